@@ -1,0 +1,37 @@
+"""Exact simulator of how one-layer transformers learn to learn in context."""
+
+from icl_theory import regression
+from icl_theory.descent import descend
+from icl_theory.regression import tasks
+from icl_theory.regression.crosscheck import Check, CrossCheck, crosscheck
+from icl_theory.regression.exchangeable import ExchangeableRisk
+from icl_theory.regression.features import Features
+from icl_theory.regression.population import PopulationRisk
+from icl_theory.regression.sampled import SampledRisk
+from icl_theory.regression.simulate import simulate
+from icl_theory.risk import Embedding, Factored, Risk, in_coordinates
+from icl_theory.trajectory import Phases, State, Trajectory, load
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Check",
+    "CrossCheck",
+    "Embedding",
+    "ExchangeableRisk",
+    "Factored",
+    "Features",
+    "Phases",
+    "PopulationRisk",
+    "Risk",
+    "SampledRisk",
+    "State",
+    "Trajectory",
+    "crosscheck",
+    "descend",
+    "in_coordinates",
+    "load",
+    "regression",
+    "simulate",
+    "tasks",
+]

@@ -1,0 +1,101 @@
+"""Checks of arguments: every refusal names the argument, its value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+INT64_MAX = 2**63 - 1
+
+
+def refuse(name: str, value: object, allowed: str) -> ValueError:
+    """Build the error for an argument: its name, its value and what is allowed."""
+    shown = repr(value)
+    return ValueError(f"{name} = {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}")
+
+
+def number(name: str, value: Any, *, zero: bool = False) -> float:
+    """Return a finite float that is positive, or non-negative where ``zero`` is allowed."""
+    allowed = "a finite number >= 0" if zero else "a finite number > 0"
+    try:
+        result = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise refuse(name, value, allowed) from None
+    if isinstance(value, str | bytes | bool) or not math.isfinite(result):
+        raise refuse(name, value, allowed)
+    if result < 0 or (result == 0 and not zero):
+        raise refuse(name, value, allowed)
+    return result
+
+
+def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) -> int:
+    """Return an int between ``minimum`` and ``maximum``; a float with no fraction counts as one."""
+    allowed = f"an integer >= {minimum}" if maximum == INT64_MAX else f"an integer in [{minimum}, {maximum}]"
+    if isinstance(value, str | bytes | bool):
+        raise refuse(name, value, allowed)
+    try:
+        result = int(value)
+        exact = result == value
+    except (TypeError, ValueError, OverflowError):
+        raise refuse(name, value, allowed) from None
+    if not exact or result < minimum:
+        raise refuse(name, value, allowed)
+    if result > maximum:
+        raise refuse(name, value, f"an integer in [{minimum}, {maximum}]")
+    return result
+
+
+def prompt_length(value: Any) -> float:
+    """Return the prompt length N: ``math.inf``, or an integer >= 1 (as a float)."""
+    if isinstance(value, float | np.floating) and value == math.inf:
+        return math.inf
+    try:
+        return float(integer("N", value, minimum=1))
+    except ValueError:
+        raise refuse("N", value, "an integer >= 1, or math.inf") from None
+
+
+def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """Return ``value`` if it is one of the ``allowed`` words."""
+    words = tuple(allowed)
+    if not isinstance(value, str) or value not in words:
+        raise refuse(name, value, "one of " + ", ".join(words))
+    return value
+
+
+def fraction(name: str, value: Any) -> float:
+    """Return a number strictly between 0 and 1."""
+    try:
+        result = number(name, value)
+    except ValueError:
+        raise refuse(name, value, "a number strictly between 0 and 1") from None
+    if result >= 1:
+        raise refuse(name, value, "a number strictly between 0 and 1")
+    return result
+
+
+def real_array(name: str, value: ArrayLike, ndim: int) -> Array:
+    """Return a finite float64 array with ``ndim`` dimensions, as a copy of the caller's data."""
+    allowed = f"a finite real array with {ndim} dimension{'s' if ndim > 1 else ''}"
+    try:
+        result = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise refuse(name, value, allowed) from None
+    if result.ndim != ndim or not np.isfinite(result).all():
+        raise refuse(name, value, allowed)
+    return result
+
+
+def probabilities(name: str, value: ArrayLike, size: int) -> Array:
+    """Return positive probabilities of the given length that sum to 1 (to 1e-9, then normalised)."""
+    allowed = f"{size} positive numbers that sum to 1"
+    result = real_array(name, value, 1)
+    if result.size != size or (result <= 0).any() or abs(result.sum() - 1.0) > 1e-9:
+        raise refuse(name, value, allowed)
+    return result / result.sum()

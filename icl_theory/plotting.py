@@ -1,0 +1,185 @@
+"""The figures. Colours are the Okabe-Ito palette, legible to the colour-blind and in grey."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from icl_theory.trajectory import Phases, Trajectory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, GREEN, RED, BLACK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#000000"
+PHASE_COLOURS = {"I": ORANGE, "II": BLUE, "III": GREEN}
+STYLE: Any = {
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 200,
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+}
+
+
+def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
+    """Draw the loss (and, on a figure of its own, the attention) of a run against the step, log-log.
+
+    Parameters
+    ----------
+    run : Trajectory
+        The run.
+    ax : matplotlib Axes, optional
+        Axes for the loss alone.
+
+    Returns
+    -------
+    matplotlib Axes
+        The axes of the loss.
+    """
+    with mpl.rc_context(STYLE):
+        if ax is not None:
+            _draw_loss(run, ax)
+            ax.set_xlabel("step")
+            return ax
+        with_attention = "attention" in run.observed
+        figure = _figure(3.4, 4.4 if with_attention else 2.6)
+        panels = figure.subplots(2 if with_attention else 1, 1, sharex=True, squeeze=False)[:, 0]
+        _draw_loss(run, panels[0])
+        if with_attention:
+            _draw_attention(run, panels[1])
+        panels[-1].set_xlabel("step")
+        panels[0].set_title(_title(run), fontsize=9, pad=16)
+        return panels[0]  # type: ignore[no-any-return]
+
+
+def compare_runs(runs: Sequence[Trajectory]) -> Axes:
+    """Draw several runs side by side, loss above attention, with common axes.
+
+    Parameters
+    ----------
+    runs : sequence of Trajectory
+        At least one; each with `attention`.
+
+    Returns
+    -------
+    matplotlib Axes
+        The first axes of the figure.
+    """
+    with mpl.rc_context(STYLE):
+        figure = _figure(3.2 * len(runs), 4.2)
+        panels = figure.subplots(2, len(runs), sharex="col", sharey="row", squeeze=False)
+        for column, run in zip(panels.T, runs, strict=True):
+            _draw_loss(run, column[0])
+            _draw_attention(run, column[1])
+            column[1].set_xlabel("step")
+            column[0].set_title(_title(run), fontsize=9, pad=16)
+        for ax in panels[:, 1:].ravel():
+            ax.set_ylabel("")
+        return panels[0, 0]  # type: ignore[no-any-return]
+
+
+def _title(run: Trajectory) -> str:
+    """Name the regime and the parameters."""
+    values = ", ".join(f"${symbol} = {run.info[name]:g}$" for name, symbol in _SYMBOLS.items() if name in run.info)
+    return "\n".join(filter(None, [values, f"{run.regime} regime" if run.regime else ""]))
+
+
+_SYMBOLS = {"L": "L", "delta": r"\Delta", "eta": r"\eta", "K": "K"}
+
+
+def save(ax: Axes, path: str) -> None:
+    """Write the figure of ``ax``; the ending of the path chooses the format."""
+    with mpl.rc_context(STYLE):
+        ax.get_figure(root=True).savefig(path)  # type: ignore[union-attr]
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _draw_loss(run: Trajectory, ax: Axes) -> None:
+    _log_steps(run, ax)
+    _shade(run, ax)
+    positive = np.maximum(run.loss, np.finfo(float).tiny)
+    ax.plot(_x(run), positive, color=BLACK)
+    ax.set_yscale("log")
+    ax.set_ylabel("loss")
+    if run.epsilon > 0:
+        _level(ax, run.epsilon, r"$\epsilon$", RED, "--")
+    if run.floor > 0:
+        _level(ax, run.floor, "floor", "0.4", ":")
+
+
+def _draw_attention(run: Trajectory, ax: Axes) -> None:
+    _log_steps(run, ax)
+    _shade(run, ax, labels=False)
+    series = run.attention.reshape(len(run.t), -1)
+    target = series.mean(axis=1)
+    if series.shape[1] > 1:
+        ax.fill_between(_x(run), series.min(axis=1), series.max(axis=1), color=BLUE, alpha=0.25, linewidth=0)
+    ax.plot(_x(run), target, color=BLUE)
+    ax.plot(_x(run), np.maximum(1.0 - target, np.finfo(float).tiny), color=RED)
+    ax.set_yscale("log")
+    ax.set_ylabel("attention")
+    low = float(np.clip(1.0 - target[-1], 1e-300, 0.1))
+    ax.set_ylim(bottom=0.5 * min(low, float(target.min())), top=2.5)
+    start = _x(run)[0]
+    ax.annotate("target", (start, target[0]), xytext=(3, 3), textcoords="offset points", color=BLUE)
+    ax.annotate("1 − target", (start, 1.0 - target[0]), xytext=(3, 3), textcoords="offset points", color=RED)
+
+
+def _x(run: Trajectory) -> Any:
+    """Steps for a logarithmic axis: the start is drawn at step 1/2."""
+    return np.maximum(run.t, 0.5)
+
+
+def _log_steps(run: Trajectory, ax: Axes) -> None:
+    ax.set_xscale("log")
+    ax.set_xlim(0.5, max(2.0, float(run.t[-1])))
+
+
+def _shade(run: Trajectory, ax: Axes, labels: bool = True) -> None:
+    if run.phases is None:
+        return
+    span = np.log(max(2.0, float(run.t[-1])) / 0.5)
+    for name, (begin, end) in _intervals(run.phases).items():
+        left, right = max(begin, 0.5), max(end, 0.5)
+        ax.axvspan(left, right, color=PHASE_COLOURS[name], alpha=0.13, linewidth=0)
+        if labels and np.log(right / left) > 0.05 * span:
+            ax.text(
+                np.sqrt(left * right),
+                1.01,
+                name,
+                transform=ax.get_xaxis_transform(),
+                ha="center",
+                va="bottom",
+            )
+
+
+def _intervals(phases: Phases) -> dict[str, tuple[int, int]]:
+    return {name: interval for name, interval in phases._asdict().items() if interval is not None}
+
+
+def _level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:
+    ax.axhline(value, color=colour, linestyle=style, linewidth=0.9)
+    ax.annotate(
+        label,
+        (0.0, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 2),
+        textcoords="offset points",
+        color=colour,
+    )

@@ -1,0 +1,123 @@
+"""The finite feature set of the prompts: vectors, their probabilities, gap and Gram matrix."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import Array, integer, number, probabilities, real_array, refuse
+
+
+class Features:
+    r"""Features :math:`v_1, \dots, v_K \in \mathbb R^d`, each drawn with probability :math:`p_m`.
+
+    Parameters
+    ----------
+    vectors : array_like, (K, d)
+        One feature a row, no two alike; K >= 2.
+    probs : array_like, (K,), optional
+        Positive, sum to 1; uniform unless given.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two vectors, vectors that coincide, or probabilities that are not.
+
+    References
+    ----------
+    docs/theory.md, "Setting".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> icl.Features([[0, 0], [3, 4], [3, 0]]).gap
+    3.0
+    """
+
+    def __init__(self, vectors: ArrayLike, probs: ArrayLike | None = None) -> None:
+        points = real_array("vectors", vectors, 2)
+        if len(points) < 2 or points.shape[1] < 1:
+            raise refuse("vectors", points.shape, "an array of shape (K, d) with K >= 2, d >= 1")
+        self.vectors = points
+        self.probs = _uniform(len(points)) if probs is None else probabilities("probs", probs, len(points))
+        if not self.gap > 0:
+            raise refuse("vectors", points.tolist(), "pairwise distinct (two of these coincide)")
+        self.vectors.flags.writeable = self.probs.flags.writeable = False
+
+    @classmethod
+    def simplex(cls, K: int, delta: float, probs: ArrayLike | None = None) -> Features:
+        """Centred regular simplex: K vectors in K dimensions, all pairs at distance ``delta``.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> round(icl.Features.simplex(5, delta=2.0).gap, 12)
+        2.0
+        """
+        K, delta = integer("K", K, minimum=2), number("delta", delta)
+        return cls(delta / np.sqrt(2.0) * (np.eye(K) - 1.0 / K), probs)
+
+    @classmethod
+    def orthonormal(cls, K: int, scale: float = 1.0, probs: ArrayLike | None = None) -> Features:
+        """Scaled standard basis: K vectors in K dimensions, all pairs at distance ``scale * sqrt(2)``."""
+        return cls(number("scale", scale) * np.eye(integer("K", K, minimum=2)), probs)
+
+    @classmethod
+    def random(cls, K: int, d: int, delta: float, seed: int, probs: ArrayLike | None = None) -> Features:
+        """Normal vectors, scaled so that the smallest distance between two of them is ``delta``."""
+        K, d = integer("K", K, minimum=2), integer("d", d, minimum=1)
+        points = np.random.default_rng(integer("seed", seed, minimum=0)).normal(size=(K, d))
+        return cls(points * (number("delta", delta) / cls(points).gap), probs)
+
+    @property
+    def K(self) -> int:
+        """Number of features."""
+        return len(self.vectors)
+
+    @property
+    def d(self) -> int:
+        """Dimension of the features."""
+        return int(self.vectors.shape[1])
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all features are equally likely."""
+        return bool(np.all(self.probs == self.probs[0]))
+
+    @cached_property
+    def gram(self) -> Array:
+        """Gram matrix of the features, (K, K)."""
+        return self.vectors @ self.vectors.T
+
+    @cached_property
+    def gap(self) -> float:
+        """Smallest distance between two features, Δ."""
+        return float(self._pairs.min())
+
+    @cached_property
+    def equidistant(self) -> bool:
+        """Whether all distances are equal, to a relative 1e-9."""
+        return bool(self._pairs.max() <= self.gap * (1.0 + 1e-9))
+
+    @cached_property
+    def distances(self) -> Array:
+        """Distances between all pairs, (K, K)."""
+        from scipy.spatial.distance import squareform
+
+        return np.asarray(squareform(self._pairs))
+
+    @cached_property
+    def _pairs(self) -> Array:
+        """Distances of the K(K-1)/2 pairs, from differences of coordinates."""
+        from scipy.spatial.distance import pdist
+
+        return np.asarray(pdist(self.vectors))
+
+    def __repr__(self) -> str:
+        return f"Features(K={self.K}, d={self.d}, gap={self.gap:g}{'' if self.uniform else ', unequal probs'})"
+
+
+def _uniform(K: int) -> Array:
+    return np.full(K, 1.0 / K)

@@ -1,0 +1,348 @@
+"""The population risk over class scores, exactly: Lemma 1 and Lemma 2 for N = ∞ and for finite prompts.
+
+For N = ∞ the attention is a softmax. For finite N the expectation over the counts of the features is a
+one-dimensional integral per query, computed to rounding error by the trapezoid rule.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array, number, prompt_length, real_array, refuse
+from icl_theory.regression.features import Features
+from icl_theory.regression.tasks import Task
+from icl_theory.risk import Risk
+
+# Trapezoid rule in x with s = exp(x - exp(-x)); see docs/theory.md, "Finite prompts".
+NODE_STEP = 0.125
+NODE_FIRST = -4.0
+NODE_LAST = 4.25
+GAP_CAP = 350.0  # a score gap beyond which the lower attention's square is below the range of float64
+CHUNK = 2**21  # numbers in one temporary of the quadrature
+CACHED = 2**15  # numbers in a block of rows
+
+
+class _ErrorForm:
+    """The quadratic forms C^(k), k = 1..K, applied without forming them.
+
+    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``, with the variogram Γ or a factor Φ. The factor
+    costs two products with a (K, r) matrix and is always accurate; the variogram costs one (K, K) product and
+    is used where Φ has no low rank and the forms are well conditioned.
+    """
+
+    def __init__(self, task: Task, features: Features) -> None:
+        self.variogram = np.ascontiguousarray(task.variogram(features))
+        self.factor = np.ascontiguousarray(task.factor(features))
+        rank, K = self.factor.shape[1], features.K
+        self.use_factor = 2 * rank <= K or not self._well_conditioned(rank, K)
+
+    def _well_conditioned(self, rank: int, K: int) -> bool:
+        """Whether zero-sum vectors lose less than four digits to cancellation in the variogram form."""
+        if rank < K - 1:
+            return False
+        centred = self.factor - self.factor.mean(axis=0)
+        eigenvalues = np.linalg.eigvalsh(centred @ centred.T)
+        return bool(eigenvalues[1] > 1e-4 * eigenvalues[-1])
+
+    def __call__(self, z: Array, query: NDArray[np.intp] | None = None) -> tuple[Array, Array]:
+        """``(z^T C z, C z)`` for every column of z, (K, Q), whose own row ``z[query]`` must be zero.
+
+        Without ``query``, column k belongs to query k.
+        """
+        columns = np.arange(z.shape[1])
+        own = columns if query is None else query
+        total = z.sum(axis=0)
+        if self.use_factor:
+            error = self.factor.T @ z
+            error -= (self.factor if query is None else self.factor[query]).T * total
+            product = self.factor @ error
+            product -= product[own, columns].copy()
+            return np.einsum("rq,rq->q", error, error), product
+        product = self.variogram @ z
+        shift = product[own, columns].copy()
+        squared = np.zeros(z.shape[1])
+        for rows in _blocks(*z.shape):
+            part = product[rows]
+            to_own = self.variogram[rows] if query is None else self.variogram[rows][:, query]
+            np.subtract(to_own * total, part, out=part)
+            part += shift
+            squared += np.einsum("mq,mq->q", z[rows], part)
+        return squared, product
+
+
+def _blocks(rows: int, columns: int) -> list[slice]:
+    """Split a matrix into blocks of rows that stay in the processor's cache through several passes."""
+    size = max(1, CACHED // columns)
+    return [slice(start, start + size) for start in range(0, rows, size)]
+
+
+class _Moments(NamedTuple):
+    """Of some queries: losses ℓ_k (Q,), gradients p_k ∂ℓ_k/∂S_mk (K, Q), expected attention (K, Q)."""
+
+    loss: Array
+    gradient: Array
+    attention: Array
+
+
+@dataclass(frozen=True, eq=False)
+class PopulationRisk(Risk):
+    r"""The exact population risk over class scores S, (K, K), column k for query k.
+
+    With counts n, attention :math:`a_m = n_m e^{S_{mk}}/\sum_j n_j e^{S_{jk}}` and
+    :math:`C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]`,
+
+    .. math:: \mathcal L = \sum_k p_k \ell_k, \qquad
+        \ell_k = \tfrac12 E_n\Big[a^\top C^{(k)} a + \sigma^2 \sum_m a_m^2/n_m\Big].
+
+    Parameters
+    ----------
+    features : Features
+        Features and their probabilities.
+    task : Task
+        Law of the task functions.
+    N : int or math.inf
+        Prompt length.
+    noise : float
+        Standard deviation σ of the label noise, label units; it averages out for N = ∞.
+
+    Raises
+    ------
+    ValueError
+        An N or noise out of range, or a task of another size than the features.
+
+    References
+    ----------
+    docs/theory.md, "Lemma 1, exactly", "Lemma 2, exactly", "Finite prompts".
+
+    Examples
+    --------
+    >>> import icl_theory as icl, numpy as np
+    >>> features = icl.Features.simplex(20, delta=1.0)
+    >>> risk = icl.PopulationRisk(features, icl.tasks.Exchangeable(2.0))
+    >>> round(risk.loss(np.zeros((20, 20))), 12)
+    0.95
+    """
+
+    features: Features
+    task: Task
+    N: float = math.inf
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.features, Features):
+            raise refuse("features", self.features, "a Features object")
+        if not isinstance(self.task, Task):
+            raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
+        prompt_length(self.N)
+        number("noise", self.noise, zero=True)
+        form = _ErrorForm(self.task, self.features)
+        if not np.isfinite(form.variogram).all():
+            raise refuse("task", self.task, "finite in its mean squared differences")
+        object.__setattr__(self, "_form", form)
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores, (K, K)."""
+        return np.zeros((self.features.K, self.features.K))
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient with respect to S, (K, K)."""
+        if math.isinf(self.N):
+            losses, gradient = self._infinite(params)
+        else:
+            losses, gradient, _ = self._finite_all(params)
+        return float(self.features.probs @ losses), gradient
+
+    def loss_per_query(self, S: Array) -> Array:
+        """Losses ℓ_k of the queries, (K,), squared label units."""
+        scores = self._scores(S)
+        return self._infinite(scores)[0] if math.isinf(self.N) else self._finite_all(scores).loss
+
+    def growth(self, S: Array) -> Array:
+        r"""Lemma 2: the growth ``-∂L/∂S`` of the scores, α on the diagonal and β off it, (K, K).
+
+        .. math:: \alpha_k = p_k E[a_k R_k], \quad \beta_{mk} = p_k E[a_m (R_k - r_m)], \quad
+            R_k = a^\top C^{(k)} a, \quad r = C^{(k)} a
+        """
+        return -self.gradient(self._scores(S))
+
+    def attention(self, S: Array) -> Array:
+        """Expected attention of the queries (columns, each sums to 1) on the features, (K, K)."""
+        scores = self._scores(S)
+        if math.isfinite(self.N):
+            return self._finite_all(scores).attention
+        weight, total = self._softmax(scores)
+        return weight / total
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Expected target attention and loss of every query, (K,) each."""
+        if math.isfinite(self.N):
+            losses, _, attention = self._finite_all(params)
+            return {"attention": np.diagonal(attention).copy(), "loss_per_query": losses}
+        weight, total = self._softmax(params)
+        return {"attention": np.diagonal(weight) / total, "loss_per_query": self._infinite(params)[0]}
+
+    def floor(self) -> float:
+        """Irreducible loss: 0 for N = ∞, else the minimum over the scores, found query by query."""
+        if math.isinf(self.N):
+            return 0.0
+        return float(sum(self.features.probs[k] * self._query_floor(k) for k in range(self.features.K)))
+
+    def _query_floor(self, k: int) -> float:
+        """Minimum of ℓ_k over column k.
+
+        Without noise it is approached as S_kk grows without bound and prompts with the query's feature cost
+        nothing; what is left, the loss of those without it, has a minimum over the other scores.
+        """
+        from scipy.optimize import minimize
+
+        present = np.ones(self.features.K, dtype=bool)
+        present[k] = self.noise > 0.0
+
+        def objective(column: Array) -> tuple[float, Array]:
+            scores = np.zeros(self.features.K)
+            scores[present] = column
+            moments = self._finite(scores[:, None], np.array([k]), present)
+            return float(moments.loss[0]), moments.gradient[present, 0] / self.features.probs[k]
+
+        start = np.zeros(int(present.sum()))
+        if self.noise > 0.0:
+            start[k] = math.log(self.features.K)
+        scale = objective(start)[0]
+        if scale == 0.0:
+            return 0.0
+        found = minimize(
+            lambda column: tuple(x / scale for x in objective(column)), start, jac=True, method="L-BFGS-B",
+            options={"ftol": 0.0, "gtol": 1e-13, "maxiter": 2000, "maxcor": 30},
+        )  # fmt: skip
+        return scale * min(1.0, float(found.fun))
+
+    def _scores(self, S: Array) -> Array:
+        scores = real_array("S", S, 2)
+        if scores.shape != (self.features.K, self.features.K):
+            raise refuse("S", scores.shape, f"of shape ({self.features.K}, {self.features.K})")
+        return scores
+
+    def _softmax(self, scores: Array) -> tuple[Array, Array]:
+        """Attention for N = ∞, a_mk ∝ p_m e^S_mk, as unnormalised weights (K, K) and their column sums (K,)."""
+        # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
+        tilted = scores if self.features.uniform else scores + np.log(self.features.probs)[:, None]
+        top = tilted.max(axis=0)
+        weight, total = np.empty_like(scores), np.zeros(len(scores))
+        for rows in _blocks(*scores.shape):
+            part = weight[rows]
+            np.subtract(tilted[rows], top, out=part)
+            np.exp(part, out=part)
+            total += part.sum(axis=0)
+        return weight, total
+
+    def _infinite(self, scores: Array) -> tuple[Array, Array]:
+        """N = ∞: losses R_k/2, (K,), and the gradient p_k a_m (r_m - R_k), (K, K), with R and r of Lemma 2."""
+        form: _ErrorForm = self._form  # type: ignore[attr-defined]
+        weight, total = self._softmax(scores)
+        target = np.diagonal(weight).copy()
+        np.fill_diagonal(weight, 0.0)
+        squared, gradient = form(weight)
+        np.fill_diagonal(weight, target)
+        scale = self.features.probs / total**2
+        for rows in _blocks(*scores.shape):
+            part = gradient[rows]
+            part -= squared / total
+            part *= weight[rows]
+            part *= scale
+        return 0.5 * squared / total**2, gradient
+
+    def _finite_all(self, scores: Array) -> _Moments:
+        """All queries, in blocks that bound the memory of the quadrature."""
+        query = np.arange(self.features.K)
+        block = max(1, CHUNK // (self.features.K * _node_count(scores, self.N)))
+        present = np.ones(self.features.K, dtype=bool)
+        parts = [
+            self._finite(scores[:, query[i : i + block]], query[i : i + block], present)
+            for i in range(0, self.features.K, block)
+        ]
+        return _Moments(
+            np.concatenate([part.loss for part in parts]),
+            np.concatenate([part.gradient for part in parts], axis=1),
+            np.concatenate([part.attention for part in parts], axis=1),
+        )
+
+    def _finite(self, scores: Array, query: NDArray[np.intp], present: NDArray[np.bool_]) -> _Moments:
+        r"""Finite N, by the integral over s of the counts' generating function.
+
+        With y_m = s w_m, w_m = e^{S_mk}, and φ = Σ p_m e^{-y_m}, b_m = p_m y_m e^{-y_m}, the expectation of
+        Σ a_m a_j C_mj over multinomial counts is ∫ [N(N-1) φ^{N-2} b·Cb + N φ^{N-1} Σ p_m y_m² e^{-y_m} C_mm] ds/s.
+        Features that are not ``present`` never occur in the prompt.
+        """
+        form: _ErrorForm = self._form  # type: ignore[attr-defined]
+        N, K, Q = self.N, len(scores), len(query)
+        log_w = _capped(np.where(present[:, None], scores, -np.inf))
+        probs = np.where(present, self.features.probs, 0.0)[:, None, None]
+        x, jacobian = _nodes(log_w, N)
+        log_s = x - np.exp(-x)
+        scale = np.log(N * np.sum(probs[:, :, 0] * np.exp(log_w), axis=0))
+        # (K, J, Q); e^-y is zero long before y = e^300
+        y = np.exp(np.minimum(log_s[None, :, None] - scale + log_w[:, None, :], 300.0))
+        mass = probs * np.exp(-y)
+        # φ^N needs ln φ to an absolute error far below 1/N, also where φ is nearly 1
+        near_one = np.sum(probs * np.expm1(-y), axis=0) - float(self.features.probs[~present].sum())
+        log_phi = np.where(
+            near_one > -0.5,
+            np.log1p(np.maximum(near_one, -0.5)),
+            np.log(np.maximum(mass.sum(axis=0), 1e-300)),
+        )  # (J, Q)
+        first = jacobian[:, None] * N * np.exp((N - 1.0) * log_phi)
+        second = jacobian[:, None] * (N * (N - 1.0)) * np.exp((N - 2.0) * log_phi)
+        third = jacobian[:, None] * (N * (N - 1.0) * (N - 2.0)) * np.exp((N - 3.0) * log_phi) if N > 2 else 0.0
+
+        b = mass * y
+        expected = np.einsum("jq,mjq->mq", first, b)
+        alone = b * y  # one token counted twice
+        own = 2.0 * form.variogram[:, query] + self.noise**2  # C_mm + σ²
+        diagonal = np.einsum("mjq,mq->jq", alone, own)
+        z = b.copy()
+        z[query, :, np.arange(Q)] = 0.0
+        pairs, product = form(z.reshape(K, -1), np.tile(query, len(x)))
+        pairs, product = pairs.reshape(-1, Q), product.reshape(K, -1, Q)
+
+        loss = 0.5 * np.sum(second * pairs + first * diagonal, axis=0)
+        gradient = 2.0 * np.einsum("jq,mjq,mjq->mq", second, (1.0 - y) * b, product)
+        gradient -= np.einsum("jq,mjq->mq", third * pairs + second * diagonal, b)
+        gradient += own * np.einsum("jq,mjq->mq", first, alone * (2.0 - y))
+        return _Moments(loss, 0.5 * self.features.probs[query] * gradient, expected)
+
+
+def _capped(log_w: Array) -> Array:
+    """Scores relative to their largest, with gaps between neighbours cut to GAP_CAP: the same attention."""
+    log_w = log_w - log_w.max(axis=0)
+    if np.all(log_w[np.isfinite(log_w)] > -GAP_CAP):
+        return log_w
+    order = np.argsort(-log_w, axis=0)
+    ranked = np.take_along_axis(log_w, order, axis=0)
+    with np.errstate(invalid="ignore"):
+        gaps = np.minimum(-np.diff(ranked, axis=0), GAP_CAP)
+    gaps[~np.isfinite(ranked[1:])] = np.inf
+    capped = np.zeros_like(log_w)
+    np.put_along_axis(capped, order, np.vstack([np.zeros(log_w.shape[1]), -np.cumsum(gaps, axis=0)]), axis=0)
+    return capped
+
+
+def _node_last(log_w: Array, N: float) -> float:
+    """Where the slowest decay, s w_min with s measured in units of 1/(N Σ p w), is complete."""
+    lowest = -float(np.min(log_w, where=np.isfinite(log_w), initial=0.0))
+    return NODE_LAST + math.log(N) + lowest
+
+
+def _node_count(scores: Array, N: float) -> int:
+    return int((_node_last(_capped(scores), N) - NODE_FIRST) / NODE_STEP) + 1
+
+
+def _nodes(log_w: Array, N: float) -> tuple[Array, Array]:
+    """Nodes x and the weights of the trapezoid rule for ∫ (...) ds/s with s = exp(x - exp(-x))."""
+    x: Array = NODE_FIRST + NODE_STEP * np.arange(float(int((_node_last(log_w, N) - NODE_FIRST) / NODE_STEP) + 1))
+    return x, NODE_STEP * (1.0 + np.exp(-x))

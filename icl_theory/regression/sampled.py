@@ -1,0 +1,185 @@
+"""The sampled trainer: a softmax attention layer on real prompts, with its backward pass, in NumPy.
+
+It shares no formula with the population risk (tokens are drawn one by one, gradients go back through the
+softmax over tokens), so that the two can be held against each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array, integer, number, refuse
+from icl_theory.regression.features import Features
+from icl_theory.regression.tasks import Task
+from icl_theory.risk import Risk
+
+
+class Prompts(NamedTuple):
+    """A batch of B prompts of N tokens.
+
+    ``token`` (B, N) and ``query`` (B,) are feature indices, ``label`` (B, N) the noisy labels, ``answer`` (B,)
+    the query's value; ``key`` (B, N, d) and ``asked`` (B, d) are the token vectors, None without token noise.
+    """
+
+    token: NDArray[np.intp]
+    query: NDArray[np.intp]
+    label: Array
+    answer: Array
+    key: Array | None
+    asked: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class SampledRisk(Risk):
+    r"""Squared error of one-layer softmax attention on sampled prompts.
+
+    :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i` with scores :math:`s_i = S_{m_i k}` (class scores), or
+    :math:`s_i = x_i^\top Q x_q` when there is token noise, :math:`x_i = v_{m_i} + \xi_i`. The prompts of step t
+    are a function of (seed, t): the same seed gives the same run, and any step can be drawn again.
+
+    Parameters
+    ----------
+    features : Features
+        Features and their probabilities.
+    task : Task
+        Law of the task functions.
+    N : int
+        Prompt length.
+    batch : int
+        Prompts a step.
+    seed : int
+        Seed of all prompts.
+    dataset : int, optional
+        Number M of prompts of a fixed data set, from which every step draws its batch without replacement (all
+        of it where ``batch >= M``); fresh prompts at every step unless given.
+    noise : float
+        Standard deviation of the label noise, label units.
+    token_noise : float
+        Standard deviation of each coordinate of ξ, in the units of the features. Labels are the function's
+        values at the perturbed points. The parameters are then the matrix ``Q``, (d, d).
+
+    Raises
+    ------
+    ValueError
+        An argument out of range, named in the message.
+
+    References
+    ----------
+    docs/theory.md, "Setting".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> features = icl.Features.simplex(5, delta=1.0)
+    >>> risk = icl.SampledRisk(features, icl.tasks.Linear(2.0), N=50, batch=64, seed=0)
+    >>> icl.descend(risk, eta=4.0, steps=100).stop_reason
+    'took all 100 steps without reaching epsilon = 0'
+    """
+
+    features: Features
+    task: Task
+    N: int
+    batch: int
+    seed: int
+    dataset: int | None = None
+    noise: float = 0.0
+    token_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.features, Features):
+            raise refuse("features", self.features, "a Features object")
+        if not isinstance(self.task, Task):
+            raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
+        for name, minimum in (("N", 1), ("batch", 1), ("seed", 0)):
+            object.__setattr__(self, name, integer(name, getattr(self, name), minimum=minimum))
+        number("noise", self.noise, zero=True)
+        number("token_noise", self.token_noise, zero=True)
+        self.task.variogram(self.features)  # refuses features that do not fit
+        fixed = None
+        if self.dataset is not None:
+            size = integer("dataset", self.dataset, minimum=1)
+            fixed = self._draw(np.random.default_rng([self.seed, 1]), size)
+        object.__setattr__(self, "_fixed", fixed)
+
+    @property
+    def initial(self) -> Array:
+        """Zero: class scores (K, K), or Q (d, d) with token noise."""
+        size = self.features.d if self.token_noise else self.features.K
+        return np.zeros((size, size))
+
+    def prompts(self, step: int = 0) -> Prompts:
+        """Return the prompts of one step."""
+        rng = np.random.default_rng([self.seed, 0, step])
+        fixed: Prompts | None = self._fixed  # type: ignore[attr-defined]
+        if fixed is None:
+            return self._draw(rng, self.batch)
+        if self.batch >= len(fixed.query):
+            return fixed
+        chosen = rng.choice(len(fixed.query), self.batch, replace=False)
+        return Prompts(*(None if part is None else part[chosen] for part in fixed))  # type: ignore[arg-type]
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the step's prompts and its gradient, by the backward pass below."""
+        prompts = self.prompts(step)
+        weight, prediction = self._forward(params, prompts)
+        error = prediction - prompts.answer
+        # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction)
+        back = prompts.label - prediction[:, None]
+        back *= weight
+        back *= (error / len(error))[:, None]
+        return 0.5 * float(np.mean(error**2)), self._backward(back, prompts)
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Mean attention of the step's prompts on the tokens of the query's feature."""
+        prompts = self.prompts(step)
+        weight, _ = self._forward(params, prompts)
+        same = prompts.token == prompts.query[:, None]
+        return {"attention": np.asarray(np.sum(weight * same) / len(weight))}
+
+    def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        K = self.features.K
+        if self.features.uniform:
+            token = rng.integers(K, size=(size, self.N))
+            query = rng.integers(K, size=size)
+        else:
+            edges = np.cumsum(self.features.probs)[:-1]
+            token = np.searchsorted(edges, rng.random((size, self.N)), side="right")
+            query = np.searchsorted(edges, rng.random(size), side="right")
+        key = asked = None
+        if self.token_noise:
+            points = self.features.vectors[np.column_stack([token, query])]
+            points = points + rng.normal(0.0, self.token_noise, points.shape)
+            values = self.task.functions(self.features, rng, size)(points)
+            label, answer = values[:, :-1], values[:, -1]
+            key, asked = points[:, :-1], points[:, -1]
+        else:
+            values = self.task.sample(self.features, rng, size)
+            rows = np.arange(size)
+            label, answer = values[rows[:, None], token], values[rows, query]
+        if self.noise:
+            label = label + rng.normal(0.0, self.noise, label.shape)
+        return Prompts(token, query, label, answer, key, asked)
+
+    def _forward(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Attention weights on the tokens, (B, N), and predictions, (B,)."""
+        if prompts.key is None or prompts.asked is None:
+            weight = params.T[prompts.query[:, None], prompts.token]
+        else:
+            weight = np.matmul(prompts.key, (prompts.asked @ params.T)[:, :, None])[:, :, 0]
+        weight -= weight.max(axis=1, keepdims=True)
+        np.exp(weight, out=weight)
+        weight /= weight.sum(axis=1, keepdims=True)
+        return weight, np.einsum("bn,bn->b", weight, prompts.label)
+
+    def _backward(self, back: Array, prompts: Prompts) -> Array:
+        """Sum the derivatives by the scores into the parameters that made them."""
+        if prompts.key is None or prompts.asked is None:
+            K = self.features.K
+            cell = prompts.token * K + prompts.query[:, None]
+            total = np.bincount(cell.ravel(), weights=back.ravel(), minlength=K * K)
+            return np.asarray(total, dtype=np.float64).reshape(K, K)
+        return np.einsum("bn,bnd->bd", back, prompts.key).T @ prompts.asked

@@ -1,0 +1,212 @@
+"""What can be trained: the Risk protocol, and changes of coordinates as Risks around Risks.
+
+A Risk is an initial parameter array, a loss with its gradient, the metric of its coordinates and what to
+observe on the way. The engine (`icl_theory.descent`) knows nothing else about a model.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import Array, choice, integer, number, real_array, refuse
+
+COORDINATES = ("class", "embedding", "factored")
+
+
+@runtime_checkable
+class Risk(Protocol):
+    """A trainable objective; inherit from it, give `initial` and `evaluate`, and the rest has defaults.
+
+    Gradient descent on a Risk is ``params <- params - eta * gradient / metric``.
+
+    Examples
+    --------
+    A model in six lines, and its training run:
+
+    >>> import numpy as np, icl_theory as icl
+    >>> class Parabola(icl.Risk):
+    ...     initial = np.array([2.0])
+    ...     def evaluate(self, params, step=0):
+    ...         return 0.5 * float(params @ params), params
+    >>> icl.descend(Parabola(), eta=0.5, epsilon=1e-6).steps
+    11
+    """
+
+    @property
+    @abstractmethod
+    def initial(self) -> Array:
+        """Parameters at step 0, an array of any shape."""
+        ...
+
+    @abstractmethod
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and gradient at ``params``; only risks that draw data at each step look at ``step``."""
+        ...
+
+    @property
+    def metric(self) -> float | Array:
+        """Diagonal metric of the coordinates (1 unless they are a reduction of larger ones)."""
+        return 1.0
+
+    def loss(self, params: Array) -> float:
+        """Loss at ``params``."""
+        return self.evaluate(params)[0]
+
+    def gradient(self, params: Array) -> Array:
+        """Gradient of the loss at ``params``, of the same shape."""
+        return self.evaluate(params)[1]
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Quantities to record along a run, by name; `attention` is the one that plots know."""
+        return {}
+
+    def floor(self) -> float:
+        """Irreducible loss: no parameters give less."""
+        return 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding(Risk):
+    r"""The risk over ``Q`` of a model whose scores are :math:`S = X Q X^\top`.
+
+    Gradient descent on ``Q`` moves the scores by
+    :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with the Gram matrix
+    :math:`\Gamma = XX^\top`.
+
+    Parameters
+    ----------
+    risk : Risk
+        The risk over class scores, (K, K).
+    vectors : array_like, (K, d)
+        The features, one a row.
+
+    References
+    ----------
+    docs/theory.md, "Coordinates".
+    """
+
+    risk: Risk
+    vectors: Array
+
+    @property
+    def initial(self) -> Array:
+        """The zero matrix, (d, d)."""
+        d = self.vectors.shape[1]
+        return np.zeros((d, d))
+
+    def scores(self, params: Array) -> Array:
+        """Class scores ``X Q X^T``, (K, K)."""
+        return self.vectors @ params @ self.vectors.T
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss, and its gradient ``X^T (dL/dS) X`` with respect to ``Q``, (d, d)."""
+        loss, gradient = self.risk.evaluate(self.scores(params), step)
+        return loss, self.vectors.T @ gradient @ self.vectors
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """What the inner risk observes at these scores."""
+        return self.risk.observe(self.scores(params), step)
+
+    def floor(self) -> float:
+        """Irreducible loss of the inner risk (a lower bound where the features are dependent)."""
+        return self.risk.floor()
+
+
+@dataclass(frozen=True, eq=False)
+class Factored(Risk):
+    r"""The risk over ``(W_K, W_Q)`` of a model with :math:`Q = W_K^\top W_Q`.
+
+    Parameters
+    ----------
+    risk : Risk
+        The risk over the square matrix ``Q``, (d, d).
+    start : ndarray, (2, rank, d)
+        Initial ``W_K`` and ``W_Q``.
+    """
+
+    risk: Risk
+    start: Array
+
+    @classmethod
+    def random(cls, risk: Risk, rank: int | None = None, scale: float = 0.01, seed: int = 0) -> Factored:
+        """Start from independent normal entries with standard deviation ``scale / sqrt(rank)``."""
+        d = risk.initial.shape[0]
+        rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
+        scale = number("scale", scale)
+        rng = np.random.default_rng(integer("seed", seed, minimum=0))
+        return cls(risk, rng.normal(0.0, scale / np.sqrt(rank), (2, rank, d)))
+
+    @property
+    def initial(self) -> Array:
+        """Initial factors, (2, rank, d)."""
+        return self.start
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss, and its gradients ``(W_Q G^T, W_K G)`` for ``G = dL/dQ``, (2, rank, d)."""
+        loss, gradient = self.risk.evaluate(params[0].T @ params[1], step)
+        return loss, np.stack([params[1] @ gradient.T, params[0] @ gradient])
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """What the inner risk observes at this ``Q``."""
+        return self.risk.observe(params[0].T @ params[1], step)
+
+    def floor(self) -> float:
+        """Irreducible loss of the inner risk (a lower bound where ``rank`` limits ``Q``)."""
+        return self.risk.floor()
+
+
+def in_coordinates(
+    risk: Risk,
+    coordinates: str,
+    vectors: ArrayLike,
+    *,
+    rank: int | None = None,
+    scale: float = 0.01,
+    seed: int = 0,
+) -> Risk:
+    """Wrap a risk over class scores so that it is trained in other coordinates.
+
+    Parameters
+    ----------
+    risk : Risk
+        Its parameters are the class scores, (K, K).
+    coordinates : {"class", "embedding", "factored"}
+        The scores themselves, the matrix ``Q`` of ``S = X Q X^T``, or its factors ``Q = W_K^T W_Q``.
+    vectors : array_like, (K, d)
+        The features, one a row.
+    rank : int, optional
+        Rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` unless given.
+    scale, seed : float, int
+        Size and seed of the random start ("factored" only).
+
+    Returns
+    -------
+    Risk
+        The same loss over the new parameters.
+
+    Raises
+    ------
+    ValueError
+        Unknown coordinates, a rank out of range, or vectors that do not fit the risk.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> features = icl.Features.simplex(4, delta=1.0)
+    >>> risk = icl.PopulationRisk(features, icl.tasks.Linear(2.0))
+    >>> icl.in_coordinates(risk, "factored", features.vectors, rank=2).initial.shape
+    (2, 2, 4)
+    """
+    choice("coordinates", coordinates, COORDINATES)
+    points = real_array("vectors", vectors, 2)
+    if points.shape[0] != risk.initial.shape[0]:
+        raise refuse("vectors", points.shape, f"an array with {risk.initial.shape[0]} rows")
+    if coordinates == "class":
+        return risk
+    embedded = Embedding(risk, points)
+    return embedded if coordinates == "embedding" else Factored.random(embedded, rank, scale, seed)

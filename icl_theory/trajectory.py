@@ -1,0 +1,369 @@
+"""What a training run returns: steps, loss, states and observations, with phases, export and storage."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array, integer, refuse
+from icl_theory.risk import Risk
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import xarray
+
+Interval = tuple[int, int]
+
+
+class Phases(NamedTuple):
+    """Step intervals ``(first, last)`` of the three phases; None where the run ends before one begins."""
+
+    I: Interval  # noqa: E741 - the papers' names
+    II: Interval | None
+    III: Interval | None
+
+
+class State(NamedTuple):
+    """One point of a run: step number, parameters, loss and what the risk observes there."""
+
+    t: int
+    params: Array
+    loss: float
+    observed: dict[str, Array]
+
+    @property
+    def attention(self) -> Array:
+        """Target attention at this step, () or (K,)."""
+        return self.observed["attention"]
+
+
+@dataclass(eq=False)
+class Trajectory:
+    """A training run, saved at log-spaced steps.
+
+    Attributes
+    ----------
+    t : ndarray of int64, (T,)
+        Saved steps, increasing; the first is 0 and the last is where the run stopped.
+    loss : ndarray, (T,)
+        Loss at the saved steps, in squared label units (nats for recall).
+    states : ndarray, (T, ...)
+        Parameters at the saved steps.
+    observed : dict of ndarray, each (T, ...)
+        What the risk observes, by name.
+    steps : int or None
+        First step with loss <= epsilon; None where it was not reached.
+    converged : bool
+        Whether it was reached.
+    stop_reason : str
+        Why the run stopped, in words.
+    floor : float
+        Irreducible loss of the risk.
+    method, rule : str
+        How the steps were computed ("exact", "closed", "flow") and the update rule ("gd", "ngd").
+    eta, epsilon : float
+        Learning rate and target loss.
+    error : float or None
+        Estimated absolute error of ``steps`` where they come from a closed form; None where each step
+        was taken.
+    phases : Phases or None
+        Where the model defines them.
+    regime : {"flat", "sharp"} or None
+        Where the model defines it.
+    info : dict
+        Arguments of the call that made the run, for the record.
+    """
+
+    t: NDArray[np.int64]
+    loss: Array
+    states: Array
+    observed: dict[str, Array]
+    steps: int | None
+    stop_reason: str
+    floor: float
+    method: str
+    rule: str
+    eta: float
+    epsilon: float
+    error: float | None = None
+    phases: Phases | None = None
+    regime: str | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+    risk: Risk | None = field(default=None, repr=False)
+    resume: Callable[[int], State] | None = field(default=None, repr=False)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the loss reached ``epsilon``."""
+        return self.steps is not None
+
+    @property
+    def params(self) -> Array:
+        """Final parameters."""
+        return np.asarray(self.states[-1])
+
+    @property
+    def attention(self) -> Array:
+        """Target attention at the saved steps: (T,), or (T, K) where the queries differ."""
+        if "attention" not in self.observed:
+            raise refuse("attention", sorted(self.observed), "recorded by the risk's observe() to be read here")
+        return self.observed["attention"]
+
+    def at(self, t: int) -> State:
+        """State at any step up to the last, saved or not.
+
+        Parameters
+        ----------
+        t : int
+            Step number, 0 <= t <= ``self.t[-1]``.
+
+        Returns
+        -------
+        State
+            With the fields ``t, params, loss, observed`` and the property ``attention``.
+
+        Raises
+        ------
+        ValueError
+            A step outside the run, or between the saved steps of a run that was loaded from a file
+            without its risk.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> run = icl.simulate(2.0, 1.0, 4.0)
+        >>> bool(run.at(0).loss == run.loss[0])
+        True
+        """
+        t = integer("t", t, minimum=0, maximum=int(self.t[-1]))
+        index = int(np.searchsorted(self.t, t))
+        if self.t[index] == t:
+            observed = {name: np.asarray(values[index]) for name, values in self.observed.items()}
+            return State(t, np.asarray(self.states[index]), float(self.loss[index]), observed)
+        if self.resume is None:
+            raise refuse("t", t, "a saved step (see .t): this run was loaded from a file and cannot go on from one")
+        return self.resume(t)
+
+    def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
+        """First step at which ``condition`` holds, for a condition that holds from then on.
+
+        Parameters
+        ----------
+        condition : callable
+            Takes a `State`, returns a bool.
+        after : int
+            Look from this step on.
+
+        Returns
+        -------
+        int or None
+            None where it does not hold at any saved step. Where the run was loaded from a file, the first
+            *saved* step.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> run = icl.simulate(2.0, 1.0, 4.0)
+        >>> run.first(lambda state: state.attention >= 0.5) == run.phases.I[1]
+        True
+        """
+        saved = self.t[self.t >= after].tolist()
+        high = next((t for t in saved if condition(self.at(t))), None)
+        if high is None or high == saved[0] or self.resume is None:
+            return high
+        low = saved[saved.index(high) - 1]
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if condition(self.at(middle)) else (middle, high)
+        return int(high)
+
+    def summary(self) -> str:
+        """Describe the run in a few lines of text, at most 80 columns."""
+        return "\n".join(
+            textwrap.fill(f"{name:<11} {value}", width=80, subsequent_indent=" " * 12)
+            for name, value in self.facts().items()
+        )
+
+    def facts(self) -> dict[str, str]:
+        """Return the lines of `summary` as name and text."""
+        facts = {
+            "run": ", ".join(f"{name}={_short(value)}" for name, value in self.info.items() if value is not None)
+        }
+        if not facts["run"]:
+            facts["run"] = f"eta={self.eta:g}, rule={self.rule}"
+        facts["method"] = self.method + (f" (step count known to ±{self.error:.1g})" if self.error else "")
+        facts["stopped"] = self.stop_reason
+        facts["loss"] = f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} (floor {self.floor:.3g})"
+        if "attention" in self.observed:
+            first, last = np.mean(self.attention[0]), np.mean(self.attention[-1])
+            facts["attention"] = f"{first:.6g} -> {last:.6g}" + (
+                " (mean over queries)" if self.attention.ndim > 1 else ""
+            )
+        if self.phases is not None:
+            facts["phases"] = "   ".join(f"{name} {a:,} - {b:,}" for name, (a, b) in _present(self.phases).items())
+        if self.regime is not None:
+            facts["regime"] = self.regime
+        return facts
+
+    def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+        """Draw loss and attention against the step on logarithmic axes, with the phases shaded.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw the loss; attention goes on the panel below it when a figure is made here.
+
+        Returns
+        -------
+        matplotlib Axes
+            The axes of the loss.
+        """
+        from icl_theory.plotting import plot_run
+
+        return plot_run(self, ax)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Return the run as a labelled dataset: `loss`, every observation and the metadata as attributes.
+
+        Returns
+        -------
+        xarray.Dataset
+            Dimension ``t`` (steps); observations per query have the dimension ``query``.
+        """
+        import xarray
+
+        variables: dict[str, Any] = {"loss": ("t", self.loss)}
+        for name, values in self.observed.items():
+            others = ["query"] if values.ndim == 2 else [f"{name}_{i}" for i in range(values.ndim - 1)]
+            variables[name] = (["t", *others], values)
+        meta = {key: value for key, value in self._meta().items() if value is not None}
+        attributes = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in meta.items()}
+        return xarray.Dataset(variables, coords={"t": self.t}, attrs=attributes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the states as plain numbers, lists and text (strict JSON)."""
+        series = {"t": self.t.tolist(), "loss": self.loss.tolist()}
+        return {**self._meta(), **series, **{name: values.tolist() for name, values in self.observed.items()}}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the run to one file (a NumPy archive without pickle), whole or not at all.
+
+        Parameters
+        ----------
+        path : path-like
+            Written under a temporary name first, so that a crash or a full disk leaves an existing file as
+            it was.
+        """
+        target = Path(path)
+        arrays: dict[str, Any] = {f"observed_{name}": values for name, values in self.observed.items()}
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(
+                    file,
+                    t=self.t,
+                    loss=self.loss,
+                    states=self.states,
+                    meta=np.array(json.dumps(self._meta())),
+                    **arrays,
+                )
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def _meta(self) -> dict[str, Any]:
+        names = ("steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "regime")
+        meta = {name: getattr(self, name) for name in names}
+        meta["phases"] = None if self.phases is None else {k: list(v) for k, v in _present(self.phases).items()}
+        meta["info"] = {name: _plain(value) for name, value in self.info.items()}
+        return meta
+
+
+def load(path: str | os.PathLike[str]) -> Trajectory:
+    """Read a run written by `Trajectory.save`.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Returns
+    -------
+    Trajectory
+        As saved; `Trajectory.at` answers for the saved steps.
+
+    Raises
+    ------
+    ValueError
+        The file is not a saved run.
+
+    Examples
+    --------
+    >>> import icl_theory as icl, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.npz")
+    >>> icl.simulate(2.0, 1.0, 4.0).save(path)
+    >>> icl.load(path).steps == icl.simulate(2.0, 1.0, 4.0).steps
+    True
+    """
+    try:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta = json.loads(str(arrays.pop("meta")[()]))
+        phases = meta.pop("phases")
+        observed = {name.removeprefix("observed_"): arrays[name] for name in arrays if name.startswith("observed_")}
+        return Trajectory(
+            t=arrays["t"],
+            loss=arrays["loss"],
+            states=arrays["states"],
+            observed=observed,
+            phases=None if phases is None else Phases(*(_interval(phases.get(name)) for name in Phases._fields)),  # type: ignore[arg-type]
+            **meta,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, EOFError, OSError, BadZipFile) as error:
+        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+            raise
+        raise refuse("path", os.fspath(path), f"a file written by Trajectory.save ({error})") from None
+
+
+def saved_steps(last: int, size: int) -> NDArray[np.int64]:
+    """Log-spaced steps from 0 to ``last``, fewer per decade where a state of ``size`` numbers is large."""
+    decades = math.log10(max(last, 10))
+    per_decade = min(32.0, max(4.0, 2**25 / (size * decades)))
+    powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade))
+    steps = {0, last, *(min(int(step), last) for step in powers)}
+    return np.array(sorted(steps), dtype=np.int64)
+
+
+def _present(phases: Phases) -> dict[str, Interval]:
+    return {name: interval for name, interval in phases._asdict().items() if interval is not None}
+
+
+def _interval(pair: list[int] | None) -> Interval | None:
+    return None if pair is None else (int(pair[0]), int(pair[1]))
+
+
+def _plain(value: Any) -> Any:
+    """Turn an argument into strict JSON: infinity and objects become text."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, str | int | float | bool | list) else repr(value)
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(_plain(value))

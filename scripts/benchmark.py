@@ -1,0 +1,133 @@
+"""Speed of the package, every figure as a ratio or beside its yardstick from the same run; writes JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import icl_theory as icl
+from icl_theory import tasks
+
+
+class Row(NamedTuple):
+    """Median seconds of a thing, and of its yardstick where it has one."""
+
+    name: str
+    seconds: float
+    yardstick: str = ""
+    yardstick_seconds: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the yardstick."""
+        return None if self.yardstick_seconds is None else self.seconds / self.yardstick_seconds
+
+
+def median(*calls: Callable[[], object], repeat: int) -> list[float]:
+    """Median seconds of each call, taken in turn so that a drift of the machine meets all of them."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(repeat + 1):
+        for call, record in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            record.append(time.perf_counter() - start)
+    return [statistics.median(record[1:]) for record in times]
+
+
+def gradients(repeat: int) -> list[Row]:
+    """Exact N = ∞ gradients against the matrix product of their size."""
+    rows = []
+    rng = np.random.default_rng(0)
+    for K in (20, 100, 1000):
+        features = icl.Features.orthonormal(K, 2**-0.5)
+        scores = rng.normal(size=(K, K))
+        left, right, out = rng.normal(size=(K, K)), rng.normal(size=(K, K)), np.empty((K, K))
+        full = icl.PopulationRisk(features, tasks.Exchangeable(2.0))
+        wave = icl.PopulationRisk(features, tasks.RandomCosine(2.0))
+        flat = icl.Features.random(K, min(K, 10), 0.1, seed=0)
+        line = icl.PopulationRisk(flat, tasks.Linear(2.0))
+        calls: list[Callable[[], object]] = [
+            lambda left=left, right=right, out=out: np.matmul(left, right, out=out),  # type: ignore[misc]
+            *(lambda risk=risk, scores=scores: risk.evaluate(scores) for risk in (full, wave, line)),  # type: ignore[misc]
+        ]
+        product, *seconds = median(*calls, repeat=repeat if K < 1000 else max(5, repeat // 5))
+        names = ("full rank", "cosine, rank 2", f"linear in {min(K, 10)} dimensions")
+        rows += [
+            Row(f"exact gradient, K = {K}, {name}", second, f"one {K} x {K} product", product)
+            for name, second in zip(names, seconds, strict=True)
+        ]
+    return rows
+
+
+def runs(repeat: int) -> list[Row]:
+    """Whole runs and single steps."""
+    scores = np.random.default_rng(0).normal(size=(20, 20))
+    features = icl.Features.simplex(20, 1.0)
+    finite = icl.PopulationRisk(features, tasks.Exchangeable(2.0), N=100)
+    sampled = icl.SampledRisk(features, tasks.Exchangeable(2.0), N=100, batch=512, seed=0)
+    counter = iter(range(10**9))
+    closed, short, finite_step, sampled_step = median(
+        lambda: icl.simulate(2.0, 1.0, 4.0, epsilon=1e-9),
+        lambda: icl.simulate(2.0, 1.0, 4.0, epsilon=1e-3, method="exact"),
+        lambda: finite.evaluate(scores),
+        lambda: sampled.evaluate(scores, next(counter)),
+        repeat=repeat,
+    )
+    return [
+        Row("simulate, epsilon = 1e-9, 1.2e9 steps, closed", closed),
+        Row("simulate, epsilon = 1e-3, 1413 steps, exact", short),
+        Row("finite N = 100 loss and gradient, K = 20", finite_step),
+        Row("sampled step, K = 20, N = 100, batch 512", sampled_step),
+    ]
+
+
+def commands(repeat: int) -> list[Row]:
+    """Whole processes."""
+    line = ["simulate", "--L", "2", "--delta", "1", "--eta", "4", "--epsilon", "1e-9"]
+    python, package, command = median(
+        lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
+        lambda: subprocess.run([sys.executable, "-c", "import icl_theory"], check=True),
+        lambda: subprocess.run(
+            [sys.executable, "-m", "icl_theory.cli", *line], check=True, stdout=subprocess.DEVNULL
+        ),
+        repeat=max(3, repeat // 5),
+    )
+    return [
+        Row("import icl_theory, less the interpreter's start", package - python),
+        Row("icl-theory simulate, whole command", command),
+    ]
+
+
+def main() -> None:
+    """Print the table and write it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--repeat", type=int, default=25, help="timed calls of each short thing")
+    arguments = parser.parse_args()
+    rows = [*runs(arguments.repeat), *gradients(arguments.repeat), *commands(arguments.repeat)]
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for heading in ("what", "median", "yardstick", "ratio"):
+        table.add_column(heading, justify="left" if heading in ("what", "yardstick") else "right")
+    for row in rows:
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        table.add_row(row.name, f"{1e3 * row.seconds:.3g} ms", row.yardstick, ratio)
+    Console().print(table)
+    if arguments.json:
+        text = json.dumps([row._asdict() | {"ratio": row.ratio} for row in rows], indent=2)
+        arguments.json.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

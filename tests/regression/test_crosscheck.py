@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory import tasks
+
+SMALL = {"batch": 256, "steps": 40, "points": 2}
+
+
+@pytest.mark.parametrize(
+    "risk",
+    [
+        icl.PopulationRisk(icl.Features.simplex(5, 1.0), tasks.Linear(2.0), N=20),
+        icl.PopulationRisk(icl.Features.simplex(4, 1.0, probs=[0.1, 0.2, 0.3, 0.4]), tasks.Halfspace(1.0), N=3),
+        icl.PopulationRisk(icl.Features.orthonormal(4), tasks.RandomCosine(2.0), N=10, noise=0.5),
+        icl.PopulationRisk(icl.Features.random(6, 2, 0.5, seed=0), tasks.RandomFourier(1.0)),
+        icl.ExchangeableRisk(5, 2.0, N=8, noise=0.3),
+    ],
+    ids=repr,
+)
+def test_samples_agree_with_the_population(risk: icl.Risk) -> None:
+    assert icl.crosscheck(risk, eta=2.0, **SMALL).passed  # type: ignore[arg-type]
+
+
+def test_a_run_is_checked_at_its_own_learning_rate() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, epsilon=0.2)
+    checked = icl.crosscheck(run, **SMALL)  # type: ignore[arg-type]
+    assert checked.passed
+    np.testing.assert_allclose(checked.population[:5], run.loss[1:6], rtol=1e-10)
+    assert "N = 20 tokens" in checked.note
+
+
+def test_factored_runs_are_looked_through() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, N=5, epsilon=0.5, coordinates="factored", max_steps=10)
+    assert icl.crosscheck(run, **SMALL).passed  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Skewed(tasks.Task):
+    """Samples five per cent larger than its kernel says."""
+
+    def kernel(self, features: icl.Features) -> np.ndarray:
+        return np.eye(features.K)
+
+    def sample(self, features: icl.Features, rng: np.random.Generator, size: int) -> np.ndarray:
+        return 1.05 * rng.normal(size=(size, features.K))
+
+
+def test_a_wrong_population_is_found_out() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), Skewed(), N=10)
+    checked = icl.crosscheck(risk, batch=4096, batches=64, steps=10)
+    assert not checked.passed
+    assert "FAIL" in checked.to_markdown()
+
+
+def test_the_same_seed_gives_the_same_table() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
+    tables = [icl.crosscheck(risk, batch=32, steps=5, seed=9).to_markdown() for _ in range(2)]
+    assert tables[0] == tables[1]
+
+
+def test_false_alarms_are_rare() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
+    passed = [icl.crosscheck(risk, batch=64, steps=5, seed=seed).passed for seed in range(40)]
+    assert sum(passed) >= 39
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"N": 7}, "N = 7: must be left out"),
+        ({"batch": 0}, "batch = 0"),
+        ({"batches": 2}, "batches = 2"),
+        ({"runs": 1}, "runs = 1"),
+        ({"points": 0}, "points = 0"),
+        ({"steps": 0}, "steps = 0"),
+        ({"eta": -1.0}, "eta = -1.0"),
+        ({"seed": 0.5}, "seed = 0.5"),
+    ],
+)
+def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
+    with pytest.raises(ValueError, match=words):
+        icl.crosscheck(risk, **arguments)  # type: ignore[arg-type]
+
+
+def test_refuses_what_cannot_be_sampled(tmp_path: object) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0)
+    with pytest.raises(ValueError, match="infinite prompts"):
+        icl.crosscheck(run, N=float("inf"))  # type: ignore[arg-type]
+    path = f"{tmp_path}/run.npz"
+    run.save(path)
+    with pytest.raises(ValueError, match="not loaded from a file"):
+        icl.crosscheck(icl.load(path))

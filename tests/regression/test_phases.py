@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import icl_theory as icl
+from icl_theory import tasks
+from icl_theory.regression import crossover, flow_time, tail_start
+
+EXPONENTS = st.floats(-3.0, 3.0).map(lambda x: 10.0**x)
+
+
+def intervals(phases: icl.Phases | None) -> list[tuple[int, int]]:
+    assert phases is not None
+    return [interval for interval in phases if interval is not None]
+
+
+@given(EXPONENTS, EXPONENTS, EXPONENTS, st.integers(2, 5000), st.floats(-9.0, 0.0).map(lambda x: 10.0**x))
+def test_phases_are_ordered_and_cover_the_run(L: float, delta: float, eta: float, K: int, epsilon: float) -> None:
+    run = icl.simulate(L, delta, eta, K=K, epsilon=epsilon)
+    spans = intervals(run.phases)
+    assert spans[0][0] == 0
+    assert spans[-1][1] == run.t[-1]
+    for (begin, end), (following, _) in zip(spans, [*spans[1:], (spans[-1][1], 0)], strict=True):
+        assert begin <= end == following
+
+
+@pytest.mark.parametrize("K", [2, 3, 20, 400])
+def test_phases_end_where_the_attention_says(K: int) -> None:
+    run = icl.simulate(3.0, 1.0, 2.0, K=K, epsilon=1e-7)
+    assert run.phases is not None
+    first, second = run.phases.I[1], intervals(run.phases)[1][1]
+    assert run.at(first).attention >= 0.5 - 1e-12
+    assert first == 0 or run.at(first - 1).attention < 0.5
+    threshold = 1 - tail_start(K)
+    assert run.at(second).attention >= threshold - 1e-12
+    assert second == 0 or run.at(second - 1).attention < threshold
+
+
+@pytest.mark.parametrize("method", ["exact", "flow"])
+def test_methods_agree_on_the_phases(method: str) -> None:
+    closed = icl.simulate(1.0, 1.0, 0.5, K=10, epsilon=2e-3)
+    other = icl.simulate(1.0, 1.0, 0.5, K=10, epsilon=2e-3, method=method)
+    slack = 0 if method == "exact" else 5
+    for mine, theirs in zip(intervals(closed.phases), intervals(other.phases), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=slack)
+
+
+@pytest.mark.parametrize("K", [3, 20, 1000, 10**6])
+def test_tail_begins_where_its_term_is_half_of_the_elapsed_time(K: int) -> None:
+    s = tail_start(K)
+    assert 0.5 * s**-2 == pytest.approx(0.5 * flow_time(1 - s, K), rel=1e-10)
+    assert s * math.sqrt(2 * K) == pytest.approx(1.0, abs=3.0 / math.sqrt(K))
+
+
+def test_tail_ratio_is_two_there_and_tends_to_one() -> None:
+    K, eta = 50, 0.01
+    run = icl.simulate(1.0, 1.0, eta, K=K, epsilon=1e-8)
+    tail = (K - 1) / (4 * eta)
+    assert run.phases is not None
+    assert run.phases.III is not None
+    state = run.at(run.phases.III[0])
+    assert state.t * state.loss / tail == pytest.approx(2.0, rel=1e-3)
+    assert run.t[-1] * run.loss[-1] / tail == pytest.approx(1.0, rel=0.05)
+
+
+@given(EXPONENTS, st.integers(2, 3000), st.floats(-8.0, 0.0).map(lambda x: 10.0**x), EXPONENTS)
+def test_regime_is_sharp_exactly_where_the_tail_is_reached(
+    delta: float, K: int, epsilon: float, ratio: float
+) -> None:
+    boundary = crossover(epsilon, delta, K)
+    if abs(ratio - 1) < 0.05:
+        return
+    run = icl.simulate(ratio * boundary, delta, 1e-3 / (ratio * boundary * delta) ** 2, K=K, epsilon=epsilon)
+    assert run.regime == ("sharp" if ratio > 1 else "flat")
+    assert run.phases is not None
+    assert (run.phases.III is not None) == (ratio > 1)
+
+
+@pytest.mark.parametrize("K", [20, 1000, 10**6])
+def test_leading_order_crossover_is_the_exact_one_for_many_features(K: int) -> None:
+    ratio = crossover(1e-3, 1.0, K) / crossover(1e-3, 1.0, K, leading_order=True)
+    assert ratio == pytest.approx(1.0, abs=3 / math.sqrt(K))
+
+
+def test_unequal_queries_are_in_phase_one_until_the_slowest_attends() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=4, probs=[0.7, 0.1, 0.1, 0.1], epsilon=1e-3)
+    assert run.phases is not None
+    end = run.phases.I[1]
+    assert run.at(end).attention.min() >= 0.5 > run.at(end - 1).attention.min()
+    assert run.phases.III is not None
+    state = run.at(run.phases.III[0])
+    assert state.t * state.loss * 16 / 3 <= 2.0
+
+
+def test_degenerate_tasks_never_leave_phase_one() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=6, task=tasks.Halfspace, epsilon=1e-4)
+    assert run.converged
+    assert run.phases == icl.Phases((0, int(run.t[-1])), None, None)
+    assert run.attention[-1].max() < 0.34
+
+
+@pytest.mark.parametrize("arguments", [(0.0, 1.0), (1e-3, -1.0), (1e-3, 1.0, 1)])
+def test_crossover_refuses_wrong_arguments(arguments: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        crossover(*arguments)  # type: ignore[arg-type]

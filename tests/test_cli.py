@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import icl_theory as icl
+from icl_theory.cli import main
+
+BASE = ["simulate", "--L", "2", "--delta", "1", "--eta", "4"]
+
+
+def run_main(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), captured.out, captured.err
+
+
+def test_summary_says_what_simulate_found(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run_main(capsys, *BASE, "--K", "20", "--epsilon", "1e-4")
+    run = icl.simulate(2.0, 1.0, 4.0, epsilon=1e-4)
+    assert (status, err) == (0, "")
+    assert f"reached epsilon = 0.0001 at step {run.steps}" in out
+    assert "sharp" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_is_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run_main(capsys, *BASE, "--json", "--N", "20", "--noise", "0.1", "--task", "linear")
+    run = icl.simulate(2.0, 1.0, 4.0, N=20, noise=0.1, task=icl.tasks.Linear)
+    assert status == 0
+    printed = json.loads(out)
+    assert printed["loss"] == run.loss.tolist()
+    assert printed["info"]["N"] == 20
+
+
+def test_figure_and_run_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, _, _ = run_main(capsys, *BASE, "--plot", str(tmp_path / "a.svg"), "--save", str(tmp_path / "a.npz"))
+    assert status == 0
+    assert (tmp_path / "a.svg").stat().st_size > 1000
+    assert icl.load(tmp_path / "a.npz").steps == icl.simulate(2.0, 1.0, 4.0).steps
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--L", "x"], "--L"),
+        (["--L", "-1"], "L = -1.0: must be a finite number > 0"),
+        (["--delta", "nan"], "delta = nan"),
+        (["--eta", "inf"], "eta = inf"),
+        (["--epsilon", "0"], "epsilon = 0.0"),
+        (["--K", "1"], "K = 1: must be an integer >= 2"),
+        (["--K", "2.5"], "--K"),
+        (["--N", "0"], "N = 0"),
+        (["--N", "many"], "N = 'many': must be an integer >= 1, or inf"),
+        (["--noise", "-1"], "noise = -1.0"),
+        (["--coordinates", "polar"], "coordinates = 'polar'"),
+        (["--method", "magic"], "method = 'magic'"),
+        (["--method", "closed", "--N", "7"], "method = 'closed'"),
+        (["--task", "cubic"], "cubic"),
+        (["--max-steps", "0"], "max_steps = 0"),
+        (["--plot", "/no/such/folder/a.png"], "in a folder that exists"),
+        (["--plot", "a.xyz"], "plot = 'a.xyz'"),
+        (["--bogus"], "--bogus"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_two(
+    capsys: pytest.CaptureFixture[str], extra: list[str], words: str
+) -> None:
+    status, out, err = run_main(capsys, *BASE, *extra)
+    assert status == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("icl-theory: ")
+    assert words in err
+
+
+def test_missing_option_and_unknown_command_are_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["simulate", "--L", "2"], ["train"]):
+        status, _, err = run_main(capsys, *arguments)
+        assert (status, err.count("\n")) == (2, 1)
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main(capsys, "--version")[:2] == (0, icl.__version__ + "\n")
+    status, out, _ = run_main(capsys, "simulate", "--help")
+    assert status == 0
+    assert "--epsilon" in out
+
+
+def test_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    command = [
+        sys.executable,
+        "-m",
+        "icl_theory.cli",
+        *BASE,
+        "--N",
+        "100",
+        "--epsilon",
+        "0.0063",
+        "--save",
+        str(path),
+    ]
+    process = subprocess.Popen(
+        [*command, "--task", "linear", "--method", "exact", "--coordinates", "factored"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("step ")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted at step" in out
+    assert icl.load(path).stop_reason.startswith("interrupted at step")

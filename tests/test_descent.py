@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+
+
+class Power(icl.Risk):
+    """Loss |x|^q/q from x = 1, with an optional floor."""
+
+    initial = np.array([1.0])
+
+    def __init__(self, q: float = 2.0, floor: float = 0.0) -> None:
+        self.q, self._floor = q, floor
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        loss = float(np.sum(np.abs(params) ** self.q)) / self.q + self._floor
+        return loss, np.sign(params) * np.abs(params) ** (self.q - 1)
+
+    def floor(self) -> float:
+        return self._floor
+
+
+def test_gradient_descent_of_a_parabola_contracts_by_one_minus_eta() -> None:
+    run = icl.descend(Power(), 0.1, steps=50)
+    np.testing.assert_allclose(run.states[:, 0], 0.9 ** run.t.astype(float), rtol=1e-14)
+
+
+def test_normalised_descent_moves_by_eta_in_the_metric() -> None:
+    class Reduced(Power):
+        @property
+        def metric(self) -> float:
+            return 4.0
+
+    run = icl.descend(Reduced(), 0.01, rule="ngd", steps=100)
+    np.testing.assert_allclose(run.states[:, 0], 1.0 - 0.005 * run.t, rtol=1e-12)
+
+
+def test_compensated_sums_lose_no_digits() -> None:
+    class Slope(icl.Risk):
+        initial = np.array([1.0])
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            return 2.0 - float(params[0]), np.array([-0.1])
+
+    n = 300_000
+    run = icl.descend(Slope(), 1e-7, steps=n)
+    assert run.params[0] == pytest.approx(1.0 + n * 1e-8, abs=3e-16)
+    plain = 1.0
+    for _ in range(n):
+        plain += 1e-8
+    assert abs(plain - (1.0 + n * 1e-8)) > 1e-13
+
+
+def test_flow_of_a_power_follows_its_solution() -> None:
+    run = icl.descend(Power(4.0), 0.1, steps=10_000, method="flow")
+    np.testing.assert_allclose(run.states[:, 0], (1.0 + 0.2 * run.t) ** -0.5, rtol=1e-8)
+
+
+def test_flow_finds_the_first_integer_time_below_epsilon() -> None:
+    epsilon = 1e-4
+    run = icl.descend(Power(4.0), 0.1, epsilon=epsilon, method="flow")
+    t = ((4 * epsilon) ** -0.5 - 1.0) / 0.2
+    assert run.steps == math.ceil(t)
+    assert run.loss[-1] <= epsilon < run.at(math.ceil(t) - 1).loss
+
+
+@pytest.mark.parametrize("method", ["exact", "flow"])
+def test_state_between_saved_steps_is_that_of_a_longer_look(method: str) -> None:
+    run = icl.descend(Power(4.0), 0.1, steps=2000, method=method)
+    t = int(run.t[-2]) + 7
+    assert t not in run.t
+    direct = icl.descend(Power(4.0), 0.1, steps=t, method=method)
+    assert run.at(t).params[0] == pytest.approx(direct.params[0], rel=1e-9)
+    assert run.at(t).loss == pytest.approx(direct.loss[-1], rel=1e-9)
+
+
+def test_first_finds_the_step_itself() -> None:
+    run = icl.descend(Power(), 0.01, steps=5000)
+    expected = next(t for t in itertools.count() if 0.99**t < 0.3)
+    assert run.first(lambda state: state.params[0] < 0.3) == expected
+    assert run.first(lambda state: state.params[0] < -1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "words", "converged"),
+    [
+        (lambda: icl.descend(Power(), 0.5, epsilon=1e-3), "reached epsilon = 0.001 at step 5", True),
+        (lambda: icl.descend(Power(), 0.5, epsilon=0.75), "reached epsilon = 0.75 at step 0", True),
+        (lambda: icl.descend(Power(), 0.5, epsilon=1e-30, steps=3), "took all 3 steps", False),
+        (lambda: icl.descend(Power(floor=0.1), 0.5, epsilon=0.05), "stagnated at the floor 0.1", False),
+        (lambda: icl.descend(Power(), 3.0, epsilon=1e-9), "diverged at step", False),
+    ],
+)
+def test_stop_reason_says_why(call: Callable[[], icl.Trajectory], words: str, converged: bool) -> None:
+    run = call()
+    assert words in run.stop_reason
+    assert run.converged is converged is (run.steps is not None)
+    assert np.isfinite(run.states).all()
+    assert np.isfinite(run.loss).all()
+
+
+def test_stops_where_nothing_can_change() -> None:
+    class Flat(Power):
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            return 1.0, np.zeros(1)
+
+    assert "remaining steps cannot change the loss" in icl.descend(Flat(), 1.0).stop_reason
+
+
+def test_flow_that_becomes_stiff_ends_on_its_budget() -> None:
+    class Stiff(icl.Risk):
+        initial = np.array([1.0, 1.0])
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            scales = np.array([1.0, 1e-9])
+            return 0.5 * float(params @ (scales * params)), scales * params
+
+    run = icl.descend(Stiff(), 1.0, method="flow")
+    assert "gradient evaluations" in run.stop_reason or "cannot change" in run.stop_reason
+    assert np.isfinite(run.loss).all()
+
+
+def test_interrupt_returns_what_there_is() -> None:
+    class Impatient(Power):
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            if step == 100:
+                raise KeyboardInterrupt
+            return super().evaluate(params, step)
+
+    run = icl.descend(Impatient(), 0.01)
+    assert run.stop_reason == "interrupted at step 99"
+    assert run.t[-1] == 99
+    assert run.params[0] == pytest.approx(0.99**99)
+
+
+def test_callback_sees_saved_steps_and_losses() -> None:
+    seen: list[tuple[int, float]] = []
+    run = icl.descend(Power(), 0.01, steps=200, callback=lambda step, loss: seen.append((step, loss)))
+    assert dict(seen) == dict(zip(run.t[:-1].tolist(), run.loss[:-1].tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"eta": 0.0}, "eta = 0.0"),
+        ({"eta": math.nan}, "eta = nan"),
+        ({"eta": "1"}, "eta = '1'"),
+        ({"epsilon": -1.0}, "epsilon = -1.0"),
+        ({"steps": 0}, "steps = 0"),
+        ({"steps": 2**63}, "steps = 9223372036854775808"),
+        ({"steps": 1.5}, "steps = 1.5"),
+        ({"rule": "adam"}, "rule = 'adam': must be one of gd, ngd"),
+        ({"method": "magic"}, "method = 'magic'"),
+    ],
+)
+def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> None:
+    given: dict[str, object] = {"eta": 0.1, **arguments}
+    with pytest.raises(ValueError, match=words):
+        icl.descend(Power(), **given)  # type: ignore[arg-type]
+
+
+def test_refuses_what_is_not_a_risk() -> None:
+    with pytest.raises(ValueError, match="must be a Risk"):
+        icl.descend(object(), 0.1)  # type: ignore[arg-type]

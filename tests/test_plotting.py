@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.plotting import compare_runs, save
+
+
+@pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
+def test_figure_is_written_in_the_format_of_its_name(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"run.{ending}"
+    save(icl.simulate(2.0, 1.0, 4.0).plot(), str(path))
+    start = path.read_bytes()[:5]
+    assert start.startswith({"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}[ending])
+
+
+def test_loss_curve_is_drawn_on_given_axes_with_logarithmic_scales() -> None:
+    ax = Figure().subplots()
+    run = icl.simulate(2.0, 1.0, 4.0)
+    assert run.plot(ax) is ax
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), run.loss)
+
+
+def test_phases_are_shaded_where_they_are() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0)
+    ax = Figure().subplots()
+    run.plot(ax)
+    assert run.phases is not None
+    labels = [text.get_text() for text in ax.texts]
+    assert [name for name in ("I", "II", "III") if name in labels] == ["I", "II", "III"]
+    edges = [patch.get_x() for patch in ax.patches]
+    assert edges == [0.5, run.phases.I[1], run.phases.III[0] if run.phases.III else None]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        icl.simulate(2.0, 1.0, 4.0, epsilon=5.0),
+        icl.simulate(2.0, 1.0, 4.0, K=2, epsilon=0.4),
+        icl.simulate(2.0, 1.0, 4.0, K=4, probs=[0.1, 0.2, 0.3, 0.4], epsilon=1e-2),
+        icl.simulate(2.0, 1.0, 4.0, N=30, epsilon=1e-2),
+        icl.simulate(1e12, 1.0, 1e9, epsilon=1e-9),
+    ],
+    ids=["no step", "two features", "queries", "floor", "one step"],
+)
+def test_odd_runs_can_be_drawn(run: icl.Trajectory, tmp_path: Path) -> None:
+    save(run.plot(), str(tmp_path / "a.png"))
+    save(compare_runs([run, run]), str(tmp_path / "b.png"))
+
+
+def test_a_risk_without_attention_has_a_loss_panel_only() -> None:
+    class Bowl(icl.Risk):
+        initial = np.ones(1)
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            return 0.5 * float(params @ params), params
+
+    ax = icl.descend(Bowl(), 0.1, steps=10).plot()
+    assert len(ax.get_figure().axes) == 1  # type: ignore[union-attr]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from tests.references import slopes
+
+
+@pytest.fixture
+def features() -> icl.Features:
+    return icl.Features.random(4, d=3, delta=1.0, seed=5, probs=[0.4, 0.3, 0.2, 0.1])
+
+
+@pytest.fixture
+def risk(features: icl.Features) -> icl.PopulationRisk:
+    return icl.PopulationRisk(features, icl.tasks.Quadratic(2.0))
+
+
+@pytest.mark.parametrize("coordinates", ["class", "embedding", "factored"])
+def test_gradient_is_that_of_finite_differences(
+    risk: icl.PopulationRisk, features: icl.Features, coordinates: str
+) -> None:
+    model = icl.in_coordinates(risk, coordinates, features.vectors, rank=2)
+    params = np.random.default_rng(0).normal(size=model.initial.shape)
+    np.testing.assert_allclose(model.gradient(params), slopes(model.loss, params), rtol=1e-6, atol=1e-9)
+
+
+def test_embedding_is_descent_on_the_matrix_of_the_scores(risk: icl.PopulationRisk, features: icl.Features) -> None:
+    eta, steps = 0.5, 30
+    run = icl.descend(icl.Embedding(risk, features.vectors), eta, steps=steps)
+    scores = np.zeros((4, 4))
+    for _ in range(steps):
+        scores = scores - eta * features.gram @ risk.gradient(scores) @ features.gram
+    reached = features.vectors @ run.params @ features.vectors.T
+    np.testing.assert_allclose(reached, scores, rtol=1e-12, atol=1e-13)
+
+
+def test_factored_of_full_rank_moves_the_product_by_both_factors(
+    risk: icl.PopulationRisk, features: icl.Features
+) -> None:
+    model = icl.Factored.random(icl.Embedding(risk, features.vectors), rank=3, scale=0.5, seed=1)
+    eta = 1e-6
+    run = icl.descend(model, eta, steps=1)
+    key, query = model.initial
+    q = key.T @ query
+    gradient = icl.Embedding(risk, features.vectors).gradient(q)
+    first_order = -(key.T @ key @ gradient + gradient @ query.T @ query)
+    moved = (run.params[0].T @ run.params[1] - q) / eta
+    np.testing.assert_allclose(moved, first_order, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"coordinates": "polar"}, "coordinates = 'polar'"),
+        ({"coordinates": "factored", "rank": 0}, "rank = 0"),
+        ({"coordinates": "factored", "rank": 4}, "rank = 4"),
+        ({"coordinates": "factored", "scale": -1.0}, "scale = -1.0"),
+        ({"coordinates": "embedding", "vectors": np.zeros((3, 3))}, "vectors"),
+    ],
+)
+def test_refuses_wrong_coordinates(
+    risk: icl.PopulationRisk, features: icl.Features, arguments: dict[str, object], words: str
+) -> None:
+    given: dict[str, object] = {"vectors": features.vectors, **arguments}
+    with pytest.raises(ValueError, match=words):
+        icl.in_coordinates(risk, **given)  # type: ignore[arg-type]
+
+
+def test_a_user_class_with_initial_and_evaluate_is_a_risk() -> None:
+    class Well(icl.Risk):
+        initial = np.array([1.0, -2.0])
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            return 0.5 * float(params @ params), params
+
+    run = icl.descend(Well(), 0.25, epsilon=1e-10)
+    assert run.converged
+    np.testing.assert_allclose(run.params, Well.initial * 0.75 ** run.t[-1], rtol=1e-14)
+    with pytest.raises(ValueError, match="attention"):
+        _ = run.attention

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.trajectory import saved_steps
+
+
+@pytest.fixture
+def run() -> icl.Trajectory:
+    return icl.simulate(2.0, 1.0, 4.0)
+
+
+@pytest.fixture
+def queries() -> icl.Trajectory:
+    return icl.simulate(2.0, 1.0, 4.0, K=4, probs=[0.4, 0.3, 0.2, 0.1], epsilon=1e-2)
+
+
+def test_saved_run_comes_back_as_it_was(queries: icl.Trajectory, tmp_path: Path) -> None:
+    queries.save(tmp_path / "run.npz")
+    loaded = icl.load(tmp_path / "run.npz")
+    for name in ("t", "loss", "states", "attention"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(queries, name))
+    for name in (
+        "steps",
+        "converged",
+        "stop_reason",
+        "floor",
+        "phases",
+        "regime",
+        "method",
+        "eta",
+        "epsilon",
+    ):
+        assert getattr(loaded, name) == getattr(queries, name)
+    assert loaded.info["L"] == 2.0
+    assert loaded.at(int(loaded.t[3])).loss == loaded.loss[3]
+
+
+def test_file_needs_no_pickle(run: icl.Trajectory, tmp_path: Path) -> None:
+    run.save(tmp_path / "run.npz")
+    with np.load(tmp_path / "run.npz", allow_pickle=False) as file:
+        assert all(file[name].dtype != object for name in file.files)
+
+
+def test_loaded_run_refuses_steps_between_the_saved_ones(run: icl.Trajectory, tmp_path: Path) -> None:
+    run.save(tmp_path / "run.npz")
+    loaded = icl.load(tmp_path / "run.npz")
+    with pytest.raises(ValueError, match=r"t = 1399: must be a saved step"):
+        loaded.at(1399)
+
+
+def test_failed_save_leaves_the_old_file(
+    run: icl.Trajectory, queries: icl.Trajectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.npz"
+    run.save(path)
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        queries.save(path)
+    assert icl.load(path).steps == run.steps
+    assert os.listdir(tmp_path) == ["run.npz"]
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04broken"])
+def test_load_refuses_other_files(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="a file written by"):
+        icl.load(path)
+    with pytest.raises(FileNotFoundError):
+        icl.load(tmp_path / "missing")
+
+
+def test_load_refuses_another_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    with pytest.raises(ValueError, match="a file written by"):
+        icl.load(tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize("t", [-1, 1414, 0.5, "x", None])
+def test_at_refuses_steps_outside_the_run(run: icl.Trajectory, t: object) -> None:
+    with pytest.raises(ValueError, match=r"t = .*must be an integer"):
+        run.at(t)  # type: ignore[arg-type]
+
+
+def test_to_xarray_is_labelled(queries: icl.Trajectory) -> None:
+    dataset = queries.to_xarray()
+    assert dict(dataset.sizes) == {"t": len(queries.t), "query": 4}
+    assert dataset.attrs["steps"] == queries.steps
+    np.testing.assert_array_equal(dataset["attention"], queries.attention)
+
+
+def test_to_dict_is_strict_json(run: icl.Trajectory) -> None:
+    text = json.dumps(run.to_dict(), allow_nan=False)
+    assert json.loads(text)["steps"] == run.steps
+
+
+@pytest.mark.parametrize("L", [0.01, 2.0, 1e6])
+def test_summary_fits_eighty_columns(L: float) -> None:
+    run = icl.simulate(L, 1.0, 4.0, K=12345, epsilon=1.23456789e-9, imbalance=0.25)
+    lines = run.summary().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert run.stop_reason.split(" ")[0] in run.summary()
+
+
+@pytest.mark.parametrize("size", [1, 400, 10**6])
+@pytest.mark.parametrize("last", [1, 7, 10**6, 10**15, 2**63 - 1])
+def test_saved_steps_start_at_zero_end_at_last_and_fit_in_memory(last: int, size: int) -> None:
+    steps = saved_steps(last, size)
+    assert steps[0] == 0
+    assert steps[-1] == last
+    assert (np.diff(steps) > 0).all()
+    assert len(steps) * size <= max(2**26, 5 * size * (len(str(last)) + 1))
