@@ -41,8 +41,8 @@ def main() -> None:
     for check in checked.checks:
         table.add_row(
             check.name,
-            f"{check.population:.4g}",
-            f"{check.sampled:.4g}",
+            f"{check.population:.3g}",
+            f"{check.sampled:.3g}",
             f"{check.standard_error:.1g}",
             f"{check.z:+.2f}",
             f"{check.limit:.1f}",

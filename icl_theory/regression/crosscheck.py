@@ -178,7 +178,7 @@ def crosscheck(
             for index in np.ndindex(gradient.shape)
         ]
         worst = max(entries, key=lambda check: abs(check.z))
-        checks.append(worst._replace(name=f"worst of {len(entries)} gradient entries"))
+        checks.append(worst._replace(name=f"worst of {len(entries)} entries"))
 
     exact = descend(population, eta, steps=steps)
     curves = np.array([
