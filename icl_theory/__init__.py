@@ -1,8 +1,11 @@
 """Exact simulator of how one-layer transformers learn to learn in context."""
 
 from icl_theory import regression
+from icl_theory.audit import Audit, answer, audit
+from icl_theory.claims import Answer, BoundCheck, Claim
 from icl_theory.descent import descend
 from icl_theory.regression import tasks
+from icl_theory.regression.bounds import check_bounds
 from icl_theory.regression.crosscheck import Check, CrossCheck, crosscheck
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.features import Features
@@ -15,7 +18,11 @@ from icl_theory.trajectory import Phases, State, Trajectory, load
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
+    "Audit",
+    "BoundCheck",
     "Check",
+    "Claim",
     "CrossCheck",
     "Embedding",
     "ExchangeableRisk",
@@ -27,6 +34,9 @@ __all__ = [
     "SampledRisk",
     "State",
     "Trajectory",
+    "answer",
+    "audit",
+    "check_bounds",
     "crosscheck",
     "descend",
     "in_coordinates",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,14 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from icl_theory.claims import Answer
 from icl_theory.trajectory import Phases, Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLUE, ORANGE, GREEN, RED, BLACK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#000000"
+CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
 PHASE_COLOURS = {"I": ORANGE, "II": BLUE, "III": GREEN}
 STYLE: Any = {
     "font.size": 9.0,
@@ -85,6 +88,34 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
         for ax in panels[:, 1:].ravel():
             ax.set_ylabel("")
         return panels[0, 0]  # type: ignore[no-any-return]
+
+
+def plot_answer(answer: Answer) -> Axes:
+    """Draw the figure of an answered question, log-log.
+
+    Parameters
+    ----------
+    answer : Answer
+        From `icl_theory.audit` or `icl_theory.answer`.
+
+    Returns
+    -------
+    matplotlib Axes
+        The axes of the figure.
+    """
+    with mpl.rc_context(STYLE):
+        figure = _figure(4.6, 3.2)
+        ax = figure.subplots()
+        for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
+            style = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
+            ax.plot(series.x, series.y, color=colour, label=series.label, **style)  # type: ignore[arg-type]
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_xlabel(answer.x)
+        ax.set_ylabel(answer.y)
+        ax.set_title(answer.question, fontsize=9)
+        ax.legend(fontsize=8)
+        return ax  # type: ignore[no-any-return]
 
 
 def _title(run: Trajectory) -> str:

@@ -99,18 +99,18 @@ class Embedding(Risk):
         d = self.vectors.shape[1]
         return np.zeros((d, d))
 
-    def scores(self, params: Array) -> Array:
-        """Class scores ``X Q X^T``, (K, K)."""
+    def inward(self, params: Array) -> Array:
+        """Parameters of the inner risk: class scores ``X Q X^T``, (K, K)."""
         return self.vectors @ params @ self.vectors.T
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient ``X^T (dL/dS) X`` with respect to ``Q``, (d, d)."""
-        loss, gradient = self.risk.evaluate(self.scores(params), step)
+        loss, gradient = self.risk.evaluate(self.inward(params), step)
         return loss, self.vectors.T @ gradient @ self.vectors
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """What the inner risk observes at these scores."""
-        return self.risk.observe(self.scores(params), step)
+        return self.risk.observe(self.inward(params), step)
 
     def floor(self) -> float:
         """Irreducible loss of the inner risk (a lower bound where the features are dependent)."""
@@ -146,14 +146,18 @@ class Factored(Risk):
         """Initial factors, (2, rank, d)."""
         return self.start
 
+    def inward(self, params: Array) -> Array:
+        """Parameters of the inner risk: ``Q = W_K^T W_Q``, (d, d)."""
+        return params[0].T @ params[1]
+
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradients ``(W_Q G^T, W_K G)`` for ``G = dL/dQ``, (2, rank, d)."""
-        loss, gradient = self.risk.evaluate(params[0].T @ params[1], step)
+        loss, gradient = self.risk.evaluate(self.inward(params), step)
         return loss, np.stack([params[1] @ gradient.T, params[0] @ gradient])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """What the inner risk observes at this ``Q``."""
-        return self.risk.observe(params[0].T @ params[1], step)
+        return self.risk.observe(self.inward(params), step)
 
     def floor(self) -> float:
         """Irreducible loss of the inner risk (a lower bound where ``rank`` limits ``Q``)."""

@@ -34,9 +34,9 @@ def main() -> None:
 
     checked = icl.crosscheck(runs["sharp"])
     console.print(f"Sampled trainer against population: {checked.note}")
-    table = Table(box=box.SIMPLE, pad_edge=False)
+    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
     table.add_column("check", no_wrap=True)
-    for heading in ("population", "sampled", "std. error", "z", "limit", ""):
+    for heading in ("population", "sampled", "± s.e.", "z", "limit", ""):
         table.add_column(heading, justify="right")
     for check in checked.checks:
         table.add_row(

@@ -1,15 +1,23 @@
 """In-context nonlinear regression: features, tasks, exact risks, closed forms, sampled trainer."""
 
 from icl_theory.regression.abel import StepCounter, abel_polynomials
+from icl_theory.regression.bounds import step_bounds, worst_prediction
+from icl_theory.regression.concentration import concentration_probability, smallest_imbalance
 from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
+from icl_theory.regression.orderwise import fitted_constants
 from icl_theory.regression.phases import crossover, run_phases, tail_start
 
 __all__ = [
     "ExchangeableRisk",
     "StepCounter",
     "abel_polynomials",
+    "concentration_probability",
     "crossover",
+    "fitted_constants",
     "flow_time",
     "run_phases",
+    "smallest_imbalance",
+    "step_bounds",
     "tail_start",
+    "worst_prediction",
 ]

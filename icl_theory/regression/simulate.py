@@ -206,8 +206,8 @@ def _tail(risk: Risk, eta: float) -> float | None:
     """Return the limit of t·(loss − floor) by the universal tail law, None where it does not hold or is unknown."""
     if isinstance(risk, ExchangeableRisk):
         return None if risk.noise and math.isfinite(risk.N) else (risk.K - 1.0) / (4.0 * eta * risk.speed)
-    if isinstance(risk, PopulationRisk):
-        return None if risk.noise and math.isfinite(risk.N) else (risk.features.K - 1.0) / (4.0 * eta)
+    if isinstance(risk, PopulationRisk) and math.isinf(risk.N):
+        return (risk.features.K - 1.0) / (4.0 * eta)
     return None
 
 

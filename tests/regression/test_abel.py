@@ -20,7 +20,7 @@ def test_position_is_that_of_plain_iteration(K: int, c: float, n: int) -> None:
     assert float(StepCounter(K, c).position(n)) == pytest.approx(u, rel=1e-11, abs=1e-12)
 
 
-@given(st.integers(2, 3000), GAPS, st.integers(1, 20_000), st.floats(0.05, 1.0))
+@given(st.integers(2, 3000), GAPS, st.integers(1, 20_000), st.floats(0.05, 0.95))
 def test_count_is_that_of_plain_iteration(K: int, c: float, n: int, fraction: float) -> None:
     _, before = iterate_gap(K, c, lambda count, _: count == n - 1)
     _, after = iterate_gap(K, c, lambda count, _: count == n)
@@ -73,6 +73,15 @@ def test_a_step_that_ends_beyond_float64_resolution_stays_there() -> None:
     counter = StepCounter(20, 1e60)
     assert counter.steps_to(1e3).steps == 1
     assert counter.position(np.array([1, 10, 10**15])).tolist() == [float(counter.position(1))] * 3
+
+
+def test_counting_works_before_a_step_that_ends_beyond_float64_resolution() -> None:
+    """A head of small steps, then one of length c/7 after which nothing moves."""
+    counter = StepCounter(69_698, 1100.0)
+    u = float(counter.position(10))
+    _, plain = iterate_gap(69_698, 1100.0, lambda count, _: count == 10)
+    assert u == pytest.approx(plain, rel=1e-12)
+    assert counter.steps_to(0.999 * u).steps == 10
 
 
 @pytest.mark.parametrize("u", [0.0, -1.0])

@@ -1,0 +1,110 @@
+"""What a check of a theorem returns, for one run (`BoundCheck`) and for a grid of them (`Claim`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+
+class BoundCheck(NamedTuple):
+    """A statement evaluated on one run.
+
+    Attributes
+    ----------
+    name, source, statement : str
+        What it is called, where it comes from (paper and number, or "this package"), and what it says.
+    kind : {"identity", "upper", "lower", "two-sided", "order-wise"}
+        How ``measured`` and ``bound`` should compare.
+    measured : float or None
+        The measured side; None where the hypotheses fail.
+    bound : float or tuple of float or None
+        The other side, or the lower and the upper one; for an order-wise statement with its fitted constant.
+    holds : bool or None
+        None where the hypotheses fail, and then ``note`` says which.
+    slack : float or None
+        Identity: relative difference. Upper and order-wise: bound / measured. Lower: measured / bound.
+        Two-sided: width of the interval relative to what is measured.
+    note : str
+        Reason or remark.
+    """
+
+    name: str
+    source: str
+    statement: str
+    kind: str
+    measured: float | None
+    bound: float | tuple[float, float] | None
+    holds: bool | None
+    slack: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement held against a grid of runs.
+
+    Attributes
+    ----------
+    name, source, statement : str
+        As in `BoundCheck`.
+    status : {"exact", "certified", "order-wise", "measured"}
+        What is claimed: an identity, a proved inequality, an order of magnitude, or an observation.
+    grid : str
+        Where it was checked.
+    measured, bound : str
+        The figures, in words.
+    verdict : str
+        Starts with "holds", "holds, loose", "holds only", "fails" or "order-wise".
+    violated : bool
+        Whether the figures contradict the statement.
+    """
+
+    name: str
+    source: str
+    statement: str
+    status: str
+    grid: str
+    measured: str
+    bound: str
+    verdict: str
+    violated: bool
+
+
+class Series(NamedTuple):
+    """A curve of a figure: label, abscissae, ordinates and whether it is drawn as points."""
+
+    label: str
+    x: NDArray[Any]
+    y: NDArray[Any]
+    points: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An open question about the theory, answered by measurement.
+
+    Attributes
+    ----------
+    name : str
+        What the command line calls it.
+    question, answer : str
+        In words; the answer with its figures.
+    series : tuple of Series
+        The curves that show it.
+    x, y : str
+        Labels of the axes; both are logarithmic.
+    """
+
+    name: str
+    question: str
+    answer: str
+    series: tuple[Series, ...]
+    x: str
+    y: str
+
+    @property
+    def command(self) -> str:
+        """The command that prints the answer and draws its figure."""
+        return f"icl-theory audit --question {self.name} --plot {self.name}.png"

@@ -1,0 +1,407 @@
+"""Theorems evaluated on a run: identities, certified inequalities, and the papers' orders of magnitude."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array, integer, number, real_array, refuse
+from icl_theory.claims import BoundCheck
+from icl_theory.regression.exchangeable import ExchangeableRisk, flow_difference, flow_time
+from icl_theory.regression.features import Features
+from icl_theory.regression.orderwise import STATEMENTS, check_order
+from icl_theory.regression.population import PopulationRisk
+from icl_theory.regression.tasks import Exchangeable, FiniteTask
+from icl_theory.risk import Embedding, Factored, Risk
+from icl_theory.trajectory import Trajectory
+
+OURS = "this package"
+LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
+
+
+def check_bounds(run: Trajectory) -> list[BoundCheck]:
+    """Evaluate every statement of the theory on one regression run.
+
+    Parameters
+    ----------
+    run : Trajectory
+        From `simulate`, or from `descend` on a regression risk in class coordinates; not one loaded from a file.
+
+    Returns
+    -------
+    list of BoundCheck
+        One entry a statement; ``holds`` is None, with the reason in ``note``, where its hypotheses fail.
+
+    Raises
+    ------
+    ValueError
+        A run that carries no regression risk.
+
+    References
+    ----------
+    docs/theory.md; each entry names its source.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> checks = icl.check_bounds(icl.simulate(2.0, 1.0, 4.0, imbalance=0.1))
+    >>> all(check.holds is not False for check in checks)
+    True
+    """
+    risk, scores = _expanded(run)
+    on_scores = f"checked for K <= {LARGEST} only"
+    checks = [
+        _entry(head, evaluate(risk, scores) if risk is not None else on_scores) for head, evaluate in ON_SCORES
+    ]
+    checks += [_entry(head, evaluate(run)) for head, evaluate in ON_RUNS]
+    return [*checks, *(check_order(statement, run) for statement in STATEMENTS if "L" in run.info)]
+
+
+def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
+    r"""Certified bounds on the number n of steps ``u <- u + c a s²`` from 0 to the n-th iterate ``u``.
+
+    Up to a = 1/3 the growth g = a s² increases and each step takes at most one unit of flow time, beyond it
+    decreases and takes at least one. With τ the flow time, the peak at u_p, and :math:`R = e^{2 c\,4/27}` above
+    any one-step ratio of g,
+
+    .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
+        \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R};
+
+    where the run ends before the peak, :math:`\tau \le n \le \tau + \ln(g(u)/g_0)`.
+
+    Parameters
+    ----------
+    K : int
+        Number of features.
+    c : float
+        Step constant, ``η γ K/(K-1)²``.
+    u : float
+        The iterate reached.
+
+    Returns
+    -------
+    tuple of float
+        Lower and upper bound, steps.
+
+    References
+    ----------
+    docs/theory.md, "Steps in closed form" (certified bounds).
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 0.1, epsilon=1e-6)
+    >>> low, high = icl.regression.step_bounds(20, 0.1 * 2 * 20 / 19**2, float(run.params))
+    >>> low <= run.steps <= high, high - low < 20
+    (True, True)
+    """
+    K, c, u = integer("K", K, minimum=2), number("c", c), number("u", u, zero=True)
+
+    def tau(start: float, end: float) -> float:
+        return _time_between(start, end, K) / c
+
+    def log_growth(position: float) -> float:
+        # ln(a s²), with ln a = -ln(1 + w) and ln s = ln w + ln a
+        log_w = math.log(K - 1.0) - position
+        return 2.0 * log_w - 3.0 * float(np.logaddexp(0.0, log_w))
+
+    peak = max(0.0, math.log(K - 1.0) - math.log(2.0))  # a = 1/3, or the start where a is larger there
+    rounding = 1e-12 * (1.0 + tau(0.0, u))
+    if u <= peak:
+        low, high = tau(0.0, u), tau(0.0, u) + log_growth(u) - log_growth(0.0)
+        return max(0.0, low - rounding), high + rounding
+    top = log_growth(peak)
+    log_ratio = 2.0 * c * 4.0 / 27.0
+    rho = math.expm1(log_ratio) / log_ratio if log_ratio < 700.0 else math.inf
+    overshoot = peak + c * math.exp(top) if peak > 0 else 0.0
+    late = max(0.0, tau(overshoot, u) - rho * (top - log_growth(u))) if u > overshoot else 0.0
+    high = tau(0.0, u) + (top - log_growth(0.0) + 1.0 if peak > 0 else 0.0)
+    return max(0.0, tau(0.0, peak) + late - rounding), high + rounding
+
+
+def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[float, Array]:
+    r"""Largest prediction error of fixed attention over all L-Lipschitz functions, a linear programme.
+
+    .. math:: \max_f \sum_m a_m (f_m - f_k) \quad\text{subject to}\quad |f_m - f_j| \le L\,d_{mj}
+
+    for the query k that ``distances`` is measured from in the first row; only differences matter, so f_k = 0.
+
+    Parameters
+    ----------
+    attention : ndarray, (K,)
+        Attention on the features, the query's own first.
+    distances : ndarray, (K, K)
+        Distances between the features, in the same order.
+    L : float
+        Lipschitz constant.
+
+    Returns
+    -------
+    float
+        The largest error, label units.
+    ndarray, (K,)
+        Values of a function that attains it.
+
+    Examples
+    --------
+    >>> import numpy as np, icl_theory as icl
+    >>> features = icl.Features.simplex(3, delta=1.0)
+    >>> error, f = icl.regression.worst_prediction(np.array([0.8, 0.15, 0.05]), features.distances, 2.0)
+    >>> round(float(error), 12), abs(f).round(12).tolist()
+    (0.4, [0.0, 2.0, 2.0])
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array
+
+    attention, distances = real_array("attention", attention, 1), real_array("distances", distances, 2)
+    K = len(attention)
+    if distances.shape != (K, K):
+        raise refuse("distances", distances.shape, f"of shape ({K}, {K})")
+    L = number("L", L)
+    first, second = np.nonzero(~np.eye(K, dtype=bool))
+    rows = np.arange(len(first))
+    signs = np.concatenate([np.ones(len(first)), -np.ones(len(first))])
+    differences = coo_array(
+        (signs, (np.concatenate([rows, rows]), np.concatenate([first, second]))), shape=(len(first), K)
+    )
+    # in units of L times the largest distance, so that the solver's absolute tolerances mean the same everywhere
+    unit = L * distances.max()
+    bounds = [(0.0, 0.0), *[(None, None)] * (K - 1)]
+    limits = L * distances[first, second] / unit
+    found = linprog(-attention, A_ub=differences.tocsr(), b_ub=limits, bounds=bounds, method="highs")
+    return -float(found.fun) * float(unit), np.asarray(found.x) * unit
+
+
+def _time_between(start: float, end: float, K: int) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = float(flow_difference(np.asarray(start), np.asarray(end), K))
+    return value if not math.isnan(value) else math.inf
+
+
+def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
+    """Population risk over class scores behind a run and its final scores; None where that would be too large."""
+    risk: Risk | None = run.risk
+    if risk is None:
+        raise refuse("run", run.stop_reason, "a run that was not loaded from a file")
+    if isinstance(risk, ExchangeableRisk):
+        if risk.K > LARGEST:
+            return None, np.zeros((0, 0))
+        features = Features.simplex(risk.K, float(run.info.get("delta", 1.0)))
+        task = Exchangeable(math.sqrt(2.0 * risk.gamma) / features.gap)
+        return PopulationRisk(features, task, risk.N, risk.noise), risk.scores(float(run.params))
+    params = run.params
+    while isinstance(risk, Embedding | Factored):
+        params = risk.inward(params)
+        risk = risk.risk
+    if not isinstance(risk, PopulationRisk):
+        raise refuse("run", type(run.risk).__name__, "a run on a population risk of in-context regression")
+    return risk, params
+
+
+class _Head(NamedTuple):
+    name: str
+    source: str
+    statement: str
+    kind: str
+
+
+class _Outcome(NamedTuple):
+    measured: float
+    bound: float | tuple[float, float]
+    holds: bool
+    slack: float | None
+    note: str = ""
+
+
+def _entry(head: _Head, outcome: _Outcome | str) -> BoundCheck:
+    """Put a statement and its outcome together; an outcome in words is the reason why there is none."""
+    if isinstance(outcome, str):
+        return BoundCheck(*head, None, None, None, None, outcome)
+    return BoundCheck(*head, *outcome)  # type: ignore[arg-type]
+
+
+def _noisy(risk: PopulationRisk) -> bool:
+    return risk.noise > 0.0 and math.isfinite(risk.N)
+
+
+def _same(measured: float, other: float, within: float, note: str = "") -> _Outcome:
+    difference = abs(measured - other) / max(abs(other), np.finfo(float).tiny)
+    return _Outcome(measured, other, difference <= within, difference, note)
+
+
+def _lemma_1(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+    """Loss by the quadratic form against the mean square of ŷ - f, the distance of a weighted mean of vectors."""
+    if math.isfinite(risk.N):
+        return "for finite N the second formula is a sum over all counts: see crosscheck"
+    a, factor = risk.attention(scores), risk.task.factor(risk.features)
+    direct = 0.5 * float(risk.features.probs @ np.sum((a.T @ factor - factor) ** 2, axis=1))
+    # that subtraction loses digits as the mean comes close to its target
+    size = float(np.sqrt(np.sum(factor**2, axis=1).max()))
+    lost = 1e-14 * size / max(math.sqrt(direct), 1e-300)
+    return _same(risk.loss(scores), direct, 1e-9 + lost)
+
+
+def _lemma_2(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+    """Slope of the loss along the growth direction, by a sixth-order difference, against the norm of the growth."""
+    growth = risk.growth(scores)
+    size = float(np.linalg.norm(growth))
+    if size <= 1e-13 * risk.loss(np.zeros_like(scores)):
+        return "the gradient is zero to rounding"
+    step = 1e-3
+    ahead = [
+        risk.loss(scores + i * step / size * growth) - risk.loss(scores - i * step / size * growth)
+        for i in (1, 2, 3)
+    ]
+    slope = (45.0 * ahead[0] - 9.0 * ahead[1] + ahead[2]) / (60.0 * step)
+    return _same(-slope, size, 1e-6 + 1e-14 * risk.loss(scores) / (step * size))
+
+
+def _growth_sign(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+    if _noisy(risk):
+        return "label noise adds a term of the other sign"
+    alpha = float(np.diagonal(risk.growth(scores)).min())
+    return _Outcome(alpha, 0.0, alpha >= -1e-14 * risk.loss(np.zeros_like(scores)), None)
+
+
+def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
+    """``E(1 - a_k)²`` for every query, (K,): twice the loss of the task that is 1 off the query's feature."""
+    values = 1.0 - np.eye(risk.features.K)
+    if math.isinf(risk.N):
+        return np.asarray((risk.attention(scores) * values).sum(axis=0) ** 2)
+    tasks = [PopulationRisk(risk.features, FiniteTask(row[None, :]), risk.N) for row in values]
+    return np.array([2.0 * task.loss_per_query(scores)[k] for k, task in enumerate(tasks)])
+
+
+def _envelope(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+    if _noisy(risk):
+        return "label noise adds to the loss"
+    low = risk.task.nondegeneracy(risk.features)
+    high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
+    missed = missed_squared(risk, scores)
+    if missed.min() < 1e-290:
+        return "the attention deficit is below the range of float64"
+    ratio = 2.0 * risk.loss_per_query(scores) / missed
+    k = int(np.argmin(np.minimum(ratio / np.maximum(low, 1e-300), high / np.maximum(ratio, 1e-300))))
+    holds = bool(((low * (1 - 1e-9) <= ratio + 1e-13 * high) & (ratio <= high * (1 + 1e-9))).all())
+    note = "" if low.min() > 0 else "c_k = 0 for some query: the loss does not control the attention"
+    slack = float((high[k] - low[k]) / max(ratio[k], np.finfo(float).tiny))
+    return _Outcome(float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note)
+
+
+def _reach(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+    if _noisy(risk):
+        return "label noise adds to the loss"
+    low = risk.task.nondegeneracy(risk.features)
+    if low.min() <= 0:
+        return "c_k = 0: a small loss does not bound the attention"
+    attention = risk.attention(scores)
+    missed = (attention * (1.0 - np.eye(len(attention)))).sum(axis=0)
+    bound = np.sqrt(2.0 * risk.loss_per_query(scores) / low)
+    if missed.min() < 1e-290:
+        return "the attention deficit is below the range of float64"
+    k = int(np.argmax(missed / bound))
+    holds = bool((missed <= bound * (1 + 1e-9)).all())
+    return _Outcome(float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k]))
+
+
+def _prediction(run: Trajectory) -> _Outcome | str:
+    risk, scores = _expanded(run)
+    if "L" not in run.info:
+        return "needs the L of simulate"
+    if risk is None or risk.features.K > 60:
+        return "the linear programme is solved for K <= 60"
+    L, distances = float(run.info["L"]), risk.features.distances
+    attention = risk.attention(scores)
+    bounds = L * np.sum(attention * distances, axis=0)
+    k = int(np.argmax(bounds))
+    order = np.r_[k, np.delete(np.arange(risk.features.K), k)]
+    measured, _ = worst_prediction(attention[order, k], distances[np.ix_(order, order)], L)
+    bound, rounding = float(bounds[k]), 1e-9 * L * float(distances.max())
+    note = "expected attention over prompts" if math.isfinite(risk.N) else ""
+    return _Outcome(measured, bound, measured <= bound + rounding, bound / max(measured, 1e-300), note)
+
+
+def _step_constant(run: Trajectory) -> float | None:
+    """``c`` of an exchangeable run with N = ∞ by gradient descent or its flow."""
+    risk = run.risk
+    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N) or run.rule != "gd":
+        return None
+    return run.eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
+
+
+def _steps(run: Trajectory) -> _Outcome | str:
+    c = _step_constant(run)
+    if c is None or run.method == "flow":
+        return "for gradient descent in the exchangeable case, N = inf"
+    u, n = float(run.params), float(run.t[-1])
+    if c < 1e-290 or u > 300.0:
+        return "the steps are below the range of float64"
+    low, high = step_bounds(run.info.get("K", getattr(run.risk, "K", 0)), c, u)
+    return _Outcome(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
+
+
+def _flow(run: Trajectory) -> _Outcome | str:
+    c = _step_constant(run)
+    if c is None or run.method != "flow" or run.t[-1] == 0:
+        return "for gradient flow in the exchangeable case, N = inf"
+    assert isinstance(run.risk, ExchangeableRisk)
+    return _same(flow_time(float(run.attention[-1]), run.risk.K) / c, float(run.t[-1]), 1e-5)
+
+
+def _tail(run: Trajectory) -> _Outcome | str:
+    if run.phases is None or run.phases.III is None or run.rule != "gd":
+        return "the run does not reach Phase III"
+    begin, end = run.phases.III
+    if end < 100 * max(begin, 1):
+        return "Phase III has not lasted for two decades"
+    risk, _ = _expanded(run)
+    if risk is not None and risk.task.nondegeneracy(risk.features).min() <= 0:
+        return "c_k = 0: the law needs a non-degenerate task"
+    speed, K = 1.0, run.attention.shape[-1]
+    if isinstance(run.risk, ExchangeableRisk):
+        speed, K = run.risk.speed, run.risk.K
+    ratio = float(run.t[-1] * (run.loss[-1] - run.floor) * 4.0 * run.eta * speed / (K - 1.0))
+    missed = 1.0 - float(np.min(run.attention[-1]))
+    return _same(ratio, 1.0, 0.05 + 8.0 * missed, "asymptotic: 1 + O(1 - Attn)")
+
+
+ON_SCORES: tuple[tuple[_Head, Callable[[PopulationRisk, Array], _Outcome | str]], ...] = (
+    (
+        _Head(
+            "Lemma 1, identity", "paper, Lemma 1 (exact form)", "½ aᵀC^(k)a = ½ E_f(Σ a_m f_m - f_k)²", "identity"
+        ),
+        _lemma_1,
+    ),
+    (
+        _Head(
+            "Lemma 2, identity", "paper, Lemma 2", "d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2", "identity"
+        ),
+        _lemma_2,
+    ),
+    (_Head("Lemma 2, sign", "paper, Lemma 2", "α_k = p_k E[a_k R_k] >= 0", "lower"), _growth_sign),
+    (
+        _Head("Lemma 1, envelope", OURS, "c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm", "two-sided"),
+        _envelope,
+    ),
+    (
+        _Head("Prop. 1, attention", "paper, Prop. 1 (our constant)", "1 - Attn_k <= √(2 ℓ_k / c_k)", "upper"),
+        _reach,
+    ),
+)
+ON_RUNS: tuple[tuple[_Head, Callable[[Trajectory], _Outcome | str]], ...] = (
+    (
+        _Head(
+            "Prop. 1, prediction",
+            "paper, Prop. 1",
+            "|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f",
+            "upper",
+        ),
+        _prediction,
+    ),
+    (_Head("step count", OURS, "flow time bounds the number of steps from both sides", "two-sided"), _steps),
+    (_Head("gradient flow", OURS, "c t = F(a_t) - F(1/K)", "identity"), _flow),
+    (_Head("tail law", OURS, "t (L(t) - L_∞) 4η/(K-1) -> 1", "identity"), _tail),
+)

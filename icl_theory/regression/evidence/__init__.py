@@ -1,0 +1,34 @@
+"""The audit's rows on in-context regression: each claim of the theory, measured over a grid.
+
+A row is a function of whether the grid is to be small; `ROWS` lists them in the order of the table.
+"""
+
+from icl_theory.regression.evidence import dynamics, lemmas, orders
+from icl_theory.regression.evidence.common import Row
+from icl_theory.regression.orderwise import STATEMENTS
+
+ROWS: tuple[Row, ...] = (
+    lemmas.lemma_1_identity,
+    lemmas.lemma_1_samples,
+    lemmas.lemma_1_envelope,
+    lemmas.lemma_1_degenerate,
+    lemmas.lemma_2_identity,
+    lemmas.lemma_2_signs,
+    lemmas.concentration,
+    *(orders.order_statement(statement) for statement in STATEMENTS),
+    orders.theorem_1_where_it_holds,
+    lemmas.proposition_1,
+    dynamics.closed_counts,
+    dynamics.step_counts,
+    dynamics.flow_solution,
+    dynamics.phase_one,
+    dynamics.total_time,
+    dynamics.regimes,
+    dynamics.monotone,
+    dynamics.rescaling,
+    dynamics.embedding,
+    dynamics.tail_law,
+    dynamics.tail_law_finite,
+    lemmas.noise_floor,
+    lemmas.lengths,
+)
