@@ -20,24 +20,42 @@ def refuse(name: str, value: object, allowed: str) -> ValueError:
     return ValueError(f"{name} = {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}")
 
 
-def number(name: str, value: Any, *, zero: bool = False) -> float:
-    """Return a finite float that is positive, or non-negative where ``zero`` is allowed."""
+NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating)
+LARGEST = 1e100  # products and squares of a few such numbers stay within float64
+MOST_FEATURES = 10**9
+
+
+def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, maximum: float = math.inf) -> float:
+    """Return a finite float that is positive, or non-negative where ``zero`` is allowed, within the limits."""
     allowed = "a finite number >= 0" if zero else "a finite number > 0"
+    if isinstance(value, NO_NUMBERS):
+        raise refuse(name, value, allowed)
     try:
         result = float(value)
     except (TypeError, ValueError, OverflowError):
         raise refuse(name, value, allowed) from None
-    if isinstance(value, str | bytes | bool) or not math.isfinite(result):
+    if not math.isfinite(result) or result < 0 or (result == 0 and not zero):
         raise refuse(name, value, allowed)
-    if result < 0 or (result == 0 and not zero):
-        raise refuse(name, value, allowed)
+    if not minimum <= result <= maximum:
+        raise refuse(name, value, f"between {minimum:g} and {maximum:g}")
     return result
+
+
+def lipschitz(value: Any) -> float:
+    """Return a Lipschitz constant whose square is within the range of float64."""
+    return number("L", value, maximum=LARGEST)
+
+
+def store(instance: object, **values: object) -> None:
+    """Set validated fields of a frozen dataclass."""
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
 
 
 def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) -> int:
     """Return an int between ``minimum`` and ``maximum``; a float with no fraction counts as one."""
     allowed = f"an integer >= {minimum}" if maximum == INT64_MAX else f"an integer in [{minimum}, {maximum}]"
-    if isinstance(value, str | bytes | bool):
+    if isinstance(value, NO_NUMBERS):
         raise refuse(name, value, allowed)
     try:
         result = int(value)
@@ -84,6 +102,8 @@ def real_array(name: str, value: ArrayLike, ndim: int) -> Array:
     """Return a finite float64 array with ``ndim`` dimensions, as a copy of the caller's data."""
     allowed = f"a finite real array with {ndim} dimension{'s' if ndim > 1 else ''}"
     try:
+        if np.iscomplexobj(value):
+            raise TypeError
         result = np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise refuse(name, value, allowed) from None
@@ -93,9 +113,9 @@ def real_array(name: str, value: ArrayLike, ndim: int) -> Array:
 
 
 def probabilities(name: str, value: ArrayLike, size: int) -> Array:
-    """Return positive probabilities of the given length that sum to 1 (to 1e-9, then normalised)."""
+    """Return positive probabilities of the given length that sum to 1 (to 1e-6, then normalised)."""
     allowed = f"{size} positive numbers that sum to 1"
     result = real_array(name, value, 1)
-    if result.size != size or (result <= 0).any() or abs(result.sum() - 1.0) > 1e-9:
-        raise refuse(name, value, allowed)
+    if result.size != size or (result <= 0).any() or abs(result.sum() - 1.0) > 1e-6:
+        raise refuse(name, value, f"{allowed} (these sum to {result.sum():.9g})")
     return result / result.sum()

@@ -232,7 +232,7 @@ class _Progress:
             return
         if not sys.stderr.isatty():
             print(f"step {step:,}  loss {loss:.4g} (target {self._epsilon:g})", file=sys.stderr, flush=True)
-            self._next += 10.0
+            self._next = time.monotonic() + 10.0
             return
         if self._display is None:
             self._display = Progress(
@@ -247,7 +247,7 @@ class _Progress:
             self._display.start()
             self._task = self._display.add_task("", total=None, step=0, loss=loss, target=self._epsilon)
         self._display.update(self._task, step=step, loss=loss)
-        self._next += 0.1
+        self._next = time.monotonic() + 0.1
 
     def __exit__(self, *_: object) -> None:
         if self._display is not None:

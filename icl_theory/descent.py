@@ -18,6 +18,8 @@ MAX_STEPS = 10**15
 ROUNDING = 2.0**-52
 FLOW_TOLERANCE = 1e-10
 FLOW_EVALUATIONS = 20_000
+FLOOR_RTOL = 1e-3
+STALL_AFTER = 10_000
 
 Callback = Callable[[int, float], None]
 
@@ -29,33 +31,50 @@ class _Point(NamedTuple):
     gradient: Array
 
 
+class _Saved(NamedTuple):
+    step: int
+    loss: float
+    slope: float
+    params: Array
+    observed: dict[str, Array]
+
+
 class _Recorder:
-    """Keeps the states at the saved steps."""
+    """Keeps the states at the saved steps; each is added whole, so that an interrupt leaves no half of one."""
 
     def __init__(self, risk: Risk, last: int) -> None:
         self._risk = risk
         self._schedule = saved_steps(last, max(1, np.size(risk.initial)))
         self._index = 0
-        self.t: list[int] = []
-        self.loss: list[float] = []
-        self.states: list[Array] = []
-        self.observed: dict[str, list[Array]] = {}
+        self.saved: list[_Saved] = []
 
     @property
     def due(self) -> int:
         """The next step to save."""
         return int(self._schedule[self._index]) if self._index < len(self._schedule) else INT64_MAX
 
-    def save(self, step: int, params: Array, loss: float) -> None:
-        if self.t and self.t[-1] == step:
+    def save(self, point: _Point, slope: float = 0.0) -> None:
+        """Add a point, unless it is not beyond the last one."""
+        if self.saved and (point.step <= self.saved[-1].step or not np.isfinite(point.params).all()):
             return
-        while self.due <= step:
+        observed = {name: np.asarray(value) for name, value in self._risk.observe(point.params, point.step).items()}
+        self.saved.append(_Saved(point.step, point.loss, slope, np.array(point.params), observed))
+        while self.due <= point.step:
             self._index += 1
-        self.t.append(step)
-        self.loss.append(loss)
-        self.states.append(np.array(params))
-        for name, value in self._risk.observe(params, step).items():
-            self.observed.setdefault(name, []).append(np.asarray(value))
+
+    def has_stalled(self) -> bool:
+        """Whether the last tenfold growth of the step number shows that the loss settles where it is.
+
+        Either the least loss has not moved beyond rounding, or it has moved by less than 1e-3 of itself while
+        the slope went down: on a plateau before learning the slope stays or goes up.
+        """
+        last = self.saved[-1]
+        if last.step < STALL_AFTER:
+            return False
+        earlier = [saved for saved in self.saved if saved.step <= last.step // 10]
+        before, now = min(saved.loss for saved in earlier), min(saved.loss for saved in self.saved)
+        settles = before - now < 1e-3 * abs(now) and last.slope < 0.5 * earlier[-1].slope
+        return settles or before - now <= 1e-13 * abs(before)
 
 
 def descend(
@@ -66,7 +85,7 @@ def descend(
     steps: int | None = None,
     rule: str = "gd",
     method: str = "exact",
-    floor_rtol: float = 1e-12,
+    give_up: bool | None = None,
     callback: Callback | None = None,
 ) -> Trajectory:
     r"""Train a risk from its initial parameters.
@@ -92,9 +111,10 @@ def descend(
         "exact" takes every step. "flow" integrates :math:`\dot\theta = -\eta M^{-1}\nabla\mathcal L` with
         SciPy's DOP853 in ln(1 + t) to a relative tolerance of 1e-10: it is the limit of small steps, not the
         iteration.
-    floor_rtol : float
-        Where the risk's floor makes ``epsilon`` unreachable, stop when the loss is within this relative
-        distance of the floor.
+    give_up : bool, optional
+        Stop where ``epsilon`` seems out of reach: when the loss is within 0.1 % of a floor that is above it, or
+        settles (it fell by less than 1e-3 of itself, and its slope by half or more, or it did not fall at all,
+        while the number of steps grew tenfold, to 10⁴ at least). True unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
 
@@ -129,12 +149,15 @@ def descend(
     last = MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
     choice("rule", rule, RULES)
     choice("method", method, METHODS)
-    floor_rtol = number("floor_rtol", floor_rtol, zero=True)
+    if risk.stochastic and method == "flow":
+        raise refuse("method", method, "'exact' for a risk that draws its data at every step")
+    give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
 
     floor = risk.floor()
     recorder = _Recorder(risk, last)
     points = _iterates(risk, eta, rule) if method == "exact" else _flow_points(risk, eta, rule, last)
-    lowest = floor * (1.0 + floor_rtol) if epsilon <= floor else -math.inf
+    lowest = floor * (1.0 + FLOOR_RTOL) if give_up and epsilon <= floor else -math.inf
+    target = -math.inf if risk.stochastic and epsilon == 0 else epsilon
     hit: int | None = None
     reason = ""
     previous: _Point | None = None
@@ -142,41 +165,42 @@ def descend(
         with np.errstate(over="ignore", invalid="ignore"):
             for point in points:
                 if not math.isfinite(point.loss):
-                    reason = f"diverged at step {point.step}: the parameters left the range of float64"
+                    reason = f"diverged at step {point.step}: the loss left the range of float64"
                     break
-                if point.loss <= epsilon:
-                    point = _first_below(risk, eta, rule, epsilon, previous, point) if method == "flow" else point
-                    hit, reason = point.step, f"reached epsilon = {epsilon:g} at step {point.step}"
+                above, previous = previous, point
+                if point.loss <= target:
+                    if method == "flow":
+                        previous = _first_below(risk, eta, rule, epsilon, above, point)
+                    hit, reason = previous.step, f"reached epsilon = {epsilon:g} at step {previous.step}"
                 elif point.loss <= lowest:
                     reason = f"stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {point.step}"
                 elif point.step >= last:
                     reason = f"took all {last} steps without reaching epsilon = {epsilon:g}"
                 elif point.step >= recorder.due:
-                    if _is_still(risk, eta, rule, point, last):
-                        reason = f"stagnated at step {point.step}: the remaining steps cannot change the loss"
-                    recorder.save(point.step, point.params, point.loss)
-                    if callback is not None:
-                        callback(point.step, point.loss)
-                elif callback is not None and point.step % 4096 == 0:
-                    callback(point.step, point.loss)
-                previous = point
+                    slope = eta * float(np.sum(point.gradient * direction(risk, point.gradient, rule)))
+                    recorder.save(point, slope)
+                    reason = _standstill(
+                        risk, point, slope * (last - point.step), give_up and recorder.has_stalled()
+                    )
                 if reason:
                     break
+                if callback is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):
+                    callback(point.step, point.loss)
             else:
-                reason = f"used the {FLOW_EVALUATIONS} gradient evaluations that a flow may take"
+                reason = f"the flow used its {FLOW_EVALUATIONS} gradient evaluations, or could not go on"
     except KeyboardInterrupt:
-        reason = "interrupted"
         if previous is None:
             raise
         reason = f"interrupted at step {previous.step}"
     if previous is None:
         raise refuse("risk", risk, "finite in loss and gradient at its initial parameters")
-    recorder.save(previous.step, previous.params, previous.loss)
+    recorder.save(previous)
+    saved = recorder.saved
     run = Trajectory(
-        t=np.array(recorder.t, dtype=np.int64),
-        loss=np.array(recorder.loss),
-        states=np.stack(recorder.states),
-        observed={name: np.stack(values) for name, values in recorder.observed.items()},
+        t=np.array([point.step for point in saved], dtype=np.int64),
+        loss=np.array([point.loss for point in saved]),
+        states=np.stack([point.params for point in saved]),
+        observed={name: np.stack([point.observed[name] for point in saved]) for name in saved[0].observed},
         steps=hit,
         stop_reason=reason,
         floor=floor,
@@ -213,18 +237,24 @@ def _iterates(risk: Risk, eta: float, rule: str, params: Array | None = None, st
         step += 1
 
 
-def _is_still(risk: Risk, eta: float, rule: str, point: _Point, last: int) -> bool:
-    """Whether all remaining steps at the present slope change the loss by less than its rounding error."""
-    slope = float(np.sum(point.gradient * direction(risk, point.gradient, rule)))
-    return eta * slope * (last - point.step) <= ROUNDING * abs(point.loss)
+def _standstill(risk: Risk, point: _Point, reachable: float, stalled: bool) -> str:
+    """Why it is no use to go on, if it is none; ``reachable`` is the decrease at the present slope."""
+    if not np.isfinite(point.params).all():
+        return f"diverged at step {point.step}: the parameters left the range of float64"
+    if not risk.stochastic and reachable <= ROUNDING * abs(point.loss):
+        return f"stagnated at step {point.step}: the remaining steps cannot change the loss"
+    return f"stagnated at step {point.step}: the loss settles above epsilon" if stalled else ""
 
 
 def _velocity(risk: Risk, eta: float, rule: str, shape: tuple[int, ...]) -> Callable[[float, Array], Array]:
     """Field of the flow in x = ln(1 + t), on flat arrays."""
 
     def field(x: float, flat: Array) -> Array:
-        gradient = risk.gradient(flat.reshape(shape))
-        return np.ravel(-eta * math.exp(x) * direction(risk, np.asarray(gradient), rule))
+        gradient = np.asarray(risk.evaluate(flat.reshape(shape))[1])
+        slope = np.ravel(-eta * math.exp(x) * direction(risk, gradient, rule))
+        if not np.isfinite(slope).all():  # the solver would halve its step for ever
+            raise FloatingPointError
+        return slope
 
     return field
 
@@ -236,6 +266,8 @@ def _flow_points(risk: Risk, eta: float, rule: str, last: int) -> Iterator[_Poin
     shape = np.shape(risk.initial)
     start = np.ravel(risk.initial)
     yield _Point(0, risk.initial, *risk.evaluate(risk.initial))
+    if not np.isfinite(risk.evaluate(risk.initial)[1]).all():
+        return
     solver = DOP853(
         _velocity(risk, eta, rule, shape),
         0.0,
@@ -247,7 +279,10 @@ def _flow_points(risk: Risk, eta: float, rule: str, last: int) -> Iterator[_Poin
     schedule = saved_steps(last, max(1, start.size))
     step = 0
     while solver.status == "running" and solver.nfev < FLOW_EVALUATIONS:
-        solver.step()
+        try:
+            solver.step()
+        except FloatingPointError:
+            return
         dense = solver.dense_output()
         end = last if solver.status == "finished" else int(math.expm1(solver.t))
         for t in [*schedule[(schedule > step) & (schedule < end)].tolist(), end]:

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from icl_theory.claims import Answer
-from icl_theory.trajectory import Phases, Trajectory
+from icl_theory.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -186,7 +186,7 @@ def _shade(run: Trajectory, ax: Axes, labels: bool = True) -> None:
     if run.phases is None:
         return
     span = np.log(max(2.0, float(run.t[-1])) / 0.5)
-    for name, (begin, end) in _intervals(run.phases).items():
+    for name, (begin, end) in run.phases.present().items():
         left, right = max(begin, 0.5), max(end, 0.5)
         ax.axvspan(left, right, color=PHASE_COLOURS[name], alpha=0.13, linewidth=0)
         if labels and np.log(right / left) > 0.05 * span:
@@ -198,10 +198,6 @@ def _shade(run: Trajectory, ax: Axes, labels: bool = True) -> None:
                 ha="center",
                 va="bottom",
             )
-
-
-def _intervals(phases: Phases) -> dict[str, tuple[int, int]]:
-    return {name: interval for name, interval in phases._asdict().items() if interval is not None}
 
 
 def _level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:

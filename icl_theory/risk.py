@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, integer, number, real_array, refuse
+from icl_theory._validate import Array, choice, integer, number, real_array, refuse, store
 
 COORDINATES = ("class", "embedding", "factored")
 
@@ -53,13 +53,25 @@ class Risk(Protocol):
         """Diagonal metric of the coordinates (1 unless they are a reduction of larger ones)."""
         return 1.0
 
-    def loss(self, params: Array) -> float:
-        """Loss at ``params``."""
-        return self.evaluate(params)[0]
+    @property
+    def stochastic(self) -> bool:
+        """Whether ``evaluate`` draws data, so that losses of single steps decide nothing."""
+        return False
 
-    def gradient(self, params: Array) -> Array:
+    def loss(self, params: ArrayLike) -> float:
+        """Loss at ``params``, which must be finite and of the shape of ``initial``."""
+        return self.evaluate(self._checked(params))[0]
+
+    def gradient(self, params: ArrayLike) -> Array:
         """Gradient of the loss at ``params``, of the same shape."""
-        return self.evaluate(params)[1]
+        return self.evaluate(self._checked(params))[1]
+
+    def _checked(self, params: ArrayLike) -> Array:
+        shape = np.shape(self.initial)
+        array = real_array("params", params, len(shape))
+        if array.shape != shape:
+            raise refuse("params", array.shape, f"of shape {shape}")
+        return array
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Quantities to record along a run, by name; `attention` is the one that plots know."""
@@ -92,6 +104,18 @@ class Embedding(Risk):
 
     risk: Risk
     vectors: Array
+
+    def __post_init__(self) -> None:
+        vectors = real_array("vectors", self.vectors, 2)
+        size = self.risk.initial.shape[0]
+        if len(vectors) != size:
+            raise refuse("vectors", vectors.shape, f"an array with {size} rows, one a feature")
+        store(self, vectors=vectors)
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the inner risk draws data."""
+        return self.risk.stochastic
 
     @property
     def initial(self) -> Array:
@@ -131,6 +155,11 @@ class Factored(Risk):
 
     risk: Risk
     start: Array
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the inner risk draws data."""
+        return self.risk.stochastic
 
     @classmethod
     def random(cls, risk: Risk, rank: int | None = None, scale: float = 0.01, seed: int = 0) -> Factored:
@@ -207,10 +236,7 @@ def in_coordinates(
     (2, 2, 4)
     """
     choice("coordinates", coordinates, COORDINATES)
-    points = real_array("vectors", vectors, 2)
-    if points.shape[0] != risk.initial.shape[0]:
-        raise refuse("vectors", points.shape, f"an array with {risk.initial.shape[0]} rows")
+    embedded = Embedding(risk, np.asarray(vectors))
     if coordinates == "class":
         return risk
-    embedded = Embedding(risk, points)
     return embedded if coordinates == "embedding" else Factored.random(embedded, rank, scale, seed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +31,10 @@ class Phases(NamedTuple):
     I: Interval  # noqa: E741 - the papers' names
     II: Interval | None
     III: Interval | None
+
+    def present(self) -> dict[str, Interval]:
+        """Return the phases that the run has, by name."""
+        return {name: interval for name, interval in self._asdict().items() if interval is not None}
 
 
 class State(NamedTuple):
@@ -178,7 +181,10 @@ class Trajectory:
         >>> run.first(lambda state: state.attention >= 0.5) == run.phases.I[1]
         True
         """
+        after = integer("after", after, minimum=0, maximum=int(self.t[-1]))
         saved = self.t[self.t >= after].tolist()
+        if self.resume is not None and saved[0] != after:
+            saved.insert(0, after)
         high = next((t for t in saved if condition(self.at(t))), None)
         if high is None or high == saved[0] or self.resume is None:
             return high
@@ -202,7 +208,8 @@ class Trajectory:
         }
         if not facts["run"]:
             facts["run"] = f"eta={self.eta:g}, rule={self.rule}"
-        facts["method"] = self.method + (f" (step count known to ±{self.error:.1g})" if self.error else "")
+        doubt = self.error is not None and self.error > 0.1
+        facts["method"] = self.method + (f" (the step count may be off by {self.error:.1g})" if doubt else "")
         facts["stopped"] = self.stop_reason
         facts["loss"] = f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} (floor {self.floor:.3g})"
         if "attention" in self.observed:
@@ -211,7 +218,7 @@ class Trajectory:
                 " (mean over queries)" if self.attention.ndim > 1 else ""
             )
         if self.phases is not None:
-            facts["phases"] = "   ".join(f"{name} {a:,} - {b:,}" for name, (a, b) in _present(self.phases).items())
+            facts["phases"] = "   ".join(f"{name} {a:,} - {b:,}" for name, (a, b) in self.phases.present().items())
         if self.regime is not None:
             facts["regime"] = self.regime
         return facts
@@ -245,7 +252,8 @@ class Trajectory:
 
         variables: dict[str, Any] = {"loss": ("t", self.loss)}
         for name, values in self.observed.items():
-            others = ["query"] if values.ndim == 2 else [f"{name}_{i}" for i in range(values.ndim - 1)]
+            per_query = "attention" in self.observed and values.shape == self.attention.shape and values.ndim == 2
+            others = ["query"] if per_query else [f"{name}_{i}" for i in range(values.ndim - 1)]
             variables[name] = (["t", *others], values)
         meta = {key: value for key, value in self._meta().items() if value is not None}
         attributes = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in meta.items()}
@@ -267,9 +275,9 @@ class Trajectory:
         """
         target = Path(path)
         arrays: dict[str, Any] = {f"observed_{name}": values for name, values in self.observed.items()}
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(temporary, "wb") as file:
                 np.savez(
                     file,
                     t=self.t,
@@ -282,13 +290,13 @@ class Trajectory:
                 os.fsync(file.fileno())
             os.replace(temporary, target)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
     def _meta(self) -> dict[str, Any]:
         names = ("steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "regime")
         meta = {name: getattr(self, name) for name in names}
-        meta["phases"] = None if self.phases is None else {k: list(v) for k, v in _present(self.phases).items()}
+        meta["phases"] = None if self.phases is None else {k: list(v) for k, v in self.phases.present().items()}
         meta["info"] = {name: _plain(value) for name, value in self.info.items()}
         return meta
 
@@ -324,6 +332,7 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
             arrays = {name: file[name] for name in file.files}
         meta = json.loads(str(arrays.pop("meta")[()]))
         phases = meta.pop("phases")
+        meta["info"] = {name: math.inf if value == "inf" else value for name, value in meta["info"].items()}
         observed = {name.removeprefix("observed_"): arrays[name] for name in arrays if name.startswith("observed_")}
         return Trajectory(
             t=arrays["t"],
@@ -346,10 +355,6 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade))
     steps = {0, last, *(min(int(step), last) for step in powers)}
     return np.array(sorted(steps), dtype=np.int64)
-
-
-def _present(phases: Phases) -> dict[str, Interval]:
-    return {name: interval for name, interval in phases._asdict().items() if interval is not None}
 
 
 def _interval(pair: list[int] | None) -> Interval | None:

@@ -39,15 +39,7 @@ def main() -> None:
     for heading in ("population", "sampled", "± s.e.", "z", "limit", ""):
         table.add_column(heading, justify="right")
     for check in checked.checks:
-        table.add_row(
-            check.name,
-            f"{check.population:.3g}",
-            f"{check.sampled:.3g}",
-            f"{check.standard_error:.1g}",
-            f"{check.z:+.2f}",
-            f"{check.limit:.1f}",
-            "pass" if check.passed else "FAIL",
-        )
+        table.add_row(check.name, *check.cells())
     console.print(table)
     (out / "crosscheck.md").write_text(checked.to_markdown() + "\n", encoding="utf-8")
     print(f"Figures and the table are in {out}/")

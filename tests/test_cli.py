@@ -54,7 +54,7 @@ def test_figure_and_run_are_written(capsys: pytest.CaptureFixture[str], tmp_path
         (["--delta", "nan"], "delta = nan"),
         (["--eta", "inf"], "eta = inf"),
         (["--epsilon", "0"], "epsilon = 0.0"),
-        (["--K", "1"], "K = 1: must be an integer >= 2"),
+        (["--K", "1"], "K = 1: must be an integer in [2, 1000000000]"),
         (["--K", "2.5"], "--K"),
         (["--N", "0"], "N = 0"),
         (["--N", "many"], "N = 'many': must be an integer >= 1, or inf"),
@@ -67,6 +67,11 @@ def test_figure_and_run_are_written(capsys: pytest.CaptureFixture[str], tmp_path
         (["--plot", "/no/such/folder/a.png"], "in a folder that exists"),
         (["--plot", "a.xyz"], "plot = 'a.xyz'"),
         (["--bogus"], "--bogus"),
+        (["--noise", "1e200", "--N", "5"], "noise = 1e+200"),
+        (["--task", "fourier", "--L", "1e200"], "L = 1e+200"),
+        (["--task", "linear", "--K", "200000"], "K = 200000"),
+        (["--L", "1e-12", "--delta", "1e100", "--coordinates", "embedding"], "delta = 1e+100"),
+        (["--K", "1000000000000000"], "K = 1000000000000000"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_two(

@@ -168,3 +168,83 @@ def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> No
 def test_refuses_what_is_not_a_risk() -> None:
     with pytest.raises(ValueError, match="must be a Risk"):
         icl.descend(object(), 0.1)  # type: ignore[arg-type]
+
+
+def test_interrupt_while_a_state_is_observed_leaves_no_half_of_it() -> None:
+    class Watched(Power):
+        def observe(self, params: np.ndarray, step: int = 0) -> dict[str, np.ndarray]:
+            if step == 10 and not self.seen:
+                self.seen = True
+                raise KeyboardInterrupt
+            return {"x": params}
+
+        seen = False
+
+    run = icl.descend(Watched(), 0.01)
+    assert run.stop_reason == "interrupted at step 10"
+    assert (np.diff(run.t) > 0).all()
+    assert len(run.observed["x"]) == len(run.t) == len(run.loss)
+
+
+def test_interrupt_in_the_callback_keeps_the_steps_in_order() -> None:
+    def impatient(step: int, loss: float) -> None:
+        if step == 20:
+            raise KeyboardInterrupt
+
+    run = icl.descend(Power(), 0.01, callback=impatient)
+    assert run.t[-1] == 20
+    assert (np.diff(run.t) > 0).all()
+
+
+class Noisy(Power):
+    """A stochastic risk whose first batches have no loss."""
+
+    stochastic = True
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        return (0.0, np.zeros(1)) if step < 3 else super().evaluate(params, step)
+
+
+def test_a_lucky_batch_does_not_end_a_stochastic_run() -> None:
+    run = icl.descend(Noisy(), 0.1, steps=20)
+    assert run.t[-1] == 20
+    assert run.params[0] == pytest.approx(0.9**17)
+
+
+def test_a_stochastic_risk_has_no_flow() -> None:
+    with pytest.raises(ValueError, match="method = 'flow'"):
+        icl.descend(Noisy(), 0.1, steps=20, method="flow")
+
+
+def test_a_loss_that_no_longer_falls_ends_the_run() -> None:
+    class Cliff(Power):
+        """A loss that oscillates between two values."""
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            return 1.0 + 0.1 * float(params[0] > 0), np.sign(params) * 1.5
+
+    run = icl.descend(Cliff(), 1.0, epsilon=1e-3)
+    assert "settles above epsilon" in run.stop_reason
+    assert run.t[-1] < 20_000
+    assert "took all 30000" in icl.descend(Cliff(), 1.0, epsilon=1e-3, steps=30_000).stop_reason
+
+
+@pytest.mark.parametrize("method", ["exact", "flow"])
+def test_a_gradient_that_is_not_a_number_ends_the_run(method: str) -> None:
+    class Broken(Power):
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            loss, gradient = super().evaluate(params, step)
+            return loss, gradient if params[0] > 0.5 else gradient * math.nan
+
+    run = icl.descend(Broken(), 0.1, steps=1000, method=method)
+    assert np.isfinite(run.params).all()
+    assert np.isfinite(run.loss).all()
+    assert not run.converged
+
+
+def test_first_looks_between_the_saved_steps_after_a_given_one() -> None:
+    run = icl.descend(Power(), 0.001, steps=20_000)
+    assert run.first(lambda state: state.t >= 100, after=17_787) == 17_787
+    assert run.first(lambda state: state.t >= 18_000, after=17_787) == 18_000
+    with pytest.raises(ValueError, match="after = -1"):
+        run.first(lambda state: True, after=-1)

@@ -121,3 +121,42 @@ def test_saved_steps_start_at_zero_end_at_last_and_fit_in_memory(last: int, size
     assert steps[-1] == last
     assert (np.diff(steps) > 0).all()
     assert len(steps) * size <= max(2**26, 5 * size * (len(str(last)) + 1))
+
+
+def test_files_have_the_permissions_of_any_other_file(run: icl.Trajectory, tmp_path: Path) -> None:
+    run.save(tmp_path / "run.npz")
+    (tmp_path / "other").write_text("")
+    assert (tmp_path / "run.npz").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_arguments_are_kept_as_numbers(tmp_path: Path) -> None:
+    run = icl.simulate(
+        np.float32(2.0),
+        1.0,
+        4.0,
+        K=np.int64(3),
+        N=np.int64(50),
+        noise=np.float32(0.5),
+        probs=(0.2, 0.3, 0.5),
+        max_steps=5,
+    )
+    assert json.loads(json.dumps(run.to_dict()))["info"]["N"] == 50
+    run.save(tmp_path / "run.npz")
+    assert icl.load(tmp_path / "run.npz").info["probs"] == [0.2, 0.3, 0.5]
+    icl.simulate(2.0, 1.0, 4.0).save(tmp_path / "run.npz")
+    assert icl.load(tmp_path / "run.npz").info["N"] == np.inf
+
+
+def test_observations_of_different_lengths_can_be_exported() -> None:
+    class Two(icl.Risk):
+        initial = np.ones(2)
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            return 0.5 * float(params @ params), params
+
+        def observe(self, params: np.ndarray, step: int = 0) -> dict[str, np.ndarray]:
+            return {"x": params, "y": np.zeros(3)}
+
+    dataset = icl.descend(Two(), 0.1, steps=4).to_xarray()
+    assert dataset["x"].shape == (5, 2)
+    assert dataset["y"].shape == (5, 3)

@@ -25,10 +25,21 @@ Coefficients = list[Fraction]
 
 
 class Count(NamedTuple):
-    """A number of steps, and an estimate of its absolute error before rounding up."""
+    """A number of steps, an estimate of its absolute error before rounding up, and what that leaves possible."""
 
     steps: int
     error: float
+    earliest: int
+    latest: int
+
+    @classmethod
+    def of(cls, offset: int, count: float, error: float) -> Count:
+        """Round ``offset + count`` up."""
+        earliest, latest = math.ceil(max(count - error, 0.0)), math.ceil(count + error)
+        return cls(offset + math.ceil(count), error, offset + earliest, offset + latest)
+
+
+NEVER = Count(INT64_MAX, 0.0, INT64_MAX, INT64_MAX)
 
 
 class StepCounter:
@@ -64,12 +75,17 @@ class StepCounter:
             if c * self._growth(0.0) <= SMALL_STEP and K > 3:
                 first = int(self._abel(0.0, np.asarray(self._head_end()), "a"))
                 u = float(self._invert(np.asarray(float(first)), 0.0, "a")) if first else 0.0
-            single = [u]
+            single, error = [u], ROUNDING * u
             while c * self._growth(u) > SMALL_STEP or attention_pair(u, K)[0] < 1.0 / 3.0:
-                u += c * self._growth(u)
+                a, s = attention_pair(u, K)
+                error = error * abs(1.0 + c * a * s * s * (s - 2.0 * a)) + ROUNDING * (u + 5.0 * c * a * s * s)
+                u += c * a * s * s
                 single.append(u)
         else:
-            single = [0.0]
+            single, error = [0.0], 0.0
+        # what the rounding errors of the single steps amount to, in steps of the tail
+        growth = c * self._growth(u)
+        self._carried = error / growth if growth > 0 else math.inf
         self._first, self._single = first, np.array(single)
         # Beyond this the remaining 2^63 steps cannot move u in float64.
         self._frozen = c * self._growth(u) * INT64_MAX <= ROUNDING * max(u, 1.0)
@@ -93,20 +109,22 @@ class StepCounter:
         """Number of steps until the iterate is at or above ``u``; INT64_MAX where it is not reached by then."""
         u = float(u)
         if u <= 0:
-            return Count(0, 0.0)
+            return Count.of(0, 0.0, 0.0)
         if u <= self._single[-1]:
             if u > self._single[0] or self._first == 0:
-                return Count(self._first + int(np.searchsorted(self._single, u)), 0.0)
+                return Count.of(self._first + int(np.searchsorted(self._single, u)), 0.0, 0.0)
             offset, start, form = 0, 0.0, "a"
         else:
             offset, start, form = self._first + len(self._single) - 1, float(self._single[-1]), "s"
         count = math.inf if self._frozen and form == "s" else float(self._abel(start, np.asarray(u), form))
         if not count < INT64_MAX - offset:
-            return Count(INT64_MAX, math.inf)
+            return NEVER
         a, s = attention_pair(u, self.K)
-        # rounding of the sum, of the position u, and the first term left out
-        error = ROUNDING * (count + u / (self.c * a * s * s)) + SMALL_STEP**TERMS
-        return Count(offset + math.ceil(count), error)
+        # rounding of the sum, of u and of the loss that u was computed from, and the first term left out
+        error = ROUNDING * (count + (u + 1.0 / a) / (self.c * a * s * s)) + SMALL_STEP**TERMS
+        # and of the single steps
+        error += self._carried if form == "s" else 0.0
+        return Count.of(offset, count, min(error, 1e18))
 
     def _growth(self, u: float) -> float:
         a, s = attention_pair(u, self.K)

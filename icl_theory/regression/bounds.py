@@ -11,10 +11,10 @@ import numpy as np
 from icl_theory._validate import Array, integer, number, real_array, refuse
 from icl_theory.claims import BoundCheck
 from icl_theory.regression.exchangeable import ExchangeableRisk, flow_difference, flow_time
-from icl_theory.regression.features import Features
 from icl_theory.regression.orderwise import STATEMENTS, check_order
 from icl_theory.regression.population import PopulationRisk
-from icl_theory.regression.tasks import Exchangeable, FiniteTask
+from icl_theory.regression.reduction import expanded, is_nondegenerate
+from icl_theory.regression.tasks import FiniteTask
 from icl_theory.risk import Embedding, Factored, Risk
 from icl_theory.trajectory import Trajectory
 
@@ -189,9 +189,10 @@ def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
     if isinstance(risk, ExchangeableRisk):
         if risk.K > LARGEST:
             return None, np.zeros((0, 0))
-        features = Features.simplex(risk.K, float(run.info.get("delta", 1.0)))
-        task = Exchangeable(math.sqrt(2.0 * risk.gamma) / features.gap)
-        return PopulationRisk(features, task, risk.N, risk.noise), risk.scores(float(run.params))
+        full = expanded(risk)
+        on_scores = full.risk if isinstance(full, Embedding) else full
+        assert isinstance(on_scores, PopulationRisk)
+        return on_scores, risk.scores(float(run.params))
     params = run.params
     while isinstance(risk, Embedding | Factored):
         params = risk.inward(params)
@@ -358,7 +359,7 @@ def _tail(run: Trajectory) -> _Outcome | str:
     if end < 100 * max(begin, 1):
         return "Phase III has not lasted for two decades"
     risk, _ = _expanded(run)
-    if risk is not None and risk.task.nondegeneracy(risk.features).min() <= 0:
+    if risk is not None and not is_nondegenerate(risk):
         return "c_k = 0: the law needs a non-degenerate task"
     speed, K = 1.0, run.attention.shape[-1]
     if isinstance(run.risk, ExchangeableRisk):

@@ -9,13 +9,15 @@ stay alike and zero-sum, and with a = 1/(1 + (K−1)e^{−u}), s = 1 − a the e
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, integer, number, prompt_length
+from icl_theory._validate import LARGEST, MOST_FEATURES, Array, integer, number, prompt_length, refuse, store
+from icl_theory.regression.features import Features
+from icl_theory.regression.tasks import Task
 from icl_theory.risk import Risk
 
 
@@ -42,6 +44,8 @@ class ExchangeableRisk(Risk):
     speed : float
         Factor on the learning rate that a change of coordinates amounts to: ``Δ⁴/4`` for gradient descent on
         the matrix Q over equicorrelated features.
+    origin : (Features, Task), optional
+        The problem that was reduced; the exchangeable law on a regular simplex unless given.
 
     References
     ----------
@@ -59,13 +63,17 @@ class ExchangeableRisk(Risk):
     N: float = math.inf
     noise: float = 0.0
     speed: float = 1.0
+    origin: tuple[Features, Task] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        integer("K", self.K, minimum=2)
-        number("speed", self.speed)
-        number("gamma", self.gamma, zero=True)
-        prompt_length(self.N)
-        number("noise", self.noise, zero=True)
+        store(
+            self,
+            K=integer("K", self.K, minimum=2, maximum=MOST_FEATURES),
+            gamma=number("gamma", self.gamma, zero=True, maximum=1e290),
+            N=prompt_length(self.N),
+            noise=number("noise", self.noise, zero=True, maximum=LARGEST),
+            speed=number("speed", self.speed),
+        )
 
     @property
     def initial(self) -> Array:
@@ -97,6 +105,12 @@ class ExchangeableRisk(Risk):
         loss = bias + self.noise**2 * (a / total + s * (w / total))
         slope = a * (self.noise**2 * s * ((1.0 - w) / total) - bias)
         return 0.5 * float(weight @ loss), float(weight @ slope)  # type: ignore[return-value]
+
+    def curve(self, gaps: Array) -> tuple[Array, Array]:
+        """Losses and target attentions at many gaps, for N = ∞."""
+        w = (self.K - 1.0) * np.exp(-gaps)
+        missed = w / (1.0 + w)
+        return 0.5 * (self.gamma * missed * (self.K / (self.K - 1.0))) * missed, 1.0 / (1.0 + w)
 
     def attention(self, u: float) -> float:
         """Expected target attention at u."""
@@ -217,8 +231,10 @@ def flow_time(a: float, K: int) -> float:
     >>> round(icl.regression.flow_time(0.5, 20), 6)
     30.174037
     """
-    K = integer("K", K, minimum=2)
-    u = math.log(K - 1.0) + math.log(number("a", a) / number("1 - a", 1.0 - a))
+    K = integer("K", K, minimum=2, maximum=MOST_FEATURES)
+    if not 1.0 / K * (1.0 - 1e-15) <= number("a", a) < 1.0:
+        raise refuse("a", a, f"in [1/K, 1) = [{1.0 / K:.6g}, 1)")
+    u = max(0.0, math.log(K - 1.0) + math.log(a) - math.log1p(-a))
     return float(flow_difference(np.zeros(()), np.asarray(u), K))
 
 

@@ -7,7 +7,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, integer, number, probabilities, real_array, refuse
+from icl_theory._validate import LARGEST, Array, integer, number, probabilities, real_array, refuse
+
+SMALLEST = 1e-100
+MOST_VECTORS = 20_000  # whose Gram matrix is 3 GiB
 
 
 class Features:
@@ -42,6 +45,8 @@ class Features:
             raise refuse("vectors", points.shape, "an array of shape (K, d) with K >= 2, d >= 1")
         self.vectors = points
         self.probs = _uniform(len(points)) if probs is None else probabilities("probs", probs, len(points))
+        if np.abs(points).max() > LARGEST:
+            raise refuse("vectors", points.tolist(), f"of coordinates up to {LARGEST:g}")
         if not self.gap > 0:
             raise refuse("vectors", points.tolist(), "pairwise distinct (two of these coincide)")
         self.vectors.flags.writeable = self.probs.flags.writeable = False
@@ -56,20 +61,20 @@ class Features:
         >>> round(icl.Features.simplex(5, delta=2.0).gap, 12)
         2.0
         """
-        K, delta = integer("K", K, minimum=2), number("delta", delta)
+        K, delta = _count(K), _gap(delta)
         return cls(delta / np.sqrt(2.0) * (np.eye(K) - 1.0 / K), probs)
 
     @classmethod
     def orthonormal(cls, K: int, scale: float = 1.0, probs: ArrayLike | None = None) -> Features:
         """Scaled standard basis: K vectors in K dimensions, all pairs at distance ``scale * sqrt(2)``."""
-        return cls(number("scale", scale) * np.eye(integer("K", K, minimum=2)), probs)
+        return cls(number("scale", scale, minimum=SMALLEST, maximum=LARGEST) * np.eye(_count(K)), probs)
 
     @classmethod
     def random(cls, K: int, d: int, delta: float, seed: int, probs: ArrayLike | None = None) -> Features:
         """Normal vectors, scaled so that the smallest distance between two of them is ``delta``."""
-        K, d = integer("K", K, minimum=2), integer("d", d, minimum=1)
+        K, d, delta = _count(K), integer("d", d, minimum=1), _gap(delta)
         points = np.random.default_rng(integer("seed", seed, minimum=0)).normal(size=(K, d))
-        return cls(points * (number("delta", delta) / cls(points).gap), probs)
+        return cls(points * (delta / cls(points).gap), probs)
 
     @property
     def K(self) -> int:
@@ -97,11 +102,6 @@ class Features:
         return float(self._pairs.min())
 
     @cached_property
-    def equidistant(self) -> bool:
-        """Whether all distances are equal, to a relative 1e-9."""
-        return bool(self._pairs.max() <= self.gap * (1.0 + 1e-9))
-
-    @cached_property
     def distances(self) -> Array:
         """Distances between all pairs, (K, K)."""
         from scipy.spatial.distance import squareform
@@ -121,3 +121,11 @@ class Features:
 
 def _uniform(K: int) -> Array:
     return np.full(K, 1.0 / K)
+
+
+def _count(K: int) -> int:
+    return integer("K", K, minimum=2, maximum=MOST_VECTORS)
+
+
+def _gap(delta: float) -> float:
+    return number("delta", delta, minimum=SMALLEST, maximum=LARGEST)

@@ -12,8 +12,8 @@ from functools import cache
 
 import numpy as np
 
-from icl_theory._validate import integer, number
-from icl_theory.regression.exchangeable import flow_time
+from icl_theory._validate import MOST_FEATURES, integer, number
+from icl_theory.regression.exchangeable import flow_difference
 from icl_theory.trajectory import Phases, Trajectory
 
 TAIL_RATIO = 2.0
@@ -48,14 +48,15 @@ def tail_start(K: int) -> float:
     """
     from scipy.optimize import brentq
 
-    K = integer("K", K, minimum=2)
+    K = integer("K", K, minimum=2, maximum=MOST_FEATURES)
     if K == 2:
         return 0.5
 
     def excess(s: float) -> float:
-        return 1.0 / s**2 - flow_time(1.0 - s, K)
+        u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
+        return 1.0 / s**2 - float(flow_difference(np.zeros(()), np.asarray(u), K))
 
-    return float(brentq(excess, 1e-3 / K, 0.5, xtol=1e-15))
+    return float(brentq(excess, 0.1 / math.sqrt(K), 0.5, xtol=1e-15))
 
 
 def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool = False) -> float:

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, number, prompt_length, real_array, refuse
+from icl_theory._validate import LARGEST, Array, number, prompt_length, refuse, store
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 from icl_theory.risk import Risk
 
-# Trapezoid rule in x with s = exp(x - exp(-x)); see docs/theory.md, "Finite prompts".
+# Trapezoid rule in x with N s = exp(x - exp(-x)); see docs/theory.md, "Finite prompts".
 NODE_STEP = 0.125
 NODE_FIRST = -4.0
 NODE_LAST = 4.25
@@ -30,24 +30,18 @@ CACHED = 2**15  # numbers in a block of rows
 class _ErrorForm:
     """The quadratic forms C^(k), k = 1..K, applied without forming them.
 
-    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``, with the variogram Γ or a factor Φ. The factor
-    costs two products with a (K, r) matrix and is always accurate; the variogram costs one (K, K) product and
-    is used where Φ has no low rank and the forms are well conditioned.
+    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. The variogram Γ costs one (K, K) product; the
+    factor Φ, used where the task has a formula for one of rank up to K/2, costs two with a (K, r) matrix.
     """
 
     def __init__(self, task: Task, features: Features) -> None:
-        self.variogram = np.ascontiguousarray(task.variogram(features))
-        self.factor = np.ascontiguousarray(task.factor(features))
-        rank, K = self.factor.shape[1], features.K
-        self.use_factor = 2 * rank <= K or not self._well_conditioned(rank, K)
-
-    def _well_conditioned(self, rank: int, K: int) -> bool:
-        """Whether zero-sum vectors lose less than four digits to cancellation in the variogram form."""
-        if rank < K - 1:
-            return False
-        centred = self.factor - self.factor.mean(axis=0)
-        eigenvalues = np.linalg.eigvalsh(centred @ centred.T)
-        return bool(eigenvalues[1] > 1e-4 * eigenvalues[-1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.variogram = np.ascontiguousarray(task.variogram(features))
+            if not (np.isfinite(self.variogram).all() and self.variogram.max() < 1e250):
+                raise refuse("task", task, "finite in its mean squared differences, and below 1e250")
+            low_rank = type(task).factor is not Task.factor
+            self.factor = np.ascontiguousarray(task.factor(features)) if low_rank else np.zeros((features.K, 0))
+        self.use_factor = low_rank and 2 * self.factor.shape[1] <= features.K
 
     def __call__(self, z: Array, query: NDArray[np.intp] | None = None) -> tuple[Array, Array]:
         """``(z^T C z, C z)`` for every column of z, (K, Q), whose own row ``z[query]`` must be zero.
@@ -72,7 +66,7 @@ class _ErrorForm:
             np.subtract(to_own * total, part, out=part)
             part += shift
             squared += np.einsum("mq,mq->q", z[rows], part)
-        return squared, product
+        return np.maximum(squared, 0.0), product
 
 
 def _blocks(rows: int, columns: int) -> list[slice]:
@@ -138,12 +132,8 @@ class PopulationRisk(Risk):
             raise refuse("features", self.features, "a Features object")
         if not isinstance(self.task, Task):
             raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
-        prompt_length(self.N)
-        number("noise", self.noise, zero=True)
-        form = _ErrorForm(self.task, self.features)
-        if not np.isfinite(form.variogram).all():
-            raise refuse("task", self.task, "finite in its mean squared differences")
-        object.__setattr__(self, "_form", form)
+        noise = number("noise", self.noise, zero=True, maximum=LARGEST)
+        store(self, N=prompt_length(self.N), noise=noise, _form=_ErrorForm(self.task, self.features))
 
     @property
     def initial(self) -> Array:
@@ -160,7 +150,7 @@ class PopulationRisk(Risk):
 
     def loss_per_query(self, S: Array) -> Array:
         """Losses ℓ_k of the queries, (K,), squared label units."""
-        scores = self._scores(S)
+        scores = self._checked(S)
         return self._infinite(scores)[0] if math.isinf(self.N) else self._finite_all(scores).loss
 
     def growth(self, S: Array) -> Array:
@@ -169,11 +159,11 @@ class PopulationRisk(Risk):
         .. math:: \alpha_k = p_k E[a_k R_k], \quad \beta_{mk} = p_k E[a_m (R_k - r_m)], \quad
             R_k = a^\top C^{(k)} a, \quad r = C^{(k)} a
         """
-        return -self.gradient(self._scores(S))
+        return -self.gradient(S)
 
     def attention(self, S: Array) -> Array:
         """Expected attention of the queries (columns, each sums to 1) on the features, (K, K)."""
-        scores = self._scores(S)
+        scores = self._checked(S)
         if math.isfinite(self.N):
             return self._finite_all(scores).attention
         weight, total = self._softmax(scores)
@@ -191,42 +181,33 @@ class PopulationRisk(Risk):
         """Irreducible loss: 0 for N = ∞, else the minimum over the scores, found query by query."""
         if math.isinf(self.N):
             return 0.0
-        return float(sum(self.features.probs[k] * self._query_floor(k) for k in range(self.features.K)))
+        return float(self.features.probs @ self.floor_per_query())
 
-    def _query_floor(self, k: int) -> float:
-        """Minimum of ℓ_k over column k.
+    def floor_per_query(self) -> Array:
+        """Infima of the ℓ_k, (K,), found from above: to 1e-6, or to 1 % where further scores go to infinity.
 
-        Without noise it is approached as S_kk grows without bound and prompts with the query's feature cost
-        nothing; what is left, the loss of those without it, has a minimum over the other scores.
+        Without noise ℓ_k approaches its infimum as S_kk grows without bound and prompts with the query's feature
+        cost nothing; what is left, the loss of those without it, has an infimum over the other scores.
         """
         from scipy.optimize import minimize
 
-        present = np.ones(self.features.K, dtype=bool)
-        present[k] = self.noise > 0.0
+        K = self.features.K
+        if math.isinf(self.N):
+            return np.zeros(K)
+        present = np.ones((K, K), dtype=bool) if self.noise > 0.0 else ~np.eye(K, dtype=bool)
+        start = math.log(K) * np.eye(K) if self.noise > 0.0 else np.zeros((K, K))
+        scale = self._finite_all(start, present).loss
+        weight = self.features.probs * np.where(scale > 0, scale, 1.0)
+        best = scale.copy()
 
-        def objective(column: Array) -> tuple[float, Array]:
-            scores = np.zeros(self.features.K)
-            scores[present] = column
-            moments = self._finite(scores[:, None], np.array([k]), present)
-            return float(moments.loss[0]), moments.gradient[present, 0] / self.features.probs[k]
+        def objective(flat: Array) -> tuple[float, Array]:
+            losses, gradient, _ = self._finite_all(flat.reshape(K, K), present)
+            np.minimum(best, losses, out=best)
+            return float(np.sum(self.features.probs / weight * losses)), (gradient / weight).ravel()
 
-        start = np.zeros(int(present.sum()))
-        if self.noise > 0.0:
-            start[k] = math.log(self.features.K)
-        scale = objective(start)[0]
-        if scale == 0.0:
-            return 0.0
-        found = minimize(
-            lambda column: tuple(x / scale for x in objective(column)), start, jac=True, method="L-BFGS-B",
-            options={"ftol": 0.0, "gtol": 1e-13, "maxiter": 2000, "maxcor": 30},
-        )  # fmt: skip
-        return scale * min(1.0, float(found.fun))
-
-    def _scores(self, S: Array) -> Array:
-        scores = real_array("S", S, 2)
-        if scores.shape != (self.features.K, self.features.K):
-            raise refuse("S", scores.shape, f"of shape ({self.features.K}, {self.features.K})")
-        return scores
+        options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": 200, "maxcor": 20}
+        minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+        return best
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
         """Attention for N = ∞, a_mk ∝ p_m e^S_mk, as unnormalised weights (K, K) and their column sums (K,)."""
@@ -257,40 +238,38 @@ class PopulationRisk(Risk):
             part *= scale
         return 0.5 * squared / total**2, gradient
 
-    def _finite_all(self, scores: Array) -> _Moments:
+    def _finite_all(self, scores: Array, present: NDArray[np.bool_] | None = None) -> _Moments:
         """All queries, in blocks that bound the memory of the quadrature."""
-        query = np.arange(self.features.K)
-        block = max(1, CHUNK // (self.features.K * _node_count(scores, self.N)))
-        present = np.ones(self.features.K, dtype=bool)
-        parts = [
-            self._finite(scores[:, query[i : i + block]], query[i : i + block], present)
-            for i in range(0, self.features.K, block)
-        ]
+        K = self.features.K
+        query = np.arange(K)
+        log_w = _capped(scores if present is None else np.where(present, scores, -np.inf))
+        block = max(1, CHUNK // (K * len(_nodes(log_w, self.N)[0])))
+        parts = [self._finite(log_w[:, i : i + block], query[i : i + block]) for i in range(0, K, block)]
         return _Moments(
             np.concatenate([part.loss for part in parts]),
             np.concatenate([part.gradient for part in parts], axis=1),
             np.concatenate([part.attention for part in parts], axis=1),
         )
 
-    def _finite(self, scores: Array, query: NDArray[np.intp], present: NDArray[np.bool_]) -> _Moments:
+    def _finite(self, log_w: Array, query: NDArray[np.intp]) -> _Moments:
         r"""Finite N, by the integral over s of the counts' generating function.
 
         With y_m = s w_m, w_m = e^{S_mk}, and φ = Σ p_m e^{-y_m}, b_m = p_m y_m e^{-y_m}, the expectation of
         Σ a_m a_j C_mj over multinomial counts is ∫ [N(N-1) φ^{N-2} b·Cb + N φ^{N-1} Σ p_m y_m² e^{-y_m} C_mm] ds/s.
-        Features that are not ``present`` never occur in the prompt.
+        A weight of zero stands for a feature that never occurs in the prompt.
         """
         form: _ErrorForm = self._form  # type: ignore[attr-defined]
-        N, K, Q = self.N, len(scores), len(query)
-        log_w = _capped(np.where(present[:, None], scores, -np.inf))
-        probs = np.where(present, self.features.probs, 0.0)[:, None, None]
+        N, K, Q = self.N, len(log_w), len(query)
+        there = np.isfinite(log_w)
+        probs = np.where(there, self.features.probs[:, None], 0.0)[:, None, :]
         x, jacobian = _nodes(log_w, N)
-        log_s = x - np.exp(-x)
-        scale = np.log(N * np.sum(probs[:, :, 0] * np.exp(log_w), axis=0))
-        # (K, J, Q); e^-y is zero long before y = e^300
-        y = np.exp(np.minimum(log_s[None, :, None] - scale + log_w[:, None, :], 300.0))
+        # (K, J, Q), s in units of 1/N; e^-y is zero long before y = e^300
+        log_y = (x - np.exp(-x) - math.log(N))[None, :, None] + np.where(there, log_w, -1e4)[:, None, :]
+        y = np.exp(np.minimum(log_y, 300.0))
         mass = probs * np.exp(-y)
         # φ^N needs ln φ to an absolute error far below 1/N, also where φ is nearly 1
-        near_one = np.sum(probs * np.expm1(-y), axis=0) - float(self.features.probs[~present].sum())
+        absent = np.where(there, 0.0, self.features.probs[:, None]).sum(axis=0)
+        near_one = np.sum(probs * np.expm1(-y), axis=0) - absent
         log_phi = np.where(
             near_one > -0.5,
             np.log1p(np.maximum(near_one, -0.5)),
@@ -320,29 +299,25 @@ class PopulationRisk(Risk):
 def _capped(log_w: Array) -> Array:
     """Scores relative to their largest, with gaps between neighbours cut to GAP_CAP: the same attention."""
     log_w = log_w - log_w.max(axis=0)
-    if np.all(log_w[np.isfinite(log_w)] > -GAP_CAP):
+    finite = np.isfinite(log_w)
+    if np.all(log_w[finite] > -GAP_CAP):
         return log_w
     order = np.argsort(-log_w, axis=0)
     ranked = np.take_along_axis(log_w, order, axis=0)
-    with np.errstate(invalid="ignore"):
-        gaps = np.minimum(-np.diff(ranked, axis=0), GAP_CAP)
-    gaps[~np.isfinite(ranked[1:])] = np.inf
+    there = np.isfinite(ranked[1:])
+    gaps = np.full(there.shape, np.inf)
+    gaps[there] = np.minimum((ranked[:-1] - np.where(there, ranked[1:], 0.0))[there], GAP_CAP)
     capped = np.zeros_like(log_w)
     np.put_along_axis(capped, order, np.vstack([np.zeros(log_w.shape[1]), -np.cumsum(gaps, axis=0)]), axis=0)
     return capped
 
 
-def _node_last(log_w: Array, N: float) -> float:
-    """Where the slowest decay, s w_min with s measured in units of 1/(N Σ p w), is complete."""
-    lowest = -float(np.min(log_w, where=np.isfinite(log_w), initial=0.0))
-    return NODE_LAST + math.log(N) + lowest
-
-
-def _node_count(scores: Array, N: float) -> int:
-    return int((_node_last(_capped(scores), N) - NODE_FIRST) / NODE_STEP) + 1
-
-
 def _nodes(log_w: Array, N: float) -> tuple[Array, Array]:
-    """Nodes x and the weights of the trapezoid rule for ∫ (...) ds/s with s = exp(x - exp(-x))."""
-    x: Array = NODE_FIRST + NODE_STEP * np.arange(float(int((_node_last(log_w, N) - NODE_FIRST) / NODE_STEP) + 1))
+    """Nodes x and weights of the trapezoid rule for ∫ (...) ds/s with N s = exp(x - exp(-x)).
+
+    The last node is where the slowest decay, exp(-s w_min), is complete.
+    """
+    lowest = -float(np.min(log_w, where=np.isfinite(log_w), initial=0.0))
+    last = NODE_LAST + math.log(N) + lowest
+    x: Array = NODE_FIRST + NODE_STEP * np.arange(float(int((last - NODE_FIRST) / NODE_STEP) + 1))
     return x, NODE_STEP * (1.0 + np.exp(-x))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, integer, number, refuse
+from icl_theory._validate import LARGEST, Array, integer, number, refuse, store
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 from icl_theory.risk import Risk
@@ -95,15 +95,21 @@ class SampledRisk(Risk):
         if not isinstance(self.task, Task):
             raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
         for name, minimum in (("N", 1), ("batch", 1), ("seed", 0)):
-            object.__setattr__(self, name, integer(name, getattr(self, name), minimum=minimum))
-        number("noise", self.noise, zero=True)
-        number("token_noise", self.token_noise, zero=True)
+            store(self, **{name: integer(name, getattr(self, name), minimum=minimum)})
+        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        store(self, token_noise=number("token_noise", self.token_noise, zero=True, maximum=LARGEST))
         self.task.variogram(self.features)  # refuses features that do not fit
         fixed = None
         if self.dataset is not None:
             size = integer("dataset", self.dataset, minimum=1)
             fixed = self._draw(np.random.default_rng([self.seed, 1]), size)
-        object.__setattr__(self, "_fixed", fixed)
+        store(self, _fixed=fixed)
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the steps draw different prompts."""
+        fixed: Prompts | None = self._fixed  # type: ignore[attr-defined]
+        return fixed is None or self.batch < len(fixed.query)
 
     @property
     def initial(self) -> Array:

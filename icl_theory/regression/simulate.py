@@ -8,19 +8,29 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, fraction, integer, number, prompt_length, refuse
+from icl_theory._validate import (
+    INT64_MAX,
+    LARGEST,
+    MOST_FEATURES,
+    choice,
+    fraction,
+    integer,
+    number,
+    prompt_length,
+    refuse,
+)
 from icl_theory.descent import MAX_STEPS, Callback, descend
 from icl_theory.regression.abel import StepCounter
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import crossover, run_phases, tail_start
 from icl_theory.regression.population import PopulationRisk
+from icl_theory.regression.reduction import alike, embedding_speed, is_nondegenerate
 from icl_theory.regression.tasks import Exchangeable, Task, exchangeable_gamma
 from icl_theory.risk import COORDINATES, Risk, in_coordinates
 from icl_theory.trajectory import Phases, State, Trajectory, saved_steps
 
 METHODS = ("auto", "closed", "exact", "flow")
-FLOOR_RTOL = 1e-3
 
 
 def simulate(
@@ -73,7 +83,8 @@ def simulate(
         embedding coordinates), "exact" takes them all, "flow" integrates gradient flow, "auto" takes "closed"
         where there is one and "exact" elsewhere.
     max_steps : int
-        Largest number of steps.
+        Largest number of steps. A run that takes its steps also ends within 0.1 % of a floor above ``epsilon``,
+        and where the loss no longer falls (see `descend`).
     imbalance : float, optional
         δ in (0, 1) of the concentration event \|n_m - p_m N\| <= δN, kept with the run for the papers' bounds.
     callback : callable, optional
@@ -105,7 +116,8 @@ def simulate(
     True
     """
     L, delta, eta = number("L", L), number("delta", delta), number("eta", eta)
-    epsilon = number("epsilon", epsilon)
+    K, N = integer("K", K, minimum=2, maximum=MOST_FEATURES), prompt_length(N)
+    epsilon, noise = number("epsilon", epsilon), number("noise", noise, zero=True, maximum=LARGEST)
     choice("method", method, METHODS)
     max_steps = integer("max_steps", max_steps, minimum=1)
     if imbalance is not None:
@@ -125,15 +137,17 @@ def simulate(
     else:
         run = descend(
             risk, eta, epsilon=epsilon, steps=max_steps, method="flow" if method == "flow" else "exact",
-            floor_rtol=FLOOR_RTOL, callback=callback,
+            give_up=True, callback=callback,
         )  # fmt: skip
-        run.phases = run_phases(run, tail_deficit=tail_start(K) if closed else None, tail=_tail(risk, eta))
+        tail = _tail(risk, eta)
+        run.phases = run_phases(run, tail_deficit=tail_start(K) if closed else None, tail=tail)
     if isinstance(risk, ExchangeableRisk) and closed:
         run.regime = "sharp" if math.sqrt(2.0 * risk.gamma) > crossover(epsilon, 1.0, K) else "flat"
-    elif run.phases is not None and (run.converged or run.phases.III):
+    elif tail is not None and run.phases is not None and (run.converged or run.phases.III):
         run.regime = "sharp" if run.phases.III else "flat"
     run.info = {
-        "L": L, "delta": delta, "eta": eta, "K": K, "N": N, "epsilon": epsilon, "noise": noise, "probs": probs,
+        "L": L, "delta": delta, "eta": eta, "K": K, "N": N, "epsilon": epsilon, "noise": noise,
+        "probs": None if probs is None else [float(p) for p in np.asarray(probs)],
         "task": None if task is None else _law(task, L), "features": features, "coordinates": coordinates,
         "imbalance": imbalance,
     }  # fmt: skip
@@ -165,9 +179,8 @@ def _risk(
 ) -> tuple[Risk, int]:
     """Return the risk to descend and the number of features: one number where all queries are alike, else K x K."""
     choice("coordinates", coordinates, COORDINATES)
-    K, N, noise = integer("K", K, minimum=2), prompt_length(N), number("noise", noise, zero=True)
     if task is None and features is None and probs is None and coordinates != "factored":
-        speed = delta**4 / 4.0 if coordinates == "embedding" else 1.0
+        speed = embedding_speed(delta) if coordinates == "embedding" else 1.0
         return ExchangeableRisk(K, exchangeable_gamma(L, delta), N, noise, speed), K
     if features is None:
         features = Features.simplex(K, delta, probs)
@@ -178,35 +191,17 @@ def _risk(
     elif abs(features.gap - delta) > 1e-9 * delta:
         raise refuse("delta", delta, f"the gap of the features, {features.gap!r}")
     law = _law(task, L)
-    reduced = _alike(features, law, N, noise, coordinates)
+    reduced = alike(features, law, N, noise, coordinates)
     if reduced is not None:
         return reduced, features.K
     return in_coordinates(PopulationRisk(features, law, N, noise), coordinates, features.vectors), features.K
-
-
-def _alike(features: Features, law: Task, N: float, noise: float, coordinates: str) -> ExchangeableRisk | None:
-    """Return the reduction to one number where all queries are alike, to a relative 1e-12."""
-    K, speed = features.K, 1.0
-    if not features.uniform or coordinates == "factored":
-        return None
-    if coordinates == "embedding":
-        gram = features.gram
-        if not (_constant(gram[~np.eye(K, dtype=bool)], gram[0, 0]) and _constant(np.diagonal(gram), gram[0, 0])):
-            return None
-        speed = float(gram[0, 0] - gram[0, 1]) ** 2
-    pairs = law.variogram(features)[~np.eye(K, dtype=bool)]
-    return ExchangeableRisk(K, float(pairs[0]), N, noise, speed) if _constant(pairs, pairs[0]) else None
-
-
-def _constant(values: Array, scale: float) -> bool:
-    return bool(np.ptp(values) <= 1e-12 * abs(scale))
 
 
 def _tail(risk: Risk, eta: float) -> float | None:
     """Return the limit of t·(loss − floor) by the universal tail law, None where it does not hold or is unknown."""
     if isinstance(risk, ExchangeableRisk):
         return None if risk.noise and math.isfinite(risk.N) else (risk.K - 1.0) / (4.0 * eta * risk.speed)
-    if isinstance(risk, PopulationRisk) and math.isinf(risk.N):
+    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and is_nondegenerate(risk):
         return (risk.features.K - 1.0) / (4.0 * eta)
     return None
 
@@ -221,17 +216,12 @@ def _closed(risk: ExchangeableRisk, eta: float, epsilon: float, max_steps: int) 
     start = risk.loss(risk.initial)
     hit, error = 0, 0.0
     if start > epsilon:
-        # the deficit s at which the loss is epsilon, and the gap u there
-        log_s = 0.5 * (math.log(2.0 * epsilon) - math.log(gamma) - math.log(K / (K - 1.0)))
-        u = math.log(K - 1.0) + math.log1p(-math.exp(log_s)) - log_s
-        hit, error = counter.steps_to(u)
+        hit, error = _hitting_step(risk, counter, start, epsilon)
     last = min(hit, max_steps)
-    converged = hit <= max_steps
+    converged = hit <= max_steps and hit < INT64_MAX
     steps = saved_steps(last, 1) if last else np.zeros(1, dtype=np.int64)
     gaps = counter.position(steps)
-    w = (K - 1.0) * np.exp(-gaps)
-    deficit = w / (1.0 + w)
-    loss = 0.5 * (gamma * deficit * (K / (K - 1.0))) * deficit
+    loss, attention = risk.curve(gaps)
 
     def state(t: int) -> State:
         params = counter.position(t)
@@ -248,7 +238,7 @@ def _closed(risk: ExchangeableRisk, eta: float, epsilon: float, max_steps: int) 
         t=steps,
         loss=loss,
         states=gaps,
-        observed={"attention": 1.0 / (1.0 + w), "gap": gaps},
+        observed={"attention": attention, "gap": gaps},
         steps=hit if converged else None,
         stop_reason=(
             f"reached epsilon = {epsilon:g} at step {hit}"
@@ -265,3 +255,21 @@ def _closed(risk: ExchangeableRisk, eta: float, epsilon: float, max_steps: int) 
         risk=risk,
         resume=state,
     )
+
+
+def _hitting_step(risk: ExchangeableRisk, counter: StepCounter, start: float, epsilon: float) -> tuple[int, float]:
+    """First step with loss <= epsilon < start, and the estimated error of its count before rounding."""
+    K = risk.K
+    # ½ ln(epsilon/start), exact also where the two are close; s falls by that, and u = ln(a/s) + ln(K-1)
+    close = epsilon > 0.5 * start
+    drop = 0.5 * (math.log1p((epsilon - start) / start) if close else math.log(epsilon) - math.log(start))
+    u = math.log1p(-(K - 1.0) * math.expm1(drop)) - drop
+    count = counter.steps_to(u)
+    if count.earliest == count.latest or count.latest >= INT64_MAX:
+        return count.steps, count.error
+    # the count is within rounding of an integer: let the loss itself decide
+    low, high = count.earliest - 1, count.latest
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if risk.loss(counter.position(middle)) <= epsilon else (middle, high)
+    return high, count.error

@@ -96,3 +96,35 @@ def test_refuses_what_cannot_be_sampled(tmp_path: object) -> None:
     run.save(path)
     with pytest.raises(ValueError, match="not loaded from a file"):
         icl.crosscheck(icl.load(path))
+
+
+@pytest.mark.parametrize("rare", [1e-3, 1e-9])
+def test_rare_features_raise_no_false_alarm(rare: float) -> None:
+    features = icl.Features.simplex(4, 1.0, probs=[rare, 0.3, 0.3, 0.4 - rare])
+    assert icl.crosscheck(icl.PopulationRisk(features, tasks.Linear(2.0), N=20), steps=20).passed
+
+
+def test_tiny_batches_without_any_loss_are_no_obstacle() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), tasks.Halfspace(1.0), N=2)
+    assert icl.crosscheck(risk, batch=4, steps=20).checks
+
+
+class Loud(tasks.Linear):
+    """A linear task whose samples are three times too large."""
+
+    def sample(self, features: icl.Features, rng: np.random.Generator, size: int) -> np.ndarray:
+        return 3.0 * super().sample(features, rng, size)
+
+
+def test_a_reduced_run_is_checked_on_its_own_task() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, epsilon=0.1, task=Loud)
+    assert isinstance(run.risk, icl.ExchangeableRisk)
+    assert not icl.crosscheck(run, **SMALL).passed  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("coordinates", ["embedding", "factored"])
+def test_a_run_is_checked_in_its_own_coordinates(coordinates: str) -> None:
+    run = icl.simulate(2.0, 1.6, 0.5, K=4, N=20, coordinates=coordinates, epsilon=0.5, max_steps=40)
+    checked = icl.crosscheck(run, **SMALL)  # type: ignore[arg-type]
+    assert checked.passed
+    np.testing.assert_allclose(checked.population[:4], run.loss[1:5], rtol=1e-9)

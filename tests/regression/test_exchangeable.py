@@ -127,3 +127,15 @@ def test_floor_with_label_noise_is_a_minimum(K: int, N: int, noise: float) -> No
 def test_reference_quadrature_agrees_with_the_flow_time_near_one_half() -> None:
     value, _ = quad(lambda x: 1 / (x**2 * (1 - x) ** 3), 0.25, 0.5)
     assert flow_time(0.5, 4) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("a", [1.5, 1.0, 0.01, 0.0, math.nan])
+def test_flow_time_refuses_attention_out_of_its_range(a: float) -> None:
+    with pytest.raises(ValueError, match="a = "):
+        flow_time(a, 20)
+
+
+@pytest.mark.parametrize("params", [math.nan, math.inf, [1.0], "u"])
+def test_loss_refuses_what_is_no_gap(params: object) -> None:
+    with pytest.raises(ValueError, match="params = "):
+        icl.ExchangeableRisk(5, 1.0).loss(params)  # type: ignore[arg-type]

@@ -15,7 +15,6 @@ def test_simplex_is_centred_and_equidistant(K: int) -> None:
     np.testing.assert_allclose(off, 0.7, rtol=1e-13)
     np.testing.assert_allclose(features.vectors.sum(axis=0), 0.0, atol=1e-14)
     np.testing.assert_allclose(features.gram, 0.7**2 / 2 * (np.eye(K) - 1 / K), atol=1e-15)
-    assert features.equidistant
 
 
 def test_orthonormal_has_gap_root_two() -> None:
@@ -28,7 +27,6 @@ def test_random_features_have_the_gap_asked_for_and_repeat_with_the_seed() -> No
     first, again = (icl.Features.random(12, 3, 0.25, seed=4) for _ in range(2))
     np.testing.assert_array_equal(first.vectors, again.vectors)
     assert first.gap == pytest.approx(0.25, rel=1e-13)
-    assert not first.equidistant
 
 
 def test_features_do_not_change_with_the_array_they_came_from() -> None:

@@ -69,6 +69,43 @@ def test_a_large_mean_of_the_functions_costs_no_accuracy() -> None:
     assert shifted.loss(S) == pytest.approx(plain.loss(S), rel=1e-8)
 
 
+@pytest.mark.parametrize("rare", [1e-2, 1e-3, 1e-4, 1e-6, 1e-12, 1e-30])
+@pytest.mark.parametrize("N", [1, 2, 3, 10])
+@pytest.mark.parametrize("gap", [0.0, 20.0, 60.0])
+def test_finite_prompts_keep_ten_digits_for_rare_features(rare: float, N: int, gap: float) -> None:
+    """A rare feature with the largest weight moves the integrand by ln(1/p)."""
+    root = np.array([[0.0, 0.0], [1.0, 0.5], [-0.3, 2.0]])
+    features = icl.Features(root, probs=[rare, 0.4, 0.6 - rare])
+    risk = icl.PopulationRisk(features, tasks.KernelTask(root @ root.T), N=N)
+    S = gap * np.array([[0.0, 1.0, 1.0], [-1.0, 0.0, -0.6], [-0.7, -0.2, 0.0]])
+    for k in range(3):
+        reference = float(references.mp_finite(features.probs, root, S, N, 0.0, k))
+        assert risk.loss_per_query(S)[k] == pytest.approx(reference, rel=1e-11)
+    np.testing.assert_allclose(risk.attention(S).sum(axis=0), 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6, 1e-8])
+@pytest.mark.parametrize(
+    "law", [tasks.RandomFourier(1.0), tasks.Quadratic(1.0), tasks.RandomCosine(1.0), tasks.Linear(1.0)], ids=repr
+)
+def test_nearly_equal_features_keep_their_digits(distance: float, law: tasks.Task) -> None:
+    """Attention on a feature and its twin only: the loss is Γ of the two times the squared deficit."""
+    features = icl.Features([[0.0, 0.0], [distance, 0.0], [1.0, 0.3]])
+    S = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [-300.0, -300.0, 300.0]])
+    risk = icl.PopulationRisk(features, law)
+    x, y = features.vectors[:2]
+    exact = {
+        "RandomFourier": -math.expm1(-0.5 * distance**2),
+        "Quadratic": 0.125 * distance**4 + 0.25 * distance**2,
+        "RandomCosine": math.sin(0.5 * distance / math.sqrt(5.0)) ** 2,
+        "Linear": 0.25 * distance**2,
+    }[type(law).__name__]
+    missed = float(risk.attention(S)[1, 0])
+    assert risk.loss_per_query(S)[0] == pytest.approx(exact * missed**2, rel=1e-10)
+    assert law.variogram(features)[0, 1] == pytest.approx(exact, rel=1e-10)
+    assert x[0] != y[0]
+
+
 @given(SEEDS, st.integers(2, 6), st.sampled_from([math.inf, 1, 2, 3, 30]), st.sampled_from([0.0, 0.5]))
 def test_gradient_is_that_of_finite_differences(seed: int, K: int, N: float, noise: float) -> None:
     risk, _ = random_problem(seed, K, N, noise)
@@ -95,7 +132,7 @@ def test_lemma_2_growth_of_the_target_score_is_not_negative(seed: int, K: int, N
 def test_lemma_1_envelope_holds_with_the_nondegeneracy_constants(seed: int, K: int, N: float) -> None:
     risk, _ = random_problem(seed, K, N)
     S = 3.0 * np.random.default_rng(seed).normal(size=(K, K))
-    loss, missed = risk.loss_per_query(S), 1.0 - np.diagonal(risk.attention(S))
+    loss, missed = risk.loss_per_query(S), (risk.attention(S) * (1.0 - np.eye(K))).sum(axis=0)
     lowest = risk.task.nondegeneracy(risk.features)
     # E(1 - a)² lies between (E(1 - a))² and E(1 - a)
     assert (loss >= 0.5 * lowest * missed**2 * (1 - 1e-10)).all()
@@ -194,5 +231,5 @@ def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> No
 @pytest.mark.parametrize("S", [np.zeros((2, 2)), np.zeros(9), np.full((3, 3), np.nan)])
 def test_refuses_wrong_scores(S: np.ndarray) -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(1.0))
-    with pytest.raises(ValueError, match="S = "):
+    with pytest.raises(ValueError, match="params = "):
         risk.growth(S)

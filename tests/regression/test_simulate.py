@@ -24,7 +24,8 @@ def test_closed_form_counts_the_steps_of_exact_iteration(
     epsilon = drop * gamma * (K - 1) / (2 * K)
     closed = icl.simulate(L, delta, eta, K=K, epsilon=epsilon)
     assert closed.method == "closed"
-    if closed.steps is not None and closed.steps < 20_000:
+    assert closed.steps is not None
+    if closed.steps < 20_000:
         exact = icl.simulate(L, delta, eta, K=K, epsilon=epsilon, method="exact")
         assert closed.steps == exact.steps
         np.testing.assert_allclose(closed.loss, exact.loss, rtol=1e-11)
@@ -216,3 +217,58 @@ def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> No
     given: dict[str, object] = {"L": 2.0, "delta": 1.0, "eta": 4.0, **arguments}
     with pytest.raises(ValueError, match=words):
         icl.simulate(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("K", "L", "eta", "ratio"),
+    [
+        (10_421, 2.0, 1465217.35, 0.99989325 / (20_840 / 10_421)),  # a head of small steps before a giant one
+        (20, 2.0, 4.0, 1 - 2**-52),
+        (20, 2.0, 4.0, 1 - 1e-13),
+    ],
+)
+def test_targets_just_below_the_start_take_the_steps_of_exact_iteration(
+    K: int, L: float, eta: float, ratio: float
+) -> None:
+    epsilon = ratio * icl.ExchangeableRisk(K, L**2 / 2).loss(0.0)
+    closed, exact = (
+        icl.simulate(L, 1.0, eta, K=K, epsilon=epsilon, method=method) for method in ("closed", "exact")
+    )
+    assert exact.steps is not None
+    assert closed.steps is not None
+    assert closed.steps == exact.steps
+    assert closed.loss[-1] <= epsilon
+
+
+def test_no_run_converges_at_the_limit_of_int64() -> None:
+    run = icl.simulate(1e-9, 1.0, 1e-12, epsilon=1e-30, max_steps=2**63 - 1)
+    assert not run.converged
+    assert run.loss[-1] > 1e-30
+
+
+def test_regime_is_left_open_where_no_tail_is_known() -> None:
+    assert icl.simulate(2.0, 1.0, 4.0, K=4, coordinates="factored", epsilon=1e-2).regime is None
+    assert icl.simulate(2.0, 1.0, 4.0, K=4, N=400, noise=1e-3, epsilon=0.05).regime is None
+    assert icl.simulate(2.0, 1.0, 4.0, K=4, task=tasks.Halfspace, epsilon=1e-2).regime is None
+
+
+def test_runs_that_cannot_reach_their_target_end_by_themselves() -> None:
+    features = icl.Features.random(6, 2, 1.0, seed=1)  # too few dimensions for the scores it takes
+    run = icl.simulate(2.0, 1.0, 0.05, task=tasks.Linear, features=features, coordinates="embedding")
+    assert not run.converged
+    assert "stagnated" in run.stop_reason
+
+
+@pytest.mark.parametrize("scalar", [np.float32, np.float64, np.int8, np.int64, np.uint8])
+def test_numpy_scalars_mean_what_python_numbers_mean(scalar: type) -> None:
+    wide = icl.Features.simplex(3, 1.0)
+    for family in (tasks.Linear, tasks.Quadratic, tasks.Exchangeable, tasks.RandomCosine, tasks.Halfspace):
+        np.testing.assert_array_equal(family(scalar(100)).kernel(wide), family(100.0).kernel(wide))
+    noisy = icl.ExchangeableRisk(scalar(20), scalar(2), N=scalar(10), noise=scalar(20))
+    assert noisy.loss(0.0) == icl.ExchangeableRisk(20, 2.0, N=10, noise=20.0).loss(0.0)
+
+
+@pytest.mark.parametrize("value", [np.True_, 2 + 0j, np.complex128(2)])
+def test_refuses_what_only_looks_like_a_number(value: object) -> None:
+    with pytest.raises(ValueError, match="L = "):
+        icl.simulate(value, 1.0, 4.0)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -297,7 +298,7 @@ def test_phases_are_ordered_and_cover_the_run(K: int, c: float, drop: float) -> 
     assert run.phases is not None
     spans = [span for span in run.phases if span is not None]
     assert [spans[0][0], spans[-1][1]] == [0, run.t[-1]]
-    assert all(left[1] == right[0] for left, right in zip(spans, spans[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(spans))
 
 
 @given(FEATURES, powers(-9, -1), powers(-2, 2), st.sampled_from([0.2, 0.5, 0.9, 1.1, 2.0, 5.0]))
