@@ -106,6 +106,9 @@ def simulate(
     task: Annotated[TaskName, typer.Option("--task", help="Task family.")] = TaskName.exchangeable,
     coordinates: Annotated[str, typer.Option("--coordinates", help="class, embedding or factored.")] = "class",
     method: Annotated[str, typer.Option("--method", help="auto, closed, exact or flow.")] = "auto",
+    imbalance: Annotated[
+        float | None, typer.Option("--imbalance", help="Imbalance of the prompts, for the paper's rule.")
+    ] = None,
     max_steps: Annotated[int, typer.Option("--max-steps", help="Largest number of steps.")] = MAX_STEPS,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write the run, for icl_theory.load.")] = None,
@@ -117,7 +120,8 @@ def simulate(
     with _Progress(epsilon) as progress:
         run = run_simulation(
             L, delta, eta, K=K, N=length, epsilon=epsilon, noise=noise, task=FAMILIES.get(task),
-            coordinates=coordinates, method=method, max_steps=max_steps, callback=progress.update,
+            coordinates=coordinates, method=method, max_steps=max_steps,
+            imbalance=imbalance, callback=progress.update,
         )  # fmt: skip
     if as_json:
         print(json.dumps(run.to_dict(), allow_nan=False))

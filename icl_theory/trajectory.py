@@ -84,6 +84,8 @@ class Trajectory:
         Where the model defines them.
     regime : {"flat", "sharp"} or None
         Where the model defines it.
+    notes : dict of str
+        What else the model says of the run, by name.
     info : dict
         Arguments of the call that made the run, for the record.
     """
@@ -102,6 +104,7 @@ class Trajectory:
     error: float | None = None
     phases: Phases | None = None
     regime: str | None = None
+    notes: dict[str, str] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
     risk: Risk | None = field(default=None, repr=False)
     resume: Callable[[int], State] | None = field(default=None, repr=False)
@@ -221,7 +224,7 @@ class Trajectory:
             facts["phases"] = "   ".join(f"{name} {a:,} - {b:,}" for name, (a, b) in self.phases.present().items())
         if self.regime is not None:
             facts["regime"] = self.regime
-        return facts
+        return facts | self.notes
 
     def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
         """Draw loss and attention against the step on logarithmic axes, with the phases shaded.
@@ -294,7 +297,7 @@ class Trajectory:
             raise
 
     def _meta(self) -> dict[str, Any]:
-        names = ("steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "regime")
+        names = ("steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "regime", "notes")
         meta = {name: getattr(self, name) for name in names}
         meta["phases"] = None if self.phases is None else {k: list(v) for k, v in self.phases.present().items()}
         meta["info"] = {name: _plain(value) for name, value in self.info.items()}

@@ -5,7 +5,7 @@ from icl_theory.regression.bounds import step_bounds, worst_prediction
 from icl_theory.regression.concentration import concentration_probability, smallest_imbalance
 from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
 from icl_theory.regression.orderwise import fitted_constants
-from icl_theory.regression.phases import crossover, run_phases, tail_start
+from icl_theory.regression.phases import crossover, papers_regime, query_phases, run_phases, tail_start
 
 __all__ = [
     "ExchangeableRisk",
@@ -15,6 +15,8 @@ __all__ = [
     "crossover",
     "fitted_constants",
     "flow_time",
+    "papers_regime",
+    "query_phases",
     "run_phases",
     "smallest_imbalance",
     "step_bounds",

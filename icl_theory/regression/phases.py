@@ -12,9 +12,11 @@ from functools import cache
 
 import numpy as np
 
-from icl_theory._validate import MOST_FEATURES, integer, number
+from icl_theory._validate import MOST_FEATURES, fraction, integer, number, refuse
 from icl_theory.regression.exchangeable import flow_difference
-from icl_theory.trajectory import Phases, Trajectory
+from icl_theory.regression.population import PopulationRisk
+from icl_theory.regression.reduction import is_nondegenerate
+from icl_theory.trajectory import Phases, State, Trajectory
 
 TAIL_RATIO = 2.0
 
@@ -101,6 +103,105 @@ def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool 
     return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail_start(K) / delta
 
 
+def papers_regime(L: float, delta: float, imbalance: float) -> str:
+    """Regime by the paper's own criterion, its constant taken as 1: "flat" for ``L <= 1/(Δδ)``, else "sharp".
+
+    Unlike `crossover` it knows neither the target loss nor K: it compares L with the imbalance of the prompts.
+
+    Parameters
+    ----------
+    L, delta : float
+        Lipschitz constant and feature gap.
+    imbalance : float
+        δ of the concentration event, see `concentration_probability`.
+
+    Returns
+    -------
+    str
+        "flat" or "sharp".
+
+    References
+    ----------
+    Theorems 1 and 2 of the paper, reconstructed; docs/theory.md, "Phases and regimes".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> icl.regression.papers_regime(2.0, 1.0, 0.1), icl.regression.papers_regime(20.0, 1.0, 0.1)
+    ('flat', 'sharp')
+    """
+    delta, imbalance = number("delta", delta), fraction("imbalance", imbalance)
+    return "flat" if number("L", L) <= 1.0 / (delta * imbalance) else "sharp"
+
+
+def query_phases(run: Trajectory) -> list[Phases]:
+    r"""Phases of every query, where queries differ.
+
+    Query k attends from the first step with :math:`a_k \ge 1/2`. Its tail is
+    :math:`t\, p_k \ell_k \cdot 4\eta K/(K-1) \to 1` for a non-degenerate task and N = ∞ in class coordinates;
+    Phase III begins where that ratio falls to 2 for good.
+
+    Parameters
+    ----------
+    run : Trajectory
+        A run with ``attention`` per query, (T, K), that can answer for any step (not loaded from a file).
+
+    Returns
+    -------
+    list of Phases
+        One entry a query; without Phase III where no tail is known.
+
+    Raises
+    ------
+    ValueError
+        A run whose queries are all alike (``run.phases`` says all).
+
+    References
+    ----------
+    docs/theory.md, "Phases and regimes".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.6, 0.3, 0.1], epsilon=1e-3)
+    >>> [phases.I[1] for phases in icl.regression.query_phases(run)]
+    [0, 1, 10]
+    """
+    if run.attention.ndim != 2:
+        raise refuse("run", run.attention.shape, "one with an attention per query; here run.phases says all")
+    risk, K = run.risk, run.attention.shape[1]
+    tail = None
+    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and run.rule == "gd" and is_nondegenerate(risk):
+        tail = (K - 1.0) / (4.0 * run.eta * K * risk.features.probs)
+    result = []
+    for k in range(K):
+
+        def attends(state: State, k: int = k) -> bool:
+            return bool(state.attention[k] >= 0.5)
+
+        def decays(state: State, k: int = k) -> bool:
+            assert tail is not None
+            return bool(state.t * state.observed["loss_per_query"][k] <= TAIL_RATIO * tail[k])
+
+        above = np.zeros(0)
+        if tail is not None:
+            above = run.t[run.t * run.observed["loss_per_query"][:, k] > TAIL_RATIO * tail[k]]
+        begin = int(above[-1]) if above.size else 0
+        result.append(_phases(run, run.first(attends), None if tail is None else run.first(decays, after=begin)))
+    return result
+
+
+def _phases(run: Trajectory, first: int | None, second: int | None) -> Phases:
+    """Put together the end of Phase I and the start of Phase III, either None where the run ends before."""
+    last = int(run.t[-1])
+    if first is None or first == last:
+        return Phases((0, last), None, None)
+    if second is None or second == last:
+        return Phases((0, first), (first, last), None)
+    second = max(first, second)
+    return Phases((0, first), (first, second), (second, last))
+
+
 def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None = None) -> Phases:
     """Phases of any run, from its states; the attention is that of the slowest query.
 
@@ -119,11 +220,10 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     Phases
         Intervals of steps; they cover the run.
     """
-    last = int(run.t[-1])
     first = run.first(lambda state: bool(np.min(state.attention) >= 0.5))
-    if first is None or first == last:
-        return Phases((0, last), None, None)
-    if tail_deficit is not None:
+    if first is None:
+        second = None
+    elif tail_deficit is not None:
         second = run.first(lambda state: bool(np.min(state.attention) >= 1.0 - tail_deficit))
     elif tail is not None:
         limit = TAIL_RATIO * tail
@@ -132,7 +232,4 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
         second = run.first(lambda state: state.t * (state.loss - run.floor) <= limit, after=begin)
     else:
         second = None
-    if second is None or second == last:
-        return Phases((0, first), (first, last), None)
-    second = max(first, second)
-    return Phases((0, first), (first, second), (second, last))
+    return _phases(run, first, second)

@@ -23,7 +23,7 @@ from icl_theory.descent import MAX_STEPS, Callback, descend
 from icl_theory.regression.abel import StepCounter
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.features import Features
-from icl_theory.regression.phases import crossover, run_phases, tail_start
+from icl_theory.regression.phases import crossover, papers_regime, run_phases, tail_start
 from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.reduction import alike, embedding_speed, is_nondegenerate
 from icl_theory.regression.tasks import Exchangeable, Task, exchangeable_gamma
@@ -145,6 +145,8 @@ def simulate(
         run.regime = "sharp" if math.sqrt(2.0 * risk.gamma) > crossover(epsilon, 1.0, K) else "flat"
     elif tail is not None and run.phases is not None and (run.converged or run.phases.III):
         run.regime = "sharp" if run.phases.III else "flat"
+    if imbalance is not None:
+        run.notes["paper's rule"] = f"{papers_regime(L, delta, imbalance)} (L against 1/(Δδ), δ = {imbalance:g})"
     run.info = {
         "L": L, "delta": delta, "eta": eta, "K": K, "N": N, "epsilon": epsilon, "noise": noise,
         "probs": None if probs is None else [float(p) for p in np.asarray(probs)],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.regression import crossover, flow_time, tail_start
+from icl_theory.regression import crossover, flow_time, papers_regime, query_phases, tail_start
 
 EXPONENTS = st.floats(-3.0, 3.0).map(lambda x: 10.0**x)
 
@@ -108,3 +108,38 @@ def test_degenerate_tasks_never_leave_phase_one() -> None:
 def test_crossover_refuses_wrong_arguments(arguments: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="must be"):
         crossover(*arguments)  # type: ignore[arg-type]
+
+
+def test_every_query_has_its_own_phases() -> None:
+    p = [0.6, 0.25, 0.15]
+    run = icl.simulate(2.0, 1.0, 1.0, K=3, probs=p, epsilon=1e-3)
+    phases = query_phases(run)
+    assert [one.I[1] for one in phases] == sorted(one.I[1] for one in phases)
+    for k, one in enumerate(phases):
+        end = one.I[1]
+        assert run.at(end).attention[k] >= 0.5
+        assert end == 0 or run.at(end - 1).attention[k] < 0.5
+        assert one.III is not None
+        state = run.at(one.III[0])
+        assert state.t * p[k] * state.observed["loss_per_query"][k] * 4 * 3 / 2 <= 2.0
+    assert run.phases is not None
+    assert run.phases.I[1] == max(one.I[1] for one in phases)
+
+
+def test_queries_of_finite_prompts_have_no_known_tail() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], N=50, epsilon=0.02)
+    assert all(one.III is None for one in query_phases(run))
+
+
+def test_queries_that_are_alike_have_one_set_of_phases() -> None:
+    with pytest.raises(ValueError, match=r"run\.phases says all"):
+        query_phases(icl.simulate(2.0, 1.0, 4.0))
+
+
+def test_papers_rule_stands_beside_the_exact_one() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, imbalance=0.1)
+    assert run.regime == "sharp"
+    assert papers_regime(2.0, 1.0, 0.1) == "flat"
+    assert "flat" in run.summary()
+    with pytest.raises(ValueError, match="imbalance = 1"):
+        papers_regime(2.0, 1.0, 1)

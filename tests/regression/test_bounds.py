@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory import tasks
+from icl_theory.regression import step_bounds, worst_prediction
+from tests.references import iterate_gap
+
+RUNS = {
+    "default": {},
+    "flat": {"L": 0.1},
+    "no step": {"epsilon": 5.0},
+    "two features": {"K": 2, "epsilon": 1e-6},
+    "a million features": {"K": 10**6},
+    "giant step": {"eta": 1e9},
+    "long tail": {"epsilon": 1e-9, "imbalance": 0.1},
+    "flow": {"method": "flow"},
+    "embedding": {"coordinates": "embedding", "epsilon": 1e-2},
+    "factored": {"coordinates": "factored", "K": 4, "epsilon": 1e-2},
+    "finite": {"N": 30, "K": 4, "epsilon": 0.05},
+    "finite, unequal": {"N": 30, "K": 3, "probs": [0.5, 0.3, 0.2], "epsilon": 0.05},
+    "noise": {"N": 30, "K": 3, "probs": [0.5, 0.3, 0.2], "noise": 0.5, "epsilon": 0.05},
+    "unequal": {"K": 3, "probs": [0.5, 0.3, 0.2], "epsilon": 1e-3},
+    "degenerate": {"task": tasks.Halfspace, "K": 6},
+    "cosine": {"task": tasks.RandomCosine, "K": 5, "epsilon": 1e-3},
+    "one token": {"N": 1, "K": 3},
+}
+
+
+def run_of(name: str) -> icl.Trajectory:
+    return icl.simulate(**{"L": 2.0, "delta": 1.0, "eta": 4.0, "imbalance": 0.1, "max_steps": 10**12, **RUNS[name]})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_no_exact_or_certified_statement_is_ever_violated(name: str) -> None:
+    checks = icl.check_bounds(run_of(name))
+    assert len(checks) == 16
+    for check in checks:
+        if check.kind != "order-wise":
+            assert check.holds is not False, check
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_statement_outside_its_hypotheses_gives_a_reason_and_no_number(name: str) -> None:
+    for check in icl.check_bounds(run_of(name)):
+        if check.holds is None:
+            assert check.note
+            assert check.measured is check.bound is check.slack is None
+        else:
+            numbers = [check.measured, *(check.bound if isinstance(check.bound, tuple) else (check.bound,))]
+            assert all(number is not None and math.isfinite(number) for number in numbers)
+
+
+def test_the_default_run_is_covered_by_every_kind_of_statement() -> None:
+    held = {check.name for check in icl.check_bounds(run_of("long tail")) if check.holds}
+    assert {"Lemma 1, identity", "Lemma 2, identity", "Lemma 1, envelope", "step count", "tail law"} <= held
+    assert {"Prop. 1, attention", "Prop. 1, prediction", "Phase I duration"} <= held
+
+
+def test_degenerate_tasks_say_what_fails() -> None:
+    checks = {check.name: check for check in icl.check_bounds(run_of("degenerate"))}
+    assert checks["Prop. 1, attention"].holds is None
+    assert "c_k = 0" in checks["Prop. 1, attention"].note
+    assert checks["Lemma 1, envelope"].bound[0] == 0.0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("c", [1e-3, 0.3, 20.0])
+@pytest.mark.parametrize("K", [2, 3, 4, 50])
+def test_certified_bounds_enclose_plain_iteration(K: int, c: float) -> None:
+    for n in (1, 2, 7, 100, 5000):
+        _, u = iterate_gap(K, c, lambda count, _, n=n: count == n)  # type: ignore[misc]
+        if u < 200:
+            low, high = step_bounds(K, c, u)
+            assert low <= n <= high
+
+
+def test_the_worst_function_is_lipschitz_and_worst() -> None:
+    rng = np.random.default_rng(0)
+    features = icl.Features(rng.normal(size=(4, 2)))
+    attention = np.array([0.7, 0.1, 0.1, 0.1])
+    error, values = worst_prediction(attention, features.distances, 3.0)
+    assert abs(float(attention @ values) - values[0]) == pytest.approx(error, rel=1e-9)
+    for _ in range(200):
+        other = rng.normal(size=4)
+        other *= 3.0 / np.max(np.abs(other[:, None] - other) / (features.distances + np.eye(4)))
+        assert abs(float(attention @ other) - other[0]) <= error * (1 + 1e-9)
+
+
+def test_refuses_runs_without_their_risk(tmp_path: Path) -> None:
+    icl.simulate(2.0, 1.0, 4.0).save(tmp_path / "run.npz")
+    with pytest.raises(ValueError, match="not loaded from a file"):
+        icl.check_bounds(icl.load(tmp_path / "run.npz"))
+
+
+def test_refuses_runs_on_other_risks() -> None:
+    class Bowl(icl.Risk):
+        initial = np.ones(2)
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            return 0.5 * float(params @ params), params
+
+    with pytest.raises(ValueError, match="population risk of in-context regression"):
+        icl.check_bounds(icl.descend(Bowl(), 0.1, steps=5))

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import icl_theory as icl
+from icl_theory import cli
+from icl_theory.plotting import plot_answer, save
+from icl_theory.regression.questions import QUESTIONS
+from tests.test_cli import run_main
+
+
+@pytest.fixture(scope="module")
+def report() -> icl.Audit:
+    return icl.audit(quick=True)
+
+
+def test_no_exact_or_certified_claim_is_violated(report: icl.Audit) -> None:
+    assert report.violations == ()
+    assert {claim.status for claim in report.claims} == {"exact", "certified", "order-wise", "measured"}
+
+
+def test_every_verdict_is_one_of_the_known_ones(report: icl.Audit) -> None:
+    for claim in report.claims:
+        assert claim.verdict.startswith(("holds", "fails: counterexample")), claim
+        assert all((claim.source, claim.statement, claim.grid, claim.measured, claim.bound)), claim
+
+
+def test_every_lemma_proposition_and_theorem_has_a_row(report: icl.Audit) -> None:
+    sources = " ".join(claim.source for claim in report.claims)
+    for wanted in ("Lemma 1", "Lemma 2", "Prop. 1", "Prop. 2", "Prop. 3", "Prop. 4", "Thm 1", "Thm 2", "Eq. 9"):
+        assert wanted in sources
+
+
+def test_findings_are_those_of_the_documentation(report: icl.Audit) -> None:
+    verdicts = {claim.name: claim.verdict for claim in report.claims}
+    assert verdicts["Theorem 1"].startswith("fails: counterexample")
+    assert verdicts["Theorem 2"].startswith("holds, loose")
+    assert verdicts["Phase I duration"].startswith("holds, loose")
+    assert verdicts["tail law, finite N"].startswith("holds only")
+    assert verdicts["Lemma 1, lower bound"].startswith("fails: counterexample Halfspace")
+
+
+def test_the_audit_is_the_same_every_time(report: icl.Audit) -> None:
+    assert icl.audit(quick=True).to_markdown() == report.to_markdown()
+
+
+def test_markdown_has_one_row_a_claim_and_a_question(report: icl.Audit) -> None:
+    rows = [line for line in report.to_markdown().splitlines() if line.startswith("| ")]
+    assert len(rows) == len(report.claims) + len(report.answers) + 2
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_question_has_an_answer_and_a_figure(name: str, tmp_path: Path) -> None:
+    found = icl.answer(name, quick=True)
+    assert found.name == name
+    assert found.command == f"icl-theory audit --question {name} --plot {name}.png"
+    save(plot_answer(found), str(tmp_path / f"{name}.png"))
+
+
+def test_unknown_questions_list_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="question = 'why': must be one of linear, tightness"):
+        icl.answer("why")
+
+
+def test_command_prints_the_tables_and_writes_markdown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, report: icl.Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "measure_audit", lambda **_: report)
+    status, out, _ = run_main(capsys, "audit", "--quick", "--out", str(tmp_path / "audit.md"))
+    assert status == 0
+    assert "No exact or certified claim is violated." in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert (tmp_path / "audit.md").read_text(encoding="utf-8") == report.to_markdown()
+
+
+def test_command_prints_json(
+    capsys: pytest.CaptureFixture[str], report: icl.Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "measure_audit", lambda **_: report)
+    status, out, _ = run_main(capsys, "audit", "--json")
+    assert status == 0
+    assert len(json.loads(out)["claims"]) == len(report.claims)
+
+
+def test_a_violated_claim_is_status_one(
+    capsys: pytest.CaptureFixture[str], report: icl.Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = replace(report, claims=(replace(report.claims[0], violated=True), *report.claims[1:]))
+    monkeypatch.setattr(cli, "measure_audit", lambda **_: broken)
+    status, out, _ = run_main(capsys, "audit")
+    assert status == 1
+    assert "Violated: Lemma 1" in out
+
+
+def test_an_order_of_magnitude_that_fails_is_no_violation(report: icl.Audit) -> None:
+    failing = [claim for claim in report.claims if claim.verdict.startswith("fails")]
+    assert failing
+    assert not set(failing) & set(report.violations)
+
+
+def test_question_is_answered_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    status, out, _ = run_main(capsys, "audit", "--quick", "--question", "degenerate", "--plot", str(path))
+    assert status == 0
+    assert "c_k = 0" in out
+    assert path.stat().st_size > 1000
+    status, out, _ = run_main(capsys, "audit", "--quick", "--question", "degenerate", "--json")
+    assert "question" in json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--question", "why"], "question = 'why'"),
+        (["--plot", "a.png"], "together with --question"),
+        (["--out", "/no/such/folder/a.md"], "in a folder that exists"),
+        (["--question", "linear", "--plot", "a.xyz"], "a file name ending in"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_two(
+    capsys: pytest.CaptureFixture[str], extra: list[str], words: str
+) -> None:
+    status, _, err = run_main(capsys, "audit", "--quick", *extra)
+    assert (status, err.count("\n")) == (2, 1)
+    assert words in err
