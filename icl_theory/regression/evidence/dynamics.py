@@ -205,7 +205,7 @@ def tail_law_finite(quick: bool) -> Claim:
         f"exchangeable {min(exchangeable):.4f}..{max(exchangeable):.4f}; three features, by query, "
         + ", ".join(f"{x:.2f}" for x in nested),
         "1",
-        "holds only where the best mixture without the query's feature uses all others; the example must give 7, 1, 7",
+        "holds only where the best mixture without the query's feature uses all others; in the example 7, 1, 7",
         False,
     )
 
