@@ -56,9 +56,7 @@ class Claim:
     measured, bound : str
         The figures, in words.
     verdict : str
-        Starts with "holds", "holds, loose", "holds only", "fails" or "order-wise".
-    violated : bool
-        Whether the figures contradict the statement.
+        Starts with "holds", "holds, loose", "holds only" or "fails".
     """
 
     name: str
@@ -69,7 +67,11 @@ class Claim:
     measured: str
     bound: str
     verdict: str
-    violated: bool
+
+    @property
+    def violated(self) -> bool:
+        """Whether the figures contradict the statement."""
+        return self.verdict.startswith("fails")
 
 
 class Series(NamedTuple):

@@ -149,6 +149,8 @@ def audit(
     if plot is not None and question is None:
         raise refuse("plot", str(plot), "given together with --question")
     if question is not None:
+        if out is not None:
+            raise refuse("out", str(out), "left out with --question, which prints its answer")
         _print_answer(measure_answer(question, quick=quick), plot, as_json)
         return 0
     console = Console(stderr=True)

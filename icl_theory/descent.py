@@ -17,11 +17,15 @@ METHODS = ("exact", "flow")
 MAX_STEPS = 10**15
 ROUNDING = 2.0**-52
 FLOW_TOLERANCE = 1e-10
-FLOW_EVALUATIONS = 20_000
+FLOW_EVALUATIONS = 10_000
 FLOOR_RTOL = 1e-3
 STALL_AFTER = 10_000
 
 Callback = Callable[[int, float], None]
+
+
+class _FlowEnded(Exception):  # noqa: N818 - not an error of the caller's
+    """The solver of a flow cannot or may not go on; the message says why."""
 
 
 class _Point(NamedTuple):
@@ -186,8 +190,8 @@ def descend(
                     break
                 if callback is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):
                     callback(point.step, point.loss)
-            else:
-                reason = f"the flow used its {FLOW_EVALUATIONS} gradient evaluations, or could not go on"
+    except _FlowEnded as ended:
+        reason = str(ended)
     except KeyboardInterrupt:
         if previous is None:
             raise
@@ -253,7 +257,7 @@ def _velocity(risk: Risk, eta: float, rule: str, shape: tuple[int, ...]) -> Call
         gradient = np.asarray(risk.evaluate(flat.reshape(shape))[1])
         slope = np.ravel(-eta * math.exp(x) * direction(risk, gradient, rule))
         if not np.isfinite(slope).all():  # the solver would halve its step for ever
-            raise FloatingPointError
+            raise _FlowEnded("diverged: the gradient left the range of float64")
         return slope
 
     return field
@@ -266,8 +270,6 @@ def _flow_points(risk: Risk, eta: float, rule: str, last: int) -> Iterator[_Poin
     shape = np.shape(risk.initial)
     start = np.ravel(risk.initial)
     yield _Point(0, risk.initial, *risk.evaluate(risk.initial))
-    if not np.isfinite(risk.evaluate(risk.initial)[1]).all():
-        return
     solver = DOP853(
         _velocity(risk, eta, rule, shape),
         0.0,
@@ -279,10 +281,9 @@ def _flow_points(risk: Risk, eta: float, rule: str, last: int) -> Iterator[_Poin
     schedule = saved_steps(last, max(1, start.size))
     step = 0
     while solver.status == "running" and solver.nfev < FLOW_EVALUATIONS:
-        try:
-            solver.step()
-        except FloatingPointError:
-            return
+        message = solver.step()
+        if solver.status == "failed":
+            raise _FlowEnded(f"the solver failed: {message}")
         dense = solver.dense_output()
         end = last if solver.status == "finished" else int(math.expm1(solver.t))
         for t in [*schedule[(schedule > step) & (schedule < end)].tolist(), end]:
@@ -290,6 +291,8 @@ def _flow_points(risk: Risk, eta: float, rule: str, last: int) -> Iterator[_Poin
                 params = dense(math.log1p(t)).reshape(shape)
                 yield _Point(t, params, *risk.evaluate(params))
         step = max(step, end)
+    if solver.status == "running":
+        raise _FlowEnded(f"used the {FLOW_EVALUATIONS} gradient evaluations that a flow may take")
 
 
 def _first_below(risk: Risk, eta: float, rule: str, epsilon: float, above: _Point | None, below: _Point) -> _Point:

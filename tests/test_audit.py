@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import icl_theory as icl
 from icl_theory import cli
 from icl_theory.plotting import plot_answer, save
+from icl_theory.regression.evidence import dynamics
 from icl_theory.regression.questions import QUESTIONS
 from tests.test_cli import run_main
 
@@ -89,7 +91,7 @@ def test_command_prints_json(
 def test_a_violated_claim_is_status_one(
     capsys: pytest.CaptureFixture[str], report: icl.Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = replace(report, claims=(replace(report.claims[0], violated=True), *report.claims[1:]))
+    broken = replace(report, claims=(replace(report.claims[0], verdict="fails: see measured"), *report.claims[1:]))
     monkeypatch.setattr(cli, "measure_audit", lambda **_: broken)
     status, out, _ = run_main(capsys, "audit")
     assert status == 1
@@ -119,6 +121,7 @@ def test_question_is_answered_on_the_command_line(capsys: pytest.CaptureFixture[
         (["--plot", "a.png"], "together with --question"),
         (["--out", "/no/such/folder/a.md"], "in a folder that exists"),
         (["--question", "linear", "--plot", "a.xyz"], "a file name ending in"),
+        (["--question", "linear", "--out", "a.md"], "left out with --question"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_two(
@@ -127,3 +130,18 @@ def test_wrong_input_is_one_line_and_status_two(
     status, _, err = run_main(capsys, "audit", "--quick", *extra)
     assert (status, err.count("\n")) == (2, 1)
     assert words in err
+
+
+def test_an_interrupt_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """descend keeps half a run; a claim must not be judged by it."""
+    calls = iter(range(10**6))
+    whole = icl.ExchangeableRisk.evaluate
+
+    def interrupted(self: icl.ExchangeableRisk, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        if next(calls) == 200:
+            raise KeyboardInterrupt
+        return whole(self, params, step)
+
+    monkeypatch.setattr(icl.ExchangeableRisk, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dynamics.closed_counts(True)

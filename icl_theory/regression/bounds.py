@@ -10,7 +10,7 @@ import numpy as np
 
 from icl_theory._validate import Array, integer, number, real_array, refuse
 from icl_theory.claims import BoundCheck
-from icl_theory.regression.exchangeable import ExchangeableRisk, flow_difference, flow_time
+from icl_theory.regression.exchangeable import ExchangeableRisk, flow_difference
 from icl_theory.regression.orderwise import STATEMENTS, check_order
 from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.reduction import expanded, is_nondegenerate
@@ -98,7 +98,7 @@ def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
     >>> low <= run.steps <= high, high - low < 20
     (True, True)
     """
-    K, c, u = integer("K", K, minimum=2), number("c", c), number("u", u, zero=True)
+    K, c, u = integer("K", K, minimum=2), number("c", c), number("u", u, zero=True, maximum=300.0)
 
     def tau(start: float, end: float) -> float:
         return _time_between(start, end, K) / c
@@ -169,6 +169,8 @@ def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[floa
     )
     # in units of L times the largest distance, so that the solver's absolute tolerances mean the same everywhere
     unit = L * distances.max()
+    if unit == 0.0:
+        return 0.0, np.zeros(K)
     bounds = [(0.0, 0.0), *[(None, None)] * (K - 1)]
     limits = L * distances[first, second] / unit
     found = linprog(-attention, A_ub=differences.tocsr(), b_ub=limits, bounds=bounds, method="highs")
@@ -234,15 +236,15 @@ def _same(measured: float, other: float, within: float, note: str = "") -> _Outc
 
 
 def _lemma_1(risk: PopulationRisk, scores: Array) -> _Outcome | str:
-    """Loss by the quadratic form against the mean square of ŷ - f, the distance of a weighted mean of vectors."""
+    """Loss by the quadratic form against the mean square of ŷ - f, the length of a weighted sum of vectors."""
     if math.isfinite(risk.N):
         return "for finite N the second formula is a sum over all counts: see crosscheck"
     a, factor = risk.attention(scores), risk.task.factor(risk.features)
-    direct = 0.5 * float(risk.features.probs @ np.sum((a.T @ factor - factor) ** 2, axis=1))
-    # that subtraction loses digits as the mean comes close to its target
-    size = float(np.sqrt(np.sum(factor**2, axis=1).max()))
-    lost = 1e-14 * size / max(math.sqrt(direct), 1e-300)
-    return _same(risk.loss(scores), direct, 1e-9 + lost)
+    errors = [a[:, k] @ (factor - factor[k]) for k in range(len(factor))]  # Σ_m a_m (φ_m - φ_k)
+    direct = 0.5 * float(risk.features.probs @ [error @ error for error in errors])
+    if not direct > 1e-290:
+        return "the loss is below the range of float64"
+    return _same(risk.loss(scores), direct, 1e-7)
 
 
 def _lemma_2(risk: PopulationRisk, scores: Array) -> _Outcome | str:
@@ -257,7 +259,8 @@ def _lemma_2(risk: PopulationRisk, scores: Array) -> _Outcome | str:
         for i in (1, 2, 3)
     ]
     slope = (45.0 * ahead[0] - 9.0 * ahead[1] + ahead[2]) / (60.0 * step)
-    return _same(-slope, size, 1e-6 + 1e-14 * risk.loss(scores) / (step * size))
+    rounding = 1e-14 * risk.loss(scores) / (step * size)
+    return _same(-slope, size, 1e-6 + rounding) if rounding < 1e-3 else "the slope is lost in the loss's rounding"
 
 
 def _growth_sign(risk: PopulationRisk, scores: Array) -> _Outcome | str:
@@ -279,6 +282,8 @@ def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
 def _envelope(risk: PopulationRisk, scores: Array) -> _Outcome | str:
     if _noisy(risk):
         return "label noise adds to the loss"
+    if risk.features.K > 30 and math.isfinite(risk.N):
+        return "checked for K <= 30 where N is finite"
     low = risk.task.nondegeneracy(risk.features)
     high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
     missed = missed_squared(risk, scores)
@@ -314,7 +319,8 @@ def _prediction(run: Trajectory) -> _Outcome | str:
         return "needs the L of simulate"
     if risk is None or risk.features.K > 60:
         return "the linear programme is solved for K <= 60"
-    L, distances = float(run.info["L"]), risk.features.distances
+    # a reduced run stands for equidistant features at any gap; the run's is Δ
+    L, distances = float(run.info["L"]), risk.features.distances * (run.info["delta"] / risk.features.gap)
     attention = risk.attention(scores)
     bounds = L * np.sum(attention * distances, axis=0)
     k = int(np.argmax(bounds))
@@ -349,23 +355,28 @@ def _flow(run: Trajectory) -> _Outcome | str:
     if c is None or run.method != "flow" or run.t[-1] == 0:
         return "for gradient flow in the exchangeable case, N = inf"
     assert isinstance(run.risk, ExchangeableRisk)
-    return _same(flow_time(float(run.attention[-1]), run.risk.K) / c, float(run.t[-1]), 1e-5)
+    return _same(_time_between(0.0, float(run.params), run.risk.K) / c, float(run.t[-1]), 1e-5)
 
 
 def _tail(run: Trajectory) -> _Outcome | str:
-    if run.phases is None or run.phases.III is None or run.rule != "gd":
+    if run.phases is None:
+        return "needs a run of simulate"
+    if run.phases.III is None or run.rule != "gd":
         return "the run does not reach Phase III"
-    begin, end = run.phases.III
-    if end < 100 * max(begin, 1):
-        return "Phase III has not lasted for two decades"
-    risk, _ = _expanded(run)
-    if risk is not None and not is_nondegenerate(risk):
-        return "c_k = 0: the law needs a non-degenerate task"
     speed, K = 1.0, run.attention.shape[-1]
     if isinstance(run.risk, ExchangeableRisk):
         speed, K = run.risk.speed, run.risk.K
-    ratio = float(run.t[-1] * (run.loss[-1] - run.floor) * 4.0 * run.eta * speed / (K - 1.0))
+    limit = (K - 1.0) / (4.0 * run.eta * speed)
+    begin, end = run.phases.III
+    # the law is 1/loss = t/limit + const: t must outgrow the constant, which large first steps make large
+    own = limit / max(run.at(begin).loss - run.floor, 1e-300)
+    if end < 100.0 * max(begin, own, 1.0):
+        return "Phase III has not lasted for two decades of its own time scale"
+    risk, _ = _expanded(run)
+    if risk is not None and not is_nondegenerate(risk):
+        return "c_k = 0: the law needs a non-degenerate task"
     missed = 1.0 - float(np.min(run.attention[-1]))
+    ratio = float(run.t[-1] * (run.loss[-1] - run.floor)) / limit
     return _same(ratio, 1.0, 0.05 + 8.0 * missed, "asymptotic: 1 + O(1 - Attn)")
 
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import Array, fraction, integer, probabilities, real_array, refuse
 
 ROUNDING = 2.0**-52
+LONGEST = 10**7  # tokens
 DIRECT = 2e8  # multiplications beyond which the convolutions go through the Fourier transform
 
 
@@ -54,7 +55,7 @@ def concentration_probability(N: int, probs: ArrayLike | int, imbalance: float) 
     >>> round(icl.regression.concentration_probability(100, 4, 0.1).value, 6)
     0.945195
     """
-    N, p, delta = integer("N", N, minimum=1), _probs(probs), fraction("imbalance", imbalance)
+    N, p, delta = integer("N", N, minimum=1, maximum=LONGEST), _probs(probs), fraction("imbalance", imbalance)
     return _box_probability(N, p, delta * N)
 
 
@@ -76,7 +77,7 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     Returns
     -------
     float
-        δ; at most 1.
+        δ; at most 1, and 0 where the expected counts themselves are likely enough (any δ > 0 will do).
 
     Examples
     --------
@@ -84,7 +85,11 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     >>> icl.regression.smallest_imbalance(100, 4, 0.9)
     0.09
     """
-    N, p, confidence = integer("N", N, minimum=1), _probs(probs), fraction("confidence", confidence)
+    N, p, confidence = (
+        integer("N", N, minimum=1, maximum=LONGEST),
+        _probs(probs),
+        fraction("confidence", confidence),
+    )
     counts = np.arange(N + 1.0)
     jumps = np.unique(np.abs(counts - np.unique(p)[:, None] * N))
     low, high = 0, len(jumps) - 1

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, integer, number, prompt_length, refuse
-from icl_theory.descent import descend
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.reduction import expanded
 from icl_theory.regression.sampled import SampledRisk
+from icl_theory.regression.whole import descend
 from icl_theory.risk import Embedding, Factored, Risk
 from icl_theory.trajectory import Trajectory
 

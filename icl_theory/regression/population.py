@@ -24,6 +24,7 @@ NODE_FIRST = -4.0
 NODE_LAST = 4.25
 GAP_CAP = 350.0  # a score gap beyond which the lower attention's square is below the range of float64
 CHUNK = 2**21  # numbers in one temporary of the quadrature
+FLOOR_WORK = 3e7  # numbers in all evaluations of a minimisation
 CACHED = 2**15  # numbers in a block of rows
 
 
@@ -186,6 +187,8 @@ class PopulationRisk(Risk):
     def floor_per_query(self) -> Array:
         """Infima of the ℓ_k, (K,), found from above: to 1e-6, or to 1 % where further scores go to infinity.
 
+        The work is bounded, so that for K >= 60 or so the minimisation ends before it has converged.
+
         Without noise ℓ_k approaches its infimum as S_kk grows without bound and prompts with the query's feature
         cost nothing; what is left, the loss of those without it, has an infimum over the other scores.
         """
@@ -197,7 +200,7 @@ class PopulationRisk(Risk):
         present = np.ones((K, K), dtype=bool) if self.noise > 0.0 else ~np.eye(K, dtype=bool)
         start = math.log(K) * np.eye(K) if self.noise > 0.0 else np.zeros((K, K))
         scale = self._finite_all(start, present).loss
-        weight = self.features.probs * np.where(scale > 0, scale, 1.0)
+        weight = self.features.probs * np.where(scale > 1e-200, scale, 1.0)
         best = scale.copy()
 
         def objective(flat: Array) -> tuple[float, Array]:
@@ -205,7 +208,9 @@ class PopulationRisk(Risk):
             np.minimum(best, losses, out=best)
             return float(np.sum(self.features.probs / weight * losses)), (gradient / weight).ravel()
 
-        options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": 200, "maxcor": 20}
+        nodes = len(_nodes(_capped(start), self.N)[0])
+        rounds = int(np.clip(FLOOR_WORK / (K * K * nodes), 2, 200))
+        options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": rounds, "maxfun": 2 * rounds, "maxcor": 20}
         minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
         return best
 

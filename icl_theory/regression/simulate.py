@@ -117,7 +117,7 @@ def simulate(
     """
     L, delta, eta = number("L", L), number("delta", delta), number("eta", eta)
     K, N = integer("K", K, minimum=2, maximum=MOST_FEATURES), prompt_length(N)
-    epsilon, noise = number("epsilon", epsilon), number("noise", noise, zero=True, maximum=LARGEST)
+    epsilon, noise = number("epsilon", epsilon, minimum=1e-300), number("noise", noise, zero=True, maximum=LARGEST)
     choice("method", method, METHODS)
     max_steps = integer("max_steps", max_steps, minimum=1)
     if imbalance is not None:

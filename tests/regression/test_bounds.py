@@ -29,6 +29,15 @@ RUNS = {
     "degenerate": {"task": tasks.Halfspace, "K": 6},
     "cosine": {"task": tasks.RandomCosine, "K": 5, "epsilon": 1e-3},
     "one token": {"N": 1, "K": 3},
+    "large steps, long tail": {"eta": 600.0, "epsilon": 1e-12, "max_steps": 10**4},
+    "larger steps, long tail": {"L": 20.0, "epsilon": 1e-12, "max_steps": 10**4},
+    "small gap": {"delta": 0.1, "epsilon": 1e-6},
+    "large gap": {"delta": 10.0, "epsilon": 1e-6},
+    "flow beyond float64's 1 - a": {"L": 1e4, "eta": 1e4, "method": "flow", "epsilon": 1e-30},
+    "vanishing growth": {"L": 10.0, "eta": 1e3, "K": 2, "epsilon": 1e-5, "imbalance": 0.6},
+    "kernel of its own size": {"task": tasks.KernelTask(1e6 * np.eye(6)), "K": 6},
+    "one giant step, unequal": {"eta": 1000.0, "K": 2, "probs": [0.92, 0.08], "epsilon": 1e-30, "max_steps": 1},
+    "finite, many features": {"N": 100, "K": 50, "eta": 40.0, "max_steps": 30},
 }
 
 
@@ -60,6 +69,20 @@ def test_the_default_run_is_covered_by_every_kind_of_statement() -> None:
     held = {check.name for check in icl.check_bounds(run_of("long tail")) if check.holds}
     assert {"Lemma 1, identity", "Lemma 2, identity", "Lemma 1, envelope", "step count", "tail law"} <= held
     assert {"Prop. 1, attention", "Prop. 1, prediction", "Phase I duration"} <= held
+
+
+@pytest.mark.parametrize("delta", [0.1, 1.0, 10.0])
+def test_the_worst_prediction_error_is_l_delta_times_the_deficit(delta: float) -> None:
+    run = icl.simulate(2.0, delta, 4.0, epsilon=1e-3)
+    check = next(check for check in icl.check_bounds(run) if check.name == "Prop. 1, prediction")
+    assert check.measured == pytest.approx(2.0 * delta * (1 - float(run.attention[-1])), rel=1e-6)
+
+
+def test_order_wise_statements_are_for_classes_that_saturate_l() -> None:
+    for check in icl.check_bounds(run_of("kernel of its own size")):
+        if check.kind == "order-wise":
+            assert check.holds is None
+            assert "saturates L" in check.note
 
 
 def test_degenerate_tasks_say_what_fails() -> None:

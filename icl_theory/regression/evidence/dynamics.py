@@ -8,7 +8,6 @@ import math
 import numpy as np
 
 from icl_theory.claims import Claim
-from icl_theory.descent import descend
 from icl_theory.regression import tasks
 from icl_theory.regression.bounds import step_bounds
 from icl_theory.regression.evidence.common import OURS, exact_row, random_risk
@@ -16,7 +15,7 @@ from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import crossover
 from icl_theory.regression.population import PopulationRisk
-from icl_theory.regression.simulate import simulate
+from icl_theory.regression.whole import descend, simulate
 
 
 def step_counts(quick: bool) -> Claim:
@@ -40,7 +39,6 @@ def step_counts(quick: bool) -> Claim:
         f"inside on all; interval at loss 1e-9 at most {widest:.1e} of n" if widest < 1 else "inside on all",
         "two-sided",
         "holds" if holds else "fails: see measured",
-        not holds,
     )
 
 
@@ -65,7 +63,6 @@ def closed_counts(quick: bool) -> Claim:
         f"{wrong} counts differ",
         "0",
         "fails: see measured" if wrong else "holds",
-        wrong > 0,
     )
 
 
@@ -77,7 +74,7 @@ def flow_solution(quick: bool) -> Claim:
         c = eta * 2.0 * K / (K - 1.0) ** 2
         for t, a in zip(run.t[40:].tolist(), run.attention[40:], strict=True):
             worst = max(worst, abs(flow_time(float(a), K) / c - t) / t)
-    return exact_row("gradient flow", OURS, "c t = F(a_t) - F(1/K)", "K = 2..400, t up to 10⁷, DOP853", worst, 1e-5)
+    return exact_row("gradient flow", OURS, "c t = F(a_t) - F(1/K)", "K = 2..400, t up to 10⁷, DOP853", worst, 1e-6)
 
 
 def phase_one(quick: bool) -> Claim:
@@ -98,7 +95,6 @@ def phase_one(quick: bool) -> Claim:
         f"T_I ηγ/K² = {shown}; |·- 1| K/ln K <= {largest:.2f}",
         "-> 1",
         "holds" if largest < 6 else "fails: see measured",
-        False,
     )
 
 
@@ -117,7 +113,6 @@ def monotone(quick: bool) -> Claim:
         f"largest rise {rises:.0e} of the initial loss",
         "0",
         "holds" if rises <= 1e-13 else "fails: see measured",
-        rises > 1e-13,
     )
 
 
@@ -184,7 +179,6 @@ def tail_law(quick: bool) -> Claim:
         f"t L 4η/(K-1) = {low:.4f}..{high:.4f}",
         "1",
         "holds" if max(1 - low, high - 1) < 0.02 else "fails: see measured",
-        False,
     )
 
 
@@ -192,7 +186,7 @@ def tail_law_finite(quick: bool) -> Claim:
     """The tail for finite prompts: exchangeable, and the counterexample of three features."""
     exchangeable = [tail_ratio(ExchangeableRisk(K, 2.0, N), 1.0, 10**8) for K, N in ((3, 5), (10, 60))]
     risk = nested_example()
-    step, eta = (1500 if quick else 20_000), 2.0
+    step, eta = (3000 if quick else 20_000), 2.0
     run = descend(risk, eta, steps=step)
     excess = run.observed["loss_per_query"][-1] - risk.floor_per_query()
     nested = step * risk.features.probs * excess * 4.0 * eta * 3.0 / 2.0
@@ -205,8 +199,9 @@ def tail_law_finite(quick: bool) -> Claim:
         f"exchangeable {min(exchangeable):.4f}..{max(exchangeable):.4f}; three features, by query, "
         + ", ".join(f"{x:.2f}" for x in nested),
         "1",
-        "holds only where the best mixture without the query's feature uses all others; in the example 7, 1, 7",
-        False,
+        "holds only where the best mixture without the query's feature uses all others; in the example 7, 1, 7"
+        if np.allclose(nested, [7.0, 1.0, 7.0], rtol=0.2) and max(abs(x - 1) for x in exchangeable) < 0.01
+        else "fails: see measured",
     )
 
 
@@ -228,13 +223,12 @@ def regimes(quick: bool) -> Claim:
     return Claim(
         "regimes",
         OURS,
-        "ε is reached before the tail exactly for L < L*; L*Δ -> √(8εK²/(K-1))",
-        "exact",
+        "for small steps (c g << 1) ε is reached before the tail exactly for L < L*; L*Δ -> √(8εK²/(K-1))",
+        "measured",
         f"{count} runs at 0.5..2 L*; K = 20, 10³, 10⁶",
         f"{wrong} disagree; exact/leading L* = " + ", ".join(f"{x:.3f}" for x in shown),
         "0; -> 1",
         "fails: see measured" if wrong else "holds; the leading order is slow, O(K^-½)",
-        wrong > 0,
     )
 
 
@@ -258,6 +252,7 @@ def total_time(quick: bool) -> Claim:
         "ε/γ = 1e-9..0.1, three K",
         f"off by up to {shown}",
         "small",
-        "holds, loose by the 2/s term of F, which the closed form has",
-        False,
+        f"holds, loose by {max(errors.values()):.0%}: the 2/s term of F, which the closed form has"
+        if max(errors.values()) < 0.5
+        else "fails: see measured",
     )
