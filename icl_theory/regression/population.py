@@ -44,10 +44,13 @@ class _ErrorForm:
             self.factor = np.ascontiguousarray(task.factor(features)) if low_rank else np.zeros((features.K, 0))
         self.use_factor = low_rank and 2 * self.factor.shape[1] <= features.K
 
-    def __call__(self, z: Array, query: NDArray[np.intp] | None = None) -> tuple[Array, Array]:
+    def __call__(
+        self, z: Array, query: NDArray[np.intp] | None = None, times: tuple[Array, Array] | None = None
+    ) -> tuple[Array, Array]:
         """``(z^T C z, C z)`` for every column of z, (K, Q), whose own row ``z[query]`` must be zero.
 
-        Without ``query``, column k belongs to query k.
+        Without ``query``, column k belongs to query k. With ``times = (mass, scale)``, two rows (Q,), the second
+        result is ``(C z - z^T C z / mass) z scale`` instead, made in the same pass.
         """
         columns = np.arange(z.shape[1])
         own = columns if query is None else query
@@ -56,18 +59,25 @@ class _ErrorForm:
             error = self.factor.T @ z
             error -= (self.factor if query is None else self.factor[query]).T * total
             product = self.factor @ error
-            product -= product[own, columns].copy()
-            return np.einsum("rq,rq->q", error, error), product
-        product = self.variogram @ z
-        shift = product[own, columns].copy()
-        squared = np.zeros(z.shape[1])
+            squared = np.einsum("rq,rq->q", error, error)
+            shift = -product[own, columns]
+        else:
+            product = self.variogram @ z
+            shift = product[own, columns].copy()
+            # Σ_m z_m (Γ_mk Σz + (Γz)_k - (Γz)_m); rounding must not make it negative
+            squared = np.maximum(2.0 * total * shift - np.einsum("mq,mq->q", z, product), 0.0)
+        if times is not None:
+            shift = shift - squared / times[0]
         for rows in _blocks(*z.shape):
             part = product[rows]
-            to_own = self.variogram[rows] if query is None else self.variogram[rows][:, query]
-            np.subtract(to_own * total, part, out=part)
+            if not self.use_factor:
+                to_own = self.variogram[rows] if query is None else self.variogram[rows][:, query]
+                np.subtract(to_own * total, part, out=part)
             part += shift
-            squared += np.einsum("mq,mq->q", z[rows], part)
-        return np.maximum(squared, 0.0), product
+            if times is not None:
+                part *= z[rows]
+                part *= times[1]
+        return squared, product
 
 
 def _blocks(rows: int, columns: int) -> list[slice]:
@@ -233,14 +243,9 @@ class PopulationRisk(Risk):
         weight, total = self._softmax(scores)
         target = np.diagonal(weight).copy()
         np.fill_diagonal(weight, 0.0)
-        squared, gradient = form(weight)
-        np.fill_diagonal(weight, target)
         scale = self.features.probs / total**2
-        for rows in _blocks(*scores.shape):
-            part = gradient[rows]
-            part -= squared / total
-            part *= weight[rows]
-            part *= scale
+        squared, gradient = form(weight, times=(total, scale))
+        np.fill_diagonal(gradient, -squared / total * target * scale)  # r_k = 0
         return 0.5 * squared / total**2, gradient
 
     def _finite_all(self, scores: Array, present: NDArray[np.bool_] | None = None) -> _Moments:
