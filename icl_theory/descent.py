@@ -66,18 +66,19 @@ class _Recorder:
         while self.due <= point.step:
             self._index += 1
 
-    def has_stalled(self) -> bool:
-        """Whether the last tenfold growth of the step number shows that the loss settles where it is.
+    def has_stalled(self, epsilon: float) -> bool:
+        """Whether the last tenfold growth of the step number shows that the loss settles above ``epsilon``.
 
-        Either the least loss has not moved beyond rounding, or it has moved by less than 1e-3 of itself while
-        the slope went down: on a plateau before learning the slope stays or goes up.
+        Either the least loss has not moved beyond rounding, or it has moved by less than 1e-3 of itself, and by
+        less than is missing, while the slope went down: on a plateau before learning the slope stays or goes up.
         """
         last = self.saved[-1]
         if last.step < STALL_AFTER:
             return False
         earlier = [saved for saved in self.saved if saved.step <= last.step // 10]
         before, now = min(saved.loss for saved in earlier), min(saved.loss for saved in self.saved)
-        settles = before - now < 1e-3 * abs(now) and last.slope < 0.5 * earlier[-1].slope
+        small = before - now < min(1e-3 * abs(now), now - epsilon)
+        settles = small and last.slope < 0.5 * earlier[-1].slope
         return settles or before - now <= 1e-13 * abs(before)
 
 
@@ -117,8 +118,9 @@ def descend(
         iteration.
     give_up : bool, optional
         Stop where ``epsilon`` seems out of reach: when the loss is within 0.1 % of a floor that is above it, or
-        settles (it fell by less than 1e-3 of itself, and its slope by half or more, or it did not fall at all,
-        while the number of steps grew tenfold, to 10⁴ at least). True unless ``steps`` is given.
+        settles (it fell by less than 1e-3 of itself and less than is missing, and its slope by half or more, or it
+        did not fall at all, while the number of steps grew tenfold, to 10⁴ at least). True unless ``steps`` is
+        given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
 
@@ -184,7 +186,7 @@ def descend(
                     slope = eta * float(np.sum(point.gradient * direction(risk, point.gradient, rule)))
                     recorder.save(point, slope)
                     reason = _standstill(
-                        risk, point, slope * (last - point.step), give_up and recorder.has_stalled()
+                        risk, point, slope * (last - point.step), give_up and recorder.has_stalled(epsilon)
                     )
                 if reason:
                     break

@@ -248,3 +248,10 @@ def test_first_looks_between_the_saved_steps_after_a_given_one() -> None:
     assert run.first(lambda state: state.t >= 18_000, after=17_787) == 18_000
     with pytest.raises(ValueError, match="after = -1"):
         run.first(lambda state: True, after=-1)
+
+
+def test_a_target_just_above_the_floor_is_still_reached() -> None:
+    """The excess of x⁴/4 + 1 falls like 1/t²; 1e-9 above the floor takes some thirty thousand steps."""
+    run = icl.descend(Power(4.0, floor=1.0), 0.5, epsilon=1.0 + 1e-9)
+    assert run.converged
+    assert run.t[-1] > 10_000
