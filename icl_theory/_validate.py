@@ -21,7 +21,7 @@ def refuse(name: str, value: object, allowed: str) -> ValueError:
 
 
 NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating)
-LARGEST = 1e100  # products and squares of a few such numbers stay within float64
+LARGEST = 1e40  # squares of products of a few such numbers stay within float64
 MOST_FEATURES = 10**9
 
 

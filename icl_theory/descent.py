@@ -58,10 +58,14 @@ class _Recorder:
         return int(self._schedule[self._index]) if self._index < len(self._schedule) else INT64_MAX
 
     def save(self, point: _Point, slope: float = 0.0) -> None:
-        """Add a point, unless it is not beyond the last one."""
+        """Add a point, unless it is not beyond the last one, or out of the range of float64."""
         if self.saved and (point.step <= self.saved[-1].step or not np.isfinite(point.params).all()):
             return
-        observed = {name: np.asarray(value) for name, value in self._risk.observe(point.params, point.step).items()}
+        with np.errstate(over="ignore", invalid="ignore"):
+            seen = self._risk.observe(point.params, point.step)
+        observed = {name: np.asarray(value) for name, value in seen.items()}
+        if self.saved and not all(np.isfinite(value).all() for value in observed.values()):
+            return
         self.saved.append(_Saved(point.step, point.loss, slope, np.array(point.params), observed))
         while self.due <= point.step:
             self._index += 1

@@ -116,7 +116,10 @@ class StepCounter:
             offset, start, form = 0, 0.0, "a"
         else:
             offset, start, form = self._first + len(self._single) - 1, float(self._single[-1]), "s"
-        count = math.inf if self._frozen and form == "s" else float(self._abel(start, np.asarray(u), form))
+        count = math.inf
+        if not (self._frozen and form == "s"):
+            with np.errstate(over="ignore", invalid="ignore"):  # beyond any number of steps
+                count = float(self._abel(start, np.asarray(u), form))
         if not count < INT64_MAX - offset:
             return NEVER
         a, s = attention_pair(u, self.K)

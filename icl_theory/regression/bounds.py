@@ -53,10 +53,11 @@ def check_bounds(run: Trajectory) -> list[BoundCheck]:
     """
     risk, scores = _expanded(run)
     on_scores = f"checked for K <= {LARGEST} only"
-    checks = [
-        _entry(head, evaluate(risk, scores) if risk is not None else on_scores) for head, evaluate in ON_SCORES
-    ]
-    checks += [_entry(head, evaluate(run)) for head, evaluate in ON_RUNS]
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # what that makes is refused by _entry
+        checks = [
+            _entry(head, evaluate(risk, scores) if risk is not None else on_scores) for head, evaluate in ON_SCORES
+        ]
+        checks += [_entry(head, evaluate(run)) for head, evaluate in ON_RUNS]
     return [*checks, *(check_order(statement, run) for statement in STATEMENTS if "L" in run.info)]
 
 
@@ -223,6 +224,10 @@ def _entry(head: _Head, outcome: _Outcome | str) -> BoundCheck:
     """Put a statement and its outcome together; an outcome in words is the reason why there is none."""
     if isinstance(outcome, str):
         return BoundCheck(*head, None, None, None, None, outcome)
+    if not np.isfinite([outcome.measured, *np.atleast_1d(outcome.bound)]).all():
+        return BoundCheck(*head, None, None, None, None, "beyond the range of float64")
+    if outcome.slack is not None and not math.isfinite(outcome.slack):
+        outcome = outcome._replace(slack=None)
     return BoundCheck(*head, *outcome)  # type: ignore[arg-type]
 
 
@@ -306,7 +311,7 @@ def _reach(risk: PopulationRisk, scores: Array) -> _Outcome | str:
     attention = risk.attention(scores)
     missed = (attention * (1.0 - np.eye(len(attention)))).sum(axis=0)
     bound = np.sqrt(2.0 * risk.loss_per_query(scores) / low)
-    if missed.min() < 1e-290:
+    if min(missed.min(), bound.min()) < 1e-290:
         return "the attention deficit is below the range of float64"
     k = int(np.argmax(missed / bound))
     holds = bool((missed <= bound * (1 + 1e-9)).all())
@@ -355,7 +360,8 @@ def _flow(run: Trajectory) -> _Outcome | str:
     if c is None or run.method != "flow" or run.t[-1] == 0:
         return "for gradient flow in the exchangeable case, N = inf"
     assert isinstance(run.risk, ExchangeableRisk)
-    return _same(_time_between(0.0, float(run.params), run.risk.K) / c, float(run.t[-1]), 1e-5)
+    u = float(run.params)  # integrated to some 1e-9, absolutely
+    return _same(_time_between(0.0, u, run.risk.K) / c, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
 
 
 def _tail(run: Trajectory) -> _Outcome | str:
@@ -369,7 +375,11 @@ def _tail(run: Trajectory) -> _Outcome | str:
     limit = (K - 1.0) / (4.0 * run.eta * speed)
     begin, end = run.phases.III
     # the law is 1/loss = t/limit + const: t must outgrow the constant, which large first steps make large
-    own = limit / max(run.at(begin).loss - run.floor, 1e-300)
+    start = run.at(begin)
+    own = limit / max(start.loss - run.floor, 1e-300)
+    if isinstance(run.risk, PopulationRisk):
+        each = run.risk.features.probs * start.observed["loss_per_query"]
+        own = limit / K / max(float(each.min()), 1e-300)
     if end < 100.0 * max(begin, own, 1.0):
         return "Phase III has not lasted for two decades of its own time scale"
     risk, _ = _expanded(run)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import LARGEST, Array, integer, number, probabilities, real_array, refuse
 
-SMALLEST = 1e-100
+SMALLEST = 1e-40
 MOST_VECTORS = 20_000  # whose Gram matrix is 3 GiB
 
 

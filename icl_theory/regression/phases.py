@@ -131,7 +131,7 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
     ('flat', 'sharp')
     """
     delta, imbalance = number("delta", delta), fraction("imbalance", imbalance)
-    return "flat" if number("L", L) <= 1.0 / (delta * imbalance) else "sharp"
+    return "flat" if number("L", L) * delta * imbalance <= 1.0 else "sharp"
 
 
 def query_phases(run: Trajectory) -> list[Phases]:

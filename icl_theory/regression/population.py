@@ -25,6 +25,7 @@ NODE_LAST = 4.25
 GAP_CAP = 350.0  # a score gap beyond which the lower attention's square is below the range of float64
 CHUNK = 2**21  # numbers in one temporary of the quadrature
 FLOOR_WORK = 3e7  # numbers in all evaluations of a minimisation
+FEW = 3
 CACHED = 2**15  # numbers in a block of rows
 
 
@@ -32,7 +33,9 @@ class _ErrorForm:
     """The quadratic forms C^(k), k = 1..K, applied without forming them.
 
     ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. The variogram Γ costs one (K, K) product; the
-    factor Φ, used where the task has a formula for one of rank up to K/2, costs two with a (K, r) matrix.
+    factor Φ, used where the task has a formula for one of rank up to K/2, costs two with a (K, r) matrix. Up to
+    rank FEW the differences of the factors are formed before their mean, in r passes over z: that keeps the digits
+    of a loss to which features equal to the query's, or close to it, contribute little.
     """
 
     def __init__(self, task: Task, features: Features) -> None:
@@ -56,8 +59,7 @@ class _ErrorForm:
         own = columns if query is None else query
         total = z.sum(axis=0)
         if self.use_factor:
-            error = self.factor.T @ z
-            error -= (self.factor if query is None else self.factor[query]).T * total
+            error = self._mean_difference(z, own, total)
             product = self.factor @ error
             squared = np.einsum("rq,rq->q", error, error)
             shift = -product[own, columns]
@@ -68,16 +70,30 @@ class _ErrorForm:
             squared = np.maximum(2.0 * total * shift - np.einsum("mq,mq->q", z, product), 0.0)
         if times is not None:
             shift = shift - squared / times[0]
-        for rows in _blocks(*z.shape):
+        blocks = _blocks(*z.shape)
+        buffer = np.empty((0 if self.use_factor else blocks[0].stop, z.shape[1]))
+        for rows in blocks:
             part = product[rows]
             if not self.use_factor:
                 to_own = self.variogram[rows] if query is None else self.variogram[rows][:, query]
-                np.subtract(to_own * total, part, out=part)
+                np.subtract(np.multiply(to_own, total, out=buffer[: len(part)]), part, out=part)
             part += shift
             if times is not None:
                 part *= z[rows]
                 part *= times[1]
         return squared, product
+
+    def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
+        """``Σ_m z_m (φ_m - φ_k)``, (r, Q)."""
+        if self.factor.shape[1] > FEW:
+            error = self.factor.T @ z
+            error -= self.factor[own].T * total
+            return error
+        error = np.zeros((self.factor.shape[1], z.shape[1]))
+        for rows in _blocks(*z.shape):
+            for axis, column in enumerate(self.factor.T):
+                error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])
+        return error
 
 
 def _blocks(rows: int, columns: int) -> list[slice]:

@@ -284,7 +284,7 @@ class RandomFourier(_OnSpace):
 
     def __post_init__(self) -> None:
         store(self, L=lipschitz(self.L))
-        store(self, length_scale=number("length_scale", self.length_scale, minimum=1e-100, maximum=LARGEST))
+        store(self, length_scale=number("length_scale", self.length_scale, minimum=1e-40, maximum=LARGEST))
 
     @property
     def amplitude(self) -> float:

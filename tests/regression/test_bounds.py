@@ -129,3 +129,21 @@ def test_refuses_runs_on_other_risks() -> None:
 
     with pytest.raises(ValueError, match="population risk of in-context regression"):
         icl.check_bounds(icl.descend(Bowl(), 0.1, steps=5))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_checks_of_random_runs_hold_or_give_their_reason(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    K = int(rng.integers(2, 6))
+    laws = [None, tasks.Linear, tasks.RandomCosine, tasks.RandomFourier, tasks.Quadratic, tasks.Halfspace]
+    run = icl.simulate(
+        10 ** rng.uniform(-1, 1.5), 10 ** rng.uniform(-1, 1), 10 ** rng.uniform(-2, 3), K=K,
+        N=[math.inf, math.inf, 1, 2, 30][rng.integers(5)], noise=[0.0, 0.0, 0.5][rng.integers(3)],
+        probs=None if seed % 2 else rng.dirichlet(np.ones(K)), task=laws[rng.integers(6)],
+        coordinates=["class", "class", "embedding", "factored"][rng.integers(4)],
+        epsilon=10 ** rng.uniform(-12, 0), max_steps=int(10 ** rng.uniform(0, 3)),
+        method=["auto", "exact", "flow"][rng.integers(3)], imbalance=rng.uniform(0.01, 0.6),
+    )  # fmt: skip
+    for check in icl.check_bounds(run):
+        assert check.holds is not False or check.kind == "order-wise", check
+        assert check.holds is not None or check.note

@@ -233,3 +233,14 @@ def test_refuses_wrong_scores(S: np.ndarray) -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(1.0))
     with pytest.raises(ValueError, match="params = "):
         risk.growth(S)
+
+
+@pytest.mark.parametrize("gap", [1.0, 8.0, 25.0, 60.0])
+def test_degenerate_tasks_keep_the_digits_of_their_loss(gap: float) -> None:
+    """Attention on features of the same half costs nothing and must not drown what the other half costs."""
+    risk = icl.PopulationRisk(icl.Features.simplex(5, 1.0), tasks.Halfspace(3.0))
+    S = gap * np.where(np.arange(5)[:, None] < 3, 1.0, 0.0) @ np.ones((1, 5)) + np.eye(5)
+    factor = np.where(np.arange(5) < 3, 3.0, -3.0)[:, None]
+    for k in range(5):
+        expected, _ = references.mp_infinite(risk.features.probs, factor, S, k)
+        assert risk.loss_per_query(S)[k] == pytest.approx(float(expected), rel=1e-12)
