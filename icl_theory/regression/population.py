@@ -7,6 +7,7 @@ one-dimensional integral per query, computed to rounding error by the trapezoid 
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -161,6 +162,11 @@ class PopulationRisk(Risk):
             raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
         noise = number("noise", self.noise, zero=True, maximum=LARGEST)
         store(self, N=prompt_length(self.N), noise=noise, _form=_ErrorForm(self.task, self.features))
+        store(self, _scratch=threading.local())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle by the arguments: the scratch array belongs to a thread."""
+        return type(self), (self.features, self.task, self.N, self.noise)
 
     @property
     def initial(self) -> Array:
@@ -241,11 +247,17 @@ class PopulationRisk(Risk):
         return best
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
-        """Attention for N = ∞, a_mk ∝ p_m e^S_mk, as unnormalised weights (K, K) and their column sums (K,)."""
+        """Attention for N = ∞, a_mk ∝ p_m e^S_mk, as unnormalised weights (K, K) and their column sums (K,).
+
+        The weights are this thread's scratch array, overwritten by the next call.
+        """
         # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
         tilted = scores if self.features.uniform else scores + np.log(self.features.probs)[:, None]
         top = tilted.max(axis=0)
-        weight, total = np.empty_like(scores), np.zeros(len(scores))
+        scratch: threading.local = self._scratch  # type: ignore[attr-defined]
+        if not hasattr(scratch, "weight"):
+            scratch.weight = np.empty_like(scores)
+        weight, total = scratch.weight, np.zeros(len(scores))
         for rows in _blocks(*scores.shape):
             part = weight[rows]
             np.subtract(tilted[rows], top, out=part)

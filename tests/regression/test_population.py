@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -244,3 +246,15 @@ def test_degenerate_tasks_keep_the_digits_of_their_loss(gap: float) -> None:
     for k in range(5):
         expected, _ = references.mp_infinite(risk.features.probs, factor, S, k)
         assert risk.loss_per_query(S)[k] == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_risks_can_be_pickled_and_shared_by_threads() -> None:
+    risk, _ = random_problem(3, 40, math.inf)
+    copied = pickle.loads(pickle.dumps(risk))
+    scores = [np.random.default_rng(seed).normal(size=(40, 40)) for seed in range(32)]
+    expected = [risk.evaluate(S) for S in scores]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(risk.evaluate, scores))
+    for (loss, gradient), (same, also), S in zip(expected, found, scores, strict=True):
+        assert loss == same == copied.loss(S)
+        np.testing.assert_array_equal(gradient, also)
