@@ -1,7 +1,7 @@
 """In-context nonlinear regression: features, tasks, exact risks, closed forms, sampled trainer."""
 
 from icl_theory.regression.abel import StepCounter, abel_polynomials
-from icl_theory.regression.bounds import step_bounds, worst_prediction
+from icl_theory.regression.certified import step_bounds, worst_prediction
 from icl_theory.regression.concentration import concentration_probability, smallest_imbalance
 from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
 from icl_theory.regression.orderwise import fitted_constants

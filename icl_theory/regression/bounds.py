@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, integer, number, real_array, refuse
+from icl_theory._validate import Array, refuse
 from icl_theory.claims import BoundCheck
-from icl_theory.regression.exchangeable import ExchangeableRisk, flow_difference
+from icl_theory.regression.certified import flow_time_between, step_bounds, worst_prediction
+from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.orderwise import STATEMENTS, check_order
 from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.reduction import expanded, is_nondegenerate
@@ -59,129 +60,6 @@ def check_bounds(run: Trajectory) -> list[BoundCheck]:
         ]
         checks += [_entry(head, evaluate(run)) for head, evaluate in ON_RUNS]
     return [*checks, *(check_order(statement, run) for statement in STATEMENTS if "L" in run.info)]
-
-
-def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
-    r"""Certified bounds on the number n of steps ``u <- u + c a s²`` from 0 to the n-th iterate ``u``.
-
-    Up to a = 1/3 the growth g = a s² increases and each step takes at most one unit of flow time, beyond it
-    decreases and takes at least one. With τ the flow time, the peak at u_p, and :math:`R = e^{2 c\,4/27}` above
-    any one-step ratio of g,
-
-    .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
-        \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R};
-
-    where the run ends before the peak, :math:`\tau \le n \le \tau + \ln(g(u)/g_0)`.
-
-    Parameters
-    ----------
-    K : int
-        Number of features.
-    c : float
-        Step constant, ``η γ K/(K-1)²``.
-    u : float
-        The iterate reached.
-
-    Returns
-    -------
-    tuple of float
-        Lower and upper bound, steps.
-
-    References
-    ----------
-    docs/theory.md, "Steps in closed form" (certified bounds).
-
-    Examples
-    --------
-    >>> import icl_theory as icl
-    >>> run = icl.simulate(2.0, 1.0, 0.1, epsilon=1e-6)
-    >>> low, high = icl.regression.step_bounds(20, 0.1 * 2 * 20 / 19**2, float(run.params))
-    >>> low <= run.steps <= high, high - low < 20
-    (True, True)
-    """
-    K, c, u = integer("K", K, minimum=2), number("c", c), number("u", u, zero=True, maximum=300.0)
-
-    def tau(start: float, end: float) -> float:
-        return _time_between(start, end, K) / c
-
-    def log_growth(position: float) -> float:
-        # ln(a s²), with ln a = -ln(1 + w) and ln s = ln w + ln a
-        log_w = math.log(K - 1.0) - position
-        return 2.0 * log_w - 3.0 * float(np.logaddexp(0.0, log_w))
-
-    peak = max(0.0, math.log(K - 1.0) - math.log(2.0))  # a = 1/3, or the start where a is larger there
-    rounding = 1e-12 * (1.0 + tau(0.0, u))
-    if u <= peak:
-        low, high = tau(0.0, u), tau(0.0, u) + log_growth(u) - log_growth(0.0)
-        return max(0.0, low - rounding), high + rounding
-    top = log_growth(peak)
-    log_ratio = 2.0 * c * 4.0 / 27.0
-    rho = math.expm1(log_ratio) / log_ratio if log_ratio < 700.0 else math.inf
-    overshoot = peak + c * math.exp(top) if peak > 0 else 0.0
-    late = max(0.0, tau(overshoot, u) - rho * (top - log_growth(u))) if u > overshoot else 0.0
-    high = tau(0.0, u) + (top - log_growth(0.0) + 1.0 if peak > 0 else 0.0)
-    return max(0.0, tau(0.0, peak) + late - rounding), high + rounding
-
-
-def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[float, Array]:
-    r"""Largest prediction error of fixed attention over all L-Lipschitz functions, a linear programme.
-
-    .. math:: \max_f \sum_m a_m (f_m - f_k) \quad\text{subject to}\quad |f_m - f_j| \le L\,d_{mj}
-
-    for the query k that ``distances`` is measured from in the first row; only differences matter, so f_k = 0.
-
-    Parameters
-    ----------
-    attention : ndarray, (K,)
-        Attention on the features, the query's own first.
-    distances : ndarray, (K, K)
-        Distances between the features, in the same order.
-    L : float
-        Lipschitz constant.
-
-    Returns
-    -------
-    float
-        The largest error, label units.
-    ndarray, (K,)
-        Values of a function that attains it.
-
-    Examples
-    --------
-    >>> import numpy as np, icl_theory as icl
-    >>> features = icl.Features.simplex(3, delta=1.0)
-    >>> error, f = icl.regression.worst_prediction(np.array([0.8, 0.15, 0.05]), features.distances, 2.0)
-    >>> round(float(error), 12), abs(f).round(12).tolist()
-    (0.4, [0.0, 2.0, 2.0])
-    """
-    from scipy.optimize import linprog
-    from scipy.sparse import coo_array
-
-    attention, distances = real_array("attention", attention, 1), real_array("distances", distances, 2)
-    K = len(attention)
-    if distances.shape != (K, K):
-        raise refuse("distances", distances.shape, f"of shape ({K}, {K})")
-    L = number("L", L)
-    first, second = np.nonzero(~np.eye(K, dtype=bool))
-    rows = np.arange(len(first))
-    signs = np.concatenate([np.ones(len(first)), -np.ones(len(first))])
-    differences = coo_array(
-        (signs, (np.concatenate([rows, rows]), np.concatenate([first, second]))), shape=(len(first), K)
-    )
-    # in units of L times the largest distance, so that the solver's absolute tolerances mean the same everywhere
-    unit = L * distances.max()
-    if unit == 0.0:
-        return 0.0, np.zeros(K)
-    bounds = [(0.0, 0.0), *[(None, None)] * (K - 1)]
-    limits = L * distances[first, second] / unit
-    found = linprog(-attention, A_ub=differences.tocsr(), b_ub=limits, bounds=bounds, method="highs")
-    return -float(found.fun) * float(unit), np.asarray(found.x) * unit
-
-
-def _time_between(start: float, end: float, K: int) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        value = float(flow_difference(np.asarray(start), np.asarray(end), K))
-    return value if not math.isnan(value) else math.inf
 
 
 def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
@@ -361,7 +239,7 @@ def _flow(run: Trajectory) -> _Outcome | str:
         return "for gradient flow in the exchangeable case, N = inf"
     assert isinstance(run.risk, ExchangeableRisk)
     u = float(run.params)  # integrated to some 1e-9, absolutely
-    return _same(_time_between(0.0, u, run.risk.K) / c, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
+    return _same(flow_time_between(0.0, u, run.risk.K) / c, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
 
 
 def _tail(run: Trajectory) -> _Outcome | str:
