@@ -1,0 +1,60 @@
+"""The command line: everything the package prints, it prints here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from icl_theory import __version__
+from icl_theory.cli.audit import audit
+from icl_theory.cli.simulate import simulate
+
+app = typer.Typer(
+    help="Exact training dynamics of in-context learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(simulate)
+app.command()(audit)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; wrong input is one line on standard error and exit status 2."""
+    try:
+        status = app(args=arguments, standalone_mode=False)
+    except (ValueError, OSError) as error:
+        _fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        # typer's usage errors have no public class of their own
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        _fail(message())
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> None:
+    if message:  # a bare command has printed its help instead
+        print("icl-theory: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

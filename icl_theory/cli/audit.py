@@ -1,0 +1,78 @@
+"""`icl-theory audit`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from icl_theory._validate import refuse
+from icl_theory.audit import Audit
+from icl_theory.audit import answer as measure_answer
+from icl_theory.audit import audit as measure_audit
+from icl_theory.claims import Answer
+from icl_theory.cli.shared import check_targets
+
+
+def audit(
+    out: Annotated[Path | None, typer.Option("--out", help="Write both tables as Markdown.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller grids.")] = False,
+    question: Annotated[str | None, typer.Option("--question", help="Answer one open question only.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure of --question.")] = None,
+) -> int:
+    """Hold every claim of the theory against measurements; status 1 if an exact one is violated."""
+    check_targets(plot=plot, out=out)
+    if plot is not None and question is None:
+        raise refuse("plot", str(plot), "given together with --question")
+    if question is not None:
+        if out is not None:
+            raise refuse("out", str(out), "left out with --question, which prints its answer")
+        _print_answer(measure_answer(question, quick=quick), plot, as_json)
+        return 0
+    console = Console(stderr=True)
+    with console.status("measuring") as status:
+        report = measure_audit(quick=quick, callback=lambda name: status.update(f"measuring {name}"))
+    if out is not None:
+        out.write_text(report.to_markdown(), encoding="utf-8")
+    if as_json:
+        print(json.dumps(report.to_dict(), allow_nan=False, ensure_ascii=False))
+    else:
+        _print_audit(report)
+    return 1 if report.violations else 0
+
+
+def _print_answer(found: Answer, plot: Path | None, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"question": found.question, "answer": found.answer}, ensure_ascii=False))
+    else:
+        console = Console(highlight=False)
+        console.print(found.question, style="bold")
+        console.print(found.answer)
+    if plot is not None:
+        from icl_theory.plotting import plot_answer
+        from icl_theory.plotting import save as save_figure
+
+        save_figure(plot_answer(found), str(plot))
+
+
+def _print_audit(report: Audit) -> None:
+    console = Console(highlight=False)
+    claims = Table(box=box.SIMPLE, pad_edge=False, show_lines=False, expand=False)
+    for heading, ratio in (("claim", 2), ("measured", 4), ("verdict", 3)):
+        claims.add_column(heading, ratio=ratio, overflow="fold")
+    for claim in report.claims:
+        style = "red" if claim in report.violations else None
+        claims.add_row(f"{claim.name} ({claim.status})", claim.measured, claim.verdict, style=style)
+    console.print(claims)
+    for found in report.answers:
+        console.print(found.question, style="bold")
+        console.print(found.answer)
+        console.print(f"  {found.command}\n", style="dim")
+    violated = ", ".join(claim.name for claim in report.violations)
+    print(f"Violated: {violated}" if violated else "No exact or certified claim is violated.")

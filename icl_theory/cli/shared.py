@@ -1,0 +1,73 @@
+"""What the commands share: checks of their files and numbers, and the progress of a run."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from icl_theory._validate import refuse
+
+FORMATS = (".png", ".pdf", ".svg")
+
+
+def check_targets(plot: Path | None, **others: Path | None) -> None:
+    """Refuse files that cannot be written before anything is computed."""
+    for name, path in {"plot": plot, **others}.items():
+        if path is not None and not path.absolute().parent.is_dir():
+            raise refuse(name, str(path), "in a folder that exists")
+    if plot is not None and plot.suffix not in FORMATS:
+        raise refuse("plot", str(plot), "a file name ending in " + ", ".join(FORMATS))
+
+
+def integer_or_inf(name: str, text: str) -> float:
+    """Read a prompt length: an integer, or "inf"."""
+    if text.lower() in ("inf", "infinity"):
+        return math.inf
+    try:
+        return int(text)
+    except ValueError:
+        raise refuse(name, text, "an integer >= 1, or inf") from None
+
+
+class LossProgress:
+    """Progress on standard error after a second: a live line in a terminal, plain lines elsewhere."""
+
+    def __init__(self, epsilon: float) -> None:
+        self._epsilon = epsilon
+        self._next = time.monotonic() + 1.0
+        self._display: Progress | None = None
+
+    def __enter__(self) -> LossProgress:
+        return self
+
+    def update(self, step: int, loss: float) -> None:
+        """Take note of a step and its loss."""
+        if time.monotonic() < self._next:
+            return
+        if not sys.stderr.isatty():
+            print(f"step {step:,}  loss {loss:.4g} (target {self._epsilon:g})", file=sys.stderr, flush=True)
+            self._next = time.monotonic() + 10.0
+            return
+        if self._display is None:
+            self._display = Progress(
+                SpinnerColumn(),
+                TextColumn(
+                    "step {task.fields[step]:,}  loss {task.fields[loss]:.4g} (target {task.fields[target]:g})"
+                ),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._display.start()
+            self._task = self._display.add_task("", total=None, step=0, loss=loss, target=self._epsilon)
+        self._display.update(self._task, step=step, loss=loss)
+        self._next = time.monotonic() + 0.1
+
+    def __exit__(self, *_: object) -> None:
+        if self._display is not None:
+            self._display.stop()

@@ -1,0 +1,88 @@
+"""`icl-theory simulate`."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from icl_theory import tasks
+from icl_theory.cli.shared import LossProgress, check_targets, integer_or_inf
+from icl_theory.descent import MAX_STEPS
+from icl_theory.regression.simulate import simulate as run_simulation
+from icl_theory.trajectory import Trajectory
+
+
+class TaskName(StrEnum):
+    """Task families that the command line can name."""
+
+    exchangeable = "exchangeable"
+    linear = "linear"
+    cosine = "cosine"
+    fourier = "fourier"
+    quadratic = "quadratic"
+    halfspace = "halfspace"
+
+
+FAMILIES = {
+    TaskName.linear: tasks.Linear,
+    TaskName.cosine: tasks.RandomCosine,
+    TaskName.fourier: tasks.RandomFourier,
+    TaskName.quadratic: tasks.Quadratic,
+    TaskName.halfspace: tasks.Halfspace,
+}
+
+
+def simulate(
+    L: Annotated[float, typer.Option("--L", help="Lipschitz constant of the tasks.")],
+    delta: Annotated[float, typer.Option("--delta", help="Feature gap.")],
+    eta: Annotated[float, typer.Option("--eta", help="Learning rate.")],
+    K: Annotated[int, typer.Option("--K", help="Number of features.")] = 20,
+    N: Annotated[str, typer.Option("--N", help="Prompt length, or inf.")] = "inf",
+    epsilon: Annotated[float, typer.Option("--epsilon", help="Target loss.")] = 1e-3,
+    noise: Annotated[float, typer.Option("--noise", help="Standard deviation of the label noise.")] = 0.0,
+    task: Annotated[TaskName, typer.Option("--task", help="Task family.")] = TaskName.exchangeable,
+    coordinates: Annotated[str, typer.Option("--coordinates", help="class, embedding or factored.")] = "class",
+    method: Annotated[str, typer.Option("--method", help="auto, closed, exact or flow.")] = "auto",
+    imbalance: Annotated[
+        float | None, typer.Option("--imbalance", help="Imbalance of the prompts, for the paper's rule.")
+    ] = None,
+    max_steps: Annotated[int, typer.Option("--max-steps", help="Largest number of steps.")] = MAX_STEPS,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write the run, for icl_theory.load.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run as JSON instead of a summary.")] = False,
+) -> int:
+    """Train on in-context regression until the loss is epsilon, and say when each phase ends."""
+    check_targets(plot, save=save)
+    length = integer_or_inf("N", N)
+    with LossProgress(epsilon) as progress:
+        run = run_simulation(
+            L, delta, eta, K=K, N=length, epsilon=epsilon, noise=noise, task=FAMILIES.get(task),
+            coordinates=coordinates, method=method, max_steps=max_steps,
+            imbalance=imbalance, callback=progress.update,
+        )  # fmt: skip
+    if as_json:
+        print(json.dumps(run.to_dict(), allow_nan=False))
+    else:
+        _print_summary(run)
+    if save is not None:
+        run.save(save)
+    if plot is not None:
+        from icl_theory.plotting import save as save_figure
+
+        save_figure(run.plot(), str(plot))
+    return 130 if run.stop_reason.startswith("interrupted") else 0
+
+
+def _print_summary(run: Trajectory) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in run.facts().items():
+        table.add_row(name, value)
+    Console(highlight=False).print(table)
