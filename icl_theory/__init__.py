@@ -12,7 +12,9 @@ from icl_theory.regression.features import Features
 from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.sampled import SampledRisk
 from icl_theory.regression.simulate import simulate
+from icl_theory.regression.symmetric import SymmetricRisk
 from icl_theory.risk import Embedding, Factored, Risk, in_coordinates
+from icl_theory.sharpness import Stability, largest_stable_eta, sharpness_along
 from icl_theory.trajectory import Phases, State, Trajectory, load
 
 __version__ = "0.1.0"
@@ -32,7 +34,9 @@ __all__ = [
     "PopulationRisk",
     "Risk",
     "SampledRisk",
+    "Stability",
     "State",
+    "SymmetricRisk",
     "Trajectory",
     "answer",
     "audit",
@@ -40,8 +44,10 @@ __all__ = [
     "crosscheck",
     "descend",
     "in_coordinates",
+    "largest_stable_eta",
     "load",
     "regression",
+    "sharpness_along",
     "simulate",
     "tasks",
 ]

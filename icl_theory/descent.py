@@ -1,38 +1,31 @@
-"""Gradient descent on any Risk: every step taken, or the gradient flow through SciPy."""
+"""Gradient descent on any Risk: every step taken, most of them skipped, or gradient flow instead."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from icl_theory._validate import INT64_MAX, Array, choice, integer, number, refuse
+from icl_theory.fastforward import FLOW_TOLERANCE, Interpolant, flow, skip
 from icl_theory.risk import Risk
+from icl_theory.steps import Descent, Ended, Point
 from icl_theory.trajectory import State, Trajectory, saved_steps
 
 RULES = ("gd", "ngd")
-METHODS = ("exact", "flow")
+METHODS = ("exact", "fast", "auto", "flow")
 MAX_STEPS = 10**15
 ROUNDING = 2.0**-52
-FLOW_TOLERANCE = 1e-10
+FAST_EVALUATIONS = 200_000
 FLOW_EVALUATIONS = 10_000
+AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
 FLOOR_RTOL = 1e-3
 STALL_AFTER = 10_000
+SETTLED, SETTLED_AFTER = 0.1, 256  # in units of the tolerance; steps
 
 Callback = Callable[[int, float], None]
-
-
-class _FlowEnded(Exception):  # noqa: N818 - not an error of the caller's
-    """The solver of a flow cannot or may not go on; the message says why."""
-
-
-class _Point(NamedTuple):
-    step: int
-    params: Array
-    loss: float
-    gradient: Array
 
 
 class _Saved(NamedTuple):
@@ -48,16 +41,16 @@ class _Recorder:
 
     def __init__(self, risk: Risk, last: int) -> None:
         self._risk = risk
-        self._schedule = saved_steps(last, max(1, np.size(risk.initial)))
+        self.schedule = saved_steps(last, max(1, np.size(risk.initial)))
         self._index = 0
         self.saved: list[_Saved] = []
 
     @property
     def due(self) -> int:
         """The next step to save."""
-        return int(self._schedule[self._index]) if self._index < len(self._schedule) else INT64_MAX
+        return int(self.schedule[self._index]) if self._index < len(self.schedule) else INT64_MAX
 
-    def save(self, point: _Point, slope: float = 0.0) -> None:
+    def save(self, point: Point, slope: float = 0.0) -> None:
         """Add a point, unless it is not beyond the last one, or out of the range of float64."""
         if self.saved and (point.step <= self.saved[-1].step or not np.isfinite(point.params).all()):
             return
@@ -85,6 +78,27 @@ class _Recorder:
         settles = small and last.slope < 0.5 * earlier[-1].slope
         return settles or before - now <= 1e-13 * abs(before)
 
+    def has_settled(self, least: float, move: float) -> bool:
+        """Whether the scores moved by less than ``least`` while the step number doubled, and no faster than before.
+
+        Nor may they ``move`` by more in one step: an oscillation comes back to where it was.
+
+        A slow beginning moves twice as far with every doubling, a logarithm as far as before.
+        """
+        last = self.saved[-1]
+        half, quarter = (self._by(last.step // share) for share in (2, 4))
+        if quarter is None or half is None or last.step < SETTLED_AFTER or move > least:
+            return False
+        gain = self._risk.gain(last.params)
+        before, now = (
+            gain * float(np.abs(b.params - a.params).max(initial=0.0)) for a, b in ((quarter, half), (half, last))
+        )
+        return now <= min(least, 1.5 * before)
+
+    def _by(self, step: int) -> _Saved | None:
+        """Return the last saved state up to a step."""
+        return next((saved for saved in reversed(self.saved) if saved.step <= step), None)
+
 
 def descend(
     risk: Risk,
@@ -94,6 +108,7 @@ def descend(
     steps: int | None = None,
     rule: str = "gd",
     method: str = "exact",
+    tolerance: float = 1e-8,
     give_up: bool | None = None,
     callback: Callback | None = None,
 ) -> Trajectory:
@@ -116,15 +131,19 @@ def descend(
         Largest number of steps; 10¹⁵ unless given.
     rule : {"gd", "ngd"}
         Gradient descent or normalised gradient descent.
-    method : {"exact", "flow"}
-        "exact" takes every step. "flow" integrates :math:`\dot\theta = -\eta M^{-1}\nabla\mathcal L` with
-        SciPy's DOP853 in ln(1 + t) to a relative tolerance of 1e-10: it is the limit of small steps, not the
-        iteration.
+    method : {"exact", "fast", "auto", "flow"}
+        "exact" takes every step. "fast" integrates the flow that interpolates the iterates with SciPy's DOP853 in
+        ln(1 + t), and takes steps one by one where the expansion of its field does not converge or does not pay;
+        it evaluates at most 200 000 gradients. "auto" takes 4096 steps one by one and goes on like "fast".
+        "flow" integrates :math:`\dot\theta = -\eta M^{-1}\nabla\mathcal L` to a relative tolerance of 1e-10: it
+        is the limit of small steps, not the iteration.
+    tolerance : float
+        Absolute tolerance on the scores where steps are skipped; the run's ``states_error`` is the estimate.
     give_up : bool, optional
         Stop where ``epsilon`` seems out of reach: when the loss is within 0.1 % of a floor that is above it, or
-        settles (it fell by less than 1e-3 of itself and less than is missing, and its slope by half or more, or it
-        did not fall at all, while the number of steps grew tenfold, to 10⁴ at least). True unless ``steps`` is
-        given.
+        settles while steps are taken one by one (it fell by less than 1e-3 of itself and less than is missing, and
+        its slope by half or more, or it did not fall at all, while the number of steps grew tenfold, to 10⁴ at
+        least). True unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
 
@@ -159,18 +178,26 @@ def descend(
     last = MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
     choice("rule", rule, RULES)
     choice("method", method, METHODS)
-    if risk.stochastic and method == "flow":
+    tolerance = number("tolerance", tolerance)
+    if risk.stochastic and method != "exact":
         raise refuse("method", method, "'exact' for a risk that draws its data at every step")
     give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
 
     floor = risk.floor()
     recorder = _Recorder(risk, last)
-    points = _iterates(risk, eta, rule) if method == "exact" else _flow_points(risk, eta, rule, last)
+    descent = Descent(risk, eta, rule)
+    interpolant = _interpolant(descent, method, tolerance)
+    if interpolant is None:
+        points = descent.iterates(risk.initial)
+    elif method == "flow":
+        points = flow(interpolant, recorder.schedule)
+    else:
+        points = skip(interpolant, recorder.schedule, AUTO_STEPS if method == "auto" else 0)
     lowest = floor * (1.0 + FLOOR_RTOL) if give_up and epsilon <= floor else -math.inf
     target = -math.inf if risk.stochastic and epsilon == 0 else epsilon
     hit: int | None = None
     reason = ""
-    previous: _Point | None = None
+    previous: Point | None = None
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             for point in points:
@@ -179,24 +206,31 @@ def descend(
                     break
                 above, previous = previous, point
                 if point.loss <= target:
-                    if method == "flow":
-                        previous = _first_below(risk, eta, rule, epsilon, above, point)
+                    if interpolant is not None and above is not None:
+                        previous = interpolant.first_below(epsilon, above, point)
                     hit, reason = previous.step, f"reached epsilon = {epsilon:g} at step {previous.step}"
                 elif point.loss <= lowest:
                     reason = f"stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {point.step}"
                 elif point.step >= last:
                     reason = f"took all {last} steps without reaching epsilon = {epsilon:g}"
                 elif point.step >= recorder.due:
-                    slope = eta * float(np.sum(point.gradient * direction(risk, point.gradient, rule)))
+                    slope = descent.slope(point.gradient)
                     recorder.save(point, slope)
-                    reason = _standstill(
-                        risk, point, slope * (last - point.step), give_up and recorder.has_stalled(epsilon)
-                    )
+                    # where steps are skipped there is time for the longest plateau
+                    patient = interpolant is not None and interpolant.skipped
+                    stalled = give_up and not patient and recorder.has_stalled(epsilon)
+                    reason = _standstill(risk, point, slope * (last - point.step), stalled)
+                    if (
+                        not reason
+                        and interpolant is not None
+                        and recorder.has_settled(SETTLED * tolerance, descent.pace(point) / (point.step + 1))
+                    ):
+                        reason = f"stagnated at step {point.step}: the scores settled to within the tolerance"
                 if reason:
                     break
                 if callback is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):
                     callback(point.step, point.loss)
-    except _FlowEnded as ended:
+    except Ended as ended:
         reason = str(ended)
     except KeyboardInterrupt:
         if previous is None:
@@ -206,6 +240,8 @@ def descend(
         raise refuse("risk", risk, "finite in loss and gradient at its initial parameters")
     recorder.save(previous)
     saved = recorder.saved
+    skipped = interpolant is not None and interpolant.skipped
+    error = interpolant.worst if interpolant is not None and skipped else None
     run = Trajectory(
         t=np.array([point.step for point in saved], dtype=np.int64),
         loss=np.array([point.loss for point in saved]),
@@ -214,40 +250,38 @@ def descend(
         steps=hit,
         stop_reason=reason,
         floor=floor,
-        method=method,
+        method="exact" if method == "auto" and not skipped else "fast" if method == "auto" else method,
         rule=rule,
         eta=eta,
         epsilon=epsilon,
+        error=_steps_in(descent, previous, interpolant.error) if interpolant and skipped and hit else None,
+        states_error=error,
         risk=risk,
     )
-    run.resume = _Resume(risk, run)
+    if error is not None and error > 1.01 * tolerance:
+        run.notes["accuracy"] = (
+            f"the estimated error of the scores, {error:.1g}, exceeds the tolerance {tolerance:g}"
+        )
+    run.resume = _Resume(run, tolerance)
     return run
 
 
-def direction(risk: Risk, gradient: Array, rule: str) -> Array:
-    """Return ``M^-1 grad`` ("gd"), divided by the gradient's norm in the metric ("ngd")."""
-    step = gradient / risk.metric
-    if rule == "ngd":
-        norm = math.sqrt(float(np.sum(gradient * step)))
-        return step / norm if norm > 0 else step
-    return step
+def _interpolant(descent: Descent, method: str, tolerance: float) -> Interpolant | None:
+    """What a method that does not take every step integrates."""
+    if method == "exact":
+        return None
+    if method == "flow":
+        return Interpolant(descent, False, FLOW_TOLERANCE, FLOW_EVALUATIONS)
+    return Interpolant(descent, True, tolerance, FAST_EVALUATIONS)
 
 
-def _iterates(risk: Risk, eta: float, rule: str, params: Array | None = None, step: int = 0) -> Iterator[_Point]:
-    """Yield every iterate from ``params`` on; Kahan's compensated sum carries the rounding errors along."""
-    params = risk.initial if params is None else params
-    carry = np.zeros_like(params)
-    while True:
-        loss, gradient = risk.evaluate(params, step)
-        yield _Point(step, params, loss, gradient)
-        move = -eta * direction(risk, gradient, rule) - carry
-        moved = params + move
-        carry = (moved - params) - move
-        params = moved
-        step += 1
+def _steps_in(descent: Descent, point: Point, error: float) -> float:
+    """Number of steps in which the scores move by ``error``."""
+    pace = descent.pace(point) / (point.step + 1)
+    return error / pace if pace > error * 2.0**-53 else 2.0**53
 
 
-def _standstill(risk: Risk, point: _Point, reachable: float, stalled: bool) -> str:
+def _standstill(risk: Risk, point: Point, reachable: float, stalled: bool) -> str:
     """Why it is no use to go on, if it is none; ``reachable`` is the decrease at the present slope."""
     if not np.isfinite(point.params).all():
         return f"diverged at step {point.step}: the parameters left the range of float64"
@@ -256,93 +290,23 @@ def _standstill(risk: Risk, point: _Point, reachable: float, stalled: bool) -> s
     return f"stagnated at step {point.step}: the loss settles above epsilon" if stalled else ""
 
 
-def _velocity(risk: Risk, eta: float, rule: str, shape: tuple[int, ...]) -> Callable[[float, Array], Array]:
-    """Field of the flow in x = ln(1 + t), on flat arrays."""
-
-    def field(x: float, flat: Array) -> Array:
-        gradient = np.asarray(risk.evaluate(flat.reshape(shape))[1])
-        slope = np.ravel(-eta * math.exp(x) * direction(risk, gradient, rule))
-        if not np.isfinite(slope).all():  # the solver would halve its step for ever
-            raise _FlowEnded("diverged: the gradient left the range of float64")
-        return slope
-
-    return field
-
-
-def _flow_points(risk: Risk, eta: float, rule: str, last: int) -> Iterator[_Point]:
-    """Yield the flow at integer times: each saved step, and the last one before each solver step's end."""
-    from scipy.integrate import DOP853
-
-    shape = np.shape(risk.initial)
-    start = np.ravel(risk.initial)
-    yield _Point(0, risk.initial, *risk.evaluate(risk.initial))
-    solver = DOP853(
-        _velocity(risk, eta, rule, shape),
-        0.0,
-        start,
-        math.log1p(last),
-        rtol=FLOW_TOLERANCE,
-        atol=FLOW_TOLERANCE,
-    )
-    schedule = saved_steps(last, max(1, start.size))
-    step = 0
-    while solver.status == "running" and solver.nfev < FLOW_EVALUATIONS:
-        message = solver.step()
-        if solver.status == "failed":
-            raise _FlowEnded(f"the solver failed: {message}")
-        dense = solver.dense_output()
-        end = last if solver.status == "finished" else int(math.expm1(solver.t))
-        for t in [*schedule[(schedule > step) & (schedule < end)].tolist(), end]:
-            if t > step:
-                params = dense(math.log1p(t)).reshape(shape)
-                yield _Point(t, params, *risk.evaluate(params))
-        step = max(step, end)
-    if solver.status == "running":
-        raise _FlowEnded(f"used the {FLOW_EVALUATIONS} gradient evaluations that a flow may take")
-
-
-def _first_below(risk: Risk, eta: float, rule: str, epsilon: float, above: _Point | None, below: _Point) -> _Point:
-    """Bisect for the first integer time of the flow with loss <= epsilon, between two points of it."""
-    if above is None:
-        return below
-    while below.step - above.step > 1:
-        middle = (above.step + below.step) // 2
-        params = _flow_to(risk, eta, rule, above.params, above.step, middle)
-        point = _Point(middle, params, *risk.evaluate(params))
-        above, below = (above, point) if point.loss <= epsilon else (point, below)
-    return below
-
-
-def _flow_to(risk: Risk, eta: float, rule: str, params: Array, start: int, end: int) -> Array:
-    from scipy.integrate import solve_ivp
-
-    shape = np.shape(params)
-    interval = (math.log1p(start), math.log1p(end))
-    solution = solve_ivp(
-        _velocity(risk, eta, rule, shape),
-        interval,
-        np.ravel(params),
-        method="DOP853",
-        rtol=FLOW_TOLERANCE,
-        atol=FLOW_TOLERANCE,
-    )
-    return np.asarray(solution.y[:, -1]).reshape(shape)
-
-
 class _Resume:
     """Finds the state at any step of a run by going on from the nearest one below it that is known."""
 
-    def __init__(self, risk: Risk, run: Trajectory) -> None:
-        self._risk, self._eta, self._rule, self._method = risk, run.eta, run.rule, run.method
+    def __init__(self, run: Trajectory, tolerance: float) -> None:
+        assert run.risk is not None
+        self._risk, self._make = run.risk, (run.eta, run.rule)
+        self._method, self._tolerance = run.method, tolerance
         self._known = {int(t): params for t, params in zip(run.t, run.states, strict=True)}
 
     def __call__(self, t: int) -> State:
-        risk = self._risk
+        descent = Descent(self._risk, *self._make)
+        interpolant = _interpolant(descent, self._method, self._tolerance)
         start = max(known for known in self._known if known <= t)
         params = self._known[start]
-        if self._method == "flow":
-            params = _flow_to(risk, self._eta, self._rule, params, start, t) if t > start else params
-        else:
-            params = next(p.params for p in _iterates(risk, self._eta, self._rule, params, start) if p.step == t)
+        if t > start and interpolant is not None:
+            params = interpolant.state(params, start, t)
+        elif t > start:
+            params = next(point.params for point in descent.iterates(params, start) if point.step == t)
         self._known[t] = params
-        return State(t, params, risk.evaluate(params, t)[0], risk.observe(params, t))
+        return State(t, params, descent.point(params, t).loss, self._risk.observe(params, t))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -81,6 +82,49 @@ class Risk(Protocol):
         """Irreducible loss: no parameters give less."""
         return 0.0
 
+    def gain(self, params: Array) -> float:
+        """Norm of the change of the scores per unit change of the parameters: 1 where the parameters are scores."""
+        return 1.0
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Product of the Hessian with a direction, by a central difference unless a risk knows better."""
+        length = float(np.abs(direction).max(initial=0.0))
+        if length == 0.0:
+            return np.zeros_like(direction)
+        h = 6e-6 * max(1.0, float(np.abs(params).max(initial=0.0))) / length
+        ahead, behind = self.evaluate(params + h * direction)[1], self.evaluate(params - h * direction)[1]
+        return (ahead - behind) / (2.0 * h)
+
+    def sharpness(self, params: ArrayLike) -> float:
+        r"""Largest eigenvalue of the Hessian in the metric of the coordinates, :math:`M^{-1/2}HM^{-1/2}`.
+
+        Gradient descent near a minimum is stable for :math:`\eta < 2/\lambda_{\max}`.
+
+        Parameters
+        ----------
+        params : array_like
+            Of the shape of ``initial``.
+
+        Returns
+        -------
+        float
+            Squared label units per squared unit of the scores; negative where the loss is concave.
+
+        References
+        ----------
+        docs/theory.md, "Sharpness".
+
+        Examples
+        --------
+        >>> import icl_theory as icl, numpy as np
+        >>> risk = icl.PopulationRisk(icl.Features.simplex(5, 1.0), icl.tasks.Linear(2.0), N=20, noise=1.0)
+        >>> 2.0 / risk.sharpness(np.eye(5)) > 4.0
+        True
+        """
+        from icl_theory.sharpness import largest_eigenvalue
+
+        return largest_eigenvalue(self, self._checked(params))[0]
+
 
 @dataclass(frozen=True, eq=False)
 class Embedding(Risk):
@@ -136,6 +180,19 @@ class Embedding(Risk):
         """What the inner risk observes at these scores."""
         return self.risk.observe(self.inward(params), step)
 
+    def gain(self, params: Array) -> float:
+        """Squared largest singular value of the features, times the inner gain."""
+        return self._stretch * self.risk.gain(self.inward(params))
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """``X^T (H[X V X^T]) X`` for a direction V, with the Hessian H of the inner risk."""
+        inner = self.risk.hessian_product(self.inward(params), self.inward(direction))
+        return self.vectors.T @ inner @ self.vectors
+
+    @cached_property
+    def _stretch(self) -> float:
+        return float(np.linalg.norm(self.vectors, 2)) ** 2
+
     def floor(self) -> float:
         """Irreducible loss of the inner risk (a lower bound where the features are dependent)."""
         return self.risk.floor()
@@ -155,6 +212,13 @@ class Factored(Risk):
 
     risk: Risk
     start: Array
+
+    def __post_init__(self) -> None:
+        start = real_array("start", self.start, 3)
+        d = self.risk.initial.shape[0]
+        if start.shape[0] != 2 or start.shape[2] != d or not 1 <= start.shape[1] <= d:
+            raise refuse("start", start.shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}")
+        store(self, start=start)
 
     @property
     def stochastic(self) -> bool:
@@ -188,6 +252,24 @@ class Factored(Risk):
         """What the inner risk observes at this ``Q``."""
         return self.risk.observe(self.inward(params), step)
 
+    def gain(self, params: Array) -> float:
+        """Largest singular value of one factor for a change of the other, times the inner gain."""
+        stretch = max(float(np.linalg.norm(factor, 2)) for factor in params)
+        return stretch * self.risk.gain(self.inward(params))
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Change of ``(W_Q G^T, W_K G)``, G = dL/dQ, in a direction."""
+        inside = self.inward(params)
+        toward = direction[0].T @ params[1] + params[0].T @ direction[1]
+        gradient = self.risk.evaluate(inside)[1]
+        change = self.risk.hessian_product(inside, toward)
+        return np.stack(
+            [
+                direction[1] @ gradient.T + params[1] @ change.T,
+                direction[0] @ gradient + params[0] @ change,
+            ]
+        )
+
     def floor(self) -> float:
         """Irreducible loss of the inner risk (a lower bound where ``rank`` limits ``Q``)."""
         return self.risk.floor()
@@ -201,6 +283,7 @@ def in_coordinates(
     rank: int | None = None,
     scale: float = 0.01,
     seed: int = 0,
+    start: ArrayLike | None = None,
 ) -> Risk:
     """Wrap a risk over class scores so that it is trained in other coordinates.
 
@@ -216,6 +299,8 @@ def in_coordinates(
         Rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` unless given.
     scale, seed : float, int
         Size and seed of the random start ("factored" only).
+    start : array_like, (2, rank, d), optional
+        Initial ``W_K`` and ``W_Q`` instead of random ones ("factored" only).
 
     Returns
     -------
@@ -239,4 +324,6 @@ def in_coordinates(
     embedded = Embedding(risk, np.asarray(vectors))
     if coordinates == "class":
         return risk
-    return embedded if coordinates == "embedding" else Factored.random(embedded, rank, scale, seed)
+    if coordinates == "embedding":
+        return embedded
+    return Factored.random(embedded, rank, scale, seed) if start is None else Factored(embedded, np.asarray(start))

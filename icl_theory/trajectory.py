@@ -74,12 +74,14 @@ class Trajectory:
     floor : float
         Irreducible loss of the risk.
     method, rule : str
-        How the steps were computed ("exact", "closed", "flow") and the update rule ("gd", "ngd").
+        How the steps were computed ("exact", "closed", "fast", "flow") and the update rule ("gd", "ngd").
     eta, epsilon : float
         Learning rate and target loss.
     error : float or None
-        Estimated absolute error of ``steps`` where they come from a closed form; None where each step
-        was taken.
+        Estimated absolute error of ``steps`` where they come from a closed form or from skipping; None where each
+        step was taken.
+    states_error : float or None
+        Estimated absolute error of the scores at the saved steps where steps were skipped.
     phases : Phases or None
         Where the model defines them.
     regime : {"flat", "sharp"} or None
@@ -102,6 +104,7 @@ class Trajectory:
     eta: float
     epsilon: float
     error: float | None = None
+    states_error: float | None = None
     phases: Phases | None = None
     regime: str | None = None
     notes: dict[str, str] = field(default_factory=dict)
@@ -297,7 +300,19 @@ class Trajectory:
             raise
 
     def _meta(self) -> dict[str, Any]:
-        names = ("steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "regime", "notes")
+        names = (
+            "steps",
+            "stop_reason",
+            "floor",
+            "method",
+            "rule",
+            "eta",
+            "epsilon",
+            "error",
+            "states_error",
+            "regime",
+            "notes",
+        )
         meta = {name: getattr(self, name) for name in names}
         meta["phases"] = None if self.phases is None else {k: list(v) for k, v in self.phases.present().items()}
         meta["info"] = {name: _plain(value) for name, value in self.info.items()}

@@ -48,7 +48,7 @@ def simulate(
     noise: Annotated[float, typer.Option("--noise", help="Standard deviation of the label noise.")] = 0.0,
     task: Annotated[TaskName, typer.Option("--task", help="Task family.")] = TaskName.exchangeable,
     coordinates: Annotated[str, typer.Option("--coordinates", help="class, embedding or factored.")] = "class",
-    method: Annotated[str, typer.Option("--method", help="auto, closed, exact or flow.")] = "auto",
+    method: Annotated[str, typer.Option("--method", help="auto, closed, exact, fast or flow.")] = "auto",
     imbalance: Annotated[
         float | None, typer.Option("--imbalance", help="Imbalance of the prompts, for the paper's rule.")
     ] = None,

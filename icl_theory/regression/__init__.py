@@ -3,16 +3,21 @@
 from icl_theory.regression.abel import StepCounter, abel_polynomials
 from icl_theory.regression.certified import step_bounds, worst_prediction
 from icl_theory.regression.concentration import concentration_probability, smallest_imbalance
+from icl_theory.regression.coordinates import compare_coordinates
 from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
 from icl_theory.regression.orderwise import fitted_constants
 from icl_theory.regression.phases import crossover, papers_regime, query_phases, run_phases, tail_start
+from icl_theory.regression.symmetric import SymmetricRisk, exchangeable_groups
 
 __all__ = [
     "ExchangeableRisk",
     "StepCounter",
+    "SymmetricRisk",
     "abel_polynomials",
+    "compare_coordinates",
     "concentration_probability",
     "crossover",
+    "exchangeable_groups",
     "fitted_constants",
     "flow_time",
     "papers_regime",

@@ -106,6 +106,21 @@ class ExchangeableRisk(Risk):
         slope = a * (self.noise**2 * s * ((1.0 - w) / total) - bias)
         return 0.5 * float(weight @ loss), float(weight @ slope)  # type: ignore[return-value]
 
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Second derivative of the loss with respect to u, times the direction."""
+        u = float(params)
+        if math.isinf(self.N):
+            target, missed = attention_pair(u, self.K)
+            bend = target * missed**2 * (2.0 * target - missed)
+            return self.gamma * (self.K / (self.K - 1.0)) * bend * direction
+        n, M, weight = self._counts
+        w = _weight(u)
+        total = n + M * w
+        a, s, shift = n / total, M * w / total, (1.0 - w) / total
+        bias = self.gamma * s * s * self._spread
+        noisy = self.noise**2 * a * s * ((s - a) * shift + w / total + shift * s)
+        return float(weight @ (noisy + a * bias * (2.0 * a - s))) * direction
+
     def curve(self, gaps: Array) -> tuple[Array, Array]:
         """Losses and target attentions at many gaps, for N = ∞."""
         w = (self.K - 1.0) * np.exp(-gaps)

@@ -14,8 +14,7 @@ import numpy as np
 
 from icl_theory._validate import MOST_FEATURES, fraction, integer, number, refuse
 from icl_theory.regression.exchangeable import flow_difference
-from icl_theory.regression.population import PopulationRisk
-from icl_theory.regression.reduction import is_nondegenerate
+from icl_theory.regression.reduction import tail_limits
 from icl_theory.trajectory import Phases, State, Trajectory
 
 TAIL_RATIO = 2.0
@@ -135,7 +134,7 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
 
 
 def query_phases(run: Trajectory) -> list[Phases]:
-    r"""Phases of every query, where queries differ.
+    r"""Phases of every query, or of a query of every group, where queries differ.
 
     Query k attends from the first step with :math:`a_k \ge 1/2`. Its tail is
     :math:`t\, p_k \ell_k \cdot 4\eta K/(K-1) \to 1` for a non-degenerate task and N = ∞ in class coordinates;
@@ -169,12 +168,9 @@ def query_phases(run: Trajectory) -> list[Phases]:
     """
     if run.attention.ndim != 2:
         raise refuse("run", run.attention.shape, "one with an attention per query; here run.phases says all")
-    risk, K = run.risk, run.attention.shape[1]
-    tail = None
-    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and run.rule == "gd" and is_nondegenerate(risk):
-        tail = (K - 1.0) / (4.0 * run.eta * K * risk.features.probs)
+    tail = tail_limits(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
     result = []
-    for k in range(K):
+    for k in range(run.attention.shape[1]):
 
         def attends(state: State, k: int = k) -> bool:
             return bool(state.attention[k] >= 0.5)

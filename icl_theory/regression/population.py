@@ -9,23 +9,16 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, Array, number, prompt_length, refuse, store
 from icl_theory.regression.features import Features
+from icl_theory.regression.prompts import Moments, infima, moments
 from icl_theory.regression.tasks import Task
 from icl_theory.risk import Risk
 
-# Trapezoid rule in x with N s = exp(x - exp(-x)); see docs/theory.md, "Finite prompts".
-NODE_STEP = 0.125
-NODE_FIRST = -4.0
-NODE_LAST = 4.25
-GAP_CAP = 350.0  # a score gap beyond which the lower attention's square is below the range of float64
-CHUNK = 2**21  # numbers in one temporary of the quadrature
-FLOOR_WORK = 3e7  # numbers in all evaluations of a minimisation
 FEW = 3
 CACHED = 2**15  # numbers in a block of rows
 
@@ -84,6 +77,22 @@ class _ErrorForm:
                 part *= times[1]
         return squared, product
 
+    def of_blocks(self, z: Array, block: slice) -> tuple[Array, Array]:
+        """Return ``(z^T C z, C z)`` for z of shape (K, Q, J), J columns for each query of a block; overwrites z."""
+        query = np.arange(len(self.variogram))[block]
+        z[query, np.arange(len(query))] = 0.0
+        if self.use_factor:
+            squared, product = self(z.reshape(len(z), -1), np.repeat(query, z.shape[2]))
+            return squared.reshape(z.shape[1:]), product.reshape(z.shape)
+        total = z.sum(axis=0)
+        product = (self.variogram @ z.reshape(len(z), -1)).reshape(z.shape)
+        shift = product[query, np.arange(len(query))].copy()
+        squared = np.maximum(2.0 * total * shift - np.einsum("mqj,mqj->qj", z, product), 0.0)
+        np.multiply(self.variogram[:, query, None], total, out=z)
+        np.subtract(z, product, out=product)
+        product += shift
+        return squared, product
+
     def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
         """``Σ_m z_m (φ_m - φ_k)``, (r, Q)."""
         if self.factor.shape[1] > FEW:
@@ -101,14 +110,6 @@ def _blocks(rows: int, columns: int) -> list[slice]:
     """Split a matrix into blocks of rows that stay in the processor's cache through several passes."""
     size = max(1, CACHED // columns)
     return [slice(start, start + size) for start in range(0, rows, size)]
-
-
-class _Moments(NamedTuple):
-    """Of some queries: losses ℓ_k (Q,), gradients p_k ∂ℓ_k/∂S_mk (K, Q), expected attention (K, Q)."""
-
-    loss: Array
-    gradient: Array
-    attention: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,13 +179,14 @@ class PopulationRisk(Risk):
         if math.isinf(self.N):
             losses, gradient = self._infinite(params)
         else:
-            losses, gradient, _ = self._finite_all(params)
+            losses, gradient, *_ = self._moments(params)
+            gradient *= self.features.probs
         return float(self.features.probs @ losses), gradient
 
     def loss_per_query(self, S: Array) -> Array:
         """Losses ℓ_k of the queries, (K,), squared label units."""
         scores = self._checked(S)
-        return self._infinite(scores)[0] if math.isinf(self.N) else self._finite_all(scores).loss
+        return self._infinite(scores)[0] if math.isinf(self.N) else self._moments(scores).loss
 
     def growth(self, S: Array) -> Array:
         r"""Lemma 2: the growth ``-∂L/∂S`` of the scores, α on the diagonal and β off it, (K, K).
@@ -198,15 +200,15 @@ class PopulationRisk(Risk):
         """Expected attention of the queries (columns, each sums to 1) on the features, (K, K)."""
         scores = self._checked(S)
         if math.isfinite(self.N):
-            return self._finite_all(scores).attention
+            return self._moments(scores).attention
         weight, total = self._softmax(scores)
         return weight / total
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected target attention and loss of every query, (K,) each."""
         if math.isfinite(self.N):
-            losses, _, attention = self._finite_all(params)
-            return {"attention": np.diagonal(attention).copy(), "loss_per_query": losses}
+            found = self._moments(params)
+            return {"attention": np.diagonal(found.attention).copy(), "loss_per_query": found.loss}
         weight, total = self._softmax(params)
         return {"attention": np.diagonal(weight) / total, "loss_per_query": self._infinite(params)[0]}
 
@@ -220,31 +222,34 @@ class PopulationRisk(Risk):
         """Infima of the ℓ_k, (K,), found from above: to 1e-6, or to 1 % where further scores go to infinity.
 
         The work is bounded, so that for K >= 60 or so the minimisation ends before it has converged.
-
-        Without noise ℓ_k approaches its infimum as S_kk grows without bound and prompts with the query's feature
-        cost nothing; what is left, the loss of those without it, has an infimum over the other scores.
         """
-        from scipy.optimize import minimize
-
         K = self.features.K
         if math.isinf(self.N):
             return np.zeros(K)
-        present = np.ones((K, K), dtype=bool) if self.noise > 0.0 else ~np.eye(K, dtype=bool)
-        start = math.log(K) * np.eye(K) if self.noise > 0.0 else np.zeros((K, K))
-        scale = self._finite_all(start, present).loss
-        weight = self.features.probs * np.where(scale > 1e-200, scale, 1.0)
-        best = scale.copy()
+        return infima(self._moments, np.eye(K, dtype=bool), self.N, self.noise)
 
-        def objective(flat: Array) -> tuple[float, Array]:
-            losses, gradient, _ = self._finite_all(flat.reshape(K, K), present)
-            np.minimum(best, losses, out=best)
-            return float(np.sum(self.features.probs / weight * losses)), (gradient / weight).ravel()
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        r"""Product of the Hessian with a direction, exactly, (K, K).
 
-        nodes = len(_nodes(_capped(start), self.N)[0])
-        rounds = int(np.clip(FLOOR_WORK / (K * K * nodes), 2, 200))
-        options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": rounds, "maxfun": 2 * rounds, "maxcor": 20}
-        minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
-        return best
+        For N = ∞ and a change :math:`\dot a = a(\dot S - a^\top\dot S)` of the attention,
+        :math:`p_k[\dot a_m(r_m - R_k) + a_m((C\dot a)_m - 2r^\top\dot a)]`; for finite N the derivative is taken
+        under the integral.
+        """
+        if math.isfinite(self.N):
+            return self.features.probs * self._moments(params, direction).change
+        form: _ErrorForm = self._form  # type: ignore[attr-defined]
+        weight, total = self._softmax(params)
+        a = weight / total
+        moved = a * (direction - np.einsum("mk,mk->k", a, direction))
+        others, moved_others = a.copy(), moved.copy()
+        np.fill_diagonal(others, 0.0)
+        np.fill_diagonal(moved_others, 0.0)
+        squared, residual = form(others)
+        change = form(moved_others)[1]
+        np.fill_diagonal(residual, 0.0)
+        np.fill_diagonal(change, 0.0)
+        rise = 2.0 * np.einsum("mk,mk->k", residual, moved_others)
+        return self.features.probs * (moved * (residual - squared) + a * (change - rise))
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
         """Attention for N = ∞, a_mk ∝ p_m e^S_mk, as unnormalised weights (K, K) and their column sums (K,).
@@ -276,86 +281,8 @@ class PopulationRisk(Risk):
         np.fill_diagonal(gradient, -squared / total * target * scale)  # r_k = 0
         return 0.5 * squared / total**2, gradient
 
-    def _finite_all(self, scores: Array, present: NDArray[np.bool_] | None = None) -> _Moments:
-        """All queries, in blocks that bound the memory of the quadrature."""
-        K = self.features.K
-        query = np.arange(K)
-        log_w = _capped(scores if present is None else np.where(present, scores, -np.inf))
-        block = max(1, CHUNK // (K * len(_nodes(log_w, self.N)[0])))
-        parts = [self._finite(log_w[:, i : i + block], query[i : i + block]) for i in range(0, K, block)]
-        return _Moments(
-            np.concatenate([part.loss for part in parts]),
-            np.concatenate([part.gradient for part in parts], axis=1),
-            np.concatenate([part.attention for part in parts], axis=1),
-        )
-
-    def _finite(self, log_w: Array, query: NDArray[np.intp]) -> _Moments:
-        r"""Finite N, by the integral over s of the counts' generating function.
-
-        With y_m = s w_m, w_m = e^{S_mk}, and φ = Σ p_m e^{-y_m}, b_m = p_m y_m e^{-y_m}, the expectation of
-        Σ a_m a_j C_mj over multinomial counts is ∫ [N(N-1) φ^{N-2} b·Cb + N φ^{N-1} Σ p_m y_m² e^{-y_m} C_mm] ds/s.
-        A weight of zero stands for a feature that never occurs in the prompt.
-        """
+    def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
+        """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries."""
         form: _ErrorForm = self._form  # type: ignore[attr-defined]
-        N, K, Q = self.N, len(log_w), len(query)
-        there = np.isfinite(log_w)
-        probs = np.where(there, self.features.probs[:, None], 0.0)[:, None, :]
-        x, jacobian = _nodes(log_w, N)
-        # (K, J, Q), s in units of 1/N; e^-y is zero long before y = e^300
-        log_y = (x - np.exp(-x) - math.log(N))[None, :, None] + np.where(there, log_w, -1e4)[:, None, :]
-        y = np.exp(np.minimum(log_y, 300.0))
-        mass = probs * np.exp(-y)
-        # φ^N needs ln φ to an absolute error far below 1/N, also where φ is nearly 1
-        absent = np.where(there, 0.0, self.features.probs[:, None]).sum(axis=0)
-        near_one = np.sum(probs * np.expm1(-y), axis=0) - absent
-        log_phi = np.where(
-            near_one > -0.5,
-            np.log1p(np.maximum(near_one, -0.5)),
-            np.log(np.maximum(mass.sum(axis=0), 1e-300)),
-        )  # (J, Q)
-        first = jacobian[:, None] * N * np.exp((N - 1.0) * log_phi)
-        second = jacobian[:, None] * (N * (N - 1.0)) * np.exp((N - 2.0) * log_phi)
-        third = jacobian[:, None] * (N * (N - 1.0) * (N - 2.0)) * np.exp((N - 3.0) * log_phi) if N > 2 else 0.0
-
-        b = mass * y
-        expected = np.einsum("jq,mjq->mq", first, b)
-        alone = b * y  # one token counted twice
-        own = 2.0 * form.variogram[:, query] + self.noise**2  # C_mm + σ²
-        diagonal = np.einsum("mjq,mq->jq", alone, own)
-        z = b.copy()
-        z[query, :, np.arange(Q)] = 0.0
-        pairs, product = form(z.reshape(K, -1), np.tile(query, len(x)))
-        pairs, product = pairs.reshape(-1, Q), product.reshape(K, -1, Q)
-
-        loss = 0.5 * np.sum(second * pairs + first * diagonal, axis=0)
-        gradient = 2.0 * np.einsum("jq,mjq,mjq->mq", second, (1.0 - y) * b, product)
-        gradient -= np.einsum("jq,mjq->mq", third * pairs + second * diagonal, b)
-        gradient += own * np.einsum("jq,mjq->mq", first, alone * (2.0 - y))
-        return _Moments(loss, 0.5 * self.features.probs[query] * gradient, expected)
-
-
-def _capped(log_w: Array) -> Array:
-    """Scores relative to their largest, with gaps between neighbours cut to GAP_CAP: the same attention."""
-    log_w = log_w - log_w.max(axis=0)
-    finite = np.isfinite(log_w)
-    if np.all(log_w[finite] > -GAP_CAP):
-        return log_w
-    order = np.argsort(-log_w, axis=0)
-    ranked = np.take_along_axis(log_w, order, axis=0)
-    there = np.isfinite(ranked[1:])
-    gaps = np.full(there.shape, np.inf)
-    gaps[there] = np.minimum((ranked[:-1] - np.where(there, ranked[1:], 0.0))[there], GAP_CAP)
-    capped = np.zeros_like(log_w)
-    np.put_along_axis(capped, order, np.vstack([np.zeros(log_w.shape[1]), -np.cumsum(gaps, axis=0)]), axis=0)
-    return capped
-
-
-def _nodes(log_w: Array, N: float) -> tuple[Array, Array]:
-    """Nodes x and weights of the trapezoid rule for ∫ (...) ds/s with N s = exp(x - exp(-x)).
-
-    The last node is where the slowest decay, exp(-s w_min), is complete.
-    """
-    lowest = -float(np.min(log_w, where=np.isfinite(log_w), initial=0.0))
-    last = NODE_LAST + math.log(N) + lowest
-    x: Array = NODE_FIRST + NODE_STEP * np.arange(float(int((last - NODE_FIRST) / NODE_STEP) + 1))
-    return x, NODE_STEP * (1.0 + np.exp(-x))
+        own = 2.0 * form.variogram + self.noise**2
+        return moments(scores, self.features.probs[:, None], own, self.N, form.of_blocks, toward)

@@ -18,6 +18,7 @@ from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.sampled import SampledRisk
 from icl_theory.regression.whole import descend, simulate
 from icl_theory.risk import Risk, in_coordinates
+from icl_theory.sharpness import largest_stable_eta
 from icl_theory.trajectory import Trajectory
 
 
@@ -101,8 +102,7 @@ def separation(quick: bool) -> Answer:
 def learning_rate(quick: bool) -> Answer:
     """Whether the learning rate must be bounded."""
     noisy = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12, noise=1.0)
-    best = descend(noisy, 4.0, steps=400 if quick else 2000).params
-    limit = 2.0 / float(np.linalg.eigvalsh(_hessian(noisy, best))[-1])
+    limit, _, best, _ = largest_stable_eta(noisy)
     factors = np.array([0.5, 0.95, 1.05, 1.5] if quick else [0.5, 0.8, 0.95, 0.98, 1.02, 1.05, 1.2, 1.5])
     near = _Started(noisy, best + 1e-3 * np.random.default_rng(0).normal(size=best.shape))
     steps, start = 300 if quick else 2000, near.loss(near.initial) - noisy.loss(best)
@@ -295,19 +295,6 @@ def _stable_times(lipschitz: Array, K: int, epsilon: float) -> Array:
     """Steps to ε at the learning rate K/γ."""
     times = [simulate(float(x), 1.0, 2.0 * K / float(x) ** 2, K=K, epsilon=epsilon).t[-1] for x in lipschitz]
     return np.maximum(np.array(times, dtype=float), 1.0)
-
-
-def _hessian(risk: PopulationRisk, scores: Array) -> Array:
-    """Second derivatives by central differences of the exact gradient, (K², K²)."""
-    size, step = scores.size, 1e-4
-    columns = []
-    for i in range(size):
-        unit = np.zeros(size)
-        unit[i] = step
-        shift = unit.reshape(scores.shape)
-        columns.append(((risk.gradient(scores + shift) - risk.gradient(scores - shift)) / (2 * step)).ravel())
-    hessian = np.array(columns)
-    return 0.5 * (hessian + hessian.T)
 
 
 @dataclass(frozen=True, eq=False)

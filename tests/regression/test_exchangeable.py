@@ -30,7 +30,8 @@ def test_one_number_gives_the_loss_of_the_whole_matrix(K: int, N: float, u: floa
     assert reduced.loss(np.asarray(u)) == pytest.approx(full.loss(S), rel=1e-12)
     assert reduced.attention(u) == pytest.approx(full.attention(S)[0, 0], rel=1e-12)
     slope = float(np.sum(full.gradient(S) * reduced.scores(1.0)))
-    assert float(reduced.gradient(np.asarray(u))) == pytest.approx(slope, rel=1e-9, abs=1e-15)
+    # for N = 1 the slope is zero, the difference of two integrals of the size of the loss
+    assert float(reduced.gradient(np.asarray(u))) == pytest.approx(slope, rel=1e-9, abs=1e-14 if N == 1 else 1e-15)
 
 
 @given(st.integers(2, 12), st.sampled_from([math.inf, 6]), st.floats(0.01, 10.0))

@@ -1,0 +1,218 @@
+r"""Finite prompts: expectations over multinomial counts as one-dimensional integrals.
+
+With :math:`y_m = s w_m`, :math:`w_m = e^{S_m}`, :math:`\varphi = \sum_m p_m e^{-y_m}` and
+:math:`b_m = p_m y_m e^{-y_m}`,
+
+.. math:: E_n\Big[a^\top C a + \sigma^2\sum_m a_m^2/n_m\Big] = \int_0^\infty \Big[N(N-1)\varphi^{N-2}\, b^\top C b
+    + N\varphi^{N-1}\sum_m b_m y_m (C_{mm} + \sigma^2)\Big]\,\frac{ds}{s}.
+
+Classes of features that share a score enter as one, with their probabilities summed. See docs/theory.md, "Finite
+prompts".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+
+# Trapezoid rule in x with N s = exp(x - exp(-x))
+NODE_STEP = 0.18
+NODE_FIRST = -4.0
+NODE_LAST = 4.25
+GAP_CAP = 350.0  # a score gap beyond which the lower attention's square is below the range of float64
+CHUNK = 2**21  # numbers in one temporary of the quadrature
+FLOOR_WORK = 3e7  # numbers in all evaluations of a minimisation
+
+Form = Callable[[Array, slice], tuple[Array, Array]]
+
+
+class Moments(NamedTuple):
+    """Of Q queries over C classes.
+
+    Losses (Q,), their gradients with respect to the scores of the classes (C, Q), expected attention (C, Q), and
+    the change of the gradients in a direction (C, Q), where one was given.
+    """
+
+    loss: Array
+    gradient: Array
+    attention: Array
+    change: Array
+
+
+def moments(
+    log_w: Array, probs: Array, own: Array, N: float, form: Form, direction: Array | None = None
+) -> Moments:
+    """Integrate losses, gradients and attention of all queries, in blocks that bound the memory.
+
+    Parameters
+    ----------
+    log_w : ndarray, (C, Q)
+        Scores; -inf for a class that never occurs.
+    probs : ndarray, (C, 1) or (C, Q)
+        Probabilities of the classes.
+    own : ndarray, (C, Q)
+        Weight of a token counted twice, ``C_mm + σ²``.
+    N : float
+        Prompt length.
+    form : callable
+        Takes z, (C, Q', J), and the block of queries, a slice; returns ``z^T C z``, (Q', J), and ``C z``,
+        (C, Q', J), for the matrices C of these queries. It may overwrite z.
+    direction : ndarray, (C, Q), optional
+        Direction in which to differentiate the gradients.
+
+    Returns
+    -------
+    Moments
+        With ``change`` empty unless a direction was given.
+    """
+    there = np.isfinite(log_w)
+    log_w = _capped(log_w)
+    x, jacobian = _nodes(log_w, N)
+    log_s = x - np.exp(-x) - math.log(N)
+    size = max(1, CHUNK // (len(log_w) * len(x)))
+    parts = []
+    for start in range(0, log_w.shape[1], size):
+        block = slice(start, start + size)
+        masked = np.where(there[:, block], np.broadcast_to(probs, log_w.shape)[:, block], 0.0)
+        absent = np.broadcast_to(probs, log_w.shape)[:, block].sum(axis=0) - masked.sum(axis=0)
+        toward = None if direction is None else direction[:, block]
+        parts.append(
+            _block(log_w[:, block], masked, absent, own[:, block], N, log_s, jacobian, form, block, toward)
+        )
+    return Moments(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
+
+
+def _block(
+    log_w: Array,
+    probs: Array,
+    absent: Array,
+    own: Array,
+    N: float,
+    log_s: Array,
+    jacobian: Array,
+    form: Form,
+    block: slice,
+    direction: Array | None,
+) -> Moments:
+    # (C, Q, J); e^-y is zero long before y = 700, and below that exp is slow
+    if float(log_w.min(initial=0.0, where=probs > 0)) > -600.0:
+        y = np.minimum(np.exp(np.maximum(log_w, -700.0))[:, :, None] * np.exp(np.minimum(log_s, 700.0)), 700.0)
+    else:
+        y = np.exp(np.minimum(log_s + log_w[:, :, None], math.log(700.0)))
+    decay = np.exp(-y)
+    # φ^N needs ln φ to an absolute error far below 1/N, also where φ is nearly 1
+    near_one = np.einsum("mq,mqj->qj", probs, np.expm1(-y)) - absent[:, None]
+    phi = np.maximum(np.einsum("mq,mqj->qj", probs, decay), 1e-300)
+    log_phi = np.where(near_one > -0.5, np.log1p(np.maximum(near_one, -0.5)), np.log(phi))
+    first, second, third, fourth = (
+        jacobian * math.prod(N - i for i in range(k)) * np.exp((N - k) * log_phi) if k <= N else np.zeros_like(phi)
+        for k in (1, 2, 3, 4)
+    )
+
+    b = decay
+    b *= y
+    b *= probs[:, :, None]
+    expected = np.einsum("qj,mqj->mq", first, b)
+    double = b * y  # one token counted twice
+    diagonal = np.einsum("mqj,mq->qj", double, own)
+    pairs, product = form(b.copy(), block)
+    loss = 0.5 * np.einsum("qj->q", second * pairs + first * diagonal)
+    both = third * pairs + second * diagonal
+    gradient = 2.0 * _integral(second, b - double, product)
+    gradient -= np.einsum("qj,mqj->mq", both, b)
+    gradient += own * np.einsum("qj,mqj->mq", first, 2.0 * double - double * y)
+    if direction is None:
+        return Moments(loss, 0.5 * gradient, expected, np.zeros((0, len(loss))))
+
+    v = direction[:, :, None]
+    change_b = v * (b - double)
+    change_phi = -np.einsum("mqj->qj", v * b)
+    change_double = v * (2.0 * double - double * y)
+    _, change_product = form(change_b.copy(), block)
+    change_pairs = 2.0 * np.einsum("mqj,mqj->qj", product, change_b)
+    change_diagonal = np.einsum("mqj,mq->qj", change_double, own)
+    change_both = change_phi * (fourth * pairs + third * diagonal) + third * change_pairs + second * change_diagonal
+    change = 2.0 * (
+        _integral(third * change_phi, b - double, product)
+        + _integral(second, change_b - change_double, product)
+        + _integral(second, b - double, change_product)
+    )
+    change -= np.einsum("qj,mqj->mq", change_both, b) + np.einsum("qj,mqj->mq", both, change_b)
+    change += own * np.einsum("qj,mqj->mq", second * change_phi, 2.0 * double - double * y)
+    change += own * np.einsum("qj,mqj->mq", first, (2.0 - y) * change_double - v * double * y)
+    return Moments(loss, 0.5 * gradient, expected, 0.5 * change)
+
+
+def _integral(weight: Array, left: Array, right: Array) -> Array:
+    return np.einsum("qj,mqj,mqj->mq", weight, left, right)
+
+
+def infima(finite: Callable[[Array], Moments], target: NDArray[np.bool_], N: float, noise: float) -> Array:
+    """Infima of the losses over the scores, (Q,), found from above by bounded work, as a rule to 1e-6.
+
+    With noise the loss may have valleys at infinity besides its minimum, a little above it, where the search ends.
+
+    Without noise a loss approaches its infimum as the target's score grows without bound and prompts with the
+    query's feature cost nothing; what is left, the loss of those without it, has an infimum over the other scores.
+
+    Parameters
+    ----------
+    finite : callable
+        Takes scores, (C, Q), and returns their `Moments`.
+    target : ndarray of bool, (C, Q)
+        The class of each query's own feature.
+    N, noise : float
+        Prompt length and standard deviation of the noise.
+    """
+    from scipy.optimize import minimize
+
+    start: Array = np.where(target, math.log(len(target)) if noise > 0.0 else -np.inf, 0.0)
+    scale = finite(start).loss
+    weight = np.where(scale > 1e-200, scale, 1.0)
+    best = scale.copy()
+    free = np.isfinite(start)
+
+    def objective(flat: Array) -> tuple[float, Array]:
+        found = finite(np.where(free, flat.reshape(target.shape), -np.inf))
+        np.minimum(best, found.loss, out=best)
+        return float(np.sum(found.loss / weight)), (found.gradient / weight).ravel()
+
+    rounds = int(np.clip(FLOOR_WORK / (target.size * len(_nodes(_capped(start), N)[0])), 2, 200))
+    options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": rounds, "maxfun": 2 * rounds, "maxcor": 20}
+    first = np.where(free, start, 0.0)
+    for begin in (first, np.zeros_like(first)) if first.any() else (first,):  # with noise there are local minima
+        minimize(objective, begin.ravel(), jac=True, method="L-BFGS-B", options=options)
+    return best
+
+
+def _capped(log_w: Array) -> Array:
+    """Scores relative to their largest, with gaps between neighbours cut to GAP_CAP: the same attention."""
+    log_w = log_w - log_w.max(axis=0)
+    finite = np.isfinite(log_w)
+    if np.all(log_w[finite] > -GAP_CAP):
+        return log_w
+    order = np.argsort(-log_w, axis=0)
+    ranked = np.take_along_axis(log_w, order, axis=0)
+    there = np.isfinite(ranked[1:])
+    gaps = np.full(there.shape, np.inf)
+    gaps[there] = np.minimum((ranked[:-1] - np.where(there, ranked[1:], 0.0))[there], GAP_CAP)
+    capped = np.zeros_like(log_w)
+    np.put_along_axis(capped, order, np.vstack([np.zeros(log_w.shape[1]), -np.cumsum(gaps, axis=0)]), axis=0)
+    return capped
+
+
+def _nodes(log_w: Array, N: float) -> tuple[Array, Array]:
+    """Nodes x and weights of the trapezoid rule for ∫ (...) ds/s with N s = exp(x - exp(-x)).
+
+    The last node is where the slowest decay, exp(-s w_min), is complete.
+    """
+    lowest = -float(np.min(log_w, where=np.isfinite(log_w), initial=0.0))
+    last = NODE_LAST + math.log(N) + lowest
+    x: Array = NODE_FIRST + NODE_STEP * np.arange(float(int((last - NODE_FIRST) / NODE_STEP) + 1))
+    return x, NODE_STEP * (1.0 + np.exp(-x))

@@ -1,0 +1,240 @@
+"""Skipped steps against steps that were taken, closed forms and the definition of the expansion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import icl_theory as icl
+from icl_theory import tasks
+from icl_theory.fastforward import DIFFERENCES, HIGHEST_ORDER, LOGARITHMS
+
+
+class Power(icl.Risk):
+    """Loss |x|^q/q from x = 1, with an optional floor."""
+
+    initial = np.array([1.0])
+
+    def __init__(self, q: float, floor: float = 0.0) -> None:
+        self.q, self._floor = q, floor
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        return float(np.abs(params[0]) ** self.q) / self.q + self._floor, np.sign(params) * np.abs(params) ** (
+            self.q - 1
+        )
+
+    def floor(self) -> float:
+        return self._floor
+
+
+def unequal(K: int, seed: int, N: float = math.inf, noise: float = 0.0) -> icl.PopulationRisk:
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(K, K))
+    features = icl.Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 3.0)))
+    return icl.PopulationRisk(features, tasks.KernelTask(values @ values.T), N, noise)
+
+
+def test_weights_expand_the_logarithm_of_one_plus_the_difference() -> None:
+    """For moves r^j with r = 1 + x, every Δ is x: the sum is the series of ln(1 + x)/x."""
+    for order in range(1, HIGHEST_ORDER + 1):
+        for x in (0.3, -0.2):
+            moves = (1.0 + x) ** np.arange(order)
+            series = sum((-1) ** (j + 1) * x ** (j - 1) / j for j in range(1, order + 1))
+            assert LOGARITHMS[order] @ moves == pytest.approx(series, rel=1e-12)
+            assert DIFFERENCES[order] @ moves == pytest.approx(x ** (order - 1), rel=1e-9)
+
+
+PROBLEMS: dict[str, tuple[Callable[[], icl.Risk], float, str]] = {
+    "scores": (lambda: unequal(8, 1), 1.0, "gd"),
+    "normalised": (lambda: unequal(5, 2), 1e-3, "ngd"),
+    "finite prompts": (lambda: unequal(4, 3, N=30), 1.0, "gd"),
+    "label noise": (lambda: unequal(4, 4, N=12, noise=0.5), 1.0, "gd"),
+    "one number": (lambda: icl.ExchangeableRisk(20, 2.0, 40, 0.1), 4.0, "gd"),
+    "embedding": (lambda: icl.Embedding(unequal(6, 5), icl.Features.random(6, 4, 0.5, seed=0).vectors), 1.0, "gd"),
+    "factored": (
+        lambda: icl.in_coordinates(unequal(6, 6), "factored", icl.Features.simplex(6, 1.0).vectors, rank=3),
+        4.0,
+        "gd",
+    ),
+    "groups": (lambda: icl.SymmetricRisk([1, 30], [0.4, 0.02], 2.0), 4.0, "gd"),
+    "degenerate": (lambda: icl.PopulationRisk(icl.Features.simplex(6, 1.0), tasks.Halfspace(2.0)), 4.0, "gd"),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_skipping_gives_the_scores_and_the_loss_of_taking_every_step(name: str) -> None:
+    make, eta, rule = PROBLEMS[name]
+    risk = make()
+    exact = icl.descend(risk, eta, steps=20_000, rule=rule)
+    fast = icl.descend(risk, eta, steps=20_000, rule=rule, method="fast")
+    assert fast.states_error is not None
+    assert fast.states_error <= 1e-8
+    shared = np.isin(exact.t, fast.t)
+    gain = max(risk.gain(state) for state in fast.states)
+    compared = fast.states[np.isin(fast.t, exact.t)]
+    assert gain * np.abs(exact.states[shared] - compared).max() <= fast.states_error
+    assert abs(exact.loss[shared][-1] / fast.loss[-1] - 1.0) < 1e-8 or fast.t[-1] < 20_000
+
+
+@pytest.mark.parametrize("name", ["scores", "embedding", "factored", "groups", "finite prompts"])
+def test_the_first_step_below_epsilon_is_that_of_taking_every_step(name: str) -> None:
+    make, eta, rule = PROBLEMS[name]
+    risk = make()
+    exact = icl.descend(risk, eta, steps=30_000, rule=rule)
+    for share in (0.3, 0.9):
+        target = float(exact.loss[int(share * (len(exact.t) - 1))]) * 1.0001
+        first = icl.descend(risk, eta, epsilon=target, rule=rule).steps
+        found = icl.descend(risk, eta, epsilon=target, rule=rule, method="fast").steps
+        assert first is not None
+        assert found is not None
+        assert abs(first - found) <= 1
+
+
+@given(
+    K=st.integers(2, 200),
+    c=st.floats(-3.0, 1.0),
+    drop=st.floats(-12.0, -4.0),
+)
+def test_beyond_a_million_steps_the_first_one_is_within_1e_9_of_the_closed_form(
+    K: int, c: float, drop: float
+) -> None:
+    risk = icl.ExchangeableRisk(K, gamma=2.0)
+    eta = 10.0**c * (K - 1) ** 2 / (2.0 * K)
+    epsilon = risk.loss(0.0) * 10.0**drop
+    closed = icl.simulate(2.0, 1.0, eta, K=K, epsilon=epsilon).steps
+    fast = icl.descend(risk, eta, epsilon=epsilon, method="fast").steps
+    assert closed is not None
+    assert fast is not None
+    assert abs(fast - closed) <= max(1.0, 1e-9 * closed)
+
+
+def test_a_power_law_is_followed_over_fifteen_decades() -> None:
+    """Steps of x³ give x^-2 = 2ηn + (3η/2) ln(2ηn) + O(1) after n of them."""
+    run = icl.descend(Power(4.0), 0.01, steps=10**15, method="fast")
+    assert run.t[-1] == 10**15
+    assert run.params[0] ** -2 / (2.0 * 0.01 * 1e15) == pytest.approx(1.0, rel=1e-9)
+    assert run.stop_reason.startswith("took all")
+
+
+def test_state_between_saved_steps_is_that_of_a_longer_look() -> None:
+    risk = unequal(5, 0)
+    run = icl.descend(risk, 1.0, steps=50_000, method="fast")
+    t = int(run.t[-2]) + 137
+    direct = icl.descend(risk, 1.0, steps=t)
+    np.testing.assert_allclose(run.at(t).params, direct.params, rtol=0.0, atol=3e-8)
+    assert run.at(t).loss == pytest.approx(direct.loss[-1], rel=1e-8)
+
+
+def test_a_tighter_tolerance_gives_more_digits() -> None:
+    risk = unequal(6, 7)
+    exact = icl.descend(risk, 1.0, steps=10_000).params
+    errors = [
+        np.abs(icl.descend(risk, 1.0, steps=10_000, method="fast", tolerance=10.0**-k).params - exact).max()
+        for k in (5, 8, 11)
+    ]
+    assert errors[2] < 1e-11
+    assert errors[1] < 1e-8
+    assert errors[2] < errors[1] < errors[0]
+
+
+def test_a_tolerance_below_rounding_is_reported_as_missed() -> None:
+    run = icl.descend(unequal(4, 8), 1.0, steps=5000, method="fast", tolerance=1e-16)
+    assert run.states_error is None or run.states_error > 1e-16
+    assert "above the tolerance" in run.notes.get("accuracy", "") or run.method == "fast"
+    assert np.isfinite(run.loss).all()
+
+
+def test_steps_that_oscillate_are_taken_one_by_one() -> None:
+    """At eta = 1.9 the parabola's iterates alternate in sign: no flow through them exists."""
+    run = icl.descend(Power(2.0), 1.9, epsilon=1e-12, method="fast")
+    assert run.steps == icl.descend(Power(2.0), 1.9, epsilon=1e-12).steps
+    assert run.states_error is None
+
+
+class Cliff(icl.Risk):
+    """A loss that oscillates for ever."""
+
+    initial = np.array([1.0])
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        return 1.0 + 0.1 * float(params[0] > 0), np.sign(params) * 1.5
+
+
+@pytest.mark.parametrize(
+    ("make", "eta", "arguments", "words"),
+    [
+        (lambda: Cliff(), 1.0, {"steps": 10**12}, "used the 200,000 gradient evaluations"),
+        (lambda: Cliff(), 1.0, {"epsilon": 0.5}, "settles above epsilon"),
+        (lambda: Power(2.0, floor=1.0), 0.1, {"steps": 10**12}, "cannot change the loss"),
+        (lambda: Power(2.0, floor=1.0), 0.1, {"epsilon": 0.5}, "at the floor 1"),
+        (lambda: icl.ExchangeableRisk(5, 2.0, 20, 1.0), 4.0, {"steps": 10**12}, "stagnated at step"),
+        (lambda: unequal(4, 4, N=12, noise=1.0), 4.0, {"epsilon": 1e-9}, "at the floor"),
+        (lambda: unequal(2, 4), 1e9, {"epsilon": 1e-9}, "reached epsilon"),
+        (lambda: Power(2.0), 3.0, {"epsilon": 1e-9}, "diverged"),
+        (
+            lambda: icl.PopulationRisk(icl.Features.simplex(6, 1.0), tasks.Halfspace(2.0)),
+            4.0,
+            {"steps": 10**14},
+            "took all",
+        ),
+        (lambda: icl.ExchangeableRisk(20, 2e-10), 4.0, {"epsilon": 1e-11}, "reached epsilon"),
+    ],
+)
+def test_every_run_ends_and_says_why(
+    make: Callable[[], icl.Risk], eta: float, arguments: dict[str, float], words: str
+) -> None:
+    run = icl.descend(make(), eta, method="fast", **arguments)  # type: ignore[arg-type]
+    assert words in run.stop_reason
+    assert np.isfinite(run.states).all()
+    assert np.isfinite(run.loss).all()
+
+
+def test_a_gradient_that_stops_being_a_number_ends_a_fast_run() -> None:
+    class Broken(Power):
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            loss, gradient = super().evaluate(params, step)
+            return loss, gradient if params[0] > 0.05 else gradient * math.nan
+
+    run = icl.descend(Broken(4.0), 0.01, steps=10**9, method="fast")
+    assert np.isfinite(run.params).all()
+    assert not run.converged
+
+
+def test_auto_takes_its_first_steps_one_by_one_and_says_which_way_it_went() -> None:
+    risk = unequal(5, 0)
+    short = icl.descend(risk, 1.0, steps=3000, method="auto")
+    exact = icl.descend(risk, 1.0, steps=3000)
+    assert short.method == "exact"
+    assert (short.params == exact.params).all()
+    assert icl.descend(risk, 1.0, steps=10**6, method="auto").method == "fast"
+    assert icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], epsilon=1e-7).method == "fast"
+    assert icl.simulate(2.0, 1.0, 4.0, epsilon=1e-7).method == "closed"
+
+
+def test_interrupting_a_fast_run_keeps_what_it_has() -> None:
+    def impatient(step: int, loss: float) -> None:
+        if step > 10**6:
+            raise KeyboardInterrupt
+
+    run = icl.descend(unequal(4, 0), 1.0, steps=10**9, method="fast", callback=impatient)
+    assert run.stop_reason.startswith("interrupted at step")
+    assert run.t[-1] > 10**6
+
+
+def test_errors_are_saved_with_the_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("run") / "a.npz"
+    run = icl.descend(unequal(4, 0), 1.0, epsilon=1e-6, method="fast")
+    run.save(path)
+    again = icl.load(path)
+    assert (again.error, again.states_error) == (run.error, run.states_error)
+
+
+@pytest.mark.parametrize("steps", [2**63, 10**30])
+def test_more_steps_than_int64_holds_are_refused(steps: int) -> None:
+    with pytest.raises(ValueError, match="steps = "):
+        icl.descend(Power(2.0), 0.1, steps=steps, method="fast")

@@ -1,0 +1,144 @@
+"""Hessians against differences of gradients, the stability limit against runs on either side of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory import tasks
+from icl_theory.sharpness import largest_eigenvalue
+
+
+def sixth_order(risk: icl.Risk, params: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    h = 1e-3
+    ahead = [
+        risk.gradient(params + i * h * direction) - risk.gradient(params - i * h * direction) for i in (1, 2, 3)
+    ]
+    return (45.0 * ahead[0] - 9.0 * ahead[1] + ahead[2]) / (60.0 * h)
+
+
+def make(N: float, noise: float) -> icl.PopulationRisk:
+    features = icl.Features.random(5, 3, 0.3, seed=1, probs=[0.4, 0.25, 0.2, 0.1, 0.05])
+    return icl.PopulationRisk(features, tasks.RandomFourier(2.0), N, noise)
+
+
+@pytest.mark.parametrize("coordinates", ["class", "embedding", "factored"])
+@pytest.mark.parametrize(("N", "noise"), [(math.inf, 0.0), (2, 0.3), (3, 0.0), (7, 1.0), (50, 0.2)])
+def test_hessian_product_is_the_change_of_the_gradient(N: float, noise: float, coordinates: str) -> None:
+    risk = make(N, noise)
+    model = icl.in_coordinates(risk, coordinates, risk.features.vectors, rank=2, scale=1.0)
+    rng = np.random.default_rng(3)
+    params, direction = rng.normal(size=(2, *model.initial.shape))
+    found = model.hessian_product(params, direction)
+    np.testing.assert_allclose(found, sixth_order(model, params, direction), atol=1e-10 * np.abs(found).max())
+
+
+@pytest.mark.parametrize(("N", "noise"), [(math.inf, 0.0), (30, 0.0), (30, 0.7)])
+def test_second_derivative_of_the_exchangeable_risk(N: float, noise: float) -> None:
+    risk, u = icl.ExchangeableRisk(6, 2.0, N, noise), np.asarray(0.7)
+    one = np.asarray(1.0)
+    assert float(risk.hessian_product(u, one)) == pytest.approx(float(sixth_order(risk, u, one)), rel=1e-9)
+
+
+def test_a_user_s_risk_has_a_hessian_by_differences() -> None:
+    class Quartic(icl.Risk):
+        initial = np.array([1.0, 2.0])
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            return float(np.sum(params**4)) / 4.0, params**3
+
+    risk = Quartic()
+    found = risk.hessian_product(risk.initial, np.array([1.0, 1.0]))
+    np.testing.assert_allclose(found, 3.0 * risk.initial**2, rtol=1e-8)
+    assert risk.sharpness(risk.initial) == pytest.approx(12.0, rel=1e-8)
+
+
+@pytest.mark.parametrize("coordinates", ["class", "embedding", "factored"])
+def test_lanczos_finds_the_largest_eigenvalue_of_the_whole_hessian(coordinates: str) -> None:
+    risk = make(20, 0.5)
+    model = icl.in_coordinates(risk, coordinates, risk.features.vectors, rank=3, scale=1.0)
+    params = np.random.default_rng(0).normal(size=model.initial.shape)
+    columns = [model.hessian_product(params, unit.reshape(params.shape)).ravel() for unit in np.eye(params.size)]
+    assert model.sharpness(params) == pytest.approx(np.linalg.eigvalsh(np.array(columns))[-1], rel=1e-9)
+
+
+def test_reduced_coordinates_have_the_sharpness_of_symmetric_directions() -> None:
+    """The Hessian of u in its metric is that of S along the direction that u stands for."""
+    risk = icl.ExchangeableRisk(6, 2.0, 30, 0.7)
+    full = icl.PopulationRisk(icl.Features.simplex(6, 1.0), tasks.Exchangeable(2.0), 30, 0.7)
+    along = risk.scores(1.0)
+    curvature = np.sum(along * full.hessian_product(risk.scores(0.7), along)) / np.sum(along**2)
+    assert risk.sharpness(np.asarray(0.7)) == pytest.approx(curvature, rel=1e-9)
+    assert full.sharpness(risk.scores(0.7)) >= curvature * (1.0 - 1e-12)
+
+
+class Near(icl.Risk):
+    """A risk started elsewhere."""
+
+    initial = np.zeros(())
+
+    def __init__(self, risk: icl.Risk, start: np.ndarray) -> None:
+        self.risk, self.initial = risk, start
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        return self.risk.evaluate(params)
+
+    @property
+    def metric(self) -> float | np.ndarray:
+        return self.risk.metric
+
+
+@pytest.mark.parametrize(
+    "risk",
+    [
+        icl.PopulationRisk(icl.Features.simplex(4, 1.0, [0.4, 0.3, 0.2, 0.1]), tasks.Exchangeable(2.0), 20, 1.0),
+        icl.SymmetricRisk([1, 5], [0.5, 0.1], 2.0, N=20, noise=1.0),
+        icl.ExchangeableRisk(20, 2.0, 100, 1.0),
+    ],
+    ids=lambda risk: type(risk).__name__,
+)
+def test_runs_just_below_the_stability_limit_stay_and_just_above_leave(risk: icl.Risk) -> None:
+    found = icl.largest_stable_eta(risk)
+    assert found.loss == pytest.approx(risk.floor(), rel=1e-9)
+    start = found.params + 1e-4 * largest_eigenvalue(risk, found.params)[1]
+    above = Near(risk, start).evaluate(start)[0] - found.loss
+    for factor, stays in ((0.99, True), (1.01, False)):
+        last = icl.descend(Near(risk, start), factor * found.eta, steps=1000)
+        assert bool(last.loss[-1] - found.loss < 1e-3 * above) is stays
+
+
+@pytest.mark.parametrize("N", [math.inf, 5])
+def test_without_noise_there_is_no_minimum_at_finite_scores(N: float) -> None:
+    with pytest.raises(ValueError, match="minimum at finite parameters"):
+        icl.largest_stable_eta(icl.PopulationRisk(icl.Features.simplex(4, 1.0), tasks.Exchangeable(2.0), N))
+
+
+def test_sharpness_along_a_run_is_that_of_its_states() -> None:
+    run = icl.simulate(2.0, 1.0, 100.0, K=4, N=20, noise=1.0, probs=[0.4, 0.3, 0.2, 0.1], max_steps=5000)
+    steps, values = icl.sharpness_along(run, points=5)
+    assert len(steps) == 5
+    assert run.risk is not None
+    assert values[-1] == run.risk.sharpness(run.params)
+    limit = icl.largest_stable_eta(run.risk)
+    assert values[-1] == pytest.approx(limit.sharpness, rel=0.05)
+
+
+def test_a_flat_point_has_no_sharpness() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), tasks.Exchangeable(2.0))
+    assert risk.sharpness(1e6 * np.eye(4)) == 0.0
+
+
+def test_refuses_what_has_no_hessian(tmp_path_factory: pytest.TempPathFactory) -> None:
+    risk = make(10, 0.0)
+    with pytest.raises(ValueError, match="params = "):
+        risk.sharpness(np.zeros((2, 2)))
+    sampled = icl.SampledRisk(risk.features, risk.task, N=10, batch=4, seed=0)
+    with pytest.raises(ValueError, match="draws its data"):
+        icl.sharpness_along(icl.descend(sampled, 0.1, steps=3))
+    path = tmp_path_factory.mktemp("run") / "a.npz"
+    icl.descend(risk, 0.1, steps=3).save(path)
+    with pytest.raises(ValueError, match="loaded from a file"):
+        icl.sharpness_along(icl.load(path))
