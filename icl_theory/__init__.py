@@ -13,6 +13,8 @@ from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.sampled import SampledRisk
 from icl_theory.regression.simulate import simulate
 from icl_theory.risk import Embedding, Factored, Risk, in_coordinates
+from icl_theory.sweep import load_sweep, sweep
+from icl_theory.tables import phase_table, transition_table
 from icl_theory.trajectory import Phases, State, Trajectory, load
 
 __version__ = "0.1.0"
@@ -41,7 +43,11 @@ __all__ = [
     "descend",
     "in_coordinates",
     "load",
+    "load_sweep",
+    "phase_table",
     "regression",
     "simulate",
+    "sweep",
     "tasks",
+    "transition_table",
 ]

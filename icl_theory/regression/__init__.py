@@ -5,7 +5,8 @@ from icl_theory.regression.certified import step_bounds, worst_prediction
 from icl_theory.regression.concentration import concentration_probability, smallest_imbalance
 from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
 from icl_theory.regression.orderwise import fitted_constants
-from icl_theory.regression.phases import crossover, papers_regime, query_phases, run_phases, tail_start
+from icl_theory.regression.phases import crossover, half_way, papers_regime, query_phases, run_phases, tail_start
+from icl_theory.regression.stability import curvature_bound, stable_rate
 
 __all__ = [
     "ExchangeableRisk",
@@ -13,12 +14,15 @@ __all__ = [
     "abel_polynomials",
     "concentration_probability",
     "crossover",
+    "curvature_bound",
     "fitted_constants",
     "flow_time",
+    "half_way",
     "papers_regime",
     "query_phases",
     "run_phases",
     "smallest_imbalance",
+    "stable_rate",
     "step_bounds",
     "tail_start",
     "worst_prediction",

@@ -104,4 +104,4 @@ def step_constant(eta: float | Array, speed: float | Array, gamma: float | Array
     """``c = η γ K/(K-1)²``, with the factor on η that a change of coordinates amounts to."""
     each = np.asarray(K, dtype=np.float64)
     with np.errstate(over="ignore"):  # refused by those who call
-        return np.asarray(np.asarray(eta, dtype=np.float64) * speed * gamma * each / (each - 1.0) ** 2)
+        return np.asarray(np.asarray(eta, dtype=np.float64) * speed * gamma * each / ((each - 1.0) * (each - 1.0)))

@@ -140,7 +140,7 @@ def simulate(
             risk, eta, epsilon=epsilon, steps=max_steps, method="flow" if method == "flow" else "exact",
             give_up=True, callback=callback,
         )  # fmt: skip
-        tail = _tail(risk, eta)
+        tail = tail_limit(risk, eta)
         run.phases = run_phases(run, tail_deficit=tail_start(K) if closed else None, tail=tail)
     if isinstance(risk, ExchangeableRisk) and closed:
         run.regime = "sharp" if math.sqrt(2.0 * risk.gamma) > crossover(epsilon, 1.0, K) else "flat"
@@ -200,7 +200,7 @@ def _risk(
     return in_coordinates(PopulationRisk(features, law, N, noise), coordinates, features.vectors), features.K
 
 
-def _tail(risk: Risk, eta: float) -> float | None:
+def tail_limit(risk: Risk, eta: float) -> float | None:
     """Return the limit of t·(loss − floor) by the universal tail law, None where it does not hold or is unknown."""
     if isinstance(risk, ExchangeableRisk):
         return None if risk.noise and math.isfinite(risk.N) else (risk.K - 1.0) / (4.0 * eta * risk.speed)
