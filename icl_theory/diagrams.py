@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from icl_theory._validate import refuse
 from icl_theory.plotting import BLACK, BLUE, GREEN, ORANGE, RED, STYLE, new_figure
@@ -94,7 +96,8 @@ def _draw_line(dataset: xarray.Dataset, over: str) -> Axes:
             label="half-way",
         )  # fmt: skip
         panels[1].legend(fontsize=8)
-    top.legend(fontsize=8)
+    if top.get_legend_handles_labels()[0]:
+        top.legend(fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
     panels[-1].set_xlabel(SYMBOLS.get(over, over))
     return top  # type: ignore[no-any-return]
 
@@ -118,9 +121,8 @@ def _draw_diagram(dataset: xarray.Dataset, over: str, other: str) -> Axes:
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise refuse("dataset", f"{over} and {other}", "swept over finite values to be drawn")
     steps = dataset["steps"].values.astype(np.float64)
-    shown = np.ma.masked_where(steps < 1, np.log10(np.maximum(steps, 1.0)))
-    colours = mpl.colormaps["viridis"].copy()
-    colours.set_bad("0.85")
+    shown = np.ma.MaskedArray(np.log10(np.maximum(steps, 1.0)), mask=steps < 1)
+    colours = mpl.colormaps["viridis"].with_extremes(bad="0.85")
     mesh = ax.pcolormesh(_edges(x), _edges(y), shown, cmap=colours, rasterized=True)
     figure.colorbar(mesh, ax=ax, label=r"$\log_{10}\,T_\epsilon$")
     handles: list[Any] = []
@@ -132,7 +134,7 @@ def _draw_diagram(dataset: xarray.Dataset, over: str, other: str) -> Axes:
         excess = _excess(dataset, name)
         if excess is not None and min(excess.shape) > 1 and excess.min() < 0 < excess.max():
             ax.contour(x, y, excess, levels=[0.0], colors="white", linestyles=style, linewidths=1.6)
-            handles.append(mpl.lines.Line2D([], [], color="white", linestyle=style, label=label))
+            handles.append(Line2D([], [], color="white", linestyle=style, label=label))
     if over in LIMITS and dataset.sizes[over] > 3:
         found = transition_table(dataset, over)
         points = ax.errorbar(
@@ -145,6 +147,8 @@ def _draw_diagram(dataset: xarray.Dataset, over: str, other: str) -> Axes:
         _scale(ax, name, values, axis)
     ax.set_xlim(_edges(x)[[0, -1]])
     ax.set_ylim(_edges(y)[[0, -1]])
+    if shown.mask.any():
+        handles.append(Patch(color="0.85", label="no step, or not reached"))
     if handles:
         ax.legend(handles=handles, fontsize=8, facecolor="0.35", labelcolor="white", frameon=True, framealpha=0.8)
     ax.set_xlabel(SYMBOLS.get(over, over))

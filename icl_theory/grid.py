@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+import os
+import uuid
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import xarray
 
 WINDOW = 1024  # chunks handed to an executor at a time
+_HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
 PENDING, FAILED = "pending", "failed"
 Values = dict[str, NDArray[Any]]
 Progress = Callable[[int, int], None]
@@ -146,7 +149,7 @@ def evaluate(
     storage : Storage, optional
         Chunks it has are not evaluated; new ones are added to it as they are finished.
     progress : callable, optional
-        Called with the numbers of points done and in all.
+        Called with the numbers of points done and in all, first with those that the storage has.
 
     Returns
     -------
@@ -183,8 +186,8 @@ def evaluate(
         for name, column in values.items():
             column[span] = part[name]
         finished += span.stop - span.start
-        if progress is not None:
-            progress(finished, grid.size)
+
+    from threadpoolctl import threadpool_limits
 
     interrupted = False
     try:
@@ -193,11 +196,16 @@ def evaluate(
                 place(chunk, storage.read(chunk))
             else:
                 todo.append(chunk)
-        with contextlib.closing(_parts(grid, model, todo, executor)) as parts:
+        if progress is not None:
+            progress(finished, grid.size)
+        # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
+        with threadpool_limits(limits=1), contextlib.closing(_parts(grid, model, todo, executor)) as parts:
             for chunk, part, keep in parts:
                 if storage is not None and keep:
                     storage.write(chunk, part)
                 place(chunk, part)
+                if progress is not None:
+                    progress(finished, grid.size)
     except KeyboardInterrupt:
         interrupted = True
     return Evaluated(values, interrupted)
@@ -207,16 +215,17 @@ def _parts(
     grid: Grid, model: Model, todo: list[int], executor: Executor | None
 ) -> Generator[tuple[int, Values, bool], None, None]:
     """Chunks as they are finished, each with its number and whether it is worth keeping."""
+    home = _HOME, os.getpid()
     if executor is None:
         for chunk in todo:
-            yield chunk, _evaluate_chunk(model, grid, chunk), True
+            yield chunk, _evaluate_chunk(model, grid, chunk, home), True
         return
     waiting = iter(todo)
     running: dict[Future[Values], int] = {}
     try:
         while True:
             while len(running) < WINDOW and (chunk := next(waiting, -1)) >= 0:
-                running[executor.submit(_evaluate_chunk, model, grid, chunk)] = chunk
+                running[executor.submit(_evaluate_chunk, model, grid, chunk, home)] = chunk
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -235,9 +244,10 @@ def _parts(
             future.cancel()
 
 
-def _evaluate_chunk(model: Model, grid: Grid, chunk: int) -> Values:
-    with one_blas_thread():
-        return _attempt(model, grid.points(grid.span(chunk)))
+def _evaluate_chunk(model: Model, grid: Grid, chunk: int, home: tuple[str, int]) -> Values:
+    if home != (_HOME, os.getpid()):
+        _one_blas_thread_for_good(os.getpid())
+    return _attempt(model, grid.points(grid.span(chunk)))
 
 
 def _attempt(model: Model, points: Mapping[str, Array]) -> Values:
@@ -350,22 +360,9 @@ def _one_line(error: BaseException) -> str:
     return (text if plain else f"{type(error).__name__}: {text}".rstrip(": "))[:500]
 
 
-_threads_lock = threading.Lock()
-_threads_held: list[Any] = []
-
-
-@contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Keep BLAS to one thread, so that sums have one order; threads of one process share the limit."""
+@cache
+def _one_blas_thread_for_good(pid: int) -> None:
+    """Limit a worker process, once."""
     from threadpoolctl import threadpool_limits
 
-    with _threads_lock:
-        _threads_held.append(threadpool_limits(limits=1) if not _threads_held else None)
-    try:
-        yield
-    finally:
-        with _threads_lock:
-            limit = _threads_held[0] if len(_threads_held) == 1 else None
-            _threads_held.pop()
-            if limit is not None:
-                limit.restore_original_limits()
+    threadpool_limits(limits=1)

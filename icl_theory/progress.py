@@ -25,6 +25,7 @@ class PointProgress:
     --------
     >>> from icl_theory.progress import PointProgress
     >>> with PointProgress(shown=True) as progress:
+    ...     progress.update(0, 2)
     ...     progress.update(1, 2)
     """
 
@@ -38,24 +39,25 @@ class PointProgress:
     def __enter__(self) -> PointProgress:
         return self
 
-    def update(self, done: int, total: int, earlier: bool = False) -> None:
-        """Take note of the points done; those of an ``earlier`` run do not count for the speed."""
-        if earlier or self._before is None:
-            self._before = done if earlier else 0
-        now = time.monotonic()
-        if not self._shown or earlier or (now < self._next and not (self._display and done == total)):
+    def update(self, done: int, total: int) -> None:
+        """Take note of the points done; the first call says how many were done before."""
+        if self._before is None:
+            self._before = done
             return
+        now = time.monotonic()
+        if not self._shown or (now < self._next and not (self._display and done == total)):
+            return
+        rate = (done - self._before) / max(now - self._start, 1e-9)
         if sys.stderr.isatty():
-            self._draw(done, total)
+            self._draw(done, total, rate)
             self._next = now + 0.1
         else:
-            rate = (done - self._before) / (now - self._start)
             left = f", {duration((total - done) / rate)} left" if rate > 0 else ""
             sys.stderr.write(f"{done:,} of {total:,} points, {rate:,.3g} points/s{left}\n")
             sys.stderr.flush()
             self._next = now + INTERVAL
 
-    def _draw(self, done: int, total: int) -> None:
+    def _draw(self, done: int, total: int, rate: float) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -70,7 +72,6 @@ class PointProgress:
             display.start()
             self._display = display, display.add_task("", total=total, rate="")
         display, task = self._display
-        rate = (done - (self._before or 0)) / (time.monotonic() - self._start)
         display.update(task, completed=done, rate=f"{rate:,.3g}")
 
     def __exit__(self, *_: object) -> None:

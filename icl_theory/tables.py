@@ -82,8 +82,8 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFram
     over = _dimension(dataset, over)
     others = [str(name) for name in dataset.dims if name != over]
     variables = [*HEADINGS, "exponent_" + over]
-    chosen = dataset[[name for name in variables if name in dataset]].transpose(*others, over)
-    frame = chosen.to_dataframe().reset_index()
+    chosen = dataset[[name for name in variables if name in dataset]]
+    frame = chosen.to_dataframe(dim_order=[*others, over]).reset_index()
     frame = frame[frame["status"] != "pending"].reset_index(drop=True)
     table = frame[[*others, over]].copy()
     for name, heading in HEADINGS.items():
@@ -172,23 +172,26 @@ def transition(steps: Array, values: Array, half_way: float) -> Transition:
     True
     """
     order = np.argsort(values)
-    x, count = np.log(values[order]), steps[order]
-    exponent = local_exponent(count, values[order], 0)
-    linear = _rises_through(x, exponent, half_way)
-    if math.isnan(linear):
-        return NOWHERE
+    x, count = values[order], steps[order]
+    candidates = [_refined(x, count, half_way, i) for i in _rises(local_exponent(count, x, 0), half_way)]
+    # single steps that go far make the exponent jump: of several passages the best resolved one is meant
+    return min(candidates, key=lambda found: found.error / found.measured, default=NOWHERE)
+
+
+def _refined(values: Array, count: Array, half_way: float, i: int) -> Transition:
+    """The passage between two neighbouring values, the i-th and the next one."""
+    x, exponent = np.log(values), local_exponent(count, values, 0)
+    linear = _crossing(x, exponent, half_way, i)
     spline = _smooth(x, exponent, half_way, linear)
-    coarse = [
-        _rises_through(x[i::2], local_exponent(count[i::2], values[order][i::2], 0), half_way)
-        for i in (0, 1)
-        if len(x[i::2]) > 2
-    ]
     # centred differences err by the square of the spacing, so that twice the spacing errs by four times as much
-    spread = [abs(value - linear) / 3.0 for value in coarse if not math.isnan(value)] or [float(np.diff(x).max())]
-    near = int(np.clip(np.searchsorted(x, linear), 1, len(x) - 1))
-    slope = max(abs(exponent[near] - exponent[near - 1]), 1e-300) / (x[near] - x[near - 1])
-    rounding = 0.5 / count[near] / (x[near] - x[near - 1]) / slope
-    error = abs(spline - linear) + max(spread) + float(rounding)
+    spread = []
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        wide = local_exponent(count[half], values[half], 0) if len(x[half]) > 2 else np.zeros(0)
+        passages = [_crossing(x[half], wide, half_way, j) for j in _rises(wide, half_way)]
+        spread += [min(abs(place - linear) for place in passages) / 3.0] if passages else []
+    width, rise = x[i + 1] - x[i], exponent[i + 1] - exponent[i]
+    rounding = 0.5 / float(min(count[i], count[i + 1])) / rise
+    error = abs(spline - linear) + max(spread, default=float(width)) + rounding
     return Transition(math.exp(spline), math.exp(spline) * math.expm1(min(error, 700.0)))
 
 
@@ -341,13 +344,14 @@ def _lines(dataset: xarray.Dataset, over: str) -> Iterator[tuple[dict[str, float
         yield {name: line[name].item() for name in others}, line
 
 
-def _rises_through(x: Array, exponent: Array, level: float) -> float:
-    """The last x at which the exponent rises through a level, by linear interpolation; NaN where it does not."""
+def _rises(exponent: Array, level: float) -> list[int]:
+    """Indices of values between which and the next ones the exponent rises through a level."""
     with np.errstate(invalid="ignore"):
-        rises = np.flatnonzero((exponent[:-1] < level) & (exponent[1:] >= level))
-    if not rises.size:
-        return math.nan
-    i = int(rises[-1])
+        return [int(i) for i in np.flatnonzero((exponent[:-1] < level) & (exponent[1:] >= level))]
+
+
+def _crossing(x: Array, exponent: Array, level: float, i: int) -> float:
+    """Where it does so, by linear interpolation."""
     return float(x[i] + (level - exponent[i]) / (exponent[i + 1] - exponent[i]) * (x[i + 1] - x[i]))
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
 MOST_ROWS = 60  # printed in a terminal
-PRINTED = ("regime", "T_I", "T_II", "T_III", "T_ε", "exponent", "L*", "certified", "Thm 1", "Thm 2", "status")
+IMPORTANT = (
+    "T_ε", "status", "regime", "exponent", "T_I", "T_II", "T_III", "Thm 1", "Thm 2", "certified", "L*",
+    "predicted T_ε",
+)  # fmt: skip
 
 
 class Outputs(NamedTuple):
@@ -87,18 +90,28 @@ def report_failures(dataset: xarray.Dataset) -> int:
 
 def _print_table(table: Any, dimensions: list[str]) -> None:
     shown = Table(box=box.SIMPLE, pad_edge=False)
-    parameters = [name for name in table.columns if name in dimensions]
-    names = parameters + [
-        name for name in PRINTED if name in table.columns and table[name].astype(str).str.len().max() > 0
-    ]
-    for name in names:
-        shown.add_column(str(name), justify="right" if table[name].dtype.kind in "iuf" else "left", no_wrap=True)
-    for row in table[names].head(MOST_ROWS).itertuples(index=False):
-        shown.add_row(*(_short(value) for value in row))
+    rows = table.head(MOST_ROWS)
+    cells = {name: [_short(value) for value in rows[name]] for name in table.columns}
     console = Console(highlight=False)
+    names = [name for name in table.columns if name in dimensions]
+    room = console.width - sum(_width(name, cells[name]) for name in names)
+    for name in filter(cells.__contains__, IMPORTANT):
+        width = _width(name, cells[name])
+        if any(cells[name]) and width <= room:
+            names, room = [*names, name], room - width
+    names.sort(key=list(table.columns).index)
+    for name in names:
+        right = table[name].dtype.kind in "iuf"
+        shown.add_column(str(name), justify="right" if right else "left", no_wrap=True)
+    for row in zip(*(cells[name] for name in names), strict=True):
+        shown.add_row(*row)
     console.print(shown)
     if len(table) > MOST_ROWS:
         console.print(f"... and {len(table) - MOST_ROWS:,} rows more: --table or --csv writes them all.")
+
+
+def _width(name: str, cells: list[str]) -> int:
+    return max(len(name), *(len(cell) for cell in cells)) + 3
 
 
 def _print_point(dataset: xarray.Dataset) -> None:
