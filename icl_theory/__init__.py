@@ -15,6 +15,8 @@ from icl_theory.regression.simulate import simulate
 from icl_theory.regression.symmetric import SymmetricRisk
 from icl_theory.risk import Embedding, Factored, Risk, in_coordinates
 from icl_theory.sharpness import Stability, largest_stable_eta, sharpness_along
+from icl_theory.sweep import load_sweep, sweep
+from icl_theory.tables import phase_table, transition_table
 from icl_theory.trajectory import Phases, State, Trajectory, load
 
 __version__ = "0.1.0"
@@ -46,8 +48,12 @@ __all__ = [
     "in_coordinates",
     "largest_stable_eta",
     "load",
+    "load_sweep",
+    "phase_table",
     "regression",
     "sharpness_along",
     "simulate",
+    "sweep",
     "tasks",
+    "transition_table",
 ]

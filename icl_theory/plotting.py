@@ -54,7 +54,7 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
             ax.set_xlabel("step")
             return ax
         with_attention = "attention" in run.observed
-        figure = _figure(3.4, 4.4 if with_attention else 2.6)
+        figure = new_figure(3.4, 4.4 if with_attention else 2.6)
         panels = figure.subplots(2 if with_attention else 1, 1, sharex=True, squeeze=False)[:, 0]
         _draw_loss(run, panels[0])
         if with_attention:
@@ -78,7 +78,7 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
         The first axes of the figure.
     """
     with mpl.rc_context(STYLE):
-        figure = _figure(3.2 * len(runs), 4.2)
+        figure = new_figure(3.2 * len(runs), 4.2)
         panels = figure.subplots(2, len(runs), sharex="col", sharey="row", squeeze=False)
         for column, run in zip(panels.T, runs, strict=True):
             _draw_loss(run, column[0])
@@ -104,7 +104,7 @@ def plot_answer(answer: Answer) -> Axes:
         The axes of the figure.
     """
     with mpl.rc_context(STYLE):
-        figure = _figure(4.6, 3.2)
+        figure = new_figure(4.6, 3.2)
         ax = figure.subplots()
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
             style = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
@@ -133,7 +133,8 @@ def save(ax: Axes, path: str) -> None:
         ax.get_figure(root=True).savefig(path)  # type: ignore[union-attr]
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure that is not pyplot's, width and height in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = Figure(figsize=(width, height), layout="constrained")

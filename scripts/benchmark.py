@@ -110,13 +110,38 @@ def commands(repeat: int) -> list[Row]:
     ]
 
 
+SWEEP = """
+import resource, time
+import numpy as np
+import icl_theory as icl
+icl.regression.fitted_constants()
+start = time.perf_counter()
+L, eta = np.geomspace(0.03, 30, 1000), np.geomspace(0.01, 100, 100)
+K = [2, 3, 5, 10, 20, 50, 100, 200, 500, 1000]
+found = icl.sweep(L, 1.0, eta, K=K, epsilon=1e-4, imbalance=0.1, progress=False)
+assert found["steps"].size == 10**6 and (found["status"] == "reached").all()
+print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def sweeps() -> list[Row]:
+    """A million exchangeable points in a process of their own, with its largest memory."""
+    rows = []
+    for _ in range(3):
+        found = subprocess.run([sys.executable, "-c", SWEEP], check=True, capture_output=True, text=True)
+        seconds, kilobytes = found.stdout.split()
+        rows.append((float(seconds), int(kilobytes) / 1024))
+    seconds_taken, memory = (statistics.median(column) for column in zip(*rows, strict=True))
+    return [Row(f"sweep of 10^6 exchangeable points, {memory:.0f} MiB at most", seconds_taken)]
+
+
 def main() -> None:
     """Print the table and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--repeat", type=int, default=25, help="timed calls of each short thing")
     arguments = parser.parse_args()
-    rows = [*runs(arguments.repeat), *gradients(arguments.repeat), *commands(arguments.repeat)]
+    rows = [*runs(arguments.repeat), *gradients(arguments.repeat), *sweeps(), *commands(arguments.repeat)]
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("what", "median", "yardstick", "ratio"):
         table.add_column(heading, justify="left" if heading in ("what", "yardstick") else "right")

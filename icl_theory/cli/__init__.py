@@ -10,6 +10,8 @@ import typer
 from icl_theory import __version__
 from icl_theory.cli.audit import audit
 from icl_theory.cli.simulate import simulate
+from icl_theory.cli.sweep import sweep
+from icl_theory.cli.table import table
 
 app = typer.Typer(
     help="Exact training dynamics of in-context learning.",
@@ -18,6 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(simulate)
+app.command()(sweep)
+app.command()(table)
 app.command()(audit)
 
 

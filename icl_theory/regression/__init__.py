@@ -6,7 +6,8 @@ from icl_theory.regression.concentration import concentration_probability, small
 from icl_theory.regression.coordinates import compare_coordinates
 from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
 from icl_theory.regression.orderwise import fitted_constants
-from icl_theory.regression.phases import crossover, papers_regime, query_phases, run_phases, tail_start
+from icl_theory.regression.phases import crossover, half_way, papers_regime, query_phases, run_phases, tail_start
+from icl_theory.regression.stability import curvature_bound, stable_rate
 from icl_theory.regression.symmetric import SymmetricRisk, exchangeable_groups
 
 __all__ = [
@@ -17,13 +18,16 @@ __all__ = [
     "compare_coordinates",
     "concentration_probability",
     "crossover",
+    "curvature_bound",
     "exchangeable_groups",
     "fitted_constants",
     "flow_time",
+    "half_way",
     "papers_regime",
     "query_phases",
     "run_phases",
     "smallest_imbalance",
+    "stable_rate",
     "step_bounds",
     "tail_start",
     "worst_prediction",

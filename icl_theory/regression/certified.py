@@ -49,27 +49,36 @@ def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
     (True, True)
     """
     K, c, u = integer("K", K, minimum=2), number("c", c), number("u", u, zero=True, maximum=300.0)
+    low, high = step_bounds_of(*(np.array([float(value)]) for value in (K, c, u)))
+    return float(low[0]), float(high[0])
 
-    def tau(start: float, end: float) -> float:
-        return flow_time_between(start, end, K) / c
 
-    def log_growth(position: float) -> float:
+def step_bounds_of(K: Array, c: Array, u: Array) -> tuple[Array, Array]:
+    """`step_bounds` of many points, elementwise and without checks."""
+    none = np.zeros(K.size)
+    peak = np.maximum(0.0, np.log(K - 1.0) - np.log(2.0))  # a = 1/3, or the start where a is larger there
+    before = u <= peak
+
+    def log_growth(position: Array) -> Array:
         # ln(a s²), with ln a = -ln(1 + w) and ln s = ln w + ln a
-        log_w = math.log(K - 1.0) - position
-        return 2.0 * log_w - 3.0 * float(np.logaddexp(0.0, log_w))
+        log_w = np.log(K - 1.0) - position
+        return 2.0 * log_w - 3.0 * np.logaddexp(0.0, log_w)
 
-    peak = max(0.0, math.log(K - 1.0) - math.log(2.0))  # a = 1/3, or the start where a is larger there
-    rounding = 1e-12 * (1.0 + tau(0.0, u))
-    if u <= peak:
-        low, high = tau(0.0, u), tau(0.0, u) + log_growth(u) - log_growth(0.0)
-        return max(0.0, low - rounding), high + rounding
-    top = log_growth(peak)
-    log_ratio = 2.0 * c * 4.0 / 27.0
-    rho = math.expm1(log_ratio) / log_ratio if log_ratio < 700.0 else math.inf
-    overshoot = peak + c * math.exp(top) if peak > 0 else 0.0
-    late = max(0.0, tau(overshoot, u) - rho * (top - log_growth(u))) if u > overshoot else 0.0
-    high = tau(0.0, u) + (top - log_growth(0.0) + 1.0 if peak > 0 else 0.0)
-    return max(0.0, tau(0.0, peak) + late - rounding), high + rounding
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+
+        def tau(start: Array, end: Array) -> Array:
+            time = flow_difference(start, end, K)
+            return np.where(np.isnan(time), np.inf, time) / c
+
+        total, top, reached, started = tau(none, u), log_growth(peak), log_growth(u), log_growth(none)
+        log_ratio = 2.0 * c * 4.0 / 27.0
+        rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
+        overshoot = np.where(peak > 0, peak + c * np.exp(top), 0.0)
+        after = np.maximum(0.0, tau(overshoot, np.maximum(u, overshoot)) - rho * (top - reached))
+        low = np.where(before, total, tau(none, peak) + np.where(u > overshoot, after, 0.0))
+        rise = np.where(before, reached - started, np.where(peak > 0, top - started + 1.0, 0.0))
+        rounding = 1e-12 * (1.0 + total)
+        return np.maximum(0.0, low - rounding), total + rise + rounding
 
 
 def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[float, Array]:

@@ -123,9 +123,7 @@ class ExchangeableRisk(Risk):
 
     def curve(self, gaps: Array) -> tuple[Array, Array]:
         """Losses and target attentions at many gaps, for N = ∞."""
-        w = (self.K - 1.0) * np.exp(-gaps)
-        missed = w / (1.0 + w)
-        return 0.5 * (self.gamma * missed * (self.K / (self.K - 1.0))) * missed, 1.0 / (1.0 + w)
+        return loss_curve(gaps, self.gamma, self.K)
 
     def attention(self, u: float) -> float:
         """Expected target attention at u."""
@@ -179,6 +177,13 @@ def attention_pair(u: float, K: int) -> tuple[float, float]:
         return 1.0 / (1.0 + w), w / (1.0 + w)
     e = math.exp(u)
     return e / (e + (K - 1.0)), (K - 1.0) / (e + (K - 1.0))
+
+
+def loss_curve(u: Array, gamma: float | Array, K: float | Array) -> tuple[Array, Array]:
+    """Losses ``½ γ K/(K-1) s²`` and target attentions ``a`` for N = ∞, elementwise."""
+    w = (K - 1.0) * np.exp(-u)
+    missed = w / (1.0 + w)
+    return 0.5 * (gamma * missed * (K / (K - 1.0))) * missed, 1.0 / (1.0 + w)
 
 
 def _weight(u: float) -> float:
@@ -253,7 +258,7 @@ def flow_time(a: float, K: int) -> float:
     return float(flow_difference(np.zeros(()), np.asarray(u), K))
 
 
-def flow_difference(u1: Array, u2: Array, K: int) -> Array:
+def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
     """``F(a(u2)) - F(a(u1))`` as a sum of exact differences."""
     w1, w2 = (K - 1.0) * np.exp(-u1), (K - 1.0) * np.exp(-u2)
     a1, a2, s1, s2 = 1.0 / (1.0 + w1), 1.0 / (1.0 + w2), w1 / (1.0 + w1), w2 / (1.0 + w2)

@@ -102,6 +102,51 @@ def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool 
     return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail_start(K) / delta
 
 
+def half_way(epsilon: float, delta: float, K: int = 20) -> float:
+    r"""Lipschitz constant at which the local exponent d ln T/d ln L of gradient flow is -1.
+
+    Along the flow :math:`c\,T = \Phi(s) = F(1 - s) - F(1/K)` with :math:`s \propto 1/L` and
+    :math:`c \propto L^2`, so that :math:`d\ln T/d\ln L = 1/(a^2 s^2 \Phi) - 2`, half-way between its limits -2 and
+    0 where :math:`a^2 s^2 \Phi(s) = 1`. The tail start of `crossover` solves :math:`s^2 \Phi(s) = 1`.
+
+    Parameters
+    ----------
+    epsilon : float
+        Target loss, squared label units.
+    delta : float
+        Feature gap.
+    K : int
+        Number of features, at least 7: for fewer the exponent is above -1 throughout.
+
+    Returns
+    -------
+    float
+        Label units per feature unit.
+
+    References
+    ----------
+    docs/theory.md, "Where the transition lies".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.regression.half_way(1e-4, 1.0, 20) / icl.regression.crossover(1e-4, 1.0, 20), 3)
+    0.718
+    """
+    from scipy.optimize import brentq
+
+    K = integer("K", K, minimum=7, maximum=MOST_FEATURES)
+    epsilon, delta = number("epsilon", epsilon), number("delta", delta)
+
+    def excess(s: float) -> float:
+        u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
+        return ((1.0 - s) * s) ** 2 * float(flow_difference(np.zeros(()), np.asarray(u), K)) - 1.0
+
+    # the left side is a² < 1 at the tail start, and for K >= 7 above 1 at s = 1/3, which it passes but once
+    s = float(brentq(excess, tail_start(K), 1.0 / 3.0, xtol=1e-15))
+    return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / s / delta
+
+
 def papers_regime(L: float, delta: float, imbalance: float) -> str:
     """Regime by the paper's own criterion, its constant taken as 1: "flat" for ``L <= 1/(Δδ)``, else "sharp".
 

@@ -21,6 +21,7 @@ from icl_theory._validate import (
 )
 from icl_theory.descent import MAX_STEPS, Callback, descend
 from icl_theory.regression.abel import StepCounter
+from icl_theory.regression.closed import closed_runs, step_constant
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import crossover, papers_regime, run_phases, tail_start
@@ -139,7 +140,7 @@ def simulate(
         run = descend(
             risk, eta, epsilon=epsilon, steps=max_steps, method=method, give_up=True, callback=callback,
         )  # fmt: skip
-        tail = _tail(risk, eta)
+        tail = tail_limit(risk, eta)
         run.phases = run_phases(run, tail_deficit=tail_start(K) if closed else None, tail=tail)
     if isinstance(risk, ExchangeableRisk) and closed:
         run.regime = "sharp" if math.sqrt(2.0 * risk.gamma) > crossover(epsilon, 1.0, K) else "flat"
@@ -199,7 +200,7 @@ def _risk(
     return in_coordinates(PopulationRisk(features, law, N, noise), coordinates, features.vectors), features.K
 
 
-def _tail(risk: Risk, eta: float) -> float | None:
+def tail_limit(risk: Risk, eta: float) -> float | None:
     """Return the limit of t·(loss − floor) by the universal tail law, None where it does not hold or is unknown."""
     if isinstance(risk, ExchangeableRisk):
         return None if risk.noise and math.isfinite(risk.N) else (risk.K - 1.0) / (4.0 * eta * risk.speed)
@@ -211,15 +212,12 @@ def _tail(risk: Risk, eta: float) -> float | None:
 def _closed(risk: ExchangeableRisk, eta: float, epsilon: float, max_steps: int) -> Trajectory:
     """Run of the exchangeable case for N = ∞ without taking its steps."""
     K, gamma = risk.K, risk.gamma
-    c = eta * risk.speed * gamma * K / (K - 1.0) ** 2
+    c = float(step_constant(eta, risk.speed, gamma, K))
     if not c < 1e300:
         raise refuse("eta", eta, f"such that a step, eta*gamma*K/(K-1)^2 = {c:.3g}, is below 1e300")
     counter = StepCounter(K, max(c, 1e-300))
-    start = risk.loss(risk.initial)
-    hit, error = 0, 0.0
-    if start > epsilon:
-        hit, error = _hitting_step(risk, counter, start, epsilon)
-    last = min(hit, max_steps)
+    found = closed_runs(counter, np.array([gamma]), np.array([epsilon]), max_steps, np.array([tail_start(K)]))
+    hit, last, first, second = (int(x[0]) for x in (found.hit, found.last, found.attends, found.tails))
     converged = hit <= max_steps and hit < INT64_MAX
     steps = saved_steps(last, 1) if last else np.zeros(1, dtype=np.int64)
     gaps = counter.position(steps)
@@ -229,10 +227,6 @@ def _closed(risk: ExchangeableRisk, eta: float, epsilon: float, max_steps: int) 
         params = counter.position(t)
         return State(t, params, risk.loss(params), risk.observe(params))
 
-    def reaches(s: float) -> int:
-        return min(last, counter.steps_to(math.log(K - 1.0) + math.log1p(-s) - math.log(s)).steps)
-
-    first, second = reaches(0.5), reaches(tail_start(K))
     phases = Phases(
         (0, first), (first, second) if first < last else None, (second, last) if second < last else None
     )
@@ -252,26 +246,8 @@ def _closed(risk: ExchangeableRisk, eta: float, epsilon: float, max_steps: int) 
         rule="gd",
         eta=eta,
         epsilon=epsilon,
-        error=error if converged else 0.0,
+        error=float(found.error[0]) if converged else 0.0,
         phases=phases,
         risk=risk,
         resume=state,
     )
-
-
-def _hitting_step(risk: ExchangeableRisk, counter: StepCounter, start: float, epsilon: float) -> tuple[int, float]:
-    """First step with loss <= epsilon < start, and the estimated error of its count before rounding."""
-    K = risk.K
-    # ½ ln(epsilon/start), exact also where the two are close; s falls by that, and u = ln(a/s) + ln(K-1)
-    close = epsilon > 0.5 * start
-    drop = 0.5 * (math.log1p((epsilon - start) / start) if close else math.log(epsilon) - math.log(start))
-    u = math.log1p(-(K - 1.0) * math.expm1(drop)) - drop
-    count = counter.steps_to(u)
-    if count.earliest == count.latest or count.latest >= INT64_MAX:
-        return count.steps, count.error
-    # the count is within rounding of an integer: let the loss itself decide
-    low, high = count.earliest - 1, count.latest
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if risk.loss(counter.position(middle)) <= epsilon else (middle, high)
-    return high, count.error

@@ -180,7 +180,8 @@ class Exchangeable(Task):
 
 def exchangeable_gamma(L: float, delta: float) -> float:
     """``L^2 delta^2 / 2``, refused where it leaves the range of float64."""
-    gamma = 0.5 * (number("L", L) * number("delta", delta)) ** 2 if L * delta < 1e150 else np.inf
+    product = number("L", L) * number("delta", delta)
+    gamma = 0.5 * (product * product) if product < 1e150 else np.inf  # not a power: NumPy rounds those its own way
     if not 1e-290 < gamma < 1e290:
         raise refuse("L", L, f"such that L*delta lies between 1e-140 and 1e140 (delta = {delta!r})")
     return float(gamma)

@@ -1,0 +1,40 @@
+"""`icl-theory table`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icl_theory.cli.outputs import Outputs, report_failures
+
+
+def table(
+    store: Annotated[Path, typer.Argument(help="Folder written by icl-theory sweep --store.")],
+    over: Annotated[
+        str | None, typer.Option("--over", help="Swept parameter whose values follow one another.")
+    ] = None,
+    table: Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
+    latex: Annotated[
+        Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")
+    ] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
+) -> int:
+    """Make the tables and figures of a stored sweep again, also of one that is not finished."""
+    from icl_theory.sweep import load_sweep
+
+    dataset = load_sweep(store)
+    outputs = Outputs(table, csv, latex, parquet, plot)
+    outputs.check(over, [str(name) for name in dataset.dims])
+    pending = int((dataset["status"].values == "pending").sum())
+    if pending == dataset["status"].size:
+        print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
+        return 0
+    if pending:
+        print(f"icl-theory: {pending} of {dataset['status'].size} points are not computed yet", file=sys.stderr)
+    outputs.write(dataset, over)
+    return report_failures(dataset)

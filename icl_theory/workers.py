@@ -1,0 +1,95 @@
+"""Who computes a sweep: processes of this machine, or a Dask cluster through its client."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from typing import Any
+
+from icl_theory._validate import refuse
+
+TIMEOUT = 7.0  # seconds until a scheduler that does not answer is given up
+
+
+@contextlib.contextmanager
+def processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Start worker processes that end with this one, and on Ctrl-C at once."""
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()  # what has been asked for is done, or not wanted any more
+            process.join()
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+@contextlib.contextmanager
+def cluster(address: str) -> Iterator[Executor]:
+    """Connect to a running Dask cluster.
+
+    Parameters
+    ----------
+    address : str
+        Of its scheduler, as ``dask scheduler`` prints it: ``tcp://127.0.0.1:8786``.
+
+    Yields
+    ------
+    concurrent.futures.Executor
+        Sends chunks to its workers; a chunk whose worker dies goes to another one.
+
+    Raises
+    ------
+    ValueError
+        dask is missing, nobody answers at the address, or no worker has joined, within 10 seconds.
+    """
+    import asyncio
+    import logging
+
+    try:
+        from distributed import Client
+        from distributed.comm.core import connect
+    except ImportError:
+        raise ValueError("a cluster needs dask: pip install 'icl-theory[distributed]'") from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is said here
+
+    async def probe() -> None:
+        reach: Any = connect
+        await (await reach(address, timeout=TIMEOUT)).close()
+
+    wanted = "the address of a running scheduler, which `dask scheduler` prints"
+    try:
+        asyncio.run(probe())  # a client that finds nobody takes its time to go
+    except Exception as error:  # whatever may answer there
+        raise refuse("dask", address, f"{wanted} ({str(error) or type(error).__name__})") from None
+    make: Any = Client
+    client = make(address, timeout=TIMEOUT, set_as_default=False)
+    try:
+        try:
+            client.wait_for_workers(1, timeout=TIMEOUT)
+        except TimeoutError:
+            raise refuse(
+                "dask", address, f"a scheduler that has workers: start one with `dask worker {address}`"
+            ) from None
+        yield client.get_executor()
+    finally:
+        client.close(timeout=TIMEOUT)

@@ -1,0 +1,146 @@
+"""Grids of points against `simulate`, one by one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import icl_theory as icl
+from icl_theory.grid import Values
+from icl_theory.regression.points import COLUMNS, leading_order, measured
+from icl_theory.sweep import plan
+from tests.references import iterate_gap
+
+BLANK: dict[str, Any] = {"f": math.nan, "i": -1, "U": ""}
+ONE = {"L": 1.0, "delta": 1.0, "eta": 1.0, "K": 2, "N": math.inf, "epsilon": 1.0, "noise": 0.0}
+
+
+def random_points(size: int, seed: int) -> dict[str, Any]:
+    """Points over many decades: heads, single steps and tails, runs that end at once and runs that never do."""
+    rng = np.random.default_rng(seed)
+
+    def powers(low: float, high: float) -> Any:
+        return 10.0 ** rng.uniform(low, high, size)
+
+    return {
+        "L": powers(-3, 3), "delta": powers(-1.5, 1.5), "eta": powers(-4, 4), "K": np.floor(powers(0.302, 6)),
+        "N": np.full(size, math.inf), "epsilon": powers(-12, 1), "noise": rng.choice([0.0, 0.1], size),
+        "imbalance": powers(-3, -0.3),
+    }  # fmt: skip
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool(a == b or (a != a and b != b))
+
+
+@pytest.mark.parametrize("coordinates", ["class", "embedding"])
+def test_closed_points_are_those_of_simulate_to_the_last_bit(coordinates: str) -> None:
+    points = random_points(400, seed=1)
+    points["L"][:3] = 1e200  # refused by simulate
+    points["eta"][3:6] = 1e306
+    found = plan(ONE, coordinates=coordinates).model.evaluate(points)
+    for i in range(400):
+        point = {name: float(values[i]) for name, values in points.items()}
+        K, eta = int(point.pop("K")), point.pop("eta")
+        try:
+            one = measured(icl.simulate(eta=eta, K=K, coordinates=coordinates, **point))  # type: ignore[arg-type]
+        except ValueError as error:
+            one = {"status": "failed", "message": str(error)}
+        for column in COLUMNS:
+            value, expected = found[column.name][i], one.get(column.name, BLANK[column.dtype[0]])
+            if column.name in ("theorem_1_bound", "theorem_2_bound"):  # powers, rounded in their own way
+                assert value == pytest.approx(expected, rel=1e-14, nan_ok=True)
+            else:
+                assert same(value, expected), (column.name, i, value, expected)
+        assert (found["status"][i], found["message"][i]) == (one["status"], one["message"])
+    assert set(found["status"]) == {"failed", "reached", "not reached"}
+    assert (found["certified"][found["status"] != "failed"] != 0).all()
+
+
+def test_a_point_has_the_same_bits_alone_and_among_others() -> None:
+    points = random_points(300, seed=2)
+    model = plan(ONE).model
+    together = model.evaluate(points)
+    for part in (slice(0, 1), slice(17, 24), slice(100, 229)):
+        few = model.evaluate({name: values[part] for name, values in points.items()})
+        assert all(same_array(few[name], together[name][part]) for name in few)
+
+
+def same_array(a: Any, b: Any) -> bool:
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+
+
+@given(st.integers(2, 60), st.floats(-2.0, 1.5), st.floats(-3.0, 3.0), st.floats(-4.0, -0.01))
+def test_closed_steps_are_those_of_plain_iteration(K: int, L: float, eta: float, drop: float) -> None:
+    gamma, rate = 0.5 * 10.0 ** (2 * L), 10.0**eta
+    c = rate * gamma * K / (K - 1.0) ** 2
+    target = 0.5 * gamma * (K - 1.0) / K * 10.0**drop
+    assume((K - 1) ** 2 / c + 1.0 / (c * 10.0**drop) < 20_000)
+
+    def reached(_: int, u: float) -> bool:
+        s = (K - 1) * math.exp(-u) / (1 + (K - 1) * math.exp(-u))
+        return 0.5 * gamma * K / (K - 1) * s * s <= target
+
+    steps, _ = iterate_gap(K, c, reached)
+    point = {**ONE, "L": 10.0**L, "eta": rate, "K": K, "epsilon": target}
+    found = plan(ONE).model.evaluate({name: np.array([float(value)]) for name, value in point.items()})
+    assert abs(int(found["steps"][0]) - steps) <= (1 if 10.0**drop > 0.999 else 0)
+
+
+def evaluated(**changes: Any) -> Values:
+    arguments = {
+        name: changes.pop(name) for name in ("task", "coordinates", "method", "max_steps") if name in changes
+    }
+    axes = {**ONE, **changes}
+    made = plan(axes, **arguments)
+    return made.model.evaluate(made.grid.points(slice(0, made.grid.size)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"N": 20, "noise": 0.1, "epsilon": 0.02, "L": 2.0, "K": 5},
+        {"task": icl.tasks.Linear, "epsilon": 0.05, "L": 3.0, "K": 6, "imbalance": 0.2},
+        {"task": icl.tasks.RandomCosine, "epsilon": 0.1, "L": 2.0, "K": 4, "eta": 2.0},
+        {"coordinates": "factored", "epsilon": 0.2, "L": 2.0, "K": 3, "eta": 1.0, "max_steps": 2000},
+        {"method": "exact", "epsilon": 0.01, "L": 2.0, "K": 8, "eta": 2.0},
+        {"method": "flow", "epsilon": 0.01, "L": 2.0, "K": 8, "eta": 2.0},
+    ],
+    ids=["finite prompts", "linear", "cosine", "factored", "exact", "flow"],
+)
+def test_other_points_are_runs_of_simulate(changes: dict[str, Any]) -> None:
+    found = evaluated(**changes)
+    run = icl.simulate(**{**ONE, **changes})
+    assert found["steps"][0] == (run.steps if run.steps is not None else -1)
+    assert found["loss"][0] == run.loss[-1]
+    assert found["floor"][0] == run.floor
+    assert found["method"][0] == run.method
+    assert found["attention"][0] == np.mean(run.attention[-1])
+    assert found["T_I"][0] + found["T_II"][0] + found["T_III"][0] == found["last"][0] == run.t[-1]
+
+
+def test_exact_and_closed_runs_measure_the_same() -> None:
+    closed, exact = (
+        evaluated(L=2.0, eta=2.0, K=8, epsilon=1e-3, imbalance=0.2, method=m) for m in ("closed", "exact")
+    )
+    for name in ("steps", "T_I", "T_II", "T_III", "regime", "certified", "theorem_1", "theorem_2", "L_star"):
+        assert closed[name][0] == exact[name][0], name
+    for name in ("loss", "attention", "tail_ratio", "steps_low", "predicted_steps", "theorem_1_bound"):
+        assert closed[name][0] == pytest.approx(exact[name][0], rel=1e-9), name
+
+
+@pytest.mark.parametrize("K", [100, 10_000])
+def test_leading_order_is_approached_on_both_sides_of_the_crossover(K: int) -> None:
+    crossover = icl.regression.crossover(1e-4, 1.0, K)
+    found = evaluated(L=crossover * np.array([0.1, 30.0]), eta=1e-3, K=K, epsilon=1e-4)
+    assert found["regime"].tolist() == ["flat", "sharp"]
+    assert found["predicted_steps"] / found["steps"] == pytest.approx([1.0, 1.0], abs=4.0 / math.sqrt(K) + 0.03)
+
+
+def test_there_is_nothing_to_predict_where_the_start_is_good_enough() -> None:
+    assert leading_order(np.ones(1), 1.0, np.full(1, 20.0), np.ones(1), np.full(1, 0.5)).tolist() == [0.0]

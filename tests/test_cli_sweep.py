@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import icl_theory as icl
+from icl_theory.cli.axes import parse_axis
+from icl_theory.regression import half_way
+from tests.test_cli import run_main
+
+QUICK = ["sweep", "--L", "0.03:3:log:13", "--delta", "1", "--eta", "0.1", "--epsilon", "1e-4"]
+# ninety-six points in twelve chunks, some seconds
+SLOW = [
+    "sweep", "--L", "1:2:log:24", "--delta", "1", "--eta", "2", "--K", "3,4", "--N", "20,30", "--epsilon", "0.02",
+    "--task", "linear", "--method", "exact",
+]  # fmt: skip
+# like the command, but Ctrl-C counts also where the tests run in the background
+COMMAND = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from icl_theory.cli import main\nif __name__ == '__main__': main()"
+)
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2", 2.0),
+        (" 0.5 ", 0.5),
+        ("inf", float("inf")),
+        ("5,20,100", [5.0, 20.0, 100.0]),
+        ("1:100:log:3", [1.0, 10.0, 100.0]),
+        ("0:1:lin:3", [0.0, 0.5, 1.0]),
+        ("3:1:lin:3", [3.0, 2.0, 1.0]),
+    ],
+)
+def test_numbers_lists_and_ranges_are_read(text: str, expected: float | list[float]) -> None:
+    np.testing.assert_allclose(parse_axis("L", text), expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "1,", "1,,2", "1:2", "1:2:log", "1:2:cube:3", "1:2:log:x", "1:2:log:1", "1:2:log:2.5", "0:1:log:3",
+     "-1:1:log:3", "1:inf:log:3", "1:1:lin:3", "1:2:log:3:4", "nan:1:lin:2", "auto", "1:2:lin:999999999"],
+)  # fmt: skip
+def test_malformed_parameters_are_refused_by_name(text: str) -> None:
+    with pytest.raises(ValueError, match=f"^L = {re.escape(repr(text))}: must be "):
+        parse_axis("L", text)
+
+
+def test_ranges_of_integers_are_rounded_and_may_not_repeat() -> None:
+    assert np.asarray(parse_axis("K", "5:500:log:5")).tolist() == [5.0, 16.0, 50.0, 158.0, 500.0]
+    with pytest.raises(ValueError, match="at most 4 different integers"):
+        parse_axis("K", "2:5:log:20")
+    assert parse_axis("eta", "auto") == "auto"
+
+
+def test_tables_and_figure_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    endings = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet", "plot": ".svg"}
+    files = {name: str(tmp_path / f"a{ending}") for name, ending in endings.items()}
+    options = [word for name, path in files.items() for word in (f"--{name}", path)]
+    status, out, err = run_main(capsys, *QUICK, *options)
+    assert (status, err) == (0, "")
+    assert re.fullmatch(
+        r"Measured transition L = 0\.14\S+ ± \S+, predicted 0\.1991 \(leading order 0\.1298\)\.\n", out
+    )
+    table = pd.read_csv(files["csv"])
+    found = icl.sweep(np.geomspace(0.03, 3.0, 13), 1.0, 0.1, epsilon=1e-4, progress=False)
+    assert table["T_ε"].tolist() == found.steps.values.tolist()
+    assert pd.read_parquet(files["parquet"])["T_ε"].tolist() == found.steps.values.tolist()
+    for path in files.values():
+        assert Path(path).stat().st_size > 500
+    assert out.strip() in Path(files["table"]).read_text(encoding="utf-8")
+
+
+def test_a_table_is_printed_that_fits_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run_main(capsys, *QUICK, "--K", "5,20", "--imbalance", "0.1")
+    assert (status, err) == (0, "")
+    assert max(map(len, out.splitlines()[:-2])) <= 80
+    assert out.splitlines()[1].split()[:4] == ["K", "L", "regime", "T_I"]
+    assert half_way(1e-4, 1.0, 20) == pytest.approx(0.143, abs=1e-3)
+    status, out, _ = run_main(capsys, "sweep", "--L", "2", "--delta", "1", "--eta", "4")
+    assert (status, "sharp" in out) == (0, True)
+
+
+def test_stable_rate_and_tasks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = str(tmp_path / "a.csv")
+    options = ["--eta", "auto", "--K", "4", "--task", "linear", "--epsilon", "0.01", "--csv", path]
+    status, _, err = run_main(capsys, "sweep", "--L", "1,2", "--delta", "1", *options)
+    assert (status, err) == (0, "")
+    steps = pd.read_csv(path)["T_ε"].tolist()
+    expected = icl.sweep([1.0, 2.0], 1.0, "auto", K=4, task=icl.tasks.Linear, epsilon=0.01, progress=False)
+    assert steps == expected.steps.values.tolist()
+
+
+def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "sweep.toml"
+    config.write_text(
+        'L = "0.1:10:log:3"\ndelta = 1\neta = [0.1, "2"]\nK = 5\nepsilon = 1e-4\nmax-steps = 1000000\n'
+    )
+    path = tmp_path / "a.csv"
+    status, _, err = run_main(capsys, "sweep", "--config", str(config), "--K", "7", "--csv", str(path))
+    assert (status, err) == (0, "")
+    table = pd.read_csv(path)
+    assert table["L"].tolist() == [0.1, 1.0, 10.0] * 2
+    assert table["eta"].tolist() == [0.1] * 3 + [2.0] * 3
+    expected = icl.simulate(1.0, 1.0, 2.0, K=7, epsilon=1e-4).steps
+    assert table["T_ε"][4] == expected
+    for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "config = 'lipschitz'"), ("L = [[1]]", "L = ")):
+        config.write_text(text)
+        status, _, err = run_main(capsys, "sweep", "--config", str(config), "--delta", "1", "--eta", "1")
+        assert (status, err.count("\n")) == (2, 1)
+        assert words in err
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--L", "0:3:log:4"], "L = '0:3:log:4': must be a range between positive numbers"),
+        (["--K", "5,5"], "without duplicates (5 occurs twice)"),
+        (["--K", "2.5"], "K = 2.5"),
+        (["--epsilon", "-1"], "epsilon = -1.0"),
+        (["--eta", "fast"], "or auto"),
+        (["--eta", "auto", "--coordinates", "factored"], "eta = 'auto'"),
+        (["--task", "cubic"], "cubic"),
+        (["--over", "K"], "over = 'K': must be one of L"),
+        (["--table", "a.txt"], "table = 'a.txt': must be a file name ending in .md"),
+        (["--csv", "/no/such/a.csv"], "csv = '/no/such/a.csv': must be in a folder that exists"),
+        (["--plot", "a.png", "--K", "5,6", "--N", "5,6"], "with 3 swept parameters"),
+        (["--store", "a"], "store = 'a': must be a folder name ending in .zarr"),
+        (["--store", "/proc/a.zarr"], "cannot be used"),
+        (["--workers", "0"], "workers = 0"),
+        (["--workers", "2", "--dask", "x"], "left out with --dask"),
+        (["--dask", "nowhere"], "dask = 'nowhere': must be the address of a running scheduler"),
+        (["--config", "/no/such.toml"], "No such file"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_two(
+    capsys: pytest.CaptureFixture[str], extra: list[str], words: str
+) -> None:
+    status, out, err = run_main(capsys, *QUICK, *extra)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("icl-theory: ")
+    assert words in err
+
+
+def test_a_required_parameter_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run_main(capsys, "sweep", "--L", "1", "--delta", "1")
+    assert (status, err) == (2, "icl-theory: eta = None: must be given, as --eta or in the file of --config\n")
+
+
+def test_failed_points_are_counted_and_are_status_three(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    status, _, err = run_main(
+        capsys, "sweep", "--L", "1,1e200,1e201", "--delta", "1", "--eta", "1", "--csv", str(path)
+    )
+    assert status == 3
+    assert err.startswith("icl-theory: 2 of 3 points failed; the first: L = 1e+200: must be")
+    assert pd.read_csv(path)["status"].tolist() == ["reached", "failed", "failed"]
+
+
+def test_dry_run_says_how_much_work_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, out, _ = run_main(capsys, *SLOW, "--dry-run", "--workers", "2", "--store", str(tmp_path / "a.zarr"))
+    lines = out.splitlines()
+    assert status == 0
+    assert lines[:2] == ["96 points in 12 chunks", "0 in closed form, 96 simulated one by one (method exact)"]
+    assert re.fullmatch(r"about at most 0:0\d:\d\d on 2 workers", lines[2])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("whole") / "whole.csv"
+    process = start(*SLOW, "--quiet", "--csv", str(path))
+    assert process.communicate(timeout=120)[1] == ""
+    assert process.returncode == 0
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]], ids=["alone", "two workers"])
+def test_a_run_that_is_killed_again_and_again_goes_on(
+    tmp_path: Path, uninterrupted: str, workers: list[str]
+) -> None:
+    store, path = tmp_path / "a.zarr", tmp_path / "a.csv"
+    command = [*SLOW, "--store", str(store), "--csv", str(path), *workers]
+    rng = random.Random(len(workers))
+    done = [0]
+    for _ in range(4):
+        process = start(*command)
+        _wait_for_more(store, done[-1], process)
+        time.sleep(rng.uniform(0.0, 0.3))
+        process.kill()
+        process.communicate()
+        if store.exists():
+            done.append(_stored(store))
+    assert sorted(done) == done, "chunks were lost"
+    assert done[-1] > 0
+    process = start(*command)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert path.read_text(encoding="utf-8") == uninterrupted
+
+
+def _stored(store: Path) -> int:
+    return sum(1 for _ in store.glob("done/c/*") if re.fullmatch(r"\d+", _.name))
+
+
+def _wait_for_more(store: Path, before: int, process: subprocess.Popen[str]) -> None:
+    for _ in range(1000):
+        if _stored(store) > before or process.poll() is not None:
+            return
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]], ids=["alone", "two workers"])
+def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
+    tmp_path: Path, uninterrupted: str, workers: list[str]
+) -> None:
+    store, path = tmp_path / "a.zarr", tmp_path / "a.csv"
+    command = [*SLOW, "--store", str(store), "--csv", str(path), *workers]
+    process = start(*command)
+    _wait_for_more(store, 0, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    last = err.splitlines()[-1]
+    found = re.fullmatch(
+        r"icl-theory: interrupted after (\d+) of 96 points; the same command goes on from there", last
+    )
+    assert found, err
+    assert "Traceback" not in err
+    assert len(pd.read_csv(path)) == int(found[1]) > 0
+    process = start(*command)
+    process.communicate(timeout=120)
+    assert path.read_text(encoding="utf-8") == uninterrupted
+
+
+def test_the_second_run_on_a_store_is_refused_and_the_first_goes_on(
+    tmp_path: Path, uninterrupted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, path = tmp_path / "a.zarr", tmp_path / "a.csv"
+    command = [*SLOW, "--store", str(store)]
+    process = start(*command, "--csv", str(path))
+    _wait_for_more(store, 0, process)
+    status, _, err = run_main(capsys, *command)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "used by one run at a time, and another has it open" in err
+    assert process.wait(timeout=120) == 0
+    process.communicate()
+    assert path.read_text(encoding="utf-8") == uninterrupted
+
+
+def test_table_makes_tables_of_a_store_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store, one, two = (str(tmp_path / name) for name in ("a.zarr", "one.md", "two.md"))
+    assert run_main(capsys, *QUICK, "--K", "5,20", "--store", store, "--table", one)[0] == 0
+    status, out, err = run_main(capsys, "table", store, "--table", two, "--plot", str(tmp_path / "a.png"))
+    assert (status, err) == (0, "")
+    assert Path(one).read_text() == Path(two).read_text()
+    assert out.count("\n") == 2
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    status, out, _ = run_main(capsys, "table", store, "--over", "K")
+    assert status == 0
+    assert out.splitlines()[1].split()[:2] == ["L", "K"]
+    shutil.rmtree(store + "/real/c")
+    status, _, err = run_main(capsys, "table", store)
+    assert (status, err) == (0, f"icl-theory: {store} holds no points yet\n")
+    status, _, err = run_main(capsys, "table", str(tmp_path / "none.zarr"))
+    assert (status, err.count("\n")) == (2, 1)
+    assert "must be a store made by a sweep" in err

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from icl_theory.grid import (
+    Axis,
+    Grid,
+    Values,
+    assembled,
+    axis_values,
+    evaluate,
+    point_by_point,
+)
+from icl_theory.workers import processes
+from tests.models import SQUARE, Products, Squares, grid
+
+
+def equal(a: Values, b: Values) -> bool:
+    return set(a) == set(b) and all(np.array_equal(a[n], b[n], equal_nan=a[n].dtype.kind == "f") for n in a)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 40))
+def test_chunks_cover_every_point_once_and_in_order(shape: list[int], chunk: int) -> None:
+    axes = tuple(Axis(f"x{i}", np.arange(float(size)), "", "", True) for i, size in enumerate(shape))
+    made = Grid(axes, chunk)
+    parts = [made.points(made.span(i)) for i in range(made.chunks)]
+    for i, expected in enumerate(np.meshgrid(*(axis.values for axis in axes), indexing="ij")):
+        found = np.concatenate([part[f"x{i}"] for part in parts])
+        np.testing.assert_array_equal(found, expected.ravel())
+
+
+def test_dataset_is_labelled_with_units_and_descriptions() -> None:
+    made = grid(4)
+    dataset = assembled(made, SQUARE, evaluate(made, Squares()).values, {"version": "1"})
+    assert dict(dataset.sizes) == {"x": 4, "y": 2}
+    assert dataset["z"].item() == 2.0
+    assert dataset["square"].attrs == {"units": "m²", "description": "x squared"}
+    assert dataset["square"].sel(x=3.0, y=0.5).item() == 9.0
+    assert dataset.attrs == {"version": "1"}
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_results_do_not_depend_on_the_chunk_size(chunk: int) -> None:
+    assert equal(evaluate(grid(20, chunk), Squares()).values, evaluate(grid(20, 3), Squares()).values)
+
+
+def test_a_point_that_fails_is_recorded_and_the_rest_goes_on() -> None:
+    found = evaluate(grid(20, 16), Squares(fails=7.0)).values
+    wrong = found["status"] == "failed"
+    x = grid(20).points(slice(0, 40))["x"]
+    np.testing.assert_array_equal(wrong, x == 7.0)
+    assert set(found["message"][wrong]) == {"x = 7.0: must be another number"}
+    assert np.isnan(found["square"][wrong]).all()
+    assert (found["whole"][wrong] == -1).all()
+    np.testing.assert_array_equal(found["square"][~wrong], evaluate(grid(20), Squares()).values["square"][~wrong])
+
+
+def test_interrupt_keeps_what_is_done() -> None:
+    found = evaluate(grid(20, 4), Squares(interrupts=9.0))
+    assert found.interrupted
+    assert (found.values["status"] == "done").sum() == 16
+    assert (found.values["status"] == "pending").sum() == 24
+
+
+def test_progress_counts_points() -> None:
+    seen: list[tuple[int, int]] = []
+    evaluate(grid(5, 4), Squares(), progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(0, 10), (4, 10), (8, 10), (10, 10)]
+
+
+def test_any_executor_gives_the_same_bits() -> None:
+    made = grid(4, 2)
+    expected = evaluate(made, Products()).values
+    with ThreadPoolExecutor(3) as threads:
+        assert equal(evaluate(made, Products(), executor=threads).values, expected)
+    for count in (1, 2):
+        with processes(count) as pool:
+            assert equal(evaluate(made, Products(), executor=pool).values, expected)
+
+
+def test_the_number_of_blas_threads_is_as_before_afterwards() -> None:
+    with threadpool_limits(limits=2):
+        before = [library["num_threads"] for library in threadpool_info()]
+        evaluate(grid(2), Products(10))
+        assert [library["num_threads"] for library in threadpool_info()] == before
+
+
+def test_a_worker_that_dies_is_an_error_in_one_line() -> None:
+    with processes(1) as pool, pytest.raises(ChildProcessError, match="the workers are gone: BrokenProcessPool"):
+        evaluate(grid(5, 2), Squares(dies=1.0), executor=pool)
+
+
+def test_an_executor_that_cannot_send_the_model_fails_its_points() -> None:
+    class Local(Squares):
+        pass
+
+    with processes(1) as pool:
+        found = evaluate(grid(3, 2), Local(), executor=pool).values
+    assert set(found["status"]) == {"failed"}
+    assert "Local" in found["message"][0]
+
+
+def test_point_by_point_records_failures() -> None:
+    def measure(x: float) -> dict[str, Any]:
+        return {"square": math.sqrt(x), "status": "done"}
+
+    found = point_by_point(SQUARE, {"x": np.array([4.0, -1.0])}, measure)
+    assert found["square"][0] == 2.0
+    assert found["status"].tolist() == ["done", "failed"]
+    assert found["message"][1].startswith("math domain error") or "expected a nonnegative" in found["message"][1]
+
+
+@pytest.mark.parametrize(
+    ("given_values", "words"),
+    [
+        ([], "x = \\[\\]: must be a sequence of at least one number"),
+        ([1.0, 2.0, 1.0], "without duplicates \\(1 occurs twice\\)"),
+        ("1:2", "must be a number or a sequence of numbers"),
+        ([[1.0]], "one-dimensional"),
+        ([1.0, "two"], "could not convert"),
+    ],
+)
+def test_sequences_that_are_none_are_refused(given_values: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        axis_values("x", given_values, float)
+
+
+@pytest.mark.parametrize("given_values", [[3.0, 1.0], (3.0, 1.0), np.array([3.0, 1.0]), range(3, 0, -2)])
+def test_sequences_of_any_kind_keep_their_order(given_values: Any) -> None:
+    values, swept = axis_values("x", given_values, float)
+    assert (values.tolist(), swept) == ([3.0, 1.0], True)
+    assert axis_values("x", np.float64(3.0), float)[1] is False

@@ -1,0 +1,372 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+
+import icl_theory as icl
+from icl_theory import workers
+from icl_theory.grid import evaluate
+from icl_theory.regression.tasks import Task
+from icl_theory.sweep import SEED, estimate, local_exponent, plan
+from icl_theory.workers import cluster, processes
+
+FINITE: dict[str, Any] = {
+    "L": [2.0, 3.0, 2.5], "delta": 1.0, "eta": 2.0, "K": 3, "N": [40, math.inf], "epsilon": [0.01, 0.02],
+    "noise": 0.0, "task": icl.tasks.RandomCosine,
+}  # fmt: skip
+
+
+def finite(executor: Executor | None = None, **changes: Any) -> xarray.Dataset:
+    return icl.sweep(**{**FINITE, **changes}, executor=executor, progress=False)
+
+
+def test_every_quantity_is_there_with_its_description() -> None:
+    found = icl.sweep(L=[0.5, 2.0], delta=1.0, eta=[1.0, 4.0], imbalance=0.1, progress=False)
+    assert dict(found.sizes) == {"L": 2, "eta": 2}
+    assert {"delta", "K", "N", "epsilon", "noise", "imbalance"} < set(found.coords)
+    for name in (
+        "steps", "T_I", "T_II", "T_III", "regime", "loss", "attention", "floor", "tail_constant", "exponent_L",
+        "exponent_eta", "steps_low", "steps_high", "certified", "theorem_1", "theorem_2", "L_star", "method",
+        "error", "status",
+    ):  # fmt: skip
+        assert found[name].dims == ("L", "eta")
+        assert found[name].attrs["description"]
+    assert found["loss"].attrs["units"] == "squared label units"
+    assert found.attrs["version"] == icl.__version__
+    assert found.attrs["seed"] == SEED
+    assert json.loads(found.attrs["arguments"])["coordinates"] == "class"
+
+
+def test_points_are_those_of_simulate() -> None:
+    found = finite()
+    assert (found["status"] == "reached").all()
+    assert (found["steps"] > 0).all()
+    for index in np.ndindex(3, 2, 2):
+        point = found.isel(dict(zip(("L", "N", "epsilon"), index, strict=True)))
+        run = icl.simulate(
+            float(point.L), 1.0, 2.0, K=3, N=float(point.N), epsilon=float(point.epsilon),
+            task=icl.tasks.RandomCosine,
+        )  # fmt: skip
+        assert int(point.steps) == run.steps
+        assert float(point.loss) == pytest.approx(run.loss[-1], rel=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_results_have_the_same_bits_for_any_number_of_workers(count: int) -> None:
+    assert finite(workers=count).identical(finite())
+
+
+def test_results_have_the_same_bits_in_threads() -> None:
+    with ThreadPoolExecutor(3) as threads:
+        assert finite(threads).identical(finite())
+
+
+def test_a_dataset_can_be_written_and_read(tmp_path: Path) -> None:
+    found = icl.sweep(L=[0.5, 2.0], delta=1.0, eta=[1.0, 4.0], progress=False)
+    found.to_zarr(tmp_path / "b.zarr", zarr_format=2, consolidated=False)
+    assert int(xarray.open_zarr(tmp_path / "b.zarr", consolidated=False)["steps"][1, 1]) == int(
+        found["steps"][1, 1]
+    )
+
+
+def test_seed_of_factored_coordinates_is_the_same_for_all_workers() -> None:
+    arguments: dict[str, Any] = {"task": None, "coordinates": "factored", "K": 3, "N": math.inf, "L": [1.0, 2.0]}
+    assert finite(**arguments, workers=2).identical(finite(**arguments))
+
+
+def test_local_exponent_of_a_power_law_is_its_power_in_any_order() -> None:
+    values = np.array([3.0, 1.0, 10.0, 5.0])
+    steps = np.round(1e12 * values[:, None] ** np.array([-2.0, 0.5])).astype(np.int64)
+    np.testing.assert_allclose(local_exponent(steps, values, 0), np.tile([-2.0, 0.5], (4, 1)), rtol=1e-9)
+
+
+def test_local_exponent_is_missing_where_steps_are() -> None:
+    steps = np.array([100, 25, -1, 4, 4, 4])
+    found = local_exponent(steps, np.arange(1.0, 7.0), 0)
+    assert np.isnan(found).tolist() == [False, True, True, True, False, False]
+
+
+@pytest.mark.parametrize("L", [0.003, 0.1, 3.0])
+def test_exponents_are_those_of_gradient_flow(L: float) -> None:
+    """T(s)·c is the flow time to the deficit s = √(2ε(K-1)/(γK)): differentiated by a finite difference."""
+    K, epsilon, eta = 300, 1e-7, 1e-3
+
+    def flow_steps(L: float, K: int, epsilon: float) -> float:
+        gamma = 0.5 * L * L
+        s = math.sqrt(2.0 * epsilon * (K - 1) / (gamma * K))
+        return icl.regression.flow_time(1.0 - s, K) / (eta * gamma * K / (K - 1) ** 2)
+
+    h = 1e-4
+    found = icl.sweep(
+        [L * (1 - h), L, L * (1 + h)], 1.0, eta, K=[K - 1, K, K + 1],
+        epsilon=[epsilon * (1 - h), epsilon, epsilon * (1 + h)], progress=False,
+    ).isel(L=1, K=1, epsilon=1)  # fmt: skip
+    up, down = (math.log(flow_steps(L * (1 + d), K, epsilon)) for d in (h, -h))
+    assert float(found.exponent_L) == pytest.approx((up - down) / (2 * h), abs=1e-3)
+    up, down = (math.log(flow_steps(L, K, epsilon * (1 + d))) for d in (h, -h))
+    assert float(found.exponent_epsilon) == pytest.approx((up - down) / (2 * h), abs=1e-3)
+    up, down = (math.log(flow_steps(L, K + d, epsilon)) for d in (1, -1))
+    assert float(found.exponent_K) == pytest.approx((up - down) / math.log((K + 1) / (K - 1)), abs=1e-3)
+
+
+def test_stable_rate_is_taken_point_by_point() -> None:
+    found = icl.sweep(L=[1.0, 3.0], delta=2.0, eta="auto", K=[5, 20], epsilon=0.1, progress=False)
+    np.testing.assert_allclose(found.eta_used, [[5 / 3.0, 20 / 3.0], [5 / 27.0, 20 / 27.0]], rtol=1e-15)
+    assert "eta" not in found.coords
+    run = icl.simulate(3.0, 2.0, float(found.eta_used[1, 1]), K=20, epsilon=0.1)
+    assert int(found.steps[1, 1]) == run.steps
+    linear = icl.sweep(1.0, 2.0, "auto", K=5, task=icl.tasks.Linear, epsilon=0.01, progress=False)
+    variogram = icl.tasks.Linear(1.0).variogram(icl.Features.simplex(5, 2.0)).max()
+    assert float(linear.eta_used) == pytest.approx(5 / 1.5 / variogram)
+    embedded = icl.sweep(1.0, 2.0, "auto", coordinates="embedding", progress=False)
+    assert float(embedded.eta_used) == pytest.approx(20 / 3.0 / 4.0)
+
+
+def test_a_point_that_fails_does_not_stop_the_others() -> None:
+    found = icl.sweep(L=[1.0, 1e200], delta=1.0, eta=[1.0, 4.0], progress=False)
+    assert found.status.values.tolist() == [["reached"] * 2, ["failed"] * 2]
+    assert found.message.values[1, 0].startswith("L = 1e+200: must be")
+    assert np.isnan(found.loss.values[1]).all()
+    assert np.isfinite(found.loss.values[0]).all()
+
+
+def test_a_task_that_cannot_be_made_fails_its_points() -> None:
+    def family(L: float) -> Task:
+        if L > 1.5:
+            raise ZeroDivisionError("no such task")
+        return icl.tasks.RandomCosine(L)
+
+    found = icl.sweep([1.0, 2.0], 1.0, 2.0, K=3, epsilon=0.1, task=family, progress=False)
+    assert found.status.values.tolist() == ["reached", "failed"]
+    assert found.message.values[1] == "ZeroDivisionError: no such task"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"L": []}, "L = \\[\\]: must be a sequence of at least one number"),
+        ({"L": [1.0, -1.0]}, "L = -1.0: must be a finite number > 0"),
+        ({"L": "0.1:1"}, "L = '0.1:1': must be a number or a sequence"),
+        ({"delta": [1.0, 1.0]}, "without duplicates"),
+        ({"eta": "fast"}, "eta = 'fast'"),
+        ({"eta": "auto", "coordinates": "factored"}, "eta = 'auto': must be a number in factored"),
+        ({"K": [2.5]}, "K = 2.5"),
+        ({"N": [0]}, "N = 0"),
+        ({"epsilon": 0}, "epsilon = 0"),
+        ({"noise": -1}, "noise = -1"),
+        ({"imbalance": [0.5, 1.0]}, "imbalance = 1.0"),
+        ({"method": "magic"}, "method = 'magic'"),
+        ({"coordinates": "polar"}, "coordinates = 'polar'"),
+        ({"task": "linear"}, "task = 'linear'"),
+        ({"max_steps": 0}, "max_steps = 0"),
+        ({"workers": 0}, "workers = 0"),
+        ({"workers": 2, "task": lambda L: icl.tasks.Linear(L)}, "named function"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_runs(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        icl.sweep(**{"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0, "progress": False, **changes})
+
+
+def test_an_executor_and_workers_contradict_each_other() -> None:
+    with ThreadPoolExecutor(1) as threads, pytest.raises(ValueError, match="left out where an executor is given"):
+        icl.sweep(1.0, 1.0, 1.0, executor=threads, workers=2)
+
+
+def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    first = finite(store=path)
+    assert finite(store=path).identical(first)
+    assert icl.load_sweep(path).identical(first)
+    for changes, words in (
+        ({"L": [2.0, 3.0, 4.0]}, r"L = \[2.0, 3.0, 2.5\] there, \[2.0, 3.0, 4.0\] here"),
+        ({"task": icl.tasks.Linear}, "task = 'icl_theory.regression.tasks.RandomCosine' there"),
+        ({"noise": 0.2}, "noise = 0.0 there, 0.2 here"),
+        ({"max_steps": 10}, "max_steps = 1000000000000000 there, 10 here"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            finite(store=path, **changes)
+
+
+def test_a_store_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finite(store=tmp_path / "a.zarr")
+    monkeypatch.setattr(icl, "__version__", "99")
+    with pytest.raises(ValueError, match=r"version = '.*' there, '99' here"):
+        finite(store=tmp_path / "a.zarr")
+
+
+def test_tasks_with_other_values_are_other_tasks(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tasks = [icl.tasks.FiniteTask(rng.normal(size=(2, 3)), [0.5, 0.5]) for _ in range(2)]
+    arguments: dict[str, Any] = {"K": 3, "N": 5, "epsilon": 0.5, "noise": 0.0}
+    finite(task=tasks[0], store=tmp_path / "a.zarr", **arguments)
+    with pytest.raises(ValueError, match="task = "):
+        finite(task=tasks[1], store=tmp_path / "a.zarr", **arguments)
+
+
+def test_what_is_left_is_estimated_from_a_few_points() -> None:
+    made = plan({"L": [1, 2], "delta": 1, "eta": 4, "K": 20, "N": [math.inf, 50], "epsilon": 0.02, "noise": 0})
+    lines = estimate(made, workers=2)
+    assert lines[:2] == ["4 points in 1 chunk", "2 in closed form, 2 simulated one by one (method auto)"]
+    assert lines[2].startswith("about at most 0:00:")
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    code = (
+        "import os, time\n"
+        "from icl_theory.workers import processes\n"
+        "if __name__ == '__main__':\n"
+        "    with processes(2) as pool:\n"
+        "        print(*{pool.submit(os.getpid).result() for _ in range(20)}, flush=True)\n"
+        "        pool.submit(time.sleep, 1000)\n"
+        "        time.sleep(1000)\n"
+    )
+    (tmp_path / "main.py").write_text(code)
+    process = subprocess.Popen([sys.executable, tmp_path / "main.py"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    workers = [int(number) for number in process.stdout.readline().split()]
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert workers
+    assert all(_ends(worker) for worker in workers)
+
+
+def _ends(pid: int) -> bool:
+    for _ in range(200):
+        try:
+            os.kill(pid, 0)
+            state = Path(f"/proc/{pid}/stat")
+            if state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+class Cluster:
+    """A Dask scheduler and its workers, as commands on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "scheduler.json"
+        self._log = (folder / "log").open("w")
+        self._started: list[subprocess.Popen[str]] = []
+        self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(self.file))
+        self._wait(self.file.exists)
+        self.address = json.loads(self.file.read_text())["address"]
+
+    def worker(self) -> subprocess.Popen[str]:
+        return self._start(
+            "worker", self.address, "--no-nanny", "--nthreads", "1", "--host", "127.0.0.1",
+            "--local-directory", str(self.folder),
+        )  # fmt: skip
+
+    def _start(self, kind: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dask", kind, *arguments, "--no-dashboard"]
+        process = subprocess.Popen(command, stdout=self._log, stderr=self._log, text=True, cwd=self.folder)
+        self._started.append(process)
+        return process
+
+    def _wait(self, condition: Any) -> None:
+        for _ in range(600):
+            if condition():
+                return
+            time.sleep(0.05)
+        raise TimeoutError((self.folder / "log").read_text())
+
+    def close(self) -> None:
+        for process in reversed(self._started):
+            process.kill()
+            process.wait()
+        self._log.close()
+
+
+@pytest.fixture(scope="module")
+def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = Cluster(tmp_path_factory.mktemp("dask"))
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def test_a_dask_cluster_that_loses_a_worker_gives_the_same_bits(dask_cluster: Cluster) -> None:
+    made = plan(
+        {"L": np.geomspace(1.0, 2.0, 12), "delta": 1.0, "eta": 2.0, "K": [6, 8], "N": [40, 60], "epsilon": 0.02,
+         "noise": 0.0}, method="exact",
+    )  # fmt: skip
+    expected = evaluate(made.grid, made.model).values
+    victim, _ = dask_cluster.worker(), dask_cluster.worker()
+    killed = []
+
+    def kill(done: int, total: int) -> None:
+        if done and not killed:
+            killed.append(done)
+            victim.send_signal(signal.SIGKILL)
+
+    with cluster(dask_cluster.address) as executor:
+        found = evaluate(made.grid, made.model, executor=executor, progress=kill)
+    assert victim.wait() == -signal.SIGKILL
+    assert killed[0] < made.grid.size
+    assert not found.interrupted
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found.values[name], values)
+    assert set(expected["status"]) == {"reached"}
+
+
+def test_sweep_runs_on_a_dask_client(dask_cluster: Cluster) -> None:
+    dask_cluster.worker()
+    with cluster(dask_cluster.address) as executor:
+        assert finite(executor).identical(finite())
+
+
+@pytest.mark.parametrize(
+    ("address", "words"), [("tcp://127.0.0.1:1", "Timed out"), ("nowhere", "missing port"), ("x://y", "unknown")]
+)
+def test_no_scheduler_at_the_address_is_said(address: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert workers.TIMEOUT < 8.0  # and two seconds to load Dask
+    monkeypatch.setattr(workers, "TIMEOUT", 0.5)
+    with pytest.raises(ValueError, match="the address of a running scheduler.*" + words), cluster(address):
+        pass
+
+
+def test_a_scheduler_without_workers_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "TIMEOUT", 2.0)
+    empty = Cluster(tmp_path)
+    try:
+        with pytest.raises(ValueError, match="start one with `dask worker"), cluster(empty.address):
+            pass
+    finally:
+        empty.close()
+
+
+def test_dask_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ValueError, match=r"pip install 'icl-theory\[distributed\]'"), cluster("tcp://127.0.0.1:1"):
+        pass
+
+
+def test_a_pool_of_processes_is_closed_also_after_an_error() -> None:
+    def fail() -> None:
+        with processes(1) as pool:
+            assert pool.submit(math.sqrt, 4.0).result() == 2.0
+            pool.submit(time.sleep, 1000)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
