@@ -226,11 +226,11 @@ def descend(
 
 def direction(risk: Risk, gradient: Array, rule: str) -> Array:
     """Return ``M^-1 grad`` ("gd"), divided by the gradient's norm in the metric ("ngd")."""
-    step = gradient / risk.metric
-    if rule == "ngd":
-        norm = math.sqrt(float(np.sum(gradient * step)))
-        return step / norm if norm > 0 else step
-    return step
+    if rule == "ngd" and (largest := float(np.max(np.abs(gradient)))) > 0 and math.isfinite(largest):
+        gradient = gradient / largest  # squares of tiny gradients would be zero
+        step = gradient / risk.metric
+        return step / math.sqrt(float(np.sum(gradient * step)))
+    return gradient / risk.metric
 
 
 def _iterates(risk: Risk, eta: float, rule: str, params: Array | None = None, step: int = 0) -> Iterator[_Point]:

@@ -41,6 +41,21 @@ def test_normalised_descent_moves_by_eta_in_the_metric() -> None:
     np.testing.assert_allclose(run.states[:, 0], 1.0 - 0.005 * run.t, rtol=1e-12)
 
 
+def test_normalised_descent_moves_by_eta_where_squares_of_the_gradient_underflow() -> None:
+    run = icl.descend(Exponential(), 0.5, rule="ngd", steps=1400)
+    np.testing.assert_array_equal(run.states[:, 0], 0.5 * run.t)
+    assert run.loss[-1] < 1e-300
+
+
+class Exponential(icl.Risk):
+    """Loss e^-x from x = 0: the gradient of a separable problem."""
+
+    initial = np.array([0.0])
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        return math.exp(-float(params[0])), -np.exp(-params)
+
+
 def test_compensated_sums_lose_no_digits() -> None:
     class Slope(icl.Risk):
         initial = np.array([1.0])
