@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -72,6 +73,17 @@ class Claim:
     def violated(self) -> bool:
         """Whether the figures contradict the statement."""
         return self.verdict.startswith("fails")
+
+
+def exact_row(
+    name: str, source: str, statement: str, grid: str, error: float, allowed: float, status: str = "exact"
+) -> Claim:
+    """Return the row of an identity whose largest relative error is given."""
+    verdict = "holds" if error <= allowed else "fails: see measured"
+    decade = math.ceil(math.log10(max(error, 1e-300)))  # rounding differs between machines
+    return Claim(
+        name, source, statement, status, grid, f"error below 1e{max(decade, -16):d}", f"{allowed:.0e}", verdict
+    )
 
 
 class Series(NamedTuple):
