@@ -47,6 +47,12 @@ def test_normalised_descent_moves_by_eta_where_squares_of_the_gradient_underflow
     assert run.loss[-1] < 1e-300
 
 
+def test_normalised_descent_that_goes_round_in_a_cycle_gives_up() -> None:
+    run = icl.descend(Power(), 0.3, rule="ngd", epsilon=1e-6)
+    assert run.stop_reason.endswith("the loss settles above epsilon")
+    assert run.t[-1] == pytest.approx(10_000, rel=0.1)
+
+
 class Exponential(icl.Risk):
     """Loss e^-x from x = 0: the gradient of a separable problem."""
 
