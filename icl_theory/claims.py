@@ -108,7 +108,9 @@ class Answer:
     series : tuple of Series
         The curves that show it.
     x, y : str
-        Labels of the axes; both are logarithmic.
+        Labels of the axes.
+    x_scale : {"log", "linear"}
+        Scale of the abscissa; the ordinate is logarithmic.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Answer:
     series: tuple[Series, ...]
     x: str
     y: str
+    x_scale: str = "log"
 
     @property
     def command(self) -> str:

@@ -91,7 +91,7 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
 
 
 def plot_answer(answer: Answer) -> Axes:
-    """Draw the figure of an answered question, log-log.
+    """Draw the figure of an answered question.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def plot_answer(answer: Answer) -> Axes:
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
             style = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
             ax.plot(series.x, series.y, color=colour, label=series.label, **style)  # type: ignore[arg-type]
-        ax.set_xscale("log")
+        ax.set_xscale(answer.x_scale)
         ax.set_yscale("log")
         ax.set_xlabel(answer.x)
         ax.set_ylabel(answer.y)
