@@ -9,6 +9,7 @@ import typer
 
 from icl_theory import __version__
 from icl_theory.cli.audit import audit
+from icl_theory.cli.recall import recall
 from icl_theory.cli.simulate import simulate
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(simulate)
 app.command()(audit)
+app.command()(recall)
 
 
 def main(arguments: list[str] | None = None) -> None:
