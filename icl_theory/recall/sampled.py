@@ -144,10 +144,9 @@ class TransformerRisk(Risk):
         """Mean loss of the step's sentences and its gradient, by the backward pass below."""
         matrices = self.matrices(params)
         sentences = self.sentences(step)
-        with np.errstate(over="ignore", invalid="ignore"):
-            forward = self._forward(matrices, sentences.tokens)
-            if not np.isfinite(forward.logits).all():
-                return math.inf, np.zeros_like(params)
+        forward = self._forward(matrices, sentences.tokens)
+        if not np.isfinite(forward.logits).all():
+            return math.inf, np.zeros_like(params)
         losses, probs = _cross_entropy(forward.logits, sentences.answer)
         rows = np.arange(len(losses))
         error = np.where(probs > NEGLIGIBLE, probs, 0.0)  # denormal numbers slow the products down
@@ -163,7 +162,7 @@ class TransformerRisk(Risk):
         """
         found = {}
         for name, test in self._tests.items():
-            measured = self.measure(params, test)
+            measured = self._measured(params, test)
             found[f"{name}_loss"] = np.asarray(measured.loss)
             found[f"{name}_accuracy"] = np.asarray(measured.accuracy)
         return found
@@ -187,11 +186,17 @@ class TransformerRisk(Risk):
         """
         for part in without:
             choice("without", part, PARTS)
+        measured = self._measured(params, sentences, without)
+        if not math.isfinite(measured.loss):
+            raise refuse(
+                "params", float(np.max(np.abs(params))), "such that the logits are finite (the largest is shown)"
+            )
+        return measured
+
+    def _measured(self, params: Array, sentences: Sentences, without: Collection[str] = ()) -> Measure:
         logits = self._forward(self.matrices(params), sentences.tokens, without).logits
         if not np.isfinite(logits).all():
-            raise refuse(
-                "params", float(np.max(np.abs(params))), "such that the logits are finite; this is the largest"
-            )
+            return Measure(math.inf, 0.0, 0.0, 0.0)
         losses, probs = _cross_entropy(logits, sentences.answer)
         return Measure(
             float(np.mean(losses)),
@@ -234,7 +239,9 @@ class TransformerRisk(Risk):
             for name, words in kinds.items()
         }
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, matrices: dict[str, Array], tokens: Words, without: Collection[str] = ()) -> _Pass:
+        """Run the model; numbers out of range are for the callers to notice in the logits."""
         x = matrices["embedding"][tokens]
         x[:, 1:] += matrices["previous"][tokens[:, :-1]]
         keys, query = x[:, :-1], x[:, -1]
