@@ -16,7 +16,7 @@ from icl_theory.descent import descend
 from icl_theory.recall.bounds import decay_rate, loss_bound, missing_loss, plain_tail, stall
 from icl_theory.recall.counts import Counts
 from icl_theory.recall.population import ATTENTION, RecallRisk
-from icl_theory.recall.questions import exponent, final_rate, mean_cost
+from icl_theory.recall.questions import costs, final_rate, powers, rates_by_size
 from icl_theory.recall.sampled import Reparameterised, TransformerRisk
 from icl_theory.recall.task import RecallTask
 from icl_theory.whole import whole
@@ -99,8 +99,9 @@ def bayes(quick: bool) -> Claim:
         "λ = v = 900, α = 0, 0.2, unequal triggers",
         f"excess at most {worst:.0e}; softmax with noise at v = 900, λ = 5: {order:.3g}",
         "-> 0",
-        ("holds" if worst < 1e-200 else "fails: see measured")
-        + "; softmax with noise needs v e^-λ -> 0 as well, since background words feed the noise logit",
+        "holds; softmax with noise needs v e^-λ -> 0 as well, since background words feed the noise logit"
+        if worst < 1e-200 and order > 1.0
+        else "fails: see measured",
     )
 
 
@@ -151,16 +152,23 @@ def linear_convergence(quick: bool) -> Claim:
 
 def exponents(quick: bool) -> Claim:
     """Which published exponent holds."""
-    found = exponent(quick)
+    sizes, rates = rates_by_size(quick)
+    found = powers(sizes, rates)
+    published = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}
+    nearest = [min(published, key=lambda name: abs(published[name] - power)) for power in found.values()]
+    off = max(abs(published[name] - power) for name, power in zip(nearest, found.values(), strict=True))
+    holds = off < 0.01 and nearest == ["ηt/√|Q|", "ηt/√|Q|", "ηt"]
     return Claim(
         "recall: exponent",
         PAPER.format("Thm 3.2"),
         "L <= O(exp(-ηt/√|Q|)), printed as ηt/|Q| and ηt in other places",
         "order-wise",
-        "|Q| up to 64, uniform and p ~ 1/rank" if not quick else "|Q| up to 16, uniform and p ~ 1/rank",
-        found.answer,
-        "-1/2, -1 or 0 as power of |Q|",
-        "holds with ηt/√|Q| for linear and ReLU attention, with ηt for softmax; ηt/|Q| is nowhere the rate",
+        f"|Q| = 1..{sizes[-1]}, η = 0.5, one bigram",
+        "rate ~ |Q|^b with " + ", ".join(f"b = {power:.3f} ({name})" for name, power in found.items()),
+        "-1/2, -1 or 0",
+        "holds with ηt/√|Q| for linear and ReLU attention, with ηt for softmax; ηt/|Q| is nowhere the rate"
+        if holds
+        else "fails: see measured",
     )
 
 
@@ -183,7 +191,7 @@ def unequal_rate(quick: bool) -> Claim:
         f"off by at most {error:.0e}; measured/predicted {large:.2f} where η/√|Q| = 4",
         "1e-3",
         "holds for rates below 2; beyond, triggers overshoot in turn and it is slower"
-        if error < 1e-3
+        if error < 1e-3 and large < 0.95
         else "fails: see measured",
     )
 
@@ -214,14 +222,14 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
     def row(quick: bool) -> Claim:
         task = RecallTask(24, 3, 6, alpha=alpha, H=17)
         full = TransformerRisk(task, batch=64)
-        figures, gap = [], 0.0
+        figures, gap, known = [], 0.0, 0.0
         for name, model in (("reparameterised", Reparameterised(full)), ("full matrices", full)):
             run = whole(descend(model, 0.05, rule="ngd", steps=100 if quick else 600))
             seen, unseen = (float(run.observed[f"{kind}_loss"][-1]) for kind in ("seen", "unseen"))
             accuracy = float(run.observed["unseen_accuracy"][-1])
             figures.append(f"{name}: {seen:.3g} and {unseen:.3g}, accuracy on unseen {accuracy:.0%}")
             if name == "reparameterised":
-                gap = abs(unseen / seen - 1.0)
+                gap, known = abs(unseen / seen - 1.0), accuracy
         return Claim(
             f"recall: Theorem {theorem}",
             PAPER.format(f"Thm {theorem}"),
@@ -231,7 +239,7 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
             "loss on seen and unseen outputs, " + "; ".join(figures),
             "equal",
             "holds under the reparameterisation; full matrices do not recall unseen outputs"
-            if gap < 1e-9
+            if gap < 1e-9 and known == 1.0 and accuracy < 0.1
             else "fails: see measured",
         )
 
@@ -291,7 +299,7 @@ def noisy_convergence(quick: bool) -> Claim:
     joint = whole(descend(RecallRisk(task), eta, rule="ngd", steps=steps))
     last = np.mean([float(joint.at(steps - shift).observed["excess"]) for shift in (0, 1)])
     ratio = float(last) / stall(task.alpha, eta)
-    good = abs(rate - 1.0) < 1e-3
+    good = abs(rate - 1.0) < 1e-3 and abs(ratio - 1.0) < 0.2
     return Claim(
         "recall: Theorem 5.4",
         PAPER.format("Thm 5.4"),
@@ -346,7 +354,7 @@ def missing_triggers(quick: bool) -> Claim:
     sizes, sets = ((3, 10), 60) if quick else ((3, 10, 30), 400)
     z = []
     for M in sizes:
-        seen = np.array([mean_cost(task, M, 1, "ngd", 1.0, 60, first) for first in range(sets)])
+        seen = costs(task, M, sets, "ngd", 1.0, 60)
         z.append(float((seen.mean() - missing_loss(task, M)) / (seen.std(ddof=1) / math.sqrt(sets))))
     return Claim(
         "recall: finite samples",

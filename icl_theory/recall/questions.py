@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.claims import Answer, Series
@@ -24,29 +25,19 @@ ONCE = Counts.fixed(1)
 
 def exponent(quick: bool) -> Answer:
     """Which of the published exponents of the linear convergence is right."""
-    sizes = np.array([1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64])
-    eta, far = 0.5, 120.0
-    kinds: dict[str, tuple[Callable[[int], Array | None], str]] = {
-        "linear, uniform triggers": (lambda Q: None, "linear"),
-        "linear, p ~ 1/rank": (zipf, "linear"),
-        "softmax, uniform triggers": (lambda Q: None, "softmax"),
-    }
-    rates, slopes = {}, {}
-    for name, (probs, attention) in kinds.items():
-        tasks = [RecallTask(2 * Q + 20, int(Q), 8, probs=probs(int(Q)), counts=ONCE) for Q in sizes]
-        rates[name] = np.array([final_rate(RecallRisk(task, attention), eta, far) for task in tasks]) / eta
-        slopes[name] = float(np.polyfit(np.log(sizes), np.log(rates[name]), 1)[0])
-    uniform, unequal, soft = (slopes[name] for name in kinds)
+    sizes, rates = rates_by_size(quick)
+    uniform, unequal, soft = powers(sizes, rates).values()
     return Answer(
         "recall-exponent",
         "Which exponent is right: ηt/√|Q|, ηt/|Q| or ηt?",
-        f"For linear and ReLU attention ηt/√|Q|: the rate over η goes like |Q|^{uniform:.3f} for"
-        f" uniform triggers and"
-        f" |Q|^{unequal:.3f} for p ~ 1/rank (η = {eta:g}, |Q| = 1..{sizes[-1]}). Neither ηt/|Q| nor ηt holds"
-        f" for |Q| > 1. With softmax attention and a trained value scale it is ηt, whatever |Q|:"
-        f" |Q|^{abs(soft):.3f}.",
+        f"For linear and ReLU attention ηt/√|Q|: the rate over η goes like |Q|^{uniform:.3f} for uniform triggers"
+        f" and |Q|^{unequal:.3f} for p ~ 1/rank (|Q| = 1..{sizes[-1]}). Neither ηt/|Q| nor ηt holds for |Q| > 1."
+        f" With softmax attention and a trained value scale it is ηt, whatever |Q|: |Q|^{abs(soft):.3f}.",
         (
-            *(Series(name, sizes, values, points=True) for name, values in rates.items()),
+            *(
+                Series(name, sizes[first::2], values[first::2], points=True)  # in turn: two of them coincide
+                for first, (name, values) in zip((0, 1, 0), rates.items(), strict=True)
+            ),
             Series("1 / √|Q|", sizes, sizes**-0.5),
             Series("1 / |Q|", sizes, 1.0 / sizes),
             Series("1", sizes, np.ones(len(sizes))),
@@ -93,11 +84,12 @@ def samples(quick: bool) -> Answer:
     sets, probs = 20 if quick else 60, np.array([0.5, 0.3, 0.15, 0.05])
     clean = RecallTask(50, 4, 8, probs=probs, counts=ONCE)
     noisy = RecallTask(50, 4, 8, alpha=0.2, probs=probs, counts=ONCE)
-    missing = np.array([mean_cost(clean, int(M), sets, "ngd", 1.0, 100) for M in sizes])
-    cost = np.array([mean_cost(noisy, int(M), sets, "gd", 4.0, 100 if quick else 200) for M in sizes])
+    found = [costs(clean, M, sets, "ngd", 1.0, 100) for M in sizes.tolist()]
+    missing, doubt = np.mean(found, axis=1), np.std(found, axis=1, ddof=1) / math.sqrt(sets)
+    cost = np.array([np.mean(costs(noisy, M, sets, "gd", 4.0, 100 if quick else 200)) for M in sizes.tolist()])
     predicted = missing_loss(clean, sizes)
-    shown = [0, len(sizes) // 2, len(sizes) - 1]
-    figures = ", ".join(f"{missing[i]:.2g} ({predicted[i]:.2g}) for M = {sizes[i]}" for i in shown)
+    shown = [0, len(sizes) // 3, len(sizes) // 2]
+    figures = ", ".join(f"{missing[i]:.2g} ± {doubt[i]:.1g} ({predicted[i]:.2g}) for M = {sizes[i]}" for i in shown)
     return Answer(
         "recall-samples",
         "What does training on M sentences cost?",
@@ -197,6 +189,28 @@ QUESTIONS: dict[str, Callable[[bool], Answer]] = {
 }
 
 
+def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
+    """Numbers of triggers, and measured rates over η for linear attention, unequal triggers, and softmax."""
+    sizes = np.array([1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64])
+    eta, far = 0.5, 120.0
+    rates = {}
+    for name, unequal, attention in (
+        ("linear, uniform triggers", False, "linear"),
+        ("linear, p ~ 1/rank", True, "linear"),
+        ("softmax, uniform triggers", False, "softmax"),
+    ):
+        tasks = [
+            RecallTask(2 * Q + 20, Q, 8, probs=zipf(Q) if unequal else None, counts=ONCE) for Q in sizes.tolist()
+        ]
+        rates[name] = np.array([final_rate(RecallRisk(task, attention), eta, far) for task in tasks]) / eta
+    return sizes, rates
+
+
+def powers(sizes: NDArray[np.int64], rates: dict[str, Array]) -> dict[str, float]:
+    """Fitted exponents b of rates that go like sizes^b."""
+    return {name: float(np.polyfit(np.log(sizes), np.log(values), 1)[0]) for name, values in rates.items()}
+
+
 def zipf(Q: int) -> Array:
     """Return trigger probabilities in proportion to 1/rank."""
     weight = 1.0 / np.arange(1, Q + 1)
@@ -211,16 +225,13 @@ def final_rate(risk: RecallRisk, eta: float, far: float) -> float:
     return (math.log(ends[0]) - math.log(ends[1])) / (steps - steps // 2)
 
 
-def mean_cost(task: RecallTask, M: int, sets: int, rule: str, eta: float, steps: int, first: int = 0) -> float:
-    """Mean population loss of training on M sentences, minus that of training on the population."""
+def costs(task: RecallTask, M: int, sets: int, rule: str, eta: float, steps: int) -> Array:
+    """Population losses of training on M sentences, minus that of training on the population, one for each set."""
     population = RecallRisk(task)
 
     def trained(risk: RecallRisk) -> Trajectory:
         return whole(descend(risk, eta, rule=rule, steps=steps, give_up=False))
 
     best = population.excess(trained(population).params)
-    costs = []
-    for number in range(first, first + sets):
-        data = task.sentences(np.random.default_rng([M, number]), M)
-        costs.append(population.excess(trained(RecallRisk(task, data=data)).params) - best)
-    return float(np.mean(costs))
+    data = (task.sentences(np.random.default_rng([M, number]), M) for number in range(sets))
+    return np.array([population.excess(trained(RecallRisk(task, data=some)).params) for some in data]) - best
