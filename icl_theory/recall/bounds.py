@@ -80,7 +80,7 @@ def stall(alpha: float, eta: float) -> float:
     Every step is η long, and in the end it goes into γ, which then jumps between ½η below and above its optimum.
     This is the leading order in η.
     """
-    return alpha * (1.0 - alpha) * eta**2 / 8.0
+    return alpha * (1.0 - alpha) * eta / 8.0 * eta
 
 
 def missing_loss(task: RecallTask, M: ArrayLike) -> Array:

@@ -99,8 +99,10 @@ class Counts:
         """
         from scipy.special import gammaln, xlogy
 
-        if integer("H", H, minimum=0, maximum=LONGEST) < 3:
+        if integer("H", H, minimum=0) < 3:
             raise refuse("H", H, "at least 3: a trigger, its output, and the trigger again")
+        if H > LONGEST:
+            raise refuse("H", H, f"at most {LONGEST} where the counts are those of random sentences")
         d, noise = fraction("density", density), noise_level("noise", noise)
         k = np.arange(1, (int(H) - 1) // 2 + 1)[:, None]
         c_tau = np.arange(0, len(k) if noise else 1)

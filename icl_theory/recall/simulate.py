@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import INT64_MAX, choice, integer, number, refuse
-from icl_theory.descent import MAX_STEPS, RULES, Callback, descend
+from icl_theory.descent import FLOOR_RTOL, MAX_STEPS, RULES, Callback, descend
 from icl_theory.recall.bounds import decay_rate, stall
 from icl_theory.recall.counts import Counts
 from icl_theory.recall.population import RecallRisk
@@ -17,19 +18,21 @@ from icl_theory.recall.task import RecallTask
 from icl_theory.trajectory import State, Trajectory, saved_steps
 
 METHODS = ("auto", "closed", "exact", "flow")
+DEFAULTS: dict[str, Any] = {"V": 50, "triggers": 4, "outputs": 8}
+VISIBLE = 1e-13
 
 
 def simulate(
-    V: int = 50,
-    triggers: int = 4,
-    outputs: int = 8,
+    V: int | None = None,
+    triggers: int | None = None,
+    outputs: int | None = None,
     eta: float = 0.5,
     *,
     attention: str = "linear",
-    alpha: float = 0.0,
+    alpha: float | None = None,
     probs: ArrayLike | None = None,
     counts: Counts | ArrayLike | None = None,
-    H: int = 33,
+    H: int | None = None,
     task: RecallTask | None = None,
     gamma: float | None = None,
     M: int | None = None,
@@ -46,21 +49,21 @@ def simulate(
     Parameters
     ----------
     V, triggers, outputs : int
-        Number of words, of triggers and of outputs.
+        Number of words, of triggers and of outputs; 50, 4 and 8 unless given.
     eta : float
         Learning rate.
     attention : {"linear", "relu", "softmax"}
         Attention weights; softmax is taken in the limit of long contexts.
     alpha : float
-        Probability that the next word is noise, in [0, 1).
+        Probability that the next word is noise, in [0, 1); 0 unless given.
     probs : array_like, (triggers,), optional
         Probabilities of the triggers; uniform unless given.
     counts : Counts or array_like, optional
         Law of the number of times that the output follows the trigger; that of random sentences unless given.
     H : int
-        Words of a sentence.
+        Words of a sentence; 33 unless given.
     task : RecallTask, optional
-        The task, instead of ``V, triggers, outputs, alpha, probs, counts, H``, which are then not looked at.
+        The task, instead of ``V, triggers, outputs, alpha, probs, counts, H``.
     gamma : float, optional
         Hold the log-odds of noise there instead of training them (``task.best_gamma`` is best).
     M : int, optional
@@ -109,18 +112,19 @@ def simulate(
     eta, max_steps = number("eta", eta), integer("max_steps", max_steps, minimum=1)
     choice("rule", rule, RULES)
     choice("method", method, METHODS)
-    if task is None:
-        task = RecallTask(V, triggers, outputs, alpha=alpha, probs=probs, counts=counts, H=H)
-    elif not isinstance(task, RecallTask):
-        raise refuse("task", task, "a RecallTask")
+    given = {
+        "V": V, "triggers": triggers, "outputs": outputs, "alpha": alpha, "probs": probs, "counts": counts, "H": H,
+    }  # fmt: skip
+    task = _task(task, {name: value for name, value in given.items() if value is not None})
     data = None
     if M is not None:
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         data = task.sentences(rng, integer("M", M, minimum=1))
     risk = RecallRisk(task, attention, gamma, tied=task.alike and data is None, data=data)
-    target = (
-        risk.floor() + number("above", above) if epsilon is None else number("epsilon", epsilon, minimum=1e-300)
-    )
+    floor = risk.floor()
+    if epsilon is None and number("above", above) < VISIBLE * floor:
+        raise refuse("above", above, f"at least {VISIBLE:g} of the floor {floor:.6g}, or it is lost in rounding")
+    target = floor + above if epsilon is None else number("epsilon", epsilon, minimum=1e-300)
     closed = rule == "ngd" and risk.tied and len(risk.initial) == 1
     if method == "closed" and not closed:
         raise refuse(
@@ -146,10 +150,20 @@ def simulate(
         run.notes["rate"] = f"the excess falls like exp(-{decay_rate(task, eta, attention):.4g} t) in the end"
     run.info = {
         "V": task.V, "Q": task.Q, "outputs": len(task.outputs), "eta": eta, "attention": attention,
-        "alpha": task.alpha, "H": task.H, "gamma": gamma, "M": M, "seed": None if M is None else seed,
-        "epsilon": target, "rule": rule,
+        "alpha": task.alpha, "probs": None if task.uniform else task.probs.tolist(), "H": task.H, "gamma": gamma,
+        "M": M, "seed": None if M is None else seed, "epsilon": target, "rule": rule,
     }  # fmt: skip
     return run
+
+
+def _task(task: RecallTask | None, given: dict[str, Any]) -> RecallTask:
+    if task is None:
+        return RecallTask(**(DEFAULTS | given))
+    if not isinstance(task, RecallTask):
+        raise refuse("task", task, "a RecallTask")
+    for name, value in given.items():
+        raise refuse(name, value, "left out where a task is given: it carries its own")
+    return task
 
 
 def _closed(risk: RecallRisk, eta: float, epsilon: float, max_steps: int) -> Trajectory:
@@ -160,14 +174,18 @@ def _closed(risk: RecallRisk, eta: float, epsilon: float, max_steps: int) -> Tra
         params = np.array([step * t])
         return State(t, params, risk.evaluate(params)[0], risk.observe(params))
 
-    hit = _first_below(lambda t: state(t).loss <= epsilon) if risk.floor() < epsilon else None
-    reached = hit is not None and hit <= max_steps
+    floor = risk.floor()
+    lost = epsilon <= floor  # then stop where `descend` does
+    hit = _first_below(lambda t: state(t).loss <= (floor * (1.0 + FLOOR_RTOL) if lost else epsilon))
     last = max_steps if hit is None else min(hit, max_steps)
+    reached = hit == last and not lost
     steps = saved_steps(last, 1) if last else np.zeros(1, dtype=np.int64)
     states = [state(int(t)) for t in steps]
     reason = (
         f"reached epsilon = {epsilon:g} at step {hit}"
         if reached
+        else f"stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {hit}"
+        if hit == last
         else f"took all {last} steps without reaching epsilon = {epsilon:g}"
     )
     return Trajectory(
@@ -177,7 +195,7 @@ def _closed(risk: RecallRisk, eta: float, epsilon: float, max_steps: int) -> Tra
         observed={name: np.stack([s.observed[name] for s in states]) for name in states[0].observed},
         steps=hit if reached else None,
         stop_reason=reason,
-        floor=risk.floor(),
+        floor=floor,
         method="closed",
         rule="ngd",
         eta=eta,

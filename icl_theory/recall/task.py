@@ -124,16 +124,25 @@ class RecallTask:
                 "H", H, f"at least {2 * longest + 1}: the counts have up to {longest} bigrams of two words"
             )
 
+    def __repr__(self) -> str:
+        outputs = len(self.outputs)
+        return f"RecallTask(V={self.V}, triggers={self.Q}, outputs={outputs}, alpha={self.alpha:g}, H={self.H})"
+
     @property
     def Q(self) -> int:
         """Number of triggers."""
         return len(self.triggers)
 
+    @property
+    def uniform(self) -> bool:
+        """Whether all triggers are equally likely."""
+        return bool(np.ptp(self.probs) <= 1e-15)
+
     @cached_property
     def alike(self) -> bool:
         """Whether all triggers have the same probability and counts."""
         first = self.counts[0]
-        return bool(np.ptp(self.probs) <= 1e-15) and all(law.same(first) for law in set(self.counts))
+        return self.uniform and all(law.same(first) for law in set(self.counts))
 
     @property
     def bayes_risk(self) -> float:

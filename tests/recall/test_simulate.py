@@ -124,10 +124,20 @@ def test_targets_above_the_start_are_reached_at_once() -> None:
     assert icl.recall.simulate(epsilon=10.0).steps == 0
 
 
-def test_targets_at_the_floor_are_not_reached() -> None:
-    run = icl.recall.simulate(alpha=0.2, gamma=-1.0, epsilon=0.5, max_steps=1000)
-    assert run.steps is None
-    assert "without reaching" in run.stop_reason
+def test_targets_below_the_floor_end_at_it() -> None:
+    runs = [
+        icl.recall.simulate(alpha=0.2, gamma=-1.0, epsilon=0.5, method=method) for method in ("closed", "exact")
+    ]
+    assert runs[0].steps is runs[1].steps is None
+    assert runs[0].stop_reason == runs[1].stop_reason
+    assert runs[0].stop_reason.startswith("stagnated at the floor")
+    assert runs[0].t[-1] == runs[1].t[-1]
+
+
+def test_runs_that_are_cut_short_say_so() -> None:
+    run = icl.recall.simulate(max_steps=5)
+    assert (run.steps, int(run.t[-1])) == (None, 5)
+    assert run.stop_reason == "took all 5 steps without reaching epsilon = 0.001"
 
 
 @pytest.mark.parametrize(
@@ -147,6 +157,9 @@ def test_targets_at_the_floor_are_not_reached() -> None:
         ({"max_steps": 0}, "max_steps = 0"),
         ({"task": "x"}, "task = 'x'"),
         ({"gamma": 0.5}, "gamma = 0.5"),
+        ({"task": RecallTask(20, 2, 3), "V": 20}, "V = 20: must be left out where a task is given"),
+        ({"alpha": 0.1, "above": 1e-20}, "above = 1e-20: must be at least 1e-13 of the floor"),
+        ({"H": 4003}, "H = 4003: must be at most 4001"),
     ],
 )
 def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
