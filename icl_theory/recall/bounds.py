@@ -18,7 +18,9 @@ def decay_rate(task: RecallTask, eta: float, attention: str = "linear") -> float
     For linear and ReLU attention :math:`r = \eta/\sqrt{\sum_q c_q^{-2}}` with :math:`c_q` the least number of
     bigrams of trigger q, whatever the probabilities of the triggers, as long as r < 2; where the :math:`c_q` are
     equal it is :math:`\eta c/\sqrt{|Q|}`. For softmax attention r = ηs, s the least share of the output among the
-    words after a trigger: there the value scale does the work, and the number of triggers does not matter.
+    words after a trigger: there the value scale does the work, and the number of triggers does not matter. With
+    noise γ is held at its optimum; for softmax attention background words then feed the noise logit until λ has
+    silenced them, and :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms.
 
     Parameters
     ----------
@@ -47,7 +49,7 @@ def decay_rate(task: RecallTask, eta: float, attention: str = "linear") -> float
     """
     eta = number("eta", eta)
     if choice("attention", attention, ATTENTION) == "softmax":
-        return eta * _least_share(task)
+        return eta / math.sqrt(_least_share(task) ** -2.0 + _fed(task) / 4.0)
     least = np.array([law.minimum for law in task.counts], dtype=float)
     return eta / math.sqrt(float(np.sum(least**-2.0)))
 
@@ -66,7 +68,7 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     r"""Limit of t times the excess under plain gradient descent, which converges like 1/t.
 
     :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, :math:`1/(\eta s^2)` for softmax attention, with
-    :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, with noise and without.
+    :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, with noise (and γ trained) and without.
     """
     eta = number("eta", eta)
     if choice("attention", attention, ATTENTION) == "softmax":
@@ -111,3 +113,10 @@ def noise_cost(M: int, alpha: float) -> float:
 
 def _least_share(task: RecallTask) -> float:
     return min(law.mean / (law.mean + law.noise_mean) for law in dict.fromkeys(task.counts))
+
+
+def _fed(task: RecallTask) -> int:
+    """Triggers whose sentences have background words that may be outputs, and so feed the noise logit."""
+    if not task.alpha or task.V == task.Q + 2:
+        return 0
+    return sum(2.0 * (law.mean + law.noise_mean) < task.H - 1 for law in task.counts)

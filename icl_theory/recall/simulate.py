@@ -89,7 +89,7 @@ def simulate(
     -------
     Trajectory
         Parameters ``(lambda_1 .. lambda_Q, [v], [gamma])``, with one λ where all triggers are alike;
-        ``observed["excess"]`` is the excess over the Bayes risk.
+        ``observed["excess"]`` is the excess over the Bayes risk (of the M sentences, where M is given).
 
     Raises
     ------

@@ -70,6 +70,17 @@ def test_unequal_counts_share_the_step_like_their_inverses() -> None:
     assert rate == pytest.approx(icl.recall.decay_rate(task, 0.2), rel=1e-6)
 
 
+@pytest.mark.parametrize("Q", [1, 4])
+def test_softmax_with_noise_is_slowed_down_by_the_words_that_feed_it(Q: int) -> None:
+    task = RecallTask(60, Q, 8, alpha=0.1, counts=Counts.fixed(2, 1))
+    run = icl.descend(RecallRisk(task, "softmax", task.best_gamma, tied=True), 0.1, rule="ngd", steps=600)
+    steps = int(run.t[-1])
+    ends = [float(run.at(t).observed["excess"]) for t in (steps // 2, steps)]
+    rate = math.log(ends[0] / ends[1]) / (steps - steps // 2)
+    assert rate == pytest.approx(0.1 / math.sqrt(9 / 4 + Q / 4), rel=0.05)
+    assert rate == pytest.approx(icl.recall.decay_rate(task, 0.1, "softmax"), rel=0.05)
+
+
 @pytest.mark.parametrize(("attention", "alpha"), [("linear", 0.0), ("relu", 0.2), ("softmax", 0.0)])
 def test_plain_descent_converges_like_one_over_t(attention: str, alpha: float) -> None:
     task = RecallTask(20, 3, 8, alpha=alpha, probs=[0.5, 0.3, 0.2], counts=Counts.fixed(2))
