@@ -1,6 +1,6 @@
 """Exact simulator of how one-layer transformers learn to learn in context."""
 
-from icl_theory import regression
+from icl_theory import recall, regression
 from icl_theory.audit import Audit, answer, audit
 from icl_theory.claims import Answer, BoundCheck, Claim
 from icl_theory.descent import descend
@@ -50,6 +50,7 @@ __all__ = [
     "load",
     "load_sweep",
     "phase_table",
+    "recall",
     "regression",
     "sharpness_along",
     "simulate",

@@ -8,10 +8,14 @@ from typing import Any
 
 from icl_theory._validate import choice
 from icl_theory.claims import Answer, Claim
-from icl_theory.regression.evidence import ROWS
-from icl_theory.regression.questions import QUESTIONS
+from icl_theory.recall import evidence as recall_evidence
+from icl_theory.recall import questions as recall_questions
+from icl_theory.regression import evidence as regression_evidence
+from icl_theory.regression import questions as regression_questions
 
 BINDING = ("exact", "certified")
+ROWS: tuple[Callable[[bool], Claim], ...] = regression_evidence.ROWS + recall_evidence.ROWS
+QUESTIONS: dict[str, Callable[[bool], Answer]] = regression_questions.QUESTIONS | recall_questions.QUESTIONS
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,8 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     ----------
     name : str
         One of "linear", "tightness", "separation", "learning-rate", "unequal-features", "large-L", "label-noise",
-        "factored", "finite-samples", "degenerate".
+        "factored", "finite-samples", "degenerate", "recall-exponent", "recall-noise", "recall-samples",
+        "recall-unseen", "recall-roles".
     quick : bool
         Shorter runs.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -74,6 +75,17 @@ class Claim:
         return self.verdict.startswith("fails")
 
 
+def exact_row(
+    name: str, source: str, statement: str, grid: str, error: float, allowed: float, status: str = "exact"
+) -> Claim:
+    """Return the row of an identity whose largest relative error is given."""
+    verdict = "holds" if error <= allowed else "fails: see measured"
+    decade = math.ceil(math.log10(max(error, 1e-300)))  # rounding differs between machines
+    return Claim(
+        name, source, statement, status, grid, f"error below 1e{max(decade, -16):d}", f"{allowed:.0e}", verdict
+    )
+
+
 class Series(NamedTuple):
     """A curve of a figure: label, abscissae, ordinates and whether it is drawn as points."""
 
@@ -96,7 +108,9 @@ class Answer:
     series : tuple of Series
         The curves that show it.
     x, y : str
-        Labels of the axes; both are logarithmic.
+        Labels of the axes.
+    x_scale : {"log", "linear"}
+        Scale of the abscissa; the ordinate is logarithmic.
     """
 
     name: str
@@ -105,6 +119,7 @@ class Answer:
     series: tuple[Series, ...]
     x: str
     y: str
+    x_scale: str = "log"
 
     @property
     def command(self) -> str:

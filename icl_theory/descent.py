@@ -67,7 +67,8 @@ class _Recorder:
         """Whether the last tenfold growth of the step number shows that the loss settles above ``epsilon``.
 
         Either the least loss has not moved beyond rounding, or it has moved by less than 1e-3 of itself, and by
-        less than is missing, while the slope went down: on a plateau before learning the slope stays or goes up.
+        less than is missing, while the slope went down: on a plateau before learning the slope stays or goes up. Or
+        it has moved by less than 1 % of what the slopes promise: the steps go round in a cycle.
         """
         last = self.saved[-1]
         if last.step < STALL_AFTER:
@@ -76,7 +77,8 @@ class _Recorder:
         before, now = min(saved.loss for saved in earlier), min(saved.loss for saved in self.saved)
         small = before - now < min(1e-3 * abs(now), now - epsilon)
         settles = small and last.slope < 0.5 * earlier[-1].slope
-        return settles or before - now <= 1e-13 * abs(before)
+        promised = min(last.slope, earlier[-1].slope) * (last.step - earlier[-1].step)
+        return settles or (small and before - now < 0.01 * promised) or before - now <= 1e-13 * abs(before)
 
     def has_settled(self, least: float, move: float) -> bool:
         """Whether the scores moved by less than ``least`` while the step number doubled, and no faster than before.
@@ -143,7 +145,8 @@ def descend(
         Stop where ``epsilon`` seems out of reach: when the loss is within 0.1 % of a floor that is above it, or
         settles while steps are taken one by one (it fell by less than 1e-3 of itself and less than is missing, and
         its slope by half or more, or it did not fall at all, while the number of steps grew tenfold, to 10⁴ at
-        least). True unless ``steps`` is given.
+        least; or it fell by less than 1 % of what the slope promises, as where steps of constant length go round in
+        a cycle). True unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
 

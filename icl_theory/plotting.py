@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,10 @@ STYLE: Any = {
 
 
 def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
-    """Draw the loss (and, on a figure of its own, the attention) of a run against the step, log-log.
+    """Draw the loss (and, on a figure of its own, the attention) of a run against the step.
+
+    Both axes are logarithmic, except that normalised descent that converged, which does so exponentially, is drawn
+    over linear steps. Where the risk observes its `excess` over the floor, that is what is drawn.
 
     Parameters
     ----------
@@ -91,7 +95,7 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
 
 
 def plot_answer(answer: Answer) -> Axes:
-    """Draw the figure of an answered question, log-log.
+    """Draw the figure of an answered question.
 
     Parameters
     ----------
@@ -109,22 +113,25 @@ def plot_answer(answer: Answer) -> Axes:
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
             style = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
             ax.plot(series.x, series.y, color=colour, label=series.label, **style)  # type: ignore[arg-type]
-        ax.set_xscale("log")
+        ax.set_xscale(answer.x_scale)
         ax.set_yscale("log")
         ax.set_xlabel(answer.x)
         ax.set_ylabel(answer.y)
-        ax.set_title(answer.question, fontsize=9)
+        ax.set_title(textwrap.fill(answer.question, 60), fontsize=9)
         ax.legend(fontsize=8)
         return ax  # type: ignore[no-any-return]
 
 
 def _title(run: Trajectory) -> str:
     """Name the regime and the parameters."""
-    values = ", ".join(f"${symbol} = {run.info[name]:g}$" for name, symbol in _SYMBOLS.items() if name in run.info)
+    shown = {symbol: run.info[name] for name, symbol in _SYMBOLS.items() if run.info.get(name)}
+    values = ", ".join(f"${symbol} = {value:g}$" for symbol, value in shown.items())
     return "\n".join(filter(None, [values, f"{run.regime} regime" if run.regime else ""]))
 
 
-_SYMBOLS = {"L": "L", "delta": r"\Delta", "eta": r"\eta", "K": "K"}
+_SYMBOLS = {
+    "L": "L", "delta": r"\Delta", "eta": r"\eta", "K": "K", "V": "V", "Q": "|Q|", "alpha": r"\alpha", "M": "M",
+}  # fmt: skip
 
 
 def save(ax: Axes, path: str) -> None:
@@ -143,20 +150,22 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def _draw_loss(run: Trajectory, ax: Axes) -> None:
-    _log_steps(run, ax)
+    _scale_steps(run, ax)
     _shade(run, ax)
-    positive = np.maximum(run.loss, np.finfo(float).tiny)
+    above = "excess" in run.observed and run.floor > 0
+    positive = np.maximum(run.observed["excess"] if above else run.loss, np.finfo(float).tiny)
     ax.plot(_x(run), positive, color=BLACK)
     ax.set_yscale("log")
-    ax.set_ylabel("loss")
-    if run.epsilon > 0:
-        _level(ax, run.epsilon, r"$\epsilon$", RED, "--")
-    if run.floor > 0:
+    ax.set_ylabel("loss above floor" if above else "loss")
+    target = run.epsilon - run.floor if above else run.epsilon
+    if target > 0:
+        _level(ax, target, r"$\epsilon$ − floor" if above else r"$\epsilon$", RED, "--")
+    if run.floor > 0 and not above:
         _level(ax, run.floor, "floor", "0.4", ":")
 
 
 def _draw_attention(run: Trajectory, ax: Axes) -> None:
-    _log_steps(run, ax)
+    _scale_steps(run, ax)
     _shade(run, ax, labels=False)
     series = run.attention.reshape(len(run.t), -1)
     target = series.mean(axis=1)
@@ -174,13 +183,18 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
 
 
 def _x(run: Trajectory) -> Any:
-    """Steps for a logarithmic axis: the start is drawn at step 1/2."""
-    return np.maximum(run.t, 0.5)
+    """Steps; on a logarithmic axis the start is drawn at step 1/2."""
+    return run.t if _is_exponential(run) else np.maximum(run.t, 0.5)
 
 
-def _log_steps(run: Trajectory, ax: Axes) -> None:
-    ax.set_xscale("log")
-    ax.set_xlim(0.5, max(2.0, float(run.t[-1])))
+def _is_exponential(run: Trajectory) -> bool:
+    return run.rule == "ngd" and run.converged
+
+
+def _scale_steps(run: Trajectory, ax: Axes) -> None:
+    linear = _is_exponential(run)
+    ax.set_xscale("linear" if linear else "log")
+    ax.set_xlim(0.0 if linear else 0.5, max(2.0, float(run.t[-1])))
 
 
 def _shade(run: Trajectory, ax: Axes, labels: bool = True) -> None:

@@ -54,11 +54,12 @@ class Descent:
 
     def move(self, gradient: Array) -> Array:
         """Change of the parameters in one step."""
-        step = -self.eta * gradient / self.risk.metric
-        if self.rule == "ngd":
-            norm = math.sqrt(-float(np.sum(gradient * step)) / self.eta)
-            return step / norm if norm > 0 else step
-        return step
+        largest = float(np.abs(gradient).max(initial=0.0)) if self.rule == "ngd" else 0.0
+        if 0.0 < largest < math.inf:
+            gradient = gradient / largest  # squares of tiny gradients would be zero
+            step = gradient / self.risk.metric
+            return -self.eta * step / math.sqrt(float(np.sum(gradient * step)))
+        return -self.eta * gradient / self.risk.metric
 
     def slope(self, gradient: Array) -> float:
         """Decrease of the loss in one step, to first order."""

@@ -41,6 +41,27 @@ def test_normalised_descent_moves_by_eta_in_the_metric() -> None:
     np.testing.assert_allclose(run.states[:, 0], 1.0 - 0.005 * run.t, rtol=1e-12)
 
 
+def test_normalised_descent_moves_by_eta_where_squares_of_the_gradient_underflow() -> None:
+    run = icl.descend(Exponential(), 0.5, rule="ngd", steps=1400)
+    np.testing.assert_array_equal(run.states[:, 0], 0.5 * run.t)
+    assert run.loss[-1] < 1e-300
+
+
+def test_normalised_descent_that_goes_round_in_a_cycle_gives_up() -> None:
+    run = icl.descend(Power(), 0.3, rule="ngd", epsilon=1e-6)
+    assert run.stop_reason.endswith("the loss settles above epsilon")
+    assert run.t[-1] == pytest.approx(10_000, rel=0.1)
+
+
+class Exponential(icl.Risk):
+    """Loss e^-x from x = 0: the gradient of a separable problem."""
+
+    initial = np.array([0.0])
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        return math.exp(-float(params[0])), -np.exp(-params)
+
+
 def test_compensated_sums_lose_no_digits() -> None:
     class Slope(icl.Risk):
         initial = np.array([1.0])

@@ -9,6 +9,7 @@ import typer
 
 from icl_theory import __version__
 from icl_theory.cli.audit import audit
+from icl_theory.cli.recall import recall
 from icl_theory.cli.simulate import simulate
 from icl_theory.cli.sweep import sweep
 from icl_theory.cli.table import table
@@ -23,6 +24,7 @@ app.command()(simulate)
 app.command()(sweep)
 app.command()(table)
 app.command()(audit)
+app.command()(recall)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from icl_theory._validate import refuse
+from icl_theory.trajectory import Trajectory
 
 FORMATS = (".png", ".pdf", ".svg")
 
@@ -32,6 +34,16 @@ def integer_or_inf(name: str, text: str) -> float:
         return int(text)
     except ValueError:
         raise refuse(name, text, "an integer >= 1, or inf") from None
+
+
+def print_facts(run: Trajectory) -> None:
+    """Print the summary of a run as a table."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in run.facts().items():
+        table.add_row(name, value)
+    Console(highlight=False).print(table)
 
 
 class LossProgress:

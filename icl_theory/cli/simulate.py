@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from icl_theory import tasks
-from icl_theory.cli.shared import LossProgress, check_targets, integer_or_inf
+from icl_theory.cli.shared import LossProgress, check_targets, integer_or_inf, print_facts
 from icl_theory.descent import MAX_STEPS
 from icl_theory.regression.simulate import simulate as run_simulation
-from icl_theory.trajectory import Trajectory
 
 
 class TaskName(StrEnum):
@@ -69,7 +66,7 @@ def simulate(
     if as_json:
         print(json.dumps(run.to_dict(), allow_nan=False))
     else:
-        _print_summary(run)
+        print_facts(run)
     if save is not None:
         run.save(save)
     if plot is not None:
@@ -77,12 +74,3 @@ def simulate(
 
         save_figure(run.plot(), str(plot))
     return 130 if run.stop_reason.startswith("interrupted") else 0
-
-
-def _print_summary(run: Trajectory) -> None:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in run.facts().items():
-        table.add_row(name, value)
-    Console(highlight=False).print(table)

@@ -1,4 +1,4 @@
-"""What the rows of the audit share: random problems, and the row of an identity."""
+"""What the rows of the audit share: random problems."""
 
 from __future__ import annotations
 
@@ -29,14 +29,3 @@ def random_risk(seed: int, K: int, N: float = math.inf, noise: float = 0.0) -> P
 def random_scores(seed: int, K: int, size: float) -> Array:
     """Return normal scores."""
     return size * np.random.default_rng(seed).normal(size=(K, K))
-
-
-def exact_row(
-    name: str, source: str, statement: str, grid: str, error: float, allowed: float, status: str = "exact"
-) -> Claim:
-    """Return the row of an identity whose largest relative error is given."""
-    verdict = "holds" if error <= allowed else "fails: see measured"
-    decade = math.ceil(math.log10(max(error, 1e-300)))  # rounding differs between machines
-    return Claim(
-        name, source, statement, status, grid, f"error below 1e{max(decade, -16):d}", f"{allowed:.0e}", verdict
-    )

@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 
-from icl_theory.claims import Claim
+from icl_theory.claims import Claim, exact_row
 from icl_theory.regression import tasks
 from icl_theory.regression.certified import step_bounds
-from icl_theory.regression.evidence.common import OURS, exact_row, random_risk
+from icl_theory.regression.evidence.common import OURS, random_risk
 from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import crossover

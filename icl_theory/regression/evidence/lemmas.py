@@ -7,12 +7,12 @@ import math
 
 import numpy as np
 
-from icl_theory.claims import Claim
+from icl_theory.claims import Claim, exact_row
 from icl_theory.regression import tasks
 from icl_theory.regression.bounds import check_bounds, missed_squared
 from icl_theory.regression.concentration import concentration_probability
 from icl_theory.regression.crosscheck import crosscheck
-from icl_theory.regression.evidence.common import OURS, PAPER, exact_row, random_risk, random_scores
+from icl_theory.regression.evidence.common import OURS, PAPER, random_risk, random_scores
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.features import Features
 from icl_theory.regression.population import PopulationRisk

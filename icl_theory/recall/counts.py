@@ -1,0 +1,158 @@
+"""How often the trigger of a sentence is followed by its output, and how often by noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from icl_theory._validate import Array, fraction, integer, number, refuse, store
+
+LONGEST = 4001  # a joint table of (H/2)² probabilities
+NEGLIGIBLE = 2.0**-60
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    r"""Joint law of c, the number of (trigger, output) bigrams, and of c_τ, the number of (trigger, noise) bigrams.
+
+    Parameters
+    ----------
+    pmf : array_like, (C+1,) or (C+1, T+1)
+        ``pmf[c, c_tau]``, or ``pmf[c]`` where there are no noise bigrams. ``pmf[0]`` must be 0: the output
+        follows its trigger at least once.
+
+    Raises
+    ------
+    ValueError
+        Negative entries, entries that do not sum to 1 (to 1e-6), or mass at c = 0.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> icl.recall.Counts([0.0, 0.5, 0.5]).mean
+    1.5
+    >>> icl.recall.Counts.fixed(3).minimum
+    3
+    """
+
+    pmf: Array
+
+    def __post_init__(self) -> None:
+        try:
+            pmf = np.array(self.pmf, dtype=np.float64)
+        except (TypeError, ValueError):
+            pmf = np.empty(0)
+        pmf = pmf[:, None] if pmf.ndim == 1 else pmf
+        if pmf.ndim != 2 or not pmf.size or not np.isfinite(pmf).all() or (pmf < 0).any():
+            raise refuse("pmf", self.pmf, "probabilities of c = 0, 1, ..., one a row (columns: c_tau = 0, 1, ...)")
+        if abs(pmf.sum() - 1.0) > 1e-6:
+            raise refuse("pmf", self.pmf, f"probabilities that sum to 1 (these sum to {pmf.sum():.9g})")
+        if pmf[0].any():
+            raise refuse("pmf", self.pmf, f"without mass at c = 0 (this has {pmf[0].sum():.3g}): c is at least 1")
+        rows, columns = np.flatnonzero(pmf.any(axis=1)), np.flatnonzero(pmf.any(axis=0))
+        pmf = pmf[: rows[-1] + 1, : columns[-1] + 1] / pmf.sum()
+        store(self, pmf=pmf)
+
+    @classmethod
+    def fixed(cls, c: int, c_tau: int = 0) -> Counts:
+        """Exactly ``c`` bigrams with the output and ``c_tau`` with noise in every sentence."""
+        c = integer("c", c, minimum=1, maximum=LONGEST)
+        c_tau = integer("c_tau", c_tau, minimum=0, maximum=LONGEST)
+        pmf = np.zeros((c + 1, c_tau + 1))
+        pmf[c, c_tau] = 1.0
+        return cls(pmf)
+
+    @classmethod
+    def geometric(cls, mean: float, most: int | None = None) -> Counts:
+        r"""Geometric law on c = 1, 2, ...: :math:`P(c) \propto (1 - 1/m)^{c-1}` with mean m.
+
+        Cut off at ``most``, and where the tail is below 2⁻⁶⁰ unless that is given.
+        """
+        mean = number("mean", mean, minimum=1.0, maximum=40.0)
+        ratio = 1.0 - 1.0 / mean
+        if most is None:
+            most = 1 if ratio == 0 else int(np.ceil(np.log(NEGLIGIBLE) / np.log(ratio)))
+        c = np.arange(integer("most", most, minimum=1, maximum=LONGEST) + 1)
+        pmf = np.where(c > 0, ratio ** np.maximum(c - 1.0, 0.0), 0.0)
+        return cls(pmf / pmf.sum())
+
+    @classmethod
+    def sentence(cls, H: int, density: float = 0.25, noise: float = 0.0) -> Counts:
+        r"""Law of the counts in a random sentence of H words.
+
+        Words are drawn from left to right: the trigger with probability d, after it noise with probability ν and
+        the output otherwise, elsewhere another word; given that the last word is the trigger and that the output
+        follows it at least once. With k = c + c_τ blocks of two words among the first H − 1,
+
+        .. math:: P(c, c_\tau) \propto \binom{H-1-k}{k} \binom{k}{c} d^k (1-d)^{H-1-2k} (1-\nu)^c \nu^{c_\tau}.
+
+        Parameters
+        ----------
+        H : int
+            Words of the sentence, the last one being the trigger; 3 to 4001.
+        density : float
+            d, strictly between 0 and 1.
+        noise : float
+            ν, in [0, 1).
+        """
+        from scipy.special import gammaln, xlogy
+
+        if integer("H", H, minimum=0) < 3:
+            raise refuse("H", H, "at least 3: a trigger, its output, and the trigger again")
+        if H > LONGEST:
+            raise refuse("H", H, f"at most {LONGEST} where the counts are those of random sentences")
+        d, noise = fraction("density", density), noise_level("noise", noise)
+        k = np.arange(1, (int(H) - 1) // 2 + 1)[:, None]
+        c_tau = np.arange(0, len(k) if noise else 1)
+        c = k - c_tau
+        free = H - 1 - 2 * k
+        log = gammaln(free + k + 1) - gammaln(free + 1) - gammaln(np.maximum(c, 0) + 1) - gammaln(c_tau + 1)
+        log = log + k * np.log(d) + free * np.log1p(-d) + c * np.log1p(-noise) + xlogy(c_tau, noise)
+        log = np.where(c >= 1, log, -np.inf)
+        weight = np.exp(log - log.max())
+        pmf = np.zeros((len(k) + 1, len(c_tau)))
+        rows, columns = np.nonzero(c >= 1)
+        pmf[c[rows, columns], columns] = weight[rows, columns]
+        return cls(pmf / pmf.sum())
+
+    @property
+    def marginal(self) -> Array:
+        """``P(c)`` for c = 0 .. C, (C+1,)."""
+        return np.asarray(self.pmf.sum(axis=1))
+
+    @property
+    def minimum(self) -> int:
+        """Least c with positive probability: it decides how fast the loss falls in the end."""
+        return int(np.flatnonzero(self.marginal)[0])
+
+    @property
+    def longest(self) -> int:
+        """Largest c + c_tau with positive probability."""
+        return int(max(c + c_tau for c, c_tau in np.argwhere(self.pmf)))
+
+    @property
+    def mean(self) -> float:
+        """``E[c]``."""
+        return float(self.marginal @ np.arange(len(self.pmf)))
+
+    @property
+    def noise_mean(self) -> float:
+        """``E[c_tau]``."""
+        return float(self.pmf.sum(axis=0) @ np.arange(self.pmf.shape[1]))
+
+    def same(self, other: Counts) -> bool:
+        """Whether the other law is this one."""
+        return self is other or (self.pmf.shape == other.pmf.shape and bool((self.pmf == other.pmf).all()))
+
+
+def noise_level(name: str, value: Any) -> float:
+    """Return a number in [0, 1)."""
+    try:
+        result = number(name, value, zero=True)
+    except ValueError:
+        raise refuse(name, value, "a number in [0, 1)") from None
+    if result >= 1:
+        raise refuse(name, value, "a number in [0, 1)")
+    return result

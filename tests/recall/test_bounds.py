@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import icl_theory as icl
+
+Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
+
+
+@given(st.lists(st.floats(0.0, 50.0), min_size=3, max_size=3), st.sampled_from([0.0, 0.3]))
+def test_loss_is_below_its_bound(strengths: list[float], alpha: float) -> None:
+    task = RecallTask(12, 3, 3, alpha=alpha, probs=[0.5, 0.3, 0.2])
+    risk = RecallRisk(task, gamma=task.best_gamma if alpha else None)
+    assert risk.excess(strengths) <= icl.recall.loss_bound(risk, strengths)
+
+
+def test_missing_triggers_cost_what_all_data_sets_say() -> None:
+    task = RecallTask(9, 3, 2, probs=[0.5, 0.3, 0.2])
+    M, mean = 4, 0.0
+    for drawn in itertools.product(range(3), repeat=M):
+        probability = math.prod(task.probs[q] for q in drawn)
+        mean += probability * math.log(9) * sum(task.probs[q] for q in range(3) if q not in drawn)
+    assert icl.recall.missing_loss(task, M) == pytest.approx(mean, rel=1e-12)
+    assert icl.recall.missing_loss(task, [1, 4]).shape == (2,)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5])
+def test_noise_costs_one_over_two_m(alpha: float) -> None:
+    assert 2000 * icl.recall.noise_cost(1000, alpha) == pytest.approx(1.0, rel=0.02)
+    drawn = np.random.default_rng(0).binomial(30, alpha, 400_000)
+    share = drawn[(drawn > 0) & (drawn < 30)] / 30
+    cost = alpha * np.log(alpha / share) + (1 - alpha) * np.log((1 - alpha) / (1 - share))
+    assert icl.recall.noise_cost(30, alpha) == pytest.approx(cost.mean(), rel=0.02)
+    assert icl.recall.noise_cost(1, alpha) == 0.0
+
+
+def test_rates_of_simple_tasks() -> None:
+    task = RecallTask(20, 4, 3, counts=Counts.fixed(3))
+    assert icl.recall.decay_rate(task, 0.2) == pytest.approx(0.3)
+    assert icl.recall.decay_rate(task, 0.2, "relu") == pytest.approx(0.3)
+    assert icl.recall.decay_rate(task, 0.2, "softmax") == pytest.approx(0.2)
+    assert icl.recall.plain_tail(task, 0.5) == pytest.approx(8 / 9)
+    with pytest.raises(ValueError, match="attention"):
+        icl.recall.decay_rate(task, 0.2, "x")

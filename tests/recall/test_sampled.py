@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.recall.sampled import MATRICES
+from tests.references import slopes
+
+Counts, RecallTask = icl.recall.Counts, icl.recall.RecallTask
+Reparameterised, TransformerRisk = icl.recall.Reparameterised, icl.recall.TransformerRisk
+ATTENTION = ["linear", "relu", "softmax"]
+
+
+def small(alpha: float = 0.0) -> icl.recall.RecallTask:
+    return RecallTask(7, 2, 2, alpha=alpha, H=7, probs=[0.6, 0.4])
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+@pytest.mark.parametrize("name", MATRICES)
+def test_backward_pass_is_the_derivative_of_the_forward_pass(attention: str, alpha: float, name: str) -> None:
+    risk = TransformerRisk(small(alpha), attention, batch=6, trained=[name])
+    rng = np.random.default_rng(1)
+    params = risk.initial + 0.3 * rng.normal(size=risk.initial.shape)
+    chosen = rng.choice(len(params), 25, replace=False)
+
+    def loss(values: np.ndarray) -> float:
+        moved = params.copy()
+        moved[chosen] = values
+        return risk.evaluate(moved, 3)[0]
+
+    expected = slopes(loss, params[chosen])
+    np.testing.assert_allclose(risk.evaluate(params, 3)[1][chosen], expected, rtol=1e-6, atol=1e-9)
+    assert np.abs(expected).max() > 0
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_reparameterised_gradient_is_the_derivative_of_the_loss(attention: str, alpha: float) -> None:
+    risk = Reparameterised(TransformerRisk(small(alpha), attention, batch=16))
+    params = np.random.default_rng(0).normal(size=risk.initial.shape)
+    expected = slopes(lambda x: risk.evaluate(x, 2)[0], params)
+    np.testing.assert_allclose(risk.evaluate(params, 2)[1], expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("attention", ["linear", "relu"])
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_full_transformer_has_the_empirical_risk_of_the_formula(attention: str, alpha: float) -> None:
+    task = RecallTask(9, 2, 3, alpha=alpha, H=11, probs=[0.6, 0.4])
+    data = task.sentences(np.random.default_rng(0), 300)
+    formula = icl.recall.RecallRisk(task, attention, data=data)
+    model = Reparameterised(TransformerRisk(task, attention, data=data))
+    for seed in range(3):
+        params = np.random.default_rng(seed).normal(size=formula.initial.shape)
+        (loss, gradient), (other, slope) = formula.evaluate(params), model.evaluate(params)
+        assert loss == pytest.approx(other, rel=1e-13)
+        np.testing.assert_allclose(gradient, slope, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("attention", ["linear", "relu"])
+def test_fresh_sentences_agree_with_the_population(attention: str) -> None:
+    task = small(0.2)
+    population = icl.recall.RecallRisk(task, attention)
+    model = Reparameterised(TransformerRisk(task, attention, batch=200))
+    params = np.array([0.5, 1.5, -0.7])
+    draws = [model.evaluate(params, step) for step in range(100)]
+    expected = [population.loss(params), *population.gradient(params)]
+    found = np.array([[loss, *gradient] for loss, gradient in draws])
+    z = (found.mean(axis=0) - expected) / (found.std(axis=0, ddof=1) / 10.0)
+    assert np.abs(z).max() < 4.0
+
+
+def test_unseen_outputs_have_the_same_loss_under_the_reparameterisation_and_not_without() -> None:
+    task = RecallTask(16, 2, 4, H=13)
+    full = TransformerRisk(task, batch=64)
+    small_run = icl.descend(Reparameterised(full), 0.1, rule="ngd", steps=150)
+    full_run = icl.descend(full, 0.1, rule="ngd", steps=150)
+    np.testing.assert_allclose(small_run.observed["seen_loss"], small_run.observed["unseen_loss"], rtol=1e-12)
+    assert small_run.observed["unseen_accuracy"][-1] == 1.0
+    assert full_run.observed["seen_accuracy"][-1] == 1.0
+    assert full_run.observed["seen_loss"][-1] < 0.01
+    assert full_run.observed["unseen_accuracy"][-1] < 0.1
+    assert full_run.observed["unseen_loss"][-1] > math.log(task.V)
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_attention_brings_the_output_and_the_feed_forward_layer_the_noise(attention: str) -> None:
+    task = RecallTask(12, 2, 3, alpha=0.25, H=13)
+    full = TransformerRisk(task, attention)
+    scale = [60.0] if attention == "softmax" else []
+    params = Reparameterised(full).inward(np.array([60.0, 60.0, *scale, task.best_gamma]))
+    test = task.sentences(np.random.default_rng(0), 100)
+    complete = full.measure(params, test)
+    assert (complete.output, complete.noise) == pytest.approx((0.75, 0.25), abs=1e-6)
+    without = full.measure(params, test, without=["feed_forward"])
+    assert (without.output, without.noise, without.accuracy) == pytest.approx((1.0, 0.0, 1.0), abs=1e-6)
+    odds = math.exp(task.best_gamma)
+    alone = full.measure(params, test, without=["attention"])
+    assert (alone.output, alone.noise) == pytest.approx((1 / (11 + odds), odds / (11 + odds)))
+    neither = full.measure(params, test, without=["attention", "feed_forward"])
+    assert neither.loss == pytest.approx(math.log(12))
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    runs = [icl.descend(TransformerRisk(small(0.2), batch=8, seed=5), 0.1, rule="ngd", steps=20) for _ in range(2)]
+    np.testing.assert_array_equal(runs[0].states, runs[1].states)
+    other = icl.descend(TransformerRisk(small(0.2), batch=8, seed=6), 0.1, rule="ngd", steps=20)
+    assert not np.array_equal(runs[0].params, other.params)
+    assert runs[0].at(7).loss == runs[0].risk.evaluate(runs[0].at(7).params, 7)[0]  # type: ignore[union-attr]
+
+
+def test_fixed_sentences_are_learnt_by_heart() -> None:
+    task = small()
+    risk = TransformerRisk(task, data=task.sentences(np.random.default_rng(0), 1))
+    assert not risk.stochastic
+    assert icl.descend(risk, 0.2, rule="ngd", epsilon=1e-6, steps=500).converged
+
+
+def test_losses_keep_their_digits_however_small() -> None:
+    task = RecallTask(9, 1, 3, H=5, counts=Counts.fixed(1))
+    model = Reparameterised(TransformerRisk(task, batch=4))
+    loss, gradient = model.evaluate(np.array([300.0]))
+    assert loss == pytest.approx(8 * math.exp(-300.0), rel=1e-12)
+    assert gradient[0] == pytest.approx(-8 * math.exp(-300.0), rel=1e-12)
+
+
+def test_diverging_models_have_an_infinite_loss_and_no_nan() -> None:
+    risk = TransformerRisk(small(), batch=4)
+    huge = np.full(risk.initial.shape, 1e200)
+    loss, gradient = risk.evaluate(huge)
+    assert loss == math.inf
+    assert np.isfinite(gradient).all()
+    assert icl.descend(risk, 1e200, steps=20).stop_reason.startswith("diverged")
+    with pytest.raises(ValueError, match="such that the logits are finite"):
+        risk.measure(huge, risk.sentences())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"task": None}, "task = None"),
+        ({"attention": "x"}, "attention = 'x'"),
+        ({"batch": 0}, "batch = 0"),
+        ({"seed": -1}, "seed = -1"),
+        ({"trained": ["bias"]}, "trained = ['bias']"),
+        ({"trained": []}, "trained = []"),
+        ({"scale": -1.0}, "scale = -1.0"),
+        ({"task": RecallTask(5000, 2, 2)}, "V = 5000"),
+    ],
+)
+def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the words are checked below
+        TransformerRisk(**({"task": small()} | options))  # type: ignore[arg-type]
+    assert words in str(error.value)
+
+
+def test_reparameterisation_needs_the_matrices_that_it_sets() -> None:
+    with pytest.raises(ValueError, match="full"):
+        Reparameterised(TransformerRisk(small(), trained=["value"]))
+    risk = TransformerRisk(small())
+    with pytest.raises(ValueError, match="without = 'readout'"):
+        risk.measure(risk.initial, risk.sentences(), without=["readout"])
