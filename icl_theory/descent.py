@@ -110,7 +110,7 @@ def descend(
     steps: int | None = None,
     rule: str = "gd",
     method: str = "exact",
-    tolerance: float = 1e-8,
+    tolerance: float = 1e-7,
     give_up: bool | None = None,
     callback: Callback | None = None,
 ) -> Trajectory:

@@ -27,7 +27,7 @@ START_ORDER, LOWEST_ORDER, HIGHEST_ORDER = 3, 2, 6
 SLOW = 256.0  # steps in which the moves must change by less than a factor e for skipping to be worth a try
 BLOCK = 64  # steps taken one by one between two tries, doubled after each try that did not pay
 LEAST_RTOL = 2.3e-14  # SciPy's
-SHARE = 1 / 60  # of the tolerance for one step of the solver: the states between may be fifty times worse
+SHARE = 0.01  # of the tolerance for one step of the solver: the states between may be fifty times worse
 FIRST_STRIDE = 0.05  # first step of the solver, in x
 
 Dense = Callable[[float], Array]

@@ -73,7 +73,7 @@ def test_skipping_gives_the_scores_and_the_loss_of_taking_every_step(name: str) 
     exact = icl.descend(risk, eta, steps=20_000, rule=rule)
     fast = icl.descend(risk, eta, steps=20_000, rule=rule, method="fast")
     assert fast.states_error is not None
-    assert fast.states_error <= 1e-8
+    assert fast.states_error <= 1e-7
     shared = np.isin(exact.t, fast.t)
     gain = max(risk.gain(state) for state in fast.states)
     compared = fast.states[np.isin(fast.t, exact.t)]
@@ -126,7 +126,7 @@ def test_state_between_saved_steps_is_that_of_a_longer_look() -> None:
     run = icl.descend(risk, 1.0, steps=50_000, method="fast")
     t = int(run.t[-2]) + 137
     direct = icl.descend(risk, 1.0, steps=t)
-    np.testing.assert_allclose(run.at(t).params, direct.params, rtol=0.0, atol=3e-8)
+    np.testing.assert_allclose(run.at(t).params, direct.params, rtol=0.0, atol=1e-7)
     assert run.at(t).loss == pytest.approx(direct.loss[-1], rel=1e-8)
 
 

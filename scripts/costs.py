@@ -1,0 +1,177 @@
+"""What skipping costs: against taking every step, against K and T, in memory, and beside a sampled trainer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+import icl_theory as icl
+from icl_theory import tasks
+from icl_theory.claims import Answer, Series
+from icl_theory.plotting import plot_answer, save
+
+LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "p ~ k^-1/2": lambda k: k**-0.5,
+    "p ~ 1/k": lambda k: 1.0 / k,
+    "p ~ 0.05 to 0.5": lambda k: 1.0 + 9.0 * k / len(k),
+}
+
+
+def risk_of(K: int, law: str = "p ~ k^-1/2", N: float = math.inf) -> icl.PopulationRisk:
+    """Return exchangeable tasks, L = 2, over a simplex with gap 1 and unequal probabilities."""
+    weights = LAWS[law](np.arange(1.0, K + 1.0))
+    features = icl.Features.simplex(K, 1.0, weights / weights.sum())
+    return icl.PopulationRisk(features, tasks.Exchangeable(2.0), N)
+
+
+def seconds(call: Callable[[], object], repeat: int = 3) -> float:
+    """Shortest of a few runs."""
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def skipping(steps: int) -> list[str]:
+    """Fast runs of K = 50 against all of ``steps`` steps taken, and against 10⁹ times the cost of one."""
+    lines = []
+    for law in LAWS:
+        risk = risk_of(50, law)
+        start = time.perf_counter()
+        exact = icl.descend(risk, 4.0, steps=steps)
+        every = time.perf_counter() - start
+        fast = icl.descend(risk, 4.0, steps=steps, method="fast")
+        million = seconds(lambda risk=risk: icl.descend(risk, 4.0, steps=steps, method="fast"))  # type: ignore[misc]
+        billion = seconds(lambda risk=risk: icl.descend(risk, 4.0, steps=10**9, method="fast"))  # type: ignore[misc]
+        difference = abs(fast.loss[-1] / exact.loss[-1] - 1.0)
+        lines.append(
+            f"K = 50, {law}, eta = 4: {steps:.0e} steps exact {every:.1f} s, fast {million:.3f} s:"
+            f" {every / million:.0f} x, loss differs by {difference:.1e}; 1e9 steps fast {billion:.3f} s:"
+            f" 1 / {every / steps * 1e9 / billion:.1e} of the extrapolated exact time"
+        )
+    large, finite = risk_of(100), risk_of(20, N=100)
+    lines.append(
+        f"K = 100, 1e9 steps: {seconds(lambda: icl.descend(large, 4.0, steps=10**9, method='fast'), 1):.2f} s"
+    )
+    lines.append(
+        f"K = 20, N = 100, 1e6 steps: {seconds(lambda: icl.descend(finite, 4.0, steps=10**6, method='fast'), 1):.2f} s"
+    )
+    return lines
+
+
+def gradient_of(K: int) -> float:
+    """Seconds of one gradient."""
+    risk = risk_of(K)
+    return seconds(lambda: risk.evaluate(risk.initial), 5)
+
+
+def fast_run(K: int, steps: int, repeat: int = 1) -> float:
+    """Seconds of a fast run."""
+    risk = risk_of(K)
+    return seconds(lambda: icl.descend(risk, 4.0, steps=steps, method="fast"), repeat)
+
+
+def slope(x: np.ndarray, y: np.ndarray) -> float:
+    """Fitted exponent."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def exponents(largest: int) -> tuple[list[str], Answer]:
+    """Cost against K of one gradient and of a fast run of 10⁶ steps, and against T of a fast run with K = 20."""
+    sizes = np.array([K for K in (10, 20, 50, 100, 200, 500, 1000, 2000) if largest >= K])
+    gradient = np.array([gradient_of(K) for K in sizes.tolist()])
+    few = sizes[sizes <= 500]
+    runs = np.array([fast_run(K, 10**6) for K in few.tolist()])
+    times = 10 ** np.arange(2, 13)
+    lengths = np.array([fast_run(20, T, 3) for T in times.tolist()])
+    small = risk_of(20)
+    step = seconds(lambda: icl.descend(small, 4.0, steps=2000), 3) / 2000.0
+    half, late = len(sizes) // 2, times >= 10**4
+    lines = [
+        f"gradient ~ K^{slope(sizes[:half], gradient[:half]):.2f} for K up to {sizes[half - 1]},"
+        f" K^{slope(sizes[half:], gradient[half:]):.2f} from K = {sizes[half]} on",
+        f"fast run of 1e6 steps ~ K^{slope(few, runs):.2f}, K = 10 to {few[-1]}:"
+        f" {runs[0]:.3f} s to {runs[-1]:.2f} s",
+        f"fast run, K = 20 ~ T^{slope(times[late], lengths[late]):.3f}, T = 1e4 to 1e12:"
+        f" {lengths[late][0]:.3f} s to {lengths[-1]:.3f} s; exact ~ T, {step:.1e} s a step",
+    ]
+    series = (
+        Series("one gradient, against K", sizes.astype(float), gradient, points=True),
+        Series("fast run of 10⁶ steps, against K", few.astype(float), runs, points=True),
+        Series("fast run, K = 20, against T", times.astype(float), lengths, points=True),
+        Series("all steps, K = 20, against T", times.astype(float), step * times),
+    )
+    return lines, Answer("cost", "What does a run cost?", "; ".join(lines), series, "K or T", "seconds")
+
+
+def memory(K: int) -> list[str]:
+    """Peak memory of one gradient and of some steps, in K x K arrays, the parameters and the task included."""
+    lines = []
+    features = icl.Features.orthonormal(K, 2**-0.5)
+    for name, use in (
+        ("one gradient", lambda risk: risk.evaluate(risk.initial)),
+        ("3 steps", lambda risk: icl.descend(risk, 4.0, steps=3)),
+    ):
+        tracemalloc.start()
+        risk = icl.PopulationRisk(features, tasks.Exchangeable(2.0))
+        tracemalloc.reset_peak()
+        use(risk)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        lines.append(f"K = {K}, {name}: {peak / (8.0 * K * K):.1f} K x K arrays at most, and one for the features")
+    return lines
+
+
+def sampled() -> list[str]:
+    """Time of a sampled trainer until its loss is known to a relative error, beside the exact value."""
+    risk = risk_of(20, N=100)
+    trainer = icl.SampledRisk(risk.features, risk.task, N=100, batch=512, seed=0)
+    scores = icl.descend(risk, 4.0, steps=200).params
+    exact = seconds(lambda: risk.loss(scores), 5)
+    start = time.perf_counter()
+    losses = np.array([trainer.evaluate(scores, step)[0] for step in range(400)])
+    batch = (time.perf_counter() - start) / len(losses)
+    spread = losses.std(ddof=1) / risk.loss(scores)
+    needed = {error: batch * max(1.0, (spread / error) ** 2) for error in (1e-2, 1e-3, 1e-8)}
+    text = ", ".join(f"{error:g}: {time_:.2g} s" for error, time_ in needed.items())
+    return [
+        f"loss at one state, K = 20, N = 100: exact to rounding in {1e3 * exact:.1f} ms; sampled in batches of 512"
+        f" ({1e3 * batch:.1f} ms, spread {spread:.1e}), extrapolated by the square root law, to a relative {text}"
+    ]
+
+
+def main() -> None:
+    """Measure, print, and write the figure and JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("--plot", type=Path, help="figure of the cost against K and T")
+    parser.add_argument("--quick", action="store_true", help="fewer steps, smaller K")
+    arguments = parser.parse_args()
+    found, figure = exponents(100 if arguments.quick else 2000)
+    lines = [
+        *skipping(20_000 if arguments.quick else 10**6),
+        *found,
+        *memory(200 if arguments.quick else 2000),
+        *sampled(),
+    ]
+    console = Console(highlight=False)
+    for line in lines:
+        console.print(line)
+    if arguments.plot:
+        save(plot_answer(figure), str(arguments.plot))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(lines, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
