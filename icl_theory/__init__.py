@@ -4,6 +4,7 @@ from icl_theory import recall, regression
 from icl_theory.audit import Audit, answer, audit
 from icl_theory.claims import Answer, BoundCheck, Claim
 from icl_theory.descent import descend
+from icl_theory.recall_sweep import sweep_recall
 from icl_theory.regression import tasks
 from icl_theory.regression.bounds import check_bounds
 from icl_theory.regression.crosscheck import Check, CrossCheck, crosscheck
@@ -55,6 +56,7 @@ __all__ = [
     "sharpness_along",
     "simulate",
     "sweep",
+    "sweep_recall",
     "tasks",
     "transition_table",
 ]

@@ -69,14 +69,14 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
     return result
 
 
-def prompt_length(value: Any) -> float:
-    """Return the prompt length N: ``math.inf``, or an integer >= 1 (as a float)."""
+def prompt_length(value: Any, name: str = "N") -> float:
+    """Return a prompt length or sample size: ``math.inf``, or an integer >= 1 (as a float)."""
     if isinstance(value, float | np.floating) and value == math.inf:
         return math.inf
     try:
-        return float(integer("N", value, minimum=1))
+        return float(integer(name, value, minimum=1))
     except ValueError:
-        raise refuse("N", value, "an integer >= 1, or math.inf") from None
+        raise refuse(name, value, "an integer >= 1, or math.inf") from None
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 WINDOW = 1024  # chunks handed to an executor at a time
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
 PENDING, FAILED = "pending", "failed"
+REACHED, NOT_REACHED = "reached", "not reached"
 Values = dict[str, NDArray[Any]]
 Progress = Callable[[int, int], None]
 

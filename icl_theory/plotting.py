@@ -124,9 +124,14 @@ def plot_answer(answer: Answer) -> Axes:
 
 def _title(run: Trajectory) -> str:
     """Name the regime and the parameters."""
+    other = run.info.get("coordinates", "class") != "class"
     shown = {symbol: run.info[name] for name, symbol in _SYMBOLS.items() if run.info.get(name)}
     values = ", ".join(f"${symbol} = {value:g}$" for symbol, value in shown.items())
-    return "\n".join(filter(None, [values, f"{run.regime} regime" if run.regime else ""]))
+    words = [
+        f"{run.regime} regime" if run.regime else "",
+        f"{run.info['coordinates']} coordinates" if other else "",
+    ]
+    return "\n".join(filter(None, [values, ", ".join(filter(None, words))]))
 
 
 _SYMBOLS = {

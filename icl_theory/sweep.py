@@ -30,6 +30,8 @@ from icl_theory._validate import (
 from icl_theory.descent import MAX_STEPS
 from icl_theory.grid import Axis, Column, Grid, Model, assembled, axis_values, blank, evaluate
 from icl_theory.progress import PointProgress, duration
+from icl_theory.recall.points import RecallPoints
+from icl_theory.recall_sweep import UNITS
 from icl_theory.regression.orderwise import fitted_constants
 from icl_theory.regression.points import COLUMNS, THEOREMS, RegressionModel
 from icl_theory.regression.tasks import Task
@@ -43,7 +45,7 @@ CLOSED_CHUNK = 16384  # points of a closed form: a tenth of a second
 CHUNK = 8  # points that are simulated one by one
 SECONDS_PER_POINT = 6e-6  # of a closed form
 SEED = 0  # of the random start in factored coordinates; nothing else is drawn
-MODELS: dict[str, tuple[Column, ...]] = {"regression": COLUMNS}
+MODELS: dict[str, tuple[Column, ...]] = {"regression": COLUMNS, "recall": RecallPoints.columns}
 AXES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
     ("L", "label units per feature unit", "Lipschitz constant", lambda value: number("L", value)),
     ("delta", "feature units", "feature gap Δ", lambda value: number("delta", value)),
@@ -59,7 +61,7 @@ AXES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
     ),
     ("imbalance", "", "imbalance δ of the concentration event", lambda value: fraction("imbalance", value)),
 )
-LOGARITHMIC = ("L", "delta", "eta", "K", "epsilon")  # parameters with a local exponent
+LOGARITHMIC = ("L", "delta", "eta", "K", "epsilon", "Q", "V")  # parameters with a local exponent
 
 
 class Plan(NamedTuple):
@@ -141,14 +143,7 @@ def sweep(
     if imbalance is not None:
         axes["imbalance"] = imbalance
     made = plan(axes, task=task, coordinates=coordinates, method=method, max_steps=max_steps)
-    if executor is not None and workers is not None:
-        raise refuse("workers", workers, "left out where an executor is given")
-    with contextlib.ExitStack() as stack:
-        if workers is not None:
-            count = integer("workers", workers, minimum=1, maximum=10_000)
-            check_picklable(made.model)
-            executor = stack.enter_context(processes(count))
-        return run(made.grid, made.model, made.arguments, executor=executor, store=store, progress=progress)
+    return run_with(*made, executor=executor, workers=workers, store=store, progress=progress)
 
 
 def plan(
@@ -202,6 +197,27 @@ def plan(
     return Plan(Grid(tuple(made), CLOSED_CHUNK if closed else CHUNK), model, arguments)
 
 
+def run_with(
+    grid: Grid,
+    model: Model,
+    arguments: Mapping[str, Any],
+    *,
+    executor: Executor | None,
+    workers: int | None,
+    store: str | os.PathLike[str] | None,
+    progress: bool,
+) -> xarray.Dataset:
+    """Do what `run` does, on an executor or on processes started for it."""
+    if executor is not None and workers is not None:
+        raise refuse("workers", workers, "left out where an executor is given")
+    with contextlib.ExitStack() as stack:
+        if workers is not None:
+            count = integer("workers", workers, minimum=1, maximum=10_000)
+            check_picklable(model)
+            executor = stack.enter_context(processes(count))
+        return run(grid, model, arguments, executor=executor, store=store, progress=progress)
+
+
 def run(
     grid: Grid,
     model: Model,
@@ -243,7 +259,7 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     columns = MODELS.get(manifest["arguments"].get("model", ""))
     if columns is None or [column.name for column in columns] != manifest["columns"]:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
-    known = {name: (unit, description) for name, unit, description, _ in AXES}
+    known = {name: (unit, description) for name, unit, description, _ in AXES} | UNITS
     axes = []
     for name, axis in manifest["axes"].items():
         unit, description = known.get(name, ("", name))
@@ -269,7 +285,7 @@ def labelled(
         "interrupted": int(interrupted),
     }
     dataset = assembled(grid, columns, values, attributes)
-    for name in ("K", "N"):
+    for name in ("K", "N", "Q", "V"):
         if name in dataset.coords and np.isfinite(dataset[name]).all():
             dataset = dataset.assign_coords({name: dataset[name].astype(np.int64)})
     for axis in grid.axes:

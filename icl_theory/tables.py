@@ -82,6 +82,8 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFram
     over = _dimension(dataset, over)
     others = [str(name) for name in dataset.dims if name != over]
     variables = [*HEADINGS, "exponent_" + over]
+    if "regime" not in dataset:
+        raise refuse("dataset", list(dataset), "one of `sweep`: only in-context regression has phases")
     chosen = dataset[[name for name in variables if name in dataset]]
     frame = chosen.to_dataframe(dim_order=[*others, over]).reset_index()
     frame = frame[frame["status"] != "pending"].reset_index(drop=True)

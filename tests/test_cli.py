@@ -61,6 +61,7 @@ def test_figure_and_run_are_written(capsys: pytest.CaptureFixture[str], tmp_path
         (["--noise", "-1"], "noise = -1.0"),
         (["--coordinates", "polar"], "coordinates = 'polar'"),
         (["--method", "magic"], "method = 'magic'"),
+        (["--coordinates", "all", "--save", "a.npz"], "save = 'a.npz'"),
         (["--method", "closed", "--N", "7"], "method = 'closed'"),
         (["--task", "cubic"], "cubic"),
         (["--max-steps", "0"], "max_steps = 0"),
@@ -89,6 +90,18 @@ def test_missing_option_and_unknown_command_are_wrong_input(capsys: pytest.Captu
     for arguments in (["simulate", "--L", "2"], ["train"]):
         status, _, err = run_main(capsys, *arguments)
         assert (status, err.count("\n")) == (2, 1)
+
+
+def test_all_coordinates_are_shown_side_by_side(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    line = [*BASE, "--K", "4", "--epsilon", "1e-2", "--coordinates", "all"]
+    status, out, err = run_main(capsys, *line, "--plot", str(tmp_path / "a.png"))
+    runs = icl.regression.compare_coordinates(2.0, 1.0, 4.0, K=4, epsilon=1e-2)
+    assert (status, err) == (0, "")
+    assert out.split()[:3] == list(runs)
+    assert max(map(len, out.splitlines())) <= 80
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    printed = json.loads(run_main(capsys, *line, "--json")[1])
+    assert {name: run["steps"] for name, run in printed.items()} == {name: run.steps for name, run in runs.items()}
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import typer
 from icl_theory import __version__
 from icl_theory.cli.audit import audit
 from icl_theory.cli.recall import recall
+from icl_theory.cli.recall_sweep import recall_sweep
 from icl_theory.cli.simulate import simulate
 from icl_theory.cli.sweep import sweep
 from icl_theory.cli.table import table
@@ -25,6 +26,7 @@ app.command()(sweep)
 app.command()(table)
 app.command()(audit)
 app.command()(recall)
+app.command()(recall_sweep)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -37,7 +37,7 @@ def recall(
     rule: Annotated[str, typer.Option("--rule", help="ngd (normalised) or gd.")] = "ngd",
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="Target loss.")] = None,
     above: Annotated[float, typer.Option("--above", help="Target loss above the floor, without --epsilon.")] = 1e-3,
-    method: Annotated[str, typer.Option("--method", help="auto, closed, exact or flow.")] = "auto",
+    method: Annotated[str, typer.Option("--method", help="auto, closed, exact, fast or flow.")] = "auto",
     max_steps: Annotated[int, typer.Option("--max-steps", help="Largest number of steps.")] = MAX_STEPS,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write the run, for icl_theory.load.")] = None,

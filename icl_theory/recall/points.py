@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import choice, integer, number, refuse
 from icl_theory.descent import RULES
+from icl_theory.grid import Column
 from icl_theory.recall.counts import Counts
 from icl_theory.recall.population import RecallRisk
 from icl_theory.recall.simulate import simulate
 from icl_theory.recall.task import RecallTask
 from icl_theory.whole import whole
-
-
-class Column(NamedTuple):
-    """A column of a table of points: its name, NumPy type, unit ("" for pure numbers) and meaning."""
-
-    name: str
-    dtype: str
-    unit: str
-    description: str
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from icl_theory.recall.population import RecallRisk
 from icl_theory.recall.task import RecallTask
 from icl_theory.trajectory import State, Trajectory, saved_steps
 
-METHODS = ("auto", "closed", "exact", "flow")
+METHODS = ("auto", "closed", "exact", "fast", "flow")
 DEFAULTS: dict[str, Any] = {"V": 50, "triggers": 4, "outputs": 8}
 VISIBLE = 1e-13
 
@@ -137,8 +137,7 @@ def simulate(
         run = _closed(risk, eta, target, max_steps)
     else:
         run = descend(
-            risk, eta, epsilon=target, steps=max_steps, rule=rule, method="flow" if method == "flow" else "exact",
-            give_up=True, callback=callback,
+            risk, eta, epsilon=target, steps=max_steps, rule=rule, method=method, give_up=True, callback=callback,
         )  # fmt: skip
     run.notes["bayes risk"] = f"{task.bayes_risk:.6g}"
     if data is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.grid import MESSAGE, STATUS, Column, Values, blank, point_by_point
+from icl_theory.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank, point_by_point
 from icl_theory.regression.abel import StepCounter
 from icl_theory.regression.certified import step_bounds_of
 from icl_theory.regression.closed import closed_runs, step_constant
@@ -29,7 +29,6 @@ from icl_theory.regression.stability import stable_rate
 from icl_theory.regression.tasks import Task, exchangeable_gamma
 from icl_theory.trajectory import Trajectory
 
-REACHED, NOT_REACHED = "reached", "not reached"
 THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
