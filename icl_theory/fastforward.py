@@ -80,7 +80,8 @@ class Interpolant:
     Attributes
     ----------
     error, worst : float
-        Estimated error of the scores, now and at worst: of the solver, the largest neglected difference, rounding.
+        Estimated error of the scores, now and at worst: of the solver, the largest neglected difference, rounding,
+        and what a transition makes of the errors before it.
     skipped : bool
         Whether any step was skipped.
     """
@@ -90,7 +91,7 @@ class Interpolant:
         self.order = START_ORDER if skipping else 1
         self.error, self.worst, self.skipped = 0.0, 0.0, False
         self._moves = np.zeros((HIGHEST_ORDER, descent.risk.initial.size))
-        self._neglected, self._pace = 0.0, 1.0
+        self._neglected, self._pace, self._shift = 0.0, 1.0, 0.0
 
     def _limit(self, gain: float, state: Array) -> float:
         """Tolerance on the parameters for the solver's next step.
@@ -135,7 +136,7 @@ class Interpolant:
                 if self.skipping:
                     gain = self.descent.risk.gain(solver.y.reshape(shape))
                     solver.atol = self._limit(gain, solver.y)
-                    if not self._converges(gain):
+                    if not self._converges(gain, solver.y):
                         stride = solver.t - x
                         break
                     self._note_error(gain, solver.y)
@@ -210,12 +211,12 @@ class Interpolant:
         """Largest entry of a difference of the last iterates, over order + 1."""
         return float(np.abs(DIFFERENCES[order] @ self._moves[:order]).max()) / (order + 1)
 
-    def _converges(self, gain: float) -> bool:
+    def _converges(self, gain: float, state: Array) -> bool:
         """Set the order for the next step; False if this one has to be repeated with more terms.
 
         The neglected terms begin with Δ^(p+1)θ/(p+1), a derivative: over time they amount to Δ^p θ/(p+1).
         """
-        limit = 0.25 * self.tolerance / gain
+        limit = 0.25 / SHARE * self._limit(gain, state)
         if self._neglected <= limit:
             if self.order > LOWEST_ORDER and self._size(self.order - 1) <= 0.3 * limit:
                 self.order -= 1
@@ -226,8 +227,15 @@ class Interpolant:
         return False
 
     def _note_error(self, gain: float, state: Array) -> None:
+        """Estimate the error after a step: of this step, or of an earlier one as a shift in x, whichever is larger.
+
+        A run that is late by δ in x is wrong by δ dθ/dx: small on a plateau, and more in the transition after it.
+        """
         rounding = 2.0**-50 * float(np.abs(state).max(initial=0.0))
-        self.error = gain * (0.75 / SHARE * self._limit(gain, state) + self._neglected + rounding)
+        pace = gain * self._pace
+        here = gain * (0.75 / SHARE * self._limit(gain, state) + self._neglected + rounding)
+        self._shift = max(self._shift, here / pace if pace > here else 1.0)
+        self.error = max(here, self._shift * pace)
         self.worst = max(self.worst, self.error)
 
 
