@@ -177,3 +177,13 @@ def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the words are checked below
         icl.recall.simulate(**options)  # type: ignore[arg-type]
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("attention", ["linear", "relu", "softmax"])
+@pytest.mark.parametrize("alpha", [0.0, 0.1])
+def test_skipped_steps_are_counted_as_if_they_were_taken(attention: str, alpha: float) -> None:
+    call = {"attention": attention, "alpha": alpha, "rule": "gd", "above": 2e-3}
+    exact = icl.recall.simulate(**call, method="exact")  # type: ignore[arg-type]
+    fast = icl.recall.simulate(**call, method="fast")  # type: ignore[arg-type]
+    assert fast.states_error is not None
+    assert fast.steps == exact.steps
