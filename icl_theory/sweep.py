@@ -45,7 +45,6 @@ CLOSED_CHUNK = 16384  # points of a closed form: a tenth of a second
 CHUNK = 8  # points that are simulated one by one
 SECONDS_PER_POINT = 6e-6  # of a closed form
 SEED = 0  # of the random start in factored coordinates; nothing else is drawn
-MODELS: dict[str, tuple[Column, ...]] = {"regression": COLUMNS, "recall": RecallPoints.columns}
 AXES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
     ("L", "label units per feature unit", "Lipschitz constant", lambda value: number("L", value)),
     ("delta", "feature units", "feature gap Δ", lambda value: number("delta", value)),
@@ -61,6 +60,11 @@ AXES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
     ),
     ("imbalance", "", "imbalance δ of the concentration event", lambda value: fraction("imbalance", value)),
 )
+# columns of each model, units and descriptions of its parameters
+MODELS: dict[str, tuple[tuple[Column, ...], dict[str, tuple[str, str]]]] = {
+    "regression": (COLUMNS, {name: (unit, description) for name, unit, description, _ in AXES}),
+    "recall": (RecallPoints.columns, UNITS),
+}
 LOGARITHMIC = ("L", "delta", "eta", "K", "epsilon", "Q", "V")  # parameters with a local exponent
 
 
@@ -256,10 +260,9 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
         It is no store of a sweep.
     """
     manifest = storage.read_manifest(path)
-    columns = MODELS.get(manifest["arguments"].get("model", ""))
-    if columns is None or [column.name for column in columns] != manifest["columns"]:
+    columns, known = MODELS.get(manifest["arguments"].get("model", ""), ((), {}))
+    if not columns or [column.name for column in columns] != manifest["columns"]:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
-    known = {name: (unit, description) for name, unit, description, _ in AXES} | UNITS
     axes = []
     for name, axis in manifest["axes"].items():
         unit, description = known.get(name, ("", name))
