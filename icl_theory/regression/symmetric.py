@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import (
     LARGEST,
@@ -263,7 +263,7 @@ class SymmetricRisk(Risk):
         return moments(absent, mass, own, self.N, form, toward)
 
 
-def exchangeable_groups(features: Features, task: Task) -> Array:
+def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     """Label the largest groups of features any two of which can be exchanged, (K,) integers from 0.
 
     Examples
@@ -275,7 +275,7 @@ def exchangeable_groups(features: Features, task: Task) -> Array:
     """
     variogram, probs = task.variogram(features), features.probs
     tolerance = ALIKE * float(variogram.max())
-    labels = np.full(features.K, -1)
+    labels = np.full(features.K, -1, dtype=np.int64)
     for k in range(features.K):
         if labels[k] < 0:
             difference = np.abs(variogram - variogram[k])
@@ -287,9 +287,9 @@ def exchangeable_groups(features: Features, task: Task) -> Array:
     return labels
 
 
-def _labels(groups: ArrayLike, K: int) -> Array:
+def _labels(groups: ArrayLike, K: int) -> NDArray[np.int64]:
     given = real_array("groups", groups, 1)
-    labels = given.astype(int)
+    labels = given.astype(np.int64)
     if len(labels) != K or (labels != given).any() or set(labels.tolist()) != set(range(int(labels.max()) + 1)):
         raise refuse("groups", groups, f"{K} integers that cover 0, 1, ..., G - 1")
     return labels
