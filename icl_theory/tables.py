@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array, choice, refuse
+from icl_theory.files import replacing
 from icl_theory.sweep import local_exponent
 
 if TYPE_CHECKING:
@@ -235,8 +236,7 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], notes: tuple[
     form = FORMATS.get(target.suffix)
     if form is None:
         raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(target) as temporary:
         if form == "Parquet":
             check_parquet(target)
             table.to_parquet(temporary, index=False)
@@ -245,9 +245,6 @@ def write_table(table: pd.DataFrame, path: str | os.PathLike[str], notes: tuple[
         else:
             text = to_markdown(table, notes) if form == "Markdown" else to_latex(table, notes)
             temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def check_parquet(path: Path) -> None:

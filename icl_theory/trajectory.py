@@ -8,7 +8,6 @@ import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, integer, refuse
+from icl_theory.files import replacing
 from icl_theory.risk import Risk
 
 if TYPE_CHECKING:
@@ -276,28 +276,12 @@ class Trajectory:
         Parameters
         ----------
         path : path-like
-            Written under a temporary name first, so that a crash or a full disk leaves an existing file as
-            it was.
+            Written under a temporary name first, so that a crash or a full disk leaves an existing file as it was.
         """
-        target = Path(path)
         arrays: dict[str, Any] = {f"observed_{name}": values for name, values in self.observed.items()}
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "wb") as file:
-                np.savez(
-                    file,
-                    t=self.t,
-                    loss=self.loss,
-                    states=self.states,
-                    meta=np.array(json.dumps(self._meta())),
-                    **arrays,
-                )
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            meta = np.array(json.dumps(self._meta()))
+            np.savez(file, t=self.t, loss=self.loss, states=self.states, meta=meta, **arrays)
 
     def _meta(self) -> dict[str, Any]:
         names = (

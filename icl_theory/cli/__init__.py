@@ -9,6 +9,7 @@ import typer
 
 from icl_theory import __version__
 from icl_theory.cli.audit import audit
+from icl_theory.cli.figures import figures
 from icl_theory.cli.recall import recall
 from icl_theory.cli.recall_sweep import recall_sweep
 from icl_theory.cli.simulate import simulate
@@ -25,6 +26,7 @@ app.command()(simulate)
 app.command()(sweep)
 app.command()(table)
 app.command()(audit)
+app.command()(figures)
 app.command()(recall)
 app.command()(recall_sweep)
 

@@ -17,6 +17,7 @@ from icl_theory.audit import answer as measure_answer
 from icl_theory.audit import audit as measure_audit
 from icl_theory.claims import Answer
 from icl_theory.cli.shared import check_targets
+from icl_theory.files import replacing
 
 
 def audit(
@@ -39,7 +40,8 @@ def audit(
     with console.status("measuring") as status:
         report = measure_audit(quick=quick, callback=lambda name: status.update(f"measuring {name}"))
     if out is not None:
-        out.write_text(report.to_markdown(), encoding="utf-8")
+        with replacing(out) as temporary:
+            temporary.write_text(report.to_markdown(), encoding="utf-8")
     if as_json:
         print(json.dumps(report.to_dict(), allow_nan=False, ensure_ascii=False))
     else:

@@ -1,4 +1,4 @@
-"""The figures. Colours are the Okabe-Ito palette, legible to the colour-blind and in grey."""
+"""Figures of runs and of answered questions."""
 
 from __future__ import annotations
 
@@ -9,29 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 
 from icl_theory.claims import Answer
+from icl_theory.plotting.style import BLACK, BLUE, CYCLE, RED, STYLE, level, new_figure, shade
 from icl_theory.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-BLUE, ORANGE, GREEN, RED, BLACK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#000000"
-CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
-PHASE_COLOURS = {"I": ORANGE, "II": BLUE, "III": GREEN}
-STYLE: Any = {
-    "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.8,
-    "lines.linewidth": 1.6,
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-    "savefig.dpi": 200,
-    "svg.fonttype": "none",
-    "pdf.fonttype": 42,
-}
 
 
 def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
@@ -139,24 +123,9 @@ _SYMBOLS = {
 }  # fmt: skip
 
 
-def save(ax: Axes, path: str) -> None:
-    """Write the figure of ``ax``; the ending of the path chooses the format."""
-    with mpl.rc_context(STYLE):
-        ax.get_figure(root=True).savefig(path)  # type: ignore[union-attr]
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure that is not pyplot's, width and height in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def _draw_loss(run: Trajectory, ax: Axes) -> None:
     _scale_steps(run, ax)
-    _shade(run, ax)
+    shade(run.phases, float(run.t[-1]), ax)
     above = "excess" in run.observed and run.floor > 0
     positive = np.maximum(run.observed["excess"] if above else run.loss, np.finfo(float).tiny)
     ax.plot(_x(run), positive, color=BLACK)
@@ -164,14 +133,14 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
     ax.set_ylabel("loss above floor" if above else "loss")
     target = run.epsilon - run.floor if above else run.epsilon
     if target > 0:
-        _level(ax, target, r"$\epsilon$ − floor" if above else r"$\epsilon$", RED, "--")
+        level(ax, target, r"$\epsilon$ − floor" if above else r"$\epsilon$", RED, "--")
     if run.floor > 0 and not above:
-        _level(ax, run.floor, "floor", "0.4", ":")
+        level(ax, run.floor, "floor", "0.4", ":")
 
 
 def _draw_attention(run: Trajectory, ax: Axes) -> None:
     _scale_steps(run, ax)
-    _shade(run, ax, labels=False)
+    shade(run.phases, float(run.t[-1]), ax, labels=False)
     series = run.attention.reshape(len(run.t), -1)
     target = series.mean(axis=1)
     if series.shape[1] > 1:
@@ -200,33 +169,3 @@ def _scale_steps(run: Trajectory, ax: Axes) -> None:
     linear = _is_exponential(run)
     ax.set_xscale("linear" if linear else "log")
     ax.set_xlim(0.0 if linear else 0.5, max(2.0, float(run.t[-1])))
-
-
-def _shade(run: Trajectory, ax: Axes, labels: bool = True) -> None:
-    if run.phases is None:
-        return
-    span = np.log(max(2.0, float(run.t[-1])) / 0.5)
-    for name, (begin, end) in run.phases.present().items():
-        left, right = max(begin, 0.5), max(end, 0.5)
-        ax.axvspan(left, right, color=PHASE_COLOURS[name], alpha=0.13, linewidth=0)
-        if labels and np.log(right / left) > 0.05 * span:
-            ax.text(
-                np.sqrt(left * right),
-                1.01,
-                name,
-                transform=ax.get_xaxis_transform(),
-                ha="center",
-                va="bottom",
-            )
-
-
-def _level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:
-    ax.axhline(value, color=colour, linestyle=style, linewidth=0.9)
-    ax.annotate(
-        label,
-        (0.0, value),
-        xycoords=("axes fraction", "data"),
-        xytext=(4, 2),
-        textcoords="offset points",
-        color=colour,
-    )

@@ -1,0 +1,71 @@
+"""`icl-theory figures`, and the command line of each figure's script."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from icl_theory import figures as recipes
+from icl_theory._validate import choice
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def figures(
+    names: Annotated[list[str] | None, typer.Argument(help="Names of figures; all unless given.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files, PDF and PNG.")] = Path("figures"),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="Print the names and titles.")] = False,
+) -> int:
+    """Reproduce the figures of the papers and of the documentation."""
+    available = recipes.available()
+    for name in names or []:
+        choice("figure", name, available)
+    console = Console(highlight=False)
+    if show:
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        table.add_column("figure", no_wrap=True)
+        table.add_column("title")
+        for name in names or available:
+            table.add_row(name, available[name])
+        console.print(table)
+        return 0
+    recipes.check_folder(out)
+    with Console(stderr=True).status("") as status:
+        for name in names or available:
+            status.update(f"{name}: {available[name]}")
+            for path in recipes.write(recipes.draw(name, quick=quick), out, name):
+                print(path, flush=True)
+    return 0
+
+
+def script(file: str, figure: Callable[..., Figure], quick: dict[str, Any]) -> None:
+    """Be the command line of a figure's script.
+
+    Parameters
+    ----------
+    file : str
+        Of the script; its stem names the files.
+    figure : callable
+        Draws the figure; all its parameters have defaults.
+    quick : dict
+        Values of parameters with which it takes seconds.
+    """
+    parser = argparse.ArgumentParser(description=recipes.available().get(Path(file).stem))
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files, PDF and PNG")
+    given = parser.parse_args()
+    try:
+        recipes.check_folder(given.out)
+    except ValueError as error:
+        parser.error(str(error))
+    for path in recipes.write(figure(**(quick if given.quick else {})), given.out, Path(file).stem):
+        print(path)

@@ -1,0 +1,153 @@
+"""The figures of the papers and of this package: each is a short script that computes it from the library.
+
+The scripts are `scripts/figures/*.py` in a checkout; an installed package carries them along.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import runpy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icl_theory._validate import choice, refuse
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ENDINGS = (".pdf", ".png")
+_PACKAGE = Path(__file__).parent
+_CARRIED, _CHECKOUT = _PACKAGE / "recipes", _PACKAGE.parent / "scripts" / "figures"
+
+
+def available() -> dict[str, str]:
+    """Return the titles of all figures by name.
+
+    Examples
+    --------
+    >>> from icl_theory import figures
+    >>> figures.available()["figure1"]
+    'Figure 1: loss and attention, flat and sharp'
+    """
+    return {name: _title(path) for name, path in _scripts().items()}
+
+
+def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
+    """Return the parameters of a figure with their values.
+
+    The stored text of the papers states no values; all are chosen.
+
+    Parameters
+    ----------
+    name : str
+        One of `available`.
+    quick : bool
+        With the changes that make it quick.
+
+    Raises
+    ------
+    ValueError
+        An unknown name.
+
+    Examples
+    --------
+    >>> from icl_theory import figures
+    >>> figures.parameters("figure1")["K"]
+    10
+    """
+    recipe = _recipe(name)
+    values = {key: value.default for key, value in inspect.signature(recipe["figure"]).parameters.items()}
+    return values | (recipe["QUICK"] if quick else {})
+
+
+def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
+    """Compute a figure and draw it.
+
+    Parameters
+    ----------
+    name : str
+        One of `available`.
+    quick : bool
+        In seconds, with fewer or shorter runs.
+    **changes
+        Values for its `parameters`.
+
+    Returns
+    -------
+    matplotlib Figure
+        To be written with `write`.
+
+    Raises
+    ------
+    ValueError
+        An unknown name, or a parameter that the figure does not have.
+
+    Examples
+    --------
+    >>> from icl_theory import figures
+    >>> len(figures.draw("maps", quick=True, K=5).axes) > 4
+    True
+    """
+    values = parameters(name, quick=quick)
+    for key in changes:
+        choice("parameter", key, values)
+    figure: Figure = _recipe(name)["figure"](**(values | changes))
+    return figure
+
+
+def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Path]:
+    """Write a figure as PDF and PNG into a folder, which is made if it does not exist.
+
+    Parameters
+    ----------
+    figure : matplotlib Figure
+        The figure.
+    folder : path-like
+        Where to.
+    name : str
+        Of the files, without ending.
+
+    Returns
+    -------
+    list of Path
+        The files, each written whole or not at all.
+
+    Raises
+    ------
+    ValueError
+        The folder cannot be made or written to.
+    """
+    from icl_theory.plotting import save
+
+    check_folder(folder)
+    paths = [Path(folder) / f"{name}{ending}" for ending in ENDINGS]
+    for path in paths:
+        save(figure, path)
+    return paths
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Make the folder, and refuse one that cannot be made or written to."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refuse("out", str(folder), f"a folder that can be made ({error.strerror})") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise refuse("out", str(folder), "a folder that can be written to")
+
+
+def _scripts() -> dict[str, Path]:
+    folder = _CARRIED if _CARRIED.is_dir() else _CHECKOUT
+    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+
+
+def _recipe(name: str) -> dict[str, Any]:
+    scripts = _scripts()
+    return runpy.run_path(str(scripts[choice("figure", name, scripts)]))
+
+
+def _title(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or path.stem
+    return docstring.splitlines()[0]

@@ -1,0 +1,26 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside ``path`` that takes its place if the block succeeds, and is removed if not.
+
+    A crash, a full disk or an interrupt therefore leaves an existing file as it was. The temporary name keeps the
+    ending, by which libraries choose the format.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+    try:
+        yield temporary
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)

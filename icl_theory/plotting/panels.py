@@ -1,0 +1,251 @@
+"""Figures made of data alone: panels of curves that are labelled where they end, and maps of attention."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory.plotting.style import CYCLE, STYLE, level, new_figure, shade
+from icl_theory.trajectory import Phases
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LINE_HEIGHT = 9.5  # points between two labels
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A curve and how it is drawn.
+
+    Attributes
+    ----------
+    label : str
+        Written where the curve ends; nothing if empty.
+    x, y : array_like, (T,)
+        Values that are not positive are left out of logarithmic axes.
+    low, high : array_like, (T,), optional
+        A band around the curve.
+    style : str
+        A line style of matplotlib, or "o" for points.
+    colour : str, optional
+        The next of the palette unless given.
+    """
+
+    label: str
+    x: ArrayLike
+    y: ArrayLike
+    low: ArrayLike | None = None
+    high: ArrayLike | None = None
+    style: str = "-"
+    colour: str | None = None
+
+    @classmethod
+    def mean(cls, label: str, x: ArrayLike, runs: ArrayLike, style: str = "-", colour: str | None = None) -> Curve:
+        """Mean of independent runs, (R, T) with R > 1, in a band of two standard errors."""
+        values = np.asarray(runs, dtype=np.float64)
+        middle, error = values.mean(axis=0), 2.0 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
+        return cls(label, x, middle, middle - error, middle + error, style, colour)
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Curves over common axes.
+
+    Attributes
+    ----------
+    curves : sequence of Curve
+        In the order of the palette.
+    x, y : str
+        What the axes show.
+    title : str
+        Above the panel.
+    scales : tuple of str
+        "log" or "linear", of x and y. Steps on a logarithmic axis start at 1/2 instead of 0.
+    limits : tuple of float, optional
+        Of y.
+    phases : Phases, optional
+        Shaded in the background.
+    levels : dict of float
+        Horizontal lines, by their labels.
+    """
+
+    curves: Sequence[Curve]
+    x: str
+    y: str
+    title: str = ""
+    scales: tuple[str, str] = ("log", "log")
+    limits: tuple[float, float] | None = None
+    phases: Phases | None = None
+    levels: Mapping[str, float] = field(default_factory=dict)
+
+
+def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, float] = (3.4, 2.4)) -> Figure:
+    """Draw panels row by row.
+
+    Parameters
+    ----------
+    panels : sequence of Panel
+        At least one.
+    columns : int
+        Panels next to one another. Those of a column with the same x axis share it, those of a row with the same
+        y axis that.
+    size : tuple of float
+        Width and height of a panel, inches.
+
+    Returns
+    -------
+    matplotlib Figure
+        To be written with `icl_theory.plotting.save`.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> from icl_theory.plotting import Curve, Panel, draw_panels
+    >>> run = icl.simulate(2.0, 1.0, 4.0)
+    >>> figure = draw_panels([Panel([Curve("L = 2", run.t, run.loss)], "step", "loss", phases=run.phases)])
+    >>> figure.axes[0].get_yscale()
+    'log'
+    """
+    rows = -(-len(panels) // columns)
+    with mpl.rc_context(STYLE):
+        figure = new_figure(size[0] * columns, size[1] * rows)
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for ax in grid.ravel()[len(panels) :]:
+            ax.remove()
+        for panel, ax in zip(panels, grid.ravel(), strict=False):
+            _draw(panel, ax)
+        _share(panels, grid, columns)
+        for panel, ax in zip(panels, grid.ravel(), strict=False):
+            _annotate(panel, ax, size[1])
+    return figure
+
+
+def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str]) -> Figure:
+    """Draw attention maps: a row of maps for each name, a column for each title.
+
+    Parameters
+    ----------
+    rows : mapping of str to sequence of array_like, each (K, K)
+        Attention of query k (column) on feature m (row), in [0, 1].
+    titles : sequence of str
+        One for each map of a row, the same for all rows.
+
+    Returns
+    -------
+    matplotlib Figure
+        To be written with `icl_theory.plotting.save`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from icl_theory.plotting import draw_maps
+    >>> len(draw_maps({"flat": [np.full((3, 3), 1 / 3), np.eye(3)]}, ["start", "end"]).axes)
+    3
+    """
+    with mpl.rc_context(STYLE):
+        figure = new_figure(0.5 + 1.3 * len(titles), 0.35 + 1.3 * len(rows))
+        grid = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
+        for (name, maps), line in zip(rows.items(), grid, strict=True):
+            for attention, ax in zip(maps, line, strict=True):
+                # white to black: darker is more attention, in print as well
+                image = ax.imshow(np.asarray(attention), vmin=0.0, vmax=1.0, cmap="Greys")
+                ax.set(xticks=[], yticks=[])
+                ax.spines[:].set_visible(True)
+            line[0].set_ylabel(f"{name}\nkey")
+        for title, top, bottom in zip(titles, grid[0], grid[-1], strict=True):
+            top.set_title(title, fontsize=9)
+            bottom.set_xlabel("query")
+        figure.colorbar(image, ax=grid, label="attention", shrink=0.8)
+    return figure
+
+
+def _draw(panel: Panel, ax: Axes) -> None:
+    for curve, colour in zip(panel.curves, _colours(panel), strict=True):
+        x, y = _shown(curve.x, panel.scales[0], 0.5), _shown(curve.y, panel.scales[1])
+        style: Any = {"linestyle": curve.style}
+        if curve.style == "o":
+            style = {"linestyle": "none", "marker": "o", "markersize": 3.0}
+        ax.plot(x, y, color=colour, **style)
+        if curve.low is not None and curve.high is not None:
+            low, high = (_shown(side, panel.scales[1]) for side in (curve.low, curve.high))
+            ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
+    ax.set(xscale=panel.scales[0], yscale=panel.scales[1], xlabel=panel.x, ylabel=panel.y)
+    ax.margins(x=0.0)
+    if panel.limits is not None:
+        ax.set_ylim(panel.limits)
+
+
+def _annotate(panel: Panel, ax: Axes, height: float) -> None:
+    """Add what depends on the limits of the axes, which the panels of a row share."""
+    last = max(float(np.nanmax(np.asarray(curve.x, dtype=np.float64))) for curve in panel.curves)
+    shade(panel.phases, last, ax, labels=bool(panel.title))
+    ax.set_title(panel.title, fontsize=9, pad=16 if panel.phases is not None else 6)
+    for label, value in panel.levels.items():
+        level(ax, value, label, "0.4", ":")
+    ends = []
+    for curve, colour in zip(panel.curves, _colours(panel), strict=True):
+        y = _shown(curve.y, panel.scales[1])
+        drawn = np.flatnonzero(np.isfinite(y))
+        if curve.label and len(drawn):
+            ends.append((float(y[drawn[-1]]), curve.label, colour))
+    _label_ends(ax, ends, height)
+
+
+def _colours(panel: Panel) -> list[str]:
+    palette = itertools.cycle(CYCLE)
+    return [curve.colour or next(palette) for curve in panel.curves]
+
+
+def _shown(values: ArrayLike, scale: str, least: float = 0.0) -> Any:
+    """Values as they are drawn; on a logarithmic axis those at or below ``least`` are lifted to it or left out."""
+    array = np.asarray(values, dtype=np.float64)
+    if scale != "log":
+        return array
+    return np.maximum(array, least) if least > 0.0 else np.where(array > 0.0, array, np.nan)
+
+
+def _label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float) -> None:
+    """Write the labels right of the axes at the heights of the curves' ends, kept apart."""
+    if not ends:
+        return
+    to_axes = ax.transData + ax.transAxes.inverted()
+    x = ax.get_xlim()[1]
+    places = np.array([to_axes.transform((x, y))[1] for y, _, _ in ends])
+    order = np.argsort(places, kind="stable")
+    apart = LINE_HEIGHT / (72.0 * 0.7 * height)
+    sorted_places = np.clip(places[order], 0.0, 1.0)
+    # the smallest shifts that leave each label its line: up from below, then back down from the top
+    for i in range(1, len(order)):
+        sorted_places[i] = max(sorted_places[i], sorted_places[i - 1] + apart)
+    sorted_places[-1] = min(sorted_places[-1], 1.05)
+    for i in range(len(order) - 2, -1, -1):
+        sorted_places[i] = min(sorted_places[i], sorted_places[i + 1] - apart)
+    for place, index in zip(sorted_places, order, strict=True):
+        _, label, colour = ends[index]
+        ax.annotate(
+            label, (1.0, float(place)), xycoords="axes fraction", xytext=(3, 0), textcoords="offset points",
+            color=colour, fontsize=8, va="center", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _share(panels: Sequence[Panel], grid: Any, columns: int) -> None:
+    """Leave out what the panel below or to the left repeats; panels of a row with the same y axis share it."""
+    for index, panel in enumerate(panels):
+        row, column = divmod(index, columns)
+        ax = grid[row, column]
+        if index + columns < len(panels) and panels[index + columns].x == panel.x:
+            ax.sharex(grid[row + 1, column])
+            ax.set_xlabel("")
+            ax.tick_params(labelbottom=False)
+        if column and panels[index - 1].y == panel.y and panels[index - 1].scales[1] == panel.scales[1]:
+            ax.sharey(grid[row, column - 1])
+            ax.set_ylabel("")
+            ax.autoscale(enable=panel.limits is None, axis="y")

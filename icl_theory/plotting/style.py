@@ -1,0 +1,82 @@
+"""What all figures share: colours, sizes, files. The palette is Okabe-Ito, legible to the colour-blind."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from icl_theory.files import replacing
+from icl_theory.trajectory import Phases
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, GREEN, RED, BLACK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#000000"
+CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
+PHASE_COLOURS = {"I": ORANGE, "II": BLUE, "III": GREEN}
+STYLE: Any = {
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 200,
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+}
+
+
+def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure, or that of some axes, whole or not at all; the ending of the path chooses the format."""
+    figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
+    with mpl.rc_context(STYLE), replacing(path) as temporary:
+        # without a date, the same figure is the same file
+        metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(temporary.suffix)
+        figure.savefig(temporary, metadata=metadata)  # type: ignore[union-attr]
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure that is not pyplot's, width and height in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> None:
+    """Shade the phases of a run of ``last`` steps, and name those wide enough for a name."""
+    if phases is None:
+        return
+    span = np.log(max(2.0, last) / 0.5)
+    for name, (begin, end) in phases.present().items():
+        left, right = max(begin, 0.5), max(end, 0.5)
+        ax.axvspan(left, right, color=PHASE_COLOURS[name], alpha=0.13, linewidth=0)
+        if labels and np.log(right / left) > 0.05 * span:
+            ax.text(
+                np.sqrt(left * right),
+                1.01,
+                name,
+                transform=ax.get_xaxis_transform(),
+                ha="center",
+                va="bottom",
+            )
+
+
+def level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:
+    """Draw a horizontal line with its label at the left."""
+    ax.axhline(value, color=colour, linestyle=style, linewidth=0.9)
+    ax.annotate(
+        label,
+        (0.0, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 2),
+        textcoords="offset points",
+        color=colour,
+    )

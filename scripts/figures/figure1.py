@@ -1,0 +1,68 @@
+"""
+Figure 1: loss and attention, flat and sharp
+============================================
+
+Cosine tasks with a small and a large Lipschitz constant. Lines are gradient descent on the exact population loss of
+prompts of N tokens; dots with bands are a sampled trainer on fresh prompts, its mean over independent runs and two
+standard errors of that. The phases that are shaded are those of long prompts (N = ∞), which end at ε.
+
+The frequency is such that a cosine takes the values of K equally spaced points of a circle on the K features. All
+queries are then alike, and the mean over them is each of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.plotting import BLUE, ORANGE, RED, Curve, Panel, draw_panels
+
+QUICK = {"runs": 2, "batch": 32, "N": 40}
+
+
+def figure(
+    *,
+    flat: float = 1.0,
+    sharp: float = 5.0,
+    K: int = 10,
+    N: int = 100,
+    eta: float = 1.0,
+    epsilon: float = 0.01,
+    batch: int = 64,
+    runs: int = 8,
+) -> Figure:
+    """Draw the loss above the attention, the flat regime left of the sharp one."""
+    spacing = 2.0 * np.pi / K * np.sqrt(np.sum(np.arange(1.0, K + 1.0) ** 2))
+    features = icl.Features.orthonormal(K, scale=spacing)
+    losses, attentions = [], []
+    for L in (flat, sharp):
+        task = icl.tasks.RandomCosine(L)
+        long = icl.simulate(L, features.gap, eta, task=task, features=features, epsilon=epsilon)
+        steps = 2 * int(long.t[-1])
+        exact = icl.descend(icl.PopulationRisk(features, task, N=N), eta, steps=steps)
+        sampled = [
+            icl.descend(icl.SampledRisk(features, task, N, batch, seed=seed), eta, steps=steps)
+            for seed in range(runs)
+        ]
+        curves = [
+            Curve("exact", exact.t, exact.loss, colour=BLUE),
+            Curve.mean("sampled", exact.t, [run.loss for run in sampled], ":", ORANGE),
+        ]
+        title = f"{long.regime} regime, $L = {L:g}$"
+        losses.append(Panel(curves, "step", "loss", title, phases=long.phases, levels={r"$\epsilon$": epsilon}))
+        target = exact.attention.mean(axis=1)
+        curves = [
+            Curve("target", exact.t, target, colour=BLUE),
+            Curve.mean("", exact.t, [run.attention for run in sampled], ":", ORANGE),
+            Curve("others, mean", exact.t, (1.0 - target) / (K - 1), colour=RED),
+        ]
+        attentions.append(
+            Panel(curves, "step", "attention", "", ("log", "linear"), limits=(0.0, 1.0), phases=long.phases)
+        )
+    return draw_panels([*losses, *attentions], columns=2)
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

@@ -1,0 +1,44 @@
+"""
+Figures 2 and 3: attention maps, flat and sharp
+===============================================
+
+Attention of each query (column) on each feature (row) at several steps, on the exact population loss with N = ∞.
+Columns sum to one, and the diagonal fills. The tasks are random Fourier features over random features; some are
+closer than others, and the queries learn at different times. With N = ∞ the square of the Lipschitz constant
+multiplies the learning rate and changes nothing else: a row is the other one at another time.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.plotting import draw_maps
+
+QUICK = {"K": 6}
+
+
+def figure(
+    *,
+    flat: float = 0.5,
+    sharp: float = 2.0,
+    K: int = 12,
+    dimension: int = 3,
+    delta: float = 1.0,
+    eta: float = 1.0,
+    seed: int = 0,
+    steps: tuple[int, ...] = (0, 30, 100, 1000, 10000),
+) -> Figure:
+    """Draw a row of maps for each Lipschitz constant."""
+    features = icl.Features.random(K, dimension, delta, seed)
+    rows = {}
+    for L in (flat, sharp):
+        risk = icl.PopulationRisk(features, icl.tasks.RandomFourier(L))
+        run = icl.descend(risk, eta, steps=max(steps), method="fast")
+        rows[f"$L = {L:g}$"] = [risk.attention(run.at(step).params) for step in steps]
+    return draw_maps(rows, [f"step {step:,}" for step in steps])
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)
