@@ -62,6 +62,28 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     return values | (recipe["QUICK"] if quick else {})
 
 
+def parameter_table() -> str:
+    """Return a Markdown table of all figures, their titles and parameters.
+
+    Examples
+    --------
+    >>> from icl_theory import figures
+    >>> figures.parameter_table().splitlines()[0]
+    '| figure | title | chosen parameters |'
+    """
+    lines = ["| figure | title | chosen parameters |", "|---|---|---|"]
+    for name, title in available().items():
+        values = ", ".join(f"{key} = {_plain(value)}" for key, value in parameters(name).items())
+        lines.append(f"| `{name}` | {title} | {values} |")
+    return "\n".join(lines) + "\n"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_plain, value)) + ")"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     """Compute a figure and draw it.
 

@@ -83,3 +83,8 @@ def test_folder_without_permission_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # the administrator may write everywhere
     with pytest.raises(ValueError, match="can be written to"):
         figures.check_folder(tmp_path)
+
+
+def test_page_lists_the_parameters_of_every_figure() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "figures.md").read_text(encoding="utf-8")
+    assert page.endswith(figures.parameter_table()), "replace the table by figures.parameter_table()"

@@ -31,9 +31,8 @@ def figures(
         choice("figure", name, available)
     console = Console(highlight=False)
     if show:
-        table = Table(box=box.SIMPLE, pad_edge=False)
-        table.add_column("figure", no_wrap=True)
-        table.add_column("title")
+        table = Table(box=box.SIMPLE, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True)
         for name in names or available:
             table.add_row(name, available[name])
         console.print(table)

@@ -2,7 +2,7 @@
 
 from icl_theory.plotting.panels import Curve, Panel, draw_maps, draw_panels
 from icl_theory.plotting.runs import compare_runs, plot_answer, plot_run
-from icl_theory.plotting.style import BLACK, BLUE, CYCLE, GREEN, ORANGE, RED, STYLE, new_figure, save
+from icl_theory.plotting.style import BLACK, BLUE, CYCLE, GREEN, ORANGE, RED, STYLE, new_figure, save, whole_figure
 
 __all__ = [
     "BLACK",
@@ -21,4 +21,5 @@ __all__ = [
     "plot_answer",
     "plot_run",
     "save",
+    "whole_figure",
 ]

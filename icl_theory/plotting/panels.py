@@ -75,6 +75,8 @@ class Panel:
         Shaded in the background.
     levels : dict of float
         Horizontal lines, by their labels.
+    legend : bool
+        Explain the curves beside the panel instead of labelling their ends: for many that end together.
     """
 
     curves: Sequence[Curve]
@@ -85,6 +87,7 @@ class Panel:
     limits: tuple[float, float] | None = None
     phases: Phases | None = None
     levels: Mapping[str, float] = field(default_factory=dict)
+    legend: bool = False
 
 
 def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, float] = (3.4, 2.4)) -> Figure:
@@ -173,7 +176,7 @@ def _draw(panel: Panel, ax: Axes) -> None:
         style: Any = {"linestyle": curve.style}
         if curve.style == "o":
             style = {"linestyle": "none", "marker": "o", "markersize": 3.0}
-        ax.plot(x, y, color=colour, **style)
+        ax.plot(x, y, color=colour, label=curve.label, **style)
         if curve.low is not None and curve.high is not None:
             low, high = (_shown(side, panel.scales[1]) for side in (curve.low, curve.high))
             ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
@@ -190,6 +193,9 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
     ax.set_title(panel.title, fontsize=9, pad=16 if panel.phases is not None else 6)
     for label, value in panel.levels.items():
         level(ax, value, label, "0.4", ":")
+    if panel.legend:
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, handlelength=1.6)
+        return
     ends = []
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
         y = _shown(curve.y, panel.scales[1])
@@ -225,7 +231,7 @@ def _label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float) -> 
     # the smallest shifts that leave each label its line: up from below, then back down from the top
     for i in range(1, len(order)):
         sorted_places[i] = max(sorted_places[i], sorted_places[i - 1] + apart)
-    sorted_places[-1] = min(sorted_places[-1], 1.05)
+    sorted_places[-1] = min(sorted_places[-1], 1.0)
     for i in range(len(order) - 2, -1, -1):
         sorted_places[i] = min(sorted_places[i], sorted_places[i + 1] - apart)
     for place, index in zip(sorted_places, order, strict=True):

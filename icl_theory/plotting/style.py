@@ -9,6 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from icl_theory._validate import refuse
 from icl_theory.files import replacing
 from icl_theory.trajectory import Phases
 
@@ -34,11 +35,19 @@ STYLE: Any = {
 
 def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, or that of some axes, whole or not at all; the ending of the path chooses the format."""
-    figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
+    figure = whole_figure(drawn)
     with mpl.rc_context(STYLE), replacing(path) as temporary:
         # without a date, the same figure is the same file
         metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(temporary.suffix)
-        figure.savefig(temporary, metadata=metadata)  # type: ignore[union-attr]
+        figure.savefig(temporary, metadata=metadata)
+
+
+def whole_figure(drawn: Axes | Figure) -> Figure:
+    """Return the figure that some axes are part of, or the figure itself."""
+    figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
+    if figure is None:
+        raise refuse("drawn", drawn, "axes of a figure")
+    return figure
 
 
 def new_figure(width: float, height: float) -> Figure:

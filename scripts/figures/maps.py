@@ -2,10 +2,11 @@
 Figures 2 and 3: attention maps, flat and sharp
 ===============================================
 
-Attention of each query (column) on each feature (row) at several steps, on the exact population loss with N = ∞.
-Columns sum to one, and the diagonal fills. The tasks are random Fourier features over random features; some are
-closer than others, and the queries learn at different times. With N = ∞ the square of the Lipschitz constant
-multiplies the learning rate and changes nothing else: a row is the other one at another time.
+Attention of each query (column) on each feature (row) at several steps, on the exact population
+loss with N = ∞. Columns sum to one, and the diagonal fills. The tasks are random Fourier features
+over random features; some are closer than others, and the queries learn at different times. With N
+= ∞ the square of the Lipschitz constant multiplies the learning rate and changes nothing else: a
+row is the other one at another time.
 """
 
 from __future__ import annotations

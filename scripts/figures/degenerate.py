@@ -1,0 +1,51 @@
+"""
+A degenerate task
+=================
+
+Functions that are ±L on two fixed halves of the features are L-Lipschitz and not degenerate, each
+of them; but their law does not tell features of the same half apart, and c_k = 0. The loss goes to
+zero like that of two features, while the attention on the target stops at 2/K: the lower bound of
+Lemma 1, and Proposition 1 with it, need c_k > 0.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.plotting import BLUE, RED, Curve, Panel, draw_panels
+
+QUICK = {"steps": 1000}
+
+
+def figure(*, L: float = 2.0, delta: float = 1.0, K: int = 10, eta: float = 1.0, steps: int = 10**7) -> Figure:
+    """Draw loss and attention of the degenerate task next to those of an exchangeable one."""
+    features = icl.Features.simplex(K, delta)
+    losses, attention = [], []
+    for name, task, colour in (
+        ("exchangeable", icl.tasks.Exchangeable(L), BLUE),
+        ("two halves", icl.tasks.Halfspace(L), RED),
+    ):
+        run = icl.descend(icl.PopulationRisk(features, task), eta, steps=steps, method="fast")
+        losses.append(Curve(name, run.t, run.loss, colour=colour))
+        attention.append(Curve(name, run.t, run.attention.mean(axis=1), colour=colour))
+    return draw_panels(
+        [
+            Panel(losses, "step", "loss"),
+            Panel(
+                attention,
+                "step",
+                "attention on the target",
+                "",
+                ("log", "linear"),
+                (0.0, 1.0),
+                levels={"2/K": 2.0 / K},
+            ),
+        ],
+        columns=2,
+    )
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

@@ -1,0 +1,57 @@
+"""
+Features that are not equally frequent
+======================================
+
+Gradient descent on the exact population loss where feature m appears with probability proportional
+to 1/m, both in the prompts and as the query. Each query goes through the phases at a time of its
+own, the rare ones late; the loss goes through all of them and ends on the same tail, (K−1)/(4ηt),
+as with equal frequencies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.plotting import BLACK, BLUE, RED, Curve, Panel, draw_panels
+
+QUICK = {"K": 5, "steps": 10**3}
+
+
+def figure(
+    *,
+    L: float = 2.0,
+    K: int = 10,
+    delta: float = 1.0,
+    eta: float = 1.0,
+    power: float = 1.0,
+    steps: int = 10**5,
+) -> Figure:
+    """Draw the losses with equal and unequal frequencies, and the attention of some queries with unequal ones."""
+    weights = np.arange(1.0, K + 1.0) ** -power
+    vectors = icl.Features.simplex(K, delta).vectors
+    runs = {}
+    for name, probs in (("equal", np.full(K, 1.0 / K)), ("unequal", weights / weights.sum())):
+        risk = icl.PopulationRisk(icl.Features(vectors, probs), icl.tasks.Exchangeable(L))
+        runs[name] = icl.descend(risk, eta, steps=steps, method="fast")
+    t = runs["unequal"].t
+    losses = [
+        Curve("unequal", t, runs["unequal"].loss, colour=BLUE),
+        Curve("equal", runs["equal"].t, runs["equal"].loss, colour=RED),
+        Curve("tail law", t[t > steps / 100], (K - 1) / (4.0 * eta * t[t > steps / 100]), style="--", colour=BLACK),
+    ]
+    shown = np.unique(np.geomspace(1, K, 5).astype(int)) - 1
+    attention = [Curve(f"$p = {probs[k]:.2f}$", t, runs["unequal"].attention[:, k]) for k in shown]
+    return draw_panels(
+        [
+            Panel(losses, "step", "loss"),
+            Panel(attention, "step", "attention on the target", "", ("log", "linear"), limits=(0.0, 1.0)),
+        ],
+        columns=2,
+    )
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

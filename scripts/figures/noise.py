@@ -1,0 +1,53 @@
+"""
+Label noise: a finite optimum, and exponential convergence
+==========================================================
+
+Prompts of N tokens with noisy labels. Attending to the query's feature alone would trust too few
+labels, so that the best attention is below one and is reached at finite scores: there the Hessian
+is positive, and the loss above its floor falls exponentially. Without noise the optimum is at
+infinity, and it falls like 1/t.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.plotting import Curve, Panel, draw_panels
+
+QUICK = {"steps": 3000}
+
+
+def figure(
+    *,
+    noises: tuple[float, ...] = (0.0, 0.3, 1.0, 3.0),
+    L: float = 2.0,
+    delta: float = 1.0,
+    K: int = 10,
+    N: int = 100,
+    eta: float = 1.0,
+    steps: int = 10**5,
+) -> Figure:
+    """Draw the loss above the floor and the attention for each standard deviation of the noise."""
+    losses, attention = [], []
+    for noise in noises:
+        risk = icl.ExchangeableRisk(K, L**2 * delta**2 / 2.0, N=N, noise=noise)
+        run = icl.descend(risk, eta, steps=steps)
+        above = run.loss - run.floor
+        # below that the difference is rounding
+        above[above < 1e-14 * run.loss[0]] = np.nan
+        losses.append(Curve(rf"$\sigma = {noise:g}$", run.t, above))
+        attention.append(Curve(rf"$\sigma = {noise:g}$", run.t, run.attention))
+    return draw_panels(
+        [
+            Panel(losses, "step", "loss above the floor"),
+            Panel(attention, "step", "attention on the target", "", ("log", "linear"), limits=(0.0, 1.0)),
+        ],
+        columns=2,
+    )
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)
