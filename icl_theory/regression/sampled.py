@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import LARGEST, Array, integer, number, refuse, store
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
-from icl_theory.risk import Risk
+from icl_theory.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores
 
 
 class Prompts(NamedTuple):
@@ -34,7 +34,7 @@ class Prompts(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SampledRisk(Risk):
+class SampledRisk(PromptRisk[Prompts]):
     r"""Squared error of one-layer softmax attention on sampled prompts.
 
     :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i` with scores :math:`s_i = S_{m_i k}` (class scores), or
@@ -94,22 +94,11 @@ class SampledRisk(Risk):
             raise refuse("features", self.features, "a Features object")
         if not isinstance(self.task, Task):
             raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
-        for name, minimum in (("N", 1), ("batch", 1), ("seed", 0)):
-            store(self, **{name: integer(name, getattr(self, name), minimum=minimum)})
+        store(self, N=integer("N", self.N, minimum=1))
         store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
         store(self, token_noise=number("token_noise", self.token_noise, zero=True, maximum=LARGEST))
         self.task.variogram(self.features)  # refuses features that do not fit
-        fixed = None
-        if self.dataset is not None:
-            size = integer("dataset", self.dataset, minimum=1)
-            fixed = self._draw(np.random.default_rng([self.seed, 1]), size)
-        store(self, _fixed=fixed)
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether the steps draw different prompts."""
-        fixed: Prompts | None = self._fixed  # type: ignore[attr-defined]
-        return fixed is None or self.batch < len(fixed.query)
+        self._prepare()
 
     @property
     def initial(self) -> Array:
@@ -117,32 +106,10 @@ class SampledRisk(Risk):
         size = self.features.d if self.token_noise else self.features.K
         return np.zeros((size, size))
 
-    def prompts(self, step: int = 0) -> Prompts:
-        """Return the prompts of one step."""
-        rng = np.random.default_rng([self.seed, 0, step])
-        fixed: Prompts | None = self._fixed  # type: ignore[attr-defined]
-        if fixed is None:
-            return self._draw(rng, self.batch)
-        if self.batch >= len(fixed.query):
-            return fixed
-        chosen = rng.choice(len(fixed.query), self.batch, replace=False)
-        return Prompts(*(None if part is None else part[chosen] for part in fixed))  # type: ignore[arg-type]
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's prompts and its gradient, by the backward pass below."""
-        prompts = self.prompts(step)
-        weight, prediction = self._forward(params, prompts)
-        error = prediction - prompts.answer
-        # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction)
-        back = prompts.label - prediction[:, None]
-        back *= weight
-        back *= (error / len(error))[:, None]
-        return 0.5 * float(np.mean(error**2)), self._backward(back, prompts)
-
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Mean attention of the step's prompts on the tokens of the query's feature."""
         prompts = self.prompts(step)
-        weight, _ = self._forward(params, prompts)
+        weight, _ = attend(self._scores(params, prompts), prompts.label)
         same = prompts.token == prompts.query[:, None]
         return {"attention": np.asarray(np.sum(weight * same) / len(weight))}
 
@@ -170,16 +137,11 @@ class SampledRisk(Risk):
             label = label + rng.normal(0.0, self.noise, label.shape)
         return Prompts(token, query, label, answer, key, asked)
 
-    def _forward(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Attention weights on the tokens, (B, N), and predictions, (B,)."""
+    def _scores(self, params: Array, prompts: Prompts) -> Array:
+        """Scores of the tokens, (B, N)."""
         if prompts.key is None or prompts.asked is None:
-            weight = params.T[prompts.query[:, None], prompts.token]
-        else:
-            weight = np.matmul(prompts.key, (prompts.asked @ params.T)[:, :, None])[:, :, 0]
-        weight -= weight.max(axis=1, keepdims=True)
-        np.exp(weight, out=weight)
-        weight /= weight.sum(axis=1, keepdims=True)
-        return weight, np.einsum("bn,bn->b", weight, prompts.label)
+            return params.T[prompts.query[:, None], prompts.token]
+        return bilinear_scores(params, prompts.key, prompts.asked)
 
     def _backward(self, back: Array, prompts: Prompts) -> Array:
         """Sum the derivatives by the scores into the parameters that made them."""
@@ -188,4 +150,4 @@ class SampledRisk(Risk):
             cell = prompts.token * K + prompts.query[:, None]
             total = np.bincount(cell.ravel(), weights=back.ravel(), minlength=K * K)
             return np.asarray(total, dtype=np.float64).reshape(K, K)
-        return np.einsum("bn,bnd->bd", back, prompts.key).T @ prompts.asked
+        return bilinear_gradient(back, prompts.key, prompts.asked)
