@@ -10,6 +10,7 @@ from icl_theory.regression.bounds import check_bounds
 from icl_theory.regression.crosscheck import Check, CrossCheck, crosscheck
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.features import Features
+from icl_theory.regression.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk
 from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.sampled import SampledRisk
 from icl_theory.regression.simulate import simulate
@@ -33,9 +34,12 @@ __all__ = [
     "ExchangeableRisk",
     "Factored",
     "Features",
+    "GaussianRisk",
     "Phases",
     "PopulationRisk",
+    "QuadraticLaw",
     "Risk",
+    "SampledGaussianRisk",
     "SampledRisk",
     "Stability",
     "State",

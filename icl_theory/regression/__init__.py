@@ -5,6 +5,7 @@ from icl_theory.regression.certified import step_bounds, worst_prediction
 from icl_theory.regression.concentration import concentration_probability, smallest_imbalance
 from icl_theory.regression.coordinates import compare_coordinates
 from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
+from icl_theory.regression.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk
 from icl_theory.regression.orderwise import fitted_constants
 from icl_theory.regression.phases import crossover, half_way, papers_regime, query_phases, run_phases, tail_start
 from icl_theory.regression.stability import curvature_bound, stable_rate
@@ -12,6 +13,9 @@ from icl_theory.regression.symmetric import SymmetricRisk, exchangeable_groups
 
 __all__ = [
     "ExchangeableRisk",
+    "GaussianRisk",
+    "QuadraticLaw",
+    "SampledGaussianRisk",
     "StepCounter",
     "SymmetricRisk",
     "abel_polynomials",

@@ -342,13 +342,20 @@ class Linear(_OnSpace):
         return lambda points: (points @ w)[..., 0]
 
 
+def quadratics(rng: Generator, size: int, d: int, sigma_a: float, sigma_b: float) -> Function:
+    """Draw ``size`` polynomials x^T A x + b^T x with independent normal entries of these standard deviations."""
+    a = rng.normal(0.0, sigma_a, (size, d, d))
+    b = rng.normal(0.0, sigma_b, (size, d, 1))
+    return lambda points: np.sum((points @ a) * points, axis=-1) + (points @ b)[..., 0]
+
+
 @dataclass(frozen=True)
 class Quadratic(_OnSpace):
     r"""Random second-degree polynomials :math:`f(x) = x^\top A x + b^\top x`.
 
-    The entries are independent, :math:`A_{ij} \sim N(0, \sigma_A^2)` and :math:`b_i \sim N(0, \sigma_b^2)` with
-    :math:`\sigma_A = L/d` and :math:`\sigma_b = L/\sqrt d`, so that the Frobenius norm of A and the norm of b
-    have root mean square L: :math:`\kappa(x, x') = \sigma_A^2 (x^\top x')^2 + \sigma_b^2\, x^\top x'`.
+    The entries are independent, :math:`A_{ij} \sim N(0, \sigma_a^2)` and :math:`b_i \sim N(0, \sigma_b^2)` with
+    :math:`\sigma_a = L/d` and :math:`\sigma_b = L/\sqrt d`, so that the Frobenius norm of A and the norm of b
+    have root mean square L: :math:`\kappa(x, x') = \sigma_a^2 (x^\top x')^2 + \sigma_b^2\, x^\top x'`.
 
     Parameters
     ----------
@@ -375,10 +382,7 @@ class Quadratic(_OnSpace):
 
     def functions(self, features: Features, rng: Generator, size: int) -> Function:
         """Draw ``size`` polynomials."""
-        d = features.d
-        a = rng.normal(0.0, self.L / d, (size, d, d))
-        b = rng.normal(0.0, self.L / np.sqrt(d), (size, d, 1))
-        return lambda points: np.sum((points @ a) * points, axis=-1) + (points @ b)[..., 0]
+        return quadratics(rng, size, features.d, self.L / features.d, self.L / np.sqrt(features.d))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import numpy as np
 from icl_theory._validate import Array, integer, store
 from icl_theory.risk import Risk
 
+HARD = 1e150
+
 
 class Batch(Protocol):
     """What every batch of B prompts of N tokens has."""
@@ -48,6 +50,9 @@ def attend(scores: Array, label: Array) -> Attended:
 
 def bilinear_scores(Q: Array, key: Array, asked: Array) -> Array:
     """Scores ``x_i^T Q x_q`` of the tokens ``key``, (B, N, d), for the queries ``asked``, (B, d): (B, N)."""
+    largest = float(np.abs(Q).max())
+    if largest > HARD:  # one token takes all either way, and nothing overflows
+        Q = Q / largest * HARD
     return np.matmul(key, (asked @ Q.T)[:, :, None])[:, :, 0]
 
 
