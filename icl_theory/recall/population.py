@@ -49,13 +49,13 @@ class _Logits(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RecallRisk(Risk):
-    r"""Cross-entropy of the next word, nats, as a function of ``(lambda_1 .. lambda_Q, [v], [gamma])``.
+    r"""Cross-entropy of the next word, nats, as a function of ``(lambda_1, ..., lambda_Q, [v], [gamma])``.
 
     Linear and ReLU attention put the weight :math:`\lambda_q` on each word that followed q:
 
     .. math::
-        L(\lambda) = \sum_q p_q E_c \ln\big(1 + (V-1)e^{-\lambda_q c}\big), \qquad
-        L(\lambda, \gamma) = \sum_q p_q E_c \ln\big(1 + e^\gamma + (V-2)e^{-\lambda_q c}\big) - \alpha\gamma.
+        L(\lambda) = \sum_q p_q E_c \ln\bigl(1 + (V-1)e^{-\lambda_q c}\bigr), \qquad
+        L(\lambda, \gamma) = \sum_q p_q E_c \ln\bigl(1 + e^\gamma + (V-2)e^{-\lambda_q c}\bigr) - \alpha\gamma.
 
     Softmax attention is taken in the limit of long contexts that keep the task's average fractions
     :math:`\rho = E[c + c_\tau]/(H-1)` of words after q, :math:`\rho_y = E[c]/(H-1)` of them the output: with

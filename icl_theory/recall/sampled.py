@@ -302,7 +302,7 @@ def _cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Reparameterised(Risk):
-    r"""The same transformer on the same sentences, trained in ``(lambda_1 .. lambda_Q, [v], [gamma])`` alone.
+    r"""The same transformer on the same sentences, trained in ``(lambda_1, ..., lambda_Q, [v], [gamma])`` alone.
 
     With sums over the triggers q and the words x that may be outputs, seen or not,
 

@@ -38,7 +38,7 @@ class Sentences(NamedTuple):
 
 
 class RecallTask:
-    r"""In-context recall over a vocabulary 0 .. V−1.
+    r"""In-context recall over a vocabulary of words 0 to V−1.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ MOST_SAMPLED = 1000
 
 
 class Check(NamedTuple):
-    """One comparison: population value, sampled mean, its standard error, z-score and the largest |z| allowed."""
+    r"""One comparison: population value, sampled mean, its standard error, z-score and the limit of \|z\|."""
 
     name: str
     population: float

@@ -29,7 +29,7 @@ class ExchangeableRisk(Risk):
     :math:`n \sim \mathrm{Binomial}(N, 1/K)`, :math:`M = N - n`, :math:`w = e^{-u}`,
     :math:`s_n = Mw/(n + Mw)` and :math:`q_n = 1 + \tfrac1{K-1} + (1 - \tfrac1{K-1})/M`,
 
-    .. math:: \ell = \tfrac12 E\Big[\gamma s_n^2 q_n + \sigma^2\frac{n + Mw^2}{(n + Mw)^2}\Big].
+    .. math:: \ell = \tfrac12 E\Bigl[\gamma s_n^2 q_n + \sigma^2\frac{n + Mw^2}{(n + Mw)^2}\Bigr].
 
     Parameters
     ----------

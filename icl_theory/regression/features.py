@@ -14,7 +14,7 @@ MOST_VECTORS = 20_000  # whose Gram matrix is 3 GiB
 
 
 class Features:
-    r"""Features :math:`v_1, \dots, v_K \in \mathbb R^d`, each drawn with probability :math:`p_m`.
+    r"""Features :math:`v_1, \ldots, v_K \in \mathbb R^d`, each drawn with probability :math:`p_m`.
 
     Parameters
     ----------

@@ -120,7 +120,7 @@ class PopulationRisk(Risk):
     :math:`C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]`,
 
     .. math:: \mathcal L = \sum_k p_k \ell_k, \qquad
-        \ell_k = \tfrac12 E_n\Big[a^\top C^{(k)} a + \sigma^2 \sum_m a_m^2/n_m\Big].
+        \ell_k = \tfrac12 E_n\Bigl[a^\top C^{(k)} a + \sigma^2 \sum_m a_m^2/n_m\Bigr].
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class PopulationRisk(Risk):
         r"""Product of the Hessian with a direction, exactly, (K, K).
 
         For N = ∞ and a change :math:`\dot a = a(\dot S - a^\top\dot S)` of the attention,
-        :math:`p_k[\dot a_m(r_m - R_k) + a_m((C\dot a)_m - 2r^\top\dot a)]`; for finite N the derivative is taken
+        :math:`p_k[{\dot a}_m(r_m - R_k) + a_m((C\dot a)_m - 2r^\top\dot a)]`; for finite N the derivative is taken
         under the integral.
         """
         if math.isfinite(self.N):

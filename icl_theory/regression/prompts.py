@@ -3,8 +3,8 @@ r"""Finite prompts: expectations over multinomial counts as one-dimensional inte
 With :math:`y_m = s w_m`, :math:`w_m = e^{S_m}`, :math:`\varphi = \sum_m p_m e^{-y_m}` and
 :math:`b_m = p_m y_m e^{-y_m}`,
 
-.. math:: E_n\Big[a^\top C a + \sigma^2\sum_m a_m^2/n_m\Big] = \int_0^\infty \Big[N(N-1)\varphi^{N-2}\, b^\top C b
-    + N\varphi^{N-1}\sum_m b_m y_m (C_{mm} + \sigma^2)\Big]\,\frac{ds}{s}.
+.. math:: E_n\Bigl[a^\top C a + \sigma^2\sum_m a_m^2/n_m\Bigr] = \int_0^\infty \Bigl[N(N-1)\varphi^{N-2}\,
+    b^\top C b + N\varphi^{N-1}\sum_m b_m y_m (C_{mm} + \sigma^2)\Bigr]\,\frac{ds}{s}.
 
 Classes of features that share a score enter as one, with their probabilities summed. See docs/theory.md, "Finite
 prompts".

@@ -15,7 +15,7 @@ def curvature_bound(
     r"""Bound on the largest eigenvalue of the Hessian of the population loss, anywhere, over class scores.
 
     .. math:: \lambda_{\max}(\nabla^2\mathcal L) \le
-        \frac1K\,\big(\tfrac32 \max_{m,j} \Gamma_{mj} + \sigma^2\,[N < \infty]\big)
+        \frac1K\,\bigl(\tfrac32 \max_{m,j} \Gamma_{mj} + \sigma^2\,[N < \infty]\bigr)
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def stable_rate(
 ) -> Array:
     r"""Learning rate at which the loss falls at every step: 1 over the bound on the curvature.
 
-    .. math:: \eta = K \Big/ \Big(\big(\tfrac32\max\Gamma + \sigma^2\,[N<\infty]\big) \cdot \text{speed}\Big)
+    .. math:: \eta = \frac{K}{\bigl(\tfrac32\max\Gamma + \sigma^2\,[N<\infty]\bigr) \cdot \text{speed}}
 
     Parameters
     ----------

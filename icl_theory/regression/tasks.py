@@ -65,7 +65,7 @@ class Task(ABC):
     def nondegeneracy(self, features: Features) -> Array:
         r"""Non-degeneracy constants of all queries.
 
-        .. math:: c_k = \min\{x^\top C^{(k)} x : x \ge 0,\ \textstyle\sum_{m\ne k} x_m = 1\},
+        .. math:: c_k = \min\{x^\top C^{(k)} x : x \ge 0,\ {\textstyle\sum_{m\ne k} x_m = 1}\},
             \quad C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]
 
         With ``E(f_m - f_j)^2 = |φ_m - φ_j|^2`` this is the squared distance from ``φ_k`` to the convex hull
