@@ -1,9 +1,9 @@
-# `make demo` and `make test` set up .venv by themselves; only Python (>= 3.11), pip and make are needed.
+# `make demo`, `make test` and `make docs` set up .venv by themselves; only Python (>= 3.11), pip and make are needed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint benchmark clean
+.PHONY: demo test lint docs benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --out demo
@@ -16,10 +16,17 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# `make docs QUICK=1` draws the gallery with fewer and shorter runs.
+docs: export QUICK := $(QUICK)
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m sphinx -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
+	@echo "The documentation is in docs/_build/html/index.html"
+
 benchmark: $(VENV)/.installed
 	$(BIN)/python scripts/benchmark.py --json benchmark.json
 
 clean:
+	rm -rf docs/_build docs/api/generated docs/gallery
 	rm -rf $(VENV) demo benchmark.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
@@ -31,4 +38,8 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 
 $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	touch $@ $(VENV)/.installed

@@ -1,0 +1,70 @@
+"""Links for what docstrings name in the package's own way: pages and sections, objects by their last name."""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.nodes import make_refnode
+
+import icl_theory
+
+PLACE = re.compile(r'docs/([a-z]+)\.md((?:, "[^"]+")*)')
+ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+
+
+def link_places(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Turn ``docs/theory.md, "Setting"`` into links; a section that does not exist is a warning."""
+    for number, line in enumerate(lines):
+        lines[number] = PLACE.sub(_links, line)
+
+
+def _links(place: re.Match[str]) -> str:
+    page, sections = place[1], re.findall(r'"([^"]+)"', place[2])
+    links = [f":doc:`/{page}`", *(f":ref:`{section} <{page}:{section}>`" for section in sections)]
+    return ", ".join(links)
+
+
+def find_by_last_name(
+    app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, inner: nodes.Element
+) -> nodes.Element | None:
+    """Resolve `PopulationRisk` wherever it stands, as long as one documented object ends like that."""
+    if node.get("refdomain") != "py":
+        return None
+    target = node["reftarget"].removeprefix("icl.").removesuffix("()")
+    objects = env.domains.python_domain.objects
+    for candidate in (target, *_inherited(target)):
+        found = [name for name, entry in objects.items() if name.endswith(f".{candidate}") and not entry.aliased]
+        # a class or function goes before a module, and before a method of the same name
+        found = [name for name in found if objects[name].objtype in ("class", "function")] or found
+        if len(found) == 1:
+            entry = objects[found[0]]
+            return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, inner, found[0])
+    return None
+
+
+def _inherited(target: str) -> list[str]:
+    """Names under which `PopulationRisk.loss` may be documented: those of the classes it is inherited from."""
+    owner, _, attribute = target.rpartition(".")
+    found = reduce(lambda thing, name: getattr(thing, name, None), filter(None, owner.split(".")), icl_theory)
+    return [f"{base.__name__}.{attribute}" for base in getattr(found, "__mro__", ()) if attribute in vars(base)]
+
+
+def plain_aliases(
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Write type aliases by their names within other types, too."""
+    return tuple(text and ALIAS.sub(r"\1", text) for text in (signature, returned))
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect all of it."""
+    app.connect("autodoc-process-docstring", link_places, priority=900)
+    app.connect("autodoc-process-signature", plain_aliases)
+    app.connect("missing-reference", find_by_last_name)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

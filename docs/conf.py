@@ -1,0 +1,85 @@
+"""How the documentation is built; `make docs` puts it in docs/_build/html."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import icl_theory
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+sys.modules["icl_theory.tasks"] = icl_theory.tasks  # an attribute, which autodoc would not import
+
+project = "icl-theory"
+author = "The icl-theory developers"
+project_copyright = author
+version = release = icl_theory.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.autosectionlabel",
+    "numpydoc",
+    "myst_parser",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+    "docstrings",
+    "mathml",
+]
+exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+html_math_renderer = "mathml"
+autosectionlabel_prefix_document = True
+autosectionlabel_maxdepth = 3
+myst_heading_anchors = 3
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+default_role = "py:obj"
+autodoc_typehints_format = "short"
+autodoc_type_aliases = {"Array": "Array", "ArrayLike": "ArrayLike"}
+python_maximum_signature_line_length = 72
+autodoc_member_order = "bysource"
+toc_object_entries_show_parents = "hide"
+numpydoc_show_class_members = False
+# on file systems that ignore case, the pages of a class and of the function that returns it would be one file
+autosummary_filename_map = {
+    f"icl_theory.{name}": f"icl_theory.{name}.class" for name in ("Answer", "Audit", "CrossCheck")
+}
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../scripts/figures",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",
+    "reset_argv": "gallery.arguments",
+    "image_scrapers": ("gallery.written_picture",),
+    "abort_on_example_error": True,
+    "run_stale_examples": True,  # a figure changes with the library and with QUICK, not with its script alone
+    "doc_module": ("icl_theory",),
+    "reference_url": {"icl_theory": None},
+    "within_subsection_order": "FileNameSortKey",
+    "notebook_extensions": set(),
+    "download_all_examples": False,
+    "write_computation_times": False,
+    "min_reported_time": 10**6,
+    "thumbnail_size": (640, 448),
+    "show_signature": False,
+}
+
+smartquotes = False  # docstrings quote what is typed
+
+html_theme = "pydata_sphinx_theme"
+html_title = "icl-theory"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "logo": {"text": "icl-theory"},
+    "navbar_end": ["theme-switcher"],
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "show_prev_next": True,
+    "navigation_with_keys": False,
+}
