@@ -137,7 +137,7 @@ def descend(
         "exact" takes every step. "fast" integrates the flow that interpolates the iterates with SciPy's DOP853 in
         ln(1 + t), and takes steps one by one where the expansion of its field does not converge or does not pay;
         it evaluates at most 200 000 gradients. "auto" takes 4096 steps one by one and goes on like "fast".
-        "flow" integrates :math:`\dot\theta = -\eta M^{-1}\nabla\mathcal L` to a relative tolerance of 1e-10: it
+        "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` to a relative tolerance of 1e-10: it
         is the limit of small steps, not the iteration.
     tolerance : float
         Absolute tolerance on the scores where steps are skipped; the run's ``states_error`` is the estimate.

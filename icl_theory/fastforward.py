@@ -3,7 +3,7 @@ r"""The iterates of gradient descent without visiting them, and gradient flow.
 The iterates :math:`\theta_{n+1} = \theta_n + h(\theta_n)` are interpolated by a flow whose field is
 :math:`\ln(1 + \Delta)` applied to the sequence,
 
-.. math:: \dot\theta = \Delta\theta - \tfrac12\Delta^2\theta + \tfrac13\Delta^3\theta - \ldots,
+.. math:: \theta' = \Delta\theta - \tfrac12\Delta^2\theta + \tfrac13\Delta^3\theta - \ldots,
 
 with the forward differences of a few iterates that start at :math:`\theta`. SciPy integrates it in ln(1 + t). The
 first term alone is gradient flow. See docs/theory.md, "Skipping ahead".

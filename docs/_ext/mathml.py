@@ -12,14 +12,20 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
-SHORT_FRACTION = re.compile(r"\\([td]?frac)(\d)(\w)")  # \tfrac12 is one half, and not 12 over what follows
+SHORT_FRACTION = re.compile(r"\\([td]?frac)(\d)(\w)")
+FUNCTION = re.compile(r"\\(ln|cos|exp)\s*(?=[A-Za-z]|\\(?![bB]igl))")
 logger = logging.getLogger(__name__)
+
+
+def _spelt_out(tex: str) -> str:
+    r"""Say what the converter does not know: that 12 in \tfrac12 is one half, and that \ln g has a space."""
+    return FUNCTION.sub(r"\\\1\\,", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", tex))
 
 
 def _write(translator: HTML5Translator, node: nodes.Element, as_block: bool) -> None:
     tex = node.astext()
     try:
-        formula = tex2mathml(SHORT_FRACTION.sub(r"\\\1{\2}{\3}", tex), as_block=as_block)
+        formula = tex2mathml(_spelt_out(tex), as_block=as_block)
     except MathError as error:
         logger.warning("%s In the formula %s", error, tex, location=node)
         raise nodes.SkipNode from None

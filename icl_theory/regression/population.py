@@ -231,8 +231,8 @@ class PopulationRisk(Risk):
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r"""Product of the Hessian with a direction, exactly, (K, K).
 
-        For N = ∞ and a change :math:`\dot a = a(\dot S - a^\top\dot S)` of the attention,
-        :math:`p_k[{\dot a}_m(r_m - R_k) + a_m((C\dot a)_m - 2r^\top\dot a)]`; for finite N the derivative is taken
+        For N = ∞ and a change :math:`a' = a(S' - a^\top S')` of the attention,
+        :math:`p_k[a'_m(r_m - R_k) + a_m((Ca')_m - 2r^\top a')]`; for finite N the derivative is taken
         under the integral.
         """
         if math.isfinite(self.N):
