@@ -36,6 +36,8 @@ copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
 default_role = "py:obj"
+nitpicky = True  # a name in backticks is one that is documented
+nitpick_ignore_regex = [("py:class", ".*")]  # types of other packages
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {"Array": "Array", "ArrayLike": "ArrayLike"}
 python_maximum_signature_line_length = 72

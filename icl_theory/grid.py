@@ -64,14 +64,14 @@ class Model(Protocol):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What it gives per point, besides `STATUS` and `MESSAGE`."""
+        """What it gives per point, besides ``STATUS`` and ``MESSAGE``."""
 
     def evaluate(self, points: Mapping[str, Array]) -> Values:
         """Return every column, status and message, from the parameters of some points, (P,) each."""
 
 
 class Storage(Protocol):
-    """Where chunks are kept between runs, see `icl_theory.store`."""
+    """Where chunks are kept between runs, see ``icl_theory.store``."""
 
     done: NDArray[np.bool_]
 

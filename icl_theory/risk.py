@@ -21,7 +21,7 @@ COORDINATES = ("class", "embedding", "factored")
 
 @runtime_checkable
 class Risk(Protocol):
-    """A trainable objective; inherit from it, give `initial` and `evaluate`, and the rest has defaults.
+    """A trainable objective; inherit from it, give ``initial`` and ``evaluate``, and the rest has defaults.
 
     Gradient descent on a Risk is ``params <- params - eta * gradient / metric``.
 
@@ -75,7 +75,7 @@ class Risk(Protocol):
         return array
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Quantities to record along a run, by name; `attention` is the one that plots know."""
+        """Quantities to record along a run, by name; ``attention`` is the one that plots know."""
         return {}
 
     def floor(self) -> float:

@@ -247,7 +247,7 @@ class Trajectory:
         return plot_run(self, ax)
 
     def to_xarray(self) -> xarray.Dataset:
-        """Return the run as a labelled dataset: `loss`, every observation and the metadata as attributes.
+        """Return the run as a labelled dataset: ``loss``, every observation and the metadata as attributes.
 
         Returns
         -------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from functools import reduce
+from types import ModuleType
 from typing import Any
 
 from docutils import nodes
@@ -38,20 +40,22 @@ def find_by_last_name(
         return None
     target = node["reftarget"].removeprefix("icl.").removesuffix("()")
     objects = env.domains.python_domain.objects
-    for candidate in (target, *_inherited(target)):
+    module = sys.modules.get(node.get("py:module"), icl_theory)
+    for candidate in (target, *_inherited(target, module)):
         found = [name for name, entry in objects.items() if name.endswith(f".{candidate}") and not entry.aliased]
-        # a class or function goes before a module, and before a method of the same name
+        # a class or function goes before a module, and before a method of the same name; a shorter name goes first
         found = [name for name in found if objects[name].objtype in ("class", "function")] or found
+        found = [name for name in found if name == f"icl_theory.{candidate}"] or found
         if len(found) == 1:
             entry = objects[found[0]]
             return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, inner, found[0])
     return None
 
 
-def _inherited(target: str) -> list[str]:
+def _inherited(target: str, module: ModuleType) -> list[str]:
     """Names under which `PopulationRisk.loss` may be documented: those of the classes it is inherited from."""
     owner, _, attribute = target.rpartition(".")
-    found = reduce(lambda thing, name: getattr(thing, name, None), filter(None, owner.split(".")), icl_theory)
+    found = reduce(lambda thing, name: getattr(thing, name, None), filter(None, owner.split(".")), module)
     return [f"{base.__name__}.{attribute}" for base in getattr(found, "__mro__", ()) if attribute in vars(base)]
 
 

@@ -25,7 +25,7 @@ def _spelt_out(tex: str) -> str:
 def _write(translator: HTML5Translator, node: nodes.Element, as_block: bool) -> None:
     tex = node.astext()
     try:
-        formula = tex2mathml(_spelt_out(tex), as_block=as_block)
+        formula = tex2mathml(_spelt_out(tex), as_block=as_block).replace("<mo>'</mo>", "<mo>′</mo>")
     except MathError as error:
         logger.warning("%s In the formula %s", error, tex, location=node)
         raise nodes.SkipNode from None

@@ -58,7 +58,7 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
     Parameters
     ----------
     runs : sequence of Trajectory
-        At least one; each with `attention`.
+        At least one; each with ``attention``.
 
     Returns
     -------

@@ -249,7 +249,7 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     Parameters
     ----------
     run : Trajectory
-        With `attention` among its observations.
+        With ``attention`` among its observations.
     tail : float or None
         Limit of t·(loss − floor), ``(K-1)/(4η)`` in class coordinates; None where none is known, and then
         Phase II goes on to the end.
