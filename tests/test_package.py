@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import re
 import shlex
 import subprocess
@@ -17,6 +18,10 @@ from icl_theory.cli import main
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "icl_theory"
 ENGINE = {"risk", "descent", "trajectory", "fastforward"}
+DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+PAGES = ["README.md", *(page for page in DOCS if "/_" not in page)]  # built pages lie in folders like docs/_build
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+MATCHES = doctest.OutputChecker().check_output
 GENERAL = {"grid", "store", "progress", "workers"}
 
 
@@ -57,36 +62,51 @@ def test_public_names_have_docstrings() -> None:
         assert getattr(icl, name).__doc__, name
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").glob("*.md")))]
-)
-def test_code_on_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, page, "exec"), names)
-
-
-def test_commands_of_the_guide_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("page", PAGES)
+def test_code_on_the_page_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    guide = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    """Blocks in their order, in one folder and one namespace; ``text`` after one is what it prints."""
     monkeypatch.chdir(tmp_path)
-    config = re.findall(r"^```toml\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
-    (tmp_path / "sweep.toml").write_text("".join(config), encoding="utf-8")
-    commands = "".join(re.findall(r"^```sh\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)).splitlines()
-    assert len(commands) >= 8
-    for command in commands:
-        program, *arguments = shlex.split(command)
-        assert program == "icl-theory"
-        with pytest.raises(SystemExit) as stop:
-            main(arguments)
-        assert stop.value.code == 0, (command, capsys.readouterr().err)
-        named = [tmp_path / word for word in arguments if Path(word).suffix in (".md", ".png", ".csv")]
-        assert all(path.stat().st_size > 100 for path in named), command
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    names: dict[str, object] = {}
+    printed: str | None = None
+    for language, block in FENCED.findall((ROOT / page).read_text(encoding="utf-8")):
+        if language == "text":
+            assert printed is not None, f"nothing printed this:\n{block}"
+            assert MATCHES(_trimmed(block), _trimmed(printed), doctest.ELLIPSIS), (
+                f"{block}\n--- printed:\n{printed}"
+            )
+            printed = None
+            continue
+        if language == "python":
+            exec(compile(block, page, "exec"), names)
+        elif language == "sh":
+            for command in block.replace("\\\n", " ").splitlines():
+                _run(command, tmp_path)
+        elif language == "toml":
+            (tmp_path / "sweep.toml").write_text(block, encoding="utf-8")
+        printed = capsys.readouterr().out
+
+
+def _trimmed(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n"
+
+
+def _run(command: str, folder: Path) -> None:
+    program, *arguments = shlex.split(command)
+    assert program == "icl-theory"
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 0, command
+    written = [folder / word for word in arguments if Path(word).suffix in (".md", ".png", ".csv", ".npz")]
+    assert all(path.stat().st_size > 100 for path in written), command
+
+
+def test_guide_to_sweeps_has_commands() -> None:
+    blocks = FENCED.findall((ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8"))
+    assert sum(block.count("icl-theory") for language, block in blocks if language == "sh") >= 8
 
 
 def test_readme_states_the_commands_that_exist() -> None:
