@@ -91,7 +91,7 @@ def test_code_on_the_page_runs(
 
 
 def _trimmed(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n"
 
 
 def _run(command: str, folder: Path) -> None:
