@@ -15,6 +15,7 @@ from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.sampled import SampledRisk
 from icl_theory.regression.simulate import simulate
 from icl_theory.regression.symmetric import SymmetricRisk
+from icl_theory.report import html_report
 from icl_theory.risk import Embedding, Factored, Risk, in_coordinates
 from icl_theory.sharpness import Stability, largest_stable_eta, sharpness_along
 from icl_theory.sweep import load_sweep, sweep
@@ -50,6 +51,7 @@ __all__ = [
     "check_bounds",
     "crosscheck",
     "descend",
+    "html_report",
     "in_coordinates",
     "largest_stable_eta",
     "load",

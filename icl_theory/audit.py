@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from icl_theory import markup
 from icl_theory._validate import choice
 from icl_theory.claims import Answer, Claim
 from icl_theory.recall import evidence as recall_evidence
@@ -14,6 +15,8 @@ from icl_theory.regression import evidence as regression_evidence
 from icl_theory.regression import questions as regression_questions
 
 BINDING = ("exact", "certified")
+HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
+ANSWER_HEADINGS = ("question", "answer", "command")
 ROWS: tuple[Callable[[bool], Claim], ...] = regression_evidence.ROWS + recall_evidence.ROWS
 QUESTIONS: dict[str, Callable[[bool], Answer]] = regression_questions.QUESTIONS | recall_questions.QUESTIONS
 
@@ -42,17 +45,17 @@ class Audit:
         """Return both tables as Markdown."""
         lines = ["# Audit", "", "## Claims", ""]
         lines += _table(
-            ("claim", "source", "statement", "status", "grid", "measured", "bound", "verdict"),
-            [
-                (c.name, c.source, c.statement, c.status, c.grid, c.measured, c.bound, c.verdict)
-                for c in self.claims
-            ],
+            ("claim", *HEADINGS[1:]), [tuple(getattr(c, name) for name in HEADINGS) for c in self.claims]
         )
         lines += ["", "## Open questions", ""]
-        lines += _table(
-            ("question", "answer", "command"), [(a.question, a.answer, f"`{a.command}`") for a in self.answers]
-        )
+        lines += _table(ANSWER_HEADINGS, [(a.question, a.answer, f"`{a.command}`") for a in self.answers])
         return "\n".join(lines) + "\n"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: both tables."""
+        claims = {name: [getattr(claim, name) for claim in self.claims] for name in HEADINGS}
+        answers = {name: [getattr(found, name) for found in self.answers] for name in ANSWER_HEADINGS}
+        return markup.table(claims, "Claims") + "\n" + markup.table(answers, "Open questions")
 
     def to_dict(self) -> dict[str, Any]:
         """Return both tables as plain text and numbers (strict JSON); figures' data are left out."""

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from icl_theory import markup
+
 
 class BoundCheck(NamedTuple):
     """A statement evaluated on one run.
@@ -40,6 +42,20 @@ class BoundCheck(NamedTuple):
     holds: bool | None
     slack: float | None
     note: str = ""
+
+
+class BoundChecks(list[BoundCheck]):
+    """A list of `BoundCheck` that notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        names = [name for name in BoundCheck._fields if name != "bound"]
+        columns: dict[str, list[Any]] = {name: [getattr(check, name) for check in self] for name in names}
+        bounds = [
+            " to ".join(map(markup.number, check.bound)) if isinstance(check.bound, tuple) else check.bound
+            for check in self
+        ]
+        order = ("name", "kind", "measured", "bound", "holds", "slack", "note", "statement", "source")
+        return markup.table({name: (columns | {"bound": bounds})[name] for name in order})
 
 
 @dataclass(frozen=True)
@@ -120,6 +136,14 @@ class Answer:
     x: str
     y: str
     x_scale: str = "log"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: question, answer, figure and command."""
+        from icl_theory.plotting import plot_answer
+
+        words = (f"<p><b>{markup.text(self.question)}</b></p>", f"<p>{markup.text(self.answer)}</p>")
+        image = markup.image(plot_answer(self), f"{self.y} against {self.x}")
+        return "\n".join([*words, image, f"<p><code>{markup.text(self.command)}</code></p>"])
 
     @property
     def command(self) -> str:

@@ -12,7 +12,8 @@ from matplotlib.patches import Patch
 
 from icl_theory._validate import refuse
 from icl_theory.plotting import BLACK, BLUE, GREEN, ORANGE, RED, STYLE, new_figure
-from icl_theory.tables import LIMITS, half_way_value, phase_table, transition_table
+from icl_theory.points import point_table
+from icl_theory.tables import LIMITS, half_way_value, transition_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 SYMBOLS = {
     "L": "$L$", "delta": r"$\Delta$", "eta": r"$\eta$", "K": "$K$", "N": "$N$", "epsilon": r"$\epsilon$",
-    "noise": r"$\sigma$", "imbalance": r"$\delta$",
+    "noise": r"$\sigma$", "imbalance": r"$\delta$", "Q": "$|Q|$", "V": "$V$", "alpha": r"$\alpha$", "M": "$M$",
 }  # fmt: skip
 
 
@@ -31,7 +32,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     Parameters
     ----------
     dataset : xarray.Dataset
-        From `sweep` or `load_sweep`, with one or two dimensions.
+        From `sweep`, `sweep_recall` or `load_sweep`, with one or two dimensions.
     over : str, optional
         The parameter on the horizontal axis; the first dimension unless given.
 
@@ -67,17 +68,20 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
 
 
 def _draw_line(dataset: xarray.Dataset, over: str) -> Axes:
-    table = phase_table(dataset, over).sort_values(over)
+    table = point_table(dataset, over).sort_values(over)
     with_exponent = "exponent" in table and bool(table["exponent"].notna().any())
     panels = new_figure(4.4, 5.0 if with_exponent else 3.2).subplots(
         2 if with_exponent else 1, 1, sharex=True, squeeze=False
     )[:, 0]
     top = panels[0]
+    marker = "." if len(table) < 20 else ""
     for name, colour, style in (("T_ε", BLACK, "-"), ("T_I", ORANGE, "-"), ("predicted T_ε", BLUE, "--")):
+        if name not in table:
+            continue
         values = table[name].astype("float64").to_numpy(na_value=np.nan)
         label = {"T_ε": r"$T_\epsilon$", "T_I": r"$T_{\rm I}$"}.get(name, r"leading order of $T_\epsilon$")
         if (values > 0).any():
-            top.plot(table[over], np.where(values > 0, values, np.nan), style, color=colour, label=label)
+            top.plot(table[over], np.where(values > 0, values, np.nan), style + marker, color=colour, label=label)
     top.set_yscale("log")
     top.set_ylabel("steps")
     if with_exponent:
@@ -158,6 +162,8 @@ def _draw_diagram(dataset: xarray.Dataset, over: str, other: str) -> Axes:
 
 def _excess(dataset: xarray.Dataset, boundary: str) -> Any:
     """``ln(L/L*)`` on the grid, positive in the sharp regime; None where no L* is predicted."""
+    if boundary not in dataset:
+        return None
     excess: Any = dataset["L"] / dataset[boundary]
     excess = np.log(excess.transpose(*dataset["steps"].dims).values)
     return excess if np.isfinite(excess).all() else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from icl_theory._calls import written_call
 from icl_theory._validate import Array, choice, integer, number, prompt_length, refuse
 from icl_theory.grid import (
     MESSAGE,
@@ -116,10 +117,11 @@ def sweep_recall(
     >>> icl.sweep_recall(Q=[4, 16], count=1, progress=False).steps.values.tolist()
     [44, 87]
     """
+    command = written_call("icl.sweep_recall", sweep_recall, locals())
     from icl_theory.sweep import run_with
 
-    grid, model, arguments = plan_recall({"eta": eta, "Q": Q, "V": V, "alpha": alpha, "M": M}, attention, **common)
-    return run_with(grid, model, arguments, executor=executor, workers=workers, store=store, progress=progress)
+    made = plan_recall({"eta": eta, "Q": Q, "V": V, "alpha": alpha, "M": M}, attention, **common)
+    return run_with(*made, executor=executor, workers=workers, store=store, progress=progress, command=command)
 
 
 def plan_recall(

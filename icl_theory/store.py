@@ -19,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
+from icl_theory.files import replacing
 from icl_theory.grid import MESSAGE, STATUS, Column, Grid, Values
 
 FORMAT = 1
 TABLES: dict[str, Any] = {"real": np.float64, "whole": np.int64, "text": str}
 TABLE_OF = {"f": "real", "i": "whole", "U": "text", "O": "text"}  # by the kind of a column's dtype
 LOCK = ".lock"
+COMMANDS = ".commands.json"  # beside the manifest, which alone tells sweeps apart, and is never written again
 _open_here: set[Path] = set()  # a process does not keep itself out by its locks
 NEEDED = "a store needs zarr: pip install 'icl-theory[distributed]'"
 
@@ -91,7 +93,11 @@ class Store:
 
 @contextlib.contextmanager
 def opened(
-    path: str | os.PathLike[str], grid: Grid, columns: tuple[Column, ...], arguments: Mapping[str, Any]
+    path: str | os.PathLike[str],
+    grid: Grid,
+    columns: tuple[Column, ...],
+    arguments: Mapping[str, Any],
+    command: str | None = None,
 ) -> Iterator[Store]:
     """Open the store of a sweep, or make it, and keep others out while it is open.
 
@@ -105,6 +111,8 @@ def opened(
         What is kept per point.
     arguments : mapping
         Plain values that the results depend on, version and seed among them.
+    command : str, optional
+        The call or command line that opens it, kept for the record (see `read_commands`): another one may go on.
 
     Yields
     ------
@@ -130,6 +138,7 @@ def opened(
     try:
         with _plain_errors(target):
             group = _group(zarr, target, wanted, columns)
+            _record(target, command)
         yield Store(target, group, grid, columns)
     finally:
         _open_here.discard(target.resolve())
@@ -160,6 +169,22 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     if known is None:
         raise refuse("store", str(path), "a store made by a sweep")
     return dict(known)
+
+
+def read_commands(path: str | os.PathLike[str]) -> list[str]:
+    """Return the calls and command lines that a store was filled by, the first one first, each once."""
+    try:
+        found = json.loads((Path(path) / COMMANDS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a record only: nothing that the store needs
+        return []
+    return [str(command) for command in found] if isinstance(found, list) else []
+
+
+def _record(target: Path, command: str | None) -> None:
+    known = read_commands(target)
+    if command is not None and command not in known:
+        with replacing(target / COMMANDS) as temporary:
+            temporary.write_text(json.dumps([*known, command]), encoding="utf-8")
 
 
 def _zarr() -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory import store as storage
+from icl_theory._calls import written_call
 from icl_theory._validate import (
     LARGEST,
     MOST_FEATURES,
@@ -143,11 +144,12 @@ def sweep(
     >>> int(found.steps.sel(K=20)[-1]) == icl.simulate(30.0, 1.0, 4.0, epsilon=1e-4).steps
     True
     """
+    command = written_call("icl.sweep", sweep, locals())
     axes = {"L": L, "delta": delta, "eta": eta, "K": K, "N": N, "epsilon": epsilon, "noise": noise}
     if imbalance is not None:
         axes["imbalance"] = imbalance
     made = plan(axes, task=task, coordinates=coordinates, method=method, max_steps=max_steps)
-    return run_with(*made, executor=executor, workers=workers, store=store, progress=progress)
+    return run_with(*made, executor=executor, workers=workers, store=store, progress=progress, command=command)
 
 
 def plan(
@@ -210,6 +212,7 @@ def run_with(
     workers: int | None,
     store: str | os.PathLike[str] | None,
     progress: bool,
+    command: str | None = None,
 ) -> xarray.Dataset:
     """Do what `run` does, on an executor or on processes started for it."""
     if executor is not None and workers is not None:
@@ -219,7 +222,7 @@ def run_with(
             count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
             executor = stack.enter_context(processes(count))
-        return run(grid, model, arguments, executor=executor, store=store, progress=progress)
+        return run(grid, model, arguments, executor=executor, store=store, progress=progress, command=command)
 
 
 def run(
@@ -230,15 +233,20 @@ def run(
     executor: Executor | None = None,
     store: str | os.PathLike[str] | None = None,
     progress: bool = True,
+    command: str | None = None,
 ) -> xarray.Dataset:
-    """Evaluate any model on any grid, with storage and progress, as `sweep` does for in-context regression."""
+    """Evaluate any model on any grid, with storage and progress, as `sweep` does for in-context regression.
+
+    ``command`` is the call or command line that makes the sweep, kept for the record where it is known.
+    """
     with contextlib.ExitStack() as stack:
         kept = None
         if store is not None:
-            kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments))
+            kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
         shown = stack.enter_context(PointProgress(progress))
         found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update)
-    return labelled(grid, model.columns, found.values, arguments, found.interrupted)
+    dataset = labelled(grid, model.columns, found.values, arguments, found.interrupted)
+    return dataset if command is None else dataset.assign_attrs(command=command)
 
 
 def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
@@ -252,7 +260,8 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     Returns
     -------
     xarray.Dataset
-        As `sweep` returns it; points not done have the status "pending".
+        As `sweep` returns it; points not done have the status "pending". ``attrs["command"]`` has the command
+        lines or calls that it was filled by, one a line.
 
     Raises
     ------
@@ -274,7 +283,9 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     for chunk in np.flatnonzero(kept.done):
         for name, part in kept.read(int(chunk)).items():
             values[name][grid.span(int(chunk))] = part
-    return labelled(grid, columns, values, manifest["arguments"], not kept.done.all())
+    dataset = labelled(grid, columns, values, manifest["arguments"], not kept.done.all())
+    commands = storage.read_commands(path)
+    return dataset.assign_attrs(command="\n".join(commands)) if commands else dataset
 
 
 def labelled(

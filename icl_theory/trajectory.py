@@ -90,6 +90,10 @@ class Trajectory:
         What else the model says of the run, by name.
     info : dict
         Arguments of the call that made the run, for the record.
+    command : str or None
+        Command line or Python call that makes the run again, where it is known.
+    version : str or None
+        Version of the package that made the run; None where its file does not say.
     """
 
     t: NDArray[np.int64]
@@ -109,6 +113,8 @@ class Trajectory:
     regime: str | None = None
     notes: dict[str, str] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
+    command: str | None = None
+    version: str | None = field(default_factory=lambda: _version())
     risk: Risk | None = field(default=None, repr=False)
     resume: Callable[[int], State] | None = field(default=None, repr=False)
 
@@ -246,6 +252,12 @@ class Trajectory:
 
         return plot_run(self, ax)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the summary as a table, and the figure."""
+        from icl_theory import markup
+
+        return markup.facts(self.facts()) + "\n" + markup.image(self.plot(), self.stop_reason)
+
     def to_xarray(self) -> xarray.Dataset:
         """Return the run as a labelled dataset: ``loss``, every observation and the metadata as attributes.
 
@@ -279,24 +291,15 @@ class Trajectory:
             Written under a temporary name first, so that a crash or a full disk leaves an existing file as it was.
         """
         arrays: dict[str, Any] = {f"observed_{name}": values for name, values in self.observed.items()}
+        meta = np.array(json.dumps(self._meta()))
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            meta = np.array(json.dumps(self._meta()))
             np.savez(file, t=self.t, loss=self.loss, states=self.states, meta=meta, **arrays)
 
     def _meta(self) -> dict[str, Any]:
         names = (
-            "steps",
-            "stop_reason",
-            "floor",
-            "method",
-            "rule",
-            "eta",
-            "epsilon",
-            "error",
-            "states_error",
-            "regime",
-            "notes",
-        )
+            "steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "states_error", "regime",
+            "notes", "command", "version",
+        )  # fmt: skip
         meta = {name: getattr(self, name) for name in names}
         meta["phases"] = None if self.phases is None else {k: list(v) for k, v in self.phases.present().items()}
         meta["info"] = {name: _plain(value) for name, value in self.info.items()}
@@ -333,6 +336,7 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         meta = json.loads(str(arrays.pop("meta")[()]))
+        meta.setdefault("version", None)
         phases = meta.pop("phases")
         meta["info"] = {name: math.inf if value == "inf" else value for name, value in meta["info"].items()}
         observed = {name.removeprefix("observed_"): arrays[name] for name in arrays if name.startswith("observed_")}
@@ -357,6 +361,12 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade))
     steps = {0, last, *(min(int(step), last) for step in powers)}
     return np.array(sorted(steps), dtype=np.int64)
+
+
+def _version() -> str:
+    from icl_theory import __version__
+
+    return __version__
 
 
 def _interval(pair: list[int] | None) -> Interval | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from icl_theory.cli.audit import audit
 from icl_theory.cli.figures import figures
 from icl_theory.cli.recall import recall
 from icl_theory.cli.recall_sweep import recall_sweep
+from icl_theory.cli.report import report
 from icl_theory.cli.simulate import simulate
 from icl_theory.cli.sweep import sweep
 from icl_theory.cli.table import table
@@ -25,6 +27,7 @@ app = typer.Typer(
 app.command()(simulate)
 app.command()(sweep)
 app.command()(table)
+app.command()(report)
 app.command()(audit)
 app.command()(figures)
 app.command()(recall)
@@ -33,8 +36,9 @@ app.command()(recall_sweep)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; wrong input is one line on standard error and exit status 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        status = app(args=arguments, standalone_mode=False)
+        status = app(args=arguments, standalone_mode=False, obj=shlex.join(["icl-theory", *arguments]))
     except (ValueError, OSError) as error:
         _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):

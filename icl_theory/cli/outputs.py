@@ -56,12 +56,13 @@ class Outputs(NamedTuple):
 
     def write(self, dataset: xarray.Dataset, over: str | None) -> None:
         """Write the files; print the table where there are none."""
-        from icl_theory.tables import phase_table, transition_notes, write_table
+        from icl_theory.points import point_table
+        from icl_theory.tables import transition_notes, write_table
 
         if not dataset.dims:
             _print_point(dataset)
             return
-        table, notes = phase_table(dataset, over), transition_notes(dataset, over)
+        table, notes = point_table(dataset, over), transition_notes(dataset, over)
         for path in (self.table, self.csv, self.latex, self.parquet):
             if path is not None:
                 write_table(table, path, notes)
@@ -128,7 +129,7 @@ def _short(value: Any) -> str:
     """Four digits at most, for a terminal."""
     if isinstance(value, str):
         return value
-    if value is None or value != value or str(value) == "<NA>":
+    if value is None or str(value) == "<NA>" or value != value:
         return ""
     number = float(value)
     if math.isfinite(number) and number == int(number) and abs(number) < 1e6:

@@ -18,6 +18,7 @@ from icl_theory.recall.task import RecallTask
 
 
 def recall(
+    context: typer.Context,
     eta: Annotated[float, typer.Option("--eta", help="Learning rate.")] = 0.5,
     V: Annotated[int, typer.Option("--V", help="Number of words.")] = 50,
     Q: Annotated[int, typer.Option("--Q", help="Number of triggers.")] = 4,
@@ -55,6 +56,7 @@ def recall(
             eta=eta, task=task, attention=attention, gamma=_log_odds(gamma, task), M=M, seed=seed, rule=rule,
             epsilon=epsilon, above=above, method=method, max_steps=max_steps, callback=progress.update,
         )  # fmt: skip
+    run.command = context.obj
     if as_json:
         print(json.dumps(run.to_dict(), allow_nan=False))
     else:

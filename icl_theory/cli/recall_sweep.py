@@ -14,6 +14,7 @@ from icl_theory.cli.shared import check_targets
 
 
 def recall_sweep(
+    context: typer.Context,
     eta: Annotated[str, typer.Option("--eta", help="Learning rates: 0.5, or 0.1,0.2, or 0.1:1:log:5.")] = "0.5",
     Q: Annotated[str, typer.Option("--Q", help="Numbers of triggers.")] = "4",
     V: Annotated[str, typer.Option("--V", help="Numbers of words.")] = "50",
@@ -38,15 +39,16 @@ def recall_sweep(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> int:
     """Train on in-context recall over a grid of parameters; a CSV table; status 3 if points failed."""
-    from icl_theory.recall_sweep import sweep_recall
+    from icl_theory.recall_sweep import plan_recall
+    from icl_theory.sweep import run_with
 
     check_targets(None, csv=csv)
     axes = {"eta": eta, "Q": Q, "V": V, "alpha": alpha, "M": M}
-    dataset = sweep_recall(
-        **{name: parse_axis(name, text) for name, text in axes.items()},  # type: ignore[arg-type]
-        attention=attention, outputs=outputs, H=H, count=count, epsilon=above, rule=rule, seed=seed,
-        store=store, workers=workers, progress=not quiet,
+    made = plan_recall(
+        {name: parse_axis(name, text) for name, text in axes.items()}, attention,
+        outputs=outputs, H=H, count=count, epsilon=above, rule=rule, seed=seed,
     )  # fmt: skip
+    dataset = run_with(*made, executor=None, workers=workers, store=store, progress=not quiet, command=context.obj)
     frame = dataset.expand_dims([name for name in axes if name not in dataset.dims]).to_dataframe()
     text = frame.reset_index().to_csv(csv, index=False)
     if csv is None:

@@ -41,6 +41,7 @@ FAMILIES = {
 
 
 def simulate(
+    context: typer.Context,
     L: Annotated[float, typer.Option("--L", help="Lipschitz constant of the tasks.")],
     delta: Annotated[float, typer.Option("--delta", help="Feature gap.")],
     eta: Annotated[float, typer.Option("--eta", help="Learning rate.")],
@@ -75,6 +76,8 @@ def simulate(
             runs = compare_coordinates(L, delta, eta, **arguments)
         else:
             runs = {coordinates: run_simulation(L, delta, eta, coordinates=coordinates, **arguments)}
+    for each in runs.values():
+        each.command = context.obj
     run = runs.get(coordinates)
     if as_json:
         found = run.to_dict() if run is not None else {name: each.to_dict() for name, each in runs.items()}

@@ -29,6 +29,7 @@ RANGE = "Number, list 1,2,5 or range 0.1:10:log:25 (or lin)."
 
 
 def sweep(
+    context: typer.Context,
     L: Annotated[str | None, typer.Option("--L", help=f"Lipschitz constant. {RANGE}")] = None,
     delta: Annotated[str | None, typer.Option("--delta", help="Feature gap.")] = None,
     eta: Annotated[
@@ -76,10 +77,10 @@ def sweep(
         if settings[key] is None:
             raise refuse(key, None, f"given, as --{key} or in the file of --config")
     axes = {key: _axis(key, settings[key]) for key in PARAMETERS if settings[key] is not None}
-    return _run(axes, settings, dry_run, quiet)
+    return _run(axes, settings, dry_run, quiet, context.obj)
 
 
-def _run(axes: dict[str, Any], settings: dict[str, Any], dry_run: bool, quiet: bool) -> int:
+def _run(axes: dict[str, Any], settings: dict[str, Any], dry_run: bool, quiet: bool, command: str) -> int:
     from icl_theory.sweep import check_picklable, estimate, plan, run
     from icl_theory.workers import cluster, processes
 
@@ -102,7 +103,7 @@ def _run(axes: dict[str, Any], settings: dict[str, Any], dry_run: bool, quiet: b
             executor = stack.enter_context(processes(settings["workers"]))
         elif settings["dask"] is not None:
             executor = stack.enter_context(cluster(str(settings["dask"])))
-        dataset = run(*made, executor=executor, store=settings["store"], progress=not quiet)
+        dataset = run(*made, executor=executor, store=settings["store"], progress=not quiet, command=command)
     done = int((dataset["status"].values != "pending").sum())
     if done:
         outputs.write(dataset, settings["over"])

@@ -110,7 +110,9 @@ def _title(run: Trajectory) -> str:
     """Name the regime and the parameters."""
     other = run.info.get("coordinates", "class") != "class"
     shown = {symbol: run.info[name] for name, symbol in _SYMBOLS.items() if run.info.get(name)}
-    values = ", ".join(f"${symbol} = {value:g}$" for symbol, value in shown.items())
+    values = ", ".join(
+        f"${symbol} = {value:g}$" for symbol, value in shown.items() if isinstance(value, int | float)
+    )
     words = [
         f"{run.regime} regime" if run.regime else "",
         f"{run.info['coordinates']} coordinates" if other else "",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from icl_theory._calls import written_call
 from icl_theory._validate import INT64_MAX, choice, integer, number, refuse
 from icl_theory.descent import FLOOR_RTOL, MAX_STEPS, RULES, Callback, descend
 from icl_theory.recall.bounds import decay_rate, stall
@@ -109,6 +110,7 @@ def simulate(
     >>> icl.recall.simulate(eta=0.5, counts=icl.recall.Counts.fixed(1), method="exact").steps
     44
     """
+    command = written_call("icl.recall.simulate", simulate, locals())
     eta, max_steps = number("eta", eta), integer("max_steps", max_steps, minimum=1)
     choice("rule", rule, RULES)
     choice("method", method, METHODS)
@@ -152,6 +154,7 @@ def simulate(
         "alpha": task.alpha, "probs": None if task.uniform else task.probs.tolist(), "H": task.H, "gamma": gamma,
         "M": M, "seed": None if M is None else seed, "epsilon": target, "rule": rule,
     }  # fmt: skip
+    run.command = command
     return run
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array, refuse
-from icl_theory.claims import BoundCheck
+from icl_theory.claims import BoundCheck, BoundChecks
 from icl_theory.regression.certified import flow_time_between, step_bounds, worst_prediction
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.orderwise import STATEMENTS, check_order
@@ -23,7 +23,7 @@ OURS = "this package"
 LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
 
 
-def check_bounds(run: Trajectory) -> list[BoundCheck]:
+def check_bounds(run: Trajectory) -> BoundChecks:
     """Evaluate every statement of the theory on one regression run.
 
     Parameters
@@ -33,8 +33,9 @@ def check_bounds(run: Trajectory) -> list[BoundCheck]:
 
     Returns
     -------
-    list of BoundCheck
-        One entry a statement; ``holds`` is None, with the reason in ``note``, where its hypotheses fail.
+    BoundChecks
+        A list of `BoundCheck`, one entry a statement; ``holds`` is None, with the reason in ``note``, where its
+        hypotheses fail.
 
     Raises
     ------
@@ -59,7 +60,8 @@ def check_bounds(run: Trajectory) -> list[BoundCheck]:
             _entry(head, evaluate(risk, scores) if risk is not None else on_scores) for head, evaluate in ON_SCORES
         ]
         checks += [_entry(head, evaluate(run)) for head, evaluate in ON_RUNS]
-    return [*checks, *(check_order(statement, run) for statement in STATEMENTS if "L" in run.info)]
+    orders = [check_order(statement, run) for statement in STATEMENTS if "L" in run.info]
+    return BoundChecks([*checks, *orders])
 
 
 def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:

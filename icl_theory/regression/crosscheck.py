@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from icl_theory import markup
 from icl_theory._validate import Array, integer, number, prompt_length, refuse
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.population import PopulationRisk
@@ -71,6 +72,12 @@ class CrossCheck:
     def passed(self) -> bool:
         """Whether every comparison passed."""
         return all(check.passed for check in self.checks)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the comparisons as a table."""
+        names = ("name", "population", "sampled", "standard_error", "z", "limit", "passed")
+        columns = {name: [getattr(check, name) for check in self.checks] for name in names}
+        return markup.table(columns, self.note)
 
     def to_markdown(self) -> str:
         """Return the comparisons as a Markdown table."""

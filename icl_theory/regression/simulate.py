@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from icl_theory._calls import written_call
 from icl_theory._validate import (
     INT64_MAX,
     LARGEST,
@@ -117,6 +118,7 @@ def simulate(
     >>> exact.steps == icl.simulate(2.0, 1.0, 4.0, epsilon=1e-2).steps
     True
     """
+    command = written_call("icl.simulate", simulate, locals())
     L, delta, eta = number("L", L), number("delta", delta), number("eta", eta)
     K, N = integer("K", K, minimum=2, maximum=MOST_FEATURES), prompt_length(N)
     epsilon, noise = number("epsilon", epsilon, minimum=1e-300), number("noise", noise, zero=True, maximum=LARGEST)
@@ -154,6 +156,7 @@ def simulate(
         "task": None if task is None else _law(task, L), "features": features, "coordinates": coordinates,
         "imbalance": imbalance,
     }  # fmt: skip
+    run.command = command
     return run
 
 

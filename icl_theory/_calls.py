@@ -1,0 +1,106 @@
+"""Calls written down as the Python that makes them again, where their arguments can be written."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+MOST_NUMBERS = 60  # of a sequence that is written out
+SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace": np.linspace}
+PUBLIC = {"icl_theory.regression.tasks": "icl.tasks", "icl_theory.recall.counts": "icl.recall"}
+# what results do not depend on
+LEFT_OUT = ("callback", "executor", "workers", "store", "progress")
+
+
+class _NotPlainError(Exception):
+    """An argument of which only its maker knows how it was made."""
+
+
+def written_call(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> str | None:
+    """Return the text of a call, with those arguments that are not the defaults.
+
+    Parameters
+    ----------
+    name : str
+        What the function is called, after ``import icl_theory as icl``.
+    function : callable
+        The function, of which the defaults are taken.
+    arguments : mapping
+        Its arguments by name, as they were given.
+
+    Returns
+    -------
+    str or None
+        None where an argument is an object that cannot be written exactly. The text needs the modules ``math``,
+        ``numpy as np`` and ``icl_theory as icl``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from icl_theory._calls import written_call
+    >>> def f(x, y=2.0, **others): ...
+    >>> written_call("f", f, {"x": np.geomspace(1.0, 100.0, 30), "y": 2.0, "others": {"z": "a"}})
+    "f(x=np.geomspace(1.0, 100.0, 30), z='a')"
+    >>> written_call("f", f, {"x": object(), "others": {}}) is None
+    True
+    """
+    words = []
+    try:
+        for key, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                words += [f"{other}={_written(value)}" for other, value in arguments[key].items()]
+            elif key not in LEFT_OUT and not _is_default(arguments[key], parameter.default):
+                words.append(f"{key}={_written(arguments[key])}")
+    except _NotPlainError:
+        return None
+    return f"{name}({', '.join(words)})"
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (np.ndim(value) == 0 and type(value) is type(default) and bool(value == default))
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else f"math.{value}"
+    if value is None or isinstance(value, bool | int | str):
+        return repr(value)
+    if isinstance(value, type) and value.__module__ in PUBLIC:
+        return f"{PUBLIC[value.__module__]}.{value.__qualname__}"
+    if dataclasses.is_dataclass(value) and type(value).__module__ in PUBLIC:
+        return _written_object(value)
+    if hasattr(value, "__array__") or isinstance(value, list | tuple | range):
+        return _written_numbers(value)
+    raise _NotPlainError
+
+
+def _written_object(value: Any) -> str:
+    """Return the call of a class, if that makes the same object."""
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    again = type(value)(**fields)
+    if not all(np.array_equal(getattr(again, name), field) for name, field in fields.items()):
+        raise _NotPlainError
+    words = ", ".join(f"{name}={_written(field)}" for name, field in fields.items())
+    return f"{_written(type(value))}({words})"
+
+
+def _written_numbers(value: Any) -> str:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise _NotPlainError
+    if array.ndim == 1 and array.size > 8 and np.isfinite(array).all():
+        for name, spaced in SPACINGS.items():
+            if name == "linspace" or array[0] * array[-1] > 0:
+                first, last = float(array[0]), float(array[-1])
+                if np.array_equal(spaced(first, last, array.size), array):
+                    return f"np.{name}({first!r}, {last!r}, {array.size})"
+    if array.size > MOST_NUMBERS:
+        raise _NotPlainError
+    return str(array.tolist()).replace("inf", "math.inf")

@@ -1,0 +1,50 @@
+"""`icl-theory report`."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from icl_theory._validate import refuse
+from icl_theory.cli.shared import check_targets
+from icl_theory.files import replacing
+from icl_theory.trajectory import Trajectory, load
+
+if TYPE_CHECKING:
+    import xarray
+
+ENDINGS = (".html", ".htm")
+
+
+def report(
+    found: Annotated[
+        Path, typer.Argument(metavar="STORE|RUN", help="Folder written by --store, or file written by --save.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The file to write (.html).")],
+    over: Annotated[
+        str | None, typer.Option("--over", help="Swept parameter whose values follow one another.")
+    ] = None,
+) -> int:
+    """Write a report of a run or a sweep, finished or not: one HTML file that needs nothing else."""
+    check_targets(None, out=out)
+    if out.suffix not in ENDINGS:
+        raise refuse("out", str(out), "a file name ending in .html")
+    from icl_theory.report import html_report
+
+    page = html_report(_read(found), over=over, source=str(found), date=datetime.date.today())
+    with replacing(out) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return 0
+
+
+def _read(path: Path) -> Trajectory | xarray.Dataset:
+    if not path.exists():
+        raise refuse("path", str(path), "a run written with --save, or a folder written with --store")
+    if path.is_file():
+        return load(path)
+    from icl_theory.sweep import load_sweep
+
+    return load_sweep(path)
