@@ -97,10 +97,13 @@ def _written_numbers(value: Any) -> str:
         raise _NotPlainError
     if array.ndim == 1 and array.size > 8 and np.isfinite(array).all():
         for name, spaced in SPACINGS.items():
-            if name == "linspace" or array[0] * array[-1] > 0:
-                first, last = float(array[0]), float(array[-1])
-                if np.array_equal(spaced(first, last, array.size), array):
-                    return f"np.{name}({first!r}, {last!r}, {array.size})"
+            first, last = float(array[0]), float(array[-1])
+            if name == "geomspace" and not (first > 0 and last > 0):
+                continue
+            with np.errstate(all="ignore"):
+                same = np.array_equal(spaced(first, last, array.size), array)
+            if same:
+                return f"np.{name}({first!r}, {last!r}, {array.size})"
     if array.size > MOST_NUMBERS:
         raise _NotPlainError
     return str(array.tolist()).replace("inf", "math.inf")

@@ -22,5 +22,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, target)
+    except OSError as error:
+        if error.filename == str(temporary):  # of which nobody has heard
+            error.filename, error.filename2 = str(target), None
+        raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -284,3 +284,9 @@ def test_table_makes_tables_of_a_store_again(capsys: pytest.CaptureFixture[str],
     status, _, err = run_main(capsys, "table", str(tmp_path / "none.zarr"))
     assert (status, err.count("\n")) == (2, 1)
     assert "must be a store made by a sweep" in err
+
+
+def test_points_without_steps_are_blank_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run_main(capsys, "sweep", "--L", "1,1e200", "--delta", "1", "--eta", "1")
+    assert status == 3
+    assert out.splitlines()[4].split() == ["1e+200", "failed"]

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+
+SPACE = {"icl": icl, "np": np, "math": math}
+RUNS: dict[str, Callable[[], icl.Trajectory]] = {
+    "defaults": lambda: icl.simulate(2.0, 1.0, 4.0),
+    "numbers of NumPy": lambda: icl.simulate(np.float32(0.3), 1.0, 4.0, K=np.int64(3), N=np.int64(50), max_steps=5),
+    "a family": lambda: icl.simulate(2, 1, 2.0, K=4, N=20, task=icl.tasks.Linear, epsilon=0.1, method="exact"),
+    "a task": lambda: icl.simulate(1.5, 1.0, 2.0, K=4, task=icl.tasks.RandomFourier(1.5, 0.7), max_steps=50),
+    "probabilities": lambda: icl.simulate(2.0, 1.0, 4.0, K=3, probs=np.array([0.2, 0.3, 0.5]), max_steps=20),
+    "recall": lambda: icl.recall.simulate(V=40, eta=0.3, alpha=0.1, attention="softmax", above=0.05),
+    "fixed counts": lambda: icl.recall.simulate(counts=icl.recall.Counts.fixed(2), M=30, seed=3, max_steps=50),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_call_of_a_run_makes_the_same_run(name: str) -> None:
+    run = RUNS[name]()
+    assert run.command is not None
+    again = eval(run.command, SPACE)
+    np.testing.assert_array_equal(again.states, run.states)
+    np.testing.assert_array_equal(again.loss, run.loss)
+    assert again.command == run.command
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"L": np.geomspace(0.03, 30.0, 61), "K": [10, 20]},
+        {"L": [2.0], "N": [math.inf, 40], "epsilon": 0.1, "K": range(3, 5)},
+        {"L": 1.0, "epsilon": np.linspace(0.1, 0.2, 30), "eta": "auto", "task": icl.tasks.Linear, "K": 4},
+    ],
+)
+def test_the_call_of_a_sweep_makes_the_same_sweep(axes: dict[str, Any]) -> None:
+    found = icl.sweep(**{"delta": 1.0, "eta": 0.1, "progress": False, **axes})
+    again = eval(found.attrs["command"].replace("icl.sweep(", "icl.sweep(progress=False, "), SPACE)
+    assert again.identical(found)
+
+
+def test_the_call_of_a_recall_sweep_makes_the_same_sweep() -> None:
+    found = icl.sweep_recall(Q=[4, 16], M=math.inf, count=1, progress=False)
+    assert found.attrs["command"] == "icl.sweep_recall(Q=[4, 16], count=1)"
+    assert eval(found.attrs["command"], SPACE).identical(found)
+
+
+def test_a_call_that_cannot_be_written_exactly_is_not_known() -> None:
+    features = icl.Features.orthonormal(4)
+    kernel = icl.tasks.KernelTask(np.eye(4))
+    assert icl.simulate(1.0, features.gap, 1.0, features=features, max_steps=3).command is None
+    assert icl.simulate(1.0, 1.0, 1.0, K=4, task=kernel, max_steps=3).command is None
+    assert icl.simulate(1.0, 1.0, 1.0, K=4, task=lambda L: icl.tasks.Linear(L), max_steps=3).command is None
+    rng = np.random.default_rng(0)
+    assert "command" not in icl.sweep(rng.random(100), 1.0, 0.1, progress=False).attrs
+    assert icl.recall.simulate(task=icl.recall.RecallTask(20, 2, 3), max_steps=3).command is None
+    assert icl.descend(icl.PopulationRisk(icl.Features.simplex(3, 1.0), kernel_of(3)), 1.0, steps=2).command is None
+
+
+def kernel_of(K: int) -> icl.tasks.KernelTask:
+    return icl.tasks.KernelTask(np.eye(K))
+
+
+def test_what_results_do_not_depend_on_is_left_out() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, callback=lambda step, loss: None)
+    assert run.command == "icl.simulate(L=2.0, delta=1.0, eta=4.0)"

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray
+
+import icl_theory as icl
+from icl_theory import report_sweep
+from icl_theory.report import MOST_SAVED, html_report
+from tests.pages import Page
+from tests.test_markup import HOSTILE
+
+
+def swept(**axes: object) -> xarray.Dataset:
+    return icl.sweep(**{"L": 1.0, "delta": 1.0, "eta": 0.1, "epsilon": 1e-4, "progress": False, **axes})  # type: ignore[arg-type]
+
+
+def incomplete(dataset: xarray.Dataset, done: int) -> xarray.Dataset:
+    """As an interrupted sweep leaves it: the points after the first ones are not computed."""
+    dataset = dataset.copy(deep=True)
+    for name, variable in dataset.data_vars.items():
+        blank = {"f": np.nan, "i": -1, "U": "pending" if name == "status" else "", "O": ""}[variable.dtype.kind]
+        variable.values.reshape(-1)[done:] = blank
+    return dataset
+
+
+FOUND: dict[str, Callable[[], object]] = {
+    "run": lambda: icl.simulate(2.0, 1.0, 4.0, imbalance=0.1),
+    "run with queries": lambda: icl.simulate(2.0, 1.0, 4.0, K=4, probs=[0.4, 0.3, 0.2, 0.1], epsilon=1e-2),
+    "run of no step": lambda: icl.simulate(2.0, 1.0, 4.0, epsilon=10.0),
+    "run of recall": lambda: icl.recall.simulate(alpha=0.1, attention="softmax", above=0.05),
+    "one parameter": lambda: swept(L=np.geomspace(0.03, 30.0, 9), imbalance=0.1),
+    "two parameters": lambda: swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]),
+    "infinite values": lambda: swept(L=[1.0, 2.0], N=[40, math.inf], K=4, epsilon=0.1),
+    "a point": lambda: swept(),
+    "one value": lambda: swept(L=[2.0]),
+    "all failed": lambda: swept(L=[1e199, 1e300]),
+    "far out": lambda: swept(L=np.geomspace(1e-150, 1e300, 7), K=[5, 6]),
+    "nothing to learn": lambda: swept(L=[1e-4, 1e-3]),
+    "recall": lambda: icl.sweep_recall(Q=[4, 16], V=[50, 60], count=1, progress=False),
+    "recall, infinite": lambda: icl.sweep_recall(M=[4, math.inf], progress=False),
+    "incomplete": lambda: incomplete(swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]), 7),
+    "empty": lambda: incomplete(swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]), 0),
+    "empty point": lambda: incomplete(swept(), 0),
+    "empty recall": lambda: incomplete(icl.sweep_recall(Q=[4, 16], progress=False), 0),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_report_is_a_whole_page_that_fetches_nothing_and_names_its_command(name: str) -> None:
+    found = FOUND[name]()
+    source = html_report(found, date=datetime.date(2026, 11, 21))  # type: ignore[arg-type]
+    page = Page(source)
+    assert source.startswith("<!DOCTYPE html>\n<html lang")
+    command = found.command if isinstance(found, icl.Trajectory) else found.attrs["command"]  # type: ignore[attr-defined]
+    assert command in page.text
+    assert f"report made on 2026-11-21 with icl-theory {icl.__version__}" in page.text
+    assert source == html_report(found, date=datetime.date(2026, 11, 21))  # type: ignore[arg-type]
+
+
+def test_a_run_shows_its_summary_phases_steps_and_theorems() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, imbalance=0.1)
+    page = Page(icl.html_report(run))
+    assert dict(page.tables[0]) == run.facts()
+    assert page.column(page.about("first step"), "last step") == ["69", "235", "1413"]
+    checks = icl.check_bounds(run)
+    assert page.column(page.about("holds"), "name") == [check.name for check in checks]
+    steps = page.column(page.about("loss"), "step")
+    assert (steps[0], steps[-1]) == ("0", "1413")
+    assert len(page.images) == 1
+    assert "report made with" in page.text
+
+
+def test_a_long_run_has_some_of_its_steps_and_says_so() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, epsilon=1e-9)
+    page = Page(html_report(run))
+    assert len(page.column(page.about("loss"), "step")) == MOST_SAVED
+    assert f"{MOST_SAVED} of {len(run.t)} saved steps" in page.text
+
+
+def test_a_loaded_run_has_no_theorems_and_keeps_command_and_version(tmp_path: Path) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0)
+    run.command, run.version = "icl-theory simulate --L '2 & <3>'", "0.0.1"
+    run.save(tmp_path / "a.npz")
+    page = Page(html_report(icl.load(tmp_path / "a.npz"), source="a.npz"))
+    assert run.command in page.text
+    assert "Theorems" not in page.text
+    assert "Computed with icl-theory 0.0.1; read from a.npz" in page.text
+
+
+def test_a_run_of_unknown_making_says_so(tmp_path: Path) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0)
+    run.command = run.version = None
+    page = Page(html_report(run))
+    assert "The command is not known" in page.text
+    assert "a version that is not recorded" in page.text
+
+
+def test_observations_of_several_numbers_a_step_are_named_and_left_out() -> None:
+    class Two(icl.Risk):
+        initial = np.ones(2)
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            return 0.5 * float(params @ params), params
+
+        def observe(self, params: np.ndarray, step: int = 0) -> dict[str, np.ndarray]:
+            return {"x": params, "y": np.array(1.0)}
+
+    page = Page(html_report(icl.descend(Two(), 0.1, steps=4)))
+    assert "with several numbers a step: x." in page.text
+    assert page.tables[page.about("loss")][0] == ["step", "loss", "y"]
+
+
+def test_a_sweep_shows_the_phase_table_and_the_transition() -> None:
+    found = swept(L=np.geomspace(0.03, 30.0, 25))
+    page = Page(html_report(found))
+    assert "25 of 25 points are computed: 25 reached the target." in page.text
+    assert [
+        int(cell.replace(",", "")) for cell in page.column(page.about("regime"), "T_ε")
+    ] == found.steps.values.tolist()
+    assert "Measured transition L = 0.1425 ± 0.001, predicted 0.1991" in page.text
+    assert page.column(page.about("meaning"), "values")[:2] == ["25 from 0.03 to 30", "1"]
+    assert len(page.images) == 1
+
+
+def test_rows_follow_the_chosen_parameter() -> None:
+    found = swept(L=[0.5, 1.0, 2.0], K=[5, 20])
+    page = Page(html_report(found, over="K"))
+    assert page.tables[page.about("regime")][0][:2] == ["L", "K"]
+
+
+@pytest.mark.parametrize(
+    ("done", "words"),
+    [
+        (7, "7 of 18 points are computed: 7 reached the target. 11 are missing: the sweep is not complete."),
+        (17, "17 of 18 points are computed: 17 reached the target. 1 is missing: the sweep is not complete."),
+        (0, "0 of 18 points are computed. 18 are missing: the sweep is not complete."),
+    ],
+)
+def test_an_incomplete_sweep_says_how_much_is_missing_and_shows_what_is_there(done: int, words: str) -> None:
+    found = incomplete(swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]), done)
+    page = Page(html_report(found))
+    assert words in page.text
+    assert len(page.images) == (done > 0)
+    if done:
+        assert len(page.column(page.about("regime"), "T_ε")) == done
+
+
+def test_points_that_failed_are_listed_first_and_boundedly_with_their_messages() -> None:
+    found = swept(L=np.geomspace(1e200, 1e220, 30), epsilon=[1e-4, 1e-12], max_steps=10)
+    found["status"].values[0, :] = "not reached"
+    found["message"].values[1, 0] = HOSTILE
+    found["message"].values[2, 0] = "x" * 5000
+    page = Page(html_report(found))
+    table = page.about("message")
+    messages = page.column(table, "message")
+    assert len(messages) == report_sweep.MOST_PROBLEMS
+    assert set(page.column(table, "status")) == {"failed"}
+    assert "<script>alert(1)</script>" in messages[0]
+    assert messages[2] == "x" * 500
+    assert "1e+200: must be" not in messages[1]
+    assert messages[1].startswith("L = ")
+    assert f"{60 - report_sweep.MOST_PROBLEMS} more are left out" in page.text
+    assert "60 of 60 points are computed: 2 did not reach it, 58 failed." in page.text
+
+
+def test_hostile_arguments_are_escaped() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0)
+    run.info |= {"task": HOSTILE, "K": HOSTILE}
+    run.notes["<i>"] = HOSTILE
+    run.command = run.version = run.stop_reason = HOSTILE
+    page = Page(html_report(run, source=HOSTILE))
+    assert page.text.count("<script>alert(1)</script>") >= 6
+    found = swept(L=[1.0, 2.0])
+    arguments = json.loads(found.attrs["arguments"]) | {"model": HOSTILE, "task": HOSTILE, HOSTILE: HOSTILE}
+    found.attrs |= {"command": HOSTILE, "version": HOSTILE, "arguments": json.dumps(arguments)}
+    found["L"].attrs["description"] = HOSTILE
+    page = Page(html_report(found, source=HOSTILE))
+    assert page.text.count("<script>alert(1)</script>") >= 4
+
+
+def test_a_large_table_has_some_of_its_rows_and_says_so() -> None:
+    found = swept(L=np.geomspace(0.01, 10.0, 60), K=[5, 7, 20, 100, 1000])
+    page = Page(html_report(found, source="runs.zarr"))
+    assert len(page.column(page.about("regime"), "T_ε")) == report_sweep.MOST_ROWS
+    assert "The first 200 of 300 rows; 100 are left out. icl-theory table runs.zarr --csv all.csv has" in page.text
+    assert len(page.column(page.about("leading order"), "K")) == 5
+
+
+@pytest.mark.parametrize(("noise", "figures"), [([0.0, 0.1], 4), ([0.0, 0.1, 0.2, 0.3], 6)])
+def test_more_parameters_than_two_have_a_figure_for_each_slice_up_to_some(noise: list[float], figures: int) -> None:
+    found = swept(L=[0.5, 1.0, 2.0], K=[5, 6], epsilon=[1e-4, 1e-2], noise=noise)
+    page = Page(html_report(found))
+    assert len(page.images) == figures
+    assert page.images[1] == "Steps over L and K, ε = 0.0001, σ = 0.1."
+    assert ("2 more slices have no figure" in page.text) == (figures == 6)
+
+
+def test_what_is_no_run_and_no_sweep_is_refused() -> None:
+    for other in (None, "run.npz", xarray.Dataset()):
+        with pytest.raises(ValueError, match="must be a run, or the dataset of a sweep"):
+            html_report(other)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="over = 'K': must be left out for a run"):
+        html_report(icl.simulate(2.0, 1.0, 4.0), over="K")
+    with pytest.raises(ValueError, match="over = 'K': must be one of L"):
+        html_report(swept(L=[1.0, 2.0]), over="K")
