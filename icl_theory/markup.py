@@ -34,6 +34,7 @@ th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align:
 th { white-space: nowrap; } td { max-width: 32rem; overflow-wrap: break-word; }
 thead th { background: var(--soft); }
 td.right, th.right { text-align: right; } td.right, td.short { white-space: nowrap; }
+td.long { min-width: 10rem; }
 figure { margin: 1rem 0; } figcaption { font-size: .875rem; max-width: 45rem; }
 figure img { background: #ffffff; width: 32rem; max-width: 100%; height: auto; }
 footer { margin-top: 2rem; font-size: .875rem; }
@@ -41,7 +42,7 @@ footer { margin-top: 2rem; font-size: .875rem; }
   :root { color-scheme: light; --line: #999999; --soft: #f4f4f4; --ink: #000000; --paper: #ffffff; }
   main { max-width: none; padding: 0; } body { font-size: 10pt; } table { font-size: 8pt; }
   .table { overflow: visible; } th, td { padding: .1rem .3rem; } tr, figure, pre { break-inside: avoid; }
-  h2 { break-after: avoid; }
+  h2 { break-after: avoid; } td.long { min-width: 0; }
 }
 """
 _PAGE = Template("""<!DOCTYPE html>
@@ -171,4 +172,4 @@ def _side(values: Sequence[Any]) -> str:
     shown = [value for value in values if number(value)]
     if shown and not any(isinstance(value, str | bool) for value in shown):
         return ' class="right"'
-    return ' class="short"' if max(map(len, map(number, shown)), default=0) <= 16 else ""
+    return f' class="{"short" if max(map(len, map(number, shown)), default=0) <= 16 else "long"}"'

@@ -94,7 +94,10 @@ def _transitions(dataset: xarray.Dataset, over: str, incomplete: bool) -> list[s
         lines.append(_paragraph("Of the points that are computed so far:"))
     if len(notes) <= MOST_NOTES:
         return [*lines, *map(_paragraph, notes)]
-    return lines + _rows(transition_table(dataset, over), "icl_theory.transition_table(dataset)")
+    table = transition_table(dataset, over)
+    if table["measured"].isna().all():
+        return [*lines, _paragraph(f"Of {len(table):,} lines along {over} none has a measured transition.")]
+    return lines + _rows(table, "icl_theory.transition_table(dataset)")
 
 
 def _figures(dataset: xarray.Dataset, over: str) -> Iterator[str]:

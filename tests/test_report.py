@@ -202,6 +202,11 @@ def test_more_parameters_than_two_have_a_figure_for_each_slice_up_to_some(noise:
     assert ("2 more slices have no figure" in page.text) == (figures == 6)
 
 
+def test_many_lines_without_a_transition_are_one_sentence() -> None:
+    page = Page(html_report(swept(L=[1.0, 2.0, 4.0, 8.0], K=[5, 6, 7, 8, 9])))
+    assert "Of 5 lines along L none has a measured transition." in page.text
+
+
 def test_what_is_no_run_and_no_sweep_is_refused() -> None:
     for other in (None, "run.npz", xarray.Dataset()):
         with pytest.raises(ValueError, match="must be a run, or the dataset of a sweep"):
