@@ -106,6 +106,35 @@ class SampledRisk(PromptRisk[Prompts]):
         size = self.features.d if self.token_noise else self.features.K
         return np.zeros((size, size))
 
+    def held_out(self, size: int) -> Prompts:
+        """Draw prompts for measuring, which no step trains on; the same at every call.
+
+        Parameters
+        ----------
+        size : int
+            Prompts for each query feature.
+
+        Returns
+        -------
+        Prompts
+            K * size of them, in the order of the query features.
+
+        Raises
+        ------
+        ValueError
+            A size that is not a positive integer.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> risk = icl.SampledRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(1.0), N=9, batch=4, seed=0)
+        >>> risk.held_out(2).query
+        array([0, 0, 1, 1, 2, 2])
+        """
+        size = integer("size", size, minimum=1)
+        query = np.repeat(np.arange(self.features.K), size)
+        return self._draw(np.random.default_rng([self.seed, 2]), len(query), query)
+
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Mean attention of the step's prompts on the tokens of the query's feature."""
         prompts = self.prompts(step)
@@ -113,15 +142,9 @@ class SampledRisk(PromptRisk[Prompts]):
         same = prompts.token == prompts.query[:, None]
         return {"attention": np.asarray(np.sum(weight * same) / len(weight))}
 
-    def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
-        K = self.features.K
-        if self.features.uniform:
-            token = rng.integers(K, size=(size, self.N))
-            query = rng.integers(K, size=size)
-        else:
-            edges = np.cumsum(self.features.probs)[:-1]
-            token = np.searchsorted(edges, rng.random((size, self.N)), side="right")
-            query = np.searchsorted(edges, rng.random(size), side="right")
+    def _draw(self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None) -> Prompts:
+        token = self._choose(rng, (size, self.N))
+        query = self._choose(rng, (size,)) if query is None else query
         key = asked = None
         if self.token_noise:
             points = self.features.vectors[np.column_stack([token, query])]
@@ -136,6 +159,13 @@ class SampledRisk(PromptRisk[Prompts]):
         if self.noise:
             label = label + rng.normal(0.0, self.noise, label.shape)
         return Prompts(token, query, label, answer, key, asked)
+
+    def _choose(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.intp]:
+        """Draw feature indices."""
+        if self.features.uniform:
+            return rng.integers(self.features.K, size=shape)
+        edges = np.cumsum(self.features.probs)[:-1]
+        return np.searchsorted(edges, rng.random(shape), side="right")
 
     def _scores(self, params: Array, prompts: Prompts) -> Array:
         """Scores of the tokens, (B, N)."""

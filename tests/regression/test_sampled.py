@@ -119,3 +119,24 @@ def test_training_on_a_fixed_dataset_fits_it_better_than_fresh_prompts() -> None
 def test_refuses_wrong_arguments(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         sampled(**changes)
+
+
+def test_held_out_prompts_are_the_same_at_every_call_and_no_steps() -> None:
+    risk = sampled(dataset=20, batch=20)
+    first, again = risk.held_out(50), risk.held_out(50)
+    np.testing.assert_array_equal(first.label, again.label)
+    np.testing.assert_array_equal(first.query, np.repeat(np.arange(4), 50))
+    trained = {*risk.prompts().answer, *sampled(batch=500).prompts().answer}
+    assert not trained & set(first.answer)
+
+
+def test_held_out_prompts_have_the_law_of_the_others() -> None:
+    prompts = sampled(task=tasks.FiniteTask([[1.0, 2.0, 3.0, 4.0]])).held_out(2000)
+    frequency = np.bincount(prompts.token.ravel(), minlength=4) / prompts.token.size
+    np.testing.assert_allclose(frequency, FEATURES.probs, atol=0.01)
+    np.testing.assert_array_equal(prompts.answer, prompts.query + 1.0)
+
+
+def test_held_out_size_is_checked() -> None:
+    with pytest.raises(ValueError, match="size = 0"):
+        sampled().held_out(0)
