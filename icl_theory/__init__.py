@@ -6,6 +6,7 @@ from icl_theory.claims import Answer, BoundCheck, Claim
 from icl_theory.descent import descend
 from icl_theory.recall_sweep import sweep_recall
 from icl_theory.regression import tasks
+from icl_theory.regression.block import BlockRisk
 from icl_theory.regression.bounds import check_bounds
 from icl_theory.regression.crosscheck import Check, CrossCheck, crosscheck
 from icl_theory.regression.exchangeable import ExchangeableRisk
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Answer",
     "Audit",
+    "BlockRisk",
     "BoundCheck",
     "Check",
     "Claim",
