@@ -44,7 +44,8 @@ def figure(
         f"random frequency, $L = {sharp:g}$": RandomFourier(sharp),
         f"one frequency, $L = {sharp:g}$": RandomCosine(sharp),
     }
-    losses, attentions = [], []
+    losses: list[Panel] = []
+    attentions: list[Panel] = []
     for title, task in columns.items():
         data = icl.SampledRisk(features, task, N, batch, seed)
         block = icl.descend(icl.BlockRisk(data, seed=seed), eta, steps=steps)
