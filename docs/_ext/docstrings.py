@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from functools import reduce
-from types import ModuleType
+from functools import cached_property, reduce
+from types import FunctionType, ModuleType
 from typing import Any
 
 from docutils import nodes
@@ -19,6 +19,8 @@ import icl_theory
 PLACE = re.compile(r'docs/([a-z]+)\.md((?:, "[^"]+")*)')
 ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 
+METHODS = (FunctionType, property, cached_property, classmethod)
+
 
 def link_places(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Turn ``docs/theory.md, "Setting"`` into links; a section that does not exist is a warning."""
@@ -30,6 +32,22 @@ def _links(place: re.Match[str]) -> str:
     page, sections = place[1], re.findall(r'"([^"]+)"', place[2])
     links = [f":doc:`/{page}`", *(f":ref:`{section} <{page}:{section}>`" for section in sections)]
     return ", ".join(links)
+
+
+def name_inherited(app: Sphinx, what: str, name: str, obj: Any, options: object, lines: list[str]) -> None:
+    """List what a class has from other public classes at the end of its docstring."""
+    known = set(vars(obj)) if what == "class" else set()
+    for base in obj.__mro__[1:] if what == "class" else ():
+        if base.__module__.startswith("icl_theory") and not base.__name__.startswith("_"):
+            parts = {part for part, value in vars(base).items() if part[0] != "_" and isinstance(value, METHODS)}
+            links = ", ".join(f"`~{base.__name__}.{part}`" for part in sorted(parts - known))
+            lines += ["", f"From `{base.__name__}`: {links}.", ""] if links else []
+            known |= parts
+
+
+def skip_fields(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: object) -> bool | None:
+    """Leave out fields of named tuples, which are in the signature and have no text of their own."""
+    return True if str(obj.__doc__).startswith("Alias for field number") else None
 
 
 def find_by_last_name(
@@ -62,13 +80,17 @@ def _inherited(target: str, module: ModuleType) -> list[str]:
 def plain_aliases(
     app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Write type aliases by their names within other types, too."""
+    """Write type aliases by their names within other types, too; leave out constructors that nobody calls."""
+    if signature and "<factory>" in signature:
+        return "", None
     return tuple(text and ALIAS.sub(r"\1", text) for text in (signature, returned))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect all of it."""
     app.connect("autodoc-process-docstring", link_places, priority=900)
+    app.connect("autodoc-process-docstring", name_inherited, priority=901)
+    app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-signature", plain_aliases)
     app.connect("missing-reference", find_by_last_name)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -112,8 +112,8 @@ class GaussianRisk(Risk):
     The attention on the tokens is :math:`N(Qx_q, I)`, the prediction
     :math:`(Qx_q)^\top A(Qx_q) + b^\top Qx_q + \operatorname{tr} A`, and with :math:`P = Q^\top Q`
 
-    .. math:: \mathcal L = \tfrac12\sigma_a^2\big[(\operatorname{tr} P)^2 + 2\operatorname{tr} P^2
-        - 2(\operatorname{tr} Q)^2 - 2\operatorname{tr} Q^2 + d(d+1)\big]
+    .. math:: \mathcal L = \tfrac12\sigma_a^2\bigl[(\operatorname{tr} P)^2 + 2\operatorname{tr} P^2
+        - 2(\operatorname{tr} Q)^2 - 2\operatorname{tr} Q^2 + d(d+1)\bigr]
         + \tfrac12\sigma_b^2 \lVert Q - I\rVert_F^2 .
 
     Its minimum, at a multiple :math:`c_*I` of the identity with :math:`c_* < 1`, is positive unless the tasks are
@@ -195,7 +195,7 @@ class GaussianRisk(Risk):
         return 0.5 * d * (a * ((d + 1) * (1.0 - c * c) ** 2 + c**4) + b * (1.0 - c) ** 2) * self._scale
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Alignment tr(Q)/d, residual |Q - c* I| / √d and the excess over the floor, () each.
+        """Alignment tr(Q)/d, residual ``|Q - c* I|`` / √d and the excess over the floor, () each.
 
         There are no features, and so no attention on the right one; the alignment is how far along x_q the centre
         of the attention lies, and best at c*.

@@ -65,7 +65,7 @@ class PromptRisk(Risk, Generic[P]):
     r"""Mean of :math:`\tfrac12(\hat y - f(x_q))^2` over a batch of prompts, :math:`\hat y` by softmax attention.
 
     The prompts of step t are a function of (seed, t). A trainer inherits, has the fields below, and gives
-    `_draw`, `_scores` and `_backward`.
+    ``_draw``, ``_scores`` and ``_backward``.
     """
 
     batch: int
