@@ -109,22 +109,6 @@ def test_guide_to_sweeps_has_commands() -> None:
     assert sum(block.count("icl-theory") for language, block in blocks if language == "sh") >= 8
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_of_the_page_lead_somewhere(page: str) -> None:
-    text = FENCED.sub("", (ROOT / page).read_text(encoding="utf-8"))
-    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
-        path, _, anchor = link.partition("#")
-        target = (ROOT / page).parent / path if path else ROOT / page
-        assert target.exists(), link
-        assert not anchor or anchor in _anchors(target), link
-
-
-def _anchors(page: Path) -> list[str]:
-    """Headings as GitHub names them."""
-    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
-    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
-
-
 def test_readme_states_the_commands_that_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
