@@ -107,6 +107,7 @@ def test_a_record_of_commands_that_is_gone_or_broken_is_no_obstacle(
         ("text.npz", "a.html", "must be a file written by Trajectory.save"),
         ("run.npz", "a.txt", "must be a file name ending in .html"),
         ("run.npz", "a", "must be a file name ending in .html"),
+        ("run.html", "run.html", "other than the one that is read"),
         ("run.npz", "none/a.html", "must be in a folder that exists"),
         ("run.npz", "taken.html", "Is a directory"),
         ("run.npz", "/proc/a.html", "No such file or directory: '/proc/a.html'"),
@@ -118,7 +119,8 @@ def test_what_cannot_be_read_or_written_is_one_line_and_status_two(
     for name in ("folder", "taken.html"):
         (tmp_path / name).mkdir()
     (tmp_path / "text.npz").write_text("text")
-    icl.simulate(2.0, 1.0, 4.0).save(tmp_path / "run.npz")
+    for name in ("run.npz", "run.html"):
+        icl.simulate(2.0, 1.0, 4.0).save(tmp_path / name)
     before = sorted(tmp_path.iterdir())
     status, printed, err = run_main(capsys, "report", str(tmp_path / found), "--out", str(tmp_path / out))
     assert (status, printed, err.count("\n")) == (2, "", 1)

@@ -16,8 +16,6 @@ from icl_theory.trajectory import Trajectory, load
 if TYPE_CHECKING:
     import xarray
 
-ENDINGS = (".html", ".htm")
-
 
 def report(
     found: Annotated[
@@ -30,8 +28,8 @@ def report(
 ) -> int:
     """Write a report of a run or a sweep, finished or not: one HTML file that needs nothing else."""
     check_targets(None, out=out)
-    if out.suffix not in ENDINGS:
-        raise refuse("out", str(out), "a file name ending in .html")
+    if out.suffix != ".html" or out.resolve() == found.resolve():
+        raise refuse("out", str(out), "a file name ending in .html, other than the one that is read")
     from icl_theory.report import html_report
 
     page = html_report(_read(found), over=over, source=str(found), date=datetime.date.today())
