@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, integer, refuse, store
 from icl_theory.regression.sampled import Prompts, SampledRisk
+from icl_theory.regression.trainer import attend
 from icl_theory.risk import Risk
 
 NORM_EPSILON = 1e-5  # added to the variance, so that a constant vector can be normed
@@ -68,7 +69,7 @@ class BlockRisk(Risk):
 
     .. math::
         a_i &= \mathrm{softmax}_i\bigl(z_i^\top W_K^\top W_Q z_q/\sqrt D\bigr), \\
-        h &= \mathrm{LN}_1\bigl(z_q + W_V \textstyle\sum_i a_i z_i\bigr), \\
+        h &= \mathrm{LN}_1\bigl(z_q + W_V {\textstyle\sum_i} a_i z_i\bigr), \\
         g &= \mathrm{LN}_2\bigl(h + W_2\,\mathrm{relu}(W_1 h + c_1) + c_2\bigr), \qquad \hat y = w^\top g + c,
 
     where a layer norm subtracts the mean of a vector, divides by :math:`\sqrt{\mathrm{var} + 10^{-5}}`, and applies
@@ -86,7 +87,7 @@ class BlockRisk(Risk):
     seed : int
         Seed of the initial parameters; the prompts have that of ``data``.
     held_out : int
-        Prompts for each query feature on which `observe` measures, drawn at no step.
+        Prompts for each query feature on which `BlockRisk.observe` measures, drawn at no step.
 
     Raises
     ------
@@ -235,10 +236,8 @@ class BlockRisk(Risk):
         x = vectors[prompts.query] if prompts.asked is None else prompts.asked
         token = np.concatenate([key, prompts.label[:, :, None]], axis=2)
         asked = np.concatenate([x, np.zeros((len(x), 1))], axis=1)
-        weight = np.matmul(token, (asked @ m.W_Q.T @ m.W_K)[:, :, None])[:, :, 0] / math.sqrt(token.shape[2])
-        weight -= weight.max(axis=1, keepdims=True)
-        np.exp(weight, out=weight)
-        weight /= weight.sum(axis=1, keepdims=True)
+        scores = np.matmul(token, (asked @ m.W_Q.T @ m.W_K)[:, :, None])[:, :, 0] / math.sqrt(token.shape[2])
+        weight = attend(scores, prompts.label).weight
         mixed = np.matmul(weight[:, None, :], token)[:, 0, :]
         first = _norm(asked + mixed @ m.W_V.T, m.gain_1, m.shift_1)
         hidden = np.maximum(first.out @ m.W_1.T + m.c_1, 0.0)
