@@ -7,10 +7,11 @@ stochastic gradient descent, next to exact descent of the one-matrix model that 
 tasks with the same learning rate.
 
 Left and middle: cosines of random frequency, a small and a large Lipschitz constant. The block first learns to
-predict without attending, then attends to the query's feature like the one-matrix model, a few times later. Right:
-cosines of one frequency, whose value at a feature is a multiple of a mixture of the others'. The layers after the
-attention supply the factor, and the loss falls without attention on the target. "Attention alone" is the loss that
-the block's attention would have in the one-matrix model. Bands are the range over the queries.
+predict without attending, then attends to the query's feature like the one-matrix model, three to five times
+later. Right: cosines of one frequency, whose value at a feature is a multiple of a mixture of the others'. The
+layers after the attention supply the factor, and the loss falls without attention on the target. "Attention
+alone" is the loss that the block's attention would have in the one-matrix model. Bands are the range over the
+queries.
 """
 
 from __future__ import annotations

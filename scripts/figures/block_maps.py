@@ -1,0 +1,49 @@
+"""
+Attention maps of the block and of the one-matrix model
+=======================================================
+
+Attention of each query (column) on each feature (row): in a whole transformer block at several steps, and in the
+one-matrix model (last column) at the last of them. Where the cosines have a random frequency the diagonals of
+both fill. Where they have one frequency, the features on both sides of a feature tell the block its value, up to
+a factor that the layers after the attention supply, and the diagonal stays pale. The features are in the order of
+their phases.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.plotting import draw_maps
+
+QUICK = {"steps": (10, 100), "K": 4, "N": 20}
+
+
+def figure(
+    *,
+    L: float = 3.0,
+    K: int = 6,
+    N: int = 40,
+    delta: float = 2.0,
+    eta: float = 0.1,
+    batch: int = 64,
+    steps: tuple[int, ...] = (10, 100, 1000, 10_000),
+    seed: int = 0,
+) -> Figure:
+    """Draw a row of maps for each task law."""
+    features = icl.Features.simplex(K, delta)
+    rows = {}
+    for name, task in (("random", icl.tasks.RandomFourier(L)), ("one", icl.tasks.RandomCosine(L))):
+        data = icl.SampledRisk(features, task, N, batch, seed)
+        block = icl.descend(icl.BlockRisk(data, seed=seed), eta, steps=max(steps))
+        exact = icl.PopulationRisk(features, task, N)
+        embedded = icl.Embedding(exact, features.vectors)
+        matrix = icl.descend(embedded, eta, steps=max(steps), method="auto")
+        maps = [block.at(step).observed["attention_map"] for step in steps]
+        rows[f"{name} frequency"] = [*maps, exact.attention(embedded.inward(matrix.params))]
+    return draw_maps(rows, [*(f"step {step:,}" for step in steps), "one matrix"])
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)
