@@ -1,0 +1,79 @@
+"""
+Figure 4: quadratic tasks on Gaussian inputs
+============================================
+
+Random second-degree polynomials on inputs from N(0, I): no finite set of features. Lines are gradient descent on
+the exact loss of infinitely long prompts. Dashes are a sampled trainer on fresh prompts of N tokens: its loss on
+other prompts, the mean over independent runs with two standard errors. Dots are the floors of the lines: no
+parameters give less. L is the root mean square gradient. All values are chosen.
+
+Flat and sharp are one curve at two scales of loss and time (lower left): with a larger L training ends sooner,
+and at a higher floor. What is left above the floor decays exponentially, and with K features like 1/t (lower
+right, in units of its value at the start and of the time at which half of it is gone).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.plotting import BLUE, CYCLE, RED, Curve, Panel, draw_panels
+
+QUICK = {"runs": 2, "N": 20, "steps": (60, 20), "test": 200}
+
+
+def figure(
+    *,
+    flat: tuple[float, ...] = (0.6, 0.8, 1.0),
+    sharp: tuple[float, ...] = (2.4, 3.2, 4.0),
+    d: int = 2,
+    curved: float = 0.5,
+    N: int = 300,
+    eta: float = 0.05,
+    steps: tuple[int, int] = (500, 100),
+    batch: int = 32,
+    test: int = 1000,
+    runs: int = 6,
+    K: int = 10,
+) -> Figure:
+    """Draw the loss in both regimes, all losses on common scales, and the excess above the floor."""
+    panels, scaled = [], []
+    for name, constants, last in zip(("flat", "sharp"), (flat, sharp), steps, strict=True):
+        curves = []
+        for L, colour in zip(constants, CYCLE[1:], strict=False):
+            law = icl.QuadraticLaw.lipschitz(d, L, curved)
+            exact = icl.descend(icl.GaussianRisk(law), eta, steps=last)
+            steps_taken = np.append(exact.t, last)  # a run ends where steps no longer change the loss
+            loss = np.append(exact.loss, exact.loss[-1])
+            losses, others = [], icl.SampledGaussianRisk(law, N, test, runs, dataset=test)
+            for seed in range(runs):
+                run = icl.descend(icl.SampledGaussianRisk(law, N, batch, seed), eta, steps=last)
+                losses.append([others.evaluate(Q)[0] for Q in run.states])
+            curves += [
+                Curve(f"$L = {L:g}$", steps_taken, loss, colour=colour),
+                Curve.mean("", run.t, losses, "--", colour),
+                Curve("", [0, last], [exact.floor, exact.floor], style=":", colour=colour),
+            ]
+            pace, names = eta * L**2, (r"$N = \infty$", f"$N = {N}$") if max(sharp) == L else ("", "")
+            scaled += [
+                Curve(names[0], pace * steps_taken, loss / L**2, colour=colour),
+                Curve(names[1], pace * run.t, np.mean(losses, axis=0) / L**2, style="--", colour=colour),
+            ]
+        panels.append(Panel(curves, "step", "loss", name))
+    title = "all of the above, rescaled"
+    panels.append(Panel(scaled, r"$\eta L^2\,\times$ step", "loss / $L^2$", title, limits=(0.01, 1.0)))
+
+    gaussian = icl.descend(icl.GaussianRisk(icl.QuadraticLaw.lipschitz(d, 1.0, curved)), 0.01, steps=10**4)
+    finite = icl.simulate(1.0, 1.0, 0.01, K=K, epsilon=1e-6)
+    curves = []
+    for run, label, colour in ((gaussian, "Gaussian", BLUE), (finite, f"$K = {K}$", RED)):
+        excess = run.observed.get("excess", run.loss) / (run.loss[0] - run.floor)
+        curves.append(Curve(label, run.t / run.t[excess <= 0.5][0], excess, colour=colour))
+    panels.append(Panel(curves, "time / half time", "excess", "tails", limits=(1e-6, 1.5)))
+    return draw_panels(panels, columns=2)
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)
