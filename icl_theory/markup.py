@@ -151,10 +151,11 @@ def image(ax: Axes, alternative: str) -> str:
     import matplotlib as mpl
 
     from icl_theory.plotting import STYLE as FIGURE_STYLE
+    from icl_theory.plotting import whole_figure
 
     buffer = io.BytesIO()
     with mpl.rc_context({**FIGURE_STYLE, "svg.fonttype": "path", "svg.hashsalt": "icl-theory"}):
-        ax.get_figure(root=True).savefig(  # type: ignore[union-attr]
+        whole_figure(ax).savefig(
             buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
         )
     data = base64.b64encode(buffer.getvalue()).decode("ascii")

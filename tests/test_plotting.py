@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import icl_theory as icl
-from icl_theory.plotting import compare_runs, save
+from icl_theory.plotting import compare_runs, save, whole_figure
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
@@ -62,3 +62,14 @@ def test_a_risk_without_attention_has_a_loss_panel_only() -> None:
 
     ax = icl.descend(Bowl(), 0.1, steps=10).plot()
     assert len(ax.get_figure().axes) == 1  # type: ignore[union-attr]
+
+
+def test_axes_of_a_part_of_a_figure_belong_to_the_whole_one() -> None:
+    figure = Figure()
+    assert whole_figure(figure) is figure
+    assert whole_figure(figure.subplots()) is figure
+    assert whole_figure(figure.subfigures(1, 2)[0].subplots()) is figure
+    gone = Figure().subplots()
+    gone.remove()
+    with pytest.raises(ValueError, match="axes of a figure"):
+        whole_figure(gone)

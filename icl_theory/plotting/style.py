@@ -44,10 +44,9 @@ def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
 
 def whole_figure(drawn: Axes | Figure) -> Figure:
     """Return the figure that some axes are part of, or the figure itself."""
-    figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
-    if figure is None:
+    if drawn.figure is None:
         raise refuse("drawn", drawn, "axes of a figure")
-    return figure
+    return drawn.figure.figure  # that of a part of a figure is the whole one; get_figure(root=True) needs 3.10
 
 
 def new_figure(width: float, height: float) -> Figure:
