@@ -22,7 +22,7 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
     """Draw the loss (and, on a figure of its own, the attention) of a run against the step.
 
     Both axes are logarithmic, except that normalised descent that converged, which does so exponentially, is drawn
-    over linear steps. Where the risk observes its `excess` over the floor, that is what is drawn.
+    over linear steps. Where the risk observes its ``excess`` over the floor, that is what is drawn.
 
     Parameters
     ----------
