@@ -25,6 +25,11 @@ _CARRIED, _CHECKOUT = _PACKAGE / "recipes", _PACKAGE.parent / "scripts" / "figur
 def available() -> dict[str, str]:
     """Return the titles of all figures by name.
 
+    Returns
+    -------
+    dict of str to str
+        In alphabetical order.
+
     Examples
     --------
     >>> from icl_theory import figures
@@ -45,6 +50,11 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
         One of `available`.
     quick : bool
         With the changes that make it quick.
+
+    Returns
+    -------
+    dict
+        Values by name.
 
     Raises
     ------

@@ -286,6 +286,20 @@ def point_by_point(
 ) -> Values:
     """Evaluate points one by one: ``measure(**point)`` gives the columns; where it fails the point does.
 
+    Parameters
+    ----------
+    columns : tuple of Column
+        What ``measure`` gives.
+    points : mapping of str to ndarray, each (P,)
+        Parameters by name.
+    measure : callable
+        Takes the parameters of one point by name, returns its columns.
+
+    Returns
+    -------
+    dict of str to ndarray, each (P,)
+        The columns, status and message among them.
+
     Examples
     --------
     >>> import numpy as np
@@ -310,7 +324,24 @@ def point_by_point(
 def assembled(
     grid: Grid, columns: tuple[Column, ...], values: Values, attributes: Mapping[str, Any]
 ) -> xarray.Dataset:
-    """Return evaluated columns as a labelled dataset: swept axes are dimensions, fixed ones scalar coordinates."""
+    """Return evaluated columns as a labelled dataset: swept axes are dimensions, fixed ones scalar coordinates.
+
+    Parameters
+    ----------
+    grid : Grid
+        Where they were evaluated.
+    columns : tuple of Column
+        What they are; units and descriptions become attributes.
+    values : dict of str to ndarray, each (size,)
+        As from `evaluate`.
+    attributes : mapping
+        Of the dataset.
+
+    Returns
+    -------
+    xarray.Dataset
+        A variable for each column.
+    """
     import xarray
 
     swept = [axis for axis in grid.axes if axis.swept]

@@ -256,7 +256,7 @@ def check_parquet(path: Path) -> None:
 
 
 def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    """Return a table in Markdown, numbers to the right.
+    """Return a table in Markdown, numbers to four digits and to the right, ``notes`` (sentences) below it.
 
     Examples
     --------
@@ -280,7 +280,7 @@ def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
 
 
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    r"""Return a table in LaTeX; it needs ``\usepackage{booktabs,amssymb}``.
+    r"""Return a table in LaTeX, which needs ``\usepackage{booktabs,amssymb}``, ``notes`` (sentences) below it.
 
     Examples
     --------

@@ -58,6 +58,29 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise: linear or ReLU, λ >= 0.
 
     With noise it bounds the excess over the loss at λ = ∞, with V − 2 words instead of V − 1.
+
+    Parameters
+    ----------
+    risk : RecallRisk
+        With linear or ReLU attention.
+    params : array_like
+        Parameters of the risk.
+
+    Returns
+    -------
+    float
+        Nats.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> risk = icl.recall.RecallRisk(icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1)))
+    >>> round(risk.loss([5.0] * 4), 4), round(icl.recall.loss_bound(risk, [5.0] * 4), 4)
+    (0.1205, 0.128)
     """
     strength, _, _ = risk.split(params)
     probs = np.ones(1) if risk.tied else risk.task.probs
@@ -69,6 +92,31 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
 
     :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, :math:`1/(\eta s^2)` for softmax attention, with
     :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, with noise (and γ trained) and without.
+
+    Parameters
+    ----------
+    task : RecallTask
+        The task.
+    eta : float
+        Learning rate of gradient descent.
+    attention : {"linear", "relu", "softmax"}
+        The attention weights.
+
+    Returns
+    -------
+    float
+        Nats times steps.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1))
+    >>> icl.recall.plain_tail(task, eta=0.5)
+    8.0
     """
     eta = number("eta", eta)
     if choice("attention", attention, ATTENTION) == "softmax":
@@ -81,6 +129,28 @@ def stall(alpha: float, eta: float) -> float:
 
     Every step is η long, and in the end it goes into γ, which then jumps between ½η below and above its optimum.
     This is the leading order in η.
+
+    Parameters
+    ----------
+    alpha : float
+        Probability that the next word is noise.
+    eta : float
+        Learning rate of normalised gradient descent.
+
+    Returns
+    -------
+    float
+        Nats.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.recall.stall(alpha=0.1, eta=0.5), 7)
+    0.0028125
     """
     return alpha * (1.0 - alpha) * eta / 8.0 * eta
 
@@ -89,6 +159,29 @@ def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
     r"""Expected loss of the triggers that are missing from M sentences: :math:`\ln V \sum_q p_q (1-p_q)^M`.
 
     Without noise this is all that training on M sentences, to the end, costs on average.
+
+    Parameters
+    ----------
+    task : RecallTask
+        The task.
+    M : array_like of int
+        Number of sentences.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of M, nats.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1))
+    >>> icl.recall.missing_loss(task, [0, 10]).round(4)
+    array([2.9957, 0.1687])
     """
     size = np.asarray(M, dtype=float)[..., None]
     return np.asarray(math.log(task.V) * np.sum(task.probs * (1.0 - task.probs) ** size, axis=-1))
@@ -98,6 +191,28 @@ def noise_cost(M: int, alpha: float) -> float:
     """Expected divergence of the noise frequency in M sentences from α, as γ learns it; ~ 1/(2M).
 
     A frequency of 0 or 1 would cost without bound at γ = ±∞, and is left out.
+
+    Parameters
+    ----------
+    M : int
+        Number of sentences.
+    alpha : float
+        Probability that the next word is noise, in (0, 1).
+
+    Returns
+    -------
+    float
+        Nats.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.recall.noise_cost(1000, alpha=0.1) * 2000, 3)
+    1.008
     """
     from scipy.stats import binom
 

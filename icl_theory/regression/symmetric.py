@@ -266,6 +266,18 @@ class SymmetricRisk(Risk):
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     """Label the largest groups of features any two of which can be exchanged, (K,) integers from 0.
 
+    Parameters
+    ----------
+    features : Features
+        Features and their probabilities.
+    task : Task
+        Law of the task functions.
+
+    Returns
+    -------
+    ndarray of int64, (K,)
+        The group of each feature, in the order of their first members.
+
     Examples
     --------
     >>> import icl_theory as icl
