@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -18,10 +19,10 @@ import icl_theory as icl
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "README.md"
+PAGE = ROOT / "docs" / "tutorial.md"
 NAME = f"icl_theory-{icl.__version__}"
 INFO = f"{NAME}.dist-info"
-LEFT = ("__pycache__", ".", "_build")
+LEFT = {"__pycache__", "_build", "generated", "gallery"}
 CORE = {"numpy", "scipy", "matplotlib", "xarray", "typer", "rich", "threadpoolctl"}
 
 
@@ -45,8 +46,7 @@ def files(folder: Path) -> set[str]:
     return {
         path.relative_to(ROOT).as_posix()
         for path in folder.rglob("*")
-        if path.is_file()
-        and not any(part.startswith(("__pycache__", ".")) for part in path.parts[len(ROOT.parts) :])
+        if path.is_file() and not LEFT & set(path.parts[len(ROOT.parts) :])
     }
 
 
@@ -128,11 +128,15 @@ def test_an_installed_wheel_simulates_reports_and_knows_its_figures(command: Cal
     assert "figure1" in command("icl-theory", "figures", "--list")
 
 
-def test_an_installed_wheel_runs_the_code_of_the_page(command: Callable[..., str], tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def test_an_installed_wheel_runs_the_tutorial(command: Callable[..., str], tmp_path: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
     script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks), encoding="utf-8")
+    script.write_text("\n".join(re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)))
     code = "import icl_theory, runpy, sys; print(icl_theory.__file__); runpy.run_path(sys.argv[1])"
-    printed = command("python", "-c", code, script)
-    assert not Path(printed.splitlines()[0]).is_relative_to(ROOT / "icl_theory")
-    assert len(printed.splitlines()) > 3
+    printed = command("python", "-c", code, script).splitlines()
+    assert not Path(printed[0]).is_relative_to(ROOT / "icl_theory")
+    assert "12423 True closed" in printed
+    commands = re.findall(r"^```sh\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    for line in "".join(commands).splitlines():
+        command(*shlex.split(line))
+    assert commands
