@@ -268,7 +268,7 @@ def degenerate(quick: bool) -> Answer:
     return Answer(
         "degenerate",
         "Are there degenerate tasks that the condition does not exclude?",
-        f"Yes: f = ±L on two fixed halves. Every function is L-Lipschitz and separates each feature from some"
+        f"Yes: f = ±L on two fixed halves. Every function is 2L/Δ-Lipschitz and separates each feature from some"
         f" other, yet c_k = 0: after {steps} steps the loss is {hidden.loss[-1]:.1e} and"
         f" Attn_k <= {hidden.attention[-1].max():.3f}, below 2/K; a non-degenerate task has"
         f" {plain.attention[-1].max():.3f}.",

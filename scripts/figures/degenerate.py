@@ -2,8 +2,8 @@
 A degenerate task
 =================
 
-Functions that are ±L on two fixed halves of the features are L-Lipschitz and not degenerate, each
-of them; but their law does not tell features of the same half apart, and c_k = 0. The loss goes to
+Functions that are ±L on two fixed halves of the features are 2L/Δ-Lipschitz and not degenerate, each of
+them; but their law does not tell features of the same half apart, and c_k = 0. The loss goes to
 zero like that of two features, while the attention on the target stops at 2/K: the lower bound of
 Lemma 1, and Proposition 1 with it, need c_k > 0.
 """
