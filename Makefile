@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --out demo
 
 test: $(VENV)/.installed-test lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -79,7 +79,7 @@ class Trajectory:
         Learning rate and target loss.
     error : float or None
         Estimated absolute error of ``steps`` where they come from a closed form or from skipping; None where each
-        step was taken.
+        step was taken, and of flows, whose steps are times.
     states_error : float or None
         Estimated absolute error of the scores at the saved steps where steps were skipped.
     phases : Phases or None
