@@ -265,6 +265,12 @@ def test_same_seed_same_bits_other_step_other_prompts() -> None:
     assert sampled(dataset=17).stochastic
 
 
+def test_scale_of_the_tasks_is_a_scale_of_the_sampled_loss_for_every_length() -> None:
+    Q = np.random.default_rng(0).normal(size=(3, 3))
+    larger = sampled(law=icl.QuadraticLaw(3, 2.4, 1.8))
+    assert larger.loss(Q) == pytest.approx(9.0 * sampled().loss(Q), rel=1e-12)
+
+
 def test_long_prompts_have_the_population_loss_and_gradient() -> None:
     law = icl.QuadraticLaw(2, 0.8, 0.6)
     Q = 0.35 * np.random.default_rng(2).normal(size=(2, 2)) + 0.2 * np.eye(2)
