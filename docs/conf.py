@@ -68,10 +68,12 @@ sphinx_gallery_conf = {
     "show_signature": False,
 }
 
+highlight_language = "none"  # of blocks without a language: formulas, output
 smartquotes = False  # docstrings quote what is typed
 
 html_theme = "pydata_sphinx_theme"
 html_title = "icl-theory"
+html_sidebars = {page: [] for page in ("index", "tutorial", "citing", "contributing")}  # they have no siblings
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
