@@ -32,6 +32,8 @@ html_math_renderer = "mathml"
 autosectionlabel_prefix_document = True
 autosectionlabel_maxdepth = 3
 myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
+myst_fence_as_directive = {"math"}
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
