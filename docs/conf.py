@@ -59,6 +59,7 @@ sphinx_gallery_conf = {
     "image_scrapers": ("gallery.written_picture",),
     "abort_on_example_error": True,
     "run_stale_examples": True,  # a figure changes with the library and with QUICK, not with its script alone
+    "backreferences_dir": "gallery/backreferences",  # what the pages of the reference take their examples from
     "doc_module": ("icl_theory",),
     "reference_url": {"icl_theory": None},
     "within_subsection_order": "FileNameSortKey",
@@ -83,7 +84,7 @@ html_copy_source = False
 html_theme_options = {
     "logo": {"text": "icl-theory"},
     "navbar_end": ["theme-switcher"],
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "audit": []},  # the audit's table needs the room
     "footer_start": ["copyright"],
     "footer_end": [],
     "show_prev_next": True,
