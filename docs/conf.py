@@ -58,7 +58,6 @@ sphinx_gallery_conf = {
     "reset_argv": "gallery.arguments",
     "image_scrapers": ("gallery.written_picture",),
     "abort_on_example_error": True,
-    "run_stale_examples": True,  # a figure changes with the library and with QUICK, not with its script alone
     "backreferences_dir": "gallery/backreferences",  # what the pages of the reference take their examples from
     "doc_module": ("icl_theory",),
     "reference_url": {"icl_theory": None},
