@@ -1,9 +1,14 @@
-"""Formulas as MathML, which browsers draw by themselves: MathJax would have to come from a server at every view."""
+r"""Formulas as MathML, which browsers draw by themselves: MathJax would have to come from a server at every view.
+
+The converter is that of docutils. What it does not know is a warning; what it silently reads differently from TeX
+is put right here where that is simple, and a warning elsewhere.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Any
+from xml.etree import ElementTree
 
 from docutils import nodes
 from docutils.utils.math import MathError
@@ -12,20 +17,51 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
-SHORT_FRACTION = re.compile(r"\\([td]?frac)(\d)(\w)")
-FUNCTION = re.compile(r"\\(ln|cos|exp)\s*(?=[A-Za-z]|\\(?![bB]igl))")
+SHORT_FRACTION = re.compile(r"\\([td]?frac)(\d)(\w)")  # 12 in \tfrac12 is one half
+FUNCTION = re.compile(r"(\\(?:ln|log|exp|cos|sin)|\\operatorname\{\w+\})\s*(?=[A-Za-z]|\\(?![bB]igl))")
+READ_OTHERWISE = re.compile(r"[\^_]\d\d|\\sqrt\d\d|\\operatorname\*")
+SPACE = "{http://www.w3.org/1998/Math/MathML}"
+ElementTree.register_namespace("", SPACE[1:-1])
 logger = logging.getLogger(__name__)
 
 
-def _spelt_out(tex: str) -> str:
-    r"""Say what the converter does not know: that 12 in \tfrac12 is one half, and that \ln g has a space."""
-    return FUNCTION.sub(r"\\\1\\,", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", tex))
+def mathml(tex: str, as_block: bool = False) -> str:
+    r"""Convert a formula.
+
+    >>> mathml(r"\hat y_k").count("<msub><mover>")
+    1
+    """
+    if found := READ_OTHERWISE.search(tex):
+        raise MathError(f"Not read as TeX does: {found[0]}")
+    spelt = FUNCTION.sub(r"\1\\,", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", tex))
+    converted = tex2mathml(spelt, as_block=as_block).replace("&ApplyFunction;", "\N{FUNCTION APPLICATION}")
+    root = ElementTree.fromstring(converted)
+    for parent in list(root.iter()):
+        for place, child in enumerate(parent):
+            child.tail = None
+            tags = [part.tag.removeprefix(SPACE) for part in child]
+            if child.tag == SPACE + "munderover" and tags[0] != "mo" and tags[2] == "mo":
+                parent[place] = _beside(child)
+            elif child.tag == SPACE + "mo" and child.text == "'":
+                child.text = "′"
+        parent.text = parent.text if len(parent) == 0 else None
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _beside(accented: ElementTree.Element) -> ElementTree.Element:
+    r"""Put the index of an accented letter, \hat y_k, beside the letter instead of below it."""
+    index = accented[1]
+    accented.remove(index)
+    accented.tag = SPACE + "mover"
+    whole = ElementTree.Element(SPACE + "msub")
+    whole.extend([accented, index])
+    return whole
 
 
 def _write(translator: HTML5Translator, node: nodes.Element, as_block: bool) -> None:
     tex = node.astext()
     try:
-        formula = tex2mathml(_spelt_out(tex), as_block=as_block).replace("<mo>'</mo>", "<mo>′</mo>")
+        formula = mathml(tex, as_block)
     except MathError as error:
         logger.warning("%s In the formula %s", error, tex, location=node)
         raise nodes.SkipNode from None
