@@ -23,8 +23,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(written.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        if error.filename == str(temporary):  # of which nobody has heard
-            error.filename, error.filename2 = str(target), None
-        raise
+        # nobody has heard of the temporary one, and a full disk names none
+        if error.errno is None or error.filename not in (None, str(temporary)):
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from None
     finally:
         temporary.unlink(missing_ok=True)
