@@ -12,7 +12,8 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icl_theory._validate import choice, refuse
+from icl_theory._validate import choice, integer, number, refuse
+from icl_theory.whole import interruptible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,7 +115,9 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     Raises
     ------
     ValueError
-        An unknown name, or a parameter that the figure does not have.
+        An unknown name, a parameter that the figure does not have, or a value that it cannot take.
+    KeyboardInterrupt
+        Also where a run would end early and return: a figure is drawn of whole runs.
 
     Examples
     --------
@@ -123,10 +126,26 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     True
     """
     values = parameters(name, quick=quick)
-    for key in changes:
+    drawn = _recipe(name)["figure"]
+    known = inspect.signature(drawn).parameters
+    for key, value in changes.items():
         choice("parameter", key, values)
-    figure: Figure = _recipe(name)["figure"](**(values | changes))
+        values[key] = _checked(key, value, known[key].default, "..." not in known[key].annotation)
+    with interruptible():
+        figure: Figure = drawn(**values)
     return figure
+
+
+def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
+    """Return a value of the kind of the default; the library refuses what is out of range."""
+    if isinstance(default, tuple):
+        wrong = not isinstance(value, list | tuple) or not value
+        if wrong or (same_length and len(value) != len(default)):
+            raise refuse(name, value, f"{len(default) if same_length else 'one or more'} numbers, like {default}")
+        return tuple(_checked(name, each, default[0], same_length) for each in value)
+    if isinstance(default, int):
+        return integer(name, value, minimum=min(1, default))
+    return number(name, value, zero=True)
 
 
 def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Path]:

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import icl_theory as icl
 from icl_theory import figures
 from icl_theory.cli import main
 
@@ -88,3 +92,55 @@ def test_folder_without_permission_is_refused(tmp_path: Path, monkeypatch: pytes
 def test_page_lists_the_parameters_of_every_figure() -> None:
     page = (Path(__file__).parents[1] / "docs" / "figures.md").read_text(encoding="utf-8")
     assert page.endswith(figures.parameter_table()), "replace the table by figures.parameter_table()"
+
+
+@pytest.mark.parametrize(
+    ("figure", "changes", "message"),
+    [
+        ("figure1", {"K": 0}, r"K = 0: must be an integer >= 1"),
+        ("figure1", {"K": "ten"}, r"K = 'ten': must be an integer >= 1"),
+        ("figure1", {"runs": 1}, r"runs = 1: must be two or more"),
+        ("noise", {"L": None}, r"L = None: must be a finite number"),
+        ("noise", {"noises": 1.0}, r"noises = 1\.0: must be one or more numbers"),
+        ("noise", {"noises": (0.0, float("nan"))}, r"noises = nan: must be a finite number"),
+        ("maps", {"steps": ()}, r"steps = \(\): must be one or more numbers"),
+        ("phase_diagram", {"L": (1.0, 2.0, 3.0)}, r"L = \(1\.0, 2\.0, 3\.0\): must be 2 numbers"),
+    ],
+)
+def test_value_of_the_wrong_kind_is_refused_by_name(figure: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        figures.draw(figure, quick=True, **changes)
+
+
+@pytest.mark.parametrize(
+    ("figure", "changes"),
+    [
+        ("frequencies", {"eta": 1e9}),  # ends before the tail law begins
+        ("figure1", {"N": 1}),  # nothing to learn: the exact run ends at once
+        ("figure4", {"flat": (1e3,)}),  # sampled runs diverge, each at its own step
+    ],
+    ids=str,
+)
+def test_figure_is_drawn_where_runs_end_early(figure: str, changes: dict[str, Any]) -> None:
+    assert figures.draw(figure, quick=True, **changes).axes
+
+
+def interrupted_run() -> Callable[..., icl.Trajectory]:
+    """Return a figure's function that is interrupted in the middle of a run."""
+    return lambda: icl.simulate(
+        2.0, 1.0, 4.0, method="exact", callback=lambda *_: signal.raise_signal(signal.SIGINT)
+    )
+
+
+def test_run_by_itself_survives_the_interrupt() -> None:
+    assert interrupted_run()().stop_reason.startswith("interrupted")
+
+
+def test_interrupt_ends_all_figures_and_draws_none_of_half_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(figures, "_recipe", lambda name: {"figure": interrupted_run(), "QUICK": {}})
+    stops_with(130, "figures", "maps", "tail", "--out", str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    assert "interrupted at maps" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
+from icl_theory.whole import interruptible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +43,12 @@ def figures(
     with Console(stderr=True).status("") as status:
         for name in names or available:
             status.update(f"{name}: {available[name]}")
-            for path in recipes.write(recipes.draw(name, quick=quick), out, name):
+            try:
+                paths = recipes.write(recipes.draw(name, quick=quick), out, name)
+            except KeyboardInterrupt:
+                print(f"icl-theory: interrupted at {name}; the figures before it are complete", file=sys.stderr)
+                return 130
+            for path in paths:
                 print(path, flush=True)
     return 0
 
@@ -66,5 +73,11 @@ def script(file: str, figure: Callable[..., Figure], quick: dict[str, Any]) -> N
         recipes.check_folder(given.out)
     except ValueError as error:
         parser.error(str(error))
-    for path in recipes.write(figure(**(quick if given.quick else {})), given.out, Path(file).stem):
+    try:
+        with interruptible():
+            drawn = figure(**(quick if given.quick else {}))
+        paths = recipes.write(drawn, given.out, Path(file).stem)
+    except KeyboardInterrupt:
+        parser.exit(130, "interrupted\n")
+    for path in paths:
         print(path)

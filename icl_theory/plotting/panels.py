@@ -11,6 +11,7 @@ import matplotlib as mpl
 import numpy as np
 from numpy.typing import ArrayLike
 
+from icl_theory._validate import refuse
 from icl_theory.plotting.style import CYCLE, STYLE, level, new_figure, shade
 from icl_theory.trajectory import Phases
 
@@ -48,9 +49,14 @@ class Curve:
     colour: str | None = None
 
     @classmethod
-    def mean(cls, label: str, x: ArrayLike, runs: ArrayLike, style: str = "-", colour: str | None = None) -> Curve:
-        """Mean of independent runs, (R, T) with R > 1, in a band of two standard errors."""
-        values = np.asarray(runs, dtype=np.float64)
+    def mean(
+        cls, label: str, x: ArrayLike, runs: Sequence[Any], style: str = "-", colour: str | None = None
+    ) -> Curve:
+        """Mean of two or more runs in a band of two standard errors, as far as the shortest goes."""
+        if len(runs) < 2:
+            raise refuse("runs", len(runs), "two or more: one has no standard error")
+        length = min(map(len, runs))
+        x, values = np.asarray(x)[:length], np.array([run[:length] for run in runs], dtype=np.float64)
         middle, error = values.mean(axis=0), 2.0 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
         return cls(label, x, middle, middle - error, middle + error, style, colour)
 
@@ -188,7 +194,7 @@ def _draw(panel: Panel, ax: Axes) -> None:
 
 def _annotate(panel: Panel, ax: Axes, height: float) -> None:
     """Add what depends on the limits of the axes, which the panels of a row share."""
-    last = max(float(np.nanmax(np.asarray(curve.x, dtype=np.float64))) for curve in panel.curves)
+    last = max((float(np.nanmax(np.asarray(curve.x))) for curve in panel.curves if np.size(curve.x)), default=1.0)
     shade(panel.phases, last, ax, labels=bool(panel.title))
     ax.set_title(panel.title, fontsize=9, pad=16 if panel.phases is not None else 6)
     for label, value in panel.levels.items():

@@ -49,14 +49,14 @@ def figure(
         ]
         curves = [
             Curve("exact", exact.t, exact.loss, colour=BLUE),
-            Curve.mean("sampled", exact.t, [run.loss for run in sampled], ":", ORANGE),
+            Curve.mean("sampled", sampled[0].t, [run.loss for run in sampled], ":", ORANGE),
         ]
         title = f"{long.regime} regime, $L = {L:g}$"
         losses.append(Panel(curves, "step", "loss", title, phases=long.phases, levels={r"$\epsilon$": epsilon}))
         target = exact.attention.mean(axis=1)
         curves = [
             Curve("target", exact.t, target, colour=BLUE),
-            Curve.mean("", exact.t, [run.attention for run in sampled], ":", ORANGE),
+            Curve.mean("", sampled[0].t, [run.attention for run in sampled], ":", ORANGE),
             Curve("others, mean", exact.t, (1.0 - target) / (K - 1), colour=RED),
         ]
         attentions.append(

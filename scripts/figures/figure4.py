@@ -51,15 +51,15 @@ def figure(
             for seed in range(runs):
                 run = icl.descend(icl.SampledGaussianRisk(law, N, batch, seed), eta, steps=last)
                 losses.append([others.evaluate(Q)[0] for Q in run.states])
-            curves += [
-                Curve(f"$L = {L:g}$", steps_taken, loss, colour=colour),
-                Curve.mean("", run.t, losses, "--", colour),
-                Curve("", [0, last], [exact.floor, exact.floor], style=":", colour=colour),
-            ]
+            sampled = Curve.mean("", run.t, losses, "--", colour)
+            floor = Curve("", [0, last], [exact.floor, exact.floor], style=":", colour=colour)
+            curves += [Curve(f"$L = {L:g}$", steps_taken, loss, colour=colour), sampled, floor]
             pace, names = eta * L**2, (r"$N = \infty$", f"$N = {N}$") if max(sharp) == L else ("", "")
             scaled += [
                 Curve(names[0], pace * steps_taken, loss / L**2, colour=colour),
-                Curve(names[1], pace * run.t, np.mean(losses, axis=0) / L**2, style="--", colour=colour),
+                Curve(
+                    names[1], pace * np.asarray(sampled.x), np.asarray(sampled.y) / L**2, style="--", colour=colour
+                ),
             ]
         panels.append(Panel(curves, "step", "loss", name))
     title = "all of the above, rescaled"

@@ -5,7 +5,8 @@ Label noise: a finite optimum, and exponential convergence
 Prompts of N tokens with noisy labels. Attending to the query's feature alone would trust too few
 labels, so that the best attention is below one and is reached at finite scores: there the Hessian
 is positive, and the loss above its floor falls exponentially. Without noise the optimum is at
-infinity, and it falls like 1/t.
+infinity, and it falls like 1/t. Curves end where steps no longer change the loss, on the left already
+where rounding hides what is left.
 """
 
 from __future__ import annotations

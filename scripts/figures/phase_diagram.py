@@ -5,7 +5,10 @@ Phase diagram over L and ε
 Steps to the loss ε in closed form on a grid of Lipschitz constants and targets. White: the exact
 boundary between the flat regime, in which ε is reached before the tail and the steps fall like
 1/L², and the sharp one, in which they do not depend on L. Dashed: its leading order, L*Δ =
-√(8εK²/(K−1)). Red: where the measured exponent d ln T/d ln L passes −1.
+√(8εK²/(K−1)), where the two parts K²/(ηγ) and (K−1)/(4ηε) of the step count are equal. Red: where the
+measured exponent d ln T/d ln L passes −1, as that of the sum of two equal parts does. With K = 100
+features the exact boundary is 1.23 times the dashed one; they agree as K → ∞. Grey: the loss starts
+below ε.
 """
 
 from __future__ import annotations

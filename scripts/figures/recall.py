@@ -4,8 +4,8 @@ In-context recall, in and out of distribution
 
 Normalised gradient descent on the same sentences, with one strength per trigger (reparameterised)
 and with full matrices. Outputs never seen in training are recalled by the first at exactly the loss
-of the seen ones, and not by the second. On the left the exact population loss and the law
-exp(−ηt/√|Q|) of its convergence; on the right the training runs.
+of the seen ones (one curve), and not by the second. On the left the exact population loss and the law
+(V−1) exp(−ηt/√|Q|) that it follows in the end; on the right the training runs.
 """
 
 from __future__ import annotations
