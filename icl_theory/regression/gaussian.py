@@ -209,13 +209,19 @@ class GaussianRisk(Risk):
         }
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Product of the Hessian with a direction, exactly, (d, d)."""
+        """Product of the Hessian with a direction, exactly, (d, d); refused beyond the range of float64."""
         Q, V = params, direction
         a, b = self.law.sigma_a**2, self.law.sigma_b**2
-        by_matrix = 4.0 * np.vdot(Q, V) * Q + 2.0 * np.vdot(Q, Q) * V - 2.0 * V.T
-        by_matrix += 4.0 * (V @ Q.T @ Q + Q @ V.T @ Q + Q @ Q.T @ V)
-        by_matrix[np.diag_indices(len(Q))] -= 2.0 * np.trace(V)
-        return a * by_matrix + b * V
+        if a == 0.0:
+            return b * V
+        with np.errstate(over="ignore", invalid="ignore"):
+            by_matrix = 4.0 * np.vdot(Q, V) * Q + 2.0 * np.vdot(Q, Q) * V - 2.0 * V.T
+            by_matrix += 4.0 * (V @ Q.T @ Q + Q @ V.T @ Q + Q @ Q.T @ V)
+            by_matrix[np.diag_indices(len(Q))] -= 2.0 * np.trace(V)
+            product: Array = a * by_matrix + b * V
+        if not np.isfinite(product).all():
+            raise refuse("params", float(np.abs(Q).max()), "such that the Hessian is finite (largest shown)")
+        return product
 
     @cached_property
     def _scale(self) -> float:
@@ -242,15 +248,13 @@ class GaussianRisk(Risk):
         cubic = 4.0 * c * (trace * norm + float(np.vdot(both, gram)))
         quadratic = c * c * (4.0 * trace**2 + (2 * d + 8) * norm + 4.0 * square)
         quadratic -= 2.0 * t1**2 * (trace**2 + square)
-        excess = 0.5 * (a * (quartic + cubic + quadratic) + b * t1**2 * norm)
+        excess = 0.5 * a * (quartic + cubic + quadratic)
         gradient = 4.0 * (D @ gram + c * (D @ both + gram) + c * c * (2.0 * D + D.T))
         gradient += 2.0 * (d * c * c + 2.0 * c * trace + norm) * D - 2.0 * t1**2 * D.T
         gradient[np.diag_indices(d)] += 4.0 * c * c * trace + 2.0 * c * norm - 2.0 * t1**2 * trace
-        gradient = a * gradient + b * t1**2 * D
-        with np.errstate(over="ignore"):
-            for _ in range(3):
-                excess, gradient = excess * s, gradient * s
-            return _Part(max(excess * s, 0.0) * self._scale, gradient * self._scale)
+        with np.errstate(over="ignore"):  # the linear part is of lower degree, and all there is where a = 0
+            excess, gradient = excess * s * s + 0.5 * b * norm, a * gradient * s * s + b * D
+            return _Part(max(excess * s * s, 0.0) * self._scale, gradient * s * self._scale)
 
 
 class _Part(NamedTuple):

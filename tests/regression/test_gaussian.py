@@ -216,6 +216,23 @@ def test_far_away_the_loss_overflows_to_infinity_and_never_to_nan(d: int) -> Non
     assert icl.descend(risk, 1e9, epsilon=1e-3).stop_reason.startswith("diverged")
 
 
+def test_far_away_linear_tasks_have_a_large_loss_and_diverge() -> None:
+    risk = icl.GaussianRisk(icl.QuadraticLaw(2, 0.0, 1.0))
+    for size in (1e100, 1e150):
+        assert risk.loss(size * np.eye(2)) == pytest.approx(size**2, rel=1e-12)
+        np.testing.assert_allclose(risk.gradient(size * np.eye(2)), size * np.eye(2), rtol=1e-12)
+    for size in (1e155, 1e200, 1e300):
+        assert risk.loss(size * np.eye(2)) == np.inf
+    assert icl.descend(risk, 1e9, epsilon=1e-3).stop_reason.startswith("diverged")
+
+
+def test_sharpness_far_away_is_refused_or_that_of_linear_tasks() -> None:
+    far = 1e200 * np.eye(2)
+    with pytest.raises(ValueError, match="such that the Hessian is finite"):
+        icl.GaussianRisk(icl.QuadraticLaw(2, 1.0, 1.0)).sharpness(far)
+    assert icl.GaussianRisk(icl.QuadraticLaw(2, 0.0, 1.5)).sharpness(far) == pytest.approx(2.25)
+
+
 @pytest.mark.parametrize(("sigma_a", "sigma_b"), [(1e-40, 1e-40), (1e40, 1e-40), (1e-40, 1e40), (0.0, 1e-40)])
 def test_extreme_scales_have_a_floor_and_a_best_multiple(sigma_a: float, sigma_b: float) -> None:
     risk = icl.GaussianRisk(icl.QuadraticLaw(2, sigma_a, sigma_b))
