@@ -62,7 +62,8 @@ def written_call(name: str, function: Callable[..., Any], arguments: Mapping[str
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    return value is default or (np.ndim(value) == 0 and type(value) is type(default) and bool(value == default))
+    plain = isinstance(value, bool | int | float | str) and type(value) is type(default)
+    return value is default or (plain and bool(value == default))
 
 
 def _written(value: Any) -> str:
@@ -92,7 +93,10 @@ def _written_object(value: Any) -> str:
 
 
 def _written_numbers(value: Any) -> str:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of unequal lengths, which the function itself refuses
+        raise _NotPlainError from None
     if array.dtype.kind not in "iuf":
         raise _NotPlainError
     if array.ndim == 1 and array.size > 8 and np.isfinite(array).all():

@@ -69,6 +69,16 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
     return result
 
 
+def dimensions(value: Any) -> int:
+    """Return how many dimensions an array, nested lists (2 if of unequal lengths), an iterator or a number have."""
+    if hasattr(value, "ndim"):
+        return int(value.ndim)
+    try:
+        return max(np.ndim(value), int(hasattr(value, "__iter__")))
+    except ValueError:
+        return 2
+
+
 def prompt_length(value: Any, name: str = "N") -> float:
     """Return a prompt length or sample size: ``math.inf``, or an integer >= 1 (as a float)."""
     if isinstance(value, float | np.floating) and value == math.inf:

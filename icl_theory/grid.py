@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, dimensions, refuse
 
 if TYPE_CHECKING:
     import xarray
@@ -369,9 +369,9 @@ def axis_values(name: str, given: Any, check: Callable[[Any], float]) -> tuple[A
     """
     if isinstance(given, str | bytes):
         raise refuse(name, given, "a number or a sequence of numbers")
-    if np.ndim(given) == 0 and not hasattr(given, "__iter__"):
+    if dimensions(given) == 0:
         return np.array([check(given)]), False
-    if np.ndim(given) > 1:
+    if dimensions(given) > 1:
         raise refuse(name, given, "a number or a one-dimensional sequence of numbers")
     values = np.array([check(value) for value in given], dtype=np.float64)
     if not values.size:

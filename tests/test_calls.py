@@ -63,6 +63,19 @@ def test_a_call_that_cannot_be_written_exactly_is_not_known() -> None:
     assert icl.descend(icl.PopulationRisk(icl.Features.simplex(3, 1.0), kernel_of(3)), 1.0, steps=2).command is None
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: icl.simulate(2.0, 1.0, 4.0, K=3, probs=[[1], [1, 2]]), "probs = "),  # type: ignore[list-item]
+        (lambda: icl.sweep([[1], [2, 3]], 1.0, 0.1, progress=False), "L = "),  # type: ignore[list-item]
+        (lambda: icl.sweep_recall(Q=[[4], [5, 6]], progress=False), "Q = "),
+    ],
+)
+def test_lists_of_unequal_lengths_are_refused_by_their_names(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
 def kernel_of(K: int) -> icl.tasks.KernelTask:
     return icl.tasks.KernelTask(np.eye(K))
 

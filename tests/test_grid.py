@@ -125,6 +125,7 @@ def test_point_by_point_records_failures() -> None:
         ([1.0, 2.0, 1.0], "without duplicates \\(1 occurs twice\\)"),
         ("1:2", "must be a number or a sequence of numbers"),
         ([[1.0]], "one-dimensional"),
+        ([[1.0], [2.0, 3.0]], "one-dimensional"),
         ([1.0, "two"], "could not convert"),
     ],
 )
@@ -138,3 +139,4 @@ def test_sequences_of_any_kind_keep_their_order(given_values: Any) -> None:
     values, swept = axis_values("x", given_values, float)
     assert (values.tolist(), swept) == ([3.0, 1.0], True)
     assert axis_values("x", np.float64(3.0), float)[1] is False
+    assert axis_values("x", np.array(3.0), float)[1] is False
