@@ -48,14 +48,13 @@ class BoundChecks(list[BoundCheck]):
     """A list of `BoundCheck` that notebooks show as a table."""
 
     def _repr_html_(self) -> str:
-        names = [name for name in BoundCheck._fields if name != "bound"]
-        columns: dict[str, list[Any]] = {name: [getattr(check, name) for check in self] for name in names}
-        bounds = [
-            " to ".join(map(markup.number, check.bound)) if isinstance(check.bound, tuple) else check.bound
-            for check in self
-        ]
         order = ("name", "kind", "measured", "bound", "holds", "slack", "note", "statement", "source")
-        return markup.table({name: (columns | {"bound": bounds})[name] for name in order})
+        columns: dict[str, list[Any]] = {name: [getattr(check, name) for check in self] for name in order}
+        columns["bound"] = [
+            " to ".join(map(markup.number, bound)) if isinstance(bound, tuple) else bound
+            for bound in columns["bound"]
+        ]
+        return markup.table(columns)
 
 
 @dataclass(frozen=True)

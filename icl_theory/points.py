@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icl_theory._validate import choice, refuse
+from icl_theory.tables import HEADINGS, phase_table
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray
-
-STEPS = "T_ε"
 
 
 def point_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
@@ -43,8 +42,6 @@ def point_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFram
     [{'Q': 4, 'T_ε': 44}, {'Q': 16, 'T_ε': 87}]
     """
     if "regime" in dataset:
-        from icl_theory.tables import phase_table
-
         return phase_table(dataset, over)
     names = [str(name) for name in dataset.dims]
     if not names:
@@ -60,7 +57,7 @@ def point_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFram
     ]
     table = frame[order].copy()
     if "steps" in frame:
-        table[STEPS] = frame["steps"].astype("Int64").mask(frame["steps"] < 0)
+        table[HEADINGS["steps"]] = frame["steps"].astype("Int64").mask(frame["steps"] < 0)
     if f"exponent_{over}" in frame:
         table["exponent"] = frame[f"exponent_{over}"]
     table[quantities] = frame[quantities]

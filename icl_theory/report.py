@@ -85,7 +85,9 @@ def _origin(command: str | None) -> str:
         return f"<p>The command is {markup.text(UNKNOWN)}.</p>"
     lines = command.splitlines()
     made = "It was made by" if len(lines) == 1 else "It was made by, one after the other,"
-    after = f" (after <code>{markup.text(MODULES)}</code>)" if command.startswith("icl.") else ""
+    after = (
+        f" (after <code>{markup.text(MODULES)}</code>)" if any(line.startswith("icl.") for line in lines) else ""
+    )
     return f"<p>{made}{after}</p>\n<pre><code>{markup.text(command)}</code></pre>"
 
 

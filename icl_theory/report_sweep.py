@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ import numpy as np
 from icl_theory import markup
 from icl_theory._validate import choice
 from icl_theory.grid import FAILED, NOT_REACHED, PENDING, REACHED
-from icl_theory.points import STEPS, point_table
+from icl_theory.points import point_table
 from icl_theory.report import NAMES
+from icl_theory.tables import HEADINGS, transition_notes, transition_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +48,7 @@ def sweep_body(dataset: xarray.Dataset, over: str | None, source: str | None) ->
         body += ["<h2>Figures</h2>", *_figures(dataset, over), *_transitions(dataset, over, done < status.size)]
         table = point_table(dataset, over)
         table = table[[name for name in table.columns if any(map(markup.number, table[name]))]]
-        every = f"icl-theory table {source} --csv all.csv" if source else "icl_theory.points.point_table(dataset)"
-        body += ["<h2>Table</h2>", *_rows(table, every)]
+        body += ["<h2>Table</h2>", *_rows(table, _every_row(over, source))]
         explained = _quantities(dataset, over, [str(name) for name in table.columns])
     elif done:
         body += ["<h2>Point</h2>", markup.facts(_point(dataset))]
@@ -78,14 +79,12 @@ def _state(status: Any, source: str | None) -> list[str]:
     if missing:
         lines.append(f"{missing:,} {'is' if missing == 1 else 'are'} missing: the sweep is not complete.")
         if source:
-            lines.append("The same command goes on with them.")
+            lines.append("The same command, given this store, goes on with them.")
     return [_paragraph(" ".join(lines))]
 
 
 def _transitions(dataset: xarray.Dataset, over: str, incomplete: bool) -> list[str]:
     """Say where the regimes change: in sentences where they are few, else as a table."""
-    from icl_theory.tables import transition_notes, transition_table
-
     notes = transition_notes(dataset, over)
     if not notes:
         return []
@@ -97,7 +96,7 @@ def _transitions(dataset: xarray.Dataset, over: str, incomplete: bool) -> list[s
     table = transition_table(dataset, over)
     if table["measured"].isna().all():
         return [*lines, _paragraph(f"Of {len(table):,} lines along {over} none has a measured transition.")]
-    return lines + _rows(table, "icl_theory.transition_table(dataset)")
+    return lines + _rows(table, f"icl_theory.transition_table(dataset, {over!r})")
 
 
 def _figures(dataset: xarray.Dataset, over: str) -> Iterator[str]:
@@ -135,6 +134,13 @@ def _figure(part: xarray.Dataset, over: str, shown: list[str], where: str) -> st
 
 def _some(words: list[str]) -> str:
     return ", ".join(words[:4]) + (f" and {len(words) - 4} more" if len(words) > 4 else "")
+
+
+def _every_row(over: str, source: str | None) -> str:
+    """Return the command, or the call, that gives the whole table."""
+    if source is None:
+        return f"icl_theory.points.point_table(dataset, {over!r})"
+    return shlex.join(["icl-theory", "table", source, "--over", over, "--csv", "all.csv"])
 
 
 def _rows(table: pd.DataFrame, every: str) -> list[str]:
@@ -188,13 +194,9 @@ def _values(values: Any) -> str:
 
 def _quantities(dataset: xarray.Dataset, over: str | None, columns: list[str]) -> list[str]:
     """Say what the columns of a table are, which has some of them under other headings."""
-    from icl_theory.tables import HEADINGS
-
-    headings = {str(name): HEADINGS.get(str(name), str(name)) for name in dataset.data_vars}
-    headings |= {"steps": STEPS, f"exponent_{over}": "exponent"} if over else {}
-    if not over:
-        headings = {name: name for name in headings}
-    names = [name for name, heading in headings.items() if heading in columns and name in dataset]
+    known = HEADINGS | {f"exponent_{over}": "exponent"} if over else {}
+    headings = {str(name): known.get(str(name), str(name)) for name in dataset.data_vars}
+    names = [name for name, heading in headings.items() if heading in columns]
     shown = {
         "quantity": [headings[name] for name in names],
         "unit": [dataset[name].attrs.get("units", "") for name in names],

@@ -67,7 +67,7 @@ def test_another_command_goes_on_with_the_store_and_both_are_named(
     kept = next((store / "real" / "c" / "0").iterdir()).stat().st_mtime_ns
     page = report_of(capsys, store)
     assert "8 of 12 points are computed: 8 reached the target. 4 are missing" in page.text
-    assert "The same command goes on with them." in page.text
+    assert "The same command, given this store, goes on with them." in page.text
     for command in (second, first, second):
         assert run_main(capsys, *command)[0] == 0
     assert next((store / "real" / "c" / "0").iterdir()).stat().st_mtime_ns == kept
