@@ -150,6 +150,6 @@ def test_a_report_is_written_whole_or_not_at_all(
 
     monkeypatch.setattr(os, "fsync", full_disk)
     status, _, err = run_main(capsys, "report", str(path), "--out", str(out))
-    assert (status, err) == (2, "icl-theory: [Errno 28] No space left on device\n")
+    assert (status, err) == (2, f"icl-theory: [Errno 28] No space left on device: '{out}'\n")
     assert out.read_text() == "the old one"
     assert sorted(os.listdir(tmp_path)) == ["a.html", "run.npz"]
