@@ -142,10 +142,14 @@ def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
         wrong = not isinstance(value, list | tuple) or not value
         if wrong or (same_length and len(value) != len(default)):
             raise refuse(name, value, f"{len(default) if same_length else 'one or more'} numbers, like {default}")
-        return tuple(_checked(name, each, default[0], same_length) for each in value)
+        return tuple(_checked_number(name, each, default[0], zero=default[0] == 0) for each in value)
+    return _checked_number(name, value, default, zero=True)
+
+
+def _checked_number(name: str, value: Any, default: float, *, zero: bool) -> float:
     if isinstance(default, int):
         return integer(name, value, minimum=min(1, default))
-    return number(name, value, zero=True)
+    return number(name, value, zero=zero)
 
 
 def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Path]:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -333,6 +333,8 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     True
     """
     try:
+        if os.path.isfile(path) and not is_zipfile(path):
+            raise BadZipFile("File is not a zip file")  # of which NumPy would say that it holds pickles
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         meta = json.loads(str(arrays.pop("meta")[()]))

@@ -104,6 +104,7 @@ def test_page_lists_the_parameters_of_every_figure() -> None:
         ("noise", {"noises": 1.0}, r"noises = 1\.0: must be one or more numbers"),
         ("noise", {"noises": (0.0, float("nan"))}, r"noises = nan: must be a finite number"),
         ("maps", {"steps": ()}, r"steps = \(\): must be one or more numbers"),
+        ("phase_diagram", {"epsilon": (0, 1)}, r"epsilon = 0: must be a finite number > 0"),
         ("phase_diagram", {"L": (1.0, 2.0, 3.0)}, r"L = \(1\.0, 2\.0, 3\.0\): must be 2 numbers"),
     ],
 )
@@ -118,6 +119,7 @@ def test_value_of_the_wrong_kind_is_refused_by_name(figure: str, changes: dict[s
         ("frequencies", {"eta": 1e9}),  # ends before the tail law begins
         ("figure1", {"N": 1}),  # nothing to learn: the exact run ends at once
         ("figure4", {"flat": (1e3,)}),  # sampled runs diverge, each at its own step
+        ("figure4", {"curved": 1.0}),  # on a saddle from the start: never half way
     ],
     ids=str,
 )

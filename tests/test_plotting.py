@@ -53,6 +53,13 @@ def test_odd_runs_can_be_drawn(run: icl.Trajectory, tmp_path: Path) -> None:
     save(compare_runs([run, run]), str(tmp_path / "b.png"))
 
 
+def test_words_of_a_file_in_the_title_are_no_formulas(tmp_path: Path) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0)
+    run.info["coordinates"] = run.regime = "$\\frac$"
+    save(run.plot(), tmp_path / "a.svg")
+    assert "$\\frac$ regime, $\\frac$ coordinates" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+
+
 def test_a_risk_without_attention_has_a_loss_panel_only() -> None:
     class Bowl(icl.Risk):
         initial = np.ones(1)

@@ -75,8 +75,9 @@ def test_failed_save_leaves_the_old_file(
 def test_load_refuses_other_files(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="a file written by"):
+    with pytest.raises(ValueError, match="a file written by") as refused:
         icl.load(path)
+    assert "pickle" not in str(refused.value), "no advice to load it nevertheless"
     with pytest.raises(FileNotFoundError):
         icl.load(tmp_path / "missing")
 

@@ -117,7 +117,8 @@ def _title(run: Trajectory) -> str:
         f"{run.regime} regime" if run.regime else "",
         f"{run.info['coordinates']} coordinates" if other else "",
     ]
-    return "\n".join(filter(None, [values, ", ".join(filter(None, words))]))
+    plain = ", ".join(filter(None, words)).replace("$", r"\$")  # of a file, whose text may be anything
+    return "\n".join(filter(None, [values, plain]))
 
 
 _SYMBOLS = {

@@ -51,15 +51,13 @@ def figure(
             for seed in range(runs):
                 run = icl.descend(icl.SampledGaussianRisk(law, N, batch, seed), eta, steps=last)
                 losses.append([others.evaluate(Q)[0] for Q in run.states])
-            sampled = Curve.mean("", run.t, losses, "--", colour)
+            mean = Curve.mean("", run.t, losses, "--", colour)
             floor = Curve("", [0, last], [exact.floor, exact.floor], style=":", colour=colour)
-            curves += [Curve(f"$L = {L:g}$", steps_taken, loss, colour=colour), sampled, floor]
+            curves += [Curve(f"$L = {L:g}$", steps_taken, loss, colour=colour), mean, floor]
             pace, names = eta * L**2, (r"$N = \infty$", f"$N = {N}$") if max(sharp) == L else ("", "")
             scaled += [
                 Curve(names[0], pace * steps_taken, loss / L**2, colour=colour),
-                Curve(
-                    names[1], pace * np.asarray(sampled.x), np.asarray(sampled.y) / L**2, style="--", colour=colour
-                ),
+                Curve(names[1], pace * np.array(mean.x), np.array(mean.y) / L**2, style="--", colour=colour),
             ]
         panels.append(Panel(curves, "step", "loss", name))
     title = "all of the above, rescaled"
@@ -70,7 +68,8 @@ def figure(
     curves = []
     for run, label, colour in ((gaussian, "Gaussian", BLUE), (finite, f"$K = {K}$", RED)):
         excess = run.observed.get("excess", run.loss) / (run.loss[0] - run.floor)
-        curves.append(Curve(label, run.t / run.t[excess <= 0.5][0], excess, colour=colour))
+        half = min(run.t[excess <= 0.5], default=max(run.t[-1], 1))
+        curves.append(Curve(label, run.t / half, excess, colour=colour))
     panels.append(Panel(curves, "time / half time", "excess", "tails", limits=(1e-6, 1.5)))
     return draw_panels(panels, columns=2)
 
