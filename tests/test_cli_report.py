@@ -138,6 +138,10 @@ def test_over_is_refused_for_a_run_and_out_is_needed(capsys: pytest.CaptureFixtu
     assert "--out" in err
 
 
+def full_disk(descriptor: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_report_is_written_whole_or_not_at_all(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,11 +149,19 @@ def test_a_report_is_written_whole_or_not_at_all(
     icl.simulate(2.0, 1.0, 4.0).save(path)
     out.write_text("the old one")
 
-    def full_disk(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(os, "fsync", full_disk)
     status, _, err = run_main(capsys, "report", str(path), "--out", str(out))
     assert (status, err) == (2, f"icl-theory: [Errno 28] No space left on device: '{out}'\n")
     assert out.read_text() == "the old one"
     assert sorted(os.listdir(tmp_path)) == ["a.html", "run.npz"]
+
+
+def test_the_table_of_a_recall_sweep_is_written_whole_or_not_at_all(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    csv = tmp_path / "a.csv"
+    csv.write_text("the old one")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    assert run_main(capsys, "recall-sweep", "--Q", "4", "--count", "1", "--quiet", "--csv", str(csv))[0] == 2
+    assert csv.read_text() == "the old one"

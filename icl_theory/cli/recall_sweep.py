@@ -11,6 +11,7 @@ import typer
 from icl_theory.cli.axes import parse_axis
 from icl_theory.cli.outputs import report_failures
 from icl_theory.cli.shared import check_targets
+from icl_theory.files import replacing
 
 
 def recall_sweep(
@@ -50,9 +51,11 @@ def recall_sweep(
     )  # fmt: skip
     dataset = run_with(*made, executor=None, workers=workers, store=store, progress=not quiet, command=context.obj)
     frame = dataset.expand_dims([name for name in axes if name not in dataset.dims]).to_dataframe()
-    text = frame.reset_index().to_csv(csv, index=False)
     if csv is None:
-        print(text, end="")
+        print(frame.reset_index().to_csv(index=False), end="")
+    else:
+        with replacing(csv) as temporary:
+            frame.reset_index().to_csv(temporary, index=False)
     if dataset.attrs["interrupted"]:
         how = "the same command goes on from there" if store else "with --store it could be gone on with"
         print(f"icl-theory: interrupted; {how}", file=sys.stderr)
