@@ -43,7 +43,7 @@ def available() -> dict[str, str]:
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     """Return the parameters of a figure with their values.
 
-    The stored text of the papers states no values; all are chosen.
+    The text of the papers that we worked from states no values; all are chosen.
 
     Parameters
     ----------
