@@ -12,7 +12,7 @@ from icl_theory.cli.outputs import Outputs, report_failures
 
 
 def table(
-    store: Annotated[Path, typer.Argument(help="Folder written by icl-theory sweep --store.")],
+    store: Annotated[Path, typer.Argument(help="Folder written by --store.")],
     over: Annotated[
         str | None, typer.Option("--over", help="Swept parameter whose values follow one another.")
     ] = None,
