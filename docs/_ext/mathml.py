@@ -19,6 +19,11 @@ from sphinx.writers.html5 import HTML5Translator
 
 SHORT_FRACTION = re.compile(r"\\([td]?frac)(\d)(\w)")  # 12 in \tfrac12 is one half
 FUNCTION = re.compile(r"(\\(?:ln|log|exp|cos|sin)|\\operatorname\{\w+\})\s*(?=[A-Za-z]|\\(?![bB]igl))")
+BEFORE_FUNCTION = re.compile(
+    r"((?<![A-Za-z\\])[A-Za-z]|[\d)\]}]|\\(?:eta|gamma|lambda|sigma))\s*"
+    r"(?=\\(?:ln|log|exp|cos|sin|max|min|sup|inf|operatorname)\b)"
+)
+AFTER = {"/": "0", "max": "0.1667em", "min": "0.1667em", "sup": "0.1667em", "inf": "0.1667em"}
 READ_OTHERWISE = re.compile(r"[\^_]\d\d|\\sqrt\d\d|\\operatorname\*")
 SPACE = "{http://www.w3.org/1998/Math/MathML}"
 ElementTree.register_namespace("", SPACE[1:-1])
@@ -33,7 +38,8 @@ def mathml(tex: str, as_block: bool = False) -> str:
     """
     if found := READ_OTHERWISE.search(tex):
         raise MathError(f"Not read as TeX does: {found[0]}")
-    spelt = FUNCTION.sub(r"\1\\,", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", tex))
+    spelt = BEFORE_FUNCTION.sub(r"\1\\,", SHORT_FRACTION.sub(r"\\\1{\2}{\3}", tex))
+    spelt = FUNCTION.sub(r"\1\\,", spelt)
     converted = tex2mathml(spelt, as_block=as_block).replace("&ApplyFunction;", "\N{FUNCTION APPLICATION}")
     root = ElementTree.fromstring(converted)
     for parent in list(root.iter()):
@@ -42,8 +48,8 @@ def mathml(tex: str, as_block: bool = False) -> str:
             tags = [part.tag.removeprefix(SPACE) for part in child]
             if child.tag == SPACE + "munderover" and tags[0] != "mo" and tags[2] == "mo":
                 parent[place] = _beside(child)
-            elif child.tag == SPACE + "mo" and child.text == "'":
-                child.text = "′"
+            elif child.tag == SPACE + "mo":
+                _space(child)
         parent.text = parent.text if len(parent) == 0 else None
     return ElementTree.tostring(root, encoding="unicode")
 
@@ -56,6 +62,19 @@ def _beside(accented: ElementTree.Element) -> ElementTree.Element:
     whole = ElementTree.Element(SPACE + "msub")
     whole.extend([accented, index])
     return whole
+
+
+def _space(operator: ElementTree.Element) -> None:
+    r"""Give a prime its shape, and slashes, \lvert and \rvert, \max and the like the spaces that TeX gives them."""
+    text = operator.text or ""
+    if text == "'":
+        operator.text = "′"
+    elif text in ("|", "‖") and operator.get("class") == "mathopen":
+        operator.attrib.update(form="prefix", stretchy="false")
+    elif text in ("|", "‖") and not operator.attrib:
+        operator.attrib.update(form="postfix", stretchy="false", lspace="0", rspace="0")
+    elif text in AFTER:
+        operator.attrib.update(lspace="0", rspace=AFTER[text])
 
 
 def _write(translator: HTML5Translator, node: nodes.Element, as_block: bool) -> None:
