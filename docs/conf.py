@@ -24,11 +24,11 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
     "docstrings",
-    "mathml",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # the script and its fonts come with the site, not from a server
 ]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
-html_math_renderer = "mathml"
 autosectionlabel_prefix_document = True
 autosectionlabel_maxdepth = 3
 myst_heading_anchors = 3
