@@ -128,7 +128,7 @@ class BlockRisk(Risk):
     @cached_property
     def initial(self) -> Array:
         """Random matrices and read-out, gains of 1, zeros elsewhere, flat."""
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng([self.seed, 3])  # [seed] alone is [seed, 0, 0], the prompts of the first step
         parts = []
         for name, shape in self._shapes.items():
             if name[0] in "Ww":

@@ -185,7 +185,7 @@ def test_small_steps_on_fixed_prompts_lower_the_loss_every_time() -> None:
 
 def test_one_frequency_is_learnt_without_attending_to_the_target() -> None:
     data = {"features": icl.Features.simplex(6, 2.0), "N": 40, "batch": 32}
-    run = icl.descend(block(hidden=32, held_out=100, task=tasks.RandomCosine(3.0), **data), 0.2, steps=3000)
+    run = icl.descend(block(32, 1, held_out=100, task=tasks.RandomCosine(3.0), **data), 0.2, steps=3000)
     assert run.observed["test_loss"][-1] < 0.01  # of 2.25 for the prediction 0
     assert run.attention[-1].mean() < 0.5
     assert run.observed["attention_loss"][-1] > 5.0 * run.observed["test_loss"][-1]
@@ -240,3 +240,10 @@ def test_no_number_is_not_one_beyond_the_range_of_float64() -> None:
     assert risk.loss(huge) == np.inf
     assert np.isfinite(risk.gradient(huge)).all()
     assert not any(np.isnan(value).any() for value in risk.observe(huge).values())
+
+
+def test_initial_parameters_do_not_share_their_random_bits_with_the_prompts() -> None:
+    risk = block()
+    first = np.random.default_rng([risk.data.seed, 0, 0]).normal(size=16)
+    same = block(seed=risk.data.seed)
+    assert not np.allclose(same.unpack(same.initial).W_Q.ravel() * 2.0, first)
