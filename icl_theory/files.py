@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ending, by which libraries choose the format.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+    temporary = target.with_name(f".{target.stem}.{os.getpid()}.{threading.get_ident()}{target.suffix}")
     try:
         yield temporary
         with open(temporary, "rb") as written:

@@ -141,9 +141,11 @@ def _bounds(run: Trajectory) -> list[str]:
     """Return the theorems held against a run that carries a regression risk, nothing for others."""
     from icl_theory.regression.bounds import check_bounds
 
+    if run.risk is None:
+        return []
     try:
         checks = check_bounds(run)
-    except ValueError:
+    except ValueError:  # of another model, of which no theorem speaks
         return []
     return ["<h2>Theorems</h2>", checks._repr_html_()]
 

@@ -46,7 +46,10 @@ class Risk(Protocol):
 
     @abstractmethod
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and gradient at ``params``; only risks that draw data at each step look at ``step``."""
+        """Loss and gradient at ``params``, unchecked; only risks that draw data at each step look at ``step``.
+
+        The engine calls it at every step; `loss` and `gradient` check their argument.
+        """
         ...
 
     @property

@@ -33,8 +33,8 @@ def test_phases_are_shaded_where_they_are() -> None:
     assert run.phases is not None
     labels = [text.get_text() for text in ax.texts]
     assert [name for name in ("I", "II", "III") if name in labels] == ["I", "II", "III"]
-    edges = [patch.get_x() for patch in ax.patches]
-    assert edges == [0.5, run.phases.I[1], run.phases.III[0] if run.phases.III else None]
+    edges = [patch.get_extents().transformed(ax.transData.inverted()).x0 for patch in ax.patches]
+    assert edges == pytest.approx([0.5, run.phases.I[1], run.phases.III[0]] if run.phases.III else [])
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_small_steps_on_fixed_prompts_lower_the_loss_every_time() -> None:
     assert (np.diff(run.loss) < 0).all()
 
 
-def test_one_frequency_is_learnt_without_attending_to_the_target() -> None:
+def test_one_frequency_can_be_learnt_without_attending_to_the_target() -> None:
     data = {"features": icl.Features.simplex(6, 2.0), "N": 40, "batch": 32}
     run = icl.descend(block(32, 1, held_out=100, task=tasks.RandomCosine(3.0), **data), 0.2, steps=3000)
     assert run.observed["test_loss"][-1] < 0.01  # of 2.25 for the prediction 0
