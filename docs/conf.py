@@ -23,6 +23,7 @@ extensions = [
     "myst_parser",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
+    "commands",
     "docstrings",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # the script and its fonts come with the site, not from a server
