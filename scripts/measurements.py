@@ -1,0 +1,143 @@
+"""The figures of docs/theory.md that nothing else prints, of the sections on the block and on Gaussian inputs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+import icl_theory as icl
+
+FEATURES = icl.Features.simplex(6, 2.0)
+LAWS: dict[str, icl.tasks.Task] = {
+    "random frequency, L = 0.5": icl.tasks.RandomFourier(0.5),
+    "random frequency, L = 3": icl.tasks.RandomFourier(3.0),
+    "one frequency, L = 3": icl.tasks.RandomCosine(3.0),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Continued(icl.BlockRisk):
+    """A block that starts from given parameters."""
+
+    start: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def initial(self) -> np.ndarray:  # type: ignore[override]
+        """The given parameters, flat."""
+        return self.start
+
+
+def with_the_feature(risk: icl.BlockRisk, params: np.ndarray) -> str:
+    """Losses of the block and of its attention alone on prompts that contain the query's feature."""
+    prompts = dataclasses.replace(risk.data, seed=77).held_out(2000)
+    weight, prediction = risk.predict(params, prompts)
+    has = np.any(prompts.token == prompts.query[:, None], axis=1)
+    both = (prediction, np.sum(weight * prompts.label, axis=1))
+    block, alone = (0.5 * np.mean((each - prompts.answer)[has] ** 2) for each in both)
+    return f"with the feature: block {block:.2g}, attention alone {alone:.2g}"
+
+
+def block() -> None:
+    """Print the measurements of the section on the block."""
+    for name, task in LAWS.items():
+        matrix = icl.Embedding(icl.PopulationRisk(FEATURES, task, 40), FEATURES.vectors)
+        exact = icl.descend(matrix, 0.1, steps=10_000, method="auto")
+        half = exact.t[exact.attention.mean(axis=1) >= 0.5][:1]
+        print(
+            f"{name}: one matrix half {half}, attention {exact.attention[-1].mean():.3f}, loss {exact.loss[-1]:.2g}"
+        )
+        for seed in range(6 if name.startswith("one") else 3):
+            data = icl.SampledRisk(FEATURES, task, 40, 64, seed)
+            risk = icl.BlockRisk(data, seed=seed, held_out=1000)
+            run = icl.descend(risk, 0.1, steps=10_000)
+            attention, loss = run.attention.mean(axis=1), run.observed["test_loss"]
+            early = int(np.searchsorted(run.t, 100))
+            print(f"  seed {seed}: half {run.t[attention >= 0.5][:1]}, attention {attention[-1]:.3f}", end=", ")
+            print(f"by query {run.attention[-1].round(2)}", end=", ")
+            print(f"loss {loss[-1]:.2g}, of its attention alone {run.observed['attention_loss'][-1]:.2g}", end=", ")
+            print(f"first {loss[0]:.2g}, after 100 steps {loss[early]:.3g}", end=", ")
+            print(f"attention by then +{np.max(attention[: early + 1] - attention[0]):.4f}")
+            print(
+                f"    {with_the_feature(risk, run.params)}; eta = 1: {icl.descend(risk, 1.0, steps=20).stop_reason}"
+            )
+            if name.endswith("frequency, L = 3") and name.startswith("random"):
+                other = Continued(dataclasses.replace(data, seed=seed + 50), seed=seed, start=run.params)
+                later = icl.descend(other, 0.01, steps=5000)
+                print(f"    5000 steps more with eta = 0.01, {with_the_feature(risk, later.params)}")
+            if seed == 0 and name.startswith("random"):
+                unit = icl.descend(risk, 0.02, steps=10_000, rule="ngd")
+                print(f"    normalised descent: attention {unit.attention[-1].mean():.2f}")
+                slow, fast = (
+                    icl.descend(risk, 0.1, steps=10**5),
+                    icl.descend(matrix, 0.1, steps=10**5, method="auto"),
+                )
+                ends = [1.0 - each.attention[-1].mean() for each in (slow, fast)]
+                print(f"    1e5 steps: 1 - a {ends[0]:.2g}, one matrix {ends[1]:.2g}", end="; ")
+                print(with_the_feature(risk, slow.params), flush=True)
+
+
+def finite_error(d: int, c: float, N: int, alpha: float, beta: float, prompts: int) -> float:
+    """Mean loss of prompts of N tokens at Q = c I less that for N = ∞; the mean over the tasks is exact."""
+    rng, wide, total, left = np.random.default_rng([d, N]), 2.0, 0.0, prompts
+    while left > 0:
+        size = min(left, max(1, 1_000_000 // (N * d)))
+        left -= size
+        # queries are drawn from a wider law and weighted: those far away decide
+        query = math.sqrt(wide) * rng.normal(size=(size, d))
+        weight = wide ** (d / 2) * np.exp(-0.5 * np.sum(query**2, axis=1) * (1.0 - 1.0 / wide))
+        token, centre = rng.normal(size=(size, N, d)), c * query
+        share = np.matmul(token, centre[:, :, None])[:, :, 0]
+        share = np.exp(share - share.max(axis=1, keepdims=True))
+        share /= share.sum(axis=1, keepdims=True)
+        second = np.matmul((share[:, :, None] * token).transpose(0, 2, 1), token)
+        for sign, mean, square in (
+            (1.0, np.einsum("bn,bnd->bd", share, token), second),
+            (-1.0, centre, centre[:, :, None] * centre[:, None] + np.eye(d)),
+        ):
+            bent = np.sum((square - query[:, :, None] * query[:, None]) ** 2, axis=(1, 2))
+            straight = np.sum((mean - query) ** 2, axis=1)
+            total += sign * 0.5 * float(weight @ (alpha**2 * bent + beta**2 * straight))
+    return total / prompts
+
+
+def gaussian() -> None:
+    """Print the measurements of the section on Gaussian inputs."""
+    for d, curved in ((1, 0.0), (4, 0.0), (1, 0.5), (4, 0.5)):
+        law = icl.QuadraticLaw.lipschitz(d, 1.0, curved)
+        for c in (0.3, 0.6, 0.9, 1.0):
+            errors = [
+                finite_error(d, c, N, law.sigma_a, law.sigma_b, min(100_000, 40_000_000 // (N * d)))
+                for N in (32, 128, 512, 2048, 8192)
+            ]
+            pairs = itertools.pairwise(errors)
+            slopes = [f"{math.log(a / b) / math.log(4.0):.2f}" if a * b > 0 else "-" for a, b in pairs]
+            expected = min(1.0, (math.sqrt(1.0 + 4.0 / c**2) - 1.0) / 2.0)
+            print(f"d = {d}, curved {curved:g}, c = {c:g}: exponents {' '.join(slopes)}, expected {expected:.2f}")
+    law = icl.QuadraticLaw.lipschitz(2, 1.0, 0.5)
+    print(f"d = 2: floor {icl.GaussianRisk(law).floor():.4f}, c* {icl.GaussianRisk(law).best:.3f}")
+    for N in (30, 300):
+        other = icl.SampledGaussianRisk(law, N, 4000, 99)
+        runs = [icl.descend(icl.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=250) for seed in range(3)]
+        losses = [np.mean([other.evaluate(run.params, step)[0] for run in runs]) for step in range(20)]
+        spread, ends = (
+            np.std(losses, ddof=1) / math.sqrt(len(losses)),
+            [run.observed["alignment"][-1] for run in runs],
+        )
+        print(f"  N = {N}: ends at {np.mean(losses):.4f} ± {spread:.4f}, tr(Q)/d {np.mean(ends):.3f}")
+
+
+def main() -> None:
+    """Print one of the two."""
+    parts: dict[str, Callable[[], None]] = {"block": block, "gaussian": gaussian}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=parts)
+    parts[parser.parse_args().part]()
+
+
+if __name__ == "__main__":
+    main()
