@@ -66,7 +66,7 @@ class StepCounter:
         self._point = np.arange(self.K.size).reshape(self.shape)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             self._first = self._head()
-            self._single, self._taken, error = self._single_steps()
+            self._single, self._taken, error, self._blur = self._single_steps()
             self._start = self._single[-1]
             growth = self.c * self._growth(self._start)
             # what the rounding errors of the single steps amount to, in steps of the tail
@@ -92,14 +92,20 @@ class StepCounter:
     def steps_to(self, u: ArrayLike) -> Count:
         """Numbers of steps until the iterate is at or above ``u``; INT64_MAX where it is not reached by then."""
         goal, point, shape = self._at_points(u)
-        offset = np.zeros(goal.size, dtype=np.int64)
+        offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
         count, error = np.zeros(goal.size), np.zeros(goal.size)
         tail = goal > self._start[point]
         head = ~tail & (goal > 0) & (goal <= self._single[0, point]) & (self._first[point] > 0)
         single = ~tail & ~head & (goal > 0)
         if single.any():
-            at = point[single]
-            offset[single] = self._first[at] + np.sum(self._single[:, at] < goal[single], axis=0)
+            at, end = point[single], goal[single]
+            path = self._single[:, at]
+            offset[single] = self._first[at] + np.sum(path < end, axis=0)
+            # an iterate that is the goal to rounding may lie on either side of it
+            blur = self._blur[at] + 4.0 * ROUNDING * (end + 1.0 / _attention(self.K[at], end)[0])
+            early[single] = np.any((path >= end - blur) & (path < end), axis=0)
+            late[single] = np.any((path >= end) & (path < end + blur), axis=0)
+            error[single] = np.maximum(early, late)[single]
         for where, form in ((head, "a"), (tail, "s")):
             if not where.any():
                 continue
@@ -118,8 +124,12 @@ class StepCounter:
             count[where], error[where] = steps, np.minimum(doubt, 1e18)
         never = ~(count < (INT64_MAX - offset).astype(np.float64))
         count[never], error[never] = np.inf, 0.0
-        bounds = (count, np.maximum(count - error, 0.0), count + error)
-        rounded = [_rounded_up(value, offset).reshape(shape) for value in bounds]
+        bounds = (
+            (count, offset),
+            (np.where(single, 0.0, np.maximum(count - error, 0.0)), offset - early),
+            (np.where(single, 0.0, count + error), offset + late),
+        )
+        rounded = [_rounded_up(*bound).reshape(shape) for bound in bounds]
         return Count(rounded[0], error.reshape(shape), rounded[1], rounded[2])
 
     def _at_points(self, values: ArrayLike) -> tuple[Array, NDArray[np.intp], tuple[int, ...]]:
@@ -142,8 +152,8 @@ class StepCounter:
             first[slow_start] = np.floor(_abel(K, c, np.zeros(K.size), _head_end(K, c), "a")).astype(np.int64)
         return first
 
-    def _single_steps(self) -> tuple[Array, NDArray[np.int64], Array]:
-        """Iterates from the end of the head to the tail, (M + 1, P), how many steps are taken, and their error."""
+    def _single_steps(self) -> tuple[Array, NDArray[np.int64], Array, Array]:
+        """Iterates from the end of the head to the tail, (M + 1, P), their number, their last and largest error."""
         u = np.zeros(self.K.size)
         begun = self._first > 0
         if begun.any():
@@ -152,6 +162,7 @@ class StepCounter:
         if self.K.size == 1:
             return _one_point(self.K[0], self.c[0], u[0])
         rows, error = [u], ROUNDING * u
+        largest = error.copy()
         taken = np.zeros(self.K.size, dtype=np.int64)
         moving = np.flatnonzero(self.c * PEAK > SMALL_STEP)
         K, c, u, doubt = self.K[moving], self.c[moving], u[moving], error[moving]
@@ -162,22 +173,25 @@ class StepCounter:
                 moving, K, c, u, step, after = (x[goes_on] for x in (moving, K, c, u, step, after))
             if moving.size:
                 u, doubt = u + step, after
+                largest[moving] = np.maximum(largest[moving], doubt)
                 taken[moving] += 1
                 rows.append(rows[-1].copy())
                 rows[-1][moving] = u
-        return np.array(rows), taken, error
+        return np.array(rows), taken, error, largest
 
 
-def _one_point(K: float, c: float, u: float) -> tuple[Array, NDArray[np.int64], Array]:
+def _one_point(K: float, c: float, u: float) -> tuple[Array, NDArray[np.int64], Array, Array]:
     """Take the single steps of one point, as `StepCounter` does those of many: arrays of one cost more."""
     path, doubt = [u], ROUNDING * u
+    largest = doubt
     if c * PEAK > SMALL_STEP:
         step, goes_on, after = _step(K, c, u, doubt)
         while goes_on:
             u, doubt = u + step, after
+            largest = max(largest, doubt)
             path.append(u)
             step, goes_on, after = _step(K, c, u, doubt)
-    return np.array(path)[:, None], np.array([len(path) - 1]), np.array([doubt])
+    return np.array(path)[:, None], np.array([len(path) - 1]), np.array([doubt]), np.array([largest])
 
 
 def _step(K: Any, c: Any, u: Any, doubt: Any) -> tuple[Any, Any, Any]:
@@ -202,11 +216,12 @@ def _rounded_up(count: Array, offset: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _head_end(K: Array, c: Array) -> Array:
-    """The u at which c·g first equals SMALL_STEP, by fixed-point iteration on a = SMALL_STEP/(c s²)."""
+    """The u >= 0 at which c·g first equals SMALL_STEP, by fixed-point iteration on a = SMALL_STEP/(c s²)."""
     a = SMALL_STEP / c
     for _ in range(60):
         a = SMALL_STEP / (c * (1.0 - a) ** 2)
-    return np.log(K - 1.0) + np.log(a) - np.log1p(-a)
+    # the iteration ends a little below the root: where c·g is SMALL_STEP at u = 0 already, below zero
+    return np.maximum(np.log(K - 1.0) + np.log(a) - np.log1p(-a), 0.0)
 
 
 def _abel(K: Array, c: Array, u1: Array, u2: Array, form: str) -> Array:

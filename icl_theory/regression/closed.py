@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.regression.abel import StepCounter
+from icl_theory.regression.abel import ROUNDING, StepCounter
 from icl_theory.regression.exchangeable import loss_curve
 
 
@@ -94,6 +94,7 @@ def closed_runs(counter: StepCounter, gamma: Array, epsilon: Array, max_steps: i
             reached = loss_curve(few.position(middle), gamma[unsure], K[unsure])[0] <= epsilon[unsure]
             high, low = np.where(open_ & reached, middle, high), np.where(open_ & ~reached, middle, low)
         hit[unsure] = high
+    error[np.abs(start - epsilon) <= 4.0 * ROUNDING * start] = 1.0  # step 0 has the loss epsilon, to rounding
     last = np.minimum(hit, max_steps)
     attends, tails = np.minimum(last, found.steps[1]), np.minimum(last, found.steps[2])
     gap = counter.position(last)
