@@ -1,15 +1,18 @@
 """Exact simulator of how one-layer transformers learn to learn in context."""
 
 from icl_theory import recall, regression
+from icl_theory._version import __version__
 from icl_theory.audit import Audit, answer, audit
 from icl_theory.claims import Answer, BoundCheck, Claim
 from icl_theory.descent import descend
-from icl_theory.recall_sweep import sweep_recall
+from icl_theory.families import Family, families, parameter
+from icl_theory.recall.family import Recall
 from icl_theory.regression import tasks
 from icl_theory.regression.block import BlockRisk
 from icl_theory.regression.bounds import check_bounds
 from icl_theory.regression.crosscheck import Check, CrossCheck, crosscheck
 from icl_theory.regression.exchangeable import ExchangeableRisk
+from icl_theory.regression.family import Regression
 from icl_theory.regression.features import Features
 from icl_theory.regression.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk
 from icl_theory.regression.population import PopulationRisk
@@ -23,8 +26,6 @@ from icl_theory.sweep import load_sweep, sweep
 from icl_theory.tables import phase_table, transition_table
 from icl_theory.trajectory import Phases, State, Trajectory, load
 
-__version__ = "0.1.0"
-
 __all__ = [
     "Answer",
     "Audit",
@@ -36,11 +37,14 @@ __all__ = [
     "Embedding",
     "ExchangeableRisk",
     "Factored",
+    "Family",
     "Features",
     "GaussianRisk",
     "Phases",
     "PopulationRisk",
     "QuadraticLaw",
+    "Recall",
+    "Regression",
     "Risk",
     "SampledGaussianRisk",
     "SampledRisk",
@@ -48,23 +52,25 @@ __all__ = [
     "State",
     "SymmetricRisk",
     "Trajectory",
+    "__version__",
     "answer",
     "audit",
     "check_bounds",
     "crosscheck",
     "descend",
+    "families",
     "html_report",
     "in_coordinates",
     "largest_stable_eta",
     "load",
     "load_sweep",
+    "parameter",
     "phase_table",
     "recall",
     "regression",
     "sharpness_along",
     "simulate",
     "sweep",
-    "sweep_recall",
     "tasks",
     "transition_table",
 ]

@@ -61,6 +61,24 @@ def written_call(name: str, function: Callable[..., Any], arguments: Mapping[str
     return f"{name}({', '.join(words)})"
 
 
+def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
+    """Return the call of a sweep, of a family by its name; None where a parameter cannot be written exactly."""
+    try:
+        words = [f"{name}={_written(value)}" for name, value in _changed(family, given)]
+    except _NotPlainError:
+        return None
+    return f"icl.sweep({', '.join([repr(family.name), *words] if named else words)})"
+
+
+def _changed(family: Any, given: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Parameters that are not the defaults."""
+    return [
+        (name, given[name])
+        for name, declared in family.parameters().items()
+        if name in given and not _is_default(given[name], declared.default)
+    ]
+
+
 def _is_default(value: Any, default: Any) -> bool:
     plain = isinstance(value, bool | int | float | str) and type(value) is type(default)
     return value is default or (plain and bool(value == default))

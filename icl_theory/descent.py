@@ -10,12 +10,12 @@ import numpy as np
 
 from icl_theory._validate import INT64_MAX, Array, choice, integer, number, refuse
 from icl_theory.fastforward import FLOW_TOLERANCE, Interpolant, flow, skip
-from icl_theory.risk import Risk
+from icl_theory.risk import ClosedForm, Risk
 from icl_theory.steps import Descent, Ended, Point
 from icl_theory.trajectory import State, Trajectory, saved_steps
 
 RULES = ("gd", "ngd")
-METHODS = ("exact", "fast", "auto", "flow")
+METHODS = ("auto", "closed", "exact", "fast", "flow")
 MAX_STEPS = 10**15
 ROUNDING = 2.0**-52
 FAST_EVALUATIONS = 200_000
@@ -133,10 +133,11 @@ def descend(
         Largest number of steps; 10¹⁵ unless given.
     rule : {"gd", "ngd"}
         Gradient descent or normalised gradient descent.
-    method : {"exact", "fast", "auto", "flow"}
-        "exact" takes every step. "fast" integrates the flow that interpolates the iterates with SciPy's DOP853 in
-        ln(1 + t), and takes steps one by one where the expansion of its field does not converge or does not pay;
-        it evaluates at most 200 000 gradients. "auto" takes 4096 steps one by one and goes on like "fast".
+    method : {"exact", "auto", "closed", "fast", "flow"}
+        "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" integrates the flow
+        that interpolates the iterates with SciPy's DOP853 in ln(1 + t), and takes steps one by one where the
+        expansion of its field does not converge or does not pay; it evaluates at most 200 000 gradients. "auto"
+        takes the closed form where there is one, and else 4096 steps one by one before it goes on like "fast".
         "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` to a relative tolerance of 1e-10: it
         is the limit of small steps, not the iteration.
     tolerance : float
@@ -186,6 +187,11 @@ def descend(
         raise refuse("method", method, "'exact' for a risk that draws its data at every step")
     give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
 
+    form = risk.closed_form(eta, rule) if method in ("auto", "closed") else None
+    if form is not None:
+        return _closed(risk, form, eta, rule, epsilon, last, give_up)
+    if method == "closed":
+        raise refuse("method", method, "'auto', 'exact', 'fast' or 'flow' here: there is no closed form")
     floor = risk.floor()
     recorder = _Recorder(risk, last)
     descent = Descent(risk, eta, rule)
@@ -267,6 +273,36 @@ def descend(
         )
     run.resume = _Resume(run, tolerance)
     return run
+
+
+def _closed(
+    risk: Risk, form: ClosedForm, eta: float, rule: str, epsilon: float, last: int, give_up: bool
+) -> Trajectory:
+    """Run in closed form."""
+    floor = risk.floor()
+    lost = give_up and epsilon <= floor  # then stop where the loss is at the floor, as other methods do
+    target = floor * (1.0 + FLOOR_RTOL) if lost else epsilon
+    hit, error = form.first_below(target, last) if target > 0.0 else (None, 0.0)
+    end = last if hit is None else hit
+    steps = saved_steps(end, 1) if end else np.zeros(1, dtype=np.int64)
+    states = form.states(steps)
+    loss, observed = risk.series(states, steps)
+    if hit is None:
+        reason = f"took all {end} steps without reaching epsilon = {epsilon:g}"
+    elif lost:
+        reason = f"stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {hit}"
+    else:
+        reason = f"reached epsilon = {epsilon:g} at step {hit}"
+
+    def state(t: int) -> State:
+        params = form.states(np.array([t]))[0]
+        return State(t, params, risk.evaluate(params, t)[0], risk.observe(params, t))
+
+    return Trajectory(
+        t=steps, loss=loss, states=states, observed=observed, steps=None if lost else hit, stop_reason=reason,
+        floor=floor, method="closed", rule=rule, eta=eta, epsilon=epsilon, error=error, risk=risk, form=form,
+        resume=state,
+    )  # fmt: skip
 
 
 def _interpolant(descent: Descent, method: str, tolerance: float) -> Interpolant | None:

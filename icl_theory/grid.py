@@ -36,26 +36,43 @@ Progress = Callable[[int, int], None]
 class Column(NamedTuple):
     """A quantity per point: name, NumPy dtype ("f8", "i8", "U12" or "O" for text), unit and description.
 
-    Where a point has no value it is NaN, -1 or the empty text.
+    Where a point has no value it is NaN, -1 or the empty text. Its symbol is plain text or TeX. Its role says what
+    tables and figures make of it: "steps", "phase", "word", "verdict" (1 holds, 0 fails, -1 does not apply),
+    "predicted", "boundary" or "detail"; ``extra`` are further attributes.
     """
 
     name: str
     dtype: str
     unit: str
     description: str
+    symbol: str = ""
+    tex: str = ""
+    role: str = "detail"
+    extra: tuple[tuple[str, Any], ...] = ()
 
 
 class Axis(NamedTuple):
-    """A parameter: name, values, unit, description, and whether it is a dimension or one fixed value."""
+    """A parameter: name, values, unit, description, and whether it is a dimension or one fixed value.
+
+    Values are numbers or words.
+    """
 
     name: str
-    values: Array
+    values: NDArray[Any]
     unit: str
     description: str
     swept: bool
+    symbol: str = ""
+    tex: str = ""
 
 
-STATUS = Column("status", "U12", "", f'what became of the point; "{FAILED}" with a message, "{PENDING}" if not run')
+STATUS = Column(
+    "status",
+    "U12",
+    "",
+    f'what became of the point; "{FAILED}" with a message, "{PENDING}" if not run',
+    role="status",
+)
 MESSAGE = Column("message", "O", "", "why the point failed, or why its run stopped where that is not its target")
 
 
@@ -348,17 +365,23 @@ def assembled(
     shape = tuple(len(axis.values) for axis in swept)
     coordinates: dict[str, Any] = {}
     for axis in grid.axes:
-        meta = _meta(axis.unit, axis.description)
+        meta = _meta(axis.unit, axis.description, axis.symbol, axis.tex)
         coordinates[axis.name] = (axis.name, axis.values, meta) if axis.swept else ((), axis.values[0], meta)
     names = [axis.name for axis in swept]
     variables = {
-        column.name: (names, values[column.name].reshape(shape), _meta(column.unit, column.description))
+        column.name: (
+            names,
+            values[column.name].reshape(shape),
+            _meta(column.unit, column.description, column.symbol, column.tex)
+            | {"role": column.role}
+            | dict(column.extra),
+        )
         for column in (*columns, STATUS, MESSAGE)
     }
     return xarray.Dataset(variables, coords=coordinates, attrs=dict(attributes))
 
 
-def axis_values(name: str, given: Any, check: Callable[[Any], float]) -> tuple[Array, bool]:
+def axis_values(name: str, given: Any, check: Callable[[Any], Any]) -> tuple[NDArray[Any], bool]:
     """Return the values of an axis and whether it is swept: a scalar is not. No value may occur twice.
 
     Examples
@@ -366,24 +389,32 @@ def axis_values(name: str, given: Any, check: Callable[[Any], float]) -> tuple[A
     >>> from icl_theory.grid import axis_values
     >>> axis_values("K", [5, 20], float)
     (array([ 5., 20.]), True)
+    >>> axis_values("attention", ["linear", "softmax"], str)
+    (array(['linear', 'softmax'], dtype='<U7'), True)
     """
-    if isinstance(given, str | bytes):
-        raise refuse(name, given, "a number or a sequence of numbers")
-    if dimensions(given) == 0:
-        return np.array([check(given)]), False
+    if isinstance(given, str | bytes) or dimensions(given) == 0:
+        return _array([check(given)]), False
     if dimensions(given) > 1:
-        raise refuse(name, given, "a number or a one-dimensional sequence of numbers")
-    values = np.array([check(value) for value in given], dtype=np.float64)
+        raise refuse(name, given, "one value or a one-dimensional sequence of them")
+    values = _array([check(value) for value in given])
     if not values.size:
-        raise refuse(name, given, "a sequence of at least one number")
+        raise refuse(name, given, "a sequence of at least one value")
     found, count = np.unique(values, return_counts=True)
     if found.size < values.size:
-        raise refuse(name, given, f"a sequence without duplicates ({found[count > 1][0]:.15g} occurs twice)")
+        twice = found[count > 1][0]
+        shown = str(twice) if values.dtype.kind == "U" else f"{twice:.15g}"
+        raise refuse(name, given, f"a sequence without duplicates ({shown} occurs twice)")
     return values, True
 
 
-def _meta(unit: str, description: str) -> dict[str, str]:
-    return {"units": unit, "description": description} if unit else {"description": description}
+def _array(values: list[Any]) -> NDArray[Any]:
+    """Words as text, numbers as float64."""
+    return np.array(values, dtype=None if values and isinstance(values[0], str) else np.float64)
+
+
+def _meta(unit: str, description: str, symbol: str, tex: str) -> dict[str, Any]:
+    found = {"units": unit, "description": description, "symbol": symbol, "tex": tex}
+    return {name: text for name, text in found.items() if text}
 
 
 def _one_line(error: BaseException) -> str:

@@ -12,11 +12,23 @@ from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, choice, integer, number, real_array, refuse, store
 
 COORDINATES = ("class", "embedding", "factored")
+
+
+class ClosedForm(Protocol):
+    """The iterates of descent on a risk without taking steps, see `Risk.closed_form`."""
+
+    def states(self, steps: NDArray[np.int64]) -> Array:
+        """Return the parameters at some steps, (T, ...)."""
+        ...
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
+        """Return the first step with loss <= epsilon, None where it is beyond ``last``, and its estimated error."""
+        ...
 
 
 @runtime_checkable
@@ -84,6 +96,16 @@ class Risk(Protocol):
     def floor(self) -> float:
         """Irreducible loss: no parameters give less."""
         return 0.0
+
+    def closed_form(self, eta: float, rule: str) -> ClosedForm | None:
+        """Return the iterates in closed form for a learning rate and an update rule, None where there is none."""
+        return None
+
+    def series(self, states: Array, steps: NDArray[np.int64]) -> tuple[Array, dict[str, Array]]:
+        """Return losses, (T,), and observations, (T, ...) each, at many states, (T, ...)."""
+        losses = np.array([self.evaluate(state, int(t))[0] for state, t in zip(states, steps, strict=True)])
+        seen = [self.observe(state, int(t)) for state, t in zip(states, steps, strict=True)]
+        return losses, {name: np.stack([np.asarray(each[name]) for each in seen]) for name in seen[0]}
 
     def gain(self, params: Array) -> float:
         """Norm of the change of the scores per unit change of the parameters: 1 where the parameters are scores."""

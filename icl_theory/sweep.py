@@ -1,4 +1,4 @@
-"""Sweeps: simulations over a grid of parameters, from a thousand points in a blink to a cluster's week."""
+"""Sweeps: a family simulated over a grid of parameters, from a thousand points in a blink to a cluster's week."""
 
 from __future__ import annotations
 
@@ -7,36 +7,34 @@ import json
 import math
 import os
 import pickle
+import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from icl_theory import store as storage
-from icl_theory._calls import written_call
-from icl_theory._validate import (
-    LARGEST,
-    MOST_FEATURES,
-    Array,
-    choice,
-    fraction,
-    integer,
-    number,
-    prompt_length,
-    refuse,
+from icl_theory._calls import written_sweep
+from icl_theory._validate import Array, dimensions, integer, refuse
+from icl_theory._version import __version__
+from icl_theory.families import Family, default, find, sound
+from icl_theory.grid import (
+    Axis,
+    Column,
+    Grid,
+    Model,
+    Values,
+    assembled,
+    axis_values,
+    blank,
+    evaluate,
+    point_by_point,
 )
-from icl_theory.descent import MAX_STEPS
-from icl_theory.grid import Axis, Column, Grid, Model, assembled, axis_values, blank, evaluate
 from icl_theory.progress import PointProgress, duration
-from icl_theory.recall.points import RecallPoints
-from icl_theory.recall_sweep import UNITS
-from icl_theory.regression.orderwise import fitted_constants
-from icl_theory.regression.points import COLUMNS, THEOREMS, RegressionModel
-from icl_theory.regression.tasks import Task
-from icl_theory.risk import COORDINATES
 from icl_theory.workers import processes
 
 if TYPE_CHECKING:
@@ -45,66 +43,103 @@ if TYPE_CHECKING:
 CLOSED_CHUNK = 16384  # points of a closed form: a tenth of a second
 CHUNK = 8  # points that are simulated one by one
 SECONDS_PER_POINT = 6e-6  # of a closed form
-SEED = 0  # of the random start in factored coordinates; nothing else is drawn
-AXES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
-    ("L", "label units per feature unit", "Lipschitz constant", lambda value: number("L", value)),
-    ("delta", "feature units", "feature gap Δ", lambda value: number("delta", value)),
-    ("eta", "", "learning rate η", lambda value: number("eta", value)),
-    ("K", "", "number of features", lambda value: integer("K", value, minimum=2, maximum=MOST_FEATURES)),
-    ("N", "", "prompt length", prompt_length),
-    ("epsilon", "squared label units", "target loss ε", lambda value: number("epsilon", value, minimum=1e-300)),
-    (
-        "noise",
-        "label units",
-        "standard deviation of the label noise",
-        lambda value: number("noise", value, zero=True, maximum=LARGEST),
-    ),
-    ("imbalance", "", "imbalance δ of the concentration event", lambda value: fraction("imbalance", value)),
-)
-# columns of each model, units and descriptions of its parameters
-MODELS: dict[str, tuple[tuple[Column, ...], dict[str, tuple[str, str]]]] = {
-    "regression": (COLUMNS, {name: (unit, description) for name, unit, description, _ in AXES}),
-    "recall": (RecallPoints.columns, UNITS),
-}
-LOGARITHMIC = ("L", "delta", "eta", "K", "epsilon", "Q", "V")  # parameters with a local exponent
+PROBED = 200  # steps that are taken to estimate how long a point takes
+
+
+@dataclass(frozen=True)
+class FamilyModel:
+    """A family as a model that can be evaluated on a grid.
+
+    Attributes
+    ----------
+    family : type
+        The family.
+    common : dict
+        Parameters that are no numbers or words on the grid.
+    """
+
+    family: type[Family]
+    common: Mapping[str, Any]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What is measured."""
+        return self.family.every_column()
+
+    def closed(self, points: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+        """Say which points are computed in whole arrays."""
+        return self.family.closed_mask(points, self.common)
+
+    def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
+        """Measure some points."""
+        closed = self.closed(points)
+        if closed.all():
+            return self._closed(points)
+        values = blank(self.columns, len(closed))
+        for part, measure in ((closed, self._closed), (~closed, self._each)):
+            index = np.flatnonzero(part)
+            if index.size:
+                found = measure({name: value[index] for name, value in points.items()})
+                for name, column in values.items():
+                    column[index] = found[name]
+        return values
+
+    def _closed(self, points: Mapping[str, NDArray[Any]]) -> Values:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return self.family.closed_values(points, self.common)
+
+    def _each(self, points: Mapping[str, NDArray[Any]]) -> Values:
+        def measure(**point: Any) -> Mapping[str, Any]:
+            problem = self.problem(point)
+            run = problem.simulate()
+            if run.interrupted:
+                raise KeyboardInterrupt
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                return problem.measured(run)
+
+        return point_by_point(self.columns, points, measure)
+
+    def problem(self, point: Mapping[str, Any], **changes: Any) -> Family:
+        """Return the problem at a point."""
+        return self.family(
+            **{**self.common, **{name: np.asarray(value).item() for name, value in point.items()}, **changes}
+        )
+
+    def seconds(self, point: Mapping[str, NDArray[Any]]) -> float:
+        """Estimate how long a point takes, from its first steps and the family's guess of their number."""
+        problem = self.problem(point, max_steps=min(PROBED, self.common["max_steps"]))
+        start = time.perf_counter()
+        run = problem.simulate()
+        spent, taken = time.perf_counter() - start, int(run.t[-1])
+        expected = problem.expected_steps()
+        if run.converged or taken < problem.max_steps or expected is None:
+            return spent
+        return spent * max(1.0, min(expected, self.common["max_steps"]) / taken)
 
 
 class Plan(NamedTuple):
     """A sweep before it is run: its grid, model, and the plain arguments that its results depend on."""
 
     grid: Grid
-    model: RegressionModel
+    model: FamilyModel
     arguments: dict[str, Any]
 
 
 def sweep(
-    L: ArrayLike,
-    delta: ArrayLike,
-    eta: ArrayLike,
-    *,
-    K: ArrayLike = 20,
-    N: ArrayLike = math.inf,
-    epsilon: ArrayLike = 1e-3,
-    noise: ArrayLike = 0.0,
-    imbalance: ArrayLike | None = None,
-    task: Task | Callable[[float], Task] | None = None,
-    coordinates: str = "class",
-    method: str = "auto",
-    max_steps: int = MAX_STEPS,
+    *family_and_values: Any,
     executor: Executor | None = None,
     workers: int | None = None,
     store: str | os.PathLike[str] | None = None,
     progress: bool = True,
+    **parameters: Any,
 ) -> xarray.Dataset:
-    r"""Simulate at every point of a grid of parameters.
+    r"""Simulate a family at every point of a grid of parameters.
 
     Parameters
     ----------
-    L, delta, eta, K, N, epsilon, noise, imbalance : float or sequence of float
-        As in `simulate`. Sequences become dimensions of the result, in this order. ``eta="auto"`` takes the
-        stable learning rate of each point, :math:`\eta = K/(\tfrac32\max\Gamma + \sigma^2[N<\infty])`.
-    task, coordinates, method, max_steps
-        As in `simulate`, for all points.
+    *family_and_values
+        The family, a class or its name; in-context regression unless given. Values after it are those of its first
+        parameters (``L, delta, eta`` of regression).
     executor : concurrent.futures.Executor, optional
         Who computes the chunks of the grid: a pool of processes, or ``client.get_executor()`` of a Dask client.
         This process unless given.
@@ -114,20 +149,24 @@ def sweep(
         Folder ``*.zarr`` in which finished chunks are kept; the same call goes on where a run was ended.
     progress : bool
         Show how far it is on standard error: a bar in a terminal, plain lines elsewhere.
+    **parameters
+        Parameters of the family. A sequence of numbers or words becomes a dimension of the result, in the order of
+        the family's parameters. ``eta="auto"`` takes the stable learning rate of each point, where the family has
+        one.
 
     Returns
     -------
     xarray.Dataset
-        One variable a quantity, with unit and description as attributes; besides what each point gives, the
-        local exponents ``exponent_L`` = d ln T/d ln L and so on along every swept parameter, by centred
-        differences in logarithms (one-sided at the ends; NaN where steps are missing or zero). Points that fail
-        have the status "failed" and a message. After Ctrl-C the points not done have the status "pending" and
+        One variable a quantity, with unit, symbol and description as attributes; besides what each point gives, the
+        local exponents ``exponent_L`` = d ln T/d ln L and so on along every swept parameter that is positive, by
+        centred differences in logarithms (one-sided at the ends; NaN where steps are missing or zero). Points that
+        fail have the status "failed" and a message. After Ctrl-C the points not done have the status "pending" and
         ``attrs["interrupted"]`` is 1.
 
     Raises
     ------
     ValueError
-        An argument out of range, an empty sequence, duplicates, or a store of another sweep.
+        An argument out of range or unknown, an empty sequence, duplicates, or a store of another sweep.
     OSError
         The store cannot be written.
 
@@ -143,64 +182,88 @@ def sweep(
     ({'L': 25, 'K': 2}, ['flat', 'sharp'])
     >>> int(found.steps.sel(K=20)[-1]) == icl.simulate(30.0, 1.0, 4.0, epsilon=1e-4).steps
     True
+    >>> icl.sweep(icl.Recall, triggers=[4, 16], counts=1, progress=False).steps.values.tolist()
+    [44, 87]
     """
-    command = written_call("icl.sweep", sweep, locals())
-    axes = {"L": L, "delta": delta, "eta": eta, "K": K, "N": N, "epsilon": epsilon, "noise": noise}
-    if imbalance is not None:
-        axes["imbalance"] = imbalance
-    made = plan(axes, task=task, coordinates=coordinates, method=method, max_steps=max_steps)
+    family, values = default(), family_and_values
+    if values and (isinstance(values[0], type) or (isinstance(values[0], str) and values[0] != "auto")):
+        family = find(values[0]) if isinstance(values[0], str) else sound(values[0])
+        values = values[1:]
+    names = list(family.parameters())
+    if len(values) > len(names) or parameters.keys() & set(names[: len(values)]):
+        raise refuse("sweep", values, f"values of {', '.join(names)}, each given once")
+    given = {**dict(zip(names, values, strict=False)), **parameters}
+    made = plan(family, given)
+    command = written_sweep(family, given, named=family is not default())
     return run_with(*made, executor=executor, workers=workers, store=store, progress=progress, command=command)
 
 
-def plan(
-    axes: Mapping[str, ArrayLike],
-    *,
-    task: Task | Callable[[float], Task] | None = None,
-    coordinates: str = "class",
-    method: str = "auto",
-    max_steps: int = MAX_STEPS,
-) -> Plan:
-    """Check the arguments of a sweep and lay out its grid.
+def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
+    """Check the parameters of a sweep and lay out its grid.
 
     Examples
     --------
+    >>> from icl_theory.families import find
     >>> from icl_theory.sweep import plan
-    >>> plan({"L": [1, 2], "delta": 1, "eta": 4, "K": 20, "N": 50, "epsilon": 1e-2, "noise": 0}).grid.size
+    >>> plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": 50, "epsilon": 1e-2}).grid.size
     2
     """
-    from icl_theory.regression.simulate import METHODS
-
-    choice("coordinates", coordinates, COORDINATES)
-    choice("method", method, METHODS)
-    max_steps = integer("max_steps", max_steps, minimum=1)
-    if not (task is None or isinstance(task, Task) or callable(task)):
-        raise refuse("task", task, "a Task or a function that makes one from L (see icl_theory.tasks)")
-    auto_eta = isinstance(axes["eta"], str) and axes["eta"] == "auto"
-    if auto_eta and coordinates == "factored":
-        raise refuse("eta", "auto", "a number in factored coordinates, in which the curvature has no bound")
-    made = []
-    for name, unit, description, check in AXES:
-        if name not in axes or (name == "eta" and auto_eta):
+    family.refuse_unknown(given)
+    goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
+    if len(goals) == 2:
+        raise refuse("above", given["above"], "left out where epsilon is given: both are targets")
+    given = dict(given) if goals else {**given, family.goal[0]: family.goal[1]}
+    axes, common, labels = [], {}, family.labels()
+    for name, declared in family.parameters().items():
+        if name not in given and declared.required:
+            raise refuse(name, None, f"given: the family {family.name} has no default for it")
+        value = given.get(name, declared.default)
+        swept = dimensions(value) > 0 and not isinstance(value, str | bytes)
+        if not declared.axis or value is None or not (swept or declared.kind.numeric or isinstance(value, str)):
+            common[name] = declared.check(value)
             continue
-        values, swept = axis_values(name, axes[name], check)
-        made.append(Axis(name, values, unit, description, swept))
-    constants = fitted_constants()
-    model = RegressionModel(
-        task,
-        coordinates,
-        method,
-        max_steps,
-        auto_eta,
-        tuple(constants[name].highest for name in THEOREMS),  # type: ignore[arg-type]
-    )
-    closed = bool(model.is_closed(next(axis.values for axis in made if axis.name == "N")).all())
-    from icl_theory import __version__
+        if declared.kind.numeric and isinstance(value, str):
+            common[name] = declared.check(value)  # a word for a number, "auto" say, is no value of an axis
+            continue
+        found, swept = axis_values(name, value, declared.check)
+        if found.dtype.kind == "U" and not swept:
+            common[name] = str(found[0])
+            continue
+        text, tex, unit, meaning = labels[name]
+        axes.append(Axis(name, found, unit, meaning, swept, text, tex))
+    grid, model = Grid(tuple(axes), CHUNK), FamilyModel(family, common)
+    _check_together(grid, model)
+    arguments = {"version": __version__, "family": family.name} | {
+        name: _identity(value) for name, value in common.items() if value is not None
+    }
+    chunk = CLOSED_CHUNK if _all_closed(grid, model) else CHUNK
+    return Plan(Grid(tuple(axes), chunk), model, arguments)
 
-    arguments = {
-        "version": __version__, "model": "regression", "seed": SEED, "task": _identity(task),
-        "coordinates": coordinates, "method": method, "max_steps": max_steps, "eta": "auto" if auto_eta else "axis",
-    }  # fmt: skip
-    return Plan(Grid(tuple(made), CLOSED_CHUNK if closed else CHUNK), model, arguments)
+
+def _check_together(grid: Grid, model: FamilyModel) -> None:
+    """Raise why there is no problem at the first point, where that is so at the last one too."""
+    reasons = []
+    for point in {0, grid.size - 1}:
+        try:
+            model.problem(grid.points(slice(point, point + 1)))
+        except ValueError as error:
+            reasons.append(str(error))
+    if len(reasons) == len({0, grid.size - 1}) and len(set(reasons)) == 1:
+        raise ValueError(reasons[0])
+
+
+def _all_closed(grid: Grid, model: FamilyModel) -> bool:
+    """Whether all points have a closed form, as far as points that differ from the first in one parameter tell."""
+    first = {axis.name: axis.values[:1] for axis in grid.axes}
+    return all(
+        bool(
+            model.closed(
+                {name: np.resize(value, len(axis.values)) for name, value in first.items()}
+                | {axis.name: axis.values}
+            ).all()
+        )
+        for axis in grid.axes
+    )
 
 
 def run_with(
@@ -208,13 +271,16 @@ def run_with(
     model: Model,
     arguments: Mapping[str, Any],
     *,
-    executor: Executor | None,
-    workers: int | None,
-    store: str | os.PathLike[str] | None,
-    progress: bool,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    progress: bool = True,
     command: str | None = None,
 ) -> xarray.Dataset:
-    """Do what `run` does, on an executor or on processes started for it."""
+    """Evaluate a planned sweep, on an executor or on processes started for it, with storage and progress.
+
+    ``command`` is the call or command line that makes the sweep, kept for the record where it is known.
+    """
     if executor is not None and workers is not None:
         raise refuse("workers", workers, "left out where an executor is given")
     with contextlib.ExitStack() as stack:
@@ -222,24 +288,6 @@ def run_with(
             count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
             executor = stack.enter_context(processes(count))
-        return run(grid, model, arguments, executor=executor, store=store, progress=progress, command=command)
-
-
-def run(
-    grid: Grid,
-    model: Model,
-    arguments: Mapping[str, Any],
-    *,
-    executor: Executor | None = None,
-    store: str | os.PathLike[str] | None = None,
-    progress: bool = True,
-    command: str | None = None,
-) -> xarray.Dataset:
-    """Evaluate any model on any grid, with storage and progress, as `sweep` does for in-context regression.
-
-    ``command`` is the call or command line that makes the sweep, kept for the record where it is known.
-    """
-    with contextlib.ExitStack() as stack:
         kept = None
         if store is not None:
             kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
@@ -269,13 +317,16 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
         It is no store of a sweep.
     """
     manifest = storage.read_manifest(path)
-    columns, known = MODELS.get(manifest["arguments"].get("model", ""), ((), {}))
-    if not columns or [column.name for column in columns] != manifest["columns"]:
+    family = find(manifest["arguments"].get("family", ""))
+    columns, known = family.every_column(), family.labels()
+    if [column.name for column in columns] != manifest["columns"]:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
     axes = []
     for name, axis in manifest["axes"].items():
-        unit, description = known.get(name, ("", name))
-        axes.append(Axis(name, np.array([float(x) for x in axis["values"]]), unit, description, axis["swept"]))
+        text, tex, unit, meaning = known[name]
+        number = family.parameters()[name].kind.numeric
+        grid_values = np.array([float(x) for x in axis["values"]] if number else axis["values"])
+        axes.append(Axis(name, grid_values, unit, meaning, axis["swept"], text, tex))
     grid = Grid(tuple(axes), manifest["chunk"])
     kept = storage.reader(path, grid, columns)
     values = blank(columns, grid.size)
@@ -289,23 +340,37 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
 
 
 def labelled(
-    grid: Grid, columns: tuple[Column, ...], values: dict[str, Any], arguments: Mapping[str, Any], interrupted: bool
+    grid: Grid, columns: tuple[Column, ...], values: Values, arguments: Mapping[str, Any], interrupted: bool
 ) -> xarray.Dataset:
     """Return the dataset of some results, with local exponents where they have steps."""
+    family = find(arguments["family"])
     attributes = {
         "version": arguments["version"],
-        "seed": arguments["seed"],
+        "family": family.name,
+        "title": family.title,
         "arguments": json.dumps(dict(arguments), ensure_ascii=False),
         "interrupted": int(interrupted),
     }
     dataset = assembled(grid, columns, values, attributes)
-    for name in ("K", "N", "Q", "V"):
-        if name in dataset.coords and np.isfinite(dataset[name]).all():
+    for name, pair in family.limits(arguments).items():
+        if name in dataset.coords:
+            dataset[name].attrs["limits"] = list(pair)
+    whole = [
+        name for name, declared in family.parameters().items() if declared.kind.whole and name in dataset.coords
+    ]
+    for name in whole:
+        if np.isfinite(dataset[name]).all():
             dataset = dataset.assign_coords({name: dataset[name].astype(np.int64)})
     for axis in grid.axes:
-        if axis.swept and axis.name in LOGARITHMIC and len(axis.values) > 1 and "steps" in dataset:
+        if axis.swept and len(axis.values) > 1 and axis.values.dtype.kind == "f" and axis.values.min() > 0:
+            if not np.isfinite(axis.values).all():
+                continue
             exponent = local_exponent(dataset["steps"].values, axis.values, dataset["steps"].dims.index(axis.name))
-            meta = {"description": f"local exponent d ln steps / d ln {axis.name}, centred differences"}
+            meta = {
+                "description": f"local exponent d ln steps / d ln {axis.name}, centred differences",
+                "role": "exponent",
+                "of": axis.name,
+            }
             dataset[f"exponent_{axis.name}"] = (dataset["steps"].dims, exponent, meta)
     return dataset
 
@@ -347,32 +412,34 @@ def estimate(made: Plan, workers: int = 1) -> list[str]:
 
     Examples
     --------
+    >>> from icl_theory.families import find
     >>> from icl_theory.sweep import estimate, plan
-    >>> made = plan({"L": [1, 2], "delta": 1, "eta": 4, "K": 20, "N": float("inf"), "epsilon": 1e-2, "noise": 0})
+    >>> made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "epsilon": 1e-2})
     >>> estimate(made)[:2]
-    ['2 points in 1 chunk', '2 in closed form, 0 simulated one by one (method auto)']
+    ['2 points in 1 chunk', 'about 2 in closed form, 0 simulated one by one']
     """
     grid, model = made.grid, made.model
-    N = next(axis for axis in grid.axes if axis.name == "N")
-    others = grid.size // len(N.values)
-    closed = int(model.is_closed(N.values).sum()) * others
-    seconds = 0.0
-    sample = np.random.default_rng(0).integers(grid.size, size=8)
-    each = [
-        {name: float(value[0]) for name, value in grid.points(slice(int(i), int(i) + 1)).items()} for i in sample
-    ]
-    slow = [point for point in each if not model.is_closed(np.array([point["N"]]))[0]]
+    sample = np.unique(np.random.default_rng(0).integers(grid.size, size=64))
+    points = [grid.points(slice(int(i), int(i) + 1)) for i in sample]
+    slow = [point for point in points if not model.closed(point)[0]]
+    closed = round(grid.size * (1.0 - len(slow) / len(points)))
+    seconds = closed * SECONDS_PER_POINT
     if slow:
-        seconds += (grid.size - closed) * float(np.mean([model.seconds(point) for point in slow]))
-    seconds += closed * SECONDS_PER_POINT
-    plural = "" if grid.chunks == 1 else "s"
-    lines = [
-        f"{grid.size:,} points in {grid.chunks:,} chunk{plural}",
-        f"{closed:,} in closed form, {grid.size - closed:,} simulated one by one (method {model.method})",
-    ]
+        seconds += (grid.size - closed) * float(np.mean([_seconds(model, point) for point in slow[:8]]))
     by = f" on {workers} workers" if workers > 1 else ""
-    limit = "at most " if closed < grid.size else ""
-    return [*lines, f"about {limit}{duration(seconds / workers)}{by}"]
+    limit = "at most " if slow else ""
+    return [
+        f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}",
+        f"about {closed:,} in closed form, {grid.size - closed:,} simulated one by one",
+        f"about {limit}{duration(seconds / workers)}{by}",
+    ]
+
+
+def _seconds(model: FamilyModel, point: Mapping[str, NDArray[Any]]) -> float:
+    try:
+        return model.seconds(point)
+    except Exception:  # a point that fails does so at once
+        return 0.0
 
 
 def check_picklable(model: object) -> None:
@@ -380,15 +447,21 @@ def check_picklable(model: object) -> None:
     try:
         pickle.dumps(model)
     except Exception:
-        raise refuse(
-            "task", getattr(model, "task", model), "a Task or a named function, to be sent to workers"
-        ) from None
+        parameters = getattr(model, "common", {})
+        for name, value in parameters.items():
+            try:
+                pickle.dumps(value)
+            except Exception:
+                raise refuse(name, value, "an object or a named function that can be sent to workers") from None
+        raise refuse("family", model, "a class that can be sent to workers: defined in a module") from None
 
 
-def _identity(task: object) -> str:
-    """Return a text that tells tasks apart."""
-    if task is None:
-        return "exchangeable"
-    if not isinstance(task, Task):
-        return f"{getattr(task, '__module__', '')}.{getattr(task, '__qualname__', repr(task))}"
-    return f"{task!r} #{zlib.crc32(pickle.dumps(task, protocol=4)):08x}"
+def _identity(value: Any) -> Any:
+    """Return what tells values apart, as plain JSON: themselves, or a text."""
+    if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, tuple | list):
+        return [_identity(each) for each in value]
+    if isinstance(value, type) or callable(value):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(value))}"
+    return f"{value!r} #{zlib.crc32(pickle.dumps(value, protocol=4)):08x}"

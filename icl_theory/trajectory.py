@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, integer, refuse
+from icl_theory._version import __version__
 from icl_theory.files import replacing
-from icl_theory.risk import Risk
+from icl_theory.risk import ClosedForm, Risk
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -25,16 +26,30 @@ if TYPE_CHECKING:
 Interval = tuple[int, int]
 
 
-class Phases(NamedTuple):
-    """Step intervals ``(first, last)`` of the three phases; None where the run ends before one begins."""
+class Phases(dict[str, Interval | None]):
+    """Step intervals ``(first, last)`` of the phases by name, in order; None where the run ends before one begins.
 
-    I: Interval  # noqa: E741 - the papers' names
-    II: Interval | None
-    III: Interval | None
+    Names are also attributes: ``run.phases.I``.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no phase {name!r}; there are {', '.join(self)}") from None
 
     def present(self) -> dict[str, Interval]:
         """Return the phases that the run has, by name."""
-        return {name: interval for name, interval in self._asdict().items() if interval is not None}
+        return {name: interval for name, interval in self.items() if interval is not None}
+
+
+class Label(NamedTuple):
+    """What a parameter is called: symbol as text and as TeX, unit, and meaning."""
+
+    text: str
+    tex: str
+    unit: str
+    meaning: str
 
 
 class State(NamedTuple):
@@ -89,7 +104,11 @@ class Trajectory:
     notes : dict of str
         What else the model says of the run, by name.
     info : dict
-        Arguments of the call that made the run, for the record.
+        Parameters of the run by name, for the record.
+    labels : dict of str to Label
+        Symbols, units and meanings of these parameters.
+    family : Family or None
+        The problem whose run it is, where it was made by a family and not read from a file.
     command : str or None
         Command line or Python call that makes the run again, where it is known.
     version : str or None
@@ -113,15 +132,23 @@ class Trajectory:
     regime: str | None = None
     notes: dict[str, str] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, Label] = field(default_factory=dict)
+    family: Any = field(default=None, repr=False)
     command: str | None = None
-    version: str | None = field(default_factory=lambda: _version())
+    version: str | None = __version__
     risk: Risk | None = field(default=None, repr=False)
+    form: ClosedForm | None = field(default=None, repr=False)
     resume: Callable[[int], State] | None = field(default=None, repr=False)
 
     @property
     def converged(self) -> bool:
         """Whether the loss reached ``epsilon``."""
         return self.steps is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the run."""
+        return self.stop_reason.startswith("interrupted")
 
     @property
     def params(self) -> Array:
@@ -301,7 +328,8 @@ class Trajectory:
             "notes", "command", "version",
         )  # fmt: skip
         meta = {name: getattr(self, name) for name in names}
-        meta["phases"] = None if self.phases is None else {k: list(v) for k, v in self.phases.present().items()}
+        meta["phases"] = None if self.phases is None else {k: v and list(v) for k, v in self.phases.items()}
+        meta["labels"] = {name: list(label) for name, label in self.labels.items() if name in self.info}
         meta["info"] = {name: _plain(value) for name, value in self.info.items()}
         return meta
 
@@ -347,7 +375,8 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
             loss=arrays["loss"],
             states=arrays["states"],
             observed=observed,
-            phases=None if phases is None else Phases(*(_interval(phases.get(name)) for name in Phases._fields)),  # type: ignore[arg-type]
+            phases=None if phases is None else Phases({name: _interval(pair) for name, pair in phases.items()}),
+            labels={name: Label(*label) for name, label in meta.pop("labels", {}).items()},
             **meta,
         )
     except (KeyError, TypeError, ValueError, AttributeError, EOFError, OSError, BadZipFile) as error:
@@ -363,12 +392,6 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade))
     steps = {0, last, *(min(int(step), last) for step in powers)}
     return np.array(sorted(steps), dtype=np.int64)
-
-
-def _version() -> str:
-    from icl_theory import __version__
-
-    return __version__
 
 
 def _interval(pair: list[int] | None) -> Interval | None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from icl_theory.cli.axes import parse_axis
 
 import icl_theory as icl
-from icl_theory.cli.axes import parse_axis
 from icl_theory.regression import half_way
 from tests.test_cli import run_main
 

@@ -8,35 +8,40 @@ from typing import Annotated
 
 import typer
 
-from icl_theory import __version__
+from icl_theory._version import __version__
 from icl_theory.cli.audit import audit
 from icl_theory.cli.figures import figures
-from icl_theory.cli.recall import recall
-from icl_theory.cli.recall_sweep import recall_sweep
 from icl_theory.cli.report import report
-from icl_theory.cli.simulate import simulate
-from icl_theory.cli.sweep import sweep
+from icl_theory.cli.simulate import simulate_command
+from icl_theory.cli.sweep import sweep_command
 from icl_theory.cli.table import table
+from icl_theory.families import broken, default, families_known
 
 app = typer.Typer(
     help="Exact training dynamics of in-context learning.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(simulate)
-app.command()(sweep)
+app.command("simulate")(simulate_command(default()))
+app.command("sweep")(sweep_command(default()))
 app.command()(table)
 app.command()(report)
 app.command()(audit)
 app.command()(figures)
-app.command()(recall)
-app.command()(recall_sweep)
+for _name, _family in families_known().items():
+    group = typer.Typer(help=f"{_family.title[0].upper()}{_family.title[1:]}.", no_args_is_help=True)
+    group.command("simulate")(simulate_command(_family))
+    group.command("sweep")(sweep_command(_family))
+    app.add_typer(group, name=_name)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; wrong input is one line on standard error and exit status 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for line in broken():
+        print(f"icl-theory: {line}", file=sys.stderr)
     try:
         status = app(args=arguments, standalone_mode=False, obj=shlex.join(["icl-theory", *arguments]))
     except (ValueError, OSError) as error:

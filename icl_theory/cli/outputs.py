@@ -39,7 +39,7 @@ class Outputs(NamedTuple):
         check_targets(**self._asdict())
         for name, ending in ENDINGS.items():
             path = getattr(self, name)
-            if path is not None and path.suffix != ending:
+            if path is not None and path.suffix.lower() != ending:
                 raise refuse(name, str(path), f"a file name ending in {ending}")
         if self.parquet is not None:
             from icl_theory.tables import check_parquet

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from pathlib import Path
@@ -22,18 +21,8 @@ def check_targets(plot: Path | None, **others: Path | None) -> None:
     for name, path in {"plot": plot, **others}.items():
         if path is not None and not path.absolute().parent.is_dir():
             raise refuse(name, str(path), "in a folder that exists")
-    if plot is not None and plot.suffix not in FORMATS:
+    if plot is not None and plot.suffix.lower() not in FORMATS:
         raise refuse("plot", str(plot), "a file name ending in " + ", ".join(FORMATS))
-
-
-def integer_or_inf(name: str, text: str) -> float:
-    """Read a prompt length: an integer, or "inf"."""
-    if text.lower() in ("inf", "infinity"):
-        return math.inf
-    try:
-        return int(text)
-    except ValueError:
-        raise refuse(name, text, "an integer >= 1, or inf") from None
 
 
 def print_facts(run: Trajectory) -> None:
@@ -49,8 +38,7 @@ def print_facts(run: Trajectory) -> None:
 class LossProgress:
     """Progress on standard error after a second: a live line in a terminal, plain lines elsewhere."""
 
-    def __init__(self, epsilon: float) -> None:
-        self._epsilon = epsilon
+    def __init__(self) -> None:
         self._next = time.monotonic() + 1.0
         self._display: Progress | None = None
 
@@ -62,21 +50,19 @@ class LossProgress:
         if time.monotonic() < self._next:
             return
         if not sys.stderr.isatty():
-            print(f"step {step:,}  loss {loss:.4g} (target {self._epsilon:g})", file=sys.stderr, flush=True)
+            print(f"step {step:,}  loss {loss:.4g}", file=sys.stderr, flush=True)
             self._next = time.monotonic() + 10.0
             return
         if self._display is None:
             self._display = Progress(
                 SpinnerColumn(),
-                TextColumn(
-                    "step {task.fields[step]:,}  loss {task.fields[loss]:.4g} (target {task.fields[target]:g})"
-                ),
+                TextColumn("step {task.fields[step]:,}  loss {task.fields[loss]:.4g}"),
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
             )
             self._display.start()
-            self._task = self._display.add_task("", total=None, step=0, loss=loss, target=self._epsilon)
+            self._task = self._display.add_task("", total=None, step=0, loss=loss)
         self._display.update(self._task, step=step, loss=loss)
         self._next = time.monotonic() + 0.1
 

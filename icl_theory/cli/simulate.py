@@ -1,9 +1,9 @@
-"""`icl-theory simulate`."""
+"""`icl-theory simulate`, and `simulate` of every family."""
 
 from __future__ import annotations
 
 import json
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,89 +11,81 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from icl_theory import tasks
 from icl_theory._validate import refuse
-from icl_theory.cli.shared import LossProgress, check_targets, integer_or_inf, print_facts
-from icl_theory.descent import MAX_STEPS
-from icl_theory.regression.coordinates import compare_coordinates
-from icl_theory.regression.simulate import simulate as run_simulation
+from icl_theory.cli.options import flag, from_file, help_text, parse_value, with_options
+from icl_theory.cli.shared import LossProgress, check_targets, print_facts
+from icl_theory.families import Family, Parameter, Word
 from icl_theory.trajectory import Trajectory
 
-
-class TaskName(StrEnum):
-    """Task families that the command line can name."""
-
-    exchangeable = "exchangeable"
-    linear = "linear"
-    cosine = "cosine"
-    fourier = "fourier"
-    quadratic = "quadratic"
-    halfspace = "halfspace"
+ALL = "all"  # of the words of a parameter
+FILES = {"plot": str, "save": str}
 
 
-FAMILIES = {
-    TaskName.linear: tasks.Linear,
-    TaskName.cosine: tasks.RandomCosine,
-    TaskName.fourier: tasks.RandomFourier,
-    TaskName.quadratic: tasks.Quadratic,
-    TaskName.halfspace: tasks.Halfspace,
-}
+def simulate_command(family: type[Family]) -> Callable[..., int]:
+    """Return the command that simulates a family."""
+    known = family.parameters()
+
+    def simulate(
+        given: dict[str, str],
+        context: typer.Context,
+        config: Annotated[
+            Path | None, typer.Option("--config", help="TOML file of these options; flags win.")
+        ] = None,
+        plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
+        save: Annotated[Path | None, typer.Option("--save", help="Write the run, for icl_theory.load.")] = None,
+        as_json: Annotated[
+            bool, typer.Option("--json", help="Print the run as JSON instead of a summary.")
+        ] = False,
+    ) -> int:
+        settings: dict[str, Any] = {} if config is None else from_file(config, family, FILES)
+        plot = plot or (Path(settings.pop("plot")) if "plot" in settings else None)
+        save = save or (Path(settings.pop("save")) if "save" in settings else None)
+        check_targets(plot, save=save)
+        many = [name for name, text in given.items() if text == ALL and isinstance(known[name].kind, Word)]
+        settings |= {name: parse_value(known[name], text) for name, text in given.items() if name not in many}
+        _require(family, settings)
+        if many and save is not None:
+            raise refuse("save", str(save), f"left out with {flag(many[0])} all: a file holds one run")
+        words = [{}] if not many else [{many[0]: word} for word in known[many[0]].kind.words]
+        problems = [family(**{**settings, **word}) for word in words]
+        runs = []
+        with LossProgress() as progress:
+            for problem in problems:
+                runs.append(problem.simulate(callback=progress.update))
+                runs[-1].command = context.obj
+        _show(runs, [", ".join(word.values()) for word in words], as_json)
+        if save is not None:
+            runs[0].save(save)
+        if plot is not None:
+            from icl_theory.plotting import compare_runs
+            from icl_theory.plotting import save as save_figure
+
+            save_figure(compare_runs(runs) if many else runs[0].plot(), str(plot))
+        return 130 if any(run.interrupted for run in runs) else 0
+
+    simulate.__doc__ = f"Train on {family.title} until the target is reached, and say what happened."
+    return with_options(simulate, family, _help)
 
 
-def simulate(
-    context: typer.Context,
-    L: Annotated[float, typer.Option("--L", help="Lipschitz constant of the tasks.")],
-    delta: Annotated[float, typer.Option("--delta", help="Feature gap.")],
-    eta: Annotated[float, typer.Option("--eta", help="Learning rate.")],
-    K: Annotated[int, typer.Option("--K", help="Number of features.")] = 20,
-    N: Annotated[str, typer.Option("--N", help="Prompt length, or inf.")] = "inf",
-    epsilon: Annotated[float, typer.Option("--epsilon", help="Target loss.")] = 1e-3,
-    noise: Annotated[float, typer.Option("--noise", help="Standard deviation of the label noise.")] = 0.0,
-    task: Annotated[TaskName, typer.Option("--task", help="Task family.")] = TaskName.exchangeable,
-    coordinates: Annotated[
-        str, typer.Option("--coordinates", help="class, embedding, factored, or all three.")
-    ] = "class",
-    method: Annotated[str, typer.Option("--method", help="auto, closed, exact, fast or flow.")] = "auto",
-    imbalance: Annotated[
-        float | None, typer.Option("--imbalance", help="Imbalance of the prompts, for the paper's rule.")
-    ] = None,
-    max_steps: Annotated[int, typer.Option("--max-steps", help="Largest number of steps.")] = MAX_STEPS,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
-    save: Annotated[Path | None, typer.Option("--save", help="Write the run, for icl_theory.load.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the run as JSON instead of a summary.")] = False,
-) -> int:
-    """Train on in-context regression until the loss is epsilon, and say when each phase ends."""
-    check_targets(plot, save=save)
-    length = integer_or_inf("N", N)
-    if coordinates == "all" and save is not None:
-        raise refuse("save", str(save), "left out with --coordinates all: a file holds one run")
-    with LossProgress(epsilon) as progress:
-        arguments: dict[str, Any] = {
-            "K": K, "N": length, "epsilon": epsilon, "noise": noise, "task": FAMILIES.get(task), "method": method,
-            "max_steps": max_steps, "imbalance": imbalance, "callback": progress.update,
-        }  # fmt: skip
-        if coordinates == "all":
-            runs = compare_coordinates(L, delta, eta, **arguments)
-        else:
-            runs = {coordinates: run_simulation(L, delta, eta, coordinates=coordinates, **arguments)}
-    for each in runs.values():
-        each.command = context.obj
-    run = runs.get(coordinates)
+def _help(declared: Parameter) -> str:
+    text = help_text(declared)
+    return text[:-1] + "; all compares them." if isinstance(declared.kind, Word) and declared.axis else text
+
+
+def _require(family: type[Family], settings: dict[str, Any]) -> None:
+    for name, declared in family.parameters().items():
+        if declared.required and name not in settings:
+            raise refuse(name, None, f"given, as {flag(name)} or in the file of --config")
+
+
+def _show(runs: list[Trajectory], names: list[str], as_json: bool) -> None:
     if as_json:
-        found = run.to_dict() if run is not None else {name: each.to_dict() for name, each in runs.items()}
-        print(json.dumps(found, allow_nan=False))
-    elif run is not None:
-        print_facts(run)
+        found: Any = [run.to_dict() for run in runs]
+        print(json.dumps(dict(zip(names, found, strict=True)) if len(runs) > 1 else found[0], allow_nan=False))
+    elif len(runs) == 1:
+        print_facts(runs[0])
     else:
-        _print_side_by_side(runs)
-    if save is not None and run is not None:
-        run.save(save)
-    if plot is not None:
-        from icl_theory.plotting import compare_runs
-        from icl_theory.plotting import save as save_figure
-
-        save_figure(compare_runs(list(runs.values())) if run is None else run.plot(), str(plot))
-    return 130 if any(each.stop_reason.startswith("interrupted") for each in runs.values()) else 0
+        _print_side_by_side(dict(zip(names, runs, strict=True)))
 
 
 def _print_side_by_side(runs: dict[str, Trajectory]) -> None:

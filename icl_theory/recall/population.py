@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, choice, refuse, store
 from icl_theory.recall.task import RecallTask, Sentences, Words, entropy
@@ -204,6 +204,12 @@ class RecallRisk(Risk):
         gamma = np.array([self.gamma])
         return entropy(self.noise_rate) + float(divergence(self.noise_rate, gamma)[0])
 
+    def closed_form(self, eta: float, rule: str) -> StraightLine | None:
+        """Normalised descent on λ alone, the same for all triggers: λ = ηt/√Q, whatever the loss."""
+        if rule != "ngd" or not self.tied or len(self.initial) > 1:
+            return None
+        return StraightLine(self, eta / math.sqrt(self.task.Q))
+
     @cached_property
     def _atoms(self) -> Atoms:
         task = self.task
@@ -284,6 +290,44 @@ class RecallRisk(Risk):
         return _Logits(
             rest, by_strength, by_scale, gamma + scale * passing * B, scale * passing * B_strength, passing * B
         )
+
+
+@dataclass(frozen=True, eq=False)
+class StraightLine:
+    """Normalised descent on one number, a closed form: it moves by ``step`` at every step.
+
+    Parameters
+    ----------
+    risk : RecallRisk
+        Its loss falls with the one parameter.
+    step : float
+        How far each step goes.
+    """
+
+    risk: RecallRisk
+    step: float
+
+    def states(self, steps: NDArray[np.int64]) -> Array:
+        """Return λ at some steps, (T, 1)."""
+        return self.step * np.asarray(steps, dtype=np.float64)[:, None]
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
+        """Return the first step with loss <= epsilon by bisection; it is exact."""
+
+        def reached(t: int) -> bool:
+            return self.risk.evaluate(np.array([self.step * t]))[0] <= epsilon
+
+        if reached(0):
+            return 0, 0.0
+        if not reached(last):
+            return None, 0.0
+        low, high = 0, 1
+        while not reached(high):
+            low, high = high, min(2 * high, last)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if reached(middle) else (middle, high)
+        return high, 0.0
 
 
 def held_gamma(value: object) -> float:

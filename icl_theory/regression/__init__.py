@@ -4,7 +4,8 @@ from icl_theory.regression.abel import StepCounter, abel_polynomials
 from icl_theory.regression.certified import step_bounds, worst_prediction
 from icl_theory.regression.concentration import concentration_probability, smallest_imbalance
 from icl_theory.regression.coordinates import compare_coordinates
-from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
+from icl_theory.regression.exchangeable import ExchangeableRisk
+from icl_theory.regression.flow import flow_time
 from icl_theory.regression.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk
 from icl_theory.regression.orderwise import fitted_constants
 from icl_theory.regression.phases import crossover, half_way, papers_regime, query_phases, run_phases, tail_start

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.regression.exchangeable import flow_difference
+from icl_theory.regression.flow import flow_difference
 
 TERMS = 6
 SMALL_STEP = 1.0 / 32.0

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from icl_theory._validate import Array, integer, number, real_array, refuse
-from icl_theory.regression.exchangeable import flow_difference
+from icl_theory.regression.flow import flow_difference
 
 
 def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:

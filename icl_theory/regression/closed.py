@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.regression.abel import ROUNDING, StepCounter
-from icl_theory.regression.exchangeable import loss_curve
+from icl_theory.regression.flow import loss_curve
 
 
 class ClosedRuns(NamedTuple):
@@ -99,6 +100,39 @@ def closed_runs(counter: StepCounter, gamma: Array, epsilon: Array, max_steps: i
     attends, tails = np.minimum(last, found.steps[1]), np.minimum(last, found.steps[2])
     gap = counter.position(last)
     return ClosedRuns(hit, error, last, attends, np.maximum(attends, tails), gap, *loss_curve(gap, gamma, K))
+
+
+class ExchangeableSteps:
+    """The iterates of one exchangeable problem with N = ∞, as a `ClosedForm`.
+
+    Parameters
+    ----------
+    K : int
+        Number of features.
+    gamma : float
+        Variogram, squared label units.
+    c : float
+        Step constant.
+    """
+
+    def __init__(self, K: int, gamma: float, c: float) -> None:
+        self.K, self.gamma = K, np.array([gamma])
+        self.counter = StepCounter(K, max(c, 1e-300))
+
+    def states(self, steps: NDArray[np.int64]) -> Array:
+        """Return u at some steps, (T,)."""
+        return self.counter.position(steps)
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
+        """Return the first step with loss <= epsilon, and its estimated error."""
+        found = closed_runs(self.counter, self.gamma, np.array([epsilon]), last, np.full(1, 0.5))
+        hit = int(found.hit[0])
+        return (hit, float(found.error[0])) if hit <= last and hit < INT64_MAX else (None, 0.0)
+
+    def first_missing(self, deficit: float) -> int:
+        """Return the first step with 1 - a <= deficit; INT64_MAX where there is none below it."""
+        u = math.log(self.K - 1.0) + math.log1p(-deficit) - math.log(deficit)
+        return int(self.counter.steps_to(u).steps)
 
 
 def step_constant(eta: float | Array, speed: float | Array, gamma: float | Array, K: float | Array) -> Array:

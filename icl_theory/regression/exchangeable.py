@@ -14,9 +14,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, MOST_FEATURES, Array, integer, number, prompt_length, refuse, store
+from icl_theory.regression.closed import ExchangeableSteps, step_constant
 from icl_theory.regression.features import Features
+from icl_theory.regression.flow import attention_pair, loss_curve
 from icl_theory.regression.tasks import Task
 from icl_theory.risk import Risk
 
@@ -121,9 +124,21 @@ class ExchangeableRisk(Risk):
         noisy = self.noise**2 * a * s * ((s - a) * shift + w / total + shift * s)
         return float(weight @ (noisy + a * bias * (2.0 * a - s))) * direction
 
-    def curve(self, gaps: Array) -> tuple[Array, Array]:
-        """Losses and target attentions at many gaps, for N = ∞."""
-        return loss_curve(gaps, self.gamma, self.K)
+    def closed_form(self, eta: float, rule: str) -> ExchangeableSteps | None:
+        """The steps of gradient descent for N = ∞ by their Abel function."""
+        if rule != "gd" or math.isfinite(self.N):
+            return None
+        c = float(step_constant(eta, self.speed, self.gamma, self.K))
+        if not c < 1e300:
+            raise refuse("eta", eta, f"such that a step, eta*gamma*K/(K-1)^2 = {c:.3g}, is below 1e300")
+        return ExchangeableSteps(self.K, self.gamma, c)
+
+    def series(self, states: Array, steps: NDArray[np.int64]) -> tuple[Array, dict[str, Array]]:
+        """Losses and observations at many gaps."""
+        if math.isfinite(self.N):
+            return super().series(states, steps)
+        loss, attention = loss_curve(states, self.gamma, self.K)
+        return loss, {"attention": attention, "gap": states}
 
     def attention(self, u: float) -> float:
         """Expected target attention at u."""
@@ -170,22 +185,6 @@ class ExchangeableRisk(Risk):
         return 1.0 + inverse + (1.0 - inverse) / np.maximum(self._counts[1], 1.0)
 
 
-def attention_pair(u: float, K: int) -> tuple[float, float]:
-    """``(a, 1 - a)``, both to full relative accuracy for every u."""
-    if u >= 0:
-        w = (K - 1.0) * math.exp(-u)
-        return 1.0 / (1.0 + w), w / (1.0 + w)
-    e = math.exp(u)
-    return e / (e + (K - 1.0)), (K - 1.0) / (e + (K - 1.0))
-
-
-def loss_curve(u: Array, gamma: float | Array, K: float | Array) -> tuple[Array, Array]:
-    """Losses ``½ γ K/(K-1) s²`` and target attentions ``a`` for N = ∞, elementwise."""
-    w = (K - 1.0) * np.exp(-u)
-    missed = w / (1.0 + w)
-    return 0.5 * (gamma * missed * (K / (K - 1.0))) * missed, 1.0 / (1.0 + w)
-
-
 def _weight(u: float) -> float:
     """``e^-u``, kept where no product with a count overflows or vanishes."""
     return math.exp(-min(max(u, -600.0), 600.0))
@@ -226,41 +225,3 @@ def _deviance(t: Any) -> Any:
         series = small * series + (-1) ** k / (k * (k - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.abs(t) < 0.1, small**2 * series, (1.0 + t) * np.log1p(t) - t)
-
-
-def flow_time(a: float, K: int) -> float:
-    r"""Time c·t in which gradient flow raises the target attention from 1/K to ``a``.
-
-    .. math:: c\,t = F(a) - F(1/K),\quad F(a) = -\frac1a + 3\ln\frac{a}{1-a} + \frac{2}{1-a} + \frac{1}{2(1-a)^2}
-
-    Parameters
-    ----------
-    a : float
-        Target attention, 1/K <= a < 1.
-    K : int
-        Number of features.
-
-    Returns
-    -------
-    float
-        In units of 1/c, ``c = η γ K/(K-1)²`` per step.
-
-    Examples
-    --------
-    >>> import icl_theory as icl
-    >>> round(icl.regression.flow_time(0.5, 20), 6)
-    30.174037
-    """
-    K = integer("K", K, minimum=2, maximum=MOST_FEATURES)
-    if not 1.0 / K * (1.0 - 1e-15) <= number("a", a) < 1.0:
-        raise refuse("a", a, f"in [1/K, 1) = [{1.0 / K:.6g}, 1)")
-    u = max(0.0, math.log(K - 1.0) + math.log(a) - math.log1p(-a))
-    return float(flow_difference(np.zeros(()), np.asarray(u), K))
-
-
-def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
-    """``F(a(u2)) - F(a(u1))`` as a sum of exact differences."""
-    w1, w2 = (K - 1.0) * np.exp(-u1), (K - 1.0) * np.exp(-u2)
-    a1, a2, s1, s2 = 1.0 / (1.0 + w1), 1.0 / (1.0 + w2), w1 / (1.0 + w1), w2 / (1.0 + w2)
-    d = -a2 * s1 * np.expm1(u1 - u2)
-    return d / (a1 * a2) + 3.0 * (u2 - u1) + (2.0 + 0.5 * (1.0 / s1 + 1.0 / s2)) * (d / s1) / s2

@@ -13,8 +13,11 @@ from functools import cache
 import numpy as np
 
 from icl_theory._validate import MOST_FEATURES, fraction, integer, number, refuse
-from icl_theory.regression.exchangeable import flow_difference
-from icl_theory.regression.reduction import tail_limits
+from icl_theory.regression.exchangeable import ExchangeableRisk
+from icl_theory.regression.flow import flow_difference
+from icl_theory.regression.population import PopulationRisk
+from icl_theory.regression.reduction import is_nondegenerate, tail_limits
+from icl_theory.risk import Risk
 from icl_theory.trajectory import Phases, State, Trajectory
 
 TAIL_RATIO = 2.0
@@ -228,19 +231,29 @@ def query_phases(run: Trajectory) -> list[Phases]:
         if tail is not None:
             above = run.t[run.t * run.observed["loss_per_query"][:, k] > TAIL_RATIO * tail[k]]
         begin = int(above[-1]) if above.size else 0
-        result.append(_phases(run, run.first(attends), None if tail is None else run.first(decays, after=begin)))
+        result.append(
+            phases_of(int(run.t[-1]), run.first(attends), None if tail is None else run.first(decays, after=begin))
+        )
     return result
 
 
-def _phases(run: Trajectory, first: int | None, second: int | None) -> Phases:
+def phases_of(last: int, first: int | None, second: int | None) -> Phases:
     """Put together the end of Phase I and the start of Phase III, either None where the run ends before."""
-    last = int(run.t[-1])
     if first is None or first == last:
-        return Phases((0, last), None, None)
+        return Phases(I=(0, last), II=None, III=None)
     if second is None or second == last:
-        return Phases((0, first), (first, last), None)
+        return Phases(I=(0, first), II=(first, last), III=None)
     second = max(first, second)
-    return Phases((0, first), (first, second), (second, last))
+    return Phases(I=(0, first), II=(first, second), III=(second, last))
+
+
+def tail_limit(risk: Risk, eta: float) -> float | None:
+    """Return the limit of t·(loss − floor) by the universal tail law, None where it does not hold or is unknown."""
+    if isinstance(risk, ExchangeableRisk):
+        return None if risk.noise and math.isfinite(risk.N) else (risk.K - 1.0) / (4.0 * eta * risk.speed)
+    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and is_nondegenerate(risk):
+        return (risk.features.K - 1.0) / (4.0 * eta)
+    return None
 
 
 def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None = None) -> Phases:
@@ -273,4 +286,4 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
         second = run.first(lambda state: state.t * (state.loss - run.floor) <= limit, after=begin)
     else:
         second = None
-    return _phases(run, first, second)
+    return phases_of(int(run.t[-1]), first, second)

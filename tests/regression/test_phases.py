@@ -16,7 +16,7 @@ EXPONENTS = st.floats(-3.0, 3.0).map(lambda x: 10.0**x)
 
 def intervals(phases: icl.Phases | None) -> list[tuple[int, int]]:
     assert phases is not None
-    return [interval for interval in phases if interval is not None]
+    return [interval for interval in phases.values() if interval is not None]
 
 
 @given(EXPONENTS, EXPONENTS, EXPONENTS, st.integers(2, 5000), st.floats(-9.0, 0.0).map(lambda x: 10.0**x))
@@ -100,7 +100,7 @@ def test_unequal_queries_are_in_phase_one_until_the_slowest_attends() -> None:
 def test_degenerate_tasks_never_leave_phase_one() -> None:
     run = icl.simulate(2.0, 1.0, 4.0, K=6, task=tasks.Halfspace, epsilon=1e-4)
     assert run.converged
-    assert run.phases == icl.Phases((0, int(run.t[-1])), None, None)
+    assert run.phases == icl.Phases(I=(0, int(run.t[-1])), II=None, III=None)
     assert run.attention[-1].max() < 0.34
 
 

@@ -11,12 +11,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import icl_theory as icl
+from icl_theory.families import find
 from icl_theory.grid import Values
-from icl_theory.regression.points import COLUMNS, leading_order, measured
+from icl_theory.regression.points import leading_order
 from icl_theory.sweep import plan
 from tests.references import iterate_gap
 
 BLANK: dict[str, Any] = {"f": math.nan, "i": -1, "U": ""}
+REGRESSION = find("regression")
+COLUMNS = REGRESSION.every_column()
 ONE = {"L": 1.0, "delta": 1.0, "eta": 1.0, "K": 2, "N": math.inf, "epsilon": 1.0, "noise": 0.0}
 
 
@@ -38,12 +41,16 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b or (a != a and b != b))
 
 
+def measured(run: icl.Trajectory) -> dict[str, Any]:
+    return dict(run.family.measured(run))
+
+
 @pytest.mark.parametrize("coordinates", ["class", "embedding"])
 def test_closed_points_are_those_of_simulate_to_the_last_bit(coordinates: str) -> None:
     points = random_points(400, seed=1)
     points["L"][:3] = 1e200  # refused by simulate
     points["eta"][3:6] = 1e306
-    found = plan(ONE, coordinates=coordinates).model.evaluate(points)
+    found = plan(REGRESSION, {**ONE, "coordinates": coordinates}).model.evaluate(points)
     for i in range(400):
         point = {name: float(values[i]) for name, values in points.items()}
         K, eta = int(point.pop("K")), point.pop("eta")
@@ -64,7 +71,7 @@ def test_closed_points_are_those_of_simulate_to_the_last_bit(coordinates: str) -
 
 def test_a_point_has_the_same_bits_alone_and_among_others() -> None:
     points = random_points(300, seed=2)
-    model = plan(ONE).model
+    model = plan(REGRESSION, ONE).model
     together = model.evaluate(points)
     for part in (slice(0, 1), slice(17, 24), slice(100, 229)):
         few = model.evaluate({name: values[part] for name, values in points.items()})
@@ -88,16 +95,12 @@ def test_closed_steps_are_those_of_plain_iteration(K: int, L: float, eta: float,
 
     steps, _ = iterate_gap(K, c, reached)
     point = {**ONE, "L": 10.0**L, "eta": rate, "K": K, "epsilon": target}
-    found = plan(ONE).model.evaluate({name: np.array([float(value)]) for name, value in point.items()})
+    found = plan(REGRESSION, ONE).model.evaluate({name: np.array([float(value)]) for name, value in point.items()})
     assert abs(int(found["steps"][0]) - steps) <= (1 if 10.0**drop > 0.999 else 0)
 
 
 def evaluated(**changes: Any) -> Values:
-    arguments = {
-        name: changes.pop(name) for name in ("task", "coordinates", "method", "max_steps") if name in changes
-    }
-    axes = {**ONE, **changes}
-    made = plan(axes, **arguments)
+    made = plan(REGRESSION, {**ONE, **changes})
     return made.model.evaluate(made.grid.points(slice(0, made.grid.size)))
 
 

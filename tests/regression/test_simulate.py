@@ -124,7 +124,7 @@ def test_target_above_the_initial_loss_is_reached_at_once() -> None:
         run = icl.simulate(2.0, 1.0, 4.0, epsilon=5.0, method=method)
         assert run.steps == 0
         assert run.t.tolist() == [0]
-        assert run.phases == icl.Phases((0, 0), None, None)
+        assert run.phases == icl.Phases(I=(0, 0), II=None, III=None)
         assert "step 0" in run.summary()
 
 
@@ -172,7 +172,7 @@ def test_extreme_input_of_every_kind_has_a_finite_answer(
 
 
 @pytest.mark.parametrize("name", ["L", "delta", "eta", "epsilon"])
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "2", None, True, [1.0]])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "2", True, [1.0]])
 def test_refuses_numbers_that_are_not_positive(name: str, value: object) -> None:
     arguments: dict[str, object] = {"L": 2.0, "delta": 1.0, "eta": 4.0, name: value}
     with pytest.raises(ValueError, match=f"{name} = .*must be a finite number > 0"):
@@ -198,7 +198,8 @@ def test_refuses_numbers_that_are_not_positive(name: str, value: object) -> None
         ({"K": 3, "probs": [0.5, 0.6, -0.1]}, "probs = .*positive"),
         ({"K": 3, "probs": [0.5, 0.4, 0.2]}, "probs = .*sum to 1"),
         ({"K": 3, "probs": [0.5, 0.5]}, "probs = .*3 positive"),
-        ({"task": "linear"}, "task = 'linear'"),
+        ({"task": "linaer"}, r"task = 'linaer': must be one of .*\(did you mean linear\?\)"),
+        ({"above": 1e-3, "epsilon": 1e-3}, "above = 0.001: must be left out where epsilon = 0.001 is given"),
         ({"task": lambda L: L}, "task = "),
         ({"task": tasks.Linear(3.0)}, "same Lipschitz constant as L = 2.0"),
         ({"task": tasks.KernelTask(np.eye(3))}, "matrix = "),

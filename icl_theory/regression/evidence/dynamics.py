@@ -11,8 +11,9 @@ from icl_theory.claims import Claim, exact_row
 from icl_theory.regression import tasks
 from icl_theory.regression.certified import step_bounds
 from icl_theory.regression.evidence.common import OURS, random_risk
-from icl_theory.regression.exchangeable import ExchangeableRisk, flow_time
+from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.features import Features
+from icl_theory.regression.flow import flow_time
 from icl_theory.regression.phases import crossover
 from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.whole import descend, simulate

@@ -15,37 +15,37 @@ from icl_theory.cli import main
 
 
 def test_each_point_is_a_run_of_simulate() -> None:
-    found = icl.sweep_recall(eta=[0.2, 0.5], Q=[2, 5], alpha=0.1, epsilon=0.05, progress=False)
-    assert dict(found.sizes) == {"eta": 2, "Q": 2}
+    found = icl.sweep(icl.Recall, eta=[0.2, 0.5], triggers=[2, 5], alpha=0.1, above=0.05, progress=False)
+    assert dict(found.sizes) == {"eta": 2, "triggers": 2}
     for eta in (0.2, 0.5):
         for triggers in (2, 5):
             run = icl.recall.simulate(eta=eta, triggers=triggers, alpha=0.1, above=0.05)
-            point = found.sel(eta=eta, Q=triggers)
+            point = found.sel(eta=eta, triggers=triggers)
             assert int(point.steps) == run.steps
             assert float(point.loss) == run.loss[-1]
     assert (found.status == "reached").all()
 
 
 def test_steps_grow_like_the_root_of_the_number_of_triggers() -> None:
-    found = icl.sweep_recall(eta=0.01, Q=[4, 16, 64], V=200, count=1, progress=False)
-    np.testing.assert_allclose(found.exponent_Q, 0.5, atol=1e-3)
+    found = icl.sweep(icl.Recall, eta=0.01, triggers=[4, 16, 64], V=200, counts=1, progress=False)
+    np.testing.assert_allclose(found.exponent_triggers, 0.5, atol=1e-3)
 
 
 def test_workers_and_a_store_change_no_bit(tmp_path: Path) -> None:
-    axes = {"eta": np.geomspace(0.1, 1.0, 12), "M": [20, math.inf], "alpha": 0.2, "epsilon": 0.05}
-    alone = icl.sweep_recall(**axes, progress=False)  # type: ignore[arg-type]
+    axes = {"eta": np.geomspace(0.1, 1.0, 12), "M": [20, math.inf], "alpha": 0.2, "above": 0.05}
+    alone = icl.sweep(icl.Recall, **axes, progress=False)  # type: ignore[arg-type]
     store = tmp_path / "a.zarr"
-    shared = icl.sweep_recall(**axes, workers=2, store=store, progress=False)  # type: ignore[arg-type]
-    again = icl.sweep_recall(**axes, store=store, progress=False)  # type: ignore[arg-type]
+    shared = icl.sweep(icl.Recall, **axes, workers=2, store=store, progress=False)  # type: ignore[arg-type]
+    again = icl.sweep(icl.Recall, **axes, store=store, progress=False)  # type: ignore[arg-type]
     assert alone.equals(shared)
     assert alone.equals(again)
     assert icl.load_sweep(store).identical(again)
     with pytest.raises(ValueError, match="attention"):
-        icl.sweep_recall(**axes, attention="relu", store=store, progress=False)  # type: ignore[arg-type]
+        icl.sweep(icl.Recall, **axes, attention="relu", store=store, progress=False)  # type: ignore[arg-type]
 
 
 def test_a_point_that_fails_is_recorded_and_the_rest_goes_on() -> None:
-    found = icl.sweep_recall(Q=[2, 60], V=50, progress=False)
+    found = icl.sweep(icl.Recall, triggers=[2, 60], V=50, progress=False)
     assert found.status.values.tolist() == ["reached", "failed"]
     assert "V" in str(found.message.values[1])
     with pytest.raises(ValueError, match="regression has phases"):
@@ -56,21 +56,21 @@ def test_a_point_that_fails_is_recorded_and_the_rest_goes_on() -> None:
     ("arguments", "words"),
     [
         ({"alpha": 1.0}, "alpha = 1.0"),
-        ({"Q": []}, "Q = "),
+        ({"triggers": []}, "triggers = "),
         ({"M": 0}, "M = 0"),
         ({"attention": "cubic"}, "attention = 'cubic'"),
-        ({"words": 3}, "words = 3: must be one of"),
+        ({"words": 3}, "words: the family recall has no such parameter"),
         ({"eta": [0.1, 0.1]}, "eta = "),
     ],
 )
 def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        icl.sweep_recall(progress=False, **arguments)  # type: ignore[arg-type]
+        icl.sweep(icl.Recall, progress=False, **arguments)  # type: ignore[arg-type]
 
 
 def test_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["recall-sweep", "--Q", "4,16", "--count", "1", "--quiet"])
+        main(["recall", "sweep", "--triggers", "4,16", "--counts", "1", "--quiet"])
     assert not stop.value.code
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["steps"] for row in rows] == ["44", "87"]
@@ -78,8 +78,8 @@ def test_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command_reports_failed_points_and_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
-    for line, status in ((["--Q", "2,60"], 3), (["--Q", "2:x"], 2), (["--alpha", "1.5"], 2)):
+    for line, status in ((["--triggers", "2,60"], 3), (["--triggers", "2:x"], 2), (["--alpha", "1.5"], 2)):
         with pytest.raises(SystemExit) as stop:
-            main(["recall-sweep", *line, "--quiet"])
+            main(["recall", "sweep", *line, "--quiet"])
         assert stop.value.code == status
         assert capsys.readouterr().err.startswith("icl-theory: ")

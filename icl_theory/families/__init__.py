@@ -1,0 +1,142 @@
+"""Families: what can be studied, found by name; other packages add theirs by installing them."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from functools import cache
+from importlib.metadata import entry_points
+
+from icl_theory._validate import refuse
+from icl_theory.families.family import LOSS, Family, Parameter, parameter
+from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Word, nearest
+
+GROUP = "icl_theory.families"
+BUILT_IN = ("icl_theory.regression.family:Regression", "icl_theory.recall.family:Recall")
+
+__all__ = [
+    "LOSS",
+    "Family",
+    "Fraction",
+    "Kind",
+    "Number",
+    "Object",
+    "Parameter",
+    "Probabilities",
+    "Whole",
+    "Word",
+    "families",
+    "find",
+    "parameter",
+]
+
+
+def families() -> dict[str, type[Family]]:
+    """Return every family by name: those of this package, then those that other packages bring.
+
+    A package brings one by an entry point of the group ``icl_theory.families`` whose value is the class. One that
+    cannot be imported, or is no sound family, is left out with a warning of one line.
+
+    Returns
+    -------
+    dict of str to type
+        Subclasses of `Family`.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> list(icl.families())[:2]
+    ['regression', 'recall']
+    """
+    found, broken = _found()
+    for line in broken:
+        warnings.warn(line, stacklevel=2)
+    return dict(found)
+
+
+def families_known() -> dict[str, type[Family]]:
+    """Return the families that can be used, without a word on others; see `broken`."""
+    return dict(_found()[0])
+
+
+def default() -> type[Family]:
+    """Return the family that is meant where none is named."""
+    return next(iter(_found()[0].values()))
+
+
+def find(name: str) -> type[Family]:
+    """Return the family of a name.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+
+    Examples
+    --------
+    >>> from icl_theory.families import find
+    >>> find("recall").__name__
+    'Recall'
+    """
+    known = _found()[0]
+    if name not in known:
+        raise refuse("family", name, f"one of {', '.join(known)}{nearest(str(name), known)}")
+    return known[name]
+
+
+def broken() -> tuple[str, ...]:
+    """Return a line for each installed family that cannot be used.
+
+    Examples
+    --------
+    >>> from icl_theory.families import broken
+    >>> broken()
+    ()
+    """
+    return _found()[1]
+
+
+def sound(cls: object) -> type[Family]:
+    """Return a class if it is a family that can be used: a name, a title, `Family.risk` and declared fields.
+
+    Raises
+    ------
+    ValueError
+        Anything else, with the reason.
+
+    Examples
+    --------
+    >>> from icl_theory.families import find, sound
+    >>> sound(find("regression")) is find("regression")
+    True
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Family)):
+        raise refuse("family", cls, "a subclass of icl_theory.Family")
+    for attribute in ("name", "title"):
+        if not getattr(cls, attribute):
+            raise refuse(f"{cls.__name__}.{attribute}", getattr(cls, attribute), "a text that is not empty")
+    if cls.risk is Family.risk:
+        raise refuse(f"{cls.__name__}.risk", None, "a method that returns the risk to be trained")
+    cls.parameters()
+    return cls
+
+
+@cache
+def _found() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
+    known: dict[str, type[Family]] = {}
+    for place in BUILT_IN:
+        module, name = place.split(":")
+        cls = sound(getattr(importlib.import_module(module), name))
+        known[cls.name] = cls
+    lines = []
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            cls = sound(point.load())
+            if cls.name in known:
+                raise refuse("name", cls.name, "another name: a family of this name is known already")
+        except Exception as error:  # whatever a foreign package does wrong, the others still work
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            lines.append(f"the family {point.name} ({point.value}) is left out: {reason}")
+        else:
+            known[cls.name] = cls
+    return known, tuple(lines)

@@ -1,0 +1,388 @@
+"""What can be studied: a family of problems, a frozen dataclass whose fields are its parameters.
+
+A family declares each parameter once (`parameter`) and has one duty, `Family.risk`. Whatever else the package does
+it does from these declarations and from the optional slots below, and it knows no family by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import refuse
+from icl_theory.descent import MAX_STEPS, METHODS, RULES, Callback, descend
+from icl_theory.families.kinds import Kind, Number, Whole, Word, nearest
+from icl_theory.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values
+from icl_theory.risk import Risk
+from icl_theory.trajectory import Label, Trajectory
+
+LOSS = "(units of the loss)"  # stands for the family's own
+REQUIRED = dataclasses.MISSING
+VISIBLE = 1e-13  # of the floor: an excess below it is lost in rounding
+
+
+class Parameter(NamedTuple):
+    """A parameter of a family: its name, default (`REQUIRED` if there is none), kind, meaning, symbol and unit.
+
+    ``axis`` says whether a sweep may vary it.
+    """
+
+    name: str
+    default: Any
+    kind: Kind
+    meaning: str
+    symbol: str
+    tex: str
+    unit: str
+    axis: bool
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is REQUIRED
+
+    def check(self, value: Any) -> Any:
+        """Return a sound value, or refuse it by name."""
+        return self.kind.check(self.name, value)
+
+    def label(self, loss_unit: str) -> Label:
+        """Return what tables, plots and reports call it."""
+        unit = loss_unit if self.unit == LOSS else self.unit
+        return Label(self.symbol or self.name, self.tex or rf"\mathrm{{{self.name}}}", unit, self.meaning)
+
+
+def parameter(
+    default: Any = REQUIRED,
+    *,
+    kind: Kind,
+    meaning: str,
+    symbol: str = "",
+    tex: str = "",
+    unit: str = "",
+    axis: bool | None = None,
+) -> Any:
+    """Declare a field of a `Family` as a parameter.
+
+    Parameters
+    ----------
+    default : object
+        Its value unless given; a parameter without one has to be given.
+    kind : Kind
+        What it may be: `Number`, `Whole`, `Fraction`, `Word`, `Probabilities` or `Object`.
+    meaning : str
+        What it is, in a few words.
+    symbol, tex : str
+        Its symbol as plain text and as TeX without dollars; its name unless given.
+    unit : str
+        Its unit; ``LOSS`` stands for the unit of the family's loss.
+    axis : bool, optional
+        Whether a sweep may vary it. Numbers and words may unless said otherwise.
+
+    Returns
+    -------
+    dataclasses.Field
+        The field, which takes its value by keyword.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import numpy as np, icl_theory as icl
+    >>> from icl_theory.families import Family, Number, parameter
+    >>> @dataclass(frozen=True, eq=False)
+    ... class Bowl(Family):
+    ...     name, title = "bowl", "a parabola"
+    ...     width: float = parameter(1.0, kind=Number(), symbol="w", meaning="width of the parabola")
+    ...     def risk(self):
+    ...         width = self.width
+    ...         class Parabola(icl.Risk):
+    ...             initial = np.array([2.0])
+    ...             def evaluate(self, params, step=0):
+    ...                 return 0.5 * float(params @ params) / width**2, params / width**2
+    ...         return Parabola()
+    >>> Bowl(width=2.0, eta=1.0, epsilon=1e-3).simulate().steps
+    14
+    """
+    declared = Parameter("", default, kind, meaning, symbol, tex, unit, kind.text if axis is None else axis)
+    return dataclasses.field(default=default, kw_only=True, metadata={"parameter": declared})
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    r"""A family of problems: inherit, declare parameters, give `risk`; all else has defaults.
+
+    Every family has these parameters besides its own.
+
+    Parameters
+    ----------
+    eta : float
+        Learning rate; ``"auto"`` takes `stable_rate` where the family has one.
+    epsilon : float, optional
+        Target loss, in the unit of the loss.
+    above : float, optional
+        Target excess of the loss over its floor, instead of ``epsilon``; the family's ``goal`` unless one is given.
+    rule : {"gd", "ngd"}
+        Gradient descent, or gradient descent normalised by the norm of the gradient.
+    method : {"auto", "closed", "exact", "fast", "flow"}
+        How steps are computed, see `icl_theory.descend`.
+    max_steps : int
+        Largest number of steps.
+
+    Attributes
+    ----------
+    name, title : str
+        What the command line calls it, and what it is in words.
+    goal : tuple of str and float
+        ``("epsilon", value)`` or ``("above", value)``: the target where none is given.
+    loss_unit : str
+        Unit of its loss.
+    phase_names : tuple of str
+        Names of the phases that `describe` may set.
+    columns : tuple of Column
+        What `measure` gives for sweeps, besides what every family has.
+
+    References
+    ----------
+    docs/guide/your-own-family.md.
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
+    loss_unit: ClassVar[str] = "squared label units"
+    phase_names: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[tuple[Column, ...]] = ()
+
+    eta: float | str = parameter(kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
+    epsilon: float | None = parameter(
+        None,
+        kind=Number(optional=True, minimum=1e-300),
+        symbol="ε",
+        tex=r"\varepsilon",
+        unit=LOSS,
+        meaning="target loss",
+    )
+    above: float | None = parameter(
+        None,
+        kind=Number(optional=True, minimum=1e-300),
+        unit=LOSS,
+        meaning="target excess of the loss over its floor",
+    )
+    rule: str = parameter("gd", kind=Word(words=RULES), meaning="update rule")
+    method: str = parameter("auto", kind=Word(words=(*METHODS, "closed")), meaning="how steps are computed")
+    max_steps: int = parameter(MAX_STEPS, kind=Whole(), meaning="largest number of steps", axis=False)
+
+    def __post_init__(self) -> None:
+        for name, declared in self.parameters().items():
+            object.__setattr__(self, name, declared.check(getattr(self, name)))
+        if self.epsilon is not None and self.above is not None:
+            raise refuse(
+                "above", self.above, f"left out where epsilon = {self.epsilon!r} is given: both are targets"
+            )
+        if self.epsilon is None and self.above is None:
+            object.__setattr__(self, *self.goal)
+        self.validate()
+        self.rate()
+
+    @classmethod
+    @cache
+    def parameters(cls) -> Mapping[str, Parameter]:
+        """Return the parameters by name: those without a default first, then the family's own, then the others.
+
+        Raises
+        ------
+        ValueError
+            A field was not declared by `parameter`.
+        """
+        found = {}
+        for field in dataclasses.fields(cls):
+            declared = field.metadata.get("parameter")
+            if declared is None:
+                raise refuse(f"{cls.__name__}.{field.name}", field.default, "declared by icl_theory.parameter(...)")
+            found[field.name] = declared._replace(name=field.name)
+        own = [name for name in inspect.get_annotations(cls) if name in found]
+        order = [*own, *(name for name in found if name not in own)]
+        return {name: found[name] for name in sorted(order, key=lambda name: not found[name].required)}
+
+    @classmethod
+    def refuse_unknown(cls, names: Any) -> None:
+        """Refuse names that are no parameters, suggesting the nearest."""
+        known = cls.parameters()
+        for name in names:
+            if name not in known:
+                raise ValueError(
+                    f"{name}: the family {cls.name} has no such parameter{nearest(name, known)}; it has "
+                    + ", ".join(known)
+                )
+
+    @classmethod
+    def labels(cls) -> dict[str, Label]:
+        """Return what tables, plots and reports call the parameters."""
+        return {name: declared.label(cls.loss_unit) for name, declared in cls.parameters().items()}
+
+    # ---- the one duty
+
+    def risk(self) -> Risk:
+        """Return the risk that is trained."""
+        raise NotImplementedError(f"the family {self.name or type(self).__name__} has no method risk")
+
+    # ---- optional slots
+
+    def validate(self) -> None:
+        """Refuse parameters that contradict each other; each has been checked by itself."""
+
+    def stable_rate(self) -> float:
+        """Return the learning rate that ``eta="auto"`` stands for."""
+        raise refuse("eta", self.eta, f"a number: the family {self.name} has no rule for its learning rate")
+
+    def sampled(self, batch: int, seed: int = 0) -> Risk:
+        """Return a trainer on sampled data whose mean is the risk."""
+        raise refuse("family", self.name, "one that can be sampled")
+
+    def describe(self, run: Trajectory) -> None:
+        """Add phases, regime and notes to a run of this problem."""
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return the family's own ``columns`` of a run."""
+        return {}
+
+    def expected_steps(self) -> float | None:
+        """Return a rough number of steps to the target, for estimates of the work."""
+        return None
+
+    @classmethod
+    def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
+        """Return the limits of d ln T/d ln x before and after a transition, by the name of the parameter x.
+
+        ``arguments`` are the words that all points of a sweep share, by parameter.
+        """
+        return {}
+
+    @classmethod
+    def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """Say which points `closed_values` can compute.
+
+        Parameters
+        ----------
+        points : mapping of str to ndarray, each (P,)
+            The parameters that are numbers or words.
+        common : mapping
+            All others.
+        """
+        return np.zeros(len(next(iter(points.values()))), dtype=bool)
+
+    @classmethod
+    def closed_values(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
+        """Compute points in whole arrays: every column, status and message, as one simulation each would give."""
+        raise NotImplementedError
+
+    # ---- what follows
+
+    def rate(self) -> float:
+        """Return the learning rate."""
+        return self.stable_rate() if isinstance(self.eta, str) else self.eta
+
+    def changed(self, **parameters: Any) -> Self:
+        """Return the same problem with other parameters.
+
+        A new target replaces the old one, whichever of ``epsilon`` and ``above`` that was.
+        """
+        if parameters.keys() & {"epsilon", "above"}:
+            parameters = {"epsilon": None, "above": None} | parameters
+        self.refuse_unknown(parameters)
+        return dataclasses.replace(self, **parameters)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the parameters that are not None, by name."""
+        values = {name: getattr(self, name) for name in self.parameters()}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def target(self, risk: Risk) -> float:
+        """Return the target loss."""
+        if self.epsilon is not None:
+            return self.epsilon
+        assert self.above is not None
+        floor = risk.floor()
+        if self.above < VISIBLE * floor:
+            raise refuse(
+                "above", self.above, f"at least {VISIBLE:g} of the floor {floor:.6g}, or it is lost in rounding"
+            )
+        return floor + self.above
+
+    def simulate(self, *, callback: Callback | None = None) -> Trajectory:
+        """Train until the target is reached or cannot be.
+
+        Parameters
+        ----------
+        callback : callable, optional
+            Called with (step, loss) now and then, for progress displays.
+
+        Returns
+        -------
+        Trajectory
+            With the family's phases, regime and notes; ``run.family`` is this problem.
+        """
+        risk = self.risk()
+        run = descend(
+            risk, self.rate(), epsilon=self.target(risk), steps=self.max_steps, rule=self.rule, method=self.method,
+            give_up=True, callback=callback,
+        )  # fmt: skip
+        return self.described(run)
+
+    def described(self, run: Trajectory) -> Trajectory:
+        """Return a run with what the family knows of it."""
+        run.family = self
+        hidden = {"method", "max_steps", "rule"} if self.rule == "gd" else {"method", "max_steps"}
+        run.info = {name: getattr(self, name) for name in self.parameters() if name not in hidden}
+        run.info["eta"] = run.eta
+        run.labels = self.labels()
+        self.describe(run)
+        return run
+
+    @classmethod
+    @cache
+    def every_column(cls) -> tuple[Column, ...]:
+        """Return what a sweep measures at each point, besides status and message."""
+        unit = cls.loss_unit
+        phases = (
+            Column(f"T_{name}", "i8", "steps", f"length of Phase {name}, 0 where the run ends before", f"T_{name}",
+                   rf"T_{{\mathrm{{{name}}}}}", "phase", (("phase", name),))
+            for name in cls.phase_names
+        )  # fmt: skip
+        return (
+            Column("eta_used", "f8", "", "learning rate η", "η"),
+            Column("steps", "i8", "steps", "first step at the target; -1 where it was not reached", "T_ε",
+                   r"T_\varepsilon", "steps"),
+            *phases,
+            Column("last", "i8", "steps", "step at which the run ended"),
+            Column("method", "U8", "", "how the steps were computed", role="word"),
+            Column("error", "f8", "steps", "estimated error of steps; 0 where each was taken, NaN where unknown"),
+            Column("loss", "f8", unit, "loss at the end"),
+            Column("floor", "f8", unit, "irreducible loss"),
+            *cls.columns,
+        )  # fmt: skip
+
+    def measured(self, run: Trajectory) -> dict[str, Any]:
+        """Return every column of a run, status and message among them."""
+        present = {} if run.phases is None else run.phases.present()
+        lengths = {name: present.get(name, (0, 0)) for name in self.phase_names}
+        return {
+            "eta_used": run.eta,
+            "steps": -1 if run.steps is None else run.steps,
+            **{f"T_{name}": last - first for name, (first, last) in lengths.items()},
+            "last": int(run.t[-1]),
+            "method": run.method,
+            "error": run.error if run.error is not None else 0.0 if run.method == "exact" else math.nan,
+            "loss": float(run.loss[-1]),
+            "floor": run.floor,
+            STATUS.name: REACHED if run.converged else NOT_REACHED,
+            MESSAGE.name: "" if run.converged else run.stop_reason,
+            **self.measure(run),
+        }
