@@ -176,7 +176,7 @@ class Family:
         meaning="target excess of the loss over its floor",
     )
     rule: str = parameter("gd", kind=Word(words=RULES), meaning="update rule")
-    method: str = parameter("auto", kind=Word(words=(*METHODS, "closed")), meaning="how steps are computed")
+    method: str = parameter("auto", kind=Word(words=METHODS), meaning="how steps are computed")
     max_steps: int = parameter(MAX_STEPS, kind=Whole(), meaning="largest number of steps", axis=False)
 
     def __post_init__(self) -> None:
