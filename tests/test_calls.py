@@ -46,8 +46,8 @@ def test_the_call_of_a_sweep_makes_the_same_sweep(axes: dict[str, Any]) -> None:
 
 
 def test_the_call_of_a_recall_sweep_makes_the_same_sweep() -> None:
-    found = icl.sweep_recall(Q=[4, 16], M=math.inf, count=1, progress=False)
-    assert found.attrs["command"] == "icl.sweep_recall(Q=[4, 16], count=1)"
+    found = icl.sweep(icl.Recall, triggers=[4, 16], M=math.inf, counts=1, progress=False)
+    assert found.attrs["command"] == "icl.sweep('recall', triggers=[4, 16], counts=1)"
     assert eval(found.attrs["command"], SPACE).identical(found)
 
 
@@ -68,7 +68,7 @@ def test_a_call_that_cannot_be_written_exactly_is_not_known() -> None:
     [
         (lambda: icl.simulate(2.0, 1.0, 4.0, K=3, probs=[[1], [1, 2]]), "probs = "),  # type: ignore[list-item]
         (lambda: icl.sweep([[1], [2, 3]], 1.0, 0.1, progress=False), "L = "),  # type: ignore[list-item]
-        (lambda: icl.sweep_recall(Q=[[4], [5, 6]], progress=False), "Q = "),
+        (lambda: icl.sweep(icl.Recall, triggers=[[4], [5, 6]], progress=False), "triggers = "),
     ],
 )
 def test_lists_of_unequal_lengths_are_refused_by_their_names(call: Callable[[], object], words: str) -> None:

@@ -47,7 +47,7 @@ def test_a_store_is_reported_with_the_command_as_typed(capsys: pytest.CaptureFix
 
 def test_a_recall_sweep_is_reported_and_tabled(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     store, csv = tmp_path / "a.zarr", str(tmp_path / "a.csv")
-    command = ["recall-sweep", "--Q", "4,16", "--count", "1", "--store", str(store), "--csv", csv]
+    command = ["recall", "sweep", "--triggers", "4,16", "--counts", "1", "--store", str(store), "--csv", csv]
     assert run_main(capsys, *command, "--quiet")[0] == 0
     page = report_of(capsys, store)
     assert f"icl-theory {' '.join(command)} --quiet" in page.text
@@ -163,5 +163,5 @@ def test_the_table_of_a_recall_sweep_is_written_whole_or_not_at_all(
     csv.write_text("the old one")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    assert run_main(capsys, "recall-sweep", "--Q", "4", "--count", "1", "--quiet", "--csv", str(csv))[0] == 2
+    assert run_main(capsys, "recall", "sweep", "--triggers", "4", "--counts", "1", "--quiet", "--csv", str(csv))[0] == 2
     assert csv.read_text() == "the old one"

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from icl_theory.cli.axes import parse_axis
 
 import icl_theory as icl
+from icl_theory.cli import options
+from icl_theory.families import find
 from icl_theory.regression import half_way
 from tests.test_cli import run_main
 
@@ -35,6 +37,10 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+def parse_axis(name: str, text: str) -> Any:
+    return options.parse_axis(find("regression").parameters()[name], text)
 
 
 @pytest.mark.parametrize(
