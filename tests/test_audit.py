@@ -46,6 +46,10 @@ def test_findings_are_those_of_the_documentation(report: icl.Audit) -> None:
     assert verdicts["Theorem 1"].startswith("fails: counterexample")
     assert verdicts["Theorem 2"].startswith("holds, loose")
     assert verdicts["Phase I duration"].startswith("holds, loose")
+    assert verdicts["Phase I growth"].startswith("holds only as a lower bound")
+    assert verdicts["Phase II growth"].startswith("holds only as a lower bound")
+    assert verdicts["Phase III growth"].startswith("holds only as a lower bound")
+    assert verdicts["Theorem 1, explicit"] == verdicts["Theorem 2, explicit"] == "holds"
     assert verdicts["tail law, finite N"].startswith("holds only")
     assert verdicts["Lemma 1, lower bound"].startswith("fails: counterexample Halfspace")
     assert verdicts["recall: exponent"].startswith("holds with ηt/√|Q|")
