@@ -52,7 +52,7 @@ def _which(sizes: Iterable[int]) -> str:
 
 def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> str:
     """Describe how the exponent of T rises with L from its lowest value on."""
-    reached, end = -exponent.min() / 2.0, exponent[-1]
+    reached, end = -exponent.min() / 2.0, round(float(exponent[-1]), 2) + 0.0  # no -0.00
 
     def where(value: float) -> float | None:
         passed = np.flatnonzero(exponent >= value)
