@@ -81,21 +81,31 @@ class _ErrorForm:
                 part *= times[1]
         return squared, product
 
-    def against(self, top: NDArray[np.intp], z: Array, query: NDArray[np.intp]) -> Array:
-        """``(C z)_m - (C z)_top``, (K, Q), from the differences of the features m and ``top``, one a column.
+    def against(
+        self, top: NDArray[np.intp], z: Array, query: NDArray[np.intp], alike: NDArray[np.bool_] | None = None
+    ) -> Array:
+        """``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` for each column.
 
-        They keep their digits where two features' values are close, or equal, and the query's are far.
+        Where ``alike`` says so, (K, Q), differences of features are formed before the sum over z: that keeps digits,
+        or gives zero, where the values of m and ``top`` are close, or equal, and the query's are far.
         """
-        result = np.empty_like(z)
-        for feature in np.unique(top):
-            at = top == feature
-            part, own = z[:, at], query[at]
-            total = part.sum(axis=0)
+        columns, total = np.arange(z.shape[1]), z.sum(axis=0)
+        if self.use_factor:
+            error = self._mean_difference(z, query, total)
+            result = self.factor @ error
+        else:
+            result = self.variogram[:, query] * total - self.variogram @ z
+        result -= result[top, columns]
+        if alike is None:
+            return result
+        for column in np.flatnonzero(alike.any(axis=0)):
+            rows, first = np.flatnonzero(alike[:, column]), top[column]
             if self.use_factor:
-                result[:, at] = (self.factor - self.factor[feature]) @ self._mean_difference(part, own, total)
+                result[rows, column] = (self.factor[rows] - self.factor[first]) @ error[:, column]
             else:
-                to_own = self.variogram[:, own] - self.variogram[feature, own]
-                result[:, at] = to_own * total + (self.variogram[feature] - self.variogram) @ part
+                to_own = self.variogram[rows, query[column]] - self.variogram[first, query[column]]
+                between = (self.variogram[first] - self.variogram[rows]) @ z[:, column]
+                result[rows, column] = to_own * total[column] + between
         return result
 
     def of_blocks(self, z: Array, block: slice) -> tuple[Array, Array]:
@@ -297,19 +307,29 @@ class PopulationRisk(Risk):
             result[:, close] = self._close_change(a[:, close], direction[:, close], close)
         return self.features.probs * result
 
+    def _close(self, a: Array, query: NDArray[np.intp]) -> tuple[Array, NDArray[np.bool_]]:
+        """``r_m - r_top``, (K, Q), with the feature of most attention, and which m are too close to it to subtract."""
+        form: _ErrorForm = self._form  # type: ignore[attr-defined]
+        top, others = a.argmax(axis=0), _without_own(a, query)
+        difference = form.against(top, others, query)
+        gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
+        length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
+        # the query's own r is zero, and rounding is relative to the others'
+        alike = a * np.abs(difference[query, np.arange(len(query))]) > length / CLOSE
+        return form.against(top, others, query, alike), alike
+
     def _close_gradient(self, a: Array, query: NDArray[np.intp]) -> Array:
-        """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``: exact where wrong features share all of it."""
-        difference = self._form.against(a.argmax(axis=0), _without_own(a, query), query)  # type: ignore[attr-defined]
+        """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns in which wrong features dominate."""
+        difference, _ = self._close(a, query)
         return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
 
     def _close_change(self, a: Array, direction: Array, query: NDArray[np.intp]) -> Array:
-        """Change of `_close_gradient` in a direction, (K, Q), from differences to the feature of most attention."""
-        form: _ErrorForm = self._form  # type: ignore[attr-defined]
+        """Change of `_close_gradient` in a direction, (K, Q)."""
         top = a.argmax(axis=0)
         turn = direction - direction[top, np.arange(len(top))]
         moved = a * (turn - np.einsum("mk,mk->k", a, turn))
-        difference = form.against(top, _without_own(a, query), query)
-        change = form.against(top, _without_own(moved, query), query)
+        difference, alike = self._close(a, query)
+        change = self._form.against(top, _without_own(moved, query), query, alike)  # type: ignore[attr-defined]
         mean = np.einsum("mk,mk->k", a, difference)
         rise = np.einsum("mk,mk->k", a, change) + np.einsum("mk,mk->k", moved, difference)
         return np.asarray(moved * (difference - mean) + a * (change - rise))
