@@ -86,8 +86,8 @@ class _ErrorForm:
     ) -> Array:
         """``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` for each column.
 
-        Where ``alike`` says so, (K, Q), differences of features are formed before the sum over z: that keeps digits,
-        or gives zero, where the values of m and ``top`` are close, or equal, and the query's are far.
+        Where ``alike`` says so, (K, Q), differences of features are formed before the sum over z: that keeps the
+        digits where the values of m and ``top`` are close, and gives zero where they are equal.
         """
         columns, total = np.arange(z.shape[1]), z.sum(axis=0)
         if self.use_factor:
@@ -308,7 +308,7 @@ class PopulationRisk(Risk):
         return self.features.probs * result
 
     def _close(self, a: Array, query: NDArray[np.intp]) -> tuple[Array, NDArray[np.bool_]]:
-        """``r_m - r_top``, (K, Q), with the feature of most attention, and which m are too close to it to subtract."""
+        """``r_m - r_top``, (K, Q), with the feature of most attention, and which m are too close to subtract."""
         form: _ErrorForm = self._form  # type: ignore[attr-defined]
         top, others = a.argmax(axis=0), _without_own(a, query)
         difference = form.against(top, others, query)
@@ -319,7 +319,7 @@ class PopulationRisk(Risk):
         return form.against(top, others, query, alike), alike
 
     def _close_gradient(self, a: Array, query: NDArray[np.intp]) -> Array:
-        """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns in which wrong features dominate."""
+        """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns with dominant wrong features."""
         difference, _ = self._close(a, query)
         return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
 
