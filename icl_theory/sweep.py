@@ -102,7 +102,7 @@ def sweep(
     ----------
     L, delta, eta, K, N, epsilon, noise, imbalance : float or sequence of float
         As in `simulate`. Sequences become dimensions of the result, in this order. ``eta="auto"`` takes the
-        stable learning rate of each point, :math:`\eta = K/(\tfrac32\max\Gamma + \sigma^2[N<\infty])`.
+        stable learning rate of each point, see `icl_theory.regression.stable_rate`.
     task, coordinates, method, max_steps
         As in `simulate`, for all points.
     executor : concurrent.futures.Executor, optional

@@ -35,7 +35,7 @@ HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 COLUMNS = (
     Column("eta_used", "f8", "", "learning rate η"),
     Column("steps", "i8", "steps", "first step with loss <= epsilon; -1 where it was not reached"),
-    Column("T_I", "i8", "steps", "length of Phase I, until the attention of the slowest query is 1/2"),
+    Column("T_I", "i8", "steps", "length of Phase I: attention 1/2 of the slowest query, where present"),
     Column("T_II", "i8", "steps", "length of Phase II, 0 where the run ends before"),
     Column("T_III", "i8", "steps", "length of Phase III, the tail, 0 where the run ends before"),
     Column("last", "i8", "steps", "step at which the run ended: T_I + T_II + T_III"),
