@@ -23,12 +23,12 @@ class BoundCheck(NamedTuple):
     measured : float or None
         The measured side; None where the hypotheses fail.
     bound : float or tuple of float or None
-        The other side, or the lower and the upper one; for an order-wise statement with its fitted constant.
+        The other side, or the lower and the upper one; for an order-wise statement with its fitted constants.
     holds : bool or None
         None where the hypotheses fail, and then ``note`` says which.
     slack : float or None
-        Identity: relative difference. Upper and order-wise: bound / measured. Lower: measured / bound.
-        Two-sided: width of the interval relative to what is measured.
+        Identity: relative difference. Upper and order-wise: bound / measured, for Θ the smaller one of the two
+        sides'. Lower: measured / bound. Two-sided: width of the interval relative to what is measured.
     note : str
         Reason or remark.
     """
@@ -95,10 +95,12 @@ def exact_row(
 ) -> Claim:
     """Return the row of an identity whose largest relative error is given."""
     verdict = "holds" if error <= allowed else "fails: see measured"
-    decade = math.ceil(math.log10(max(error, 1e-300)))  # rounding differs between machines
-    return Claim(
-        name, source, statement, status, grid, f"error below 1e{max(decade, -16):d}", f"{allowed:.0e}", verdict
-    )
+    return Claim(name, source, statement, status, grid, f"error below {decade(error)}", f"{allowed:.0e}", verdict)
+
+
+def decade(error: float) -> str:
+    """Round an error up to a power of ten, 1e-16 at least: its digits differ between machines."""
+    return f"1e{max(math.ceil(math.log10(max(error, 1e-300))), -16):d}"
 
 
 class Series(NamedTuple):

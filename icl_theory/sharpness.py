@@ -13,6 +13,11 @@ from icl_theory.risk import Risk
 from icl_theory.trajectory import Trajectory
 
 DENSE = 12  # parameters up to which the Hessian is written out
+SEARCHED = 1e-10  # gradient, relative to that at the start, at which Newton's steps begin to decide on a minimum
+NEWTON_STEPS = 8
+SETTLED = 1e-6  # length of a Newton step, relative to the parameters, that ends them
+SOLVED = 1e-5  # relative residual of a Newton step
+ROUNDING = 1e-15
 
 
 class Stability(NamedTuple):
@@ -110,7 +115,7 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     Parameters
     ----------
     risk : Risk
-        One with a minimum at finite parameters: label noise and finite prompts, for instance.
+        One with a minimum at finite parameters: label noise, finite prompts and exchangeable tasks, for instance.
     start : array_like, optional
         Where the search for the minimum starts; ``risk.initial`` unless given.
 
@@ -122,7 +127,7 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     Raises
     ------
     ValueError
-        No minimum at finite parameters was found.
+        No minimum at finite parameters was found: Newton's steps do not shrink.
 
     References
     ----------
@@ -154,14 +159,56 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
         jac=True,
         hessp=product,
         method="trust-ncg",
-        options={"gtol": 1e-12 * size, "maxiter": 2000},
+        options={"gtol": SEARCHED * size, "maxiter": 2000},
     )
-    params = np.asarray(found.x).reshape(shape)
-    loss, gradient = risk.evaluate(params)
-    value, _ = largest_eigenvalue(risk, params)
-    # on the way to a minimum at infinity gradient and curvature vanish together: Newton's step stays long
-    square = float(np.sum(gradient**2))
-    curvature = float(np.sum(gradient * risk.hessian_product(params, gradient)))
-    if not (math.isfinite(loss) and value > 0.0 and square**1.5 <= 1e-3 * max(curvature, 0.0)):
+    params = _settled(risk, np.asarray(found.x).reshape(shape), size)
+    if params is None:
         raise refuse("risk", risk, "one with a minimum at finite parameters")
-    return Stability(2.0 / value, value, params, float(loss))
+    value = largest_eigenvalue(risk, params)[0]
+    return Stability(2.0 / value, value, params, float(risk.evaluate(params)[0]))
+
+
+def _settled(risk: Risk, params: Array, size: float) -> Array | None:
+    """Follow Newton's steps to a minimum nearby; None where they do not shrink, or where there is none.
+
+    On the way to a minimum at infinity gradient and curvature vanish together, in some direction at least: as
+    e^-x does, whose Newton steps all have length 1. ``size`` is a gradient to compare rounding with.
+    """
+    value = largest_eigenvalue(risk, params)[0]
+    noise = ROUNDING * max(size, value)
+    for _ in range(NEWTON_STEPS):
+        loss, gradient = risk.evaluate(params)
+        if not (math.isfinite(loss) and value > 0.0):
+            return None
+        if float(np.linalg.norm(gradient)) <= noise:
+            return params
+        step = _newton_step(risk, params, gradient, value, noise)
+        if step is None:
+            return None
+        params = params - step
+        if float(np.linalg.norm(step)) <= SETTLED * max(1.0, float(np.linalg.norm(params))):
+            return params
+    return None
+
+
+def _newton_step(risk: Risk, params: Array, gradient: Array, value: float, noise: float) -> Array | None:
+    """``H^-1 gradient`` by conjugate gradients; None where the curvature is negative, or zero along the gradient.
+
+    Directions that change nothing, as a constant added to all scores, have neither curvature nor gradient, but for
+    the latter's ``noise``.
+    """
+    step, rest = np.zeros_like(params), gradient
+    direction, length = gradient, float(np.sum(gradient**2))
+    enough = max((SOLVED * float(np.linalg.norm(gradient))) ** 2, noise**2)
+    for _ in range(4 * params.size + 20):
+        bent = risk.hessian_product(params, direction)
+        curvature = float(np.sum(direction * bent))
+        if curvature <= ROUNDING * value * float(np.sum(direction**2)):
+            return None
+        step = step + length / curvature * direction
+        rest = rest - length / curvature * bent
+        before, length = length, float(np.sum(rest**2))
+        if length <= enough:
+            break
+        direction = rest + length / before * direction
+    return step

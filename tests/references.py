@@ -113,3 +113,26 @@ def slopes(function: Callable[[Array], float], x: Array, step: float = 1e-5) -> 
         far = function(x + 2 * unit) - function(x - 2 * unit)
         result[index] = (8 * near - far) / (12 * step)
     return result
+
+
+def mp_derivatives(p: Array, variogram: Array, S: Array, direction: Array) -> tuple[Array, Array]:
+    """Gradient for N = ∞ and its change in a direction with 60 digits, (K, K) each, from the quotient rule."""
+    K = len(p)
+    gradient, change = np.empty((K, K)), np.empty((K, K))
+    with mpmath.workdps(60):
+        exact = [[mpmath.mpf(x) for x in row] for row in variogram.tolist()]
+        for k in range(K):
+            weight = [mpmath.mpf(float(p[m])) * mpmath.exp(mpmath.mpf(float(S[m, k]))) for m in range(K)]
+            a = [w / mpmath.fsum(weight) for w in weight]
+            v = [mpmath.mpf(float(x)) for x in direction[:, k]]
+            cross = [[exact[m][k] + exact[k][j] - exact[m][j] for j in range(K)] for m in range(K)]
+            mean = mpmath.fdot(a, v)
+            moved = [x * (y - mean) for x, y in zip(a, v, strict=True)]
+            residual = [mpmath.fdot(row, a) for row in cross]
+            turned = [mpmath.fdot(row, moved) for row in cross]
+            squared = mpmath.fdot(a, residual)
+            rise = mpmath.fdot(moved, residual) + mpmath.fdot(a, turned)
+            for m in range(K):
+                gradient[m, k] = float(p[k] * a[m] * (residual[m] - squared))
+                change[m, k] = float(p[k] * (moved[m] * (residual[m] - squared) + a[m] * (turned[m] - rise)))
+    return gradient, change

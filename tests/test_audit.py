@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.audit import QUESTIONS
+from icl_theory.claims import Claim
 from icl_theory.plotting import plot_answer, save
+from icl_theory.regression import evidence, questions
 from icl_theory.regression.evidence import dynamics
 from tests.test_cli import run_main
 
@@ -46,6 +49,10 @@ def test_findings_are_those_of_the_documentation(report: icl.Audit) -> None:
     assert verdicts["Theorem 1"].startswith("fails: counterexample")
     assert verdicts["Theorem 2"].startswith("holds, loose")
     assert verdicts["Phase I duration"].startswith("holds, loose")
+    assert verdicts["Phase I growth"].startswith("holds only as a lower bound")
+    assert verdicts["Phase II growth"].startswith("holds only as a lower bound")
+    assert verdicts["Phase III growth"].startswith("holds only as a lower bound")
+    assert verdicts["Theorem 1, explicit"] == verdicts["Theorem 2, explicit"] == "holds"
     assert verdicts["tail law, finite N"].startswith("holds only")
     assert verdicts["Lemma 1, lower bound"].startswith("fails: counterexample Halfspace")
     assert verdicts["recall: exponent"].startswith("holds with ηt/√|Q|")
@@ -137,6 +144,37 @@ def test_wrong_input_is_one_line_and_status_two(
     status, _, err = run_main(capsys, "audit", "--quick", *extra)
     assert (status, err.count("\n")) == (2, 1)
     assert words in err
+
+
+LONG = {"lemma_1_samples", "tail_law", "tail_law_finite", "finite-samples", "learning-rate"}
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    return (Path(__file__).parents[1] / "docs" / "audit.md").read_text(encoding="utf-8")
+
+
+def test_the_printed_audit_has_every_row_and_question(report: icl.Audit, printed: str) -> None:
+    lines = [line for line in printed.splitlines() if line.startswith("| ")]
+    headings = [claim.name for claim in report.claims], [answer.question for answer in report.answers]
+    assert [line[2:].split(" | ")[0].replace("\\|", "|") for line in lines] == [
+        "claim",
+        *headings[0],
+        "question",
+        *headings[1],
+    ]
+
+
+@pytest.mark.parametrize("row", [row for row in evidence.ROWS if row.__name__ not in LONG])
+def test_the_printed_row_is_current(row: Callable[[bool], Claim], printed: str) -> None:
+    line = icl.Audit((row(False),), ()).to_markdown().splitlines()[6]
+    assert line in printed.splitlines()
+
+
+@pytest.mark.parametrize("name", [name for name in questions.QUESTIONS if name not in LONG])
+def test_the_printed_answer_is_current(name: str, printed: str) -> None:
+    line = icl.Audit((), (icl.answer(name),)).to_markdown().splitlines()[-1]
+    assert line in printed.splitlines()
 
 
 def test_an_interrupt_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,5 +163,8 @@ def test_the_table_of_a_recall_sweep_is_written_whole_or_not_at_all(
     csv.write_text("the old one")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    assert run_main(capsys, "recall", "sweep", "--triggers", "4", "--counts", "1", "--quiet", "--csv", str(csv))[0] == 2
+    assert (
+        run_main(capsys, "recall", "sweep", "--triggers", "4", "--counts", "1", "--quiet", "--csv", str(csv))[0]
+        == 2
+    )
     assert csv.read_text() == "the old one"

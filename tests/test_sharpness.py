@@ -116,6 +116,52 @@ def test_without_noise_there_is_no_minimum_at_finite_scores(N: float) -> None:
         icl.largest_stable_eta(icl.PopulationRisk(icl.Features.simplex(4, 1.0), tasks.Exchangeable(2.0), N))
 
 
+def test_a_score_that_runs_away_despite_label_noise_is_no_minimum() -> None:
+    """Without the first feature the second alone is best, more than noise makes it worth to ask the third."""
+    points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
+    features = icl.Features(points, [0.3, 0.3, 0.4])
+    risk = icl.PopulationRisk(features, tasks.KernelTask(points @ points.T), N=4, noise=0.7)
+    with pytest.raises(ValueError, match="minimum at finite parameters"):
+        icl.largest_stable_eta(risk)
+    scores = np.array([[5.0, 0.0, 0.0], [3.5, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    slopes = []
+    for gap in (5.0, 10.0, 15.0, 20.0):  # the further it is, the lower the loss, by the weight that is left
+        scores[2, 0] = -gap
+        slopes.append(risk.gradient(scores)[2, 0] * math.exp(gap))
+    np.testing.assert_allclose(slopes, slopes[-1], rtol=2e-3)
+    assert slopes[-1] > 0.0
+
+
+class Wall(icl.Risk):
+    """A parabola in one direction and a wall at infinity in another, with a third that changes nothing."""
+
+    initial = np.array([1.0, 0.0, 0.0])
+
+    def __init__(self, steepness: float) -> None:
+        self.steepness = steepness
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        wall = self.steepness * math.exp(-params[1])
+        return 0.5 * params[0] ** 2 + wall, np.array([params[0], -wall, 0.0])
+
+    def hessian_product(self, params: np.ndarray, direction: np.ndarray) -> np.ndarray:
+        return np.array([direction[0], self.steepness * math.exp(-params[1]) * direction[1], 0.0])
+
+
+@pytest.mark.parametrize("steepness", [1.0, 1e-3, 1e-6])
+def test_a_minimum_at_infinity_is_refused_beside_one_that_is_not(steepness: float) -> None:
+    with pytest.raises(ValueError, match="minimum at finite parameters"):
+        icl.largest_stable_eta(Wall(steepness))
+    assert icl.largest_stable_eta(Wall(0.0)).sharpness == 1.0
+
+
+@pytest.mark.parametrize("p", [1e-3, 1e-6])
+def test_rare_features_have_a_minimum_too(p: float) -> None:
+    features = icl.Features.simplex(3, 1.0, [0.6, 0.4 - p, p])
+    found = icl.largest_stable_eta(icl.PopulationRisk(features, tasks.Exchangeable(2.0), N=20, noise=1.0))
+    assert np.abs(found.params).max() < 30.0
+
+
 def test_sharpness_along_a_run_is_that_of_its_states() -> None:
     run = icl.simulate(2.0, 1.0, 100.0, K=4, N=20, noise=1.0, probs=[0.4, 0.3, 0.2, 0.1], max_steps=5000)
     steps, values = icl.sharpness_along(run, points=5)

@@ -125,15 +125,17 @@ def test_exponents_are_those_of_gradient_flow(L: float) -> None:
 
 def test_stable_rate_is_taken_point_by_point() -> None:
     found = icl.sweep(L=[1.0, 3.0], delta=2.0, eta="auto", K=[5, 20], epsilon=0.1, progress=False)
-    np.testing.assert_allclose(found.eta_used, [[5 / 3.0, 20 / 3.0], [5 / 27.0, 20 / 27.0]], rtol=1e-15)
+    kappa = 0.308117140242701  # the largest value of 4 t² (1 - t) (2 - 3t)
+    expected = np.array([[5 / 2.0, 20 / 2.0], [5 / 18.0, 20 / 18.0]]) / kappa
+    np.testing.assert_allclose(found.eta_used, expected, rtol=1e-14)
     assert "eta" not in found.coords
     run = icl.simulate(3.0, 2.0, float(found.eta_used[1, 1]), K=20, epsilon=0.1)
     assert int(found.steps[1, 1]) == run.steps
     linear = icl.sweep(1.0, 2.0, "auto", K=5, task=icl.tasks.Linear, epsilon=0.01, progress=False)
     variogram = icl.tasks.Linear(1.0).variogram(icl.Features.simplex(5, 2.0)).max()
-    assert float(linear.eta_used) == pytest.approx(5 / 1.5 / variogram)
+    assert float(linear.eta_used) == pytest.approx(5 / kappa / variogram)
     embedded = icl.sweep(1.0, 2.0, "auto", coordinates="embedding", progress=False)
-    assert float(embedded.eta_used) == pytest.approx(20 / 3.0 / 4.0)
+    assert float(embedded.eta_used) == pytest.approx(20 / 2.0 / kappa / 4.0)
 
 
 def test_a_point_that_fails_does_not_stop_the_others() -> None:

@@ -1,7 +1,7 @@
 """In-context nonlinear regression: features, tasks, exact risks, closed forms, sampled trainer."""
 
 from icl_theory.regression.abel import StepCounter, abel_polynomials
-from icl_theory.regression.certified import step_bounds, worst_prediction
+from icl_theory.regression.certified import after_phase_one, phase_one_bounds, step_bounds, worst_prediction
 from icl_theory.regression.concentration import concentration_probability, smallest_imbalance
 from icl_theory.regression.coordinates import compare_coordinates
 from icl_theory.regression.exchangeable import ExchangeableRisk
@@ -20,6 +20,7 @@ __all__ = [
     "StepCounter",
     "SymmetricRisk",
     "abel_polynomials",
+    "after_phase_one",
     "compare_coordinates",
     "concentration_probability",
     "crossover",
@@ -29,6 +30,7 @@ __all__ = [
     "flow_time",
     "half_way",
     "papers_regime",
+    "phase_one_bounds",
     "query_phases",
     "run_phases",
     "smallest_imbalance",

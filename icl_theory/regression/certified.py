@@ -81,6 +81,94 @@ def step_bounds_of(K: Array, c: Array, u: Array) -> tuple[Array, Array]:
         return np.maximum(0.0, low - rounding), total + rise + rounding
 
 
+def phase_one_bounds(K: int, c: float) -> tuple[float, float]:
+    r"""Certified bounds on the duration T₁ of Phase I, the first step with attention ½; exchangeable case, N = ∞.
+
+    .. math:: \frac{F(\tfrac13) - F(\tfrac1K)}{c} \le T_1 \le \frac{3 K^2}{2 \eta\gamma} + \ln\frac K3 + 2
+
+    for every K >= 3 and every learning rate; :math:`T_1 = 0` for K = 2.
+
+    Parameters
+    ----------
+    K : int
+        Number of features.
+    c : float
+        Step constant, ``η γ K/(K-1)²``.
+
+    Returns
+    -------
+    tuple of float
+        Lower and upper bound, steps.
+
+    References
+    ----------
+    docs/theory.md, "Bounds with constants".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 0.1)
+    >>> low, high = icl.regression.phase_one_bounds(20, 0.1 * 2 * 20 / 19**2)
+    >>> round(low), run.phases.I[1], round(high)
+    (2279, 2728, 3004)
+    """
+    each, step = np.array([float(integer("K", K, minimum=2))]), np.array([number("c", c)])
+    low, high = phase_one_bounds_of(each, step)
+    return float(low[0]), float(high[0])
+
+
+def phase_one_bounds_of(K: Array, c: Array) -> tuple[Array, Array]:
+    """`phase_one_bounds` of many points, elementwise and without checks."""
+    with np.errstate(over="ignore", divide="ignore"):
+        peak = np.maximum(0.0, np.log(K - 1.0) - math.log(2.0))
+        low = flow_difference(np.zeros(K.shape), peak, K) / c
+        high = 1.5 * K**3 / ((K - 1.0) ** 2 * c) + np.log(K / 3.0) + 2.0
+    return np.where(K > 2, low, 0.0), np.where(K > 2, high, 0.0)
+
+
+def after_phase_one(K: int, eta: float, epsilon: float) -> float:
+    r"""Certified upper bound on the steps from the end of Phase I to the loss ε; exchangeable case, N = ∞.
+
+    .. math:: T - T_1 \le \tfrac{7}{16}\,\frac{K-1}{\eta\epsilon} + 1
+
+    for every K >= 2, every learning rate and every variogram. As ε falls the constant tends to 1/4.
+
+    Parameters
+    ----------
+    K : int
+        Number of features.
+    eta : float
+        Learning rate (in embedding coordinates times Δ⁴/4).
+    epsilon : float
+        Target loss, squared label units.
+
+    Returns
+    -------
+    float
+        Steps.
+
+    References
+    ----------
+    docs/theory.md, "Bounds with constants".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 0.1, epsilon=1e-3)
+    >>> run.steps - run.phases.I[1], round(icl.regression.after_phase_one(20, 0.1, 1e-3))
+    (58000, 83126)
+    """
+    each = np.array([float(integer("K", K, minimum=2))])
+    bound = after_phase_one_of(each, np.array([number("eta", eta)]), np.array([number("epsilon", epsilon)]))
+    return float(bound[0])
+
+
+def after_phase_one_of(K: Array, eta: Array, epsilon: Array) -> Array:
+    """`after_phase_one` of many points, elementwise and without checks."""
+    with np.errstate(over="ignore", divide="ignore"):
+        return np.asarray(7.0 / 16.0 * (K - 1.0) / eta / epsilon + 1.0)
+
+
 def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[float, Array]:
     r"""Largest prediction error of fixed attention over all L-Lipschitz functions, a linear programme.
 

@@ -1,29 +1,43 @@
-"""The paper's order-of-magnitude statements, reconstructed: constants fitted once, ratios and drifts measured.
+"""The paper's order-of-magnitude statements, reconstructed, over whole phases of runs drawn from a law.
 
-A statement compares a *measured* quantity of a run with a *scale*, the expression inside O(...) or Θ(...). The
-constant is the largest ratio over a small reference grid; elsewhere the ratio divided by that constant must stay
-bounded, and its drift with each parameter says whether the scale has the right powers.
+A statement compares a *measured* quantity of a run with a *scale*, the expression inside O(...) or Θ(...). Rates
+are measured on the iterates, as the move of the score over the steps that it takes, at several steps of the phase.
+A constant is fitted on runs drawn from the inner part of the law; runs of the whole law say whether it carries.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from icl_theory._validate import Array
+from icl_theory._validate import INT64_MAX, Array
 from icl_theory.claims import BoundCheck
 from icl_theory.regression.exchangeable import ExchangeableRisk
-from icl_theory.regression.reduction import expanded
-from icl_theory.regression.whole import simulate
-from icl_theory.trajectory import State, Trajectory
+from icl_theory.regression.law import FITTING_SEED, INNER, PARAMETERS, Runs, closed, draw, law_runs
+from icl_theory.trajectory import Trajectory
 
-BOUNDED = 2.0  # factor beyond the reference grid's constant that still counts as bounded
-PARAMETERS = ("L", "delta", "eta", "K", "epsilon", "imbalance")
+BOUNDED = 2.0  # factor beyond the fitted constants that still counts as bounded
+NODES = 17  # places in a phase at which a rate is measured
+WINDOW = 1e-3  # in the gap u, over which it is measured; a step may be longer
+
+
+class Ratios(NamedTuple):
+    """Smallest and largest ratio of measured to scale over the phase of each run; NaN where there is none."""
+
+    low: Array
+    high: Array
+
+
+class Constants(NamedTuple):
+    """Smallest and largest ratio of measured to scale over the runs that a constant is fitted on."""
+
+    lowest: float
+    highest: float
 
 
 class OrderStatement(NamedTuple):
@@ -33,291 +47,285 @@ class OrderStatement(NamedTuple):
     source: str
     statement: str
     upper_only: bool
-    measure: Callable[[Trajectory], float]
-    scale: Callable[[Trajectory], float]
-    refusal: Callable[[Trajectory], str]
+    measure: Callable[[Runs], tuple[Array, Array]]
+    scale: Callable[[Runs], Array]
+    flat: bool | None = None
+    """Whether it is claimed for L <= 1/(Δδ), for L > 1/(Δδ), or (None) for every L."""
 
 
-def lipschitz_gap(run: Trajectory) -> float:
-    """``L Δ`` of a run."""
-    return float(run.info["L"] * run.info["delta"])
+def _gap(K: Array, deficit: Array) -> Array:
+    """The gap u at an attention deficit s = 1 - a."""
+    return np.log(K - 1.0) + np.log1p(-deficit) - np.log(deficit)
 
 
-def growth_rate(run: Trajectory, state: State) -> float:
-    """Step of the target score, ``η α_k``, at a state of an exchangeable run."""
-    risk = run.risk
-    assert isinstance(risk, ExchangeableRisk)
-    # du = -η/metric dℓ/du, and S_kk = (K-1)/K u
-    slope = float(risk.gradient(state.params)) / risk.metric
-    return -run.eta * slope * (risk.K - 1.0) / risk.K
+def _rates(runs: Runs, begin: NDArray[np.int64], end: NDArray[np.int64], top: Array) -> tuple[Array, Array]:
+    """Least and largest move of the target score a step, at nodes of the steps [begin, end) with u < top."""
+    counter, start = runs.counter, runs.counter.position(begin)
+    nodes = start + np.linspace(0.0, 1.0, NODES)[:, None] * (top - start)
+    after = np.minimum(counter.steps_to(top).steps, end)  # the first step beyond the phase
+    first = np.clip(counter.steps_to(nodes - WINDOW).steps, begin, np.maximum(after - 1, begin))
+    last = np.minimum(np.maximum(counter.steps_to(nodes).steps, first + 1), after)
+    inside = (last > first) & (last < INT64_MAX)
+    first, last = np.where(inside, first, 0), np.where(inside, last, 1)
+    move = counter.position(last) - counter.position(first)
+    rate = (runs.K - 1.0) / runs.K * move / (last - first)  # S_kk = u (K-1)/K
+    some = inside.any(axis=0)
+    low, high = (np.where(inside, rate, fill) for fill in (np.inf, -np.inf))
+    return np.where(some, low.min(axis=0), np.nan), np.where(some, high.max(axis=0), np.nan)
 
 
-def cross_term(run: Trajectory) -> float:
-    """Largest ``|β_mk|`` at the start, from the gradient over all scores."""
-    risk = run.risk
-    assert isinstance(risk, ExchangeableRisk)
-    full = expanded(risk)
-    growth = full.gradient(full.initial)
-    return float(np.abs(growth[~np.eye(risk.K, dtype=bool)]).max())
+def _phase_one_rate(runs: Runs) -> tuple[Array, Array]:
+    return _rates(runs, np.zeros_like(runs.attends), runs.attends, _gap(runs.K, np.full(runs.K.size, 0.5)))
 
 
-def _power(run: Trajectory, K: float = 0.0, imbalance: float = 0.0) -> float:
-    """``η L²Δ² K^. δ^.`` of a run."""
-    delta = run.info["imbalance"] or 1.0
-    return run.eta * lipschitz_gap(run) ** 2 * float(run.info["K"] ** K) * float(delta**imbalance)
+def _late_rate(runs: Runs) -> tuple[Array, Array]:
+    return _rates(runs, runs.attends, runs.steps, runs.counter.position(runs.steps))
 
 
-def _logarithm(run: Trajectory) -> float:
-    return math.log(run.info["K"] / math.sqrt(run.epsilon))
+def _rate_until_imbalance(runs: Runs) -> tuple[Array, Array]:
+    return _rates(runs, runs.attends, runs.steps, _gap(runs.K, runs.imbalance))
 
 
-def _phase_one(run: Trajectory) -> int:
-    assert run.phases is not None
-    return run.phases.I[1]
+def _others(rate: Callable[[Runs], tuple[Array, Array]]) -> Callable[[Runs], tuple[Array, Array]]:
+    """Moves of the other scores: S_mk = -u/K."""
+
+    def measure(runs: Runs) -> tuple[Array, Array]:
+        low, high = rate(runs)
+        return low / (runs.K - 1.0), high / (runs.K - 1.0)
+
+    return measure
 
 
-def _after_phase_one(run: Trajectory) -> float:
-    assert run.steps is not None
-    return float(run.steps - _phase_one(run))
+def _whole_steps(count: NDArray[np.int64]) -> tuple[Array, Array]:
+    """A number of steps less the one that an order of magnitude below 1 cannot do without."""
+    beyond = np.maximum(count - 1, 0).astype(np.float64)
+    return beyond, beyond
 
 
-def _at_imbalance(run: Trajectory) -> State:
-    """The first state at which the attention deficit is at most δ."""
-    target = 1.0 - run.info["imbalance"]
-    step = run.first(lambda state: bool(state.attention >= target))
-    assert step is not None
-    return run.at(step)
+def _first_steps(runs: Runs) -> tuple[Array, Array]:
+    return _whole_steps(runs.attends)
 
 
-def _stated(run: Trajectory) -> str:
-    """Why the statements do not apply to a run at all, or nothing."""
-    risk = run.risk
-    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
-        return "stated here for the exchangeable case with N = inf"
-    if not math.isclose(risk.gamma, 0.5 * lipschitz_gap(run) ** 2, rel_tol=1e-9):
-        return "stated for a class that saturates L: γ = L²Δ²/2"
-    if risk.speed != 1.0 or run.rule != "gd" or run.method == "flow":
-        return "stated here for gradient descent in class coordinates"
-    return ""
+def _further_steps(runs: Runs) -> tuple[Array, Array]:
+    return _whole_steps(runs.steps - runs.attends)
 
 
-def _expandable(run: Trajectory) -> str:
-    return _stated(run) or ("" if run.info["K"] <= 60 else "measured for K <= 60")
+def _power(runs: Runs, K: float, imbalance: float = 0.0) -> Array:
+    """``η L²Δ² K^. δ^.``."""
+    return runs.eta * runs.size**2 * runs.K**K * runs.imbalance**imbalance
 
 
-def _learns(run: Trajectory) -> str:
-    if _stated(run):
-        return _stated(run)
-    return "" if _phase_one(run) < run.t[-1] else "the run ends within Phase I"
+def logarithm(K: Array, size: Array, epsilon: Array) -> Array:
+    """``ln(K LΔ ε^-½)``: the theorems' logarithm with labels in units of LΔ, the only reading without a unit."""
+    return np.asarray(np.log(K * size / np.sqrt(epsilon)))
 
 
-def _needs(run: Trajectory, *, flat: bool | None = None, converged: bool = True) -> str:
-    if _learns(run):
-        return _learns(run)
-    if converged and not run.converged:
-        return "the run did not reach epsilon"
-    if run.epsilon > 1.0:
-        return "ln(K ε^-½) presumes ε <= 1"
-    delta = run.info["imbalance"]
-    if flat is None:
-        return ""
-    if delta is None:
-        return "needs the imbalance δ of the prompts (imbalance=...)"
-    if flat != (lipschitz_gap(run) * delta <= 1.0):
-        return f"claimed for the {'flat' if flat else 'sharp'} regime, L {'<=' if flat else '>'} 1/(Δδ)"
-    return ""
+def _flat_time(runs: Runs) -> Array:
+    return logarithm(runs.K, runs.size, runs.epsilon) / _power(runs, -1.0, 2.0)
 
 
-def _reaches_imbalance(run: Trajectory) -> str:
-    reason = _needs(run, flat=True, converged=False)
-    if reason:
-        return reason
-    if run.info["imbalance"] >= 0.5:
-        return "δ >= 1/2: the deficit δ is passed in Phase I"
-    return "" if run.attention[-1] >= 1.0 - run.info["imbalance"] else "the run ends before 1 - Attn = δ"
+def _sharp_time(runs: Runs) -> Array:
+    return runs.K * logarithm(runs.K, runs.size, runs.epsilon) / (runs.eta * runs.epsilon)
 
 
+_PROPOSITION, _THEOREM = "paper, Prop. {} (reconstructed)", "paper, Thm {} (reconstructed)"
 STATEMENTS: tuple[OrderStatement, ...] = (
     OrderStatement(
-        "Phase I growth",
-        "paper, Prop. 2 (reconstructed)",
-        "η α_k = Θ(η L²Δ²/K²) at the start",
-        False,
-        lambda run: growth_rate(run, run.at(0)),
-        lambda run: _power(run, K=-2.0),
-        _stated,
+        "Phase I growth", _PROPOSITION.format(2), "η α_k = Θ(η L²Δ²/K²) at every step until Attn = ½",
+        False, _phase_one_rate, lambda runs: _power(runs, -2.0),
     ),
     OrderStatement(
-        "Phase I cross terms",
-        "paper, Prop. 2 (reconstructed)",
-        "η |β_mk| = O(η L²Δ²/K³) at the start",
-        True,
-        lambda run: run.eta * cross_term(run),
-        lambda run: _power(run, K=-3.0),
-        _expandable,
+        "Phase I cross terms", _PROPOSITION.format(2), "η |β_mk| = O(η L²Δ²/K³) at every step until Attn = ½",
+        True, _others(_phase_one_rate), lambda runs: _power(runs, -3.0),
     ),
     OrderStatement(
-        "Phase I duration",
-        "paper, Prop. 2 (reconstructed)",
-        "T₁ = O(K² ln K / (η L²Δ²))",
-        True,
-        lambda run: float(max(1, _phase_one(run))),
-        lambda run: math.log(run.info["K"]) / _power(run, K=-2.0),
-        _learns,
+        "Phase I duration", _PROPOSITION.format(2), "T₁ <= 1 + O(K² ln K / (η L²Δ²))",
+        True, _first_steps, lambda runs: np.log(runs.K) / _power(runs, -2.0),
     ),
     OrderStatement(
-        "Phase II growth",
-        "paper, Prop. 3 (reconstructed)",
-        "η α_k = Θ(η L²Δ²δ²/K) where 1 - Attn_k = δ",
-        False,
-        lambda run: growth_rate(run, _at_imbalance(run)),
-        lambda run: _power(run, K=-1.0, imbalance=2.0),
-        _reaches_imbalance,
+        "Phase II growth", _PROPOSITION.format(3),
+        "η α_k = Θ(η L²Δ²δ²/K) at every step after T₁ with 1 - Attn_k > δ, L <= 1/(Δδ)",
+        False, _rate_until_imbalance, lambda runs: _power(runs, -1.0, 2.0), True,
     ),
     OrderStatement(
-        "Theorem 1",
-        "paper, Thm 1 (reconstructed)",
-        "T_f = T₁ + O(K ln(K ε^-½) / (η L²Δ²δ²)), L <= 1/(Δδ)",
-        True,
-        _after_phase_one,
-        lambda run: _logarithm(run) / _power(run, K=-1.0, imbalance=2.0),
-        lambda run: _needs(run, flat=True),
+        "Phase II growth to ε", _PROPOSITION.format(3),
+        "η α_k = Θ(η L²Δ²δ²/K) at every step from T₁ to T_f, L <= 1/(Δδ)",
+        False, _late_rate, lambda runs: _power(runs, -1.0, 2.0), True,
     ),
     OrderStatement(
-        "Phase III growth",
-        "paper, Prop. 4 (reconstructed)",
-        "η α_k = Θ(η ε/K) at loss ε, L > 1/(Δδ)",
-        False,
-        lambda run: growth_rate(run, run.at(int(run.t[-1]))),
-        lambda run: run.eta * run.epsilon / run.info["K"],
-        lambda run: _needs(run, flat=False),
+        "Phase II cross terms", _PROPOSITION.format(3),
+        "η |β_mk| = O(η L²Δ²δ²/K²) at every step after T₁ with 1 - Attn_k > δ, L <= 1/(Δδ)",
+        True, _others(_rate_until_imbalance), lambda runs: _power(runs, -2.0, 2.0), True,
     ),
     OrderStatement(
-        "Theorem 2",
-        "paper, Thm 2 (reconstructed)",
-        "T_s = T₁ + O(K ln(K ε^-½) / (η ε)), L > 1/(Δδ)",
-        True,
-        _after_phase_one,
-        lambda run: run.info["K"] * _logarithm(run) / (run.eta * run.epsilon),
-        lambda run: _needs(run, flat=False),
+        "Theorem 1", _THEOREM.format(1), "T_f - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η L²Δ²δ²)), L <= 1/(Δδ)",
+        True, _further_steps, _flat_time, True,
     ),
-)
+    OrderStatement(
+        "Phase III growth", _PROPOSITION.format(4), "η α_k = Θ(η ε/K) at every step from T₁ to T_s, L > 1/(Δδ)",
+        False, _late_rate, lambda runs: runs.eta * runs.epsilon / runs.K, False,
+    ),
+    OrderStatement(
+        "Phase III cross terms", _PROPOSITION.format(4),
+        "η |β_mk| = O(η ε/K²) at every step from T₁ to T_s, L > 1/(Δδ)",
+        True, _others(_late_rate), lambda runs: runs.eta * runs.epsilon / runs.K**2, False,
+    ),
+    OrderStatement(
+        "Theorem 2", _THEOREM.format(2), "T_s - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η ε)), L > 1/(Δδ)",
+        True, _further_steps, _sharp_time, False,
+    ),
+)  # fmt: skip
 
 
-class Constants(NamedTuple):
-    """Smallest and largest ratio of measured to scale over the reference grid."""
-
-    lowest: float
-    highest: float
+def measured_ratios(statement: OrderStatement, runs: Runs) -> Ratios:
+    """Measured over scale for every run to which a statement applies, NaN for the others."""
+    applies = runs.steps > runs.attends
+    if statement.flat is not None:
+        applies &= ((runs.size * runs.imbalance <= 1.0) == statement.flat) & (runs.steps < INT64_MAX)
+    low, high = statement.measure(runs)
+    scale = statement.scale(runs)
+    return Ratios(np.where(applies, low / scale, np.nan), np.where(applies, high / scale, np.nan))
 
 
 @cache
 def fitted_constants() -> dict[str, Constants]:
-    """Fit the constant of every statement on a grid of 32 runs, K = 5, 20 and ε = 10⁻³, 0.3.
+    """Fit the constant of every statement on 400 runs with K <= 30, δ >= 0.03 and ε >= 10⁻³ of the first loss.
 
     Returns
     -------
     dict
         From the statement's name to its `Constants`.
 
+    References
+    ----------
+    docs/theory.md, "The paper's orders of magnitude".
+
     Examples
     --------
     >>> import icl_theory as icl
     >>> constants = icl.regression.fitted_constants()
-    >>> 1.9 < constants["Phase III growth"].highest <= 2.0
+    >>> constants["Theorem 2"].highest < 7 / 16
     True
     """
-    grid = [
-        simulate(lipschitz, 1.0, eta, K=K, epsilon=epsilon, imbalance=imbalance)
-        for lipschitz, eta, K, epsilon, imbalance in itertools.product(
-            (0.7, 1.5, 7.0, 15.0), (0.003, 0.006), (5, 20), (1e-3, 0.3), (0.2,)
-        )
-    ]
-    result = {}
+    runs, result = draw(INNER, FITTING_SEED), {}
     for statement in STATEMENTS:
-        values = list(ratios(statement, grid))
-        result[statement.name] = Constants(min(values), max(values))
+        ratios = measured_ratios(statement, runs)
+        result[statement.name] = Constants(float(np.nanmin(ratios.low)), float(np.nanmax(ratios.high)))
     return result
 
 
-def ratios(statement: OrderStatement, runs: Iterable[Trajectory]) -> Iterable[float]:
-    """Measured over scale, for the runs to which a statement applies."""
-    return (statement.measure(run) / statement.scale(run) for run in runs if not statement.refusal(run))
+class Sides(NamedTuple):
+    """Whether ratios stay within a factor `BOUNDED` of the fitted constants, below and above."""
+
+    below: bool
+    above: bool
 
 
-def is_bounded(statement: OrderStatement, lowest: float, highest: float) -> bool:
-    """Whether ratios of measured to bound between these two are bounded as the statement says."""
+def bounded_sides(statement: OrderStatement, low: float, high: float) -> Sides:
+    """Compare ratios between these two with the fitted constants."""
     constants = fitted_constants()[statement.name]
-    floor = 0.0 if statement.upper_only else constants.lowest / constants.highest / BOUNDED
-    return highest <= BOUNDED and lowest >= floor
+    return Sides(low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
+
+
+def _refusal(statement: OrderStatement, run: Trajectory) -> str:
+    """Why a statement does not apply to a run, or nothing."""
+    risk, size, delta = run.risk, float(run.info["L"] * run.info["delta"]), run.info["imbalance"]
+    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
+        return "stated here for the exchangeable case with N = inf"
+    if not math.isclose(risk.gamma, 0.5 * size**2, rel_tol=1e-9):
+        return "stated for a class that saturates L: γ = L²Δ²/2"
+    if risk.speed != 1.0 or run.rule != "gd" or run.method == "flow":
+        return "stated here for gradient descent in class coordinates"
+    assert run.phases is not None
+    if run.phases.I[1] >= run.t[-1]:
+        return "the run ends within Phase I"
+    if statement.flat is None:
+        return ""
+    if not run.converged:
+        return "the run did not reach epsilon"
+    if delta is None:
+        return "needs the imbalance δ of the prompts (imbalance=...)"
+    if statement.flat != (size * delta <= 1.0):
+        regime, sign = ("flat", "<=") if statement.flat else ("sharp", ">")
+        return f"claimed for the {regime} regime, L {sign} 1/(Δδ)"
+    return ""
 
 
 def check_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
-    """Evaluate one statement on one run, with the fitted constant."""
+    """Evaluate one statement on one run, with the fitted constants."""
     head = (statement.name, statement.source, statement.statement, "order-wise")
-    reason = statement.refusal(run)
+    reason = _refusal(statement, run)
     if reason:
         return BoundCheck(*head, None, None, None, None, reason)
+    info = run.info
+    given = (info["L"] * info["delta"], info["eta"], info["K"], info["epsilon"], info["imbalance"] or 1.0)
+    size, eta, K, epsilon, imbalance = (np.array([float(value)]) for value in given)
+    with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+        runs = closed(size, eta, K, epsilon, imbalance)
+        low, high = (float(ratio[0]) for ratio in measured_ratios(statement, runs))
+        scale = float(statement.scale(runs)[0])
+    if math.isnan(low):
+        return BoundCheck(*head, None, None, None, None, "no step of the run lies in the phase")
     constants = fitted_constants()[statement.name]
-    scale = statement.scale(run)
-    measured, bound = statement.measure(run), constants.highest * scale
-    if not min(measured, bound) > 1e-290:
-        return BoundCheck(*head, None, None, None, None, "below the range of float64")
-    holds = is_bounded(statement, measured / bound, measured / bound)
-    note = f"constant {constants.highest:.3g} fitted on a reference grid; a factor {BOUNDED:g} beyond it is allowed"
-    return BoundCheck(*head, measured, bound, holds, bound / measured, note)
+    numbers = (scale * constants.highest, scale * constants.lowest, scale * high)
+    if not (scale > 1e-290 and all(map(math.isfinite, numbers))):
+        return BoundCheck(*head, None, None, None, None, "beyond the range of float64")
+    sides = bounded_sides(statement, low, high)
+    allowed = f"a factor {BOUNDED:g} beyond is allowed"
+    if statement.upper_only:
+        slack = constants.highest / high if high > 0 else None
+        note = f"constant {constants.highest:.3g} fitted on a law of runs; {allowed}"
+        return BoundCheck(*head, scale * high, scale * constants.highest, sides.above, slack, note)
+    above, below = high / constants.highest, constants.lowest / low
+    worst = high if above > below else low
+    note = (
+        f"over the phase the ratio runs from {low:.3g} to {high:.3g};"
+        f" {constants.lowest:.3g} to {constants.highest:.3g} on a law of runs, {allowed}"
+    )
+    bound = (scale * constants.lowest, scale * constants.highest)
+    return BoundCheck(*head, scale * worst, bound, all(sides), 1.0 / max(above, below), note)
 
 
-class Drift(NamedTuple):
-    """How the ratio measured/(constant × scale) moves over a wide grid.
+class Survey(NamedTuple):
+    """How the ratios of a statement move over the runs of a law.
 
-    ``per_decade`` is the factor by which it changes when a parameter grows tenfold (least squares in logarithms),
-    ``worst`` the largest ratio and ``where`` the run that has it, ``lowest`` the smallest; ``ranges`` says where
-    the ``runs`` to which the statement applies lie. There are no drifts from fewer than 20 runs.
+    ``low`` and ``high`` bound the ratios that are not 0 over the phases of all ``runs``; ``typical`` is their
+    geometric mean. ``rise`` and ``fall`` are the factors by which the largest and the smallest ratio of a phase
+    change when a parameter grows tenfold (least squares in logarithms), ``where`` the runs that have the extremes.
     """
 
-    per_decade: dict[str, float]
-    worst: float
-    lowest: float
-    where: str
     runs: int
-    ranges: str
+    low: float
+    high: float
+    typical: float
+    rise: dict[str, float]
+    fall: dict[str, float]
+    where: tuple[str, str]
 
 
-def measure_drift(statement: OrderStatement, runs: Iterable[Trajectory]) -> Drift:
-    """Fit ln(ratio) against the logarithms of the parameters that vary among the runs."""
-    applicable = [run for run in runs if not statement.refusal(run)]
-    constants = fitted_constants()[statement.name]
-    ratio = np.array(list(ratios(statement, applicable))) / constants.highest
-    logs: Array = np.log10([[float(run.info[name]) for name in PARAMETERS] for run in applicable])
-    varying = np.ptp(logs, axis=0) > 0
-    design = np.column_stack([np.ones(len(ratio)), logs[:, varying]])
-    slopes = np.linalg.lstsq(design, np.log10(ratio), rcond=None)[0][1:]
-    names = [name for name, varies in zip(PARAMETERS, varying, strict=True) if varies]
-    worst = int(np.argmax(ratio))
-    where = ", ".join(f"{name}={applicable[worst].info[name]:.3g}" for name in names)
-    per_decade = {name: float(10.0**slope) for name, slope in zip(names, slopes, strict=True)}
-    low, high = 10.0 ** logs.min(axis=0), 10.0 ** logs.max(axis=0)
-    ranges = ", ".join(f"{name} = {a:.2g}..{b:.2g}" for name, a, b in zip(PARAMETERS, low, high, strict=True))
-    enough = per_decade if len(applicable) >= 20 else {}
-    return Drift(enough, float(ratio[worst]), float(ratio.min()), where, len(applicable), ranges)
+def survey(statement: OrderStatement) -> Survey:
+    """Measure a statement on the runs of the whole law."""
+    runs = law_runs()
+    ratios = measured_ratios(statement, runs)
+    kept = np.isfinite(ratios.high)
+    low, high = ratios.low[kept], ratios.high[kept]
+    loss = 0.25 * runs.size**2 * (runs.K - 1.0) / runs.K
+    values = (runs.K, runs.imbalance, runs.epsilon / loss, runs.counter.c, runs.size * runs.imbalance)
+    parameters = np.array(values)[:, kept]
+    design = np.column_stack([np.ones(high.size), *np.log10(parameters)])
 
+    def per_decade(ratio: Array) -> dict[str, float]:
+        positive = ratio > 0
+        slopes = np.linalg.lstsq(design[positive], np.log10(ratio[positive]), rcond=None)[0][1:]
+        return {name: float(10.0**slope) for name, slope in zip(PARAMETERS, slopes, strict=True)}
 
-@cache
-def wide_grid(size: int, seed: int = 0) -> tuple[Trajectory, ...]:
-    """Runs at log-uniform parameters over several decades of each, every other one with L > 1/(Δδ)."""
-    rng = np.random.default_rng(seed)
-    runs = []
-    for index in range(size):
-        delta, imbalance = 10.0 ** rng.uniform(-1, 1), float(10.0 ** rng.uniform(-3, -0.7))
-        K = int(10.0 ** rng.uniform(0.7, 4))
-        if index % 2:
-            lipschitz = 10.0 ** rng.uniform(0.1, 1.5) / (delta * imbalance)
-            epsilon = float(10.0 ** rng.uniform(-4, 0))
-        else:
-            lipschitz = 10.0 ** rng.uniform(-1, 2)
-            epsilon = (lipschitz * delta) ** 2 / 2 * float(10.0 ** rng.uniform(-9, -1))
-        # small steps: c = η γ K/(K-1)² << 1
-        eta = float(10.0 ** rng.uniform(-3, -0.5)) * K / ((lipschitz * delta) ** 2 / 2)
-        runs.append(simulate(lipschitz, delta, eta, K=K, epsilon=epsilon, imbalance=imbalance))
-    return tuple(runs)
+    def place(index: int) -> str:
+        each = zip(PARAMETERS, parameters[:, index].tolist(), strict=True)
+        return ", ".join(f"{name} = {value:.3g}" for name, value in each)
+
+    middle = np.sqrt(low * high)
+    typical = float(np.exp(np.mean(np.log(middle[middle > 0]))))
+    where = place(int(np.argmin(np.where(low > 0, low, np.inf)))), place(int(np.argmax(high)))
+    return Survey(
+        high.size, float(low[low > 0].min()), float(high.max()), typical, per_decade(high), per_decade(low), where
+    )

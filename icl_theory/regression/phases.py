@@ -1,8 +1,9 @@
 r"""Phases and regimes, defined on the exact solution.
 
-Phase I lasts until the target attention is ½, Phase III is the tail in which the loss falls like 1/t, Phase II lies
-between. In the tail t·(ℓ − ℓ_∞)·4η/(K−1) → 1; it begins where this *tail ratio* falls to 2 for good, that is, where
-the term of the flow solution that grows like 1/s² makes up half of the elapsed time.
+Phase I lasts until the target attention, on prompts that contain the query's feature, is ½. Phase III is the tail
+in which the loss falls like 1/t, and Phase II lies between. In the tail t·(ℓ − ℓ_∞)·4η/(K−1) → 1; it begins where
+this *tail ratio* falls to 2 for good. In the flow solution the term that grows like 1/s² then makes up half of the
+elapsed time.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from functools import cache
 
 import numpy as np
 
-from icl_theory._validate import MOST_FEATURES, fraction, integer, number, refuse
+from icl_theory._validate import MOST_FEATURES, Array, fraction, integer, number, refuse
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.flow import flow_difference
 from icl_theory.regression.population import PopulationRisk
+from icl_theory.regression.prompts import presence
 from icl_theory.regression.reduction import is_nondegenerate, tail_limits
-from icl_theory.risk import Risk
+from icl_theory.regression.symmetric import SymmetricRisk
+from icl_theory.risk import Embedding, Factored, Risk
 from icl_theory.trajectory import Phases, State, Trajectory
 
 TAIL_RATIO = 2.0
@@ -184,7 +187,8 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
 def query_phases(run: Trajectory) -> list[Phases]:
     r"""Phases of every query, or of a query of every group, where queries differ.
 
-    Query k attends from the first step with :math:`a_k \ge 1/2`. Its tail is
+    Query k attends from the first step with :math:`E[a_k \mid n_k \ge 1] = E[a_k]/(1 - (1 - p_k)^N) \ge 1/2`, the
+    attention on prompts that contain its feature. Its tail is
     :math:`t\, p_k \ell_k \cdot 4\eta K/(K-1) \to 1` for a non-degenerate task and N = ∞ in class coordinates;
     Phase III begins where that ratio falls to 2 for good.
 
@@ -201,7 +205,7 @@ def query_phases(run: Trajectory) -> list[Phases]:
     Raises
     ------
     ValueError
-        A run whose queries are all alike (``run.phases`` says all).
+        A run whose queries are all alike (``run.phases`` says all), or one of finite prompts without its risk.
 
     References
     ----------
@@ -216,12 +220,15 @@ def query_phases(run: Trajectory) -> list[Phases]:
     """
     if run.attention.ndim != 2:
         raise refuse("run", run.attention.shape, "one with an attention per query; here run.phases says all")
+    if run.risk is None and math.isfinite(run.info.get("N", math.inf)):
+        raise refuse("run", "of finite prompts, loaded from a file", "one with its risk")
     tail = tail_limits(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
+    half = np.broadcast_to(0.5 * _presence(run.risk), run.attention.shape[1:])
     result = []
     for k in range(run.attention.shape[1]):
 
         def attends(state: State, k: int = k) -> bool:
-            return bool(state.attention[k] >= 0.5)
+            return bool(state.attention[k] >= half[k])
 
         def decays(state: State, k: int = k) -> bool:
             assert tail is not None
@@ -235,6 +242,19 @@ def query_phases(run: Trajectory) -> list[Phases]:
             phases_of(int(run.t[-1]), run.first(attends), None if tail is None else run.first(decays, after=begin))
         )
     return result
+
+
+def _presence(risk: Risk | None) -> Array:
+    """Probability that a prompt contains the query's feature, (K,), (G,) or (); 1 where the risk does not say."""
+    while isinstance(risk, Embedding | Factored):
+        risk = risk.risk
+    if isinstance(risk, ExchangeableRisk):
+        return presence(np.asarray(1.0 / risk.K), risk.N)
+    if isinstance(risk, PopulationRisk):
+        return presence(risk.features.probs, risk.N)
+    if isinstance(risk, SymmetricRisk):
+        return presence(risk.probs, risk.N)
+    return np.ones(())
 
 
 def phases_of(last: int, first: int | None, second: int | None) -> Phases:
@@ -257,7 +277,7 @@ def tail_limit(risk: Risk, eta: float) -> float | None:
 
 
 def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None = None) -> Phases:
-    """Phases of any run, from its states; the attention is that of the slowest query.
+    """Phases of any run, from its states; the attention is that of the slowest query on prompts with its feature.
 
     Parameters
     ----------
@@ -274,11 +294,12 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     Phases
         Intervals of steps; they cover the run.
     """
-    first = run.first(lambda state: bool(np.min(state.attention) >= 0.5))
+    present = _presence(run.risk)
+    first = run.first(lambda state: bool(np.min(state.attention / present) >= 0.5))
     if first is None:
         second = None
     elif tail_deficit is not None:
-        second = run.first(lambda state: bool(np.min(state.attention) >= 1.0 - tail_deficit))
+        second = run.first(lambda state: bool(np.min(state.attention / present) >= 1.0 - tail_deficit))
     elif tail is not None:
         limit = TAIL_RATIO * tail
         above = np.flatnonzero(run.t * (run.loss - run.floor) > limit)

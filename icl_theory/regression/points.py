@@ -18,7 +18,7 @@ from icl_theory.regression.abel import StepCounter
 from icl_theory.regression.certified import step_bounds_of
 from icl_theory.regression.closed import closed_runs, step_constant
 from icl_theory.regression.exchangeable import ExchangeableRisk
-from icl_theory.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants
+from icl_theory.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
 from icl_theory.regression.phases import crossover, tail_limit, tail_start
 from icl_theory.regression.reduction import embedding_speed
 from icl_theory.regression.stability import stable_rate
@@ -165,16 +165,16 @@ def _theorems(values: Values, points: Mapping[str, Any], eta: Array) -> None:
     """Bounds on ``steps - T_I`` as in `orderwise.STATEMENTS`, here for arrays."""
     K, epsilon, imbalance = points["K"], points["epsilon"], points["imbalance"]
     size = points["L"] * points["delta"]
-    logarithm = np.log(K / np.sqrt(epsilon))
-    scales = (logarithm * K / (eta * size**2 * imbalance**2), K * logarithm / (eta * epsilon))
+    log = logarithm(K, size, epsilon)
+    scales = (log * K / (eta * size**2 * imbalance**2), K * log / (eta * epsilon))
     flat = size * imbalance <= 1.0
     constants = [fitted_constants()[name].highest for name in THEOREMS]
-    after = (values["steps"] - values["T_I"]).astype(np.float64)
-    stated = (values["steps"] >= 0) & (values["T_I"] < values["last"]) & (epsilon <= 1.0)
+    after = np.maximum(values["steps"] - values["T_I"] - 1, 0).astype(np.float64)
+    stated = (values["steps"] >= 0) & (values["T_I"] < values["last"])
     stated &= points["coordinates"] == "class"
     for i, (scale, regime, constant) in enumerate(zip(scales, (flat, ~flat), constants, strict=True), 1):
         bound = constant * scale
-        applies = stated & regime & (np.minimum(after, bound) > 1e-290)
+        applies = stated & regime & (scale > 1e-290) & np.isfinite(bound)
         values[f"theorem_{i}_bound"] = np.where(applies, bound, np.nan)
         values[f"theorem_{i}"] = np.where(applies, after <= BOUNDED * bound, -1).astype(np.int8)
 

@@ -20,6 +20,7 @@ from icl_theory.regression.tasks import Task
 from icl_theory.risk import Risk
 
 FEW = 3
+CLOSE = 0.01  # a gradient this small beside the loss is formed from differences between features
 CACHED = 2**15  # numbers in a block of rows
 
 
@@ -62,8 +63,9 @@ class _ErrorForm:
             shift = product[own, columns].copy()
             # Σ_m z_m (Γ_mk Σz + (Γz)_k - (Γz)_m); rounding must not make it negative
             squared = np.maximum(2.0 * total * shift - np.einsum("mq,mq->q", z, product), 0.0)
-        if times is not None:
-            shift = shift - squared / times[0]
+        mean = np.zeros(len(own)) if times is None else squared / times[0]
+        if not self.use_factor:
+            shift = shift - mean
         blocks = _blocks(*z.shape)
         buffer = np.empty((0 if self.use_factor else blocks[0].stop, z.shape[1]))
         for rows in blocks:
@@ -72,10 +74,39 @@ class _ErrorForm:
                 to_own = self.variogram[rows] if query is None else self.variogram[rows][:, query]
                 np.subtract(np.multiply(to_own, total, out=buffer[: len(part)]), part, out=part)
             part += shift
+            if self.use_factor and times is not None:
+                part -= mean  # apart from the shift: what is left of a feature with the query's values is the mean
             if times is not None:
                 part *= z[rows]
                 part *= times[1]
         return squared, product
+
+    def against(
+        self, top: NDArray[np.intp], z: Array, query: NDArray[np.intp], alike: NDArray[np.bool_] | None = None
+    ) -> Array:
+        """``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` for each column.
+
+        Where ``alike`` says so, (K, Q), differences of features are formed before the sum over z: that keeps the
+        digits where the values of m and ``top`` are close, and gives zero where they are equal.
+        """
+        columns, total = np.arange(z.shape[1]), z.sum(axis=0)
+        if self.use_factor:
+            error = self._mean_difference(z, query, total)
+            result = self.factor @ error
+        else:
+            result = self.variogram[:, query] * total - self.variogram @ z
+        result -= result[top, columns]
+        if alike is None:
+            return result
+        for column in np.flatnonzero(alike.any(axis=0)):
+            rows, first = np.flatnonzero(alike[:, column]), top[column]
+            if self.use_factor:
+                result[rows, column] = (self.factor[rows] - self.factor[first]) @ error[:, column]
+            else:
+                to_own = self.variogram[rows, query[column]] - self.variogram[first, query[column]]
+                between = (self.variogram[first] - self.variogram[rows]) @ z[:, column]
+                result[rows, column] = to_own * total[column] + between
+        return result
 
     def of_blocks(self, z: Array, block: slice) -> tuple[Array, Array]:
         """Return ``(z^T C z, C z)`` for z of shape (K, Q, J), J columns for each query of a block; overwrites z."""
@@ -104,6 +135,28 @@ class _ErrorForm:
             for axis, column in enumerate(self.factor.T):
                 error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])
         return error
+
+
+def _without_own(a: Array, query: NDArray[np.intp] | None = None) -> Array:
+    """Copy with zeros in the queries' own rows; column k belongs to query k unless given."""
+    result = a.copy()
+    columns = np.arange(a.shape[1])
+    result[columns if query is None else query, columns] = 0.0
+    return result
+
+
+def _cancelling(target: Array, gradient: Array, scale: Array) -> NDArray[np.intp]:
+    """Columns whose gradient is small beside the terms of which it is the difference.
+
+    ``target`` is the attention on the query's feature over the largest attention, and ``scale`` the loss times the
+    largest attention, in the units of the gradient. The target's entry alone is target · scale.
+    """
+    wrong = np.flatnonzero(target < CLOSE)
+    if not wrong.size:
+        return wrong
+    part = gradient if wrong.size == len(target) else gradient[:, wrong]
+    length = np.sqrt(np.einsum("mk,mk->k", part, part))
+    return wrong[length < CLOSE * scale[wrong]]
 
 
 def _blocks(rows: int, columns: int) -> list[slice]:
@@ -239,17 +292,47 @@ class PopulationRisk(Risk):
             return self.features.probs * self._moments(params, direction).change
         form: _ErrorForm = self._form  # type: ignore[attr-defined]
         weight, total = self._softmax(params)
+        target = np.diagonal(weight).copy()
         a = weight / total
         moved = a * (direction - np.einsum("mk,mk->k", a, direction))
-        others, moved_others = a.copy(), moved.copy()
-        np.fill_diagonal(others, 0.0)
-        np.fill_diagonal(moved_others, 0.0)
+        others, moved_others = _without_own(a), _without_own(moved)
         squared, residual = form(others)
         change = form(moved_others)[1]
         np.fill_diagonal(residual, 0.0)
         np.fill_diagonal(change, 0.0)
         rise = 2.0 * np.einsum("mk,mk->k", residual, moved_others)
-        return self.features.probs * (moved * (residual - squared) + a * (change - rise))
+        result = moved * (residual - squared) + a * (change - rise)
+        close = _cancelling(target, a * (residual - squared), squared / total)
+        if close.size:
+            result[:, close] = self._close_change(a[:, close], direction[:, close], close)
+        return self.features.probs * result
+
+    def _close(self, a: Array, query: NDArray[np.intp]) -> tuple[Array, NDArray[np.bool_]]:
+        """``r_m - r_top``, (K, Q), with the feature of most attention, and which m are too close to subtract."""
+        form: _ErrorForm = self._form  # type: ignore[attr-defined]
+        top, others = a.argmax(axis=0), _without_own(a, query)
+        difference = form.against(top, others, query)
+        gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
+        length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
+        # the query's own r is zero, and rounding is relative to the others'
+        alike = a * np.abs(difference[query, np.arange(len(query))]) > length / CLOSE
+        return form.against(top, others, query, alike), alike
+
+    def _close_gradient(self, a: Array, query: NDArray[np.intp]) -> Array:
+        """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns with dominant wrong features."""
+        difference, _ = self._close(a, query)
+        return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
+
+    def _close_change(self, a: Array, direction: Array, query: NDArray[np.intp]) -> Array:
+        """Change of `_close_gradient` in a direction, (K, Q)."""
+        top = a.argmax(axis=0)
+        turn = direction - direction[top, np.arange(len(top))]
+        moved = a * (turn - np.einsum("mk,mk->k", a, turn))
+        difference, alike = self._close(a, query)
+        change = self._form.against(top, _without_own(moved, query), query, alike)  # type: ignore[attr-defined]
+        mean = np.einsum("mk,mk->k", a, difference)
+        rise = np.einsum("mk,mk->k", a, change) + np.einsum("mk,mk->k", moved, difference)
+        return np.asarray(moved * (difference - mean) + a * (change - rise))
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
         """Attention for N = ∞, a_mk ∝ p_m e^S_mk, as unnormalised weights (K, K) and their column sums (K,).
@@ -279,6 +362,11 @@ class PopulationRisk(Risk):
         scale = self.features.probs / total**2
         squared, gradient = form(weight, times=(total, scale))
         np.fill_diagonal(gradient, -squared / total * target * scale)  # r_k = 0
+        close = _cancelling(target, gradient, squared / total * scale)
+        if close.size:
+            a = weight[:, close] / total[close]
+            a[close, np.arange(len(close))] = target[close] / total[close]
+            gradient[:, close] = self.features.probs[close] * self._close_gradient(a, close)
         return 0.5 * squared / total**2, gradient
 
     def _moments(self, scores: Array, toward: Array | None = None) -> Moments:

@@ -153,6 +153,14 @@ def _integral(weight: Array, left: Array, right: Array) -> Array:
     return np.einsum("qj,mqj,mqj->mq", weight, left, right)
 
 
+def presence(probs: Array, N: float) -> Array:
+    """Probability ``1 - (1 - p)^N`` that a prompt contains a feature of probability p; 1 for N = ∞."""
+    if math.isinf(N):
+        return np.ones_like(probs)
+    with np.errstate(divide="ignore"):
+        return np.asarray(-np.expm1(N * np.log1p(-probs)))
+
+
 def infima(finite: Callable[[Array], Moments], target: NDArray[np.bool_], N: float, noise: float) -> Array:
     """Infima of the losses over the scores, (Q,), found from above by bounded work, as a rule to 1e-6.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims import Answer, Series
+from icl_theory.claims import Answer, Series, decade
 from icl_theory.regression import tasks
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import crossover
 from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.sampled import SampledRisk
+from icl_theory.regression.transition import separation
 from icl_theory.regression.whole import descend, simulate
 from icl_theory.risk import Risk, in_coordinates
 from icl_theory.sharpness import largest_stable_eta
@@ -42,8 +44,8 @@ def linear(quick: bool) -> Answer:
     return Answer(
         "linear",
         "Does the linear case reduce to this?",
-        f"Yes: linear, Fourier and quadratic tasks follow the one-number dynamics in time ηγt; loss/γ differs by"
-        f" at most {worst:.0e} over {steps} steps on the full scores.",
+        f"{'Yes' if worst < 1e-10 else 'No'}: loss/γ of linear, Fourier and quadratic tasks on the full scores"
+        f" differs from the one-number dynamics in time ηγt by less than {decade(worst)} over {steps} steps.",
         tuple(series),
         "ηγ t (steps)",
         "loss / γ",
@@ -54,49 +56,32 @@ def tightness(quick: bool) -> Answer:
     """How far the bounds are from the exact times."""
     sizes = np.unique(np.logspace(math.log10(5), 5, 10 if quick else 30).astype(int))
     first = np.array([_first(simulate(math.sqrt(2.0), 1.0, 0.01, K=int(K), epsilon=1e-3)) for K in sizes])
-    one = first * 0.01 * 2.0 / (sizes**2 * np.log(sizes))
+    plain = first * 0.01 * 2.0 / sizes**2
+    one = plain / np.log(sizes)
     targets = np.logspace(-9, -2, 10 if quick else 30)
     late = np.array([_late(simulate(2.0, 1.0, 0.01, epsilon=float(e))) for e in targets])
-    two = late * 0.01 * targets / (20 * np.log(20 / np.sqrt(targets)))
+    bare = late * 0.01 * targets / 20
+    two = bare / np.log(20 * 2.0 / np.sqrt(targets))
     return Answer(
         "tightness",
         "Are the bounds tight?",
-        f"Not quite. T₁ over K² ln K/(ηL²Δ²) falls from {one[0]:.2g} to {one[-1]:.2g} between K = {sizes[0]} and"
-        f" {sizes[-1]:,}: the logarithm is not needed. T_s - T₁ over K ln(K ε^-½)/(ηε) moves from {two[-1]:.2g} to"
-        f" {two[0]:.2g} between ε = 1e-2 and 1e-9, against (K-1)/(4K ln(K ε^-½)): right up to the logarithm.",
+        f"T₁ over K² ln K/(ηL²Δ²) goes from {one[0]:.2g} to {one[-1]:.2g} between K = {sizes[0]} and {sizes[-1]:,},"
+        f" T₁ over K²/(ηL²Δ²) from {plain[0]:.2g} to {plain[-1]:.2g}: {_logarithm(one, plain)}. T_s - T₁ over"
+        f" K ln(K LΔ ε^-½)/(ηε) goes from {two[-1]:.2g} to {two[0]:.2g} between ε = 1e-2 and 1e-9, T_s - T₁ over"
+        f" K/(ηε) from {bare[-1]:.2g} to {bare[0]:.2g}: {_logarithm(two[::-1], bare[::-1])}.",
         (
             Series("T₁ η L²Δ² / (K² ln K) against K", sizes.astype(float), one),
-            Series("(T − T₁) ηε / (K ln(K/√ε)) against 1/ε", 1.0 / targets, two),
+            Series("(T − T₁) ηε / (K ln(K LΔ/√ε)) against 1/ε", 1.0 / targets, two),
         ),
         "K, or 1/ε",
         "measured / bound",
     )
 
 
-def separation(quick: bool) -> Answer:
-    """How wide the transition between the regimes is."""
-    K, epsilon, eta = 20, 1e-6, 1e-2
-    lipschitz = np.logspace(-2.3, 0.7, 61 if quick else 241)
-    time = np.array([simulate(float(x), 1.0, eta, K=K, epsilon=epsilon).t[-1] for x in lipschitz], dtype=float)
-    exponent = np.gradient(np.log(time), np.log(lipschitz))
-    inside = (exponent > -1.8) & (exponent < -0.2)
-    width = math.log10(lipschitz[inside].max() / lipschitz[inside].min())
-    middle = float(lipschitz[np.argmin(np.abs(exponent + 1.0))])
-    return Answer(
-        "separation",
-        "Is there a clear separation between the regimes?",
-        f"There are two clear limits, T ~ L^-2 and T independent of L, but no sharp threshold: the exponent takes"
-        f" {width:.1f} decades of L to go from -1.8 to -0.2 (K = {K}, ε = {epsilon:g})."
-        f" It is -1 at L = {middle:.3g}; predicted L* = {crossover(epsilon, 1.0, K):.3g} (exact),"
-        f" {crossover(epsilon, 1.0, K, leading_order=True):.3g} (leading order).",
-        (
-            Series("exact", lipschitz, time),
-            Series("learning to attend, K²/(ηγ)", lipschitz, 2.0 * K**2 / (eta * lipschitz**2)),
-            Series("tail, (K − 1)/(4ηε)", lipschitz, np.full(len(lipschitz), (K - 1) / (4 * eta * epsilon))),
-        ),
-        "L",
-        "steps to ε",
-    )
+def _logarithm(with_it: Array, without: Array) -> str:
+    """Whether a bound keeps its distance better without its logarithm, by the last half of a sequence of ratios."""
+    moved = [abs(math.log(ratio[-1] / ratio[len(ratio) // 2])) for ratio in (with_it, without)]
+    return "the logarithm is not needed" if moved[1] < 0.5 * moved[0] else "the logarithm is needed"
 
 
 def learning_rate(quick: bool) -> Answer:
@@ -113,14 +98,20 @@ def learning_rate(quick: bool) -> Answer:
         float(np.max(np.diff(descend(ExchangeableRisk(20, 2.0), eta, steps=40).loss), initial=0.0))
         for eta in (1.0, 1e3, 1e9)
     )
+    sharp = bool((settled == (factors < 1.0)).all())
+    kept = ", ".join(f"{x:g} ({'settles' if ends else 'leaves'})" for x, ends in zip(factors, settled, strict=True))
     return Answer(
         "learning-rate",
         "Must the learning rate be bounded?",
-        f"Not for exchangeable tasks without noise: up to η = 1e9 the loss never rises (largest rise {rise:.0e})."
-        f" With label noise (K = 3, N = 12, σ = 1) the minimum is finite and its stability limit is 2/λ_max ="
-        f" {limit:.4g}: started near it, descent settles for η up to {factors[settled].max():g} of that and leaves"
-        f" from {factors[~settled].min():g} on. Started from zero, large steps end on a plateau well before:"
-        f" at {factors[0]:g} of the limit the loss stays {thrown[0]:.1e} above the minimum.",
+        f"{'Not for' if rise <= 1e-12 else 'Even for'} exchangeable tasks without noise: up to η = 1e9 the"
+        " largest rise"
+        f" of the loss is {rise:.0e}. With label noise (K = 3, N = 12, σ = 1) the minimum that descent finds"
+        " has the"
+        f" stability limit 2/λ_max = {limit:.4g}; descent started near it"
+        f" {'keeps' if sharp else 'does not keep'} to"
+        f" that limit, at η over the limit = {kept}. Started from zero, it ends {thrown[0]:.1e} above the"
+        " minimum at"
+        f" {factors[0]:g} of the limit, and {thrown[-1]:.1e} above it at {factors[-1]:g}.",
         (
             Series("started near the minimum", factors, np.maximum(excess, 1e-17), points=True),
             Series("started from zero", factors, np.maximum(thrown, 1e-17), points=True),
@@ -137,12 +128,17 @@ def unequal(quick: bool) -> Answer:
     half = [run.first(lambda state, k=k: bool(state.attention[k] >= 0.5)) or 0 for k in range(len(p))]  # type: ignore[misc]
     slope = float(np.polyfit(np.log(p), np.log(np.maximum(half, 1)), 1)[0])
     late = run.t > 0
-    tail = float(run.t[-1] * run.loss[-1]) * 8.0 / (len(p) - 1)
+    law = run.t * run.loss * 8.0 / (len(p) - 1)
+    before, tail = float(np.interp(run.t[-1] / 10.0, run.t, law)), float(law[-1])
+    ordered = all(a <= b for a, b in itertools.pairwise(half))
     return Answer(
         "unequal-features",
         "What happens for features of unequal frequency?",
-        f"Queries learn one after the other, frequent ones first: Attn_k passes ½ at steps {half} for"
-        f" p = {p.tolist()}, roughly like p^{slope:.1f}. At the end t L(t) 4η/(K-1) = {tail:.3f}, on its way to 1.",
+        "Queries learn at different times,"
+        f" {'frequent ones first' if ordered else 'not in the order of frequency'}:"
+        f" Attn_k passes ½ at steps {half} for p = {p.tolist()}, fitted by p^{slope:.1f}. t L(t) 4η/(K-1) goes from"
+        f" {before:.3f} to {tail:.3f} in the last decade of steps,"
+        f" {'towards' if abs(tail - 1) < abs(before - 1) else 'away from'} the 1 of the tail law.",
         tuple(
             Series(f"p = {p[k]:g}", run.t[late], 1.0 - run.attention[late][:, k])
             for k in range(len(p))
@@ -159,18 +155,25 @@ def large_lipschitz(quick: bool) -> Answer:
     lipschitz = np.logspace(-1, 3, 41 if quick else 161)
     time = np.array([simulate(float(x), 1.0, eta, K=K, epsilon=epsilon).t[-1] for x in lipschitz], dtype=float)
     tail = (K - 1) / (4 * eta * epsilon)
-    jump = float(lipschitz[time < 0.5 * tail].min()) if (time < 0.5 * tail).any() else math.inf
-    if math.isfinite(jump):
-        jump = float(lipschitz[(time < 0.5 * tail) & (lipschitz > 1)].min())
+    beyond = lipschitz > crossover(epsilon, 1.0, K)
+    missed = np.flatnonzero(beyond & (time < 0.5 * tail))
+    jump = int(missed[0]) if missed.size else len(lipschitz)
+    level = time[np.flatnonzero(beyond)[0] : jump] / tail
+    end = f"from L = {lipschitz[jump]:.3g} on" if jump < len(lipschitz) else "nowhere on this grid"
+    shrinking = _stable_times(lipschitz, K, epsilon)
+    late = lipschitz > 1.0
+    power = float(np.polyfit(np.log(lipschitz[late]), np.log(shrinking[late]), 1)[0])
     return Answer(
         "large-L",
         "What happens for L far above the threshold?",
-        f"At fixed η the time stays at (K-1)/(4ηε) = {tail:.3g}, whatever L, until a single step overshoots"
-        f" the target: from L = {jump:.3g} on (η = {eta:g}, Δ = 1) the first steps carry the loss below ε."
-        " If η must shrink like 1/γ, as for noisy or unequal tasks, the time grows like L²Δ²/ε instead.",
+        f"At fixed η = {eta:g} (Δ = 1, ε = {epsilon:g}) the time is {level.min():.2f} to {level.max():.2f} times"
+        f" (K-1)/(4ηε) = {tail:.3g} from L* on; {end} the first steps overshoot and carry the loss below ε in"
+        " less than"
+        f" half of it. If η must shrink like 1/γ, as for noisy or unequal tasks, the time grows like L^{power:.2f}"
+        " instead.",
         (
             Series("η fixed", lipschitz, np.maximum(time, 1.0)),
-            Series("η ~ 1/γ", lipschitz, _stable_times(lipschitz, K, epsilon)),
+            Series("η ~ 1/γ", lipschitz, shrinking),
             Series("(K − 1)/(4ηε)", lipschitz, np.full(len(lipschitz), tail)),
         ),
         "L",
@@ -180,7 +183,7 @@ def large_lipschitz(quick: bool) -> Answer:
 
 def label_noise(quick: bool) -> Answer:
     """What noise that does not vanish does."""
-    series, words = [], []
+    series, words, halving = [], [], []
     for noise in (0.1, 0.3, 1.0):
         risk = ExchangeableRisk(10, 2.0, 60, noise)
         run = descend(risk, 2.0, steps=3000 if quick else 30_000)
@@ -188,14 +191,19 @@ def label_noise(quick: bool) -> Answer:
         kept = (excess > 1e-13) & (run.t > 0)
         series.append(Series(f"σ = {noise:g}", run.t[kept], excess[kept]))
         words.append(f"u = {float(run.params):.3g} (σ = {noise:g})")
-        rate = math.log(excess[kept][-20] / excess[kept][-1]) / float(run.t[kept][-1] - run.t[kept][-20])
+        times, fall = run.t[kept].astype(float), np.log2(excess[kept])
+        halving = [(times[i] - times[j]) / (fall[j] - fall[i]) for i, j in ((-1, -11), (-11, -21))]
+    quiet, loud = (descend(ExchangeableRisk(10, 2.0, math.inf, noise), 2.0, steps=300).loss for noise in (0.0, 1.0))
+    moved = float(np.max(np.abs(loud - quiet)))
+    steady = abs(halving[0] / halving[1] - 1.0) < 0.1
     return Answer(
         "label-noise",
         "What if the label noise does not vanish?",
-        "For N = inf nothing: it averages out. For finite prompts the optimum is at a finite gap, here "
-        + ", ".join(words)
-        + f" for K = 10, N = 60. Near it the excess loss falls exponentially: for σ = 1 it halves every"
-        f" {math.log(2) / rate:.3g} steps at the end.",
+        f"For N = inf the loss moves by {moved:.0e}: noise averages out. For finite prompts descent ends at a"
+        " finite gap,"
+        f" here {', '.join(words)} for K = 10, N = 60, exchangeable tasks. For σ = 1 the excess loss halves every"
+        f" {halving[0]:.3g} steps at the end and every {halving[1]:.3g} before:"
+        f" {'exponentially' if steady else 'not at a steady rate'}.",
         tuple(series),
         "step",
         "loss − minimum",
@@ -215,11 +223,16 @@ def factored(quick: bool) -> Answer:
     }
     runs = {name: descend(model, eta, epsilon=epsilon) for name, model in models.items()}
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
+    started = [run.steps or 0 for run in runs.values()][2:]
+    more = [later - earlier for earlier, later in itertools.pairwise(started)]
+    logarithmic = 0.8 < more[1] / max(more[0], 1) < 1.25
     return Answer(
         "factored",
         "What changes with gradient descent on W_K, W_Q instead of Q?",
-        f"There is a plateau first, because small factors have small gradients: it grows with ln(1/start)."
-        f" After it the rate grows with the factors. Steps to ε = {epsilon:g}: {counts}.",
+        f"Steps to ε = {epsilon:g}: {counts}. The smaller the start of the factors, the longer the plateau"
+        " before they"
+        f" grow: a tenth of the start costs {more[0]} and then {more[1]} steps more,"
+        f" {'like' if logarithmic else 'not like'} ln(1/start).",
         tuple(Series(name, run.t[1:], run.loss[1:]) for name, run in runs.items()),
         "step",
         "loss",
@@ -244,11 +257,12 @@ def finite_samples(quick: bool) -> Answer:
     shown = ", ".join(
         f"{gap:.1e} ± {error:.0e} (M = {size})" for gap, error, size in zip(gaps, errors, sizes, strict=True)
     )
+    power = float(np.polyfit(np.log(sizes), np.log(np.maximum(gaps, 1e-300)), 1)[0])
     return Answer(
         "finite-samples",
         "What if the model is trained on finitely many prompts?",
         f"After {steps} steps on M fixed prompts the population loss exceeds that of population training by"
-        f" {shown};"
+        f" {shown}, fitted by M^{power:.1f};"
         f" K = 4, N = {N}, mean and standard error of {repeats} sets.",
         (
             Series("excess population loss", sizes.astype(float), np.maximum(gaps, 1e-12), points=True),
@@ -263,15 +277,25 @@ def degenerate(quick: bool) -> Answer:
     """Tasks that satisfy the paper's condition and cannot be learned by attention."""
     K, steps = 6, 300 if quick else 3000
     features = Features.simplex(K, 1.0)
-    hidden = descend(PopulationRisk(features, tasks.Halfspace(1.0)), 2.0, steps=steps)
+    law = tasks.Halfspace(1.0)
+    hidden = descend(PopulationRisk(features, law), 2.0, steps=steps)
     plain = descend(PopulationRisk(features, tasks.Exchangeable(1.0)), 2.0, steps=steps)
+    apart = np.abs(law.factor(features) - law.factor(features).T).max(
+        axis=1
+    )  # largest difference to another feature
+    constant, most = float(law.nondegeneracy(features).max()), float(hidden.attention[-1].max())
+    learns, found = float(hidden.loss[-1] / hidden.loss[0]), float(plain.attention[-1].max())
+    degenerate = constant == 0.0 and most <= 2.0 / K and learns < 0.01 and bool((apart >= 2.0 * law.L).all())
     return Answer(
         "degenerate",
         "Are there degenerate tasks that the condition does not exclude?",
-        f"Yes: f = ±L on two fixed halves. Every function is 2L/Δ-Lipschitz and separates each feature from some"
-        f" other, yet c_k = 0: after {steps} steps the loss is {hidden.loss[-1]:.1e} and"
-        f" Attn_k <= {hidden.attention[-1].max():.3f}, below 2/K; a non-degenerate task has"
-        f" {plain.attention[-1].max():.3f}.",
+        f"{'Yes' if degenerate else 'No'}: f = ±L on two fixed halves. Every function is 2L/Δ-Lipschitz and"
+        " differs at"
+        f" each feature from some other by at least {apart.min() / law.L:g} L, yet c_k = {constant:g}: after"
+        f" {steps}"
+        f" steps the loss is {hidden.loss[-1]:.1e} and Attn_k <= {most:.3f}, 2/K being {2 / K:.3f}; an"
+        " exchangeable task"
+        f" has {found:.3f}.",
         (
             Series("halves: loss", hidden.t[1:], hidden.loss[1:]),
             Series("halves: 1 − attention", hidden.t[1:], 1.0 - hidden.attention[1:, 0]),
@@ -282,9 +306,9 @@ def degenerate(quick: bool) -> Answer:
     )
 
 
-def _first(run: Trajectory) -> float:
+def _first(run: Trajectory) -> int:
     assert run.phases is not None
-    return float(run.phases.I[1])
+    return run.phases.I[1]
 
 
 def _late(run: Trajectory) -> float:

@@ -8,6 +8,9 @@ import numpy as np
 
 from icl_theory._validate import Array
 
+_WORST = (15.0 - math.sqrt(33.0)) / 24.0  # wrong attention of two features at which the curvature is largest
+CURVATURE = 4.0 * _WORST**2 * (1.0 - _WORST) * (2.0 - 3.0 * _WORST)
+
 
 def curvature_bound(
     variogram: float | Array, K: float | Array, *, noise: float | Array = 0.0, N: float | Array = math.inf
@@ -15,7 +18,11 @@ def curvature_bound(
     r"""Bound on the largest eigenvalue of the Hessian of the population loss, anywhere, over class scores.
 
     .. math:: \lambda_{\max}(\nabla^2\mathcal L) \le
-        \frac1K\,\bigl(\tfrac32 \max_{m,j} \Gamma_{mj} + \sigma^2\,[N < \infty]\bigr)
+        \frac{\kappa}{K}\,\bigl(\max_{m,j} \Gamma_{mj} + \sigma^2\,[N < \infty]\bigr), \qquad
+        \kappa = \max_{0 \le t \le 1} 4t^2(1 - t)(2 - 3t) = 0.30811714\ldots
+
+    Two features with N = ∞ attain it, where the attention on the wrong one is :math:`(15 - \sqrt{33})/24`. For
+    features of unequal probability, K is to be replaced by :math:`1/\max_k p_k`.
 
     Parameters
     ----------
@@ -42,9 +49,9 @@ def curvature_bound(
     --------
     >>> from icl_theory.regression.stability import curvature_bound
     >>> round(float(curvature_bound(2.0, 20)), 12)
-    0.15
+    0.030811714024
     """
-    return np.asarray((1.5 * variogram + np.where(np.isinf(N), 0.0, noise * noise)) / K)
+    return np.asarray(CURVATURE * (variogram + np.where(np.isinf(N), 0.0, noise * noise)) / K)
 
 
 def stable_rate(
@@ -57,7 +64,8 @@ def stable_rate(
 ) -> Array:
     r"""Learning rate at which the loss falls at every step: 1 over the bound on the curvature.
 
-    .. math:: \eta = \frac{K}{\bigl(\tfrac32\max\Gamma + \sigma^2\,[N<\infty]\bigr) \cdot \text{speed}}
+    .. math:: \eta = \frac{K}{\kappa\,\bigl(\max\Gamma + \sigma^2\,[N<\infty]\bigr) \cdot \text{speed}},
+        \qquad \kappa = 0.30811714\ldots
 
     Parameters
     ----------
@@ -75,6 +83,6 @@ def stable_rate(
     --------
     >>> from icl_theory.regression.stability import stable_rate
     >>> round(float(stable_rate(2.0, 20)), 6)
-    6.666667
+    32.455189
     """
     return 1.0 / (curvature_bound(variogram, K, noise=noise, N=N) * speed)

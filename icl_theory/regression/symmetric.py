@@ -105,10 +105,11 @@ class SymmetricRisk(Risk):
             raise refuse("variogram", self.variogram, f"a number or a symmetric ({G}, {G}) array, >= 0")
         # class c of a query of group g: its own feature, then the groups, its own less one feature
         members = np.vstack([np.ones(G), sizes[:, None] - np.eye(G)])
-        matrix = np.zeros((G, G, G))
+        matrix, spread = np.zeros((2, G, G, G))
         for g in range(G):
             alone = np.divide(1.0, members[1:, g], out=np.ones(G), where=members[1:, g] > 0)
-            matrix[g] = gamma[g][:, None] + gamma[g] - gamma * (1.0 - np.diag(alone))
+            spread[g] = gamma * (1.0 - np.diag(alone))
+            matrix[g] = gamma[g][:, None] + gamma[g] - spread[g]
             if np.linalg.eigvalsh(matrix[g])[0] < -1e-9 * max(float(np.abs(matrix[g]).max()), 1e-300):
                 raise refuse(
                     "variogram", self.variogram, "that of a law of functions: no mixture of values varies less"
@@ -123,6 +124,8 @@ class SymmetricRisk(Risk):
             _members=members,
             _mass=members * np.vstack([probs, np.tile(probs[:, None], (1, G))]) / total,
             _matrix=matrix,
+            # mean variograms between the features of two classes, (G, G + 1, G), the first row the query's own
+            _spread=np.concatenate([gamma[:, None, :], spread], axis=1),
         )
 
     @classmethod
@@ -238,17 +241,33 @@ class SymmetricRisk(Risk):
         weight = np.exp(tilted - tilted.max(axis=0))
         a = weight / weight.sum(axis=0)
 
-        def form(z: Array) -> Array:
-            return np.vstack([np.zeros(len(matrix)), np.einsum("gcd,dg->cg", matrix, z[1:])])
-
-        residual = form(a)
-        squared = np.einsum("cg,cg->g", a, residual)
+        columns, top = np.arange(len(matrix)), a.argmax(axis=0)
+        squared = np.einsum("cg,cg->g", a[1:], np.einsum("gcd,dg->cg", matrix, a[1:]))
+        residual = self._against(top, a)
+        gradient = a * (residual - np.einsum("cg,cg->g", a, residual))
         change = np.zeros((0, len(matrix)))
         if toward is not None:
-            moved = a * (toward - np.einsum("cg,cg->g", a, toward))
-            rise = 2.0 * np.einsum("cg,cg->g", residual, moved)
-            change = moved * (residual - squared) + a * (form(moved) - rise)
-        return Moments(0.5 * squared, a * (residual - squared), a, change)
+            turn = toward - toward[top, columns]
+            moved = a * (turn - np.einsum("cg,cg->g", a, turn))
+            turned = self._against(top, moved)
+            rise = np.einsum("cg,cg->g", a, turned) + np.einsum("cg,cg->g", moved, residual)
+            change = moved * (residual - np.einsum("cg,cg->g", a, residual)) + a * (turned - rise)
+        return Moments(0.5 * squared, gradient, a, change)
+
+    def _against(self, top: NDArray[np.intp], z: Array) -> Array:
+        """``(C z)_c - (C z)_top``, (G + 1, G), from the differences of the classes c and ``top``, one a query.
+
+        They keep their digits where a wrong class has nearly all attention.
+        """
+        matrix, spread = self._matrix, self._spread  # type: ignore[attr-defined]
+        result = np.vstack([np.zeros(len(matrix)), np.einsum("gcd,dg->cg", matrix, z[1:])])
+        wrong = np.flatnonzero(top)
+        if wrong.size:
+            gap = np.vstack([np.zeros(len(matrix)), self.variogram])
+            difference = spread[wrong, top[wrong]][:, None, :] - spread[wrong]
+            part = np.einsum("gcd,dg->cg", difference, z[1:, wrong])
+            result[:, wrong] = part + (gap[:, wrong] - gap[top[wrong], wrong]) * z[1:, wrong].sum(axis=0)
+        return result
 
     def _finite(self, scores: Array, toward: Array | None = None) -> Moments:
         mass, matrix = self._mass, self._matrix  # type: ignore[attr-defined]

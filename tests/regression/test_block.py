@@ -167,6 +167,30 @@ def test_block_comes_as_close_to_the_one_matrix_model_as_one_likes() -> None:
     assert risk.loss(copying(risk, Q, 1e-4)) == pytest.approx(expected, rel=1e-6)
 
 
+def test_the_target_is_not_needed_where_its_value_is_a_function_of_another() -> None:
+    """The counterexample to the cone: f_3 = |f_1| and f_2 = 0, answered by a hidden unit for negative labels."""
+    from scipy.optimize import nnls
+
+    values = np.array([[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 0.0, 1.0]])
+    assert nnls(values[:, :2], values[:, 2])[1] ** 2 / 3 == pytest.approx(2 / 3)
+    assert nnls(-values[:, :2], values[:, 2])[1] ** 2 / 3 == pytest.approx(2 / 3)
+
+    risk = block(features=icl.Features.simplex(3, 2.0), task=tasks.FiniteTask(values), N=30, batch=400)
+    inverse = np.linalg.pinv(risk.data.features.vectors)
+    scores = np.zeros((3, 3))
+    scores[0, 2] = 90.0
+    layers = risk.unpack(copying(risk, inverse @ scores @ inverse.T, 1e-4))
+    layers.W_1[0, 3] = -1.0
+    layers.W_2[3, 0] = 2.0 / (1.0 - 1.0 / 4.0)  # y + 2 relu(-y) = |y|, of which the second norm takes a fourth
+    params = np.concatenate([part.ravel() for part in layers])
+    prompts = risk.data.prompts()
+    attention, prediction = risk.predict(params, prompts)
+    asked = (prompts.query == 2) & (prompts.token == 0).any(axis=1)
+    assert set(prompts.answer[asked]) == {0.0, 1.0}
+    np.testing.assert_allclose(prediction[asked], prompts.answer[asked], atol=1e-6)
+    assert (attention * (prompts.token == 2)).sum(axis=1)[asked].max() < 1e-20
+
+
 def test_same_seeds_same_bits_other_seeds_other_runs() -> None:
     runs = [icl.descend(block(), 0.1, steps=30) for _ in range(2)]
     np.testing.assert_array_equal(runs[0].states, runs[1].states)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,3 +144,53 @@ def test_papers_rule_stands_beside_the_exact_one() -> None:
     assert "flat" in run.summary()
     with pytest.raises(ValueError, match="imbalance = 1"):
         papers_regime(2.0, 1.0, 1)
+
+
+def attention_where_present(u: float, K: int, N: int) -> float:
+    """Mean target attention over the binomial counts of the query's feature from 1 on."""
+    n = np.arange(1, N + 1)
+    weight = np.array([math.comb(N, int(c)) * (1 / K) ** c * (1 - 1 / K) ** (N - c) for c in n.tolist()])
+    return float(weight @ (n / (n + (N - n) * math.exp(-u))) / weight.sum())
+
+
+def test_short_prompts_leave_phase_one_though_few_contain_the_query() -> None:
+    """Half of the prompts lack the query's feature, so that the attention over all of them stays below one half."""
+    run = icl.simulate(2.0, 1.0, 4.0, K=20, N=13)
+    assert run.attention[-1] < 0.5
+    assert run.phases is not None
+    end = run.phases.I[1]
+    assert 0 < end < run.t[-1]
+    assert attention_where_present(float(run.at(end).params), 20, 13) >= 0.5
+    assert attention_where_present(float(run.at(end - 1).params), 20, 13) < 0.5
+
+
+def test_phases_of_single_and_grouped_features_are_those_of_the_reduced_problem() -> None:
+    reduced = icl.simulate(2.0, 1.0, 4.0, K=6, N=4, epsilon=1e-9, max_steps=300).phases
+    assert reduced is not None
+    features = icl.Features.simplex(6, 1.0)
+    single = icl.PopulationRisk(features, tasks.Exchangeable(2.0), N=4)
+    for risk in (single, icl.Embedding(single, features.vectors), icl.SymmetricRisk([6], [1 / 6], 2.0, N=4)):
+        eta = 16.0 if isinstance(risk, icl.Embedding) else 4.0
+        run = icl.descend(risk, eta, steps=300)
+        assert {phases.I for phases in query_phases(run)} == {reduced.I}
+
+
+@pytest.mark.parametrize("probs", [None, [0.5, 0.3, 0.2]])
+def test_phases_of_long_prompts_tend_to_those_of_infinite_ones(probs: list[float] | None) -> None:
+    runs = [icl.simulate(2.0, 1.0, 0.01, K=3, N=N, probs=probs, epsilon=0.1) for N in (30, 1000, math.inf)]
+    ends = [run.phases.I[1] for run in runs if run.phases is not None]
+    assert abs(ends[1] - ends[2]) < abs(ends[0] - ends[2])
+    assert abs(ends[1] - ends[2]) < 0.01 * ends[2]
+
+
+def test_one_token_prompts_attend_from_the_start_wherever_they_can() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=5, N=1, max_steps=5)
+    assert run.phases is not None
+    assert run.phases.I == (0, 0)
+
+
+def test_finite_prompts_need_their_risk_to_tell_the_phases(tmp_path: Path) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], N=50, epsilon=0.02)
+    run.save(tmp_path / "run.npz")
+    with pytest.raises(ValueError, match="one with its risk"):
+        query_phases(icl.load(tmp_path / "run.npz"))

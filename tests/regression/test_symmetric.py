@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.regression import exchangeable_groups, query_phases
+from tests import references
 
 
 def problem(sizes: list[int], weights: list[float], gamma: np.ndarray) -> tuple[icl.Features, tasks.KernelTask]:
@@ -166,3 +167,22 @@ def test_the_degenerate_halves_reduce_and_have_no_tail_constant() -> None:
 def test_refuses_groups_that_do_not_belong_together(call: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("sizes", [[1, 3], [2, 2], [1, 1, 3], [2, 1, 2]])
+def test_gradient_keeps_its_digits_where_a_wrong_group_has_nearly_all_attention(sizes: list[int]) -> None:
+    G, rng = len(sizes), np.random.default_rng(len(sizes))
+    probs = 10.0 ** rng.uniform(-15.0, 0.0, G)
+    gamma = variogram(G, 7)
+    risk = icl.SymmetricRisk(sizes, probs / (sizes @ probs), gamma)
+    theta, direction = rng.normal(size=(2, G, G + 1))
+    theta[np.arange(G), 1 + (np.arange(G) + 1) % G] += rng.uniform(40.0, 70.0, G)
+    group = np.repeat(np.arange(G), sizes)
+    single = gamma[np.ix_(group, group)].copy()
+    np.fill_diagonal(single, 0.0)
+    expected = references.mp_derivatives(risk.probs[group], single, risk.scores(theta), risk.scores(direction))
+    column = np.where(np.eye(len(group), dtype=bool), 0, 1 + group[:, None])
+    for found, full in zip((risk.gradient(theta), risk.hessian_product(theta, direction)), expected, strict=True):
+        exact = np.zeros((G, G + 1))
+        np.add.at(exact, (np.broadcast_to(group, column.shape), column), full)
+        assert (np.linalg.norm(found - exact, axis=1) <= 1e-12 * np.linalg.norm(exact, axis=1)).all()

@@ -15,7 +15,6 @@ from icl_theory.regression import (
     StepCounter,
     concentration_probability,
     crossover,
-    fitted_constants,
     flow_time,
     smallest_imbalance,
     step_bounds,
@@ -345,13 +344,13 @@ def test_tail_law_holds_for_exchangeable_finite_prompts(K: int, eta: float, N: i
 # Orders of magnitude
 
 
-@given(FEATURES, powers(-4, -1), powers(-6, -0.5), st.floats(0.01, 0.4), powers(-1, 1))
-def test_order_wise_statements_hold_where_they_should(
+@given(FEATURES, powers(-4, 3), powers(-6, -0.5), st.floats(0.01, 0.4), powers(-1, 1))
+def test_durations_that_the_audit_confirms_hold_on_every_run(
     K: int, c: float, drop: float, imbalance: float, delta: float
 ) -> None:
-    run = run_of(max(K, 5), c, drop, delta=delta, imbalance=imbalance)
+    run = run_of(K, c, drop, delta=delta, imbalance=imbalance)
     for check in icl.check_bounds(run):
-        if check.kind == "order-wise" and check.name != "Theorem 1":
+        if check.name in ("Phase I duration", "Theorem 2") or "explicit" in check.name:
             assert check.holds is not False, check
 
 
@@ -362,12 +361,6 @@ def test_theorem_1_fails_for_small_targets_at_fixed_imbalance() -> None:
     assert check.holds is False
     assert check.slack is not None
     assert check.slack < 1e-3
-
-
-def test_fitted_constants_are_those_of_the_exact_laws() -> None:
-    constants = fitted_constants()
-    assert math.isclose(constants["Phase I cross terms"].highest, 0.5, rel_tol=1e-9)
-    assert 1.8 < constants["Phase III growth"].highest <= 2.0
 
 
 # Concentration

@@ -9,6 +9,7 @@ from icl_theory.regression.orderwise import STATEMENTS
 
 ROWS: tuple[Row, ...] = (
     lemmas.lemma_1_identity,
+    lemmas.direct_sums,
     lemmas.lemma_1_samples,
     lemmas.lemma_1_envelope,
     lemmas.lemma_1_degenerate,
@@ -16,7 +17,9 @@ ROWS: tuple[Row, ...] = (
     lemmas.lemma_2_signs,
     lemmas.concentration,
     *(orders.order_statement(statement) for statement in STATEMENTS),
-    orders.theorem_1_where_it_holds,
+    orders.phase_one_explicit,
+    orders.after_phase_one_explicit,
+    orders.theorem_1_explicit,
     lemmas.proposition_1,
     dynamics.closed_counts,
     dynamics.step_counts,

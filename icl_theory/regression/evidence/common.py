@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -29,3 +29,26 @@ def random_risk(seed: int, K: int, N: float = math.inf, noise: float = 0.0) -> P
 def random_scores(seed: int, K: int, size: float) -> Array:
     """Return normal scores."""
     return size * np.random.default_rng(seed).normal(size=(K, K))
+
+
+def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
+    """Steps of u <- u + c a s² from 0 to the first with s <= each of these deficits, by plain iteration."""
+    start, u, n, counts = math.log(K - 1.0), 0.0, 0, []
+    for deficit in deficits:
+        goal = start + math.log1p(-deficit) - math.log(deficit)
+        while u < goal:
+            s = 1.0 / (1.0 + math.exp(u - start))
+            u, n = u + c * (1.0 - s) * s * s, n + 1
+        counts.append(n)
+    return counts
+
+
+def iterated_phase_one(K: float, c: float) -> int:
+    """Steps to the attention ½."""
+    return iterated_steps(K, c, (0.5,))[0]
+
+
+def iterated_after_phase_one(K: float, c: float, deficit: float) -> int:
+    """Steps from the attention ½ to a deficit."""
+    first, last = iterated_steps(K, c, (0.5, deficit))
+    return last - first

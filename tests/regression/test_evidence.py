@@ -1,0 +1,161 @@
+"""Rows of the audit and checks of a run notice a fault: each test plants one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory import tasks
+from icl_theory.claims import Claim
+from icl_theory.regression import certified, transition
+from icl_theory.regression.evidence import dynamics, lemmas, orders
+from icl_theory.regression.population import PopulationRisk
+
+Array = np.ndarray
+
+
+def check(name: str, run: icl.Trajectory) -> icl.BoundCheck:
+    return next(one for one in icl.check_bounds(run) if one.name == name)
+
+
+def cosine_run() -> icl.Trajectory:
+    return icl.simulate(2.0, 1.0, 4.0, K=5, task=tasks.RandomCosine, method="exact", max_steps=20)
+
+
+def scaled(original: Callable[..., Any], by: float) -> Callable[..., Any]:
+    return lambda *arguments, **options: by * original(*arguments, **options)
+
+
+def test_a_doubled_factor_is_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks.RandomCosine, "factor", scaled(tasks.RandomCosine.factor, 2.0))
+    assert check("Lemma 1, identity", cosine_run()).holds is False
+    assert lemmas.direct_sums(True).violated
+
+
+def test_a_loss_off_by_one_per_cent_is_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PopulationRisk, "loss_per_query", scaled(PopulationRisk.loss_per_query, 1.01))
+    assert lemmas.direct_sums(True).violated
+    assert lemmas.lemma_1_envelope(True).violated
+
+
+def test_a_growth_of_the_wrong_sign_or_size_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = cosine_run()
+    for by in (-1.0, 1.01):
+        monkeypatch.setattr(PopulationRisk, "growth", scaled(PopulationRisk.growth, by))
+        assert check("Lemma 2, sign", run).holds is False
+        assert lemmas.lemma_2_signs(True).violated
+        monkeypatch.undo()
+    assert check("Lemma 2, sign", run).holds is True
+
+
+def test_attention_off_by_one_per_cent_breaks_proposition_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, whole = cosine_run(), PopulationRisk.attention
+
+    def faulty(self: PopulationRisk, scores: Array) -> Array:
+        attention = whole(self, scores)
+        return 1.01 * attention - 0.01 * np.eye(len(attention)) * attention.sum(axis=0)
+
+    monkeypatch.setattr(PopulationRisk, "attention", faulty)
+    assert check("Prop. 1, prediction", run).holds is False
+    assert lemmas.proposition_1(True).violated
+
+
+def test_prediction_is_summed_over_prompts() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, N=4, probs=[0.5, 0.3, 0.2], epsilon=1e-9, max_steps=20)
+    assert check("Prop. 1, prediction", run).slack == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("by", [0.99, 1.01])
+def test_a_wrong_non_degeneracy_constant_is_seen(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
+    monkeypatch.setattr(tasks.Task, "nondegeneracy", scaled(tasks.Task.nondegeneracy, by))
+    assert lemmas.lemma_1_envelope(True).violated
+
+
+@pytest.mark.parametrize("by", [0.9, 1.15])
+def test_a_wrong_crossover_is_seen(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
+    monkeypatch.setattr(dynamics, "crossover", scaled(dynamics.crossover, by))
+    assert dynamics.regimes(True).violated
+
+
+def test_a_counterexample_that_does_not_reproduce_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lemmas.lemma_1_degenerate(True).status != "exact"
+    monkeypatch.setattr(tasks.Halfspace, "nondegeneracy", lambda self, features: np.full(features.K, 0.1))
+    claim = lemmas.lemma_1_degenerate(True)
+    assert (claim.status, claim.violated) == ("exact", True)
+
+
+@pytest.mark.parametrize("row", [orders.after_phase_one_explicit, orders.theorem_1_explicit])
+@pytest.mark.parametrize("by", [0.98, 1.02])
+def test_a_wrong_constant_of_theorem_2_is_seen(
+    monkeypatch: pytest.MonkeyPatch, row: Callable[[bool], Claim], by: float
+) -> None:
+    monkeypatch.setattr(orders, "after_phase_one_of", scaled(certified.after_phase_one_of, by))
+    assert row(True).violated
+
+
+@pytest.mark.parametrize("by", [0.9, 1.1])
+def test_a_wrong_bound_on_phase_one_is_seen(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
+    def faulty(K: Array, c: Array) -> tuple[Array, Array]:
+        low, high = certified.phase_one_bounds_of(K, c)
+        return by * low, by * high
+
+    monkeypatch.setattr(orders, "phase_one_bounds_of", faulty)
+    assert orders.phase_one_explicit(True).violated
+
+
+def test_cross_terms_are_smaller_than_the_growth_for_more_than_exchangeable_tasks() -> None:
+    claim = lemmas.lemma_2_signs(True)
+    assert "holds for exchangeable tasks and the kernel diag(1, 1.3, 0.8), not for random kernels" in claim.verdict
+    task = tasks.KernelTask(np.diag([1.0, 1.3, 0.8]))
+    run = icl.descend(icl.PopulationRisk(icl.Features.simplex(3, 1.0), task), 1.0, steps=2000)
+    assert isinstance(run.risk, PopulationRisk)
+    assert max(lemmas.cross_ratios(run.risk, state).max() for state in run.states) < 1.0
+
+
+def test_the_separation_says_which_limits_are_reached() -> None:
+    words = icl.answer("separation", quick=True).answer
+    assert "T ~ L^-2 is reached to 5 % for K = 1000, T independent of L for K = 20 and K = 1000" in words
+    assert "For K = 20 the exponent comes down to -1.49, 74% of the way to -2" in words
+    assert "it does not reach -1.8" in words
+
+
+def test_a_transition_is_described_from_its_numbers() -> None:
+    lipschitz = np.geomspace(1.0, 100.0, 201)
+    flat = transition._transition(5, lipschitz, np.linspace(-1.2, 0.0, 201), 10.0)
+    assert "comes down to -1.20, 60% of the way to -2" in flat
+    assert "it does not reach -1.8" in flat
+    steep = transition._transition(5, lipschitz, np.linspace(-2.0, 0.0, 201), 10.0)
+    assert "from -1.8 to -0.2 it takes 1.6 decades" in steep
+    assert "It is -1 at 1.00 L*" in steep
+
+
+@pytest.mark.parametrize(
+    ("with_it", "without", "needed"),
+    [([1.0, 0.5, 0.2], [1.0, 1.0, 1.0], False), ([1.0, 1.0, 1.0], [1.0, 2.0, 5.0], True)],
+)
+def test_whether_a_logarithm_is_needed_is_computed(
+    with_it: list[float], without: list[float], needed: bool
+) -> None:
+    from icl_theory.regression.questions import _logarithm
+
+    words = _logarithm(np.array(with_it), np.array(without))
+    assert words == ("the logarithm is needed" if needed else "the logarithm is not needed")
+
+
+def test_a_degenerate_task_that_learns_is_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks.Halfspace, "nondegeneracy", lambda self, features: np.full(features.K, 0.1))
+    assert icl.answer("degenerate", quick=True).answer.startswith("No:")
+
+
+def test_exact_runs_are_judged_with_the_same_verdicts() -> None:
+    closed, exact = (
+        icl.simulate(2.0, 1.0, 4.0, imbalance=0.1, epsilon=1e-3, method=method) for method in ("closed", "exact")
+    )
+    for one, other in zip(icl.check_bounds(closed), icl.check_bounds(exact), strict=True):
+        assert one.holds == other.holds
+        assert math.isclose(one.measured or 0.0, other.measured or 0.0, rel_tol=1e-6, abs_tol=1e-12)

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.regression import orderwise
+from icl_theory.regression.evidence import orders
+from icl_theory.regression.law import INNER, WHOLE, closed, draw, law_runs
+from icl_theory.regression.orderwise import STATEMENTS, OrderStatement, Survey, fitted_constants, measured_ratios
+from tests.references import iterate_gap
+
+
+def statement(name: str) -> OrderStatement:
+    return next(one for one in STATEMENTS if one.name == name)
+
+
+def one_run(K: int, c: float, drop: float, product: float = 0.5, imbalance: float = 0.1) -> orderwise.Runs:
+    """A run with step constant c whose target is ``drop`` times the first loss."""
+    gamma = 0.5 * (product / imbalance) ** 2
+    values = (
+        product / imbalance, c * (K - 1) ** 2 / (K * gamma), K, drop * 0.5 * gamma * (K - 1) / K, imbalance,
+    )  # fmt: skip
+    return closed(*(np.array([float(value)]) for value in values))
+
+
+def iterated_rates(K: int, c: float, begin: float, end: float) -> list[float]:
+    """Moves of the target score at all steps with a deficit in [end, begin], by plain iteration."""
+    moves, before = [], 0.0
+
+    def stop(n: int, u: float) -> bool:
+        nonlocal before
+        was = (K - 1) / (np.exp(before) + K - 1)
+        if n and end < was <= begin:
+            moves.append((u - before) * (K - 1) / K)
+        before = u
+        return bool((K - 1) / (np.exp(u) + K - 1) <= end)
+
+    iterate_gap(K, c, stop)
+    return moves
+
+
+@pytest.mark.parametrize(("K", "c"), [(3, 0.02), (20, 0.1), (300, 0.5)])
+def test_rates_over_phase_one_are_those_of_plain_iteration(K: int, c: float) -> None:
+    runs, moves = one_run(K, c, 1e-4), iterated_rates(K, c, 1.0, 0.5)
+    low, high = measured_ratios(statement("Phase I growth"), runs)
+    scale = float(runs.eta[0] * runs.size[0] ** 2 / K**2)
+    assert float(low[0]) == pytest.approx(min(moves) / scale, rel=0.01)
+    assert float(high[0]) == pytest.approx(max(moves) / scale, rel=0.01)
+
+
+def test_rates_over_phase_three_are_those_of_plain_iteration() -> None:
+    K, c, drop = 20, 0.2, 1e-3
+    runs = one_run(K, c, drop, product=5.0)
+    moves = iterated_rates(K, c, 0.5, (drop**0.5) * (1 - 1 / K))
+    low, high = measured_ratios(statement("Phase III growth"), runs)
+    scale = float(runs.eta[0] * runs.epsilon[0] / K)
+    assert float(low[0]) == pytest.approx(min(moves) / scale, rel=0.01)
+    assert float(high[0]) == pytest.approx(max(moves) / scale, rel=0.01)
+
+
+def test_growth_in_phase_one_is_bounded_below_by_a_quarter_and_rises_with_the_number_of_features() -> None:
+    """½K² a s²/(K-1) between a = 1/K and ½: at least ¼, 2K²/(27(K-1)) at a = 1/3."""
+    for K in (3, 20, 1000, 10_000):
+        low, high = measured_ratios(statement("Phase I growth"), one_run(K, 1e-3, 1e-4))
+        assert 0.25 < float(low[0]) < 0.501
+        assert float(high[0]) == pytest.approx(2 * K**2 / (27 * (K - 1)), rel=0.02)
+
+
+def test_the_law_is_drawn_in_its_ranges_and_always_the_same() -> None:
+    runs = law_runs()
+    assert (runs.K.min(), runs.K.max() > 5000) == (2, True)
+    product = runs.size * runs.imbalance
+    assert ((product[::2] <= 1) & (product[1::2] >= 1)).all()
+    assert (draw(WHOLE, 0).eta == runs.eta).all()
+    assert (draw(INNER, 1).K <= 30).all()
+
+
+def test_step_counts_of_the_law_are_those_of_simulate() -> None:
+    runs = law_runs()
+    for i in range(0, 400, 40):
+        values = (float(x[i]) for x in (runs.size, runs.eta, runs.K, runs.epsilon))
+        size, eta, K, epsilon = values
+        run = icl.simulate(size, 1.0, eta, K=int(K), epsilon=epsilon)
+        assert run.phases is not None
+        assert (run.steps, run.phases.I[1]) == (runs.steps[i], runs.attends[i])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"L": 1.0, "eta": 10.0, "K": 2, "epsilon": 1e-2},
+        {"L": 6.4, "eta": 5e-4, "K": 2, "epsilon": 1.0, "imbalance": 0.2},
+    ],
+    ids=["no step in Phase I", "two features"],
+)
+def test_two_features_violate_no_order_of_magnitude(arguments: dict[str, Any]) -> None:
+    assert all(check.holds is not False for check in icl.check_bounds(icl.simulate(delta=1.0, **arguments)))
+
+
+def test_a_step_over_the_phase_leaves_nothing_to_measure() -> None:
+    run = icl.simulate(2.0, 1.0, 300.0, K=20, epsilon=1e-6, imbalance=0.1)
+    check = next(check for check in icl.check_bounds(run) if check.name == "Phase II growth")
+    assert check.holds is None
+    assert check.note == "no step of the run lies in the phase"
+
+
+def test_fitted_constants_stay_below_what_is_proved() -> None:
+    constants = fitted_constants()
+    assert constants["Phase I growth"].lowest > 0.25
+    assert constants["Phase I growth"].highest < 2 * 30**2 / (27 * 29)
+    assert constants["Theorem 2"].highest < 7 / 16
+    assert constants["Phase III growth"].lowest > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [
+        ("Phase I duration", lambda runs: runs.K**-0.5),
+        ("Phase I growth", lambda runs: runs.K),
+        ("Phase II growth", lambda runs: runs.imbalance**-0.5),
+        ("Phase III growth", lambda runs: runs.K**0.5),
+        ("Theorem 2", lambda runs: runs.K**-0.5),
+        ("Theorem 2", lambda runs: runs.epsilon / runs.size**2),
+    ],
+)
+def test_a_wrong_power_turns_the_verdict(name: str, factor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = orders.verdict(statement(name), orderwise.survey(statement(name)))
+    planted = statement(name)._replace(scale=lambda runs: statement(name).scale(runs) * factor(runs))
+    ratios = measured_ratios(planted, draw(INNER, 1))
+    constants = orderwise.Constants(float(np.nanmin(ratios.low)), float(np.nanmax(ratios.high)))
+    monkeypatch.setattr(orderwise, "fitted_constants", lambda: {name: constants})
+    monkeypatch.setattr(orders, "fitted_constants", lambda: {name: constants})
+    assert before.startswith("holds")
+    assert orders.verdict(planted, orderwise.survey(planted)).startswith(
+        ("fails: counterexample", "holds only as an")
+    )
+
+
+@dataclass
+class Case:
+    low: float
+    high: float
+    words: str
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(0.3, 2.0, "holds"),
+        Case(0.3, 50.0, "holds only as a lower bound: the ratio rises to 50 at there"),
+        Case(0.01, 2.0, "holds only as an upper bound: the ratio falls to 0.01 at here"),
+        Case(0.01, 50.0, "fails: counterexample here (ratio 0.01)"),
+    ],
+)
+def test_the_verdict_is_made_from_the_ratios(case: Case) -> None:
+    found = Survey(9, case.low, case.high, 1.0, {}, {}, ("here", "there"))
+    assert orders.verdict(statement("Phase I growth"), found) == case.words
