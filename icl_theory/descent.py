@@ -138,8 +138,9 @@ def descend(
         "exact" takes every step. "fast" integrates the flow that interpolates the iterates with a method of order
         eight in ln(1 + t), twice, and takes steps one by one where the expansion of its field does not converge or
         does not pay; it evaluates at most 200 000 gradients. "auto" takes 4096 steps one by one and goes on like
-        "fast". "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10, relative to
-        :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the iteration.
+        "fast". "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
+        relative to :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the
+        iteration.
     tolerance : float
         Absolute tolerance on the scores where steps are skipped; the run's ``states_error`` is an estimate from
         above, and where it exceeds the tolerance ``notes["accuracy"]`` says so.
@@ -289,8 +290,8 @@ def _interpolant(descent: Descent, method: str, tolerance: float) -> Interpolant
 def _count_error(descent: Descent, hit: Point, epsilon: float, params: Array, error: float) -> float:
     """Error of the first step with loss <= epsilon, where the scores before it may be off by ``error``.
 
-    The loss may then be off by ``error`` times the sum of the gradient's entries. Where epsilon is further than that
-    from the losses at the step and before it, the step is the right one and the error is below 1.
+    The loss may then be off by ``error`` times the sum of the gradient's entries. Where epsilon is further than
+    that from the losses at the step and before it, the step is the right one and the error is below 1.
     """
     if hit.step == 0:
         return 0.0

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from skipping import outcome  # in scripts: the random problems of `measurements.py skipping`
 
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.interpolant import DIFFERENCES, HIGHEST_ORDER, LOGARITHMS
 from tests.linear import LinearAttention, MergedLinearAttention
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-from skipping import outcome  # the random problems of `python scripts/measurements.py skipping`
-
 
 QUICK = (2, 11, 12, 15, 16, 18, 31, 37)  # problems that take a second or two at most
 SLOWER = (0, 3, 4, 5, 6, 7, 9, 14, 17, 20, 22, 24, 25, 27, 28, 30, 32, 34, 36, 38)
