@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_theory._validate import INT64_MAX, Array, choice, integer, number, refuse
-from icl_theory.fastforward import FLOW_TOLERANCE, Interpolant, flow, skip
+from icl_theory.fastforward import Skipper, first_below, flow, state
+from icl_theory.interpolant import Interpolant
 from icl_theory.risk import ClosedForm, Risk
 from icl_theory.steps import Descent, Ended, Point
 from icl_theory.trajectory import State, Trajectory, saved_steps
@@ -19,7 +20,7 @@ METHODS = ("auto", "closed", "exact", "fast", "flow")
 MAX_STEPS = 10**15
 ROUNDING = 2.0**-52
 FAST_EVALUATIONS = 200_000
-FLOW_EVALUATIONS = 10_000
+FLOW_TOLERANCE, FLOW_EVALUATIONS = 1e-10, 10_000
 AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
 FLOOR_RTOL = 1e-3
 STALL_AFTER = 10_000
@@ -135,13 +136,15 @@ def descend(
         Gradient descent or normalised gradient descent.
     method : {"exact", "auto", "closed", "fast", "flow"}
         "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" integrates the flow
-        that interpolates the iterates with SciPy's DOP853 in ln(1 + t), and takes steps one by one where the
-        expansion of its field does not converge or does not pay; it evaluates at most 200 000 gradients. "auto"
-        takes the closed form where there is one, and else 4096 steps one by one before it goes on like "fast".
-        "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` to a relative tolerance of 1e-10: it
-        is the limit of small steps, not the iteration.
+        that interpolates the iterates with a method of order eight in ln(1 + t), twice, and takes steps one by one
+        where the expansion of its field does not converge or does not pay; it evaluates at most 200 000 gradients.
+        "auto" takes the closed form where there is one, and else 4096 steps one by one before it goes on like
+        "fast". "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
+        relative to :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the
+        iteration.
     tolerance : float
-        Absolute tolerance on the scores where steps are skipped; the run's ``states_error`` is the estimate.
+        Absolute tolerance on the scores where steps are skipped; the run's ``states_error`` is an estimate from
+        above, and where it exceeds the tolerance ``notes["accuracy"]`` says so.
     give_up : bool, optional
         Stop where ``epsilon`` seems out of reach: when the loss is within 0.1 % of a floor that is above it, or
         settles while steps are taken one by one (it fell by less than 1e-3 of itself and less than is missing, and
@@ -195,13 +198,14 @@ def descend(
     floor = risk.floor()
     recorder = _Recorder(risk, last)
     descent = Descent(risk, eta, rule)
-    interpolant = _interpolant(descent, method, tolerance)
-    if interpolant is None:
-        points = descent.iterates(risk.initial)
-    elif method == "flow":
+    skipper = Skipper(descent, tolerance, FAST_EVALUATIONS) if method in ("fast", "auto") else None
+    interpolant = skipper.run if skipper is not None else _interpolant(descent, method, tolerance)
+    if skipper is not None:
+        points = skipper.points(recorder.schedule, AUTO_STEPS if method == "auto" else 0)
+    elif interpolant is not None:
         points = flow(interpolant, recorder.schedule)
     else:
-        points = skip(interpolant, recorder.schedule, AUTO_STEPS if method == "auto" else 0)
+        points = descent.iterates(risk.initial)
     lowest = floor * (1.0 + FLOOR_RTOL) if give_up and epsilon <= floor else -math.inf
     target = -math.inf if risk.stochastic and epsilon == 0 else epsilon
     hit: int | None = None
@@ -216,7 +220,7 @@ def descend(
                 above, previous = previous, point
                 if point.loss <= target:
                     if interpolant is not None and above is not None:
-                        previous = interpolant.first_below(epsilon, above, point)
+                        previous = first_below(interpolant, epsilon, above, point)
                     hit, reason = previous.step, f"reached epsilon = {epsilon:g} at step {previous.step}"
                 elif point.loss <= lowest:
                     reason = f"stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {point.step}"
@@ -226,7 +230,7 @@ def descend(
                     slope = descent.slope(point.gradient)
                     recorder.save(point, slope)
                     # where steps are skipped there is time for the longest plateau
-                    patient = interpolant is not None and interpolant.skipped
+                    patient = skipper is not None and skipper.skipped
                     stalled = give_up and not patient and recorder.has_stalled(epsilon)
                     reason = _standstill(risk, point, slope * (last - point.step), stalled)
                     if (
@@ -249,8 +253,10 @@ def descend(
         raise refuse("risk", risk, "finite in loss and gradient at its initial parameters")
     recorder.save(previous)
     saved = recorder.saved
-    skipped = interpolant is not None and interpolant.skipped
-    error = interpolant.worst if interpolant is not None and skipped else None
+    with np.errstate(over="ignore", invalid="ignore"):
+        points.close()  # compares the run with its shadow once more
+    skipped = skipper is not None and skipper.skipped
+    error = skipper.worst if skipper is not None and skipped else None
     run = Trajectory(
         t=np.array([point.step for point in saved], dtype=np.int64),
         loss=np.array([point.loss for point in saved]),
@@ -263,15 +269,18 @@ def descend(
         rule=rule,
         eta=eta,
         epsilon=epsilon,
-        error=_steps_in(descent, previous, interpolant.error) if interpolant and skipped and hit else None,
+        error=None,
         states_error=error,
         risk=risk,
     )
     if error is not None and error > 1.01 * tolerance:
         run.notes["accuracy"] = (
-            f"the estimated error of the scores, {error:.1g}, exceeds the tolerance {tolerance:g}"
+            f"the estimated error of the scores, {error:.3g}, exceeds the tolerance {tolerance:g}"
         )
     run.resume = _Resume(run, tolerance)
+    if skipper is not None and skipped and hit is not None:
+        known = run.resume(max(hit - 1, 0)).params
+        run.error = _count_error(descent, previous, epsilon, known, skipper.error)
     return run
 
 
@@ -311,13 +320,25 @@ def _interpolant(descent: Descent, method: str, tolerance: float) -> Interpolant
         return None
     if method == "flow":
         return Interpolant(descent, False, FLOW_TOLERANCE, FLOW_EVALUATIONS)
-    return Interpolant(descent, True, tolerance, FAST_EVALUATIONS)
+    return Skipper(descent, tolerance, FAST_EVALUATIONS).run
 
 
-def _steps_in(descent: Descent, point: Point, error: float) -> float:
-    """Number of steps in which the scores move by ``error``."""
-    pace = descent.pace(point) / (point.step + 1)
-    return error / pace if pace > error * 2.0**-53 else 2.0**53
+def _count_error(descent: Descent, hit: Point, epsilon: float, params: Array, error: float) -> float:
+    """Error of the first step with loss <= epsilon, where the scores before it may be off by ``error``.
+
+    The loss may then be off by ``error`` times the sum of the gradient's entries. Where epsilon is further than
+    that from the losses at the step and before it, the step is the right one and the error is below 1.
+    """
+    if hit.step == 0:
+        return 0.0
+    before = descent.point(params, hit.step - 1)
+    gain, steps, clear = descent.risk.gain(params), 0.0, True
+    for point in (before, hit):
+        off = error / gain * float(np.abs(point.gradient).sum()) + 2.0**-50 * abs(point.loss)
+        slope = descent.slope(point.gradient)
+        steps = max(steps, off / slope if slope > off * 2.0**-53 else 2.0**53)
+        clear = clear and abs(point.loss - epsilon) > off
+    return steps if clear and steps < 1.0 else float(math.ceil(steps))
 
 
 def _standstill(risk: Risk, point: Point, reachable: float, stalled: bool) -> str:
@@ -343,9 +364,10 @@ class _Resume:
         interpolant = _interpolant(descent, self._method, self._tolerance)
         start = max(known for known in self._known if known <= t)
         params = self._known[start]
-        if t > start and interpolant is not None:
-            params = interpolant.state(params, start, t)
-        elif t > start:
-            params = next(point.params for point in descent.iterates(params, start) if point.step == t)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if t > start and interpolant is not None:
+                params = state(interpolant, params, start, t)
+            elif t > start:
+                params = next(point.params for point in descent.iterates(params, start) if point.step == t)
         self._known[t] = params
         return State(t, params, descent.point(params, t).loss, self._risk.observe(params, t))

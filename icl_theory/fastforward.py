@@ -1,306 +1,223 @@
-r"""The iterates of gradient descent without visiting them, and gradient flow.
+r"""The iterates of gradient descent without visiting most of them, with an estimate of the error.
 
-The iterates :math:`\theta_{n+1} = \theta_n + h(\theta_n)` are interpolated by a flow whose field is
-:math:`\ln(1 + \Delta)` applied to the sequence,
-
-.. math:: \theta' = \Delta\theta - \tfrac12\Delta^2\theta + \tfrac13\Delta^3\theta - \ldots,
-
-with the forward differences of a few iterates that start at :math:`\theta`. SciPy integrates it in ln(1 + t). The
-first term alone is gradient flow. See docs/theory.md, "Skipping ahead".
+A run is integrated twice: once as well as the tolerance asks for, and once more with longer steps of the solver and
+an expansion shorter by a term. The second run, the shadow, is less exact; what parts the two is the estimate. Where
+iterates are taken one by one the shadow takes them too, so that it grows as errors grow. See docs/theory.md,
+"Skipping ahead".
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterator
+from contextlib import closing
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
+from icl_theory.interpolant import FIRST_STRIDE, Interpolant, Segment, TooFast
 from icl_theory.steps import Descent, Ended, Point
 
-FLOW_TOLERANCE = 1e-10
-START_ORDER, LOWEST_ORDER, HIGHEST_ORDER = 3, 2, 6
 SLOW = 256.0  # steps in which the moves must change by less than a factor e for skipping to be worth a try
 BLOCK = 64  # steps taken one by one between two tries, doubled after each try that did not pay
-LEAST_RTOL = 2.3e-14  # SciPy's
-SHARE = 0.01  # of the tolerance for one step of the solver: the states between may be fifty times worse
-FIRST_STRIDE = 0.05  # first step of the solver, in x
+PAYS = 1.2  # gradients that a try may cost for each iterate that it skips, at first
+PATIENCE = 500.0  # gradients that it may cost later, beyond those of the iterates that it skips
+TRIAL = 2  # steps of the solver before it is used
+SHARE, LOOSE = 0.02, 0.5  # of the tolerance for one step of the solver: of the run, of its shadow
+MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 
-Dense = Callable[[float], Array]
 Steps = NDArray[np.int64]
 
 
-def _difference(order: int) -> Array:
-    """Weights of the moves h_0, ..., h_(p-1) in the difference Δ^p θ = Δ^(p-1) h."""
-    return np.array([(-1.0) ** (order - 1 - i) * math.comb(order - 1, i) for i in range(order)])
-
-
-def _logarithm(order: int) -> Array:
-    """Weights of the moves in Σ_j (-1)^(j+1) Δ^j θ / j, j = 1..p."""
-    weights = np.zeros(order)
-    for j in range(1, order + 1):
-        weights[:j] += (-1.0) ** (j + 1) / j * DIFFERENCES[j]
-    return weights
-
-
-DIFFERENCES = {order: _difference(order) for order in range(1, HIGHEST_ORDER + 1)}
-LOGARITHMS = {order: _logarithm(order) for order in range(1, HIGHEST_ORDER + 1)}
-
-
-class TooFast(Exception):  # noqa: N818 - sends the run back to single steps
-    """The expansion does not converge to the tolerance here."""
-
-
-class Segment(NamedTuple):
-    """One step of the solver between two times; ``dense()`` makes the interpolation, a function of the time."""
-
-    begin: float
-    end: float
-    dense: Callable[[], Dense]
-
-
-class Interpolant:
-    """The flow through the iterates, or gradient flow, integrated in x = ln(1 + t).
+class Skipper:
+    """A run that skips iterates, and its shadow.
 
     Parameters
     ----------
     descent : Descent
         The map.
-    skipping : bool
-        Interpolate the iterates; False integrates the moves themselves: gradient flow.
     tolerance : float
-        Absolute, in scores. A flow takes it relative to the parameters as well.
+        Absolute, in scores.
     budget : int
         Gradients that may be evaluated altogether.
 
     Attributes
     ----------
     error, worst : float
-        Estimated error of the scores, now and at worst: of the solver, the largest neglected difference, rounding,
-        and what a transition makes of the errors before it.
+        Estimated error of the scores, when the shadow was last looked at and at worst.
+    doubt : float
+        Part of it that comes from interpolation between steps of the solver.
     skipped : bool
         Whether any step was skipped.
     """
 
-    def __init__(self, descent: Descent, skipping: bool, tolerance: float, budget: int) -> None:
-        self.descent, self.skipping, self.tolerance, self.budget = descent, skipping, tolerance, budget
-        self.order = START_ORDER if skipping else 1
-        self.error, self.worst, self.skipped = 0.0, 0.0, False
-        self._moves = np.zeros((HIGHEST_ORDER, descent.risk.initial.size))
-        self._neglected, self._pace, self._shift = 0.0, 1.0, 0.0
+    def __init__(self, descent: Descent, tolerance: float, budget: int) -> None:
+        self.descent, self.tolerance = descent, tolerance
+        self.run = Interpolant(descent, True, tolerance, budget, share=SHARE, spare=1)
+        self.error, self.worst, self.doubt, self.skipped = 0.0, 0.0, 0.0, False
+        self._shadow = Interpolant(descent, True, tolerance, budget, share=LOOSE, first_stride=1.6 * FIRST_STRIDE)
+        self._last = 0.0
+        self._other: Array | None = None  # the shadow where iterates are taken one by one
 
-    def _limit(self, gain: float, state: Array) -> float:
-        """Tolerance on the parameters for the solver's next step.
-
-        A relative error of the time amounts to that times dθ/dx in θ: where dθ/dx is small, so is the limit.
-        """
-        if not self.skipping:
-            return self.tolerance / gain
-        least = 1e-5 * gain * float(np.abs(state).max(initial=0.0))
-        return SHARE * self.tolerance / gain * min(1.0, max(least, 0.1 * gain * self._pace, 1e-200))
-
-    def segments(self, params: Array, begin: float, end: float) -> Iterator[Segment]:
-        """Integrate from ``params`` at time ``begin`` and yield every step of the solver.
-
-        Raises
-        ------
-        TooFast
-            Where the expansion does not converge; the segments so far are good.
-        Ended
-            Where the budget is used up, or a flow cannot go on.
-        """
-        from scipy.integrate import DOP853
-
-        shape = np.shape(params)
-        x, state, stride = math.log1p(begin), np.ravel(params), FIRST_STRIDE
-        while x < math.log1p(end):
-            gain = self.descent.risk.gain(state.reshape(shape))
-            solver = DOP853(
-                self._field(shape),
-                x,
-                state,
-                math.log1p(end),
-                rtol=LEAST_RTOL if self.skipping else self.tolerance,
-                atol=self._limit(gain, state),
-                first_step=min(stride, math.log1p(end) - x) if self.skipping else None,
-            )
-            while solver.status == "running":
-                self._neglected = 0.0
-                message = solver.step()
-                if solver.status == "failed":
-                    raise TooFast(message) if self.skipping else Ended(f"the solver failed: {message}")
-                if self.skipping:
-                    gain = self.descent.risk.gain(solver.y.reshape(shape))
-                    solver.atol = self._limit(gain, solver.y)
-                    if not self._converges(gain, solver.y):
-                        stride = solver.t - x
+    def points(self, schedule: Steps, exact: int) -> Generator[Point, None, None]:
+        """Yield every iterate up to step ``exact`` and where skipping does not pay, else the scheduled ones."""
+        start = self.descent.point(self.descent.risk.initial, 0)
+        next_try, pause = max(exact, BLOCK), BLOCK
+        iterates = self._one_by_one(start)
+        while start.step < schedule[-1]:
+            recent: deque[Array] = deque(maxlen=3)
+            for point in iterates:
+                yield point
+                start = point
+                recent.append(point.params)
+                if point.step >= next_try and len(recent) == 3:
+                    if _is_slow(*recent):
                         break
-                    self._note_error(gain, solver.y)
-                arrival = end if solver.status == "finished" else min(math.expm1(solver.t), end)
-                yield Segment(math.expm1(x), arrival, _dense(solver, shape))
-                x, state = solver.t, solver.y
+                    next_try = point.step + BLOCK
+            left = start.step
+            with closing(self._scheduled(start, schedule)) as scheduled:
+                for point in scheduled:
+                    yield point
+                    start = point
+            if start.step > left:
+                iterates = self._one_by_one(start)
+            next_try, pause = start.step + pause, 2 * pause
 
-    def state(self, params: Array, begin: int, end: int) -> Array:
-        """State at a later step."""
-        if end - begin > BLOCK or not self.skipping:
-            try:
-                for segment in self.segments(params, begin, end):
-                    if segment.end == end:
-                        return segment.dense()(end)
-            except TooFast:
-                pass
-        return next(point.params for point in self.descent.iterates(params, begin) if point.step == end)
+    def _one_by_one(self, start: Point) -> Iterator[Point]:
+        """Yield iterates; the shadow goes along."""
+        shadow = None if self._other is None else self.descent.iterates(self._other, start.step)
+        for point in self.descent.iterates(start.params, start.step):
+            self.run.check_budget(2)
+            if shadow is not None:
+                self._other = next(shadow).params
+                self._note(point.params, self._other)
+            yield point
 
-    def first_below(self, epsilon: float, above: Point, below: Point) -> Point:
-        """First integer time with loss <= epsilon between two points of the run, by bisection."""
-        if below.step - above.step == 1:
-            return below
+    def _scheduled(self, start: Point, schedule: Steps) -> Generator[Point, None, None]:
+        """Yield the points at the scheduled times after ``start``, as long as skipping works and pays.
+
+        The shadow starts where the run starts, or where it was left; in the end it is brought to the last point.
+        """
+        descent, end = self.descent, int(schedule[-1])
+        ahead = schedule[schedule > start.step]
+        last, params = start.step, start.params
+        shadow = self._shadow.segments(start.params if self._other is None else self._other, start.step, end)
+        shadows: deque[Segment] = deque()
         try:
-            segments = self.segments(above.params, above.step, below.step)
-            pieces = [(segment.end, segment.dense()) for segment in segments]
+            for segment in self._that_pay(self.run.segments(start.params, start.step, end)):
+                self._follow(segment, shadow, shadows, end)
+                within, ahead = ahead[ahead <= segment.end], ahead[ahead > segment.end]
+                for t in within.tolist():
+                    last, params = t, segment.state(t)
+                    self.doubt = max(self.doubt, self.descent.risk.gain(params) * segment.doubt)
+                    self.skipped = True
+                    yield descent.point(params, t)
+                while len(shadows) > 1 and shadows[0].end <= last:
+                    shadows.popleft()
         except TooFast:
-            exact = self.descent.iterates(above.params, above.step)
-            return next(point for point in exact if point.loss <= epsilon or point.step == below.step)
-        low, high = above.step, below
-        while high.step - low > 1:
-            middle = (low + high.step) // 2
-            params = next(dense for end, dense in pieces if middle <= end)(middle)
-            point = self.descent.point(params, middle)
-            if point.loss <= epsilon:
-                high = point
+            pass
+        finally:
+            if last > start.step and shadows:
+                self._settle(params, last, shadows)
+
+    def _that_pay(self, segments: Iterator[Segment]) -> Iterator[Segment]:
+        """Pass on the steps of the solver as long as they pay, and none where the first ones do not.
+
+        Its cost includes the shadow's, with which an iterate costs two gradients.
+        """
+        descent = self.descent
+        spent, loss = descent.evaluations, 0.0
+        held: list[Segment] = []
+        for number, segment in enumerate(segments):
+            cost, steps = descent.evaluations - spent, segment.end - segment.begin
+            if number < TRIAL:
+                if cost > PAYS * steps:
+                    return
+                held.append(segment)
             else:
-                low = middle
-        return high
+                loss = max(0.0, loss + cost - 2.0 * steps)
+                if loss > PATIENCE:
+                    return
+                held = [segment]
+            if number >= TRIAL - 1:
+                yield from held
+            spent = descent.evaluations
 
-    def check_budget(self, wanted: int) -> None:
-        """Raise `Ended` where the run may not evaluate so many gradients more."""
-        if self.descent.evaluations + wanted > self.budget:
-            raise Ended(f"used the {self.budget:,} gradient evaluations that such a run may take")
+    def _follow(self, segment: Segment, shadow: Iterator[Segment], shadows: deque[Segment], end: float) -> None:
+        """Let the shadow go on beyond a segment of the run, and compare the two where its steps end."""
+        if not shadows:
+            shadows.append(next(shadow))
+        while shadows[-1].end <= segment.end:
+            t = shadows[-1].end
+            self._note(segment.state(t), shadows[-1].state(t))
+            if t == end:
+                return
+            shadows.append(next(shadow))
 
-    def _field(self, shape: tuple[int, ...]) -> Callable[[float, Array], Array]:
-        """Field in x, on flat arrays; leaves the moves, and notes the largest last difference."""
-        descent, moves = self.descent, self._moves
+    def _settle(self, params: Array, t: int, shadows: deque[Segment]) -> None:
+        """Compare at the last point of the run, and keep the shadow there."""
+        other = next(segment for segment in shadows if segment.end >= t)
+        try:
+            self._other = other.land(t)
+        except Ended:
+            return
+        self._note(params, self._other)
 
-        def field(x: float, flat: Array) -> Array:
-            order = self.order
-            self.check_budget(order)
-            params = flat.reshape(shape)
-            for j in range(order):
-                move = descent.move(descent.point(params, 0).gradient)
-                moves[j] = np.ravel(move)
-                if j + 1 < order:
-                    params = params + move
-            used = moves[:order]
-            slope: Array = math.exp(x) * (LOGARITHMS[order] @ used)
-            if not np.isfinite(slope).all():  # the solver would halve its step for ever
-                if self.skipping:
-                    raise TooFast
-                raise Ended("diverged: the gradient left the range of float64")
-            if self.skipping:
-                self._pace = float(np.abs(slope).max())
-                self._neglected = max(self._neglected, self._size(order))
-            return slope
-
-        return field
-
-    def _size(self, order: int) -> float:
-        """Largest entry of a difference of the last iterates, over order + 1."""
-        return float(np.abs(DIFFERENCES[order] @ self._moves[:order]).max()) / (order + 1)
-
-    def _converges(self, gain: float, state: Array) -> bool:
-        """Set the order for the next step; False if this one has to be repeated with more terms.
-
-        The neglected terms begin with Δ^(p+1)θ/(p+1), a derivative: over time they amount to Δ^p θ/(p+1).
-        """
-        limit = 0.25 / SHARE * self._limit(gain, state)
-        if self._neglected <= limit:
-            if self.order > LOWEST_ORDER and self._size(self.order - 1) <= 0.3 * limit:
-                self.order -= 1
-            return True
-        if self.order == HIGHEST_ORDER:
-            raise TooFast
-        self.order += 1
-        return False
-
-    def _note_error(self, gain: float, state: Array) -> None:
-        """Estimate the error after a step: of this step, or of an earlier one as a shift in x, whichever is larger.
-
-        A run that is late by δ in x is wrong by δ dθ/dx: small on a plateau, and more in the transition after it.
-        """
-        rounding = 2.0**-50 * float(np.abs(state).max(initial=0.0))
-        pace = gain * self._pace
-        here = gain * (0.75 / SHARE * self._limit(gain, state) + self._neglected + rounding)
-        self._shift = max(self._shift, here / pace if pace > here else 1.0)
-        self.error = max(here, self._shift * pace)
+    def _note(self, params: Array, other: Array) -> None:
+        """Estimate the error from the shadow."""
+        apart = float(np.abs(params - other).max(initial=0.0))
+        rounding = 2.0**-50 * float(np.abs(params).max(initial=0.0))
+        before, self._last = self._last, self.descent.risk.gain(params) * (MARGIN * apart + rounding) + self.doubt
+        self.error = max(
+            before, self._last
+        )  # the shadow is looked at now and then: either side may be the worse one
         self.worst = max(self.worst, self.error)
 
 
-def _dense(solver: Any, shape: tuple[int, ...]) -> Callable[[], Dense]:
-    """Interpolation over the solver's last step, made when it is asked for, as a function of the time."""
-
-    def make() -> Dense:
-        output = solver.dense_output()
-        return lambda t: np.asarray(output(math.log1p(t))).reshape(shape)
-
-    return make
-
-
-def flow(interpolant: Interpolant, schedule: Steps) -> Iterator[Point]:
+def flow(interpolant: Interpolant, schedule: Steps) -> Generator[Point, None, None]:
     """Yield gradient flow at the scheduled times."""
-    start = interpolant.descent.point(interpolant.descent.risk.initial, 0)
-    yield start
-    yield from _scheduled(interpolant, start, schedule, must_pay=False)
-
-
-def skip(interpolant: Interpolant, schedule: Steps, exact: int) -> Iterator[Point]:
-    """Yield every iterate up to step ``exact`` and where skipping does not pay, elsewhere the scheduled ones."""
     descent = interpolant.descent
-    start = descent.point(descent.risk.initial, 0)
-    next_try, pause = max(exact, BLOCK), BLOCK
-    while start.step < schedule[-1]:
-        recent: deque[Array] = deque(maxlen=3)
-        for point in descent.iterates(start.params, start.step):
-            interpolant.check_budget(1)
-            yield point
-            start = point
-            recent.append(point.params)
-            if point.step >= next_try and len(recent) == 3:
-                if _is_slow(*recent):
-                    break
-                next_try = point.step + BLOCK
+    yield descent.point(descent.risk.initial, 0)
+    ahead = schedule[schedule > 0]
+    for segment in interpolant.segments(descent.risk.initial, 0, int(schedule[-1])):
+        within, ahead = ahead[ahead <= segment.end], ahead[ahead > segment.end]
+        for t in within.tolist():
+            yield descent.point(segment.state(t), t)
+
+
+def state(interpolant: Interpolant, params: Array, begin: int, end: int) -> Array:
+    """State at a later step."""
+    if end - begin > BLOCK or not interpolant.skipping:
         try:
-            for point in _scheduled(interpolant, start, schedule, must_pay=True):
-                interpolant.skipped = True
-                yield point
-                start = point
+            for segment in interpolant.segments(params, begin, end):
+                if segment.end == end:
+                    return segment.state(end)
         except TooFast:
             pass
-        next_try, pause = start.step + pause, 2 * pause
+    return next(point.params for point in interpolant.descent.iterates(params, begin) if point.step == end)
 
 
-def _scheduled(interpolant: Interpolant, start: Point, schedule: Steps, must_pay: bool) -> Iterator[Point]:
-    """Yield the points of an integrated run at the scheduled times after ``start``.
-
-    A step of the solver pays if it covers more steps than it costs gradients; two in a row that do not are the end
-    where ``must_pay``.
-    """
+def first_below(interpolant: Interpolant, epsilon: float, above: Point, below: Point) -> Point:
+    """First integer time with loss <= epsilon between two points of a run, by bisection."""
+    if below.step - above.step == 1:
+        return below
     descent = interpolant.descent
-    ahead = schedule[schedule > start.step]
-    spent, losses = descent.evaluations, 0
-    for segment in interpolant.segments(start.params, start.step, int(schedule[-1])):
-        within, ahead = ahead[ahead <= segment.end], ahead[ahead > segment.end]
-        if within.size:
-            dense = segment.dense()
-            for t in within.tolist():
-                yield descent.point(dense(t), t)
-        losses = losses + 1 if segment.end - segment.begin < descent.evaluations - spent else 0
-        if must_pay and losses == 2:
-            return
-        spent = descent.evaluations
+    try:
+        segments = list(interpolant.segments(above.params, above.step, below.step))
+    except TooFast:
+        exact = descent.iterates(above.params, above.step)
+        return next(point for point in exact if point.loss <= epsilon or point.step == below.step)
+    low, high = above.step, below
+    while high.step - low > 1:
+        middle = (low + high.step) // 2
+        params = next(segment for segment in segments if middle <= segment.end).state(middle)
+        point = descent.point(params, middle)
+        if point.loss <= epsilon:
+            high = point
+        else:
+            low = middle
+    return high
 
 
 def _is_slow(first: Array, second: Array, third: Array) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +70,7 @@ class Descent:
         change = float(np.abs(self.move(point.gradient)).max(initial=0.0))
         return self.risk.gain(point.params) * change * (point.step + 1.0)
 
-    def iterates(self, params: Array, step: int = 0) -> Iterator[Point]:
+    def iterates(self, params: Array, step: int = 0) -> Generator[Point, None, None]:
         """Yield every iterate from ``params`` on; Kahan's compensated sum carries the rounding errors along."""
         carry = np.zeros_like(params)
         while True:

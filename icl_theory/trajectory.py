@@ -93,8 +93,8 @@ class Trajectory:
     eta, epsilon : float
         Learning rate and target loss.
     error : float or None
-        Estimated absolute error of ``steps`` where they come from a closed form or from skipping; None where each
-        step was taken, and of flows, whose steps are times.
+        Estimated absolute error of ``steps`` where they come from a closed form or from skipping, which is below 1
+        where the count is right; None where each step was taken, and of flows, whose steps are times.
     states_error : float or None
         Estimated absolute error of the scores at the saved steps where steps were skipped.
     phases : Phases or None

@@ -1,4 +1,4 @@
-"""The figures of docs/theory.md that nothing else prints, of the sections on the block and on Gaussian inputs."""
+"""The figures of docs/theory.md that nothing else prints: the block, Gaussian inputs, skipping."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import skipping
 
 import icl_theory as icl
 
@@ -132,11 +133,18 @@ def gaussian() -> None:
 
 
 def main() -> None:
-    """Print one of the two."""
-    parts: dict[str, Callable[[], None]] = {"block": block, "gaussian": gaussian}
+    """Print one of the parts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=parts)
-    parts[parser.parse_args().part]()
+    parser.add_argument("part", choices=("block", "gaussian", "skipping"))
+    parser.add_argument("--problems", type=int, default=1000, help="how many random problems (skipping)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (skipping)")
+    arguments = parser.parse_args()
+    parts: dict[str, Callable[[], None]] = {
+        "block": block,
+        "gaussian": gaussian,
+        "skipping": lambda: skipping.table(arguments.problems, arguments.workers),
+    }
+    parts[arguments.part]()
 
 
 if __name__ == "__main__":

@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from skipping import outcome  # in scripts: the random problems of `measurements.py skipping`
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.fastforward import DIFFERENCES, HIGHEST_ORDER, LOGARITHMS
+from icl_theory.interpolant import DIFFERENCES, HIGHEST_ORDER, LOGARITHMS
+from tests.linear import LinearAttention, MergedLinearAttention
+
+QUICK = (2, 11, 12, 15, 16, 18, 31, 37)  # problems that take a second or two at most
+SLOWER = (0, 3, 4, 5, 6, 7, 9, 14, 17, 20, 22, 24, 25, 27, 28, 30, 32, 34, 36, 38)
 
 
 class Power(icl.Risk):
@@ -111,6 +116,73 @@ def test_beyond_a_million_steps_the_first_one_is_within_1e_9_of_the_closed_form(
     assert closed is not None
     assert fast is not None
     assert abs(fast - closed) <= max(1.0, 1e-9 * closed)
+
+
+@pytest.mark.parametrize("index", QUICK)
+def test_on_a_random_problem_no_state_and_no_count_is_off_by_more_than_estimated(index: int) -> None:
+    found = outcome(index)
+    assert found.skipped
+    assert not found.wrong, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", SLOWER)
+def test_on_a_longer_random_problem_none_is_off_by_more_than_estimated(index: int) -> None:
+    found = outcome(index)
+    assert not found.wrong, found
+
+
+def test_states_between_steps_of_the_solver_are_as_good_as_the_steps() -> None:
+    """Here states inside a transition were off by 1.1e-6 where 1.1e-8 was estimated."""
+    rng = np.random.default_rng(213)
+    values, probs = rng.normal(size=(4, 4)), rng.dirichlet(np.ones(4))
+    task, features = tasks.KernelTask(values @ values.T), icl.Features.simplex(4, 1.0, probs)
+    risk, eta = icl.PopulationRisk(features, task), 4.0 / float(task.variogram(features).max())
+    exact = icl.descend(risk, eta, steps=20_000)
+    fast = icl.descend(risk, eta, steps=20_000, method="fast")
+    assert fast.states_error is not None
+    assert np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states).max() < 1e-7
+    assert np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states).max() <= fast.states_error
+
+
+@pytest.mark.parametrize("decay", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("eta", [0.02, 0.1])
+def test_several_curvature_scales_are_within_the_estimate_at_every_step(decay: float, eta: float) -> None:
+    """Every mode is known: Γ_j = Γ*_j (1 - (1 - η λ_j m_j)^t)."""
+    risk = MergedLinearAttention(np.arange(1.0, 21.0) ** -decay, 100)
+    run = icl.descend(risk, eta, steps=100_000, method="fast")
+    assert run.states_error is not None
+    between = np.unique(np.geomspace(1000.0, 90_000.0, 9).astype(int)).tolist()
+    for t, state in [*zip(run.t.tolist(), run.states, strict=True), *((t, run.at(t).params) for t in between)]:
+        assert np.abs(state - risk.iterate(t, eta)).max() <= run.states_error
+    assert run.states_error <= 1e-7 or "accuracy" in run.notes
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e-4, 1e-6])
+def test_from_a_small_start_near_a_saddle_the_estimate_holds(scale: float) -> None:
+    """A plateau, and one drop: what went wrong on the plateau is multiplied in it."""
+    risk = LinearAttention(2, 20, scale)
+    exact = icl.descend(risk, 1e-3, steps=30_000)
+    fast = icl.descend(risk, 1e-3, steps=30_000, method="fast")
+    assert fast.states_error is not None
+    shared = np.isin(exact.t, fast.t)
+    apart = np.abs(exact.states[shared] - fast.states[np.isin(fast.t, exact.t)]).max()
+    assert apart <= fast.states_error
+    assert apart <= 1e-7 or "accuracy" in fast.notes
+
+
+def test_the_error_of_a_count_is_below_one_only_where_the_count_is_right() -> None:
+    """A target that lies between two losses that differ by less than the error cannot be told."""
+    risk = icl.ExchangeableRisk(20, 2.0)
+    steps = icl.simulate(2.0, 1.0, 4.0, epsilon=1e-8).steps
+    run = icl.descend(risk, 4.0, epsilon=1e-8, method="fast")
+    assert steps is not None
+    assert run.steps is not None
+    assert run.error is not None
+    assert abs(run.steps - steps) <= run.error
+    tie = icl.descend(risk, 4.0, epsilon=float(run.at(run.steps - 1).loss), method="fast")
+    assert tie.error is not None
+    assert tie.error >= 1.0
 
 
 def test_a_power_law_is_followed_over_fifteen_decades() -> None:
