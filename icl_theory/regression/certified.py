@@ -110,7 +110,7 @@ def phase_one_bounds(K: int, c: float) -> tuple[float, float]:
     >>> run = icl.simulate(2.0, 1.0, 0.1)
     >>> low, high = icl.regression.phase_one_bounds(20, 0.1 * 2 * 20 / 19**2)
     >>> round(low), run.phases.I[1], round(high)
-    (2279, 2728, 3004)
+    (2276, 2724, 3004)
     """
     each, step = np.array([float(integer("K", K, minimum=2))]), np.array([number("c", c)])
     low, high = phase_one_bounds_of(each, step)
@@ -156,7 +156,7 @@ def after_phase_one(K: int, eta: float, epsilon: float) -> float:
     >>> import icl_theory as icl
     >>> run = icl.simulate(2.0, 1.0, 0.1, epsilon=1e-3)
     >>> run.steps - run.phases.I[1], round(icl.regression.after_phase_one(20, 0.1, 1e-3))
-    (58000, 83126)
+    (53833, 83126)
     """
     each = np.array([float(integer("K", K, minimum=2))])
     bound = after_phase_one_of(each, np.array([number("eta", eta)]), np.array([number("epsilon", epsilon)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.claims import Claim
 from icl_theory.regression import certified, transition
+from icl_theory.regression.closed import ClosedRuns
 from icl_theory.regression.evidence import dynamics, lemmas, orders
 from icl_theory.regression.population import PopulationRisk
 
@@ -76,10 +78,25 @@ def test_a_wrong_non_degeneracy_constant_is_seen(monkeypatch: pytest.MonkeyPatch
     assert lemmas.lemma_1_envelope(True).violated
 
 
-@pytest.mark.parametrize("by", [0.9, 1.15])
-def test_a_wrong_crossover_is_seen(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
-    monkeypatch.setattr(dynamics, "crossover", scaled(dynamics.crossover, by))
+@pytest.mark.parametrize("by", [0.85, 1.2])
+def test_a_wrong_start_of_the_tail_is_seen(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
+    """The phases of runs and L* share it: only the tail ratio itself can tell."""
+    original = icl.regression.tail_start
+    for module in ("phases", "simulate"):
+        monkeypatch.setattr(import_module(f"icl_theory.regression.{module}"), "tail_start", scaled(original, by))
     assert dynamics.regimes(True).violated
+
+
+def test_a_phase_off_by_one_step_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = import_module("icl_theory.regression.simulate")
+    original = simulation.closed_runs
+
+    def late(*arguments: Any) -> ClosedRuns:
+        found = original(*arguments)
+        return found._replace(attends=np.minimum(found.attends + 1, found.last))
+
+    monkeypatch.setattr(simulation, "closed_runs", late)
+    assert dynamics.closed_counts(True).violated
 
 
 def test_a_counterexample_that_does_not_reproduce_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
