@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 
 from icl_theory._calls import written_call
 from icl_theory._validate import Array, choice, integer, number, prompt_length, refuse
-from icl_theory.grid import (
+from icl_theory.grids.evaluate import point_by_point
+from icl_theory.grids.grid import (
     MESSAGE,
     NOT_REACHED,
     REACHED,
@@ -24,7 +25,7 @@ from icl_theory.grid import (
     Grid,
     Values,
     axis_values,
-    point_by_point,
+    whole_numbers,
 )
 from icl_theory.recall.points import RecallPoints
 from icl_theory.recall.population import ATTENTION
@@ -143,4 +144,4 @@ def plan_recall(
 
 def _values(name: str, given: ArrayLike) -> tuple[Array, str, str, bool]:
     values, swept = axis_values(name, given, CHECKS[name])
-    return values, *UNITS[name], swept
+    return whole_numbers(values) if name in ("Q", "V") else values, *UNITS[name], swept

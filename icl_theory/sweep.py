@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory import store as storage
 from icl_theory._calls import written_call
 from icl_theory._validate import (
     LARGEST,
@@ -29,15 +28,16 @@ from icl_theory._validate import (
     refuse,
 )
 from icl_theory.descent import MAX_STEPS
-from icl_theory.grid import Axis, Column, Grid, Model, assembled, axis_values, blank, evaluate
-from icl_theory.progress import PointProgress, duration
+from icl_theory.grids import store as storage
+from icl_theory.grids.evaluate import Model, evaluate
+from icl_theory.grids.grid import Axis, Column, Grid, assembled, axis_values, whole_numbers
+from icl_theory.grids.progress import PointProgress, duration
+from icl_theory.grids.workers import processes
 from icl_theory.recall.points import RecallPoints
-from icl_theory.recall_sweep import UNITS
 from icl_theory.regression.orderwise import fitted_constants
 from icl_theory.regression.points import COLUMNS, THEOREMS, RegressionModel
 from icl_theory.regression.tasks import Task
 from icl_theory.risk import COORDINATES
-from icl_theory.workers import processes
 
 if TYPE_CHECKING:
     import xarray
@@ -61,11 +61,8 @@ AXES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
     ),
     ("imbalance", "", "imbalance δ of the concentration event", lambda value: fraction("imbalance", value)),
 )
-# columns of each model, units and descriptions of its parameters
-MODELS: dict[str, tuple[tuple[Column, ...], dict[str, tuple[str, str]]]] = {
-    "regression": (COLUMNS, {name: (unit, description) for name, unit, description, _ in AXES}),
-    "recall": (RecallPoints.columns, UNITS),
-}
+MODELS: dict[str, tuple[Column, ...]] = {"regression": COLUMNS, "recall": RecallPoints.columns}
+WHOLE = ("K", "N", "Q", "V")  # parameters that count something
 LOGARITHMIC = ("L", "delta", "eta", "K", "epsilon", "Q", "V")  # parameters with a local exponent
 
 
@@ -183,7 +180,7 @@ def plan(
         if name not in axes or (name == "eta" and auto_eta):
             continue
         values, swept = axis_values(name, axes[name], check)
-        made.append(Axis(name, values, unit, description, swept))
+        made.append(Axis(name, whole_numbers(values) if name in WHOLE else values, unit, description, swept))
     constants = fitted_constants()
     model = RegressionModel(
         task,
@@ -266,26 +263,15 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     Raises
     ------
     ValueError
-        It is no store of a sweep.
+        It is no store of a sweep, a file in it is damaged, or there is not enough memory for its points.
     """
-    manifest = storage.read_manifest(path)
-    columns, known = MODELS.get(manifest["arguments"].get("model", ""), ((), {}))
-    if not columns or [column.name for column in columns] != manifest["columns"]:
+    found = storage.read(path)
+    grid, arguments, columns = found.layout.grid, found.layout.arguments, found.layout.columns[:-2]
+    known = MODELS.get(arguments.get("model", ""), ())
+    if [column.name for column in known] != [column.name for column in columns]:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
-    axes = []
-    for name, axis in manifest["axes"].items():
-        unit, description = known.get(name, ("", name))
-        axes.append(Axis(name, np.array([float(x) for x in axis["values"]]), unit, description, axis["swept"]))
-    grid = Grid(tuple(axes), manifest["chunk"])
-    kept = storage.reader(path, grid, columns)
-    values = blank(columns, grid.size)
-    values["status"][:] = "pending"
-    for chunk in np.flatnonzero(kept.done):
-        for name, part in kept.read(int(chunk)).items():
-            values[name][grid.span(int(chunk))] = part
-    dataset = labelled(grid, columns, values, manifest["arguments"], not kept.done.all())
-    commands = storage.read_commands(path)
-    return dataset.assign_attrs(command="\n".join(commands)) if commands else dataset
+    dataset = labelled(grid, columns, found.values, arguments, not found.finished)
+    return dataset.assign_attrs(command="\n".join(found.commands)) if found.commands else dataset
 
 
 def labelled(
@@ -295,13 +281,10 @@ def labelled(
     attributes = {
         "version": arguments["version"],
         "seed": arguments["seed"],
-        "arguments": json.dumps(dict(arguments), ensure_ascii=False),
+        "arguments": json.dumps(dict(arguments), ensure_ascii=False, sort_keys=True),
         "interrupted": int(interrupted),
     }
     dataset = assembled(grid, columns, values, attributes)
-    for name in ("K", "N", "Q", "V"):
-        if name in dataset.coords and np.isfinite(dataset[name]).all():
-            dataset = dataset.assign_coords({name: dataset[name].astype(np.int64)})
     for axis in grid.axes:
         if axis.swept and axis.name in LOGARITHMIC and len(axis.values) > 1 and "steps" in dataset:
             exponent = local_exponent(dataset["steps"].values, axis.values, dataset["steps"].dims.index(axis.name))
@@ -359,7 +342,8 @@ def estimate(made: Plan, workers: int = 1) -> list[str]:
     seconds = 0.0
     sample = np.random.default_rng(0).integers(grid.size, size=8)
     each = [
-        {name: float(value[0]) for name, value in grid.points(slice(int(i), int(i) + 1)).items()} for i in sample
+        {name: float(value[0]) for name, value in grid.points(sample[i : i + 1]).items()}
+        for i in range(len(sample))
     ]
     slow = [point for point in each if not model.is_closed(np.array([point["N"]]))[0]]
     if slow:

@@ -81,8 +81,8 @@ def sweep(
 
 
 def _run(axes: dict[str, Any], settings: dict[str, Any], dry_run: bool, quiet: bool, command: str) -> int:
+    from icl_theory.grids.workers import cluster, processes
     from icl_theory.sweep import check_picklable, estimate, plan, run
-    from icl_theory.workers import cluster, processes
 
     outputs = Outputs(*(None if settings[name] is None else Path(settings[name]) for name in Outputs._fields))
     if settings["workers"] is not None:

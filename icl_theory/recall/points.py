@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import choice, integer, number, refuse
 from icl_theory.descent import RULES
-from icl_theory.grid import Column
+from icl_theory.grids.grid import Column
 from icl_theory.recall.counts import Counts
 from icl_theory.recall.population import RecallRisk
 from icl_theory.recall.simulate import simulate

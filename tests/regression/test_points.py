@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import icl_theory as icl
-from icl_theory.grid import Values
+from icl_theory.grids.grid import Values
 from icl_theory.regression.points import COLUMNS, leading_order, measured
 from icl_theory.sweep import plan
 from tests.references import iterate_gap
