@@ -361,6 +361,15 @@ def test_dask_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) 
         pass
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be put off here")
+def test_an_interrupt_does_not_reach_workers_from_their_first_instruction_on() -> None:
+    """One that loads its libraries would print where it was interrupted."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with processes(1) as pool:
+        assert signal.SIGINT in pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result()
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
 def test_a_pool_of_processes_is_closed_also_after_an_error() -> None:
     def fail() -> None:
         with processes(1) as pool:

@@ -195,10 +195,12 @@ def test_a_run_that_was_killed_keeps_nobody_out_while_a_forked_worker_lives(tmp_
         import os, time
         from tests.grids.test_store import ARGUMENTS, SQUARE, grid, store
         with store.opened({str(path)!r}, grid(), SQUARE, ARGUMENTS):
-            worker = os.fork()
-            if worker == 0:
+            alive, told = os.pipe()
+            if os.fork() == 0:
+                print(os.getpid(), flush=True)
+                os.write(told, b"x")
                 time.sleep(60)
-            print(worker, flush=True)
+            os.read(alive, 1)
             os._exit(9)
         """
     )
