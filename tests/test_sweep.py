@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import signal
@@ -333,6 +334,15 @@ def test_sweep_runs_on_a_dask_client(dask_cluster: Cluster) -> None:
     dask_cluster.worker()
     with cluster(dask_cluster.address) as executor:
         assert finite(executor).identical(finite())
+
+
+def test_a_client_that_loses_its_scheduler_prints_no_traceback(dask_cluster: Cluster) -> None:
+    """The library logs where it was, in two loggers, besides the error that is raised."""
+    with cluster(dask_cluster.address):
+        levels = [
+            logging.getLogger(name).getEffectiveLevel() for name in ("distributed.core", "distributed.client")
+        ]
+    assert levels == [logging.CRITICAL] * 2
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,8 @@ def cluster(address: str) -> Iterator[Executor]:
         from distributed.comm.core import connect
     except ImportError:
         raise ValueError("a cluster needs dask: pip install 'icl-theory[distributed]'") from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is said here
+    for name in ("distributed", "distributed.client"):  # what matters is said here
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
     async def probe() -> None:
         reach: Any = connect

@@ -167,8 +167,8 @@ def test_a_store_that_has_zarr_unpickle_is_refused_and_runs_nothing(
     """An array of Zarr v2 with the codec ``pickle``, declared where xarray and zarr look first."""
     proof = path.with_name("ran")
     array = {
-        "zarr_format": 2, "shape": [4, 2], "chunks": [4, 2], "dtype": "|O", "fill_value": None, "order": "C",
-        "filters": [{"id": "pickle"}], "compressor": None,
+        "zarr_format": 2, "shape": [4, 2], "chunks": [4, 2], "dtype": "|O", "fill_value": "", "order": "C",
+        "filters": [{"id": "vlen-utf8"}], "compressor": {"id": "pickle"}, "attributes": {},
     }  # fmt: skip
 
     def consolidated(document: dict[str, Any]) -> None:
