@@ -11,7 +11,7 @@ import numpy as np
 
 from icl_theory import markup
 from icl_theory._validate import choice
-from icl_theory.grid import FAILED, NOT_REACHED, PENDING, REACHED
+from icl_theory.grids.grid import FAILED, NOT_REACHED, PENDING, REACHED
 from icl_theory.points import point_table
 from icl_theory.report import NAMES
 from icl_theory.tables import HEADINGS, transition_notes, transition_table

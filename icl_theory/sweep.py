@@ -17,25 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory import store as storage
 from icl_theory._calls import written_sweep
 from icl_theory._validate import Array, dimensions, integer, refuse
 from icl_theory._version import __version__
 from icl_theory.families import Family, default, find, sound
-from icl_theory.grid import (
-    Axis,
-    Column,
-    Grid,
-    Model,
-    Values,
-    assembled,
-    axis_values,
-    blank,
-    evaluate,
-    point_by_point,
-)
-from icl_theory.progress import PointProgress, duration
-from icl_theory.workers import processes
+from icl_theory.grids import store as storage
+from icl_theory.grids.evaluate import Model, evaluate, point_by_point
+from icl_theory.grids.grid import Axis, Column, Grid, Values, assembled, axis_values, blank, whole_numbers
+from icl_theory.grids.progress import PointProgress, duration
+from icl_theory.grids.workers import processes
 
 if TYPE_CHECKING:
     import xarray
@@ -230,7 +220,8 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
             common[name] = str(found[0])
             continue
         text, tex, unit, meaning = labels[name]
-        axes.append(Axis(name, found, unit, meaning, swept, text, tex))
+        values = whole_numbers(found) if declared.kind.whole else found
+        axes.append(Axis(name, values, unit, meaning, swept, text, tex))
     grid, model = Grid(tuple(axes), CHUNK), FamilyModel(family, common)
     _check_together(grid, model)
     arguments = {"version": __version__, "family": family.name} | {
@@ -245,7 +236,7 @@ def _check_together(grid: Grid, model: FamilyModel) -> None:
     reasons = []
     for point in {0, grid.size - 1}:
         try:
-            model.problem(grid.points(slice(point, point + 1)))
+            model.problem(grid.points(np.array([point])))
         except ValueError as error:
             reasons.append(str(error))
     if len(reasons) == len({0, grid.size - 1}) and len(set(reasons)) == 1:
@@ -314,29 +305,15 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     Raises
     ------
     ValueError
-        It is no store of a sweep.
+        It is no store of a sweep, a file in it is damaged, or there is not enough memory for its points.
     """
-    manifest = storage.read_manifest(path)
-    family = find(manifest["arguments"].get("family", ""))
-    columns, known = family.every_column(), family.labels()
-    if [column.name for column in columns] != manifest["columns"]:
+    found = storage.read(path)
+    grid, arguments, columns = found.layout.grid, found.layout.arguments, found.layout.columns[:-2]
+    family = find(arguments.get("family", ""))
+    if [column.name for column in family.every_column()] != [column.name for column in columns]:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
-    axes = []
-    for name, axis in manifest["axes"].items():
-        text, tex, unit, meaning = known[name]
-        number = family.parameters()[name].kind.numeric
-        grid_values = np.array([float(x) for x in axis["values"]] if number else axis["values"])
-        axes.append(Axis(name, grid_values, unit, meaning, axis["swept"], text, tex))
-    grid = Grid(tuple(axes), manifest["chunk"])
-    kept = storage.reader(path, grid, columns)
-    values = blank(columns, grid.size)
-    values["status"][:] = "pending"
-    for chunk in np.flatnonzero(kept.done):
-        for name, part in kept.read(int(chunk)).items():
-            values[name][grid.span(int(chunk))] = part
-    dataset = labelled(grid, columns, values, manifest["arguments"], not kept.done.all())
-    commands = storage.read_commands(path)
-    return dataset.assign_attrs(command="\n".join(commands)) if commands else dataset
+    dataset = labelled(grid, columns, found.values, arguments, not found.finished)
+    return dataset.assign_attrs(command="\n".join(found.commands)) if found.commands else dataset
 
 
 def labelled(
@@ -348,21 +325,15 @@ def labelled(
         "version": arguments["version"],
         "family": family.name,
         "title": family.title,
-        "arguments": json.dumps(dict(arguments), ensure_ascii=False),
+        "arguments": json.dumps(dict(arguments), ensure_ascii=False, sort_keys=True),
         "interrupted": int(interrupted),
     }
     dataset = assembled(grid, columns, values, attributes)
     for name, pair in family.limits(arguments).items():
         if name in dataset.coords:
             dataset[name].attrs["limits"] = list(pair)
-    whole = [
-        name for name, declared in family.parameters().items() if declared.kind.whole and name in dataset.coords
-    ]
-    for name in whole:
-        if np.isfinite(dataset[name]).all():
-            dataset = dataset.assign_coords({name: dataset[name].astype(np.int64)})
     for axis in grid.axes:
-        if axis.swept and len(axis.values) > 1 and axis.values.dtype.kind == "f" and axis.values.min() > 0:
+        if axis.swept and len(axis.values) > 1 and axis.values.dtype.kind in "if" and axis.values.min() > 0:
             if not np.isfinite(axis.values).all():
                 continue
             exponent = local_exponent(dataset["steps"].values, axis.values, dataset["steps"].dims.index(axis.name))
@@ -420,7 +391,7 @@ def estimate(made: Plan, workers: int = 1) -> list[str]:
     """
     grid, model = made.grid, made.model
     sample = np.unique(np.random.default_rng(0).integers(grid.size, size=64))
-    points = [grid.points(slice(int(i), int(i) + 1)) for i in sample]
+    points = [grid.points(sample[i : i + 1]) for i in range(len(sample))]
     slow = [point for point in points if not model.closed(point)[0]]
     closed = round(grid.size * (1.0 - len(slow) / len(points)))
     seconds = closed * SECONDS_PER_POINT

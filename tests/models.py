@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.grid import Axis, Column, Grid, Values, blank
+from icl_theory.grids.grid import Axis, Column, Grid, Values, blank
 
 SQUARE = (
     Column("square", "f8", "m²", "x squared"),

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import datetime
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 import icl_theory as icl
-from icl_theory.store import read_commands
+from icl_theory.grids.store import read_commands
 from tests.pages import Page
 from tests.test_cli import BASE, run_main
 from tests.test_cli_sweep import QUICK
@@ -63,14 +62,14 @@ def test_another_command_goes_on_with_the_store_and_both_are_named(
     first = [*SLOW, "--store", str(store), "--quiet"]
     second = [*first, "--plot", str(tmp_path / "a.png")]
     assert run_main(capsys, *first)[0] == 0
-    shutil.rmtree(store / "real" / "c" / "1")
-    kept = next((store / "real" / "c" / "0").iterdir()).stat().st_mtime_ns
+    (store / "loss" / "c.1").unlink()
+    kept = (store / "loss" / "c.0").stat().st_mtime_ns
     page = report_of(capsys, store)
     assert "8 of 12 points are computed: 8 reached the target. 4 are missing" in page.text
     assert "The same command, given this store, goes on with them." in page.text
     for command in (second, first, second):
         assert run_main(capsys, *command)[0] == 0
-    assert next((store / "real" / "c" / "0").iterdir()).stat().st_mtime_ns == kept
+    assert (store / "loss" / "c.0").stat().st_mtime_ns == kept
     assert read_commands(store) == ["icl-theory " + " ".join(command) for command in (first, second)]
     page = report_of(capsys, store)
     assert "12 of 12 points are computed" in page.text
@@ -80,22 +79,26 @@ def test_another_command_goes_on_with_the_store_and_both_are_named(
 def test_an_empty_store_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     store = tmp_path / "a.zarr"
     assert run_main(capsys, *QUICK, "--store", str(store))[0] == 0
-    shutil.rmtree(store / "done" / "c")
+    for mark in store.glob("_sweep/mark/c*"):
+        mark.unlink()
     page = report_of(capsys, store)
     assert "0 of 13 points are computed. 13 are missing" in page.text
     assert not page.images
 
 
-def test_a_record_of_commands_that_is_gone_or_broken_is_no_obstacle(
+def test_a_record_of_commands_that_is_gone_is_no_obstacle_and_one_that_is_broken_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     store = tmp_path / "a.zarr"
+    record = store / "_sweep" / "zarr.json"
     for content in ("{half", '"text"', None):
         assert run_main(capsys, *QUICK, "--store", str(store))[0] == 0
-        if content is None:
-            (store / ".commands.json").unlink()
-        else:
-            (store / ".commands.json").write_text(content)
+        if content is not None:
+            record.write_text(content)
+            status, _, err = run_main(capsys, "report", str(store), "--out", str(tmp_path / "a.html"))
+            assert (status, err.count("\n")) == (2, 1)
+            assert "its file _sweep/zarr.json is not: it is damaged; without this file the commands are not" in err
+        record.unlink()
         assert "The command is not known" in report_of(capsys, store).text
 
 

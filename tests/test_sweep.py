@@ -17,12 +17,12 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory import workers
 from icl_theory.families import find
-from icl_theory.grid import evaluate
+from icl_theory.grids import workers
+from icl_theory.grids.evaluate import evaluate
+from icl_theory.grids.workers import cluster, processes
 from icl_theory.regression.tasks import Task
 from icl_theory.sweep import estimate, local_exponent, plan
-from icl_theory.workers import cluster, processes
 
 FINITE: dict[str, Any] = {
     "L": [2.0, 3.0, 2.5], "delta": 1.0, "eta": 2.0, "K": 3, "N": [40, math.inf], "epsilon": [0.01, 0.02],
@@ -230,7 +230,7 @@ def test_what_is_left_is_estimated_from_a_few_points() -> None:
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     code = (
         "import os, time\n"
-        "from icl_theory.workers import processes\n"
+        "from icl_theory.grids.workers import processes\n"
         "if __name__ == '__main__':\n"
         "    with processes(2) as pool:\n"
         "        print(*{pool.submit(os.getpid).result() for _ in range(20)}, flush=True)\n"

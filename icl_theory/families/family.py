@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import refuse
 from icl_theory.descent import MAX_STEPS, METHODS, RULES, Callback, descend
 from icl_theory.families.kinds import Kind, Number, Whole, Word, nearest
-from icl_theory.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values
+from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values
 from icl_theory.risk import Risk
 from icl_theory.trajectory import Label, Trajectory
 

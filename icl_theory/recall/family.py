@@ -13,7 +13,7 @@ from icl_theory._validate import integer, refuse
 from icl_theory.descent import RULES
 from icl_theory.families.family import Family, parameter
 from icl_theory.families.kinds import Number, Object, Probabilities, Whole, Word
-from icl_theory.grid import Column
+from icl_theory.grids.grid import Column
 from icl_theory.recall.bounds import decay_rate, stall
 from icl_theory.recall.counts import Counts
 from icl_theory.recall.population import ATTENTION, RecallRisk

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import LARGEST, MOST_FEATURES, probabilities, refuse
 from icl_theory.families.family import Family, parameter
 from icl_theory.families.kinds import Fraction, Number, Object, Probabilities, Whole, Word
-from icl_theory.grid import Column, Values
+from icl_theory.grids.grid import Column, Values
 from icl_theory.regression import points as measures
 from icl_theory.regression.closed import ExchangeableSteps
 from icl_theory.regression.exchangeable import ExchangeableRisk

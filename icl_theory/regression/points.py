@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
+from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
 from icl_theory.regression.abel import StepCounter
 from icl_theory.regression.certified import step_bounds_of
 from icl_theory.regression.closed import closed_runs, step_constant

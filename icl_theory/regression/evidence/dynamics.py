@@ -74,7 +74,7 @@ def closed_counts(quick: bool) -> Claim:
 def _ends(run: Trajectory) -> list[int]:
     """Where the phases of a run end that goes through all of them or ends before."""
     assert run.phases is not None
-    return [part[1] if part is not None else int(run.t[-1]) for part in run.phases]
+    return [part[1] if part is not None else int(run.t[-1]) for part in run.phases.values()]
 
 
 def flow_solution(quick: bool) -> Claim:

@@ -23,7 +23,7 @@ class PointProgress:
 
     Examples
     --------
-    >>> from icl_theory.progress import PointProgress
+    >>> from icl_theory.grids.progress import PointProgress
     >>> with PointProgress(shown=True) as progress:
     ...     progress.update(0, 2)
     ...     progress.update(1, 2)

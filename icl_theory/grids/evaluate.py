@@ -1,79 +1,29 @@
-"""Grids of parameters evaluated in chunks, on any executor: what knows no model.
+"""Grids evaluated tile by tile, in this process or on any executor.
 
-A grid is cut into chunks of a fixed size, whatever the number of workers, and every chunk is evaluated with one
-BLAS thread and put in its place: results have the same bits however they were computed. A point that fails is
-recorded with its message and the rest goes on.
+Every tile is evaluated with one BLAS thread and put in its place, so that results have the same bits however they
+were computed. A point that fails is recorded with its message and the rest goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import uuid
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from icl_theory._validate import Array, dimensions, refuse
+from icl_theory.grids.grid import FAILED, MESSAGE, PENDING, STATUS, Column, Grid, Values, blank
 
-if TYPE_CHECKING:
-    import xarray
-
-WINDOW = 1024  # chunks handed to an executor at a time
+WINDOW = 1024  # tiles handed to an executor at a time
+LONGEST = 1000  # characters of a text that is kept
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
-PENDING, FAILED = "pending", "failed"
-REACHED, NOT_REACHED = "reached", "not reached"
-Values = dict[str, NDArray[Any]]
 Progress = Callable[[int, int], None]
-
-
-class Column(NamedTuple):
-    """A quantity per point: name, NumPy dtype ("f8", "i8", "U12" or "O" for text), unit and description.
-
-    Where a point has no value it is NaN, -1 or the empty text. Its symbol is plain text or TeX. Its role says what
-    tables and figures make of it: "steps", "phase", "word", "verdict" (1 holds, 0 fails, -1 does not apply),
-    "predicted", "boundary" or "detail"; ``extra`` are further attributes.
-    """
-
-    name: str
-    dtype: str
-    unit: str
-    description: str
-    symbol: str = ""
-    tex: str = ""
-    role: str = "detail"
-    extra: tuple[tuple[str, Any], ...] = ()
-
-
-class Axis(NamedTuple):
-    """A parameter: name, values, unit, description, and whether it is a dimension or one fixed value.
-
-    Values are numbers or words.
-    """
-
-    name: str
-    values: NDArray[Any]
-    unit: str
-    description: str
-    swept: bool
-    symbol: str = ""
-    tex: str = ""
-
-
-STATUS = Column(
-    "status",
-    "U12",
-    "",
-    f'what became of the point; "{FAILED}" with a message, "{PENDING}" if not run',
-    role="status",
-)
-MESSAGE = Column("message", "O", "", "why the point failed, or why its run stopped where that is not its target")
 
 
 class Model(Protocol):
@@ -83,12 +33,12 @@ class Model(Protocol):
     def columns(self) -> tuple[Column, ...]:
         """What it gives per point, besides ``STATUS`` and ``MESSAGE``."""
 
-    def evaluate(self, points: Mapping[str, Array]) -> Values:
+    def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
         """Return every column, status and message, from the parameters of some points, (P,) each."""
 
 
 class Storage(Protocol):
-    """Where chunks are kept between runs, see ``icl_theory.store``."""
+    """Where chunks are kept between runs, see `icl_theory.grids.store`."""
 
     done: NDArray[np.bool_]
 
@@ -97,46 +47,6 @@ class Storage(Protocol):
 
     def read(self, chunk: int) -> Values:
         """Return a chunk that was kept."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The product of some axes, in C order, cut into chunks.
-
-    Parameters
-    ----------
-    axes : tuple of Axis
-        The last one varies fastest.
-    chunk : int
-        Points a chunk.
-    """
-
-    axes: tuple[Axis, ...]
-    chunk: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes."""
-        return tuple(len(axis.values) for axis in self.axes)
-
-    @property
-    def size(self) -> int:
-        """Number of points."""
-        return math.prod(self.shape)
-
-    @property
-    def chunks(self) -> int:
-        """Number of chunks."""
-        return -(-self.size // self.chunk)
-
-    def span(self, chunk: int) -> slice:
-        """Return the flat indices of a chunk."""
-        return slice(chunk * self.chunk, min((chunk + 1) * self.chunk, self.size))
-
-    def points(self, span: slice) -> dict[str, Array]:
-        """Return the parameters of some points, by name."""
-        index = np.unravel_index(np.arange(span.start, span.stop), self.shape)
-        return {axis.name: axis.values[i] for axis, i in zip(self.axes, index, strict=True)}
 
 
 class Evaluated(NamedTuple):
@@ -182,7 +92,8 @@ def evaluate(
     Examples
     --------
     >>> import numpy as np
-    >>> from icl_theory.grid import Axis, Column, Grid, blank, evaluate
+    >>> from icl_theory.grids.evaluate import evaluate
+    >>> from icl_theory.grids.grid import Axis, Column, Grid, blank
     >>> class Square:
     ...     columns = (Column("square", "f8", "", "x²"),)
     ...     def evaluate(self, points):
@@ -200,12 +111,10 @@ def evaluate(
 
     def place(chunk: int, part: Values) -> None:
         nonlocal finished
-        span = grid.span(chunk)
+        where = grid.where(chunk)
         for name, column in values.items():
-            column[span] = part[name]
-        finished += span.stop - span.start
-
-    from threadpoolctl import threadpool_limits
+            column[where] = part[name]
+        finished += where.size
 
     interrupted = False
     try:
@@ -219,6 +128,7 @@ def evaluate(
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
         with threadpool_limits(limits=1), contextlib.closing(_parts(grid, model, todo, executor)) as parts:
             for chunk, part, keep in parts:
+                part[MESSAGE.name] = _plain_texts(part[MESSAGE.name])
                 if storage is not None and keep:
                     storage.write(chunk, part)
                 place(chunk, part)
@@ -253,8 +163,7 @@ def _parts(
                 except (BrokenExecutor, CancelledError) as error:
                     raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
                 except Exception as error:  # of the executor: the model's own are recorded by point
-                    span = grid.span(chunk)
-                    yield chunk, failed(model.columns, span.stop - span.start, error), False
+                    yield chunk, failed(model.columns, grid.where(chunk).size, error), False
     except BrokenExecutor as error:  # on submission
         raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
     finally:
@@ -265,10 +174,10 @@ def _parts(
 def _evaluate_chunk(model: Model, grid: Grid, chunk: int, home: tuple[str, int]) -> Values:
     if home != (_HOME, os.getpid()):
         _one_blas_thread_for_good(os.getpid())
-    return _attempt(model, grid.points(grid.span(chunk)))
+    return _attempt(model, grid.points(grid.where(chunk)))
 
 
-def _attempt(model: Model, points: Mapping[str, Array]) -> Values:
+def _attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
     """Evaluate some points; where the model fails, halve them until those at fault are found."""
     size = len(next(iter(points.values())))
     try:
@@ -283,13 +192,6 @@ def _attempt(model: Model, points: Mapping[str, Array]) -> Values:
     return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}
 
 
-def blank(columns: tuple[Column, ...], size: int) -> Values:
-    """Return columns without values, status and message among them."""
-    fill: dict[str, Any] = {"f": np.nan, "i": -1, "U": "", "O": ""}
-    every = (*columns, STATUS, MESSAGE)
-    return {column.name: np.full(size, fill[column.dtype[0]], dtype=column.dtype) for column in every}
-
-
 def failed(columns: tuple[Column, ...], size: int, error: Exception) -> Values:
     """Return the columns of points that failed with an error."""
     values = blank(columns, size)
@@ -299,7 +201,7 @@ def failed(columns: tuple[Column, ...], size: int, error: Exception) -> Values:
 
 
 def point_by_point(
-    columns: tuple[Column, ...], points: Mapping[str, Array], measure: Callable[..., Mapping[str, Any]]
+    columns: tuple[Column, ...], points: Mapping[str, NDArray[Any]], measure: Callable[..., Mapping[str, Any]]
 ) -> Values:
     """Evaluate points one by one: ``measure(**point)`` gives the columns; where it fails the point does.
 
@@ -320,7 +222,8 @@ def point_by_point(
     Examples
     --------
     >>> import numpy as np
-    >>> from icl_theory.grid import Column, point_by_point
+    >>> from icl_theory.grids.evaluate import point_by_point
+    >>> from icl_theory.grids.grid import Column
     >>> columns = (Column("inverse", "f8", "", "1/x"),)
     >>> found = point_by_point(columns, {"x": np.array([2.0, 0.0])}, lambda x: {"inverse": 1 / float(x)})
     >>> found["inverse"].tolist(), found["message"].tolist()
@@ -338,83 +241,13 @@ def point_by_point(
     return values
 
 
-def assembled(
-    grid: Grid, columns: tuple[Column, ...], values: Values, attributes: Mapping[str, Any]
-) -> xarray.Dataset:
-    """Return evaluated columns as a labelled dataset: swept axes are dimensions, fixed ones scalar coordinates.
-
-    Parameters
-    ----------
-    grid : Grid
-        Where they were evaluated.
-    columns : tuple of Column
-        What they are; units and descriptions become attributes.
-    values : dict of str to ndarray, each (size,)
-        As from `evaluate`.
-    attributes : mapping
-        Of the dataset.
-
-    Returns
-    -------
-    xarray.Dataset
-        A variable for each column.
-    """
-    import xarray
-
-    swept = [axis for axis in grid.axes if axis.swept]
-    shape = tuple(len(axis.values) for axis in swept)
-    coordinates: dict[str, Any] = {}
-    for axis in grid.axes:
-        meta = _meta(axis.unit, axis.description, axis.symbol, axis.tex)
-        coordinates[axis.name] = (axis.name, axis.values, meta) if axis.swept else ((), axis.values[0], meta)
-    names = [axis.name for axis in swept]
-    variables = {
-        column.name: (
-            names,
-            values[column.name].reshape(shape),
-            _meta(column.unit, column.description, column.symbol, column.tex)
-            | {"role": column.role}
-            | dict(column.extra),
-        )
-        for column in (*columns, STATUS, MESSAGE)
-    }
-    return xarray.Dataset(variables, coords=coordinates, attrs=dict(attributes))
-
-
-def axis_values(name: str, given: Any, check: Callable[[Any], Any]) -> tuple[NDArray[Any], bool]:
-    """Return the values of an axis and whether it is swept: a scalar is not. No value may occur twice.
-
-    Examples
-    --------
-    >>> from icl_theory.grid import axis_values
-    >>> axis_values("K", [5, 20], float)
-    (array([ 5., 20.]), True)
-    >>> axis_values("attention", ["linear", "softmax"], str)
-    (array(['linear', 'softmax'], dtype='<U7'), True)
-    """
-    if isinstance(given, str | bytes) or dimensions(given) == 0:
-        return _array([check(given)]), False
-    if dimensions(given) > 1:
-        raise refuse(name, given, "one value or a one-dimensional sequence of them")
-    values = _array([check(value) for value in given])
-    if not values.size:
-        raise refuse(name, given, "a sequence of at least one value")
-    found, count = np.unique(values, return_counts=True)
-    if found.size < values.size:
-        twice = found[count > 1][0]
-        shown = str(twice) if values.dtype.kind == "U" else f"{twice:.15g}"
-        raise refuse(name, given, f"a sequence without duplicates ({shown} occurs twice)")
-    return values, True
-
-
-def _array(values: list[Any]) -> NDArray[Any]:
-    """Words as text, numbers as float64."""
-    return np.array(values, dtype=None if values and isinstance(values[0], str) else np.float64)
-
-
-def _meta(unit: str, description: str, symbol: str, tex: str) -> dict[str, Any]:
-    found = {"units": unit, "description": description, "symbol": symbol, "tex": tex}
-    return {name: text for name, text in found.items() if text}
+def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
+    """Return messages that can be kept anywhere: no halves of characters, and none longer than it need be."""
+    every = texts.tolist()
+    if all(len(text) <= LONGEST and text.isascii() for text in every):
+        return texts
+    plain = (text[:LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST] for text in every)
+    return np.array([*plain], dtype=object)
 
 
 def _one_line(error: BaseException) -> str:
@@ -426,6 +259,4 @@ def _one_line(error: BaseException) -> str:
 @cache
 def _one_blas_thread_for_good(pid: int) -> None:
     """Limit a worker process, once."""
-    from threadpoolctl import threadpool_limits
-
     threadpool_limits(limits=1)

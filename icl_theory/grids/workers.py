@@ -23,12 +23,28 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker)
     try:
+        with _without_interrupts():
+            for _ in range(count):  # they start now, when Ctrl-C does not reach them
+                pool.submit(os.getpid)
         yield pool
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()  # what has been asked for is done, or not wanted any more
             process.join()
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Put Ctrl-C off, for processes that are started here also for good, where the system knows how to."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker() -> None:
@@ -70,7 +86,8 @@ def cluster(address: str) -> Iterator[Executor]:
         from distributed.comm.core import connect
     except ImportError:
         raise ValueError("a cluster needs dask: pip install 'icl-theory[distributed]'") from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is said here
+    for name in ("distributed", "distributed.client"):  # what matters is said here
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
     async def probe() -> None:
         reach: Any = connect

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from icl_theory import progress
-from icl_theory.progress import PointProgress, duration
+from icl_theory.grids import progress
+from icl_theory.grids.progress import PointProgress, duration
 
 
 def test_plain_lines_where_there_is_no_terminal(

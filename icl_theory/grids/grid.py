@@ -1,0 +1,280 @@
+"""Grids of parameters: axes, columns, and the tiles in which a grid is evaluated and kept.
+
+A grid is cut into tiles of at most a given number of points, whatever the number of workers. A tile is a block of
+the grid, so that it is also a chunk of the array in which a column is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import INT64_MAX, Array, dimensions, integer, refuse
+
+if TYPE_CHECKING:
+    import xarray
+
+PENDING, FAILED = "pending", "failed"
+REACHED, NOT_REACHED = "reached", "not reached"
+FILL: dict[str, Any] = {"f": math.nan, "i": -1, "U": "", "O": ""}  # by the first letter of a dtype
+Values = dict[str, NDArray[Any]]
+
+
+class Column(NamedTuple):
+    """A quantity per point: name, NumPy dtype ("f8", "i8", "i1", "U12" or "O" for text), unit and description.
+
+    Where a point has no value it is NaN, -1 or the empty text. ``symbol`` and ``tex`` are how it is written. Its
+    role says what tables and figures make of it: "steps", "phase", "word", "verdict" (1 holds, 0 fails, -1 does not
+    apply), "predicted", "boundary", "status" or "detail"; ``extra`` are further attributes.
+    """
+
+    name: str
+    dtype: str
+    unit: str
+    description: str
+    symbol: str = ""
+    tex: str = ""
+    role: str = "detail"
+    extra: tuple[tuple[str, Any], ...] = ()
+
+
+class Axis(NamedTuple):
+    """A parameter: name, values, unit, description, and whether it is a dimension or one fixed value.
+
+    The values are float64, int64 or words. ``symbol`` and ``tex`` are how the parameter is written.
+    """
+
+    name: str
+    values: NDArray[Any]
+    unit: str
+    description: str
+    swept: bool
+    symbol: str = ""
+    tex: str = ""
+
+
+_WHAT = f'what became of the point; "{FAILED}" with a message, "{PENDING}" if not run'
+STATUS = Column("status", "U12", "", _WHAT, role="status")
+MESSAGE = Column("message", "O", "", "why the point failed, or why its run stopped where that is not its target")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The product of some axes, in C order, cut into tiles.
+
+    Parameters
+    ----------
+    axes : tuple of Axis
+        The last one varies fastest.
+    chunk : int
+        Points a tile, at most.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from icl_theory.grids.grid import Axis, Grid
+    >>> axes = [Axis(name, np.arange(3.0), "", "a number", True) for name in "xy"]
+    >>> grid = Grid(tuple(axes), chunk=7)
+    >>> grid.tile, grid.chunks, grid.where(1)
+    ((2, 3), 2, array([6, 7, 8]))
+    """
+
+    axes: tuple[Axis, ...]
+    chunk: int
+
+    def __post_init__(self) -> None:
+        integer("chunk", self.chunk, minimum=1)
+        integer("points", self.size, minimum=1, maximum=INT64_MAX)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return tuple(len(axis.values) for axis in self.axes)
+
+    @property
+    def size(self) -> int:
+        """Number of points."""
+        return math.prod(self.shape)
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        """Lengths of a tile: as many points of the last axis as there may be, then of the one before."""
+        lengths, left = [], self.chunk
+        for length in reversed(self.shape):
+            lengths.append(min(length, left))
+            left //= lengths[-1]
+        return tuple(reversed(lengths))
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Number of tiles along each axis."""
+        return tuple(-(-length // part) for length, part in zip(self.shape, self.tile, strict=True))
+
+    @property
+    def chunks(self) -> int:
+        """Number of tiles."""
+        return math.prod(self.tiles)
+
+    def region(self, chunk: int) -> tuple[slice, ...]:
+        """Return the block of the grid that a tile is, a slice an axis."""
+        places = np.unravel_index(chunk, self.tiles)
+        each = zip(places, self.tile, self.shape, strict=True)
+        return tuple(slice(int(i) * part, min((int(i) + 1) * part, length)) for i, part, length in each)
+
+    def where(self, chunk: int) -> NDArray[np.int64]:
+        """Return the flat indices of the points of a tile, (P,), in C order within it."""
+        index = np.zeros((), dtype=np.int64)
+        for part, length in zip(self.region(chunk), self.shape, strict=True):
+            index = index[..., None] * length + np.arange(part.start, part.stop)
+        return index.ravel()
+
+    def points(self, index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return the parameters of some points, by name: words, or numbers as float64."""
+        places = np.unravel_index(index, self.shape)
+        found = {}
+        for axis, i in zip(self.axes, places, strict=True):
+            values = axis.values[i]
+            found[axis.name] = values if values.dtype.kind == "U" else values.astype(np.float64)
+        return found
+
+
+def blank(columns: tuple[Column, ...], size: int) -> Values:
+    """Return columns without values, status and message among them."""
+    check_memory(columns, size)
+    every = (*columns, STATUS, MESSAGE)
+    return {column.name: np.full(size, FILL[column.dtype[0]], dtype=column.dtype) for column in every}
+
+
+def check_memory(columns: Iterable[Column], size: int) -> None:
+    """Refuse more points than this machine has memory for, where it says how much it has."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return
+    each = sum(np.dtype(column.dtype).itemsize for column in (*columns, STATUS, MESSAGE))
+    if size * each > memory > 0:
+        allowed = (
+            f"at most {memory // each}: a point takes {each} bytes, and this machine has {memory / 1e9:.1f} GB"
+        )
+        raise refuse("points", size, allowed)
+
+
+def assembled(
+    grid: Grid, columns: tuple[Column, ...], values: Values, attributes: Mapping[str, Any]
+) -> xarray.Dataset:
+    """Return evaluated columns as a labelled dataset: swept axes are dimensions, fixed ones scalar coordinates.
+
+    Parameters
+    ----------
+    grid : Grid
+        Where they were evaluated.
+    columns : tuple of Column
+        What they are; units and descriptions become attributes.
+    values : dict of str to ndarray, each (size,)
+        As from `evaluate`.
+    attributes : mapping
+        Of the dataset.
+
+    Returns
+    -------
+    xarray.Dataset
+        A variable for each column.
+    """
+    import xarray
+
+    swept = [axis for axis in grid.axes if axis.swept]
+    shape = tuple(len(axis.values) for axis in swept)
+    coordinates: dict[str, Any] = {}
+    for axis in grid.axes:
+        meta = described(axis)
+        coordinates[axis.name] = (axis.name, axis.values, meta) if axis.swept else ((), axis.values[0], meta)
+    names = [axis.name for axis in swept]
+    variables = {
+        column.name: (names, values[column.name].reshape(shape), described(column))
+        for column in (*columns, STATUS, MESSAGE)
+    }
+    return xarray.Dataset(variables, coords=coordinates, attrs=dict(attributes))
+
+
+def described(quantity: Axis | Column) -> dict[str, Any]:
+    """Return what a quantity says of itself as attributes of a labelled array; what it does not say is left out."""
+    said = {
+        "units": quantity.unit,
+        "description": quantity.description,
+        "symbol": quantity.symbol,
+        "tex": quantity.tex,
+    }
+    found = {name: text for name, text in said.items() if text or name == "description"}
+    return found | {"role": quantity.role} | dict(quantity.extra) if isinstance(quantity, Column) else found
+
+
+def axis_values(name: str, given: Any, check: Callable[[Any], Any]) -> tuple[NDArray[Any], bool]:
+    """Return the values of an axis and whether it is swept: a scalar is not. No value may occur twice.
+
+    Parameters
+    ----------
+    name : str
+        Of the parameter, for what is refused.
+    given : scalar or sequence
+        What the caller gave.
+    check : callable
+        Returns a value that is allowed, a number or a word, and refuses others.
+
+    Returns
+    -------
+    values : ndarray, (n,)
+        float64, or words.
+    swept : bool
+        Whether ``given`` is a sequence.
+
+    Raises
+    ------
+    ValueError
+        ``given`` is empty, has several dimensions, or has a value twice or one that ``check`` refuses.
+
+    Examples
+    --------
+    >>> from icl_theory.grids.grid import axis_values
+    >>> axis_values("K", [5, 20], float)
+    (array([ 5., 20.]), True)
+    >>> axis_values("attention", ["linear", "relu"], str)[0].tolist()
+    ['linear', 'relu']
+    """
+    if isinstance(given, str | bytes) or dimensions(given) == 0:
+        return _array([check(given)]), False
+    if dimensions(given) > 1:
+        raise refuse(name, given, "one value or a one-dimensional sequence of them")
+    values = _array([check(value) for value in given])
+    if not values.size:
+        raise refuse(name, given, "a sequence of at least one value")
+    found, count = np.unique(values, return_counts=True)
+    if found.size < values.size:
+        twice = found[count > 1][0]
+        shown = repr(str(twice)) if values.dtype.kind == "U" else f"{twice:.15g}"
+        raise refuse(name, given, f"a sequence without duplicates ({shown} occurs twice)")
+    return values, True
+
+
+def _array(values: list[Any]) -> NDArray[Any]:
+    """Words as text, numbers as float64."""
+    return np.array(values, dtype=np.str_ if values and isinstance(values[0], str) else np.float64)
+
+
+def whole_numbers(values: Array) -> NDArray[Any]:
+    """Return finite values of a parameter that counts something as int64, others as they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from icl_theory.grids.grid import whole_numbers
+    >>> whole_numbers(np.array([5.0, 20.0])), whole_numbers(np.array([5.0, np.inf]))
+    (array([ 5, 20]), array([ 5., inf]))
+    """
+    exact = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
+    return values.astype(np.int64) if exact else values

@@ -1,0 +1,93 @@
+"""A sweep that is ended at its n-th file operation, for every n, and is gone on with; prints how many there were.
+
+Python tells of every file that is opened, renamed, made or removed, whoever does it, before it happens. This is a
+process of its own, because forking one with threads is unsafe.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from icl_theory.grids import store
+from icl_theory.grids.evaluate import evaluate
+from tests.grids.test_store import ARGUMENTS, equal
+from tests.models import SQUARE, Squares, grid
+
+SMALL = grid(4)
+KILLED = 77
+
+
+def sweep(path: Path, model: Squares | None = None) -> Any:
+    with store.opened(path, SMALL, SQUARE, ARGUMENTS, command=f"sweep {path.name}") as kept:
+        return evaluate(SMALL, model or Squares(), storage=kept)
+
+
+def end_at(path: Path, last: int, torn: bool) -> None:
+    """End this process after so many file operations within the store, before the next one.
+
+    ``torn`` leaves rubbish in a file that is about to be written.
+    """
+    left = [last]
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in ("open", "os.rename", "os.mkdir", "os.remove", "os.listdir", "os.scandir"):
+            return
+        if left[0] < 0 or not str(arguments[0]).startswith(str(path)):
+            return
+        left[0] -= 1
+        if left[0] < 0:
+            if torn and event == "open" and arguments[1] is not None and "w" in arguments[1]:
+                Path(arguments[0]).write_bytes(b'{"zarr')
+            os._exit(KILLED)
+
+    sys.addaudithook(hook)
+
+
+def status_of(act: Callable[[], None]) -> int:
+    """Run something in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def main(folder: Path, torn: bool) -> None:
+    """End a sweep at each of its file operations, and go on with each."""
+    sweep(folder / "first.zarr")  # loads what need not be loaded again and again
+    expected = evaluate(SMALL, Squares()).values
+    count = 0
+    status = KILLED
+    while status == KILLED:
+        path = folder / f"{count}.zarr"
+
+        def ended(path: Path = path, last: int = count) -> None:
+            end_at(path, last, torn)
+            sweep(path)
+
+        def gone_on(path: Path = path) -> None:
+            before = {mark: mark.stat().st_mtime_ns for mark in path.glob("_sweep/mark/c.*")}
+            assert equal(sweep(path).values, expected)
+            assert equal(store.read(path).values, expected)
+            assert {mark: mark.stat().st_mtime_ns for mark in before} == before, "chunks were computed again"
+            assert store.read(path).commands == [f"sweep {path.name}"]
+            assert not list(path.rglob("*partial*")), "leftovers"
+
+        status = status_of(ended)
+        assert status in (KILLED, 0), count
+        assert status_of(gone_on) == 0, count
+        count += 1
+    print(count)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2] == "torn")

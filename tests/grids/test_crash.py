@@ -1,0 +1,22 @@
+"""Runs that end at any moment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is copied here")
+@pytest.mark.parametrize("how", ["clean", "torn"])
+def test_a_sweep_that_is_ended_at_any_file_operation_goes_on(tmp_path: Path, how: str) -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.grids.crash", str(tmp_path), how], capture_output=True, text=True, cwd=ROOT
+    )
+    assert found.returncode == 0, found.stderr
+    assert int(found.stdout) > 100

@@ -1,0 +1,293 @@
+"""Stores of sweeps: what a run keeps, what it goes on with, and whom it keeps out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from icl_theory.grids import store
+from icl_theory.grids.evaluate import evaluate
+from icl_theory.grids.grid import Axis, Grid
+from tests.grids.test_grid import equal
+from tests.models import SQUARE, Squares, grid
+
+ROOT = Path(__file__).parents[2]
+ARGUMENTS = {"version": "1", "model": "squares", "seed": 0}
+COLUMNS = ["square", "whole", "word", "status"]  # of those of `Squares` without failures, which have files
+
+
+def run(path: Path, model: Squares | None = None, made: Grid | None = None, **arguments: Any) -> Any:
+    made = made or grid()
+    with store.opened(path, made, SQUARE, {**ARGUMENTS, **arguments}) as kept:
+        return evaluate(made, model or Squares(), storage=kept)
+
+
+def done(path: Path) -> list[bool]:
+    with store.opened(path, grid(), SQUARE, ARGUMENTS) as kept:
+        return [bool(each) for each in kept.done]
+
+
+def test_chunks_of_an_interrupted_run_are_not_computed_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    assert run(path, Squares(interrupts=10.0)).interrupted
+    again = run(path, Squares(fails=2.0))  # would fail, were it computed
+    assert equal(again.values, evaluate(grid(), Squares()).values)
+    assert equal(run(path, Squares(fails=15.0)).values, again.values)
+
+
+def test_what_is_kept_is_read_again_with_its_sweep(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    expected = run(path, Squares(fails=3.0))
+    found = store.read(path)
+    assert found.finished
+    assert equal(found.values, expected.values)
+    assert found.layout.arguments == ARGUMENTS
+    for axis, wanted in zip(found.layout.grid.axes, grid().axes, strict=True):
+        assert axis._replace(values=0) == wanted._replace(values=0)
+        assert axis.values.dtype == wanted.values.dtype
+        assert axis.values.tolist() == wanted.values.tolist()
+
+
+def test_failed_points_are_kept_with_their_messages(tmp_path: Path) -> None:
+    first = run(tmp_path / "a.zarr", Squares(fails=7.0))
+    assert equal(run(tmp_path / "a.zarr").values, first.values)
+    assert "another number" in first.values["message"][14]
+
+
+def test_messages_of_any_text_are_kept_to_a_length(tmp_path: Path) -> None:
+    class Talks(Squares):
+        def evaluate(self, points: Any) -> Any:
+            values = super().evaluate(points)
+            values["message"][:] = ["\ud800 é" + "x" * int(10 * x) for x in points["x"]]
+            return values
+
+    found = run(tmp_path / "a.zarr", Talks(), grid(200)).values
+    assert found["message"][2] == "\\ud800 é" + "x" * 10
+    assert max(map(len, found["message"])) == 1000
+    assert equal(store.read(tmp_path / "a.zarr").values, found)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone"])
+def test_a_chunk_that_was_not_written_to_its_end_is_computed_again(
+    tmp_path: Path, column: str, damage: str
+) -> None:
+    path = tmp_path / "a.zarr"
+    whole = run(path).values
+    file = path / column / "c.2.0"
+    content = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
+    assert np.flatnonzero(~np.array(done(path))).tolist() == [2]
+    assert not store.read(path).finished
+    assert equal(run(path).values, whole)
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("left", [0, 30])
+def test_a_chunk_without_its_whole_mark_is_computed_again(tmp_path: Path, left: int) -> None:
+    path = tmp_path / "a.zarr"
+    whole = run(path).values
+    [mark] = path.glob("_sweep/mark/c.2.0.0.0")
+    mark.write_bytes(mark.read_bytes()[:left])
+    assert not done(path)[2]
+    assert equal(run(path).values, whole)
+
+
+def test_a_chunk_without_values_has_no_files_but_a_mark(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    run(path)
+    assert not list(path.glob("message/c*"))
+    assert len(list(path.glob("word/c*"))) == len(list(path.glob("_sweep/mark/c*"))) == grid().chunks
+
+
+@pytest.mark.parametrize(
+    ("made", "arguments", "words"),
+    [
+        (grid(), {"version": "2"}, "version = '1' there, '2' here"),
+        (grid(), {"seed": 5}, "seed = 0 there, 5 here"),
+        (grid(), {"task": "linear"}, "task = None there, 'linear' here"),
+        (grid(19), {}, "x = 20 values from 0.0 to 19.0 there, 19 values from 0.0 to 18.0 here"),
+        (grid(20, 5), {}, "chunk = 3 there, 5 here"),
+    ],
+)
+def test_a_store_of_other_arguments_is_refused_with_the_difference(
+    tmp_path: Path, made: Grid, arguments: dict[str, Any], words: str
+) -> None:
+    run(tmp_path / "a.zarr")
+    with pytest.raises(ValueError, match="one made by the same call") as refusal:
+        run(tmp_path / "a.zarr", made=made, **arguments)
+    assert words in str(refusal.value)
+
+
+def test_the_order_of_arguments_does_not_matter(tmp_path: Path) -> None:
+    run(tmp_path / "a.zarr", a=1, b=2)
+    run(tmp_path / "a.zarr", b=2, a=1)
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    path.mkdir()
+    (path / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="a store made by a sweep"):
+        run(path)
+    assert (path / "thesis.txt").read_text() == "mine"
+    assert [entry.name for entry in path.iterdir()] == ["thesis.txt"]
+    with pytest.raises(ValueError, match=r"ending in \.zarr"):
+        run(tmp_path / "a")
+    with pytest.raises(ValueError, match="a store made by a sweep"):
+        store.read(tmp_path / "no.zarr")
+
+
+def test_files_of_metadata_that_are_missing_or_cut_are_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    whole = run(path, Squares(interrupts=10.0)).values
+    files = [*path.glob("**/zarr.json"), path / "x" / "c.0", path / "z" / "c"]
+    assert len(files) == 13
+    for file in files:
+        content = file.read_bytes()
+        ends = {path: (20,), path / "_sweep": (0,)}.get(file.parent, (0, 20, -1))
+        for end in ends:
+            file.write_bytes(content[:end])
+            assert done(path).count(True) == 10
+            assert file.read_bytes() == content
+        if file.parent != path:
+            file.unlink()
+            assert done(path).count(True) == 10
+            assert file.read_bytes() == content
+    assert store.read(path).values["square"].tolist()[:20] == whole["square"].tolist()[:20]
+
+
+def test_the_second_of_two_runs_is_refused_in_a_process_and_between_two(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    code = textwrap.dedent(
+        f"""
+        from tests.grids.test_store import run, Path
+        try:
+            run(Path({str(path)!r}))
+        except ValueError as error:
+            print(error)
+        """
+    )
+    with store.opened(path, grid(), SQUARE, ARGUMENTS):
+        with pytest.raises(ValueError, match="used by one run at a time"):
+            run(path)
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+        assert "used by one run at a time, and another has it open" in other.stdout, other.stderr
+    assert not run(path).interrupted
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process inherits files here")
+def test_a_run_that_was_killed_keeps_nobody_out_while_a_forked_worker_lives(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    code = textwrap.dedent(
+        f"""
+        import os, time
+        from tests.grids.test_store import ARGUMENTS, SQUARE, grid, store
+        with store.opened({str(path)!r}, grid(), SQUARE, ARGUMENTS):
+            alive, told = os.pipe()
+            if os.fork() == 0:
+                print(os.getpid(), flush=True)
+                os.write(told, b"x")
+                time.sleep(60)
+            os.read(alive, 1)
+            os._exit(9)
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    worker = int(process.stdout.readline())
+    process.stdout.close()
+    assert process.wait() == 9
+    try:
+        assert not run(path).interrupted
+    finally:
+        os.kill(worker, 9)
+
+
+def test_a_store_can_be_read_while_a_run_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    with store.opened(path, grid(), SQUARE, ARGUMENTS) as kept:
+        evaluate(grid(), Squares(interrupts=10.0), storage=kept)
+        found = store.read(path)
+    assert (found.values["status"] == "done").sum() == 2 * kept.done.sum() == 20
+    assert found.values["square"][:3].tolist() == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_is_one_line_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The write of some file fails half-way, as the file system would have it."""
+    path = tmp_path / "a.zarr"
+    real_replace = os.replace
+    writes = iter(range(1000))
+
+    def replace(source: Path, target: Path) -> None:
+        if next(writes) >= 40:
+            source.write_bytes(source.read_bytes()[:5])
+            raise OSError(number, os.strerror(number))
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(OSError, match="cannot be used: ") as failure:
+        run(path)
+    monkeypatch.undo()
+    assert os.strerror(number) in str(failure.value)
+    assert "\n" not in str(failure.value)
+    assert sum(done(path)) >= 2
+    assert equal(run(path).values, evaluate(grid(), Squares()).values)
+    assert not list(path.rglob("*partial*"))
+
+
+def test_a_file_too_large_for_the_system_is_a_clear_error(tmp_path: Path) -> None:
+    """The kernel itself refuses to write more than a few bytes a file."""
+    code = textwrap.dedent(
+        f"""
+        import resource
+        from tests.grids.test_store import run, Path, grid
+        run(Path({str(tmp_path / "a.zarr")!r}), made=grid(200, 100))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+        try:
+            run(Path({str(tmp_path / "b.zarr")!r}), made=grid(200, 100))
+        except OSError as error:
+            print(error)
+        """
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert "b.zarr' cannot be used: File too large" in found.stdout, found.stderr
+
+
+@pytest.mark.parametrize("parent", ["file", "/proc/no"])
+def test_a_path_that_cannot_be_made_is_a_clear_error(tmp_path: Path, parent: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot be used: "):
+        run(tmp_path / parent / "a.zarr")
+
+
+@pytest.mark.parametrize("library", ["filelock", "google_crc32c", "numcodecs.vlen"])
+def test_a_library_is_asked_for_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ValueError, match=r"pip install 'icl-theory\[distributed\]'"):
+        run(tmp_path / "a.zarr")
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_sizes_that_no_machine_has_are_refused() -> None:
+    axes = tuple(Axis(name, np.arange(1e4), "", "", True) for name in "abc")
+    with pytest.raises(ValueError, match="points = 1000000000000: must be at most"):
+        evaluate(Grid(axes, 8), Squares())
+    with pytest.raises(ValueError, match="points = 10000000000000000"):
+        Grid((*axes, axes[0], axes[0]), 8)
