@@ -263,7 +263,7 @@ def descend(
     )
     if error is not None and error > 1.01 * tolerance:
         run.notes["accuracy"] = (
-            f"the estimated error of the scores, {error:.1g}, exceeds the tolerance {tolerance:g}"
+            f"the estimated error of the scores, {error:.3g}, exceeds the tolerance {tolerance:g}"
         )
     run.resume = _Resume(run, tolerance)
     return run

@@ -36,26 +36,44 @@ Progress = Callable[[int, int], None]
 class Column(NamedTuple):
     """A quantity per point: name, NumPy dtype ("f8", "i8", "U12" or "O" for text), unit and description.
 
-    Where a point has no value it is NaN, -1 or the empty text.
+    Where a point has no value it is NaN, -1 or the empty text. Its symbol is plain text or TeX, and its role says
+    what tables and figures make of it: "steps", "phase", "word", "verdict" (1 holds, 0 fails, -1 does not apply),
+    "predicted", "boundary" or "detail"; ``extra`` are further attributes.
     """
 
     name: str
     dtype: str
     unit: str
     description: str
+    symbol: str = ""
+    tex: str = ""
+    role: str = "detail"
+    extra: tuple[tuple[str, Any], ...] = ()
 
 
 class Axis(NamedTuple):
-    """A parameter: name, values, unit, description, and whether it is a dimension or one fixed value."""
+    """A parameter: name, values, unit, description, and whether it is a dimension or one fixed value.
+
+    Values are numbers or words; ``limits`` are those of d ln T/d ln x at small and at large x, where known.
+    """
 
     name: str
-    values: Array
+    values: NDArray[Any]
     unit: str
     description: str
     swept: bool
+    symbol: str = ""
+    tex: str = ""
+    limits: tuple[float, float] | None = None
 
 
-STATUS = Column("status", "U12", "", f'what became of the point; "{FAILED}" with a message, "{PENDING}" if not run')
+STATUS = Column(
+    "status",
+    "U12",
+    "",
+    f'what became of the point; "{FAILED}" with a message, "{PENDING}" if not run',
+    role="status",
+)
 MESSAGE = Column("message", "O", "", "why the point failed, or why its run stopped where that is not its target")
 
 
@@ -348,11 +366,19 @@ def assembled(
     shape = tuple(len(axis.values) for axis in swept)
     coordinates: dict[str, Any] = {}
     for axis in grid.axes:
-        meta = _meta(axis.unit, axis.description)
+        meta = _meta(axis.unit, axis.description, axis.symbol, axis.tex)
+        if axis.limits is not None:
+            meta["limits"] = list(axis.limits)
         coordinates[axis.name] = (axis.name, axis.values, meta) if axis.swept else ((), axis.values[0], meta)
     names = [axis.name for axis in swept]
     variables = {
-        column.name: (names, values[column.name].reshape(shape), _meta(column.unit, column.description))
+        column.name: (
+            names,
+            values[column.name].reshape(shape),
+            _meta(column.unit, column.description, column.symbol, column.tex)
+            | {"role": column.role}
+            | dict(column.extra),
+        )
         for column in (*columns, STATUS, MESSAGE)
     }
     return xarray.Dataset(variables, coords=coordinates, attrs=dict(attributes))
@@ -382,8 +408,9 @@ def axis_values(name: str, given: Any, check: Callable[[Any], float]) -> tuple[A
     return values, True
 
 
-def _meta(unit: str, description: str) -> dict[str, str]:
-    return {"units": unit, "description": description} if unit else {"description": description}
+def _meta(unit: str, description: str, symbol: str, tex: str) -> dict[str, Any]:
+    found = {"units": unit, "description": description, "symbol": symbol, "tex": tex}
+    return {name: text for name, text in found.items() if text}
 
 
 def _one_line(error: BaseException) -> str:

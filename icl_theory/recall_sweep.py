@@ -28,6 +28,7 @@ from icl_theory.grid import (
 )
 from icl_theory.recall.points import RecallPoints
 from icl_theory.recall.population import ATTENTION
+from icl_theory.recall.simulate import LABELS
 
 if TYPE_CHECKING:
     import xarray
@@ -40,7 +41,6 @@ CHECKS: dict[str, Callable[[Any], float]] = {
     "alpha": lambda value: number("alpha", value, zero=True, maximum=math.nextafter(1.0, 0.0)),
     "M": lambda value: prompt_length(value, "M"),
 }
-UNITS = {column.name: (column.unit, column.description) for column in RecallPoints.inputs}
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,10 @@ def plan_recall(
         if name not in fields:
             raise refuse(name, common[name], "one of " + ", ".join(sorted([*axes, *fields, "attention"])))
     points = RecallPoints(**common)
-    made = tuple(Axis(name, *_values(name, given)) for name, given in axes.items())
+    made = []
+    for name, given in axes.items():
+        values, swept = axis_values(name, given, CHECKS[name])
+        label = LABELS[name]
+        made.append(Axis(name, values, label.unit, label.meaning, swept, label.text, label.tex))
     arguments = {"version": __version__, "model": "recall", "attention": attention} | asdict(points)
-    return Grid(made, CHUNK), RecallModel(points, attention), arguments
-
-
-def _values(name: str, given: ArrayLike) -> tuple[Array, str, str, bool]:
-    values, swept = axis_values(name, given, CHECKS[name])
-    return values, *UNITS[name], swept
+    return Grid(tuple(made), CHUNK), RecallModel(points, attention), arguments

@@ -20,7 +20,6 @@ from icl_theory._calls import written_call
 from icl_theory._validate import (
     LARGEST,
     MOST_FEATURES,
-    Array,
     choice,
     fraction,
     integer,
@@ -29,14 +28,17 @@ from icl_theory._validate import (
     refuse,
 )
 from icl_theory.descent import MAX_STEPS
+from icl_theory.exponents import local_exponent
 from icl_theory.grid import Axis, Column, Grid, Model, assembled, axis_values, blank, evaluate
 from icl_theory.progress import PointProgress, duration
 from icl_theory.recall.points import RecallPoints
-from icl_theory.recall_sweep import UNITS
+from icl_theory.recall.simulate import LABELS as RECALL_LABELS
 from icl_theory.regression.orderwise import fitted_constants
-from icl_theory.regression.points import COLUMNS, THEOREMS, RegressionModel
+from icl_theory.regression.points import COLUMNS, THEOREMS, RegressionModel, exponent_limits
+from icl_theory.regression.simulate import LABELS
 from icl_theory.regression.tasks import Task
 from icl_theory.risk import COORDINATES
+from icl_theory.trajectory import Label
 from icl_theory.workers import processes
 
 if TYPE_CHECKING:
@@ -46,25 +48,20 @@ CLOSED_CHUNK = 16384  # points of a closed form: a tenth of a second
 CHUNK = 8  # points that are simulated one by one
 SECONDS_PER_POINT = 6e-6  # of a closed form
 SEED = 0  # of the random start in factored coordinates; nothing else is drawn
-AXES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
-    ("L", "label units per feature unit", "Lipschitz constant", lambda value: number("L", value)),
-    ("delta", "feature units", "feature gap Δ", lambda value: number("delta", value)),
-    ("eta", "", "learning rate η", lambda value: number("eta", value)),
-    ("K", "", "number of features", lambda value: integer("K", value, minimum=2, maximum=MOST_FEATURES)),
-    ("N", "", "prompt length", prompt_length),
-    ("epsilon", "squared label units", "target loss ε", lambda value: number("epsilon", value, minimum=1e-300)),
-    (
-        "noise",
-        "label units",
-        "standard deviation of the label noise",
-        lambda value: number("noise", value, zero=True, maximum=LARGEST),
-    ),
-    ("imbalance", "", "imbalance δ of the concentration event", lambda value: fraction("imbalance", value)),
-)
-# columns of each model, units and descriptions of its parameters
-MODELS: dict[str, tuple[tuple[Column, ...], dict[str, tuple[str, str]]]] = {
-    "regression": (COLUMNS, {name: (unit, description) for name, unit, description, _ in AXES}),
-    "recall": (RecallPoints.columns, UNITS),
+AXES: dict[str, Callable[[Any], float]] = {
+    "L": lambda value: number("L", value),
+    "delta": lambda value: number("delta", value),
+    "eta": lambda value: number("eta", value),
+    "K": lambda value: integer("K", value, minimum=2, maximum=MOST_FEATURES),
+    "N": prompt_length,
+    "epsilon": lambda value: number("epsilon", value, minimum=1e-300),
+    "noise": lambda value: number("noise", value, zero=True, maximum=LARGEST),
+    "imbalance": lambda value: fraction("imbalance", value),
+}
+# title, columns and parameters of each model
+MODELS: dict[str, tuple[str, tuple[Column, ...], dict[str, Label]]] = {
+    "regression": ("in-context regression", COLUMNS, LABELS),
+    "recall": ("in-context recall", RecallPoints.columns, RECALL_LABELS),
 }
 LOGARITHMIC = ("L", "delta", "eta", "K", "epsilon", "Q", "V")  # parameters with a local exponent
 
@@ -179,11 +176,12 @@ def plan(
     if auto_eta and coordinates == "factored":
         raise refuse("eta", "auto", "a number in factored coordinates, in which the curvature has no bound")
     made = []
-    for name, unit, description, check in AXES:
+    limits = exponent_limits(auto_eta, coordinates)
+    for name, check in AXES.items():
         if name not in axes or (name == "eta" and auto_eta):
             continue
         values, swept = axis_values(name, axes[name], check)
-        made.append(Axis(name, values, unit, description, swept))
+        made.append(described(name, values, swept, LABELS, limits))
     constants = fitted_constants()
     model = RegressionModel(
         task,
@@ -269,13 +267,15 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
         It is no store of a sweep.
     """
     manifest = storage.read_manifest(path)
-    columns, known = MODELS.get(manifest["arguments"].get("model", ""), ((), {}))
+    given = manifest["arguments"]
+    _, columns, known = MODELS.get(given.get("model", ""), ("", (), {}))
     if not columns or [column.name for column in columns] != manifest["columns"]:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
-    axes = []
-    for name, axis in manifest["axes"].items():
-        unit, description = known.get(name, ("", name))
-        axes.append(Axis(name, np.array([float(x) for x in axis["values"]]), unit, description, axis["swept"]))
+    limits = exponent_limits(given["eta"] == "auto", given["coordinates"]) if given["model"] == "regression" else {}
+    axes = [
+        described(name, np.array([float(x) for x in axis["values"]]), axis["swept"], known, limits)
+        for name, axis in manifest["axes"].items()
+    ]
     grid = Grid(tuple(axes), manifest["chunk"])
     kept = storage.reader(path, grid, columns)
     values = blank(columns, grid.size)
@@ -283,9 +283,17 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     for chunk in np.flatnonzero(kept.done):
         for name, part in kept.read(int(chunk)).items():
             values[name][grid.span(int(chunk))] = part
-    dataset = labelled(grid, columns, values, manifest["arguments"], not kept.done.all())
+    dataset = labelled(grid, columns, values, given, not kept.done.all())
     commands = storage.read_commands(path)
     return dataset.assign_attrs(command="\n".join(commands)) if commands else dataset
+
+
+def described(
+    name: str, values: Any, swept: bool, labels: Mapping[str, Label], limits: Mapping[str, tuple[float, float]]
+) -> Axis:
+    """Return an axis with what is known of its parameter."""
+    label = labels.get(name, Label(name, "", "", name))
+    return Axis(name, values, label.unit, label.meaning, swept, label.text, label.tex, limits.get(name))
 
 
 def labelled(
@@ -293,6 +301,8 @@ def labelled(
 ) -> xarray.Dataset:
     """Return the dataset of some results, with local exponents where they have steps."""
     attributes = {
+        "family": arguments.get("model", ""),
+        "title": MODELS.get(arguments.get("model", ""), ("",))[0],
         "version": arguments["version"],
         "seed": arguments["seed"],
         "arguments": json.dumps(dict(arguments), ensure_ascii=False),
@@ -305,41 +315,15 @@ def labelled(
     for axis in grid.axes:
         if axis.swept and axis.name in LOGARITHMIC and len(axis.values) > 1 and "steps" in dataset:
             exponent = local_exponent(dataset["steps"].values, axis.values, dataset["steps"].dims.index(axis.name))
-            meta = {"description": f"local exponent d ln steps / d ln {axis.name}, centred differences"}
+            meta = {
+                "description": f"local exponent d ln steps / d ln {axis.name}, centred differences",
+                "symbol": "exponent",
+                "tex": rf"d\ln T/d\ln {axis.tex or axis.name}",
+                "role": "exponent",
+                "of": axis.name,
+            }
             dataset[f"exponent_{axis.name}"] = (dataset["steps"].dims, exponent, meta)
     return dataset
-
-
-def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
-    r"""Local exponent :math:`d\ln T/d\ln x` by centred differences along a dimension, one-sided at its ends.
-
-    Parameters
-    ----------
-    steps : ndarray
-        Numbers of steps; those below 1 are missing.
-    values : ndarray, (n,)
-        The parameter x along ``dimension``, in any order.
-    dimension : int
-        Index of the dimension.
-
-    Returns
-    -------
-    ndarray
-        Of the shape of ``steps``; NaN where a value is missing that the difference needs.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.sweep import local_exponent
-    >>> local_exponent(np.array([100, 25, 4]), np.array([1.0, 2.0, 5.0]), 0).round(6).tolist()
-    [-2.0, -2.0, -2.0]
-    """
-    order = np.argsort(values)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.where(steps > 0, np.log(np.maximum(steps, 1).astype(np.float64)), np.nan)
-        sorted_logs = np.take(logs, order, axis=dimension)
-        slopes = np.gradient(sorted_logs, np.log(values[order]), axis=dimension)
-    return np.asarray(np.take(slopes, np.argsort(order), axis=dimension))
 
 
 def estimate(made: Plan, workers: int = 1) -> list[str]:

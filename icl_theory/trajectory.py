@@ -37,6 +37,15 @@ class Phases(NamedTuple):
         return {name: interval for name, interval in self._asdict().items() if interval is not None}
 
 
+class Label(NamedTuple):
+    """What a parameter is called: symbol as text and as TeX, unit, and meaning."""
+
+    text: str
+    tex: str
+    unit: str
+    meaning: str
+
+
 class State(NamedTuple):
     """One point of a run: step number, parameters, loss and what the risk observes there."""
 
@@ -89,7 +98,9 @@ class Trajectory:
     notes : dict of str
         What else the model says of the run, by name.
     info : dict
-        Arguments of the call that made the run, for the record.
+        Parameters of the run by name, for the record.
+    labels : dict of str to Label
+        Symbols, units and meanings of these parameters.
     command : str or None
         Command line or Python call that makes the run again, where it is known.
     version : str or None
@@ -113,6 +124,7 @@ class Trajectory:
     regime: str | None = None
     notes: dict[str, str] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, Label] = field(default_factory=dict)
     command: str | None = None
     version: str | None = field(default_factory=lambda: _version())
     risk: Risk | None = field(default=None, repr=False)
@@ -248,15 +260,15 @@ class Trajectory:
         matplotlib Axes
             The axes of the loss.
         """
-        from icl_theory.plotting import plot_run
+        from icl_theory.results.plots import plot_run
 
         return plot_run(self, ax)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary as a table, and the figure."""
-        from icl_theory import markup
+        from icl_theory.results import notebook
 
-        return markup.facts(self.facts()) + "\n" + markup.image(self.plot(), self.stop_reason)
+        return notebook.facts(self.facts()) + "\n" + notebook.image(self.plot(), self.stop_reason)
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the run as a labelled dataset: ``loss``, every observation and the metadata as attributes.
@@ -302,6 +314,7 @@ class Trajectory:
         )  # fmt: skip
         meta = {name: getattr(self, name) for name in names}
         meta["phases"] = None if self.phases is None else {k: list(v) for k, v in self.phases.present().items()}
+        meta["labels"] = {name: list(label) for name, label in self.labels.items() if name in self.info}
         meta["info"] = {name: _plain(value) for name, value in self.info.items()}
         return meta
 
@@ -348,6 +361,7 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
             states=arrays["states"],
             observed=observed,
             phases=None if phases is None else Phases(*(_interval(phases.get(name)) for name in Phases._fields)),  # type: ignore[arg-type]
+            labels={name: Label(*label) for name, label in meta.pop("labels", {}).items()},
             **meta,
         )
     except (KeyError, TypeError, ValueError, AttributeError, EOFError, OSError, BadZipFile) as error:

@@ -64,7 +64,7 @@ def recall(
     if save is not None:
         run.save(save)
     if plot is not None:
-        from icl_theory.plotting import save as save_figure
+        from icl_theory.results.plots import save as save_figure
 
         save_figure(run.plot(), str(plot))
     return 130 if run.stop_reason.startswith("interrupted") else 0

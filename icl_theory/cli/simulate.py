@@ -89,8 +89,8 @@ def simulate(
     if save is not None and run is not None:
         run.save(save)
     if plot is not None:
-        from icl_theory.plotting import compare_runs
-        from icl_theory.plotting import save as save_figure
+        from icl_theory.results.plots import compare_runs
+        from icl_theory.results.plots import save as save_figure
 
         save_figure(compare_runs(list(runs.values())) if run is None else run.plot(), str(plot))
     return 130 if any(each.stop_reason.startswith("interrupted") for each in runs.values()) else 0

@@ -68,12 +68,15 @@ class RecallPoints:
         Column("attention", "U7", "", "linear, relu or softmax"),
     )
     columns: ClassVar[tuple[Column, ...]] = (
-        Column("steps", "i8", "step", "first step with training loss <= its floor + epsilon, -1 where not reached"),
+        Column(
+            "steps", "i8", "step", "first step with training loss <= its floor + epsilon, -1 where not reached",
+            "T_ε", r"T_\varepsilon", "steps",
+        ),
         Column("last", "i8", "step", "where the run ended"),
         Column("loss", "f8", "nat", "training loss at the end"),
         Column("excess", "f8", "nat", "population loss above the Bayes risk at the end"),
         Column("bayes_risk", "f8", "nat", "entropy of the noise"),
-    )
+    )  # fmt: skip
     defaults: ClassVar[Mapping[str, Any]] = {
         "eta": 0.5, "Q": 4, "V": 50, "alpha": 0.0, "M": np.inf, "attention": "linear",
     }  # fmt: skip

@@ -16,8 +16,16 @@ from icl_theory.recall.bounds import decay_rate, stall
 from icl_theory.recall.counts import Counts
 from icl_theory.recall.population import RecallRisk
 from icl_theory.recall.task import RecallTask
-from icl_theory.trajectory import State, Trajectory, saved_steps
+from icl_theory.trajectory import Label, State, Trajectory, saved_steps
 
+LABELS = {
+    "V": Label("V", "V", "", "number of words"),
+    "Q": Label("|Q|", "|Q|", "", "number of triggers, equally likely in sweeps"),
+    "eta": Label("η", r"\eta", "", "learning rate"),
+    "alpha": Label("α", r"\alpha", "", "probability that the next word is noise"),
+    "M": Label("M", "M", "", "number of sentences trained on, inf for the population"),
+    "epsilon": Label("ε", r"\varepsilon", "nats", "target loss"),
+}
 METHODS = ("auto", "closed", "exact", "fast", "flow")
 DEFAULTS: dict[str, Any] = {"V": 50, "triggers": 4, "outputs": 8}
 VISIBLE = 1e-13
@@ -154,6 +162,7 @@ def simulate(
         "alpha": task.alpha, "probs": None if task.uniform else task.probs.tolist(), "H": task.H, "gamma": gamma,
         "M": M, "seed": None if M is None else seed, "epsilon": target, "rule": rule,
     }  # fmt: skip
+    run.labels = LABELS
     run.command = command
     return run
 

@@ -22,7 +22,7 @@ from icl_theory.regression.closed import closed_runs, step_constant
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.features import Features
 from icl_theory.regression.orderwise import BOUNDED, STATEMENTS, check_order
-from icl_theory.regression.phases import crossover, tail_start
+from icl_theory.regression.phases import crossover, half_way, tail_start
 from icl_theory.regression.reduction import embedding_speed
 from icl_theory.regression.simulate import simulate, tail_limit
 from icl_theory.regression.stability import stable_rate
@@ -30,38 +30,80 @@ from icl_theory.regression.tasks import Task, exchangeable_gamma
 from icl_theory.trajectory import Trajectory
 
 THEOREMS = ("Theorem 1", "Theorem 2")
+LIPSCHITZ = "label units per feature unit"
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
 COLUMNS = (
-    Column("eta_used", "f8", "", "learning rate η"),
-    Column("steps", "i8", "steps", "first step with loss <= epsilon; -1 where it was not reached"),
-    Column("T_I", "i8", "steps", "length of Phase I, until the attention of the slowest query is 1/2"),
-    Column("T_II", "i8", "steps", "length of Phase II, 0 where the run ends before"),
-    Column("T_III", "i8", "steps", "length of Phase III, the tail, 0 where the run ends before"),
+    Column("eta_used", "f8", "", "learning rate η", "η", r"\eta"),
+    Column(
+        "steps", "i8", "steps", "first step with loss <= epsilon; -1 where it was not reached", "T_ε",
+        r"T_\varepsilon", "steps",
+    ),
+    *(
+        Column(f"T_{name}", "i8", "steps", f"length of Phase {name}, {until}", f"T_{name}",
+               rf"T_{{\mathrm{{{name}}}}}", "phase", (("phase", name),))
+        for name, until in (
+            ("I", "until the attention of the slowest query is 1/2"),
+            ("II", "0 where the run ends before"),
+            ("III", "the tail, 0 where the run ends before"),
+        )
+    ),
     Column("last", "i8", "steps", "step at which the run ended: T_I + T_II + T_III"),
-    Column("regime", "U6", "", '"flat" or "sharp"; empty where it is not defined'),
-    Column("method", "U8", "", "how the steps were computed"),
+    Column(
+        "regime", "U6", "", '"flat" or "sharp"; empty where it is not defined', role="word", extra=(("table", 1),),
+    ),
+    Column("method", "U8", "", "how the steps were computed", role="word"),
     Column("error", "f8", "steps", "estimated error of steps; 0 where each was taken, NaN where unknown"),
     Column("loss", "f8", "squared label units", "loss at the end"),
     Column("attention", "f8", "", "target attention at the end, mean over queries"),
     Column("floor", "f8", "squared label units", "irreducible loss"),
     Column("tail_constant", "f8", "squared label units", "limit of t (loss - floor), where it is known"),
     Column("tail_ratio", "f8", "", "t (loss - floor) at the end, over tail_constant"),
-    Column("predicted_steps", "f8", "steps", "leading order K²/(ηγ) + (K-1)/(4ηε), exchangeable with N = inf"),
-    Column("L_star", "f8", "", "predicted crossover L*, exact, for the exchangeable class with N = inf"),
-    Column("L_star_leading", "f8", "", "the same at leading order in K"),
+    Column(
+        "predicted_steps", "f8", "steps", "leading order K²/(ηγ) + (K-1)/(4ηε), exchangeable with N = inf",
+        "predicted T_ε", r"\mathrm{predicted}\ T_\varepsilon", "predicted",
+    ),
+    Column(
+        "L_half", "f8", LIPSCHITZ, "L at which the exponents of T in L, Δ and ε are half-way between their limits,"
+        " for gradient flow with K >= 7 features, exchangeable with N = inf",
+        "L½", "L_{1/2}", "boundary",
+        (("of", "L"), ("definition", "half-way point"), ("half_way", ("L", "delta", "epsilon"))),
+    ),
+    Column(
+        "L_star", "f8", LIPSCHITZ, "predicted crossover L*, exact, for the exchangeable class with N = inf", "L*",
+        "L^*", "boundary", (("of", "L"), ("definition", "exact onset of the tail")),
+    ),
+    Column(
+        "L_star_leading", "f8", LIPSCHITZ, "the same at leading order in K", "leading-order L*",
+        r"\mathrm{leading\ order}\ L^*", "boundary", (("of", "L"), ("definition", "leading order in K")),
+    ),
     Column("steps_low", "f8", "steps", "certified lower bound on last, exchangeable with N = inf"),
     Column("steps_high", "f8", "steps", "certified upper bound on last"),
-    Column("certified", "i1", "", f"whether last lies between the two: {HELD}"),
+    Column("certified", "i1", "", f"whether last lies between the two: {HELD}", role="verdict"),
     *(
         column
         for i in (1, 2)
         for column in (
             Column(f"theorem_{i}_bound", "f8", "steps", f"Theorem {i}'s bound on steps - T_I, its constant fitted"),
-            Column(f"theorem_{i}", "i1", "", f"whether it bounds steps - T_I up to a factor {BOUNDED:g}: {HELD}"),
+            Column(
+                f"theorem_{i}", "i1", "", f"whether it bounds steps - T_I up to a factor {BOUNDED:g}: {HELD}",
+                f"Thm {i}", role="verdict",
+            ),
         )
     ),
-)
+)  # fmt: skip
+
+
+def exponent_limits(auto_eta: bool, coordinates: str) -> dict[str, tuple[float, float]]:
+    """Return the limits of d ln T/d ln x at small and at large x.
+
+    At one end learning to attend decides, at the other the tail. A learning rate that is held adds nothing; the
+    stable one is K/(L²Δ²) over the speed of the coordinates, Δ⁴/4 in those of embeddings.
+    """
+    if auto_eta:
+        return {"L": (0.0, 2.0), "delta": (0.0, 2.0), "K": (0.0, 1.0), "epsilon": (-1.0, 0.0)}
+    gap = (-6.0, -4.0) if coordinates == "embedding" else (-2.0, 0.0)
+    return {"L": (-2.0, 0.0), "delta": gap, "K": (1.0, 2.0), "epsilon": (-1.0, 0.0)}
 
 
 class _Steps(NamedTuple):
@@ -202,6 +244,7 @@ class RegressionModel:
         start = 0.5 * gamma * (K - 1.0) / K
         values["predicted_steps"] = leading_order(eta * speed, gamma, K, epsilon, start)
         values["L_star"] = exact_crossover(epsilon, points["delta"], K, tail)
+        values["L_half"] = half_ways(epsilon, points["delta"], K)
         values["L_star_leading"] = np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0) / points["delta"]
         self._certify(values, K, c, found.gap)
         if "imbalance" in points and self.coordinates == "class":
@@ -272,6 +315,7 @@ def measured(run: Trajectory) -> dict[str, Any]:
     if info["task"] is None and math.isinf(info["N"]) and info["features"] is None:
         found["L_star"] = crossover(run.epsilon, info["delta"], info["K"])
         found["L_star_leading"] = crossover(run.epsilon, info["delta"], info["K"], leading_order=True)
+        found["L_half"] = half_ways(*(np.array([float(x)]) for x in (run.epsilon, info["delta"], info["K"])))[0]
     return found
 
 
@@ -298,6 +342,12 @@ def leading_order(eta: Array, gamma: float | Array, K: Array, epsilon: Array, st
 def exact_crossover(epsilon: Array, delta: float | Array, K: Array, tail: Array) -> Array:
     """`crossover` for arrays, with the `tail_start` of each K."""
     return np.asarray(np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail / delta)
+
+
+def half_ways(epsilon: Array, delta: Array, K: Array) -> Array:
+    """`half_way` for arrays, NaN for K < 7, where the exponent does not pass."""
+    unit = each(lambda value: half_way(1.0, 1.0, int(value)) if value >= 7 else math.nan, K)
+    return np.asarray(np.sqrt(epsilon) * unit / delta)
 
 
 def each(function: Callable[[float], float], values: Array) -> Array:

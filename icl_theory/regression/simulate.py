@@ -30,8 +30,18 @@ from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.reduction import alike, embedding_speed, is_nondegenerate
 from icl_theory.regression.tasks import Exchangeable, Task, exchangeable_gamma
 from icl_theory.risk import COORDINATES, Risk, in_coordinates
-from icl_theory.trajectory import Phases, State, Trajectory, saved_steps
+from icl_theory.trajectory import Label, Phases, State, Trajectory, saved_steps
 
+LABELS = {
+    "L": Label("L", "L", "label units per feature unit", "Lipschitz constant"),
+    "delta": Label("Δ", r"\Delta", "feature units", "feature gap Δ"),
+    "eta": Label("η", r"\eta", "", "learning rate η"),
+    "K": Label("K", "K", "", "number of features"),
+    "N": Label("N", "N", "", "prompt length"),
+    "epsilon": Label("ε", r"\varepsilon", "squared label units", "target loss ε"),
+    "noise": Label("σ", r"\sigma", "label units", "standard deviation of the label noise"),
+    "imbalance": Label("δ", r"\delta", "", "imbalance δ of the concentration event"),
+}
 METHODS = ("auto", "closed", "exact", "fast", "flow")
 
 
@@ -156,6 +166,7 @@ def simulate(
         "task": None if task is None else _law(task, L), "features": features, "coordinates": coordinates,
         "imbalance": imbalance,
     }  # fmt: skip
+    run.labels = LABELS
     run.command = command
     return run
 
