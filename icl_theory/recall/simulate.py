@@ -162,7 +162,7 @@ def simulate(
         "alpha": task.alpha, "probs": None if task.uniform else task.probs.tolist(), "H": task.H, "gamma": gamma,
         "M": M, "seed": None if M is None else seed, "epsilon": target, "rule": rule,
     }  # fmt: skip
-    run.labels = LABELS
+    run.labels = dict(LABELS)
     run.command = command
     return run
 

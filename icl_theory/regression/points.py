@@ -67,7 +67,7 @@ COLUMNS = (
         "L_half", "f8", LIPSCHITZ, "L at which the exponents of T in L, Δ and ε are half-way between their limits,"
         " for gradient flow with K >= 7 features, exchangeable with N = inf",
         "L½", "L_{1/2}", "boundary",
-        (("of", "L"), ("definition", "half-way point"), ("half_way", ("L", "delta", "epsilon"))),
+        (("of", "L"), ("definition", "half-way in L"), ("half_way", ("L", "delta", "epsilon"))),
     ),
     Column(
         "L_star", "f8", LIPSCHITZ, "predicted crossover L*, exact, for the exchangeable class with N = inf", "L*",

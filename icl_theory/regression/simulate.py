@@ -166,7 +166,7 @@ def simulate(
         "task": None if task is None else _law(task, L), "features": features, "coordinates": coordinates,
         "imbalance": imbalance,
     }  # fmt: skip
-    run.labels = LABELS
+    run.labels = dict(LABELS)
     run.command = command
     return run
 

@@ -25,9 +25,9 @@ def test_a_line_shows_steps_exponent_and_transition() -> None:
     np.testing.assert_array_equal(steps.lines[0].get_ydata(), np.where(found.steps > 0, found.steps, np.nan))
     np.testing.assert_array_equal(exponent.lines[0].get_ydata(), found.exponent_L)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert {"half-way point, predicted", "half-way point, measured", "exact onset of the tail"} <= set(labels)
+    assert {"half-way in $L$, predicted", "half-way in $L$, measured", "exact onset of the tail"} <= set(labels)
     places = {line.get_label(): line.get_xdata()[0] for line in steps.lines if ":" in str(line.get_linestyle())}  # type: ignore[index]
-    assert places == {"half-way point, predicted": pytest.approx(icl.regression.half_way(1e-4, 1.0, 20))}
+    assert places == {"half-way in $L$, predicted": pytest.approx(icl.regression.half_way(1e-4, 1.0, 20))}
     assert (steps.get_xscale(), steps.get_yscale()) == ("log", "log")
 
 
@@ -39,12 +39,14 @@ def test_a_diagram_has_the_predicted_boundary_over_it() -> None:
     crossovers = [icl.regression.crossover(1e-4, 1.0, K) for K in many]
     np.testing.assert_allclose(curves["exact onset of the tail"], np.column_stack([crossovers, many]), rtol=1e-12)
     halves = [icl.regression.half_way(1e-4, 1.0, K) for K in many]
-    np.testing.assert_allclose(curves["half-way point, predicted"], np.column_stack([halves, many]), rtol=1e-12)
+    np.testing.assert_allclose(curves["half-way in $L$, predicted"], np.column_stack([halves, many]), rtol=1e-12)
     assert ax.get_xlabel() == "$L$"
     turned = plot_sweep(found, over="K")
     assert turned.get_xlabel() == "$K$"
     curves = {line.get_label(): line.get_xydata() for line in turned.lines}
     np.testing.assert_allclose(curves["exact onset of the tail"], np.column_stack([many, crossovers]), rtol=1e-12)
+    assert "half-way in L" in curves, "which is not that in K"
+    assert "half-way in $K$, predicted" not in curves
 
 
 def test_a_boundary_of_a_parameter_that_is_held_is_where_its_lines_cross_it() -> None:
@@ -88,6 +90,11 @@ def test_few_integers_have_a_curve_each_with_its_name_at_the_end() -> None:
     turned = plot_sweep(found, over="N")
     assert [label.get_text() for label in turned.get_xticklabels()] == ["40", "80", "∞"]
     assert {line.get_linestyle() for line in turned.lines} == {"None"}
+
+
+def test_few_points_are_marked_on_a_solid_line() -> None:
+    steps = plot_sweep(swept(L=np.geomspace(0.02, 20.0, 12))).lines[0]
+    assert (steps.get_linestyle(), steps.get_marker()) == ("-", ".")
 
 
 @pytest.mark.parametrize(

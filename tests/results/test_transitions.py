@@ -76,7 +76,7 @@ def test_the_half_way_point_of_one_exponent_is_no_prediction_of_that_of_another(
     """In K the exponent has other limits, and passes half-way between them elsewhere than those in L, Δ and ε."""
     [row] = icl.transition_table(swept(L=0.5, K=np.unique(np.round(np.geomspace(10, 5000, 60))))).to_dict("records")
     assert "predicted" not in row
-    assert half_way(1e-4, 1.0, round(row["half-way point"])) == pytest.approx(0.5, rel=0.01)
+    assert half_way(1e-4, 1.0, round(row["half-way in L"])) == pytest.approx(0.5, rel=0.01)
 
 
 def test_limits_depend_on_the_learning_rate_and_the_coordinates() -> None:

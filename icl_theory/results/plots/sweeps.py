@@ -39,7 +39,6 @@ MISSING = {
     "failed": ("x", "#CC79A7"),
     "pending": ("", "1.0"),
 }
-HALF_WAY = "half-way point"
 
 
 class Scale(NamedTuple):
@@ -264,12 +263,12 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
         if np.isfinite(found["measured"]):
             ax.errorbar(
                 found["measured"], middle, xerr=found["error"], color=colour, marker="o", markersize=4, capsize=3,
-                label=f"{HALF_WAY}, measured",
+                label=f"half-way in {scale.label}, measured",
             )  # fmt: skip
         if np.isfinite(found.get("predicted", np.nan)):
             ax.plot(
                 found["predicted"], middle, color=colour, linestyle="none", marker="D", markersize=7,
-                markerfacecolor="none", label=f"{HALF_WAY}, predicted",
+                markerfacecolor="none", label=f"half-way in {scale.label}, predicted",
             )  # fmt: skip
 
 
@@ -278,32 +277,31 @@ def _predictions(dataset: xarray.Dataset, scale: Scale) -> list[tuple[str, float
     if scale.kind == "words" or len(scale.places) < 2:
         return []
     found = [predicted_transition(dataset, scale.name, name) for name in with_role(dataset, "boundary")]
-    labels = [label for label, _ in _boundaries(dataset, scale.name)]
+    labels = [label for label, _ in _boundaries(dataset, scale)]
     styles = zip(itertools.cycle((RED, "0.4", "0.4")), itertools.cycle((":", "-.", "--")))
     return [(label, value, *look) for label, value, look in zip(labels, found, styles, strict=False)]
 
 
-def _boundaries(dataset: xarray.Dataset, *swept: str) -> list[tuple[str, str]]:
+def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
     """Return what each boundary is called in a legend, and its name."""
     found = []
     for name in with_role(dataset, "boundary"):
-        half_way = set(swept) & set(dataset[name].attrs.get("half_way", ()))
-        what = (
-            f"{HALF_WAY}, predicted" if half_way else dataset[name].attrs.get("definition") or symbol(dataset, name)
-        )
-        found.append((escape(str(what)), name))
+        label = escape(str(dataset[name].attrs.get("definition") or symbol(dataset, name)))
+        if over.name in dataset[name].attrs.get("half_way", ()):
+            label = f"half-way in {over.label}, predicted"
+        found.append((label, name))
     return found
 
 
 def _legend(panels: list[Axes], **look: Any) -> None:
     """Explain the marks of all panels below the figure, away from the data."""
-    pairs = [pair for ax in panels for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
-    unique = dict({label: handle for handle, label in reversed(pairs)}.items())
-    figure = panels[0].figure.figure
+    unique: dict[str, Any] = {}
+    for ax in panels:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            unique.setdefault(label, handle)
     if unique:
-        figure.legend(
-            list(unique.values())[::-1], list(unique)[::-1], loc="outside lower center", ncols=2, fontsize=8, **look
-        )  # type: ignore[call-overload]
+        look |= {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
+        panels[0].figure.figure.legend(list(unique.values()), list(unique), **look)
 
 
 def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
@@ -315,7 +313,8 @@ def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
     steps, missing = _steps(dataset)
     edges = over.edges(), other.edges()
     name = str(steps_of(dataset))
-    log = mathematics(rf"\log_{{10}}\,{dataset[name].attrs.get('tex', name)}", f"log10 {symbol(dataset, name)}")
+    tex = dataset[name].attrs.get("tex")
+    log = mathematics(rf"\log_{{10}}\,{tex}" if tex else "", f"log10 {symbol(dataset, name)}")
     shown = np.ma.masked_invalid(np.log10(steps))
     mesh = ax.pcolormesh(*edges, shown, cmap="viridis", rasterized=True)
     if not shown.mask.all():
@@ -336,7 +335,7 @@ def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
 
 def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Scale) -> None:
     """Draw predicted boundaries as curves and measured transitions as points."""
-    for (label, name), style in zip(_boundaries(dataset, over.name, other.name), itertools.cycle(("-", "--", ":"))):
+    for (label, name), style in zip(_boundaries(dataset, over), itertools.cycle(("-", "--", ":"))):
         x, y = _boundary(dataset, name, over, other)
         if np.isfinite(x * y).sum() > 1:
             ax.plot(x, y, style, color="white", label=label)
@@ -345,7 +344,7 @@ def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Sca
         if found["measured"].notna().any():
             ax.errorbar(
                 found["measured"], other.places, xerr=found["error"], color=RED, marker="o", markersize=3,
-                linestyle="none", label=f"{HALF_WAY}, measured",
+                linestyle="none", label=f"half-way in {over.label}, measured",
             )  # fmt: skip
 
 

@@ -164,7 +164,8 @@ def _values(values: Any) -> str:
 def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
     """Say what the quantities are that have a value anywhere."""
     names = [str(name) for name in dataset.data_vars if has_values(dataset[name].values) and name != "message"]
-    return {"quantity": [symbol(dataset, name) for name in names], **_described(dataset, names)}
+    shown = {"quantity": [symbol(dataset, name) for name in names], "name": names}
+    return shown | _described(dataset, names)
 
 
 def _described(dataset: xarray.Dataset, names: list[str]) -> dict[str, list[str]]:
