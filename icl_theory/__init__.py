@@ -19,11 +19,13 @@ from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.sampled import SampledRisk
 from icl_theory.regression.simulate import simulate
 from icl_theory.regression.symmetric import SymmetricRisk
-from icl_theory.report import html_report
+from icl_theory.results.plots.sweeps import plot_sweep
+from icl_theory.results.report import html_report
+from icl_theory.results.tables import phase_table
+from icl_theory.results.transitions import transition_table
 from icl_theory.risk import Embedding, Factored, Risk, in_coordinates
 from icl_theory.sharpness import Stability, largest_stable_eta, sharpness_along
 from icl_theory.sweep import load_sweep, sweep
-from icl_theory.tables import phase_table, transition_table
 from icl_theory.trajectory import Phases, State, Trajectory, load
 
 __all__ = [
@@ -66,6 +68,7 @@ __all__ = [
     "load_sweep",
     "parameter",
     "phase_table",
+    "plot_sweep",
     "recall",
     "regression",
     "sharpness_along",

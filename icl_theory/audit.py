@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from icl_theory import markup
 from icl_theory._validate import choice
 from icl_theory.claims import Answer, Claim
 from icl_theory.recall import evidence as recall_evidence
 from icl_theory.recall import questions as recall_questions
 from icl_theory.regression import evidence as regression_evidence
 from icl_theory.regression import questions as regression_questions
+from icl_theory.results import notebook
 
 BINDING = ("exact", "certified")
 HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
@@ -55,7 +55,7 @@ class Audit:
         """What a notebook shows: both tables."""
         claims = {name: [getattr(claim, name) for claim in self.claims] for name in HEADINGS}
         answers = {name: [getattr(found, name) for found in self.answers] for name in ANSWER_HEADINGS}
-        return markup.table(claims, "Claims") + "\n" + markup.table(answers, "Open questions")
+        return notebook.table(claims, "Claims") + "\n" + notebook.table(answers, "Open questions")
 
     def to_dict(self) -> dict[str, Any]:
         """Return both tables as plain text and numbers (strict JSON); figures' data are left out."""
@@ -119,7 +119,7 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     Returns
     -------
     Answer
-        With the data of its figure (`icl_theory.plotting.plot_answer`).
+        With the data of its figure (`icl_theory.results.plots.plot_answer`).
 
     Raises
     ------

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from icl_theory import markup
+from icl_theory.results import notebook
+from icl_theory.results.numbers import number
 
 
 class BoundCheck(NamedTuple):
@@ -51,10 +52,9 @@ class BoundChecks(list[BoundCheck]):
         order = ("name", "kind", "measured", "bound", "holds", "slack", "note", "statement", "source")
         columns: dict[str, list[Any]] = {name: [getattr(check, name) for check in self] for name in order}
         columns["bound"] = [
-            " to ".join(map(markup.number, bound)) if isinstance(bound, tuple) else bound
-            for bound in columns["bound"]
+            " to ".join(map(number, bound)) if isinstance(bound, tuple) else bound for bound in columns["bound"]
         ]
-        return markup.table(columns)
+        return notebook.table(columns)
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,11 @@ class Answer:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: question, answer, figure and command."""
-        from icl_theory.plotting import plot_answer
+        from icl_theory.results.plots import plot_answer
 
-        words = (f"<p><b>{markup.text(self.question)}</b></p>", f"<p>{markup.text(self.answer)}</p>")
-        image = markup.image(plot_answer(self), f"{self.y} against {self.x}")
-        return "\n".join([*words, image, f"<p><code>{markup.text(self.command)}</code></p>"])
+        words = (f"<p><b>{notebook.text(self.question)}</b></p>", f"<p>{notebook.text(self.answer)}</p>")
+        image = notebook.image(plot_answer(self), f"{self.y} against {self.x}")
+        return "\n".join([*words, image, f"<p><code>{notebook.text(self.command)}</code></p>"])
 
     @property
     def command(self) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import choice, integer, number, refuse
+from icl_theory.results.numbers import markdown
 from icl_theory.whole import interruptible
 
 if TYPE_CHECKING:
@@ -82,11 +83,14 @@ def parameter_table() -> str:
     >>> figures.parameter_table().splitlines()[0]
     '| figure | title | chosen parameters |'
     """
-    lines = ["| figure | title | chosen parameters |", "|---|---|---|"]
-    for name, title in available().items():
-        values = ", ".join(f"{key} = {_plain(value)}" for key, value in parameters(name).items())
-        lines.append(f"| `{name}` | {title} | {values} |")
-    return "\n".join(lines) + "\n"
+    titles = available()
+    chosen = [", ".join(f"{key} = {_plain(value)}" for key, value in parameters(name).items()) for name in titles]
+    columns = {
+        "figure": [f"`{name}`" for name in titles],
+        "title": list(titles.values()),
+        "chosen parameters": chosen,
+    }
+    return markdown(columns) + "\n"
 
 
 def _plain(value: Any) -> str:
@@ -174,7 +178,7 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
     ValueError
         The folder cannot be made or written to.
     """
-    from icl_theory.plotting import save
+    from icl_theory.results.plots import save
 
     check_folder(folder)
     paths = [Path(folder) / f"{name}{ending}" for ending in ENDINGS]

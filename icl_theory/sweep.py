@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._calls import written_sweep
-from icl_theory._validate import Array, dimensions, integer, refuse
+from icl_theory._validate import dimensions, integer, refuse
 from icl_theory._version import __version__
+from icl_theory.exponents import local_exponent
 from icl_theory.families import Family, default, find, sound
 from icl_theory.grids import store as storage
 from icl_theory.grids.evaluate import Model, evaluate, point_by_point
@@ -339,43 +340,13 @@ def labelled(
             exponent = local_exponent(dataset["steps"].values, axis.values, dataset["steps"].dims.index(axis.name))
             meta = {
                 "description": f"local exponent d ln steps / d ln {axis.name}, centred differences",
+                "symbol": "exponent",
+                "tex": rf"d\ln T/d\ln {axis.tex or axis.name}",
                 "role": "exponent",
                 "of": axis.name,
             }
             dataset[f"exponent_{axis.name}"] = (dataset["steps"].dims, exponent, meta)
     return dataset
-
-
-def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
-    r"""Local exponent :math:`d\ln T/d\ln x` by centred differences along a dimension, one-sided at its ends.
-
-    Parameters
-    ----------
-    steps : ndarray
-        Numbers of steps; those below 1 are missing.
-    values : ndarray, (n,)
-        The parameter x along ``dimension``, in any order.
-    dimension : int
-        Index of the dimension.
-
-    Returns
-    -------
-    ndarray
-        Of the shape of ``steps``; NaN where a value is missing that the difference needs.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.sweep import local_exponent
-    >>> local_exponent(np.array([100, 25, 4]), np.array([1.0, 2.0, 5.0]), 0).round(6).tolist()
-    [-2.0, -2.0, -2.0]
-    """
-    order = np.argsort(values)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.where(steps > 0, np.log(np.maximum(steps, 1).astype(np.float64)), np.nan)
-        sorted_logs = np.take(logs, order, axis=dimension)
-        slopes = np.gradient(sorted_logs, np.log(values[order]), axis=dimension)
-    return np.asarray(np.take(slopes, np.argsort(order), axis=dimension))
 
 
 def estimate(made: Plan, workers: int = 1) -> list[str]:

@@ -275,15 +275,15 @@ class Trajectory:
         matplotlib Axes
             The axes of the loss.
         """
-        from icl_theory.plotting import plot_run
+        from icl_theory.results.plots import plot_run
 
         return plot_run(self, ax)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary as a table, and the figure."""
-        from icl_theory import markup
+        from icl_theory.results import notebook
 
-        return markup.facts(self.facts()) + "\n" + markup.image(self.plot(), self.stop_reason)
+        return notebook.facts(self.facts()) + "\n" + notebook.image(self.plot(), self.stop_reason)
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the run as a labelled dataset: ``loss``, every observation and the metadata as attributes.

@@ -16,7 +16,7 @@ from rich.console import Console
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.claims import Answer, Series
-from icl_theory.plotting import plot_answer, save
+from icl_theory.results.plots import plot_answer, save
 
 LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "p ~ k^-1/2": lambda k: k**-0.5,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import icl_theory as icl
-from icl_theory.plotting import compare_runs, save
+from icl_theory.results.plots import compare_runs, save
 
 
 def main() -> None:

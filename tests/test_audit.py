@@ -12,9 +12,9 @@ import pytest
 import icl_theory as icl
 from icl_theory.audit import QUESTIONS
 from icl_theory.claims import Claim
-from icl_theory.plotting import plot_answer, save
 from icl_theory.regression import evidence, questions
 from icl_theory.regression.evidence import dynamics
+from icl_theory.results.plots import plot_answer, save
 from tests.test_cli import run_main
 
 COMMAND = importlib.import_module("icl_theory.cli.audit")  # the package's attribute of this name is the function

@@ -82,12 +82,14 @@ def test_tables_and_figure_are_written(capsys: pytest.CaptureFixture[str], tmp_p
     status, out, err = run_main(capsys, *QUICK, *options)
     assert (status, err) == (0, "")
     assert re.fullmatch(
-        r"Measured transition L = 0\.14\S+ ± \S+, predicted 0\.1991 \(leading order 0\.1298\)\.\n", out
+        r"Measured half-way point L = 0\.14\S+ ± \S+, predicted 0\.143; other boundaries: 0\.1991 "
+        r"\(exact onset of the tail\), 0\.1298 \(leading order in K\)\.\n",
+        out,
     )
     table = pd.read_csv(files["csv"])
     found = icl.sweep(np.geomspace(0.03, 3.0, 13), 1.0, 0.1, epsilon=1e-4, progress=False)
-    assert table["T_ε"].tolist() == found.steps.values.tolist()
-    assert pd.read_parquet(files["parquet"])["T_ε"].tolist() == found.steps.values.tolist()
+    assert table["steps"].tolist() == found.steps.values.tolist()
+    assert pd.read_parquet(files["parquet"])["steps"].tolist() == found.steps.values.tolist()
     for path in files.values():
         assert Path(path).stat().st_size > 500
     assert out.strip() in Path(files["table"]).read_text(encoding="utf-8")
@@ -108,7 +110,7 @@ def test_stable_rate_and_tasks(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     options = ["--eta", "auto", "--K", "4", "--task", "linear", "--epsilon", "0.01", "--csv", path]
     status, _, err = run_main(capsys, "sweep", "--L", "1,2", "--delta", "1", *options)
     assert (status, err) == (0, "")
-    steps = pd.read_csv(path)["T_ε"].tolist()
+    steps = pd.read_csv(path)["steps"].tolist()
     expected = icl.sweep([1.0, 2.0], 1.0, "auto", K=4, task=icl.tasks.Linear, epsilon=0.01, progress=False)
     assert steps == expected.steps.values.tolist()
 
@@ -125,7 +127,7 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
     assert table["L"].tolist() == [0.1, 1.0, 10.0] * 2
     assert table["eta"].tolist() == [0.1] * 3 + [2.0] * 3
     expected = icl.simulate(1.0, 1.0, 2.0, K=7, epsilon=1e-4).steps
-    assert table["T_ε"][4] == expected
+    assert table["steps"][4] == expected
     for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "config = 'lipschitz'"), ("L = [[1]]", "L = ")):
         config.write_text(text)
         status, _, err = run_main(capsys, "sweep", "--config", str(config), "--delta", "1", "--eta", "1")

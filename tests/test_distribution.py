@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "tutorial.md"
 NAME = f"icl_theory-{icl.__version__}"
 INFO = f"{NAME}.dist-info"
 LEFT = {"__pycache__", "_build", "generated", "gallery"}
-CORE = {"numpy", "scipy", "matplotlib", "xarray", "typer", "rich", "threadpoolctl"}
+CORE = {"numpy", "scipy", "matplotlib", "xarray", "typer", "rich", "threadpoolctl", "jinja2"}
 
 
 class Built(NamedTuple):

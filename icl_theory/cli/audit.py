@@ -57,8 +57,8 @@ def _print_answer(found: Answer, plot: Path | None, as_json: bool) -> None:
         console.print(found.question, style="bold")
         console.print(found.answer)
     if plot is not None:
-        from icl_theory.plotting import plot_answer
-        from icl_theory.plotting import save as save_figure
+        from icl_theory.results.plots import plot_answer
+        from icl_theory.results.plots import save as save_figure
 
         save_figure(plot_answer(found), str(plot))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -13,16 +12,19 @@ from rich.table import Table
 
 from icl_theory._validate import choice, refuse
 from icl_theory.cli.shared import check_targets
+from icl_theory.results.columns import symbol, with_role
+from icl_theory.results.numbers import goes_right, number
+from icl_theory.results.plots.style import save
+from icl_theory.results.plots.sweeps import plot_sweep
+from icl_theory.results.tables import check_parquet, contents, phase_table, point_facts, write_table
+from icl_theory.results.transitions import transition_notes
 
 if TYPE_CHECKING:
     import xarray
 
 ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
 MOST_ROWS = 60  # printed in a terminal
-IMPORTANT = (
-    "T_ε", "status", "regime", "exponent", "T_I", "T_II", "T_III", "Thm 1", "Thm 2", "certified", "L*",
-    "predicted T_ε",
-)  # fmt: skip
+IMPORTANT = ("steps", "status", "word", "exponent", "phase", "verdict", "boundary", "predicted")  # roles
 
 
 class Outputs(NamedTuple):
@@ -42,8 +44,6 @@ class Outputs(NamedTuple):
             if path is not None and path.suffix.lower() != ending:
                 raise refuse(name, str(path), f"a file name ending in {ending}")
         if self.parquet is not None:
-            from icl_theory.tables import check_parquet
-
             check_parquet(self.parquet)
         if over is not None:
             choice("over", over, swept)
@@ -56,24 +56,17 @@ class Outputs(NamedTuple):
 
     def write(self, dataset: xarray.Dataset, over: str | None) -> None:
         """Write the files; print the table where there are none."""
-        from icl_theory.points import point_table
-        from icl_theory.tables import transition_notes, write_table
-
         if not dataset.dims:
             _print_point(dataset)
             return
-        table, notes = point_table(dataset, over), transition_notes(dataset, over)
         for path in (self.table, self.csv, self.latex, self.parquet):
             if path is not None:
-                write_table(table, path, notes)
+                write_table(dataset, path, over)
         if self.plot is not None:
-            from icl_theory.diagrams import plot_sweep
-            from icl_theory.plotting import save
-
-            save(plot_sweep(dataset, over), str(self.plot))
+            save(plot_sweep(dataset, over), self.plot)
         if not any(self):
-            _print_table(table, [str(name) for name in dataset.dims])
-        for note in notes:
+            _print_table(dataset, over)
+        for note in transition_notes(dataset, over):
             print(note)
 
 
@@ -89,49 +82,37 @@ def report_failures(dataset: xarray.Dataset) -> int:
     return 3
 
 
-def _print_table(table: Any, dimensions: list[str]) -> None:
-    shown = Table(box=box.SIMPLE, pad_edge=False)
-    rows = table.head(MOST_ROWS)
-    cells = {name: [_short(value) for value in rows[name]] for name in table.columns}
+def _print_table(dataset: xarray.Dataset, over: str | None) -> None:
+    """Print as many columns as fit, the most important ones first."""
+    table = phase_table(dataset, over)
+    rows = contents(table.head(MOST_ROWS))
+    cells = {name: [number(value) for value in values] for name, values in rows.items()}
     console = Console(highlight=False)
-    names = [name for name in table.columns if name in dimensions]
+    names = [name for name in cells if name in dataset.dims]
     room = console.width - sum(_width(name, cells[name]) for name in names)
-    for name in filter(cells.__contains__, IMPORTANT):
-        width = _width(name, cells[name])
-        if any(cells[name]) and width <= room:
+    for name in (symbol(dataset, name) for name in with_role(dataset, *IMPORTANT)):
+        width = _width(name, cells.get(name, []))
+        if any(cells.get(name, [])) and width <= room:
             names, room = [*names, name], room - width
-    names.sort(key=list(table.columns).index)
+    shown = Table(box=box.SIMPLE, pad_edge=False)
+    names = sorted(dict.fromkeys(names), key=list(cells).index)
     for name in names:
-        right = table[name].dtype.kind in "iuf"
-        shown.add_column(str(name), justify="right" if right else "left", no_wrap=True)
+        shown.add_column(name, justify="right" if goes_right(rows[name]) else "left", no_wrap=True)
     for row in zip(*(cells[name] for name in names), strict=True):
         shown.add_row(*row)
     console.print(shown)
     if len(table) > MOST_ROWS:
-        console.print(f"... and {len(table) - MOST_ROWS:,} rows more: --table or --csv writes them all.")
+        console.print(f"... and {number(len(table) - MOST_ROWS)} rows more: --table or --csv writes them all.")
 
 
 def _width(name: str, cells: list[str]) -> int:
-    return max(len(name), *(len(cell) for cell in cells)) + 3
+    return max(map(len, (name, *cells))) + 3
 
 
 def _print_point(dataset: xarray.Dataset) -> None:
     shown = Table(box=None, show_header=False, pad_edge=False)
     shown.add_column(style="bold")
     shown.add_column(overflow="fold")
-    for name, value in dataset.data_vars.items():
-        if value.item() not in ("", -1) and value.item() == value.item():
-            shown.add_row(str(name), _short(value.item()))
+    for name, value in point_facts(dataset).items():
+        shown.add_row(name, number(value))
     Console(highlight=False).print(shown)
-
-
-def _short(value: Any) -> str:
-    """Four digits at most, for a terminal."""
-    if isinstance(value, str):
-        return value
-    if value is None or str(value) == "<NA>" or value != value:
-        return ""
-    number = float(value)
-    if math.isfinite(number) and number == int(number) and abs(number) < 1e6:
-        return f"{int(number)}"
-    return f"{number:.3g}"

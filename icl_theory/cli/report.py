@@ -11,6 +11,8 @@ import typer
 from icl_theory._validate import refuse
 from icl_theory.cli.shared import check_targets
 from icl_theory.files import replacing
+from icl_theory.results.report import html_report
+from icl_theory.sweep import load_sweep
 from icl_theory.trajectory import Trajectory, load
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ def report(
     check_targets(None, out=out)
     if out.suffix != ".html" or out.resolve() == found.resolve():
         raise refuse("out", str(out), "a file name ending in .html, other than the one that is read")
-    from icl_theory.report import html_report
-
     page = html_report(_read(found), over=over, source=str(found), date=datetime.date.today())
     with replacing(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
@@ -43,6 +43,4 @@ def _read(path: Path) -> Trajectory | xarray.Dataset:
         raise refuse("path", str(path), "a run written with --save, or a folder written with --store")
     if path.is_file():
         return load(path)
-    from icl_theory.sweep import load_sweep
-
     return load_sweep(path)

@@ -57,8 +57,8 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         if save is not None:
             runs[0].save(save)
         if plot is not None:
-            from icl_theory.plotting import compare_runs
-            from icl_theory.plotting import save as save_figure
+            from icl_theory.results.plots import compare_runs
+            from icl_theory.results.plots import save as save_figure
 
             save_figure(compare_runs(runs) if many else runs[0].plot(), str(plot))
         return 130 if any(run.interrupted for run in runs) else 0

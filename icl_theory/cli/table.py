@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from icl_theory.cli.outputs import Outputs, report_failures
+from icl_theory.sweep import load_sweep
 
 
 def table(
@@ -25,8 +26,6 @@ def table(
     plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
-    from icl_theory.sweep import load_sweep
-
     dataset = load_sweep(store)
     outputs = Outputs(table, csv, latex, parquet, plot)
     outputs.check(over, [str(name) for name in dataset.dims])

@@ -259,7 +259,7 @@ class Family:
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
-        """Return the limits of d ln T/d ln x before and after a transition, by the name of the parameter x.
+        """Return the limits of d ln T/d ln x at small and at large x, by the name of the parameter x.
 
         ``arguments`` are the words that all points of a sweep share, by parameter.
         """

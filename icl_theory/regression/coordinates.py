@@ -22,7 +22,7 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
     Returns
     -------
     dict of Trajectory
-        By the name of the coordinates; draw them with `icl_theory.plotting.compare_runs`.
+        By the name of the coordinates; draw them with `icl_theory.results.plots.compare_runs`.
 
     Raises
     ------

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory import markup
 from icl_theory._validate import Array, integer, number, prompt_length, refuse
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.population import PopulationRisk
 from icl_theory.regression.reduction import expanded
 from icl_theory.regression.sampled import SampledRisk
 from icl_theory.regression.whole import descend
+from icl_theory.results import notebook
 from icl_theory.risk import Embedding, Factored, Risk
 from icl_theory.trajectory import Trajectory
 
@@ -77,7 +77,7 @@ class CrossCheck:
         """What a notebook shows: the comparisons as a table."""
         names = ("name", "population", "sampled", "standard_error", "z", "limit", "passed")
         columns = {name: [getattr(check, name) for check in self.checks] for name in names}
-        return markup.table(columns, self.note)
+        return notebook.table(columns, self.note)
 
     def to_markdown(self) -> str:
         """Return the comparisons as a Markdown table."""

@@ -223,11 +223,15 @@ class Regression(Family):
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
-        """Return the limits of the exponents, where learning to attend decides and where the tail does."""
-        if arguments.get("eta") == "auto":  # η ~ K/(L²Δ²), divided by the speed of the coordinates
-            return {"L": (0.0, 2.0), "delta": (0.0, 2.0), "K": (1.0, 0.0), "epsilon": (0.0, -1.0)}
+        """Return the limits of the exponents: at one end learning to attend decides, at the other the tail.
+
+        A learning rate that is held adds nothing. The stable one is of the order K/(L²Δ²), divided by the speed of
+        the coordinates, which is Δ⁴/4 in those of embeddings.
+        """
+        if arguments.get("eta") == "auto":
+            return {"L": (0.0, 2.0), "delta": (0.0, 2.0), "K": (0.0, 1.0), "epsilon": (-1.0, 0.0)}
         gap = (-6.0, -4.0) if arguments.get("coordinates") == "embedding" else (-2.0, 0.0)
-        return {"L": (-2.0, 0.0), "delta": gap, "K": (2.0, 1.0), "epsilon": (0.0, -1.0)}
+        return {"L": (-2.0, 0.0), "delta": gap, "K": (1.0, 2.0), "epsilon": (-1.0, 0.0)}
 
     @classmethod
     def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from icl_theory.regression.certified import step_bounds_of
 from icl_theory.regression.closed import closed_runs, step_constant
 from icl_theory.regression.exchangeable import ExchangeableRisk
 from icl_theory.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
-from icl_theory.regression.phases import crossover, tail_limit, tail_start
+from icl_theory.regression.phases import crossover, half_way, tail_limit, tail_start
 from icl_theory.regression.reduction import embedding_speed
 from icl_theory.regression.stability import stable_rate
 from icl_theory.trajectory import Trajectory
@@ -30,25 +30,31 @@ if TYPE_CHECKING:
 THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
-LOSS_UNIT = "squared label units"
+LIPSCHITZ = "label units per feature unit"
 COLUMNS: tuple[Column, ...] = (
     Column(
         "regime", "U6", "", '"flat" or "sharp"; empty where it is not defined', role="word", extra=(("table", 1),),
     ),
     Column("attention", "f8", "", "target attention at the end, mean over queries"),
-    Column("tail_constant", "f8", LOSS_UNIT, "limit of t (loss - floor), where it is known"),
+    Column("tail_constant", "f8", "squared label units", "limit of t (loss - floor), where it is known"),
     Column("tail_ratio", "f8", "", "t (loss - floor) at the end, over tail_constant"),
     Column(
         "predicted_steps", "f8", "steps", "leading order K²/(ηγ) + (K-1)/(4ηε), exchangeable with N = inf",
-        "predicted T_ε", r"\text{predicted }T_\varepsilon", "predicted",
+        "predicted T_ε", r"\mathrm{predicted}\ T_\varepsilon", "predicted",
     ),
     Column(
-        "L_star", "f8", "", "predicted crossover L*, exact, for the exchangeable class with N = inf", "L*", "L^*",
-        "boundary", (("of", "L"), ("definition", "exact onset of the tail")),
+        "L_half", "f8", LIPSCHITZ, "L at which the exponents of T in L, Δ and ε are half-way between their limits,"
+        " for gradient flow with K >= 7 features, exchangeable with N = inf",
+        "L½", "L_{1/2}", "boundary",
+        (("of", "L"), ("definition", "half-way in L"), ("half_way", ("L", "delta", "epsilon"))),
     ),
     Column(
-        "L_star_leading", "f8", "", "the same at leading order in K", "leading-order L*",
-        r"\text{leading-order }L^*", "boundary", (("of", "L"), ("definition", "leading order in K")),
+        "L_star", "f8", LIPSCHITZ, "predicted crossover L*, exact, for the exchangeable class with N = inf", "L*",
+        "L^*", "boundary", (("of", "L"), ("definition", "exact onset of the tail")),
+    ),
+    Column(
+        "L_star_leading", "f8", LIPSCHITZ, "the same at leading order in K", "leading-order L*",
+        r"\mathrm{leading\ order}\ L^*", "boundary", (("of", "L"), ("definition", "leading order in K")),
     ),
     Column("steps_low", "f8", "steps", "certified lower bound on last, exchangeable with N = inf"),
     Column("steps_high", "f8", "steps", "certified upper bound on last"),
@@ -60,7 +66,7 @@ COLUMNS: tuple[Column, ...] = (
             Column(f"theorem_{i}_bound", "f8", "steps", f"Theorem {i}'s bound on steps - T_I, its constant fitted"),
             Column(
                 f"theorem_{i}", "i1", "", f"whether it bounds steps - T_I up to a factor {BOUNDED:g}: {HELD}",
-                f"Thm {i}", rf"\text{{Thm {i}}}", "verdict",
+                f"Thm {i}", role="verdict",
             ),
         )
     ),
@@ -142,6 +148,7 @@ def closed_values(
     start = 0.5 * gamma * (K - 1.0) / K
     values["predicted_steps"] = leading_order(eta * speed, gamma, K, epsilon, start)
     values["L_star"] = exact_crossover(epsilon, points["delta"], K, tail)
+    values["L_half"] = half_ways(epsilon, points["delta"], K)
     values["L_star_leading"] = np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0) / points["delta"]
     _certify(values, K, c, found.gap)
     if "imbalance" in points:
@@ -196,6 +203,7 @@ def measured(problem: Regression, run: Trajectory) -> dict[str, Any]:
             found |= {f"theorem_{i}_bound": check.bound, f"theorem_{i}": int(check.holds)}
     if problem.task == "exchangeable" and math.isinf(problem.N) and problem.features is None:
         found["L_star"] = crossover(run.epsilon, problem.delta, problem.K)
+        found["L_half"] = half_ways(*(np.array([float(x)]) for x in (run.epsilon, problem.delta, problem.K)))[0]
         found["L_star_leading"] = crossover(run.epsilon, problem.delta, problem.K, leading_order=True)
     return found
 
@@ -223,6 +231,12 @@ def leading_order(eta: Array, gamma: float | Array, K: Array, epsilon: Array, st
 def exact_crossover(epsilon: Array, delta: float | Array, K: Array, tail: Array) -> Array:
     """`crossover` for arrays, with the `tail_start` of each K."""
     return np.asarray(np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail / delta)
+
+
+def half_ways(epsilon: Array, delta: Array, K: Array) -> Array:
+    """`half_way` for arrays, NaN for K < 7, where the exponent does not pass."""
+    unit = each(lambda value: half_way(1.0, 1.0, int(value)) if value >= 7 else math.nan, K)
+    return np.asarray(np.sqrt(epsilon) * unit / delta)
 
 
 def each(function: Callable[[float], float], values: Array) -> Array:

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.plotting import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 from icl_theory.regression.tasks import RandomCosine, RandomFourier, Task
+from icl_theory.results.plots import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 
 QUICK = {"steps": 100, "K": 4, "N": 20}
 

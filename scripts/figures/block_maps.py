@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.plotting import draw_maps
+from icl_theory.results.plots import draw_maps
 
 QUICK = {"steps": (10, 100), "K": 4, "N": 20}
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.plotting import BLUE, RED, Curve, Panel, draw_panels
+from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
 QUICK = {"steps": 1000}
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.plotting import BLUE, ORANGE, RED, Curve, Panel, draw_panels
+from icl_theory.results.plots import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 
 QUICK = {"runs": 2, "batch": 32, "N": 40}
 

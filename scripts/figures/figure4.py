@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.plotting import BLUE, CYCLE, RED, Curve, Panel, draw_panels
+from icl_theory.results.plots import BLUE, CYCLE, RED, Curve, Panel, draw_panels
 
 QUICK = {"runs": 2, "N": 20, "steps": (60, 20), "test": 200}
 

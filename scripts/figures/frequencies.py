@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.plotting import BLACK, BLUE, RED, Curve, Panel, draw_panels
+from icl_theory.results.plots import BLACK, BLUE, RED, Curve, Panel, draw_panels
 
 QUICK = {"K": 5, "steps": 10**3}
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.plotting import Curve, Panel, draw_panels
+from icl_theory.results.plots import Curve, Panel, draw_panels
 
 QUICK = {"steps": 3000}
 

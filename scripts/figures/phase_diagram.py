@@ -2,13 +2,13 @@
 Phase diagram over L and ε
 ==========================
 
-Steps to the loss ε in closed form on a grid of Lipschitz constants and targets. White: the exact
-boundary between the flat regime, in which ε is reached before the tail and the steps fall like
-1/L², and the sharp one, in which they do not depend on L. Dashed: its leading order, L*Δ =
-√(8εK²/(K−1)), where the two parts K²/(ηγ) and (K−1)/(4ηε) of the step count are equal. Red: where the
-measured exponent d ln T/d ln L passes −1, as that of the sum of two equal parts does. With K = 100
-features the exact boundary is 1.23 times the dashed one; they agree as K → ∞. Grey: the loss starts
-below ε.
+Steps to the loss ε in closed form on a grid of Lipschitz constants and targets. In the flat regime
+ε is reached before the tail and the steps fall like 1/L²; in the sharp one they do not depend on L.
+Red: where the measured exponent d ln T/d ln L passes −1, half-way between the two. White: the same
+point as gradient flow predicts it. Dashed: the exact onset of the tail. Dotted: the leading order of
+both, L*Δ = √(8εK²/(K−1)), where the two parts K²/(ηγ) and (K−1)/(4ηε) of the step count are equal.
+With K = 100 features the onset of the tail is at 1.23 times the dotted curve; they agree as K → ∞.
+Grey: the loss starts below ε, and no step is taken.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.diagrams import plot_sweep
-from icl_theory.plotting import whole_figure
+from icl_theory.results.plots import whole_figure
 
 QUICK = {"points": 20}
 
@@ -42,7 +41,7 @@ def figure(
         epsilon=np.geomspace(*epsilon, points // 2),
         progress=False,
     )
-    return whole_figure(plot_sweep(found, over="L"))
+    return whole_figure(icl.plot_sweep(found, over="L"))
 
 
 if __name__ == "__main__":

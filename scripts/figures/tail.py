@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.plotting import CYCLE, Curve, Panel, draw_panels
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
 QUICK = {"steps": 10**6}
 

@@ -35,7 +35,7 @@ def test_dataset_is_labelled_with_units_and_descriptions() -> None:
     dataset = assembled(made, SQUARE, evaluate(made, Squares()).values, {"version": "1"})
     assert dict(dataset.sizes) == {"x": 4, "y": 2}
     assert dataset["z"].item() == 2.0
-    assert dataset["square"].attrs == {"units": "m²", "description": "x squared"}
+    assert dataset["square"].attrs == {"units": "m²", "description": "x squared", "role": "detail"}
     assert dataset["square"].sel(x=3.0, y=0.5).item() == 9.0
     assert dataset.attrs == {"version": "1"}
 

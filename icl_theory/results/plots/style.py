@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from contextlib import AbstractContextManager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 
 from icl_theory._validate import refuse
 from icl_theory.files import replacing
-from icl_theory.trajectory import Phases
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from icl_theory.trajectory import Phases
 
 BLUE, ORANGE, GREEN, RED, BLACK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#000000"
 CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
-PHASE_COLOURS = {"I": ORANGE, "II": BLUE, "III": GREEN}
+PHASE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#56B4E9", "#F0E442")
 STYLE: Any = {
     "font.size": 9.0,
     "axes.spines.top": False,
@@ -33,10 +36,17 @@ STYLE: Any = {
 }
 
 
+def styled(more: Any = None) -> AbstractContextManager[None]:
+    """Return a context in which figures are drawn in the common style."""
+    import matplotlib as mpl
+
+    return mpl.rc_context({**STYLE, **(more or {})})
+
+
 def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, or that of some axes, whole or not at all; the ending of the path chooses the format."""
     figure = whole_figure(drawn)
-    with mpl.rc_context(STYLE), replacing(path) as temporary:
+    with styled(), replacing(path) as temporary:
         # without a date, the same figure is the same file
         metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(temporary.suffix)
         figure.savefig(temporary, metadata=metadata)
@@ -49,9 +59,27 @@ def whole_figure(drawn: Axes | Figure) -> Figure:
     return drawn.figure.figure  # that of a part of a figure is the whole one; get_figure(root=True) needs 3.10
 
 
+def escape(text: str) -> str:
+    """Return any text as it stands, in which matplotlib reads no formulas."""
+    return text.replace("$", r"\$")
+
+
+@cache
+def mathematics(tex: str, plain: str) -> str:
+    """Return a symbol for a figure: its TeX if matplotlib can read it, and the plain text elsewhere."""
+    from matplotlib.mathtext import MathTextParser
+
+    try:
+        MathTextParser("path").parse(f"${tex}$")
+    except ValueError:
+        tex = ""
+    return f"${tex}$" if tex else escape(plain)
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure that is not pyplot's, width and height in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -63,9 +91,10 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
     if phases is None:
         return
     span = np.log(max(2.0, last) / 0.5)
+    colours = dict(zip(phases.present(), itertools.cycle(PHASE_COLOURS), strict=False))
     for name, (begin, end) in phases.present().items():
         left, right = max(begin, 0.5), max(end, 0.5)
-        ax.axvspan(left, right, color=PHASE_COLOURS[name], alpha=0.13, linewidth=0)
+        ax.axvspan(left, right, color=colours[name], alpha=0.13, linewidth=0)
         if labels and np.log(right / left) > 0.05 * span:
             ax.text(
                 np.sqrt(left * right),

@@ -7,15 +7,29 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 
-from icl_theory.claims import Answer
-from icl_theory.plotting.style import BLACK, BLUE, CYCLE, RED, STYLE, level, new_figure, shade
+from icl_theory.results.labels import label, parameters
+from icl_theory.results.plots.style import (
+    BLACK,
+    BLUE,
+    CYCLE,
+    RED,
+    escape,
+    level,
+    mathematics,
+    new_figure,
+    shade,
+    styled,
+)
 from icl_theory.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from icl_theory.claims import Answer
+
+WIDEST = 44  # characters of a line of a title
 
 
 def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
@@ -36,7 +50,7 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
     matplotlib Axes
         The axes of the loss.
     """
-    with mpl.rc_context(STYLE):
+    with styled():
         if ax is not None:
             _draw_loss(run, ax)
             ax.set_xlabel("step")
@@ -65,14 +79,14 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
     matplotlib Axes
         The first axes of the figure.
     """
-    with mpl.rc_context(STYLE):
+    with styled():
         figure = new_figure(3.2 * len(runs), 4.2)
         panels = figure.subplots(2, len(runs), sharex="col", sharey="row", squeeze=False)
         for column, run in zip(panels.T, runs, strict=True):
             _draw_loss(run, column[0])
             _draw_attention(run, column[1])
             column[1].set_xlabel("step")
-            column[0].set_title(_title(run), fontsize=9, pad=16)
+            column[0].set_title(_title(run, runs), fontsize=9, pad=16)
         for ax in panels[:, 1:].ravel():
             ax.set_ylabel("")
         return panels[0, 0]  # type: ignore[no-any-return]
@@ -91,7 +105,7 @@ def plot_answer(answer: Answer) -> Axes:
     matplotlib Axes
         The axes of the figure.
     """
-    with mpl.rc_context(STYLE):
+    with styled():
         figure = new_figure(4.6, 3.2)
         ax = figure.subplots()
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
@@ -106,24 +120,32 @@ def plot_answer(answer: Answer) -> Axes:
         return ax  # type: ignore[no-any-return]
 
 
-def _title(run: Trajectory) -> str:
-    """Name the regime and the parameters."""
-    other = run.info.get("coordinates", "class") != "class"
-    shown = {symbol: run.info[name] for name, symbol in _SYMBOLS.items() if run.info.get(name)}
-    values = ", ".join(
-        f"${symbol} = {value:g}$" for symbol, value in shown.items() if isinstance(value, int | float)
-    )
-    words = [
-        f"{run.regime} regime" if run.regime else "",
-        f"{run.info['coordinates']} coordinates" if other else "",
+def _title(run: Trajectory, among: Sequence[Trajectory] = ()) -> str:
+    """Name the parameters, the regime, and the words by which a run differs from others."""
+    values = [
+        (f"{mathematics(each.tex, each.text)} = {value}", each.text + value) for each, value in parameters(run)
     ]
-    plain = ", ".join(filter(None, words)).replace("$", r"\$")  # of a file, whose text may be anything
-    return "\n".join(filter(None, [values, plain]))
+    differing = [
+        f"{label(run, name).text} = {value}"
+        for name, value in run.info.items()
+        if isinstance(value, str) and any(other.info.get(name) != value for other in among)
+    ]
+    words = [*differing, f"{run.regime} regime" if run.regime else ""]
+    plain = escape(", ".join(filter(None, words)))  # of a file, whose text may be anything
+    return "\n".join(filter(None, [*_wrapped(values), plain]))
 
 
-_SYMBOLS = {
-    "L": "L", "delta": r"\Delta", "eta": r"\eta", "K": "K", "V": "V", "Q": "|Q|", "alpha": r"\alpha", "M": "M",
-}  # fmt: skip
+def _wrapped(words: Sequence[tuple[str, str]]) -> list[str]:
+    """Put words in lines, from each word and the text by which its width is judged."""
+    lines: list[str] = []
+    room = 0
+    for word, shown in words:
+        if len(shown) + 5 > room:
+            lines, room = [*lines, word], WIDEST
+        else:
+            lines[-1] += f", {word}"
+        room -= len(shown) + 5
+    return lines
 
 
 def _draw_loss(run: Trajectory, ax: Axes) -> None:

@@ -11,10 +11,10 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory import report_sweep
-from icl_theory.report import MOST_SAVED, html_report
+from icl_theory.results.report import MOST_SAVED, html_report
+from icl_theory.results.report import sweep as report_sweep
 from tests.pages import Page
-from tests.test_markup import HOSTILE
+from tests.results.test_notebook import HOSTILE
 
 
 def swept(**axes: object) -> xarray.Dataset:
@@ -43,12 +43,12 @@ FOUND: dict[str, Callable[[], object]] = {
     "all failed": lambda: swept(L=[1e199, 1e300]),
     "far out": lambda: swept(L=np.geomspace(1e-150, 1e300, 7), K=[5, 6]),
     "nothing to learn": lambda: swept(L=[1e-4, 1e-3]),
-    "recall": lambda: icl.sweep_recall(Q=[4, 16], V=[50, 60], count=1, progress=False),
-    "recall, infinite": lambda: icl.sweep_recall(M=[4, math.inf], progress=False),
+    "recall": lambda: icl.sweep(icl.Recall, triggers=[4, 16], V=[50, 60], counts=1, progress=False),
+    "recall, infinite": lambda: icl.sweep(icl.Recall, M=[4, math.inf], progress=False),
     "incomplete": lambda: incomplete(swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]), 7),
     "empty": lambda: incomplete(swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]), 0),
     "empty point": lambda: incomplete(swept(), 0),
-    "empty recall": lambda: incomplete(icl.sweep_recall(Q=[4, 16], progress=False), 0),
+    "empty recall": lambda: incomplete(icl.sweep(icl.Recall, triggers=[4, 16], progress=False), 0),
 }
 
 
@@ -124,7 +124,9 @@ def test_a_sweep_shows_the_phase_table_and_the_transition() -> None:
     assert [
         int(cell.replace(",", "")) for cell in page.column(page.about("regime"), "T_ε")
     ] == found.steps.values.tolist()
-    assert "Measured transition L = 0.1425 ± 0.001, predicted 0.1991" in page.text
+    assert (
+        "Measured half-way point L = 0.1425 ± 0.001, predicted 0.143; other boundaries: 0.1991 (exact" in page.text
+    )
     assert page.column(page.about("meaning"), "values")[:2] == ["25 from 0.03 to 30", "1"]
     assert len(page.images) == 1
 
@@ -191,8 +193,8 @@ def test_a_large_table_has_some_of_its_rows_and_says_so() -> None:
     assert len(page.column(page.about("regime"), "T_ε")) == report_sweep.MOST_ROWS
     assert "The first 200 of 300 rows; 100 are left out." in page.text
     assert "icl-theory table 'my runs.zarr' --over L --csv all.csv has them all" in page.text
-    assert "icl_theory.points.point_table(dataset, 'K') has them all" in Page(html_report(found, over="K")).text
-    assert len(page.column(page.about("leading order"), "K")) == 5
+    assert "icl_theory.phase_table(dataset, 'K') has them all" in Page(html_report(found, over="K")).text
+    assert len(page.column(page.about("leading order in K"), "K")) == 5
 
 
 @pytest.mark.parametrize(("noise", "figures"), [([0.0, 0.1], 4), ([0.0, 0.1, 0.2, 0.3], 6)])

@@ -8,23 +8,26 @@ import pandas as pd
 import pytest
 
 import icl_theory as icl
-from icl_theory import markup
+from icl_theory.results import notebook, numbers
 from tests.pages import Page
 
+PARTS = ("title", "modules", "version", "source", "date", "package")
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'too' \x00\x1b[31m\ud800 </td></table>"
 
 
 def test_hostile_text_is_escaped_wherever_it_goes() -> None:
     pieces = [
-        markup.text(HOSTILE),
-        markup.table({HOSTILE: [HOSTILE]}, HOSTILE),
-        markup.facts({HOSTILE: HOSTILE}),
-        markup.image(icl.simulate(2.0, 1.0, 4.0).plot(), HOSTILE),
-        markup.page(HOSTILE, ""),
+        notebook.text(HOSTILE),
+        notebook.table({HOSTILE: [HOSTILE]}, HOSTILE),
+        notebook.facts({HOSTILE: HOSTILE}),
+        notebook.image(icl.simulate(2.0, 1.0, 4.0).plot(), HOSTILE),
+        notebook.render("page.html", **dict.fromkeys(PARTS, HOSTILE), commands=[HOSTILE]),
     ]
     for piece in pieces:
-        Page(piece)
-        assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;quoted&quot;" in piece
+        page = Page(piece)
+        seen = page.images[0] if page.images else page.text
+        assert "<script>alert(1)</script> & \"quoted\" 'too'" in seen
+        assert not re.search(r"<script|['\"]too|\"quoted", re.sub(r'(alt|title)="[^"]*"', "", piece))
         piece.encode("utf-8")
 
 
@@ -38,11 +41,11 @@ def test_hostile_text_is_escaped_wherever_it_goes() -> None:
     ],
 )  # fmt: skip
 def test_numbers_have_four_digits_integers_all_and_missing_none(value: object, expected: str) -> None:
-    assert markup.number(value) == expected
+    assert numbers.number(value) == expected
 
 
 def test_the_same_figure_is_the_same_text_without_a_date_and_without_fonts() -> None:
-    one, two = (markup.image(icl.simulate(2.0, 1.0, 4.0).plot(), "loss") for _ in range(2))
+    one, two = (notebook.image(icl.simulate(2.0, 1.0, 4.0).plot(), "loss") for _ in range(2))
     assert one == two
     found = re.search(r"base64,([^\"]*)", one)
     assert found

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 import icl_theory as icl
-from icl_theory.plotting import compare_runs, save, whole_figure
+from icl_theory.results.plots import compare_runs, save, whole_figure
+from icl_theory.trajectory import Label
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
@@ -56,8 +58,39 @@ def test_odd_runs_can_be_drawn(run: icl.Trajectory, tmp_path: Path) -> None:
 def test_words_of_a_file_in_the_title_are_no_formulas(tmp_path: Path) -> None:
     run = icl.simulate(2.0, 1.0, 4.0)
     run.info["coordinates"] = run.regime = "$\\frac$"
-    save(run.plot(), tmp_path / "a.svg")
-    assert "$\\frac$ regime, $\\frac$ coordinates" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+    run.labels = run.labels | {"L": Label("$L$", r"\frac", "", "")}
+    save(compare_runs([run, icl.simulate(2.0, 1.0, 4.0)]), tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "coordinates = $\\frac$, $\\frac$ regime" in drawn
+    assert "$L$ = 2" in drawn
+
+
+def test_the_title_has_the_labels_of_the_run_also_when_it_was_loaded(tmp_path: Path) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, N=50, epsilon=1e-2)
+    run.save(tmp_path / "a.npz")
+    titles = [each.plot().get_title() for each in (run, icl.load(tmp_path / "a.npz"))]
+    assert titles[0] == titles[1]
+    words = (
+        "$L$ = 2",
+        r"$\Delta$ = 1",
+        r"$\eta$ = 4",
+        "$K$ = 20",
+        "$N$ = 50",
+        r"$\varepsilon$ = 0.01",
+        "sharp regime",
+    )
+    assert all(word in titles[0] for word in words)
+    run.labels = {}
+    assert run.plot().get_title().startswith("L = 2, delta = 1, eta = 4, K = 20")
+
+
+def test_phases_of_any_names_are_shaded_and_named() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0)
+    run.phases = SimpleNamespace(present=lambda: {"search": (0, 69), "settle": (69, 1413)})  # type: ignore[assignment]
+    ax = run.plot()
+    labels = [text.get_text() for text in ax.texts]
+    assert {"search", "settle"} <= set(labels)
+    assert len({patch.get_facecolor() for patch in ax.patches}) == 2
 
 
 def test_a_risk_without_attention_has_a_loss_panel_only() -> None:

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import refuse
-from icl_theory.plotting.style import CYCLE, STYLE, level, new_figure, shade
-from icl_theory.trajectory import Phases
+from icl_theory.results.plots.style import CYCLE, level, new_figure, shade, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from icl_theory.trajectory import Phases
 
 LINE_HEIGHT = 9.5  # points between two labels
 
@@ -112,19 +112,19 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     Returns
     -------
     matplotlib Figure
-        To be written with `icl_theory.plotting.save`.
+        To be written with `icl_theory.results.plots.save`.
 
     Examples
     --------
     >>> import icl_theory as icl
-    >>> from icl_theory.plotting import Curve, Panel, draw_panels
+    >>> from icl_theory.results.plots import Curve, Panel, draw_panels
     >>> run = icl.simulate(2.0, 1.0, 4.0)
     >>> figure = draw_panels([Panel([Curve("L = 2", run.t, run.loss)], "step", "loss", phases=run.phases)])
     >>> figure.axes[0].get_yscale()
     'log'
     """
     rows = -(-len(panels) // columns)
-    with mpl.rc_context(STYLE):
+    with styled():
         figure = new_figure(size[0] * columns, size[1] * rows)
         grid = figure.subplots(rows, columns, squeeze=False)
         for ax in grid.ravel()[len(panels) :]:
@@ -150,16 +150,16 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str]) ->
     Returns
     -------
     matplotlib Figure
-        To be written with `icl_theory.plotting.save`.
+        To be written with `icl_theory.results.plots.save`.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from icl_theory.plotting import draw_maps
+    >>> from icl_theory.results.plots import draw_maps
     >>> len(draw_maps({"flat": [np.full((3, 3), 1 / 3), np.eye(3)]}, ["start", "end"]).axes)
     3
     """
-    with mpl.rc_context(STYLE):
+    with styled():
         figure = new_figure(0.5 + 1.3 * len(titles), 0.35 + 1.3 * len(rows))
         grid = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
         for (name, maps), line in zip(rows.items(), grid, strict=True):
@@ -208,7 +208,7 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
         drawn = np.flatnonzero(np.isfinite(y))
         if curve.label and len(drawn):
             ends.append((float(y[drawn[-1]]), curve.label, colour))
-    _label_ends(ax, ends, height)
+    label_ends(ax, ends, height)
 
 
 def _colours(panel: Panel) -> list[str]:
@@ -224,7 +224,7 @@ def _shown(values: ArrayLike, scale: str, least: float = 0.0) -> Any:
     return np.maximum(array, least) if least > 0.0 else np.where(array > 0.0, array, np.nan)
 
 
-def _label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float) -> None:
+def label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float) -> None:
     """Write the labels right of the axes at the heights of the curves' ends, kept apart."""
     if not ends:
         return

@@ -1,0 +1,358 @@
+"""Figures of sweeps: steps and local exponents along a parameter, phase diagrams over two."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array, choice, refuse
+from icl_theory.results.columns import dimensions, lines, steps_of, symbol, with_role
+from icl_theory.results.numbers import told_apart
+from icl_theory.results.plots.panels import label_ends
+from icl_theory.results.plots.style import (
+    BLACK,
+    BLUE,
+    CYCLE,
+    PHASE_COLOURS,
+    RED,
+    escape,
+    mathematics,
+    new_figure,
+    styled,
+)
+from icl_theory.results.transitions import FEWEST, limits_of, predicted_transition, transition_table
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.axes import Axes
+
+FEW = 5  # integers that are drawn side by side like words
+MOST_CURVES = 10
+LARGEST = 1e100  # value on an axis that is legible
+# what became of points that have no number of steps to be drawn: marker on a line, and colour in a diagram
+MISSING = {
+    "no step": ("v", "0.88"),
+    "not reached": ("^", "0.6"),
+    "failed": ("x", "#CC79A7"),
+    "pending": ("", "1.0"),
+}
+
+
+class Scale(NamedTuple):
+    """Where the values of a parameter lie on an axis, which is logarithmic, linear or a row of words."""
+
+    name: str
+    label: str
+    places: Array
+    kind: str
+    words: list[str]
+
+    def apply(self, ax: Axes, axis: str) -> None:
+        """Set up an axis, "x" or "y"."""
+        ax.set(**{f"{axis}label": self.label})
+        if self.kind == "words":
+            ax.set(**{f"{axis}ticks": self.places, f"{axis}ticklabels": self.words})
+            ax.tick_params(axis=axis, which="both", length=0)  # type: ignore[arg-type]
+            ax.set(**{f"{axis}lim": (-0.5, len(self.places) - 0.5)})
+        else:
+            ax.set(**{f"{axis}scale": self.kind})
+
+    def edges(self) -> Array:
+        """Return boundaries of cells around the places, half-way between neighbours on the axis that is drawn."""
+        places = np.log(self.places) if self.kind == "log" else self.places
+        if len(places) == 1:
+            width = 0.5 * (abs(places[0]) or 1.0)
+            found = np.array([places[0] - width, places[0] + width])
+        else:
+            inner = 0.5 * (places[:-1] + places[1:])
+            found = np.concatenate([[2 * places[0] - inner[0]], inner, [2 * places[-1] - inner[-1]]])
+        return np.exp(found) if self.kind == "log" else found
+
+
+def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
+    """Draw a sweep: steps and local exponent along a parameter, a phase diagram over two.
+
+    Words, and up to five integers, are drawn side by side on the horizontal axis. Words, and up to five values, of
+    the other parameter have a curve each.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From `sweep` or `load_sweep`, with one or two dimensions.
+    over : str, optional
+        The parameter on the horizontal axis; the first one with many values unless given.
+
+    Returns
+    -------
+    matplotlib Axes
+        The (first) axes of the figure.
+
+    Raises
+    ------
+    ValueError
+        Another number of dimensions: choose with ``dataset.sel(...)``. No steps, or infinity among many values.
+
+    Examples
+    --------
+    >>> import icl_theory as icl, numpy as np
+    >>> found = icl.sweep(L=np.geomspace(0.1, 10.0, 9), delta=1.0, eta=0.1, K=np.arange(5, 50, 5))
+    >>> icl.plot_sweep(found).get_ylabel()
+    '$K$'
+    """
+    names = dimensions(dataset)
+    if len(names) not in (1, 2):
+        raise refuse("dataset", names, "swept over one parameter or two (choose others with dataset.sel)")
+    if steps_of(dataset) is None:
+        raise refuse("dataset", list(dataset), "one that counts steps")
+    for name in names:
+        if not drawable(dataset, name, np.inf).all():
+            raise refuse("dataset", name, "swept over finite values, or a few, to be drawn")
+    if over is None:
+        over = next((name for name in names if not _is_row_of_words(dataset, name)), names[0])
+    over = choice("over", over, names)
+    dataset = dataset.sortby([name for name in names if not _is_row_of_words(dataset, name)])
+    with styled():
+        other = next((name for name in names if name != over), None)
+        if other is None:
+            return _draw_line(dataset, _scale(dataset, over))
+        scales = _scale(dataset, over), _scale(dataset, other)
+        if dataset.sizes[other] <= (MOST_CURVES if "words" in (scales[0].kind, scales[1].kind) else FEW):
+            return _draw_curves(dataset, *scales)
+        return _draw_diagram(dataset.transpose(other, over), *scales)
+
+
+def drawable(dataset: xarray.Dataset, name: str, largest: float = LARGEST) -> NDArray[np.bool_]:
+    """Return which values of a parameter have a place on an axis that goes to ``largest``."""
+    values = dataset[name].values
+    if _is_row_of_words(dataset, name):
+        return np.ones(len(values), dtype=bool)
+    return np.asarray(np.isfinite(values) & (np.abs(values) <= largest))
+
+
+def _is_row_of_words(dataset: xarray.Dataset, name: str) -> bool:
+    values = dataset[name].values
+    if values.dtype.kind not in "iuf":
+        return True
+    return len(values) <= FEW and bool(values.dtype.kind in "iu" or not np.isfinite(values).all())
+
+
+def _scale(dataset: xarray.Dataset, name: str) -> Scale:
+    label, values = _symbol(dataset, name), dataset[name].values
+    if _is_row_of_words(dataset, name):
+        words = [escape(word) for word in told_apart(values.tolist())]
+        return Scale(name, label, np.arange(float(len(values))), "words", words)
+    places = values.astype(np.float64)
+    logarithmic = places.min() > 0 and places.max() >= 10.0 * places.min()
+    return Scale(name, label, places, "log" if logarithmic else "linear", [])
+
+
+def _symbol(dataset: xarray.Dataset, name: str) -> str:
+    return mathematics(dataset[name].attrs.get("tex", ""), symbol(dataset, name))
+
+
+def _steps(dataset: xarray.Dataset) -> tuple[Array, dict[str, NDArray[np.bool_]]]:
+    """Return steps, NaN where there is nothing to be drawn, and which points that are, by what became of them."""
+    count, status = dataset[steps_of(dataset)].values, dataset["status"].values
+    missing = {name: count == 0 if name == "no step" else (count < 0) & (status == name) for name in MISSING}
+    return np.where(count > 0, count, np.nan).astype(np.float64), missing
+
+
+def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
+    """Draw the steps along a parameter with phases and predictions, and the exponent below."""
+    panels = _panels(dataset, scale)
+    top, name = panels[0], str(steps_of(dataset))
+    _plot_steps(top, dataset, scale, BLACK, _symbol(dataset, name))
+    others = [
+        *zip(with_role(dataset, "phase"), itertools.cycle(PHASE_COLOURS), itertools.repeat("-")),
+        *zip(with_role(dataset, "predicted"), itertools.cycle((BLACK, BLUE)), itertools.repeat("--")),
+    ]
+    for quantity, colour, style in others:
+        values = dataset[quantity].values.astype(np.float64)
+        if (values > 0).any():
+            shown = np.where(values > 0, values, np.nan)
+            label = _symbol(dataset, quantity)
+            top.plot(scale.places, shown, **_look(scale, style, colour), linewidth=1.1, label=label)
+    if len(panels) > 1:
+        _plot_exponent(panels[1], dataset, scale, BLACK)
+        panels[1].set_xlim(top.get_xlim())
+    low, high = top.get_xlim()
+    for label, value, colour, style in _predictions(dataset, scale):
+        for ax in panels if low < value < high else ():
+            ax.axvline(value, color=colour, linestyle=style, linewidth=1.0, label=label if ax is top else None)
+    _legend(panels)
+    return top
+
+
+def _draw_curves(dataset: xarray.Dataset, scale: Scale, other: Scale) -> Axes:
+    """Draw the steps along a parameter, a curve for each value of another, and their exponents below."""
+    panels = _panels(dataset, scale)
+    ends = []
+    words = told_apart(dataset[other.name].values.tolist())
+    for i, (word, colour) in enumerate(zip(words, itertools.cycle(CYCLE), strict=False)):
+        line = dataset.isel({other.name: i})
+        drawn = _plot_steps(panels[0], line, scale, colour)
+        if len(panels) > 1:
+            _plot_exponent(panels[1], line, scale, colour)
+        if np.isfinite(drawn).any():
+            text = escape(word) if _is_text(dataset, other.name) else f"{other.label} = {word}"
+            ends.append((float(drawn[np.isfinite(drawn)][-1]), text, colour))
+    label_ends(panels[0], ends, 2.4 if len(panels) > 1 else 3.6)
+    _legend(panels)
+    return panels[0]
+
+
+def _is_text(dataset: xarray.Dataset, name: str) -> bool:
+    return dataset[name].dtype.kind not in "iuf"
+
+
+def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
+    """Return axes for steps and, where there are exponents of a parameter that is no row of words, for them."""
+    exponent = _exponent(dataset, scale)
+    both = exponent is not None and bool(np.isfinite(dataset[exponent].values).any())
+    panels = new_figure(4.4, 5.6 if both else 3.6).subplots(1 + both, 1, sharex=True, squeeze=False)[:, 0]
+    scale.apply(panels[-1], "x")
+    panels[0].set(yscale="log", ylabel="steps")
+    return list(panels)
+
+
+def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
+    names = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") == scale.name]
+    return names[0] if names and scale.kind != "words" else None
+
+
+def _look(scale: Scale, style: str, colour: str) -> dict[str, Any]:
+    """Return how values are drawn: words as marks, and others as lines with marks where they are not many."""
+    if scale.kind == "words":
+        hollow = {"marker": "D", "markerfacecolor": "none", "markersize": 9}
+        return {"linestyle": "none", "color": colour} | ({"marker": "o"} if style == "-" else hollow)
+    return {"linestyle": style, "color": colour, "marker": "." if len(scale.places) < 20 else ""}
+
+
+def _plot_steps(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str, label: str | None = None) -> Array:
+    """Draw steps, and at the edges of the axes marks for points that have none."""
+    steps, missing = _steps(line)
+    ax.plot(scale.places, steps, **_look(scale, "-", colour), label=label)
+    for name, (marker, _) in MISSING.items():
+        if marker and missing[name].any():
+            places = scale.places[missing[name]]
+            ax.plot(
+                places, np.full(len(places), 0.0 if name == "no step" else 1.0), marker, color=colour, markersize=5,
+                markerfacecolor="none", transform=ax.get_xaxis_transform(), clip_on=False, label=name,
+            )  # fmt: skip
+    return steps
+
+
+def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) -> None:
+    """Draw an exponent, its limits, and where it was measured to pass half-way between them."""
+    name = str(_exponent(line, scale))
+    ax.plot(scale.places, line[name].values, color=colour)
+    ax.set_ylabel(rf"$d\,\ln$ {_symbol(line, str(steps_of(line)))} $/\,d\,\ln$ {scale.label}")
+    limits = limits_of(line, scale.name)
+    if limits is None:
+        return
+    for value in limits:
+        ax.axhline(value, color="0.6", linewidth=0.8)
+    # next to its ends, where there is nothing to learn, the exponent has no limit
+    middle, width = 0.5 * sum(limits), abs(limits[1] - limits[0])
+    ax.set_ylim(middle - 0.75 * width, middle + 0.75 * width)
+    if line.sizes[scale.name] >= FEWEST:
+        found = transition_table(line, scale.name).iloc[0]
+        if np.isfinite(found["measured"]):
+            ax.errorbar(
+                found["measured"], middle, xerr=found["error"], color=colour, marker="o", markersize=4, capsize=3,
+                label=f"half-way in {scale.label}, measured",
+            )  # fmt: skip
+        if np.isfinite(found.get("predicted", np.nan)):
+            ax.plot(
+                found["predicted"], middle, color=colour, linestyle="none", marker="D", markersize=7,
+                markerfacecolor="none", label=f"half-way in {scale.label}, predicted",
+            )  # fmt: skip
+
+
+def _predictions(dataset: xarray.Dataset, scale: Scale) -> list[tuple[str, float, str, str]]:
+    """Return the boundaries along a line: name, place, colour and style."""
+    if scale.kind == "words" or len(scale.places) < 2:
+        return []
+    found = [predicted_transition(dataset, scale.name, name) for name in with_role(dataset, "boundary")]
+    labels = [label for label, _ in _boundaries(dataset, scale)]
+    styles = zip(itertools.cycle((RED, "0.4", "0.4")), itertools.cycle((":", "-.", "--")))
+    return [(label, value, *look) for label, value, look in zip(labels, found, styles, strict=False)]
+
+
+def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
+    """Return what each boundary is called in a legend, and its name."""
+    found = []
+    for name in with_role(dataset, "boundary"):
+        label = escape(str(dataset[name].attrs.get("definition") or symbol(dataset, name)))
+        if over.name in dataset[name].attrs.get("half_way", ()):
+            label = f"half-way in {over.label}, predicted"
+        found.append((label, name))
+    return found
+
+
+def _legend(panels: list[Axes], **look: Any) -> None:
+    """Explain the marks of all panels below the figure, away from the data."""
+    unique: dict[str, Any] = {}
+    for ax in panels:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            unique.setdefault(label, handle)
+    if unique:
+        look |= {"loc": "outside lower center", "ncols": 2, "fontsize": 8}
+        panels[0].figure.figure.legend(list(unique.values()), list(unique), **look)
+
+
+def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
+    """Draw the steps over two parameters in colours, with boundaries and measured transitions over them."""
+    import matplotlib as mpl
+
+    figure = new_figure(5.0, 4.2)
+    ax = figure.subplots()
+    steps, missing = _steps(dataset)
+    edges = over.edges(), other.edges()
+    name = str(steps_of(dataset))
+    tex = dataset[name].attrs.get("tex")
+    log = mathematics(rf"\log_{{10}}\,{tex}" if tex else "", f"log10 {symbol(dataset, name)}")
+    shown = np.ma.masked_invalid(np.log10(steps))
+    mesh = ax.pcolormesh(*edges, shown, cmap="viridis", rasterized=True)
+    if not shown.mask.all():
+        figure.colorbar(mesh, ax=ax, label=log)
+    for scale, axis in ((over, "x"), (other, "y")):
+        scale.apply(ax, axis)
+    for what, (_, colour) in MISSING.items():
+        if missing[what].any():
+            area = np.ma.masked_array(np.zeros(steps.shape), mask=~missing[what])
+            ax.pcolormesh(*edges, area, cmap=mpl.colors.ListedColormap([colour]), rasterized=True)
+            ax.plot([], [], "s", color=colour, label=what)
+    if over.kind != "words":
+        _draw_transitions(ax, dataset, over, other)
+    ax.set(xlim=edges[0][[0, -1]], ylim=edges[1][[0, -1]])
+    _legend([ax], frameon=True, facecolor="0.35", labelcolor="white")
+    return ax
+
+
+def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Scale) -> None:
+    """Draw predicted boundaries as curves and measured transitions as points."""
+    for (label, name), style in zip(_boundaries(dataset, over), itertools.cycle(("-", "--", ":"))):
+        x, y = _boundary(dataset, name, over, other)
+        if np.isfinite(x * y).sum() > 1:
+            ax.plot(x, y, style, color="white", label=label)
+    if limits_of(dataset, over.name) is not None and len(over.places) >= FEWEST:
+        found = transition_table(dataset, over.name)
+        if found["measured"].notna().any():
+            ax.errorbar(
+                found["measured"], other.places, xerr=found["error"], color=RED, marker="o", markersize=3,
+                linestyle="none", label=f"half-way in {over.label}, measured",
+            )  # fmt: skip
+
+
+def _boundary(dataset: xarray.Dataset, name: str, over: Scale, other: Scale) -> tuple[Array, Array]:
+    """Return a boundary as a curve: its values where it bounds an axis, else its crossing with each line."""
+    of, values = dataset[name].attrs["of"], dataset[name]
+    if of in dataset.dims and np.allclose(values.max(of), values.min(of), rtol=1e-9, atol=0.0, equal_nan=True):
+        along = values.max(of).values
+        return (along, other.places) if of == over.name else (over.places, along)
+    crossings = [predicted_transition(line, over.name, name) for _, line in lines(dataset, over.name)]
+    return np.array(crossings), other.places

@@ -1,0 +1,193 @@
+"""Tables of sweeps, a row a point, and the files they are written to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icl_theory._validate import refuse
+from icl_theory.files import replacing
+from icl_theory.results.columns import dimension, dimensions, escaped, symbol, tex, with_role
+from icl_theory.results.numbers import goes_right, markdown, number
+from icl_theory.results.transitions import transition_notes
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray
+
+FORMATS = {".md": "Markdown", ".csv": "CSV", ".tex": "LaTeX", ".parquet": "Parquet"}
+MARKS = {1: "✓", 0: "✗"}
+
+
+def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool = False) -> pd.DataFrame:
+    r"""Return what a sweep of any family found, a row a point.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From `sweep` or `load_sweep`.
+    over : str, optional
+        The parameter whose values follow one another; the first dimension unless given. Other dimensions become
+        columns in front.
+    every : bool
+        Have a column for every quantity, not only for those that describe phases.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Swept parameters under their names and quantities under their symbols: the regime, lengths of the phases and
+        T_ε in steps, the measured local exponent :math:`d\ln T/d\ln x`, what is predicted of T_ε and of the
+        boundaries between regimes, statements as ✓ (holds), ✗ (fails) or nothing (does not apply), and the status
+        where not all points reached their target. Points not computed are left out.
+
+    Raises
+    ------
+    ValueError
+        ``over`` is no dimension of the dataset, or it has none.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> found = icl.sweep(L=[0.1, 1.0, 10.0], delta=1.0, eta=4.0, epsilon=1e-4)
+    >>> icl.phase_table(found)[["L", "regime", "T_I", "T_ε"]].to_string(index=False).splitlines()[-1].split()
+    ['10.0', 'sharp', '4', '11967']
+    """
+    over = dimension(dataset, over)
+    words = [name for name in with_role(dataset, "word") if dataset[name].attrs.get("table") == 1]
+    exponent = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") == over]
+    verdicts = with_role(dataset, "verdict")
+    order = [
+        *words, *with_role(dataset, "phase", "steps"), *exponent, *with_role(dataset, "predicted", "boundary"),
+        *verdicts,
+    ]  # fmt: skip
+    if every:
+        order += [name for name in with_role(dataset, "word", "detail") if name not in (*words, "message")]
+    frame = _frame(dataset[[*order, "status"]], over)
+    if not (frame["status"] == "reached").all():
+        order.append("status")
+    for name in verdicts:
+        frame[name] = frame[name].map(MARKS).fillna("")
+    parameters = [*(name for name in dimensions(dataset) if name != over), over]
+    headings: dict[str, str] = {}
+    for name in order:
+        taken = {*parameters, *headings.values()}
+        headings[name] = name if symbol(dataset, name) in taken else symbol(dataset, name)
+    table = frame[[*parameters, *order]].rename(columns=headings)
+    table.attrs["tex"] = {headings.get(name, name): tex(dataset, name) for name in [*parameters, *order]}
+    return table
+
+
+def _frame(dataset: xarray.Dataset, over: str) -> pd.DataFrame:
+    """Every parameter and quantity of the computed points under its name, with nothing for what is missing."""
+    others = [name for name in dimensions(dataset) if name != over]
+    frame = dataset.to_dataframe(dim_order=[*others, over]).reset_index()
+    frame = frame[frame["status"] != "pending"].reset_index(drop=True)
+    for name in dataset.data_vars:
+        if frame[name].dtype.kind == "i":
+            frame[name] = frame[name].astype("Int64").mask(frame[name] == -1)
+    fixed = [name for name in dataset.coords if name not in dataset.dims]
+    return frame[[*others, over, *fixed, *dataset.data_vars]]
+
+
+def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str | None = None) -> None:
+    """Write the table of a sweep in the format that the ending of the path names.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From `sweep` or `load_sweep`.
+    path : path-like
+        The file, written whole or not at all. Markdown (.md) and LaTeX (.tex, booktabs) have the columns of
+        `phase_table` and the transitions in words below. CSV (.csv) and Parquet (.parquet) have every parameter and
+        every quantity under its name in the dataset, with 1, 0 or nothing for statements.
+    over : str, optional
+        As for `phase_table`.
+
+    Raises
+    ------
+    ValueError
+        Another ending, Parquet without pyarrow, or ``over`` is no dimension of the dataset.
+    """
+    target = Path(path)
+    form = FORMATS.get(target.suffix)
+    if form is None:
+        raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
+    over = dimension(dataset, over)
+    if form == "Parquet":
+        check_parquet(target)
+    with replacing(target) as temporary:
+        if form == "Parquet":
+            _frame(dataset, over).to_parquet(temporary, index=False)
+        elif form == "CSV":
+            _frame(dataset, over).to_csv(temporary, index=False)
+        else:
+            writer = to_markdown if form == "Markdown" else to_latex
+            text = writer(phase_table(dataset, over), transition_notes(dataset, over))
+            temporary.write_text(text, encoding="utf-8")
+
+
+def check_parquet(path: Path) -> None:
+    """Refuse a Parquet file where pyarrow is missing."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise refuse("path", str(path), "another format: Parquet needs pip install 'icl-theory[parquet]'") from None
+
+
+def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
+    """Return a table in Markdown, numbers to four digits and to the right, ``notes`` (sentences) below it.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from icl_theory.results.tables import to_markdown
+    >>> print(to_markdown(pd.DataFrame({"L": [0.5], "regime": ["flat"]})), end="")
+    | L | regime |
+    |--:|---|
+    | 0.5 | flat |
+    """
+    return "\n".join([markdown(contents(table)), *(f"\n{note}" for note in notes)]) + "\n"
+
+
+def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
+    r"""Return a table in LaTeX, which needs ``\usepackage{booktabs,amssymb}``, ``notes`` (sentences) below it.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from icl_theory.results.tables import to_latex
+    >>> print(to_latex(pd.DataFrame({"L": [0.5], "regime": ["flat"]})), end="")
+    % \usepackage{booktabs,amssymb}
+    \begin{tabular}{rl}
+    \toprule
+    L & regime \\
+    \midrule
+    0.5 & flat \\
+    \bottomrule
+    \end{tabular}
+    """
+    headings = {name: table.attrs.get("tex", {}).get(name, escaped(str(name))) for name in table.columns}
+    sides = "".join("r" if goes_right(values) else "l" for values in contents(table).values())
+    cells = table.astype(object).map(lambda value: escaped(number(value))).rename(columns=headings)
+    text = cells.to_latex(index=False, escape=False, column_format=sides)
+    return (
+        "\n".join([r"% \usepackage{booktabs,amssymb}", text.rstrip(), *(rf"\par {escaped(x)}" for x in notes)])
+        + "\n"
+    )
+
+
+def contents(table: pd.DataFrame) -> dict[str, list[Any]]:
+    """Return the columns of a table by heading."""
+    return {str(name): list(table[name]) for name in table.columns}
+
+
+def point_facts(dataset: xarray.Dataset) -> dict[str, Any]:
+    """Return the quantities of a single point that have a value, by symbol."""
+    return {symbol(dataset, str(name)): x.values for name, x in dataset.data_vars.items() if has_values(x.values)}
+
+
+def has_values(values: Any) -> bool:
+    """Return whether anything is there that is not missing: NaN, -1 or the empty text."""
+    missing = {"i": -1, "U": "", "O": ""}.get(values.dtype.kind)
+    return bool((values == values).any() if values.dtype.kind == "f" else (values != missing).any())

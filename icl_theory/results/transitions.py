@@ -1,0 +1,212 @@
+"""Where the exponent d ln T/d ln x changes from one limit to another: measured, and as it is predicted.
+
+Measured is the point half-way between the limits. A boundary may be defined by something else, and is then named
+by what defines it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array, refuse
+from icl_theory.exponents import local_exponent
+from icl_theory.results.columns import dimension, dimensions, lines, steps_of, symbol, where, with_role
+from icl_theory.results.numbers import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray
+
+FEWEST = 4  # points along a line on which an exponent can be seen to change
+
+
+class Transition(NamedTuple):
+    """Where an exponent passes half-way between two limits, with an estimate of the error of its interpolation."""
+
+    measured: float
+    error: float
+
+
+NOWHERE = Transition(math.nan, math.nan)
+
+
+def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
+    """Return the limits of the exponent at small and at large values of a parameter, None where it has none."""
+    given = dataset[over].attrs.get("limits")
+    return None if given is None or steps_of(dataset) is None else (float(given[0]), float(given[1]))
+
+
+def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
+    """Return where the regimes change along a parameter, measured and predicted, a row for each other combination.
+
+    Measured is where the local exponent passes half-way from its limit at small values of the parameter to that at
+    large ones: -2 and 0 for L in in-context regression at a fixed learning rate. Its error combines what linear and
+    cubic interpolation make of it, what every other point of the grid makes of it, and the rounding of steps to
+    integers.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From `sweep` or `load_sweep`.
+    over : str, optional
+        A parameter whose exponent has two limits; the first dimension unless given.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Other parameters; ``measured`` and ``error`` (NaN where the exponent does not pass); ``predicted``, the
+        half-way point of the theory, where there is one; and boundaries of other definitions, named by them. All
+        are in units of the parameter.
+
+    Raises
+    ------
+    ValueError
+        ``over`` is no dimension, or has no limits.
+
+    Examples
+    --------
+    >>> import icl_theory as icl, numpy as np
+    >>> found = icl.sweep(L=np.geomspace(0.03, 30.0, 61), delta=1.0, eta=0.01, epsilon=1e-4)
+    >>> icl.transition_table(found).round(4).to_dict("records")  # doctest: +ELLIPSIS
+    [{'measured': 0.1429, 'error': 0.0002, 'predicted': 0.143, 'exact onset of the tail': 0.1991, ...}]
+    """
+    import pandas as pd
+
+    over = dimension(dataset, over)
+    limits, steps = limits_of(dataset, over), steps_of(dataset)
+    if limits is None or steps is None:
+        known = ", ".join(name for name in dimensions(dataset) if limits_of(dataset, name)) or "here none"
+        raise refuse("over", over, f"a swept parameter whose exponent has two limits ({known})")
+    rows = []
+    for point, line in lines(dataset, over):
+        x = line[over].values.astype(np.float64)
+        found = transition(line[steps].values, x, limits)
+        predictions = {
+            _definition(dataset, name, over): predicted_transition(line, over, name)
+            for name in with_role(dataset, "boundary")
+        }
+        rows.append({**point, **found._asdict(), **predictions})
+    return pd.DataFrame(rows)
+
+
+def _definition(dataset: xarray.Dataset, boundary: str, over: str) -> str:
+    """Return what a boundary is called: "predicted" where it is the half-way point of the same exponent."""
+    attributes = dataset[boundary].attrs
+    alike = over in attributes.get("half_way", ())
+    return "predicted" if alike else str(attributes.get("definition") or boundary)
+
+
+def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Transition:
+    """Where the exponent passes half-way from its first limit to its second, from steps at values of a parameter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from icl_theory.results.transitions import transition
+    >>> L = np.geomspace(0.01, 100.0, 41)
+    >>> found = transition(1e9 * (1 + 4.0 / L**2), L, (-2.0, 0.0))
+    >>> abs(found.measured - 2.0) < found.error < 0.01
+    True
+    """
+    order = np.argsort(values)
+    x, count = values[order], steps[order]
+    passages = _passages(_progress(x, count, limits)) if len(x) > 1 and limits[0] != limits[1] else []
+    candidates = [_refined(x, count, limits, i) for i in passages]
+    # single steps that go far make the exponent jump: of several passages the best resolved one is meant
+    return min(candidates, key=lambda found: found.error / found.measured, default=NOWHERE)
+
+
+def _refined(values: Array, count: Array, limits: tuple[float, float], i: int) -> Transition:
+    """Interpolate the passage between two neighbouring values, the i-th and the next one."""
+    x, progress = np.log(values), _progress(values, count, limits)
+    linear = _crossing(x, progress, i)
+    spline = _smooth(x, progress, linear)
+    # centred differences err by the square of the spacing, so that twice the spacing errs by four times as much
+    spread = []
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        wide = _progress(values[half], count[half], limits) if len(x[half]) > 2 else np.zeros(0)
+        places = [_crossing(x[half], wide, j) for j in _passages(wide)]
+        spread += [min(abs(place - linear) for place in places) / 3.0] if places else []
+    width, rise = x[i + 1] - x[i], (progress[i + 1] - progress[i]) * abs(limits[1] - limits[0])
+    rounding = 0.5 / float(min(count[i], count[i + 1])) / rise
+    error = abs(spline - linear) + max(spread, default=float(width)) + rounding
+    return Transition(math.exp(spline), math.exp(spline) * math.expm1(min(error, 700.0)))
+
+
+def _progress(values: Array, count: Array, limits: tuple[float, float]) -> Array:
+    """Return how far the exponent is on its way from the first limit, 0, to the second, 1."""
+    return np.asarray((local_exponent(count, values, 0) - limits[0]) / (limits[1] - limits[0]))
+
+
+def _passages(progress: Array) -> list[int]:
+    """Return the indices of values between which and the next ones the exponent passes half-way.
+
+    A passage in the other direction is none: there the run is about to have nothing to learn.
+    """
+    with np.errstate(invalid="ignore"):
+        return [int(i) for i in np.flatnonzero((progress[:-1] < 0.5) & (progress[1:] >= 0.5))]
+
+
+def _crossing(x: Array, progress: Array, i: int) -> float:
+    """Return where the exponent passes half-way after the i-th value, by linear interpolation."""
+    return float(x[i] + (0.5 - progress[i]) / (progress[i + 1] - progress[i]) * (x[i + 1] - x[i]))
+
+
+def _smooth(x: Array, progress: Array, near: float) -> float:
+    """Return where the exponent passes half-way by a cubic spline: the root next to the linear one."""
+    from scipy.interpolate import CubicSpline
+
+    good = np.isfinite(progress)
+    if good.sum() < 4:
+        return near
+    roots = CubicSpline(x[good], progress[good] - 0.5).roots(extrapolate=False)
+    return float(roots[np.argmin(np.abs(roots - near))]) if roots.size else near
+
+
+def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> float:
+    """Return the value of a parameter at which a boundary is crossed, along one line of a sweep; NaN if nowhere.
+
+    A boundary is a value of one parameter. It is crossed where that parameter has this value, between points of the
+    line or, where no two lie on both sides, beyond them as far as a power law says.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = np.log(line[over].values.astype(np.float64))
+        value = np.broadcast_to(line[line[boundary].attrs["of"]].values, x.shape)
+        excess = np.log(value / line[boundary].values)
+    order = np.argsort(x)
+    x, excess = x[order], excess[order]
+    if not np.isfinite([x, excess]).all() or len(x) < 2:
+        return math.nan
+    slopes = np.diff(excess) / np.diff(x)
+    sign = np.flatnonzero(excess[:-1] * excess[1:] <= 0)
+    first = int(sign[0]) if sign.size else 0 if abs(excess[0]) < abs(excess[-1]) else len(x) - 2
+    if not sign.size and np.ptp(slopes) > 1e-6 * np.abs(slopes).max():
+        return math.nan  # no power of the parameter: nothing to be said beyond the grid
+    return math.exp(x[first] - excess[first] / slopes[first]) if slopes[first] else math.nan
+
+
+def transition_notes(dataset: xarray.Dataset, over: str | None = None) -> tuple[str, ...]:
+    """Return the transitions of a sweep in words, a line each, for below its table; none where it has none."""
+    over = dimension(dataset, over)
+    if limits_of(dataset, over) is None or dataset.sizes[over] < FEWEST:
+        return ()
+    sentences = []
+    for row in transition_table(dataset, over).to_dict("records"):
+        place = where(dataset, {name: row.pop(name) for name in dimensions(dataset) if name != over})
+        found = _sentence(symbol(dataset, over), row)
+        sentences.append(f"{place}: {found}." if place else found[0].upper() + found[1:] + ".")
+    return tuple(sentences)
+
+
+def _sentence(name: str, row: dict[str, Any]) -> str:
+    measured, error, predicted = row.pop("measured"), row.pop("error"), row.pop("predicted", math.nan)
+    words = "the measured exponent does not pass half-way"
+    if not math.isnan(measured):
+        words = f"measured half-way point {name} = {number(measured)} ± {number(error, 1)}"
+    if not math.isnan(predicted):
+        words += f", predicted {number(predicted)}"
+    elsewhere = ", ".join(f"{number(x)} ({definition})" for definition, x in row.items() if not math.isnan(x))
+    return f"{words}; other boundaries: {elsewhere}" if elsewhere else words
