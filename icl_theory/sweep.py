@@ -26,7 +26,6 @@ from icl_theory.grid import (
     Axis,
     Column,
     Grid,
-    Model,
     Values,
     assembled,
     axis_values,
@@ -268,7 +267,7 @@ def _all_closed(grid: Grid, model: FamilyModel) -> bool:
 
 def run_with(
     grid: Grid,
-    model: Model,
+    model: FamilyModel,
     arguments: Mapping[str, Any],
     *,
     executor: Executor | None = None,
@@ -293,7 +292,7 @@ def run_with(
             kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
         shown = stack.enter_context(PointProgress(progress))
         found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update)
-    dataset = labelled(grid, model.columns, found.values, arguments, found.interrupted)
+    dataset = labelled(model.family, grid, found.values, arguments, found.interrupted)
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
@@ -334,16 +333,15 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     for chunk in np.flatnonzero(kept.done):
         for name, part in kept.read(int(chunk)).items():
             values[name][grid.span(int(chunk))] = part
-    dataset = labelled(grid, columns, values, manifest["arguments"], not kept.done.all())
+    dataset = labelled(family, grid, values, manifest["arguments"], not kept.done.all())
     commands = storage.read_commands(path)
     return dataset.assign_attrs(command="\n".join(commands)) if commands else dataset
 
 
 def labelled(
-    grid: Grid, columns: tuple[Column, ...], values: Values, arguments: Mapping[str, Any], interrupted: bool
+    family: type[Family], grid: Grid, values: Values, arguments: Mapping[str, Any], interrupted: bool
 ) -> xarray.Dataset:
     """Return the dataset of some results, with local exponents where they have steps."""
-    family = find(arguments["family"])
     attributes = {
         "version": arguments["version"],
         "family": family.name,
@@ -351,7 +349,7 @@ def labelled(
         "arguments": json.dumps(dict(arguments), ensure_ascii=False),
         "interrupted": int(interrupted),
     }
-    dataset = assembled(grid, columns, values, attributes)
+    dataset = assembled(grid, family.every_column(), values, attributes)
     for name, pair in family.limits(arguments).items():
         if name in dataset.coords:
             dataset[name].attrs["limits"] = list(pair)
