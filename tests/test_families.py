@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.cli import app
 from icl_theory.cli.simulate import simulate_command
 from icl_theory.cli.sweep import sweep_command
-from icl_theory.families import Family, Number, Whole, find, parameter, sound
+from icl_theory.families import COMMANDS, Column, Family, Number, Whole, find, parameter, sound
 from icl_theory.families.family import RESERVED
-from icl_theory.grid import Column
 
 
 class Parabola(icl.Risk):
@@ -57,13 +57,28 @@ def test_class_that_is_not_made_a_dataclass_is_refused() -> None:
         sound(Forgotten)
 
 
-@pytest.mark.parametrize("taken", ["store", "rate", "steps", "loss", "weight", "name"])
+@pytest.mark.parametrize("taken", ["store", "rate", "steps", "loss", "weight"])
 def test_parameter_with_the_name_of_something_else_is_refused(taken: str) -> None:
     declared = parameter(1.0, kind=Number(), meaning="something")
     columns = (Column("weight", "f8", "", "weight"),)
     made = type("Taken", (Bowl,), {"__annotations__": {taken: float}, taken: declared, "columns": columns})
     with pytest.raises(ValueError, match=rf"Taken\.{taken} = '{taken}': must be called something else"):
         sound(dataclass(frozen=True, eq=False)(made))
+
+
+def test_commands_that_no_family_may_be_called_are_those_that_there_are() -> None:
+    groups = {group.name for group in app.registered_groups}
+    commands = {
+        str(command.name or command.callback.__name__) for command in app.registered_commands if command.callback
+    }
+    assert commands == set(COMMANDS)
+    assert groups == set(icl.families())
+
+
+@pytest.mark.parametrize("name", ["report", "two words", "", "Bowl", "--x", 3])
+def test_name_that_cannot_be_a_command_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match=r"Bowl\.name = "):
+        sound(type("Bowl", (Bowl,), {"name": name}))
 
 
 def test_reserved_names_are_the_options_of_sweeps_and_commands() -> None:

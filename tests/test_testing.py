@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families import Family, Kind, Number, Object, parameter
-from icl_theory.grid import Column
+from icl_theory.families import Column, Family, Kind, Number, Object, parameter
 from icl_theory.recall import RecallTask, TransformerRisk
 from icl_theory.risk import ClosedForm
 from icl_theory.testing import check_family, check_risk
