@@ -24,7 +24,7 @@ PLAIN = {"L": 2.0, "delta": 1.0, "eta": 4.0}
 
 RISKS: dict[str, Callable[[], icl.Risk]] = {
     "population": lambda: QUADRATIC,
-    "finite prompts": lambda: icl.PopulationRisk(FEATURES, icl.tasks.Linear(2.0), N=6, noise=0.3),
+    "finite prompts": lambda: icl.PopulationRisk(FEATURES, icl.tasks.Linear(2.0), N=4, noise=0.3),
     "embedding": lambda: icl.in_coordinates(QUADRATIC, "embedding", FEATURES.vectors),
     "factored": lambda: icl.in_coordinates(QUADRATIC, "factored", FEATURES.vectors, rank=2),
     "exchangeable": lambda: icl.Regression(**PLAIN).risk(),
@@ -52,6 +52,10 @@ PROBLEMS: dict[str, tuple[type[Family], dict[str, Any]]] = {
     "regression, many steps": (icl.Regression, {**PLAIN, "K": 5, "epsilon": 1e-6}),
     "regression, stable rate": (icl.Regression, {**PLAIN, "eta": "auto", "K": 5, "epsilon": 1e-2}),
     "regression, finite prompts": (icl.Regression, {**PLAIN, "K": 4, "N": 20, "task": "quadratic", "above": 1e-2}),
+    "regression, features": (
+        icl.Regression,
+        {**PLAIN, "eta": 1.0, "features": FEATURES, "task": icl.tasks.Quadratic(2.0), "N": 4, "above": 5e-2},
+    ),
     "regression, reduced": (icl.Regression, {**PLAIN, "K": 5, "N": 30, "coordinates": "embedding", "above": 1e-2}),
 }
 
@@ -449,7 +453,52 @@ class SampledOnce(Sampled):
         return Biased(0)
 
 
+class Line(icl.Risk):
+    """½|x|² where both numbers are equal, x = (p, p): a reduction with metric 2."""
+
+    initial = np.array([1.0])
+
+    def __init__(self, metric: float) -> None:
+        self.weight = metric
+
+    @property
+    def metric(self) -> float:
+        return self.weight
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        return float(params @ params), 2.0 * params
+
+
+class Plane(icl.Risk):
+    """½|x|² with a random tilt."""
+
+    initial = np.ones(2)
+    stochastic = True
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        tilt = np.random.default_rng([self.seed, step]).normal(size=2)
+        return 0.5 * float(params @ params) + float(tilt @ params), params + tilt
+
+
+class Reduced(Sound):
+    weight = 2.0
+
+    def risk(self) -> icl.Risk:
+        return Line(self.weight)
+
+    def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
+        return Plane(seed)
+
+
+class ReducedWrong(Reduced):
+    weight = 1.0
+
+
 FAMILIES: dict[type[Family], str] = {
+    ReducedWrong: r"squared norm of the sampled gradient at the beginning: expected 4 within",
     NoTitle: r"the family: expected no exception, found ValueError: NoTitle.title = ''",
     WrongRisk: r"gradient of the loss at .*, entry",
     NoRisk: r"risk: expected a Risk, found 3",
@@ -473,7 +522,7 @@ FAMILIES: dict[type[Family], str] = {
 }
 
 
-@pytest.mark.parametrize("family", [Sound, Sampled])
+@pytest.mark.parametrize("family", [Sound, Sampled, Reduced])
 def test_toy_family_without_a_fault_passes(family: type[Family]) -> None:
     check_family(family, eta=0.1)
 

@@ -144,7 +144,7 @@ def test_command_of_the_page_writes_its_file(installed: Installed, shown: object
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("run.html", ("reached epsilon = 0.0248095 at step 62", "observations in a prompt", "plateau")),
+        ("run.html", ("reached epsilon = 0.0248095 at step 62", "plateau")),
         ("found.html", ("in-context shrinkage", "observations in a prompt", "σ", "plateau")),
     ],
 )

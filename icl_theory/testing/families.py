@@ -46,7 +46,7 @@ def check_family(family: type[Family], /, **parameters: Any) -> None:
     family : type
         The family.
     **parameters
-        Of a problem that is small: all of it is simulated about eight times.
+        Of a problem that is small: it is simulated several times.
 
     Raises
     ------
