@@ -41,6 +41,21 @@ def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, m
     return result
 
 
+def signed(name: str, value: Any, *, maximum: float = math.inf) -> float:
+    """Return a finite float of either sign, at most ``maximum`` in size."""
+    if isinstance(value, NO_NUMBERS):
+        raise refuse(name, value, "a finite number")
+    try:
+        result = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise refuse(name, value, "a finite number") from None
+    if not math.isfinite(result):
+        raise refuse(name, value, "a finite number")
+    if abs(result) > maximum:
+        raise refuse(name, value, f"between {-maximum:g} and {maximum:g}")
+    return result
+
+
 def lipschitz(value: Any) -> float:
     """Return a Lipschitz constant whose square is within the range of float64."""
     return number("L", value, maximum=LARGEST)

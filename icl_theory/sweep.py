@@ -23,7 +23,7 @@ from icl_theory._version import __version__
 from icl_theory.exponents import local_exponent
 from icl_theory.families import Family, default, find, sound
 from icl_theory.grids import store as storage
-from icl_theory.grids.evaluate import Model, evaluate, point_by_point
+from icl_theory.grids.evaluate import evaluate, point_by_point
 from icl_theory.grids.grid import Axis, Column, Grid, Values, assembled, axis_values, blank, whole_numbers
 from icl_theory.grids.progress import PointProgress, duration
 from icl_theory.grids.workers import processes
@@ -260,7 +260,7 @@ def _all_closed(grid: Grid, model: FamilyModel) -> bool:
 
 def run_with(
     grid: Grid,
-    model: Model,
+    model: FamilyModel,
     arguments: Mapping[str, Any],
     *,
     executor: Executor | None = None,
@@ -285,7 +285,7 @@ def run_with(
             kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
         shown = stack.enter_context(PointProgress(progress))
         found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update)
-    dataset = labelled(grid, model.columns, found.values, arguments, found.interrupted)
+    dataset = labelled(model.family, grid, found.values, arguments, found.interrupted)
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
@@ -313,15 +313,14 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     family = find(arguments.get("family", ""))
     if [column.name for column in family.every_column()] != [column.name for column in columns]:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
-    dataset = labelled(grid, columns, found.values, arguments, not found.finished)
+    dataset = labelled(family, grid, found.values, arguments, not found.finished)
     return dataset.assign_attrs(command="\n".join(found.commands)) if found.commands else dataset
 
 
 def labelled(
-    grid: Grid, columns: tuple[Column, ...], values: Values, arguments: Mapping[str, Any], interrupted: bool
+    family: type[Family], grid: Grid, values: Values, arguments: Mapping[str, Any], interrupted: bool
 ) -> xarray.Dataset:
     """Return the dataset of some results, with local exponents where they have steps."""
-    family = find(arguments["family"])
     attributes = {
         "version": arguments["version"],
         "family": family.name,
@@ -329,7 +328,7 @@ def labelled(
         "arguments": json.dumps(dict(arguments), ensure_ascii=False, sort_keys=True),
         "interrupted": int(interrupted),
     }
-    dataset = assembled(grid, columns, values, attributes)
+    dataset = assembled(grid, family.every_column(), values, attributes)
     for name, pair in family.limits(arguments).items():
         if name in dataset.coords:
             dataset[name].attrs["limits"] = list(pair)

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -70,7 +71,8 @@ def test_code_on_the_page_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    names: dict[str, object] = {}
+    module = ModuleType("page")  # a real one, so that its classes can be pickled
+    monkeypatch.setitem(sys.modules, "page", module)
     printed: str | None = None
     for language, block in FENCED.findall((ROOT / page).read_text(encoding="utf-8")):
         if language == "text":
@@ -81,7 +83,7 @@ def test_code_on_the_page_runs(
             printed = None
             continue
         if language == "python":
-            exec(compile(block, page, "exec"), names)
+            exec(compile(block, page, "exec"), vars(module))
         elif language == "sh":
             for command in block.replace("\\\n", " ").splitlines():
                 _run(command, tmp_path)

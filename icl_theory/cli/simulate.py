@@ -41,7 +41,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         plot = plot or (Path(settings.pop("plot")) if "plot" in settings else None)
         save = save or (Path(settings.pop("save")) if "save" in settings else None)
         check_targets(plot, save=save)
-        many = [name for name, text in given.items() if text == ALL and isinstance(known[name].kind, Word)]
+        many = [name for name, text in given.items() if text == ALL and _several(known[name])]
         settings |= {name: parse_value(known[name], text) for name, text in given.items() if name not in many}
         _require(family, settings)
         if many and save is not None:
@@ -69,7 +69,12 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
 
 def _help(declared: Parameter) -> str:
     text = help_text(declared)
-    return text[:-1] + "; all compares them." if isinstance(declared.kind, Word) and declared.axis else text
+    return text[:-1] + "; all compares them." if _several(declared) else text
+
+
+def _several(declared: Parameter) -> bool:
+    """Whether its words can be compared."""
+    return isinstance(declared.kind, Word) and declared.axis
 
 
 def _require(family: type[Family], settings: dict[str, Any]) -> None:

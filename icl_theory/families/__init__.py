@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from functools import cache
 from importlib.metadata import entry_points
@@ -10,12 +11,15 @@ from importlib.metadata import entry_points
 from icl_theory._validate import refuse
 from icl_theory.families.family import LOSS, Family, Parameter, parameter
 from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Word, nearest
+from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
+COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures")  # names that the command line has already
 BUILT_IN = ("icl_theory.regression.family:Regression", "icl_theory.recall.family:Recall")
 
 __all__ = [
     "LOSS",
+    "Column",
     "Family",
     "Fraction",
     "Kind",
@@ -113,8 +117,12 @@ def sound(cls: object) -> type[Family]:
     if not (isinstance(cls, type) and issubclass(cls, Family)):
         raise refuse("family", cls, "a subclass of icl_theory.Family")
     for attribute in ("name", "title"):
-        if not getattr(cls, attribute):
+        if not (isinstance(getattr(cls, attribute), str) and getattr(cls, attribute)):
             raise refuse(f"{cls.__name__}.{attribute}", getattr(cls, attribute), "a text that is not empty")
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", cls.name) or cls.name in COMMANDS:
+        raise refuse(
+            f"{cls.__name__}.name", cls.name, "small letters, digits and dashes, and none of " + ", ".join(COMMANDS)
+        )
     if cls.risk is Family.risk:
         raise refuse(f"{cls.__name__}.risk", None, "a method that returns the risk to be trained")
     cls.parameters()
@@ -134,7 +142,7 @@ def _found() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
             cls = sound(point.load())
             if cls.name in known:
                 raise refuse("name", cls.name, "another name: a family of this name is known already")
-        except Exception as error:  # whatever a foreign package does wrong, the others still work
+        except (Exception, SystemExit) as error:  # whatever a foreign package does wrong, the others still work
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             lines.append(f"the family {point.name} ({point.value}) is left out: {reason}")
         else:

@@ -26,6 +26,11 @@ from icl_theory.trajectory import Label, Trajectory
 
 LOSS = "(units of the loss)"  # stands for the family's own
 REQUIRED = dataclasses.MISSING
+RESERVED = (  # arguments of sweeps, options of commands, names in results
+    "as_json", "config", "context", "csv", "dask", "dry_run", "executor", "family", "given", "help", "json",
+    "latex", "message", "over", "parquet", "plot", "progress", "quiet", "save", "status", "store", "table",
+    "version", "workers",
+)  # fmt: skip
 VISIBLE = 1e-13  # of the floor: an excess below it is lost in rounding
 
 
@@ -108,7 +113,7 @@ def parameter(
     ...                 return 0.5 * float(params @ params) / width**2, params / width**2
     ...         return Parabola()
     >>> Bowl(width=2.0, eta=1.0, epsilon=1e-3).simulate().steps
-    14
+    11
     """
     declared = Parameter("", default, kind, meaning, symbol, tex, unit, kind.text if axis is None else axis)
     return dataclasses.field(default=default, kw_only=True, metadata={"parameter": declared})
@@ -176,7 +181,7 @@ class Family:
         meaning="target excess of the loss over its floor",
     )
     rule: str = parameter("gd", kind=Word(words=RULES), meaning="update rule")
-    method: str = parameter("auto", kind=Word(words=METHODS), meaning="how steps are computed")
+    method: str = parameter("auto", kind=Word(words=METHODS), meaning="how steps are computed", axis=False)
     max_steps: int = parameter(MAX_STEPS, kind=Whole(), meaning="largest number of steps", axis=False)
 
     def __post_init__(self) -> None:
@@ -199,13 +204,20 @@ class Family:
         Raises
         ------
         ValueError
-            A field was not declared by `parameter`.
+            A field was not declared by `parameter`, or the class was not made a dataclass, or a parameter has the
+            name of something else.
         """
+        if any(isinstance(value, dataclasses.Field) for value in vars(cls).values()):
+            raise refuse(cls.__name__, cls, "decorated by @dataclass(frozen=True, eq=False)")
+        taken = {*RESERVED, *vars(Family)} - {field.name for field in dataclasses.fields(Family)}
+        taken |= {column.name for column in cls.every_column()} - {"method"}
         found = {}
         for field in dataclasses.fields(cls):
             declared = field.metadata.get("parameter")
             if declared is None:
                 raise refuse(f"{cls.__name__}.{field.name}", field.default, "declared by icl_theory.parameter(...)")
+            if field.name in taken:
+                raise refuse(f"{cls.__name__}.{field.name}", field.name, "called something else: the name is taken")
             found[field.name] = declared._replace(name=field.name)
         own = [name for name in inspect.get_annotations(cls) if name in found]
         order = [*own, *(name for name in found if name not in own)]
@@ -250,7 +262,7 @@ class Family:
         """Add phases, regime and notes to a run of this problem."""
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the family's own ``columns`` of a run."""
+        """Return the family's own ``columns`` of a run; one left out has no value: NaN, -1 or the empty text."""
         return {}
 
     def expected_steps(self) -> float | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from icl_theory._validate import INT64_MAX, fraction, integer, number, probabilities, refuse
+from icl_theory._validate import INT64_MAX, fraction, integer, number, probabilities, refuse, signed
 
 INFINITE = ("inf", "infinity")
 
@@ -81,7 +81,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Number(Kind):
-    """A finite float, positive unless ``zero`` or ``signed``, between ``minimum`` and ``maximum``."""
+    """A finite float, positive unless ``zero`` or ``signed``, between ``minimum`` and ``maximum``.
+
+    A ``signed`` one is at most ``maximum`` in size.
+    """
 
     zero: bool = False
     minimum: float = 0.0
@@ -94,8 +97,7 @@ class Number(Kind):
     def value(self, name: str, value: Any) -> float:
         """Return the float."""
         if self.signed:
-            size = number(name, abs(value) if isinstance(value, int | float) else value, zero=True)
-            return math.copysign(size, value)
+            return signed(name, value, maximum=self.maximum)
         return number(name, value, zero=self.zero, minimum=self.minimum, maximum=self.maximum)
 
     def parse(self, name: str, text: str) -> Any:

@@ -1,0 +1,286 @@
+"""Whether a family is what sweeps, tables, plots, reports and the command line take it for."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from icl_theory.descent import descend
+from icl_theory.families import Family, Number, Object, Parameter, Whole, Word, sound
+from icl_theory.grids.grid import FAILED, MESSAGE, NOT_REACHED, REACHED, STATUS, blank
+from icl_theory.risk import Risk
+from icl_theory.sweep import sweep
+from icl_theory.testing.common import attempt, expect, same
+from icl_theory.testing.risks import check_risk
+from icl_theory.testing.samples import check_samples
+from icl_theory.trajectory import Trajectory, load
+
+ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
+EXACT_STEPS = 20_000  # at most, of the run that a closed form is compared with
+CLOSED = 1e-9  # relative error of the states of a closed form
+OFF = 0.5  # standard deviation of a point off the way of the run
+NEXT = 0.8  # the second point of the sweep has this share of the learning rate
+
+
+def check_family(family: type[Family], /, **parameters: Any) -> None:
+    r"""Check that a family is what the rest of the package takes it for, at one problem of it.
+
+    The name, title and parameters are declared, each default is a sound value, and values of a wrong type are
+    refused by a ValueError that names the parameter. The risk passes `check_risk`, at the beginning, on the way and
+    at the end of a run and off its way. A simulation reaches its target or says why not, and gives the same bits
+    twice. What is measured is declared, and is what the dtype of its column can hold. A sweep over two learning
+    rates gives the bits of two simulations. A run that is saved and loaded is the same. Where there is a closed
+    form it agrees with single steps. Where there is a trainer on samples, the means of its loss and gradient are
+    those of the risk.
+
+    Parameters
+    ----------
+    family : type
+        The family.
+    **parameters
+        Of a problem that is small: it is simulated several times.
+
+    Raises
+    ------
+    AssertionError
+        Something is wrong; the message says what was expected and what was found.
+
+    Notes
+    -----
+    The steps of a closed form have to agree with those taken one by one as far as the run's ``error`` says, where
+    these are 20,000 at most; its states at the saved steps among the first 20,000 have to be within :math:`10^{-9}`
+    of the largest parameter.
+
+    The trainer's 64 batches of 64 give means of losses and of gradients along two directions, the exact gradient
+    and a random one, at the first and the last parameters of the run. Each is compared with its exact value by
+    Student's t with 63 degrees of freedom. Its limit is such that one in a thousand checks of sound trainers of
+    normal means fails, all six comparisons together. The seed is fixed, so that a check that passes always does.
+    Where the risk is a reduction of the trainer, with other parameters,
+    the squared norm of the gradient at the beginning is compared instead, in the metric of each, from products of
+    the gradients of two batches.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> from icl_theory.testing import check_family
+    >>> check_family(icl.Recall, counts=1)
+    >>> check_family(icl.Recall, counts=0)
+    Traceback (most recent call last):
+    ...
+    AssertionError: the problem: expected no exception, found ValueError: counts = 0: must be an integer >= 1
+    """
+    attempt("the family", lambda: sound(family))
+    problem = attempt("the problem", lambda: family(**parameters))
+    _parameters(family, parameters)
+    _problem(problem)
+    risk: Any = attempt("risk", problem.risk)
+    expect(isinstance(risk, Risk), "risk", "a Risk", risk)
+    # the order in which BLAS adds depends on its threads, and a sweep uses one
+    with threadpool_limits(limits=1):
+        run = _run(problem)
+        start = np.asarray(risk.initial)
+        off = start + OFF * np.random.default_rng(0).normal(size=start.shape)
+        check_risk(risk, points=[run.states[len(run.t) // 2], run.states[-1], off])
+        _columns(problem, run)
+        _slots(problem)
+        _sweep(problem, parameters)
+        _closed_form(problem)
+        _saved(run)
+        check_samples(problem, run)
+
+
+def _parameters(family: type[Family], given: Mapping[str, Any]) -> None:
+    for name, declared in family.parameters().items():
+        what = f"parameter {name} of {family.__name__}"
+        expect(declared.meaning.strip(), f"meaning of {what}", "a few words", declared.meaning)
+        if not declared.required:
+            value = attempt(f"default of {what}", lambda declared=declared: declared.check(declared.default))  # type: ignore[misc]
+            again = declared.check(value)
+            expect(value is again or value == again, f"{what}, checked twice", f"the same, {value!r}", again)
+        for wrong in _wrong(declared):
+            what = f"{family.__name__}(..., {name}={wrong!r})"
+            try:
+                family(**{**given, name: wrong})
+            except ValueError as error:
+                expect(name in str(error), what, f"a ValueError that names {name}", str(error))
+            except Exception as error:
+                raise AssertionError(
+                    f"{what}: expected a ValueError, found {type(error).__name__}: {error}"
+                ) from error
+            else:
+                expect(False, what, f"a ValueError that names {name}", "none")
+
+
+def _wrong(declared: Parameter) -> list[Any]:
+    """Values of wrong types."""
+    if isinstance(declared.kind, Number):
+        return ["no number", math.nan, True, object()] + [0.5] * isinstance(declared.kind, Whole)
+    if isinstance(declared.kind, Word):
+        return ["no such word", 1.5, object()]
+    return [object(), 1.5] if isinstance(declared.kind, Object) else [object()]
+
+
+def _problem(problem: Family) -> None:
+    family = type(problem)
+    arguments = problem.arguments()
+    again = attempt("changed() without changes", lambda: problem.changed())
+    expect(_alike(arguments, again.arguments()), "parameters after changed()", arguments, again.arguments())
+    copy = attempt("pickle, by which a problem is sent to workers", lambda: pickle.loads(pickle.dumps(problem)))
+    expect(
+        arguments.keys() == copy.arguments().keys(), "parameters of a copy by pickle", arguments, copy.arguments()
+    )
+    both = {"epsilon": 1.0, "above": 1.0}
+    for name, wrong in {"above": both, "no_such_parameter": {"no_such_parameter": 1.0}}.items():
+        try:
+            family.refuse_unknown(wrong)
+            family(**{**arguments, **wrong})
+        except ValueError as error:
+            expect(name in str(error), f"refusal of {wrong}", f"a ValueError that names {name}", str(error))
+        else:
+            expect(False, f"{family.__name__} with {wrong}", f"a ValueError that names {name}", "none")
+
+
+def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+    return one.keys() == two.keys() and all(one[name] is two[name] or one[name] == two[name] for name in one)
+
+
+def _run(problem: Family) -> Trajectory:
+    run = attempt("simulate", problem.simulate)
+    expect(np.isfinite(run.loss).all(), "losses of the run", "finite numbers", run.loss)
+    expect(run.t[0] == 0 and (np.diff(run.t) > 0).all(), "saved steps", "0 and then more and more", run.t)
+    expect(run.stop_reason.strip(), "why the run stopped", "a sentence", run.stop_reason)
+    if run.converged:
+        limit = run.epsilon * (1.0 + (0.0 if run.method == "exact" else 1e-6))
+        expect(run.loss[-1] <= limit, "loss where the target was reached", f"at most {run.epsilon!r}", run.loss[-1])
+    unknown = run.info.keys() - problem.parameters().keys()
+    expect(not unknown, "names in run.info", "parameters of the family", unknown)
+    expect(run.info.keys() <= run.labels.keys(), "labels", f"one for each of {[*run.info]}", [*run.labels])
+    present = {} if run.phases is None else run.phases.present()
+    expect(present.keys() <= set(problem.phase_names), "phases", f"among {problem.phase_names}", [*present])
+    for name, (first, last) in present.items():
+        inside = 0 <= first <= last <= int(run.t[-1])
+        expect(inside, f"phase {name}", f"an interval within 0 to {run.t[-1]}", (first, last))
+    expect(run.regime is None or isinstance(run.regime, str), "regime", "a word or None", run.regime)
+    again = attempt("simulate", problem.simulate)
+    for name in ("t", "loss", "states", "observed", "steps"):
+        what = f"{name} of the run, simulated twice"
+        expect(same(getattr(run, name), getattr(again, name)), what, "the same bits", getattr(again, name))
+    return run
+
+
+def _columns(problem: Family, run: Trajectory) -> None:
+    columns = problem.every_column()
+    names = [column.name for column in columns]
+    expect(len(set(names)) == len(names), "names of columns", "each once", names)
+    words = {name for name, declared in problem.parameters().items() if declared.axis}
+    clash = sorted((words & {*names, STATUS.name, MESSAGE.name}) - {"method"})
+    expect(not clash, "names of columns", "none that is also a parameter's", clash)
+    measured: Any = attempt("measure", lambda: problem.measured(run))
+    unknown = sorted(measured.keys() - {*names, STATUS.name, MESSAGE.name})
+    expect(not unknown, "columns that are measured", "those declared", f"also {', '.join(unknown)}")
+    status = measured[STATUS.name]
+    expect(status in (REACHED, NOT_REACHED), "status", f"{REACHED!r} or {NOT_REACHED!r}", status)
+    for column in columns:
+        expect(column.description, f"description of column {column.name}", "a few words", column.description)
+        expect(column.role in ROLES, f"role of column {column.name}", f"one of {', '.join(ROLES)}", column.role)
+        if column.name not in measured:  # it has no value here
+            continue
+        value, what = measured[column.name], f"column {column.name}, of dtype {column.dtype}"
+        if column.dtype[0] == "f":
+            expect(isinstance(value, int | float | np.number), what, "a number", value)
+        elif column.dtype[0] == "i":
+            expect(isinstance(value, int | np.integer) and not isinstance(value, bool), what, "an integer", value)
+        else:
+            room = int(column.dtype[1:] or 10**9)
+            expect(isinstance(value, str) and len(value) <= room, what, "a text that it can hold", value)
+
+
+def _slots(problem: Family) -> None:
+    family = type(problem)
+    expected = attempt("expected_steps", problem.expected_steps)
+    expect(expected is None or expected >= 0, "expected_steps", "None or a number >= 0", expected)
+    words = {name: value for name, value in problem.arguments().items() if isinstance(value, str)}
+    for name, pair in attempt("limits", lambda: family.limits(words)).items():
+        expect(name in family.parameters(), "names of limits", "parameters", name)
+        expect(len(pair) == 2 and np.isfinite(pair).all(), f"limits of {name}", "two numbers", pair)
+    try:
+        rate = problem.stable_rate()
+    except ValueError as error:
+        expect("eta" in str(error), "why there is no stable learning rate", "a sentence that names eta", str(error))
+    else:
+        expect(np.isfinite(rate) and rate > 0, "stable_rate", "a number > 0", rate)
+
+
+def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
+    rates = [problem.rate(), NEXT * problem.rate()]
+    found = attempt("sweep", lambda: sweep(type(problem), progress=False, **{**parameters, "eta": rates}))
+    for i, rate in enumerate(rates):
+        point = problem.changed(eta=rate)
+        wanted = point.measured(point.simulate())
+        status = str(found[STATUS.name].values[i])
+        message = str(found[MESSAGE.name].values[i])
+        expect(status != FAILED, f"sweep at eta = {rate!r}", "a point that does not fail", message)
+        for column in (*problem.every_column(), STATUS, MESSAGE):
+            value = found[column.name].values[i]
+            stored = blank((column,), 1)[column.name]
+            if column.name in wanted:
+                stored[0] = wanted[column.name]
+            what = f"column {column.name} of a sweep at eta = {rate!r}"
+            expect(
+                same(np.array([value], dtype=column.dtype), stored),
+                what,
+                f"that of a simulation, {stored[0]!r}",
+                value,
+            )
+
+
+def _closed_form(problem: Family) -> None:
+    risk, rate = problem.risk(), problem.rate()
+    form = attempt("closed_form", lambda: risk.closed_form(rate, problem.rule))
+    if form is None:
+        return
+    target = problem.target(risk)
+    closed = descend(risk, rate, epsilon=target, rule=problem.rule, method="closed")
+    last = int(closed.t[-1])
+    exact = descend(
+        risk, rate, epsilon=target, rule=problem.rule, method="exact", steps=min(max(last, 1) + 2, EXACT_STEPS)
+    )
+    within = exact.t[exact.t <= last]
+    states, wanted = form.states(within), exact.states[: len(within)]
+    off, scale = float(np.abs(states - wanted).max()), float(np.abs(wanted).max())
+    expect(
+        off <= CLOSED * scale,
+        "states in closed form",
+        f"those of single steps to {CLOSED * scale:.1g}",
+        f"{off:.1g} off",
+    )
+    if last + 2 <= EXACT_STEPS:
+        doubt = math.ceil(max(0.0, (closed.error or 0.0) - 0.1))  # whole steps that an error of so much can be
+        agree = closed.steps == exact.steps or (
+            closed.steps is not None and exact.steps is not None and abs(closed.steps - exact.steps) <= doubt
+        )
+        expect(agree, "steps in closed form", f"{exact.steps} (error {closed.error})", closed.steps)
+
+
+def _saved(run: Trajectory) -> None:
+    attempt("the run as JSON", lambda: json.dumps(run.to_dict(), allow_nan=False))
+    attempt("the run as a dataset", run.to_xarray)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.npz"
+        attempt("save", lambda: run.save(path))
+        again = attempt("load", lambda: load(path))
+    for name in ("t", "loss", "states", "observed"):
+        what = f"{name} of a run that was saved and loaded"
+        expect(same(getattr(run, name), getattr(again, name)), what, "the same bits", getattr(again, name))
+    for name in ("steps", "stop_reason", "phases", "regime", "notes", "error", "epsilon", "eta"):
+        one, two = getattr(run, name), getattr(again, name)
+        expect(one == two, f"{name} of a run that was saved and loaded", repr(one), repr(two))
+    expect(run.facts() == again.facts(), "summary of a run that was saved and loaded", run.facts(), again.facts())

@@ -1,0 +1,329 @@
+"""Whether a risk is what the engine takes it for: its gradient, floor, metric, observations, shapes and copies."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import Array, integer, number, real_array, refuse
+from icl_theory.risk import Risk
+from icl_theory.testing.common import attempt, expect, same
+
+POINTS = 3  # at random, besides the initial one
+DIRECTIONS = 3  # in which derivatives are taken at each
+GRADIENT = 1e-6  # of the norm of the gradient
+HESSIAN = 1e-5  # of the product
+ROUNDING = 1e-14  # of a loss or a gradient: how well it is computed
+# (j, w_j): f'(0) = sum_j w_j f(jh) / 60h, of sixth order
+CENTRAL = ((1, 45.0), (-1, -45.0), (2, -9.0), (-2, 9.0), (3, 1.0), (-3, -1.0))
+FORWARD = ((0, -147.0), (1, 360.0), (2, -450.0), (3, 400.0), (4, -225.0), (5, 72.0), (6, -10.0))
+WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
+RESOLVED = 1e-9  # of a derivative: no narrower differences are tried
+BLURRED = 1e-3  # of a derivative: differences that disagree by more show none
+TINY, JUMP = 1e-9, 1e-4  # a gradient that changes by this share of itself over a tiny distance has a kink
+NAMED = 400  # entries up to which a wrong gradient is searched for its worst one
+
+
+def check_risk(
+    risk: Risk, *, points: Sequence[ArrayLike] | None = None, spread: float = 0.5, seed: int = 0, step: int = 0
+) -> None:
+    r"""Check that a risk is what descent takes it for.
+
+    The initial parameters, losses, gradients and observations are finite, of float64, of the right shapes and the
+    same bits each time, and evaluating changes no argument. The gradient is that of the loss, and Hessian products
+    are those of the gradient. No loss seen is below the floor. The metric is positive and of a shape that divides
+    gradients. `Risk.series` gives what `Risk.evaluate` does. A copy by pickle gives the same bits.
+
+    Parameters
+    ----------
+    risk : Risk
+        What to check. One that draws data is checked on the data of one step, where its loss is a function.
+    points : sequence of array_like, optional
+        Parameters at which to look besides the initial ones; unless given three random ones, the initial ones plus
+        normal numbers.
+    spread : float
+        Standard deviation of these numbers.
+    seed : int
+        Seed of them, and of the directions in which derivatives are taken.
+    step : int
+        The step whose data are used.
+
+    Raises
+    ------
+    AssertionError
+        Something is wrong; the message says what was expected and what was found.
+    ValueError
+        An argument out of range, or an object that is no Risk.
+
+    Notes
+    -----
+    Derivatives along a direction u are central differences of sixth order,
+
+    .. math:: f'(0) \approx \frac{45\,[f(h) - f(-h)] - 9\,[f(2h) - f(-2h)] + f(3h) - f(-3h)}{60h}, \qquad
+        f(s) = \mathcal L(\theta + s u).
+
+    Widths h from 1/16 of the largest parameter (of 1 where all are smaller) go down by factors of 4. The one is
+    taken at which the difference moves least, with the rounding of the loss, :math:`10^{-14}` of it, added to the
+    movement: this sum bounds the error δ of the difference. The gradient may differ from it by
+    :math:`\delta + 10^{-6}\,\|\nabla\mathcal L\|\,\|u\|`. Hessian products, which by default are differences of
+    gradients themselves, may differ by :math:`\delta + 10^{-5}` of the largest entry of the product
+    :math:`+ 10^{-9}` of that of the gradient, and are not checked at kinks. Where differences agree at no width to
+    :math:`10^{-3}` the loss is taken to be noise there, and the check fails. At a kink, where the derivatives from
+    the left and from the right differ, the gradient may give any number between them.
+
+    A direction sees every entry of the gradient, so that three of them find any entry that is wrong by more than
+    the tolerance.
+
+    Examples
+    --------
+    >>> import numpy as np, icl_theory as icl
+    >>> from icl_theory.testing import check_risk
+    >>> check_risk(icl.PopulationRisk(icl.Features.simplex(4, 1.0), icl.tasks.Linear(2.0)))
+    >>> class Steep(icl.Risk):
+    ...     initial = np.array([2.0])
+    ...     def evaluate(self, params, step=0):
+    ...         return 0.5 * float(params @ params), 1.01 * params
+    >>> check_risk(Steep())
+    Traceback (most recent call last):
+    ...
+    AssertionError: gradient of the loss at the initial point, entry (0,): expected 2, found 2.02
+    """
+    if not isinstance(risk, Risk):
+        raise refuse("risk", risk, "a Risk (inherit from icl_theory.Risk)")
+    spread = number("spread", spread)
+    rng = np.random.default_rng(integer("seed", seed, minimum=0))
+    step = integer("step", step, minimum=0)
+    start = _initial(risk)
+    places = {"the initial point": start}
+    if points is None:
+        random = [start + spread * rng.normal(size=start.shape) for _ in range(POINTS)]
+        places |= {f"random point {i + 1}": point for i, point in enumerate(random)}
+    else:
+        given = [real_array(f"points[{i}]", point, start.ndim) for i, point in enumerate(points)]
+        places |= {f"points[{i}]": point for i, point in enumerate(given)}
+    for where, params in places.items():
+        if params.shape != start.shape:
+            raise refuse(where, params.shape, f"of the shape of the initial parameters, {start.shape}")
+        _values(risk, params, step, where)
+    _metric(risk, start)
+    _observations(risk, places, step)
+    for where, params in places.items():
+        _gradient(risk, params, step, where, rng)
+        if not risk.stochastic:
+            _hessian(risk, params, where, rng)
+    if not risk.stochastic:
+        _series(risk, places)
+    _copy(risk, places, step)
+
+
+def evaluated(risk: Risk, params: Array, step: int, where: str) -> tuple[float, Array]:
+    """Return loss and gradient, checked in type, shape and range."""
+    found: Any = attempt(f"evaluate at {where}", lambda: risk.evaluate(params, step))
+    expect(isinstance(found, tuple) and len(found) == 2, f"evaluate at {where}", "(loss, gradient)", found)
+    loss, gradient = found
+    expect(isinstance(loss, float), f"type of the loss at {where}", "a float", type(loss).__name__)
+    expect(np.isfinite(loss), f"loss at {where}", "a finite number", loss)
+    array(gradient, np.shape(params), f"gradient at {where}")
+    return loss, gradient
+
+
+def array(found: Any, shape: tuple[int, ...], what: str) -> None:
+    """Check that something is a finite array of float64 of a shape."""
+    numbers = isinstance(found, np.ndarray | np.float64) or (shape == () and isinstance(found, float))
+    expect(numbers, what, "an array of NumPy", type(found).__name__)
+    found = np.asarray(found)
+    expect(found.dtype == np.float64, f"dtype of the {what}", "float64", str(found.dtype))
+    expect(found.shape == shape, f"shape of the {what}", shape, found.shape)
+    expect(np.isfinite(found).all(), what, "finite numbers", found)
+
+
+def _initial(risk: Risk) -> Array:
+    start: Any = attempt("initial parameters", lambda: risk.initial)
+    array(start, np.shape(start), "initial parameters")
+    expect(np.size(start), "initial parameters", "one number at least", start)
+    expect(same(start, risk.initial), "initial parameters asked for twice", "the same bits", risk.initial)
+    return np.array(start)
+
+
+def _values(risk: Risk, params: Array, step: int, where: str) -> None:
+    kept = params.copy()
+    loss, gradient = evaluated(risk, params, step, where)
+    expect(same(params, kept), f"parameters after evaluate at {where}", "those before", params)
+    gradient = np.array(gradient)
+    again, slope = evaluated(risk, params, step, where)
+    expect(same(loss, again), f"loss at {where}, evaluated twice", f"the same bits, {loss!r}", again)
+    expect(same(gradient, slope), f"gradient at {where}, evaluated twice", "the same bits", slope)
+    if not risk.stochastic:
+        other = evaluated(risk, params, step + 7, where)[0]
+        what = f"loss at {where} at another step, of a risk that is not stochastic"
+        expect(same(loss, other), what, f"the same bits, {loss!r}", other)
+    floor: Any = attempt("floor", risk.floor)
+    expect(isinstance(floor, float | int) and np.isfinite(floor), "floor", "a finite number", floor)
+    if not risk.stochastic:  # the loss of a few samples may be below the floor of all
+        low = floor - ROUNDING * (abs(floor) + abs(loss))
+        expect(loss >= low, f"loss at {where}", f"at least the floor, {floor!r}", loss)
+
+
+def _metric(risk: Risk, start: Array) -> None:
+    metric = np.asarray(attempt("metric", lambda: risk.metric))
+    expect(metric.dtype.kind in "if", "metric", "a number, or an array of them", metric)
+    fits = metric.ndim <= start.ndim and all(
+        m in (1, n) for m, n in zip(metric.shape[::-1], start.shape[::-1], strict=False)
+    )
+    expect(fits, "shape of the metric", f"one that divides gradients of shape {start.shape}", metric.shape)
+    expect((np.isfinite(metric) & (metric > 0)).all(), "metric", "positive numbers", metric)
+    gain: Any = attempt("gain at the initial point", lambda: risk.gain(start))
+    expect(np.isfinite(gain) and gain >= 0, "gain at the initial point", "a number >= 0", gain)
+
+
+def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
+    first: dict[str, tuple[int, ...]] | None = None
+    for i, (where, params) in enumerate(places.items()):
+        kept = params.copy()
+        seen: Any = attempt(f"observe at {where}", lambda at=params, i=i: risk.observe(at, step + i))  # type: ignore[misc]
+        expect(isinstance(seen, dict), f"observe at {where}", "a dict of arrays", seen)
+        expect(same(params, kept), f"parameters after observe at {where}", "those before", params)
+        for name, value in seen.items():
+            values = np.asarray(value)
+            good = values.dtype.kind in "iuf" and np.isfinite(values).all()
+            expect(good, f"observation {name!r} at {where}", "finite numbers", value)
+        shapes = {name: np.shape(value) for name, value in seen.items()}
+        first = shapes if first is None else first
+        expect(shapes == first, f"names and shapes of the observations at {where}", f"always {first}", shapes)
+
+
+def difference(
+    function: Callable[[float], Any], scale: float, stencil: tuple[tuple[int, float], ...] = CENTRAL
+) -> tuple[Any, float]:
+    """Differentiate a function at 0 by differences of sixth order; return an estimate of the error, too.
+
+    Parameters
+    ----------
+    function : callable
+        Of a float; returns a float or an array.
+    scale : float
+        Length over which it is expected to be smooth.
+    stencil : tuple of (int, float)
+        Central, or forward for the derivative from the right.
+    """
+    best: tuple[Any, float] = (None, np.inf)
+    weights = sum(abs(weight) for _, weight in stencil) / 60.0
+    before = None
+    for width in WIDTHS * scale:
+        with np.errstate(all="ignore"):
+            values = [function(j * width) for j, _ in stencil]
+            slope = sum(weight * value for (_, weight), value in zip(stencil, values, strict=True)) / (60.0 * width)
+            rounding = ROUNDING * weights * max(float(np.abs(value).max()) for value in values) / width
+        if before is not None and np.isfinite(slope).all():
+            error = float(np.abs(slope - before).max()) + rounding
+            best = min(best, (slope, error), key=lambda pair: pair[1])
+            if error <= RESOLVED * float(np.abs(slope).max()):
+                break
+        before = slope if np.isfinite(slope).all() else None
+    return best
+
+
+def _width(params: Array) -> float:
+    return max(1.0, float(np.abs(params).max()))
+
+
+def _directions(params: Array, rng: np.random.Generator) -> list[Array]:
+    drawn = [rng.normal(size=params.shape) for _ in range(DIRECTIONS)]
+    return [np.asarray(each / np.abs(each).max()) for each in drawn]
+
+
+def _gradient(risk: Risk, params: Array, step: int, where: str, rng: np.random.Generator) -> None:
+    gradient = np.array(evaluated(risk, params, step, where)[1])
+    what, norm = f"gradient of the loss at {where}", float(np.linalg.norm(gradient))
+    noise = ROUNDING * abs(risk.evaluate(params, step)[0]) / (WIDTHS[-1] * _width(params))
+
+    def along(direction: Array, stencil: tuple[tuple[int, float], ...] = CENTRAL) -> tuple[float, float]:
+        return difference(lambda s: risk.evaluate(params + s * direction, step)[0], _width(params), stencil)
+
+    def wrong(direction: Array) -> tuple[float, float, float]:
+        """The derivative by differences, that by the gradient, and by how much they differ beyond the tolerance."""
+        slope, error = along(direction)
+        found, size = float(np.sum(gradient * direction)), norm * float(np.linalg.norm(direction))
+        expect(np.isfinite(error), what, "a finite loss around it", "none")
+        beyond = abs(found - slope) - error - GRADIENT * size
+        if beyond <= 0.0 and error <= BLURRED * max(abs(slope), size) + noise:
+            return slope, found, beyond
+        ahead, behind = along(direction, FORWARD), along(-direction, FORWARD)
+        low, high = sorted((ahead[0], -behind[0]))
+        error = max(ahead[1], behind[1])
+        settled = error <= BLURRED * max(abs(low), abs(high), size) + noise
+        expect(settled, what, "differences that settle", f"noise: {slope:.6g} ± {error:.1g}")
+        if high - low > 2.0 * error + BLURRED * size:  # a kink
+            beyond = max(low - found, found - high) - error - GRADIENT * size
+        return slope, found, beyond
+
+    for direction in _directions(params, rng):
+        slope, found, beyond = wrong(direction)
+        if beyond <= 0.0:
+            continue
+        if params.size <= NAMED:  # say which entry it is
+            units = np.eye(params.size).reshape(params.size, *params.shape)
+            entries = [wrong(unit) for unit in units]
+            worst = int(np.argmax([each[2] for each in entries]))
+            slope, found, beyond = entries[worst] if entries[worst][2] > 0 else (slope, found, beyond)
+            place = tuple(int(i) for i in np.unravel_index(worst, params.shape))
+            what += f", entry {place}" if entries[worst][2] > 0 else ", along a random direction"
+        else:
+            what += ", along a random direction"
+        expect(False, what, f"{slope:.9g}", f"{found:.9g}")
+
+
+def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) -> None:
+    largest = float(np.abs(evaluated(risk, params, 0, where)[1]).max())
+    what = f"Hessian product at {where}"
+    for direction in _directions(params, rng):
+        kept = params.copy(), direction.copy()
+        tiny = TINY * _width(params) * direction
+        sides = [risk.evaluate(params + shift)[1] for shift in (tiny, -tiny)]
+        if np.abs(sides[0] - sides[1]).max() > JUMP * max(float(np.abs(side).max()) for side in sides):
+            continue  # a kink
+        product: Any = attempt(what, lambda u=direction: risk.hessian_product(params, u))  # type: ignore[misc]
+        array(product, params.shape, what)
+        expect(same((params, direction), kept), f"arguments after the {what}", "those before", (params, direction))
+        change, error = difference(lambda s, u=direction: risk.evaluate(params + s * u)[1], _width(params))  # type: ignore[misc]
+        off = np.abs(product - change)
+        allowed = error + HESSIAN * float(np.abs(change).max()) + 1e-9 * largest
+        worst = np.unravel_index(int(np.argmax(off)), off.shape)
+        entry = tuple(int(i) for i in worst)
+        expect(
+            off[worst] <= allowed, f"{what}, entry {entry}", f"{change[worst]:.9g} by differences of gradients",
+            f"{product[worst]:.9g}",
+        )  # fmt: skip
+
+
+def _series(risk: Risk, places: dict[str, Array]) -> None:
+    steps = np.arange(len(places), dtype=np.int64)
+    found: Any = attempt("series", lambda: risk.series(np.stack(list(places.values())), steps))
+    losses, seen = found
+    array(losses, steps.shape, "losses of series")
+    for i, (where, params) in enumerate(places.items()):
+        loss = risk.evaluate(params)[0]
+        near = abs(losses[i] - loss) <= 1e-12 * max(abs(loss), abs(losses[i]))
+        expect(near, f"loss of series at {where}", f"that of evaluate, {loss!r}", float(losses[i]))
+        for name, value in risk.observe(params).items():
+            expect(name in seen, "observations of series", f"{name!r} among them", sorted(seen))
+            close = np.shape(seen[name][i]) == np.shape(value) and np.allclose(
+                seen[name][i], value, rtol=1e-12, atol=1e-12
+            )
+            expect(
+                close, f"observation {name!r} of series at {where}", f"that of observe, {value!r}", seen[name][i]
+            )
+
+
+def _copy(risk: Risk, places: dict[str, Array], step: int) -> None:
+    again: Any = attempt("pickle, by which a risk is sent to workers", lambda: pickle.loads(pickle.dumps(risk)))
+    for where, params in places.items():
+        loss, gradient = risk.evaluate(params, step)
+        other, slope = evaluated(again, params, step, where)
+        what = f"a copy by pickle at {where}"
+        expect(same(loss, other), f"loss of {what}", f"the same bits, {loss!r}", other)
+        expect(same(gradient, slope), f"gradient of {what}", "the same bits", slope)

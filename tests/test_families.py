@@ -1,0 +1,104 @@
+"""Families: what is refused when one is declared, and what every family is given."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.cli import app
+from icl_theory.cli.simulate import simulate_command
+from icl_theory.cli.sweep import sweep_command
+from icl_theory.families import COMMANDS, Column, Family, Number, Whole, find, parameter, sound
+from icl_theory.families.family import RESERVED
+
+
+class Parabola(icl.Risk):
+    initial = np.array([2.0])
+
+    def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+        return 0.5 * float(params @ params), params
+
+
+@dataclass(frozen=True, eq=False)
+class Bowl(Family):
+    name, title = "bowl", "a parabola"
+    width: float = parameter(1.0, kind=Number(), meaning="width")
+
+    def risk(self) -> icl.Risk:
+        return Parabola()
+
+
+def test_sweep_of_a_family_that_is_not_installed_is_that_of_its_class() -> None:
+    """The parabola halves at each step of 0.5: 2·0.5^t squared and halved is at most 1e-3 from t = 6 on."""
+    found = icl.sweep(Bowl, eta=[0.5, 0.25], epsilon=1e-3, progress=False)
+    assert found.attrs["family"] == "bowl"
+    assert found.steps.values.tolist() == [6, 14]  # 2·0.75^(2t) <= 1e-3 from t = 13.2 on
+
+
+@pytest.mark.parametrize("method", ["auto", ["exact", "fast"]])
+def test_method_is_no_axis(method: Any) -> None:
+    if method == "auto":
+        assert icl.sweep(Bowl, eta=[0.5], method=method, progress=False).method.values.tolist() == ["exact"]
+        return
+    with pytest.raises(ValueError, match=r"method = \['exact', 'fast'\]: must be one of auto"):
+        icl.sweep(Bowl, eta=0.5, method=method, progress=False)
+
+
+def test_class_that_is_not_made_a_dataclass_is_refused() -> None:
+    class Forgotten(Bowl):
+        depth: float = parameter(1.0, kind=Number(), meaning="depth")
+
+    with pytest.raises(ValueError, match=r"^Forgotten = .*: must be decorated by @dataclass"):
+        sound(Forgotten)
+
+
+@pytest.mark.parametrize("taken", ["store", "rate", "steps", "loss", "weight"])
+def test_parameter_with_the_name_of_something_else_is_refused(taken: str) -> None:
+    declared = parameter(1.0, kind=Number(), meaning="something")
+    columns = (Column("weight", "f8", "", "weight"),)
+    made = type("Taken", (Bowl,), {"__annotations__": {taken: float}, taken: declared, "columns": columns})
+    with pytest.raises(ValueError, match=rf"Taken\.{taken} = '{taken}': must be called something else"):
+        sound(dataclass(frozen=True, eq=False)(made))
+
+
+def test_commands_that_no_family_may_be_called_are_those_that_there_are() -> None:
+    groups = {group.name for group in app.registered_groups}
+    commands = {
+        str(command.name or command.callback.__name__) for command in app.registered_commands if command.callback
+    }
+    assert commands == set(COMMANDS)
+    assert groups == set(icl.families())
+
+
+@pytest.mark.parametrize("name", ["report", "two words", "", "Bowl", "--x", 3])
+def test_name_that_cannot_be_a_command_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match=r"Bowl\.name = "):
+        sound(type("Bowl", (Bowl,), {"name": name}))
+
+
+def test_reserved_names_are_the_options_of_sweeps_and_commands() -> None:
+    regression = find("regression")
+    own = {"given", "context", "family", "help", "json", "status", "message", "version"}
+    for function in (icl.sweep, simulate_command(regression), sweep_command(regression)):
+        keywords = inspect.signature(function).parameters.values()
+        own |= {each.name for each in keywords if each.kind is each.KEYWORD_ONLY}
+    assert own - regression.parameters().keys() == set(RESERVED)
+
+
+@pytest.mark.parametrize("value", [True, "three", float("nan"), float("inf"), None, [1.0], 1j])
+def test_number_of_either_sign_refuses_what_is_none(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"gamma = .*: must be a finite number(, or trained, best)?$"):
+        icl.Recall(alpha=0.2, gamma=value)
+
+
+@pytest.mark.parametrize("value", [-1.5, np.float32(-1.5), np.int64(-2), 0, -0.0])
+def test_number_of_either_sign_takes_every_real_number(value: Any) -> None:
+    assert Number(signed=True).check("x", value) == float(value)
+    with pytest.raises(ValueError, match="x = -9"):
+        Number(signed=True, maximum=4.0).check("x", -9)
+    assert Whole().check("n", 3.0) == 3

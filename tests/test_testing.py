@@ -1,0 +1,541 @@
+"""The checks of risks and families: those of the package pass them, and planted faults are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.families import Column, Family, Kind, Number, Object, parameter
+from icl_theory.recall import RecallTask, TransformerRisk
+from icl_theory.risk import ClosedForm
+from icl_theory.testing import check_family, check_risk
+from icl_theory.testing.risks import CENTRAL, FORWARD, difference
+from icl_theory.trajectory import Phases, Trajectory
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+FEATURES = icl.Features.random(4, d=3, delta=1.0, seed=5, probs=[0.4, 0.3, 0.2, 0.1])
+QUADRATIC = icl.PopulationRisk(FEATURES, icl.tasks.Quadratic(2.0))
+PLAIN = {"L": 2.0, "delta": 1.0, "eta": 4.0}
+
+RISKS: dict[str, Callable[[], icl.Risk]] = {
+    "population": lambda: QUADRATIC,
+    "finite prompts": lambda: icl.PopulationRisk(FEATURES, icl.tasks.Linear(2.0), N=4, noise=0.3),
+    "embedding": lambda: icl.in_coordinates(QUADRATIC, "embedding", FEATURES.vectors),
+    "factored": lambda: icl.in_coordinates(QUADRATIC, "factored", FEATURES.vectors, rank=2),
+    "exchangeable": lambda: icl.Regression(**PLAIN).risk(),
+    "exchangeable with noise": lambda: icl.Regression(**PLAIN, N=40, noise=0.5).risk(),
+    "symmetric": lambda: icl.SymmetricRisk([2, 3], [0.2, 0.2], 2.0),
+    "gaussian": lambda: icl.GaussianRisk(icl.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.5)),
+    "sampled": lambda: icl.SampledRisk(FEATURES, icl.tasks.Quadratic(2.0), N=20, batch=16, seed=0),
+    "sampled gaussian": lambda: icl.SampledGaussianRisk(
+        icl.QuadraticLaw.lipschitz(d=2, L=1.0), N=20, batch=16, seed=0
+    ),
+    "block": lambda: icl.BlockRisk(
+        icl.SampledRisk(icl.Features.simplex(4, 2.0), icl.tasks.Exchangeable(1.0), N=20, batch=8, seed=0)
+    ),
+    "recall, linear": lambda: icl.Recall(alpha=0.3).risk(),
+    "recall, relu": lambda: icl.Recall(alpha=0.3, attention="relu", gamma="best").risk(),
+    "recall, softmax": lambda: icl.Recall(attention="softmax", probs=(0.4, 0.3, 0.2, 0.1)).risk(),
+    "recall, empirical": lambda: icl.Recall(M=20, alpha=0.2).risk(),
+    "recall, matrices": lambda: TransformerRisk(RecallTask(V=8, triggers=2, outputs=3, H=9), batch=8),
+}
+
+PROBLEMS: dict[str, tuple[type[Family], dict[str, Any]]] = {
+    "recall": (icl.Recall, {"counts": 1}),
+    "recall, empirical": (icl.Recall, {"M": 20, "rule": "gd", "above": 0.1}),
+    "regression": (icl.Regression, {**PLAIN, "K": 5, "epsilon": 1e-2}),
+    "regression, many steps": (icl.Regression, {**PLAIN, "K": 5, "epsilon": 1e-6}),
+    "regression, stable rate": (icl.Regression, {**PLAIN, "eta": "auto", "K": 5, "epsilon": 1e-2}),
+    "regression, finite prompts": (icl.Regression, {**PLAIN, "K": 4, "N": 20, "task": "quadratic", "above": 1e-2}),
+    "regression, features": (
+        icl.Regression,
+        {**PLAIN, "eta": 1.0, "features": FEATURES, "task": icl.tasks.Quadratic(2.0), "N": 4, "above": 5e-2},
+    ),
+    "regression, reduced": (icl.Regression, {**PLAIN, "K": 5, "N": 30, "coordinates": "embedding", "above": 1e-2}),
+}
+
+
+@pytest.mark.parametrize("name", RISKS)
+def test_risk_of_the_package_passes(name: str) -> None:
+    check_risk(RISKS[name]())
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_family_of_the_package_passes(name: str) -> None:
+    family, parameters = PROBLEMS[name]
+    check_family(family, **parameters)
+
+
+# ---- a risk with one fault
+
+
+class Toy(icl.Risk):
+    """½|x|² + Σ(1 - cos x_i) above a floor of 0.25, on two numbers."""
+
+    initial = np.array([1.0, -0.5])
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        return 0.25 + 0.5 * float(params @ params) + float(np.sum(1 - np.cos(params))), params + np.sin(params)
+
+    def floor(self) -> float:
+        return 0.25
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        return (1.0 + np.cos(params)) * direction
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        return {"norm": np.linalg.norm(params)}  # type: ignore[dict-item]
+
+
+class Steep(Toy):
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        loss, gradient = super().evaluate(params, step)
+        return loss, 1.01 * gradient
+
+
+class OneEntry(Toy):
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        loss, gradient = super().evaluate(params, step)
+        return loss, gradient * np.array([1.0, 1.0 + 1e-5])
+
+
+class HighFloor(Toy):
+    def floor(self) -> float:
+        return 0.6
+
+
+class Forgetful(Toy):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        self.calls += 1
+        loss, gradient = super().evaluate(params, step)
+        return loss * (1.0 + 1e-15 * self.calls), gradient
+
+
+class Drawing(Toy):
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        shift = np.random.default_rng(step).normal()
+        loss, gradient = super().evaluate(params, step)
+        return loss + 0.01 * float(shift) ** 2, gradient
+
+
+class Held(Toy):
+    def __init__(self) -> None:
+        self.function = lambda x: x
+
+
+class OtherCopy(Toy):
+    scale = 1.0
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        loss, gradient = super().evaluate(params, step)
+        return self.scale * loss, self.scale * gradient
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.scale = 2.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"scale": 1.0}
+
+
+class WrongHessian(Toy):
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        return (1.0 + 1.01 * np.cos(params)) * direction
+
+
+class FlatHessian(Toy):
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        return np.zeros(3)
+
+
+class WrongShape(Toy):
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        loss, gradient = super().evaluate(params, step)
+        return loss, gradient[:, None]
+
+
+class SinglePrecision(Toy):
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        loss, gradient = super().evaluate(params, step)
+        return loss, gradient.astype(np.float32)  # type: ignore[return-value]
+
+
+class ArrayLoss(Toy):
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        loss, gradient = super().evaluate(params, step)
+        return np.array([loss]), gradient  # type: ignore[return-value]
+
+
+class Whole(Toy):
+    initial = np.array([1, 2])  # type: ignore[assignment]
+
+
+class NotFinite(Toy):
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        return np.inf, params
+
+
+class Raising(Toy):
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        raise RuntimeError("no data")
+
+
+class Changing(Toy):
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        found = super().evaluate(params, step)
+        params *= 0.5
+        return found
+
+
+class WrongMetric(Toy):
+    metric = np.array([1.0, 0.0])
+
+
+class LongMetric(Toy):
+    metric = np.ones(3)
+
+
+class Growing(Toy):
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        return {"norm": np.zeros(step + 1)}
+
+
+class WrongSeries(Toy):
+    def series(self, states: Array, steps: Any) -> tuple[Array, dict[str, Array]]:
+        losses, seen = super().series(states, steps)
+        return losses * 1.001, seen
+
+
+class Noise(Toy):
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        loss, gradient = super().evaluate(params, step)
+        return loss + 0.1 * float(np.sin(1e9 * params.sum()) ** 2), gradient
+
+
+FAULTS: dict[type[Toy], str] = {
+    Steep: r"gradient of the loss at the initial point, entry \(\d,\): expected -?\d.*, found",
+    OneEntry: r"gradient of the loss at the initial point, entry \(1,\): expected -0.979425539, found -0.979435333",
+    HighFloor: r"loss at points\[0\]: expected at least the floor, 0.6, found 0\.2\d+",
+    Forgetful: r"loss at the initial point, evaluated twice: expected the same bits",
+    Drawing: r"at another step, of a risk that is not stochastic: expected the same bits",
+    Held: r"pickle, .*: expected no exception, found .*lambda",
+    OtherCopy: r"loss of a copy by pickle at the initial point: expected the same bits",
+    WrongHessian: r"Hessian product at the initial point, entry .*: expected .* by differences of gradients, found",
+    FlatHessian: r"shape of the Hessian product at the initial point: expected \(2,\), found \(3,\)",
+    WrongShape: r"shape of the gradient at the initial point: expected \(2,\), found \(2, 1\)",
+    SinglePrecision: r"dtype of the gradient at the initial point: expected float64, found float32",
+    ArrayLoss: r"type of the loss at the initial point: expected a float, found ndarray",
+    Whole: r"dtype of the initial parameters: expected float64, found int64",
+    NotFinite: r"loss at the initial point: expected a finite number, found inf",
+    Raising: r"evaluate at the initial point: expected no exception, found RuntimeError: no data",
+    Changing: r"parameters after evaluate at the initial point: expected those before",
+    WrongMetric: r"metric: expected positive numbers",
+    LongMetric: r"shape of the metric: expected one that divides gradients of shape \(2,\), found \(3,\)",
+    Growing: r"names and shapes of the observations at points\[0\]: expected always .*\(1,\).*, found .*\(2,\)",
+    WrongSeries: r"loss of series at the initial point: expected that of evaluate",
+    Noise: r"gradient of the loss at the initial point: expected differences that settle, found noise",
+}
+
+
+def test_toy_without_a_fault_passes() -> None:
+    check_risk(Toy())
+    check_risk(Toy(), points=[[0.0, 0.0], [3.0, 4.0]], seed=3)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_fault_of_a_risk_is_found(fault: type[Toy]) -> None:
+    with pytest.raises(AssertionError, match=FAULTS[fault]):
+        check_risk(fault(), points=[[0.1, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"spread": 0.0}, "spread = 0.0"),
+        ({"seed": -1}, "seed = -1"),
+        ({"points": [[1.0]]}, r"points\[0\] = \(1,\)"),
+        ({"points": [[[1.0]]]}, r"points\[0\] ="),
+    ],
+)
+def test_check_of_a_risk_refuses_wrong_arguments(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        check_risk(Toy(), **arguments)
+
+
+def test_check_of_a_risk_refuses_what_is_none() -> None:
+    with pytest.raises(ValueError, match="risk = 3: must be a Risk"):
+        check_risk(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stencil", [CENTRAL, FORWARD])
+def test_differences_are_of_sixth_order_and_their_error_is_bounded(stencil: Any) -> None:
+    """Polynomials of degree 6 have exact differences; exp has 1, within the estimate."""
+    for power in range(7):
+        slope = sum(weight * float(j) ** power for j, weight in stencil) / 60.0
+        assert slope == pytest.approx(1.0 if power == 1 else 0.0, abs=1e-12)
+    slope, error = difference(lambda x: float(np.exp(x)), 1.0, stencil)
+    assert abs(slope - 1.0) <= error < 1e-7
+
+
+# ---- a family with one fault
+
+
+@dataclass(frozen=True, eq=False)
+class Sound(Family):
+    """A toy family: scale² times the toy risk."""
+
+    name, title = "toy", "a toy"
+    phase_names = ("all",)
+    columns = (Column("size", "f8", "", "norm at the end"), Column("kind", "U4", "", "a word", role="word"))
+
+    scale: float = parameter(1.0, kind=Number(), meaning="scale of the loss")
+
+    def risk(self) -> icl.Risk:
+        return Toy()
+
+    def describe(self, run: Trajectory) -> None:
+        run.phases = Phases(all=(0, int(run.t[-1])))
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        return {"size": float(np.linalg.norm(run.params)), "kind": "good"}
+
+
+class NoTitle(Sound):
+    title = ""
+
+
+class WrongRisk(Sound):
+    def risk(self) -> icl.Risk:
+        return Steep()
+
+
+class NoRisk(Sound):
+    def risk(self) -> icl.Risk:
+        return 3  # type: ignore[return-value]
+
+
+class UnknownColumn(Sound):
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        return {"weight": 1.0}
+
+
+class LongWord(Sound):
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        return {"kind": "excellent"}
+
+
+class TextForNumber(Sound):
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        return {"size": "3"}
+
+
+class WrongRole(Sound):
+    columns = (Column("size", "f8", "", "norm at the end", role="number"), *Sound.columns[1:])
+
+
+class UnknownPhase(Sound):
+    def describe(self, run: Trajectory) -> None:
+        run.phases = Phases(other=(0, 1))
+
+
+class PhaseBeyond(Sound):
+    def describe(self, run: Trajectory) -> None:
+        run.phases = Phases(all=(0, int(run.t[-1]) + 1))
+
+
+class NotForJson(Sound):
+    def describe(self, run: Trajectory) -> None:
+        run.notes["size"] = run.params  # type: ignore[assignment]
+
+
+class WrongRate(Sound):
+    def stable_rate(self) -> float:
+        return -1.0
+
+
+class WrongLimits(Sound):
+    @classmethod
+    def limits(cls, arguments: Any) -> Any:
+        return {"width": (0.0, 1.0)}
+
+
+class Restless(Sound):
+    count = 0
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        type(self).count += 1
+        return {"size": float(self.count)}
+
+
+@dataclass(frozen=True, eq=False)
+class Unchecked(Sound):
+    bowl: Any = parameter(None, kind=Object(optional=True), meaning="anything")
+
+
+class Lenient(Kind):
+    def value(self, name: str, value: Any) -> Any:
+        return len(value)
+
+
+@dataclass(frozen=True, eq=False)
+class WrongError(Sound):
+    bowl: Any = parameter(None, kind=Lenient(optional=True), meaning="a sequence")
+
+
+@dataclass(frozen=True, eq=False)
+class WrongDefault(Sound):
+    bowl: float = parameter(-1.0, kind=Number(), meaning="a number")
+
+
+class ClosedToy(Toy):
+    """Descent on the toy in closed form, wrong by a millionth."""
+
+    def closed_form(self, eta: float, rule: str) -> ClosedForm | None:
+        return _Form(self, eta)
+
+
+class _Form:
+    def __init__(self, risk: icl.Risk, eta: float) -> None:
+        self.run = icl.descend(risk, eta, steps=200)
+
+    def states(self, steps: Any) -> Array:
+        return np.array([self.run.at(int(t)).params for t in steps]) * (1.0 + 1e-6)
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
+        return self.run.first(lambda state: state.loss <= epsilon), 0.0
+
+
+class WrongForm(Sound):
+    def risk(self) -> icl.Risk:
+        return ClosedToy()
+
+
+class Biased(Toy):
+    """The toy with a random tilt; its loss is shifted by ``bias``, and all of it multiplied by ``slope``."""
+
+    stochastic = True
+
+    def __init__(self, seed: int, bias: float = 0.0, slope: float = 1.0) -> None:
+        self.seed, self.bias, self.slope = seed, bias, slope
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        tilt = np.random.default_rng([self.seed, step]).normal(size=2)
+        loss, gradient = super().evaluate(params, step)
+        tilted = loss + self.bias + float(tilt @ params)
+        return self.slope * tilted, self.slope * (gradient + tilt)
+
+
+class Sampled(Sound):
+    bias, slope = 0.0, 1.0
+
+    def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
+        return Biased(seed, self.bias, self.slope)
+
+
+class SampledOff(Sampled):
+    bias = 1.0
+
+
+class SampledSteep(Sampled):
+    slope = 1.9
+    bias = Toy().loss(Toy.initial) * (1.0 / slope - 1.0)  # so that the first loss is right
+
+
+class SampledOnce(Sampled):
+    def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
+        return Biased(0)
+
+
+class Line(icl.Risk):
+    """½|x|² where both numbers are equal, x = (p, p): a reduction with metric 2."""
+
+    initial = np.array([1.0])
+
+    def __init__(self, metric: float) -> None:
+        self.weight = metric
+
+    @property
+    def metric(self) -> float:
+        return self.weight
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        return float(params @ params), 2.0 * params
+
+
+class Plane(icl.Risk):
+    """½|x|² with a random tilt."""
+
+    initial = np.ones(2)
+    stochastic = True
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        tilt = np.random.default_rng([self.seed, step]).normal(size=2)
+        return 0.5 * float(params @ params) + float(tilt @ params), params + tilt
+
+
+class Reduced(Sound):
+    weight = 2.0
+
+    def risk(self) -> icl.Risk:
+        return Line(self.weight)
+
+    def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
+        return Plane(seed)
+
+
+class ReducedWrong(Reduced):
+    weight = 1.0
+
+
+FAMILIES: dict[type[Family], str] = {
+    ReducedWrong: r"squared norm of the sampled gradient at the beginning: expected 4 within",
+    NoTitle: r"the family: expected no exception, found ValueError: NoTitle.title = ''",
+    WrongRisk: r"gradient of the loss at .*, entry",
+    NoRisk: r"risk: expected a Risk, found 3",
+    UnknownColumn: r"columns that are measured: expected those declared, found also weight",
+    LongWord: r"column kind, of dtype U4: expected a text that it can hold, found excellent",
+    TextForNumber: r"column size, of dtype f8: expected a number, found 3",
+    WrongRole: r"role of column size: expected one of .*, found number",
+    UnknownPhase: r"phases: expected among \('all',\), found \['other'\]",
+    PhaseBeyond: r"phase all: expected an interval within 0 to \d+",
+    NotForJson: r"the run as JSON: expected no exception, found TypeError",
+    WrongRate: r"stable_rate: expected a number > 0, found -1.0",
+    WrongLimits: r"names of limits: expected parameters, found width",
+    Restless: r"column size of a sweep at eta = 0.1: expected that of a simulation",
+    Unchecked: r"Unchecked\(..., bowl=<object .*\): expected a ValueError that names bowl, found none",
+    WrongError: r"WrongError\(..., bowl=<object .*\): expected a ValueError, found TypeError",
+    WrongDefault: r"the problem: expected no exception, found ValueError: bowl = -1.0",
+    WrongForm: r"states in closed form: expected those of single steps to .*, found \d.* off",
+    SampledOff: r"sampled loss at the beginning: expected .* within .* standard errors of .*, found",
+    SampledSteep: r"sampled gradient along itself at the beginning: expected .* within .* standard errors",
+    SampledOnce: r"losses of trainers of two seeds: expected different ones",
+}
+
+
+@pytest.mark.parametrize("family", [Sound, Sampled, Reduced])
+def test_toy_family_without_a_fault_passes(family: type[Family]) -> None:
+    check_family(family, eta=0.1)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_fault_of_a_family_is_found(family: type[Family]) -> None:
+    with pytest.raises(AssertionError, match=FAMILIES[family]):
+        check_family(family, eta=0.1)
+
+
+def test_family_defined_in_a_function_cannot_be_sent_to_workers() -> None:
+    class Local(Sound):
+        pass
+
+    with pytest.raises(AssertionError, match="pickle, by which a problem is sent to workers"):
+        check_family(Local, eta=0.1)

@@ -1,0 +1,383 @@
+"""A package of a third party that brings a family, installed and used in fresh processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.pages import Page
+
+PAGE = (Path(__file__).parents[1] / "docs" / "guide" / "your-own-family.md").read_text(encoding="utf-8")
+GROUP = "icl_theory.families"
+pytestmark = pytest.mark.slow
+DRIVER = """
+import contextlib, io, json, shlex, sys
+
+def run(line):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(shlex.split(line))
+        except SystemExit as stop:
+            return [stop.code, out.getvalue(), err.getvalue()]
+        except Exception as error:
+            return ["crashed", out.getvalue(), repr(error)]
+
+if __name__ == "__main__":
+    from icl_theory.cli import main
+    print(json.dumps([run(line) for line in json.loads(sys.argv[1])]))
+"""
+SWEEP = "--eta 0.1 --N 1,10,100 --start 1e-4:1e-2:log:4"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+class Done(NamedTuple):
+    """What a command left: exit status, standard output, standard error."""
+
+    status: int | str
+    out: str
+    err: str
+
+
+class Installed(NamedTuple):
+    """A folder that packages are installed in, and one to work in."""
+
+    path: Path
+    folder: Path
+
+    def python(self, *arguments: str) -> str:
+        """Run a fresh Python, which must succeed; return what it prints."""
+        known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment = {**known, "PYTHONPATH": str(self.path), "COLUMNS": "80", "MPLBACKEND": "Agg"}
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def commands(self, *lines: str) -> list[Done]:
+        """Run command lines of ``icl-theory`` one after the other in one fresh process."""
+        driver = self.path / "driver.py"
+        driver.write_text(DRIVER, encoding="utf-8")
+        return [Done(*each) for each in json.loads(self.python(str(driver), json.dumps(lines)))]
+
+
+def install(path: Path, name: str, code: str, points: Mapping[str, str]) -> None:
+    """Put a module and what an installer writes about it into a folder."""
+    (path / f"{name}.py").write_text(code, encoding="utf-8")
+    about = path / f"{name}-0.1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n", encoding="utf-8")
+    lines = [f"[{GROUP}]", *(f"{point} = {value}" for point, value in points.items())]
+    (about / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def installation(folder: Path) -> Installed:
+    """Install the package of the page."""
+    made = Installed(folder / "site", folder / "work")
+    made.path.mkdir()
+    made.folder.mkdir()
+    project = tomllib.loads(blocks("toml")[0])["project"]
+    install(made.path, project["name"], blocks("python")[0], project["entry-points"][GROUP])
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return installation(tmp_path_factory.mktemp("installed"))
+
+
+def test_family_of_the_page_is_short() -> None:
+    assert len([line for line in blocks("python")[0].splitlines() if line.strip()]) <= 60
+
+
+def test_counts_of_the_page_are_those_of_a_recursion_of_one_number() -> None:
+    """Both factors stay equal: u <- u(1 - eta(1 + s)(u² - b)), b = 1/(1 + s)."""
+
+    def counts(N: int, u: float) -> tuple[int, int]:
+        s, t, half = 1.0 / N, 0, -1
+        b = 1.0 / (1.0 + s)
+        while 0.5 * (1.0 + s) * (u * u - b) ** 2 > 1e-3:
+            u, t = u * (1.0 - 0.1 * (1.0 + s) * (u * u - b)), t + 1
+            half = t if half < 0 and u * u >= b / 2 else half
+        return half, t
+
+    half, last = counts(20, 0.01)
+    assert f"at step {last}\n" in PAGE
+    assert f"plateau 0 - {half}   fit {half} - {last}\n" in PAGE
+    rows = [" ".join(str(counts(N, start)[0]) for start in (1e-4, 1e-3, 1e-2)) for N in (1, 10, 100)]
+    assert "[[" + "]\n [".join(rows) + "]]" in PAGE
+
+
+@pytest.fixture(scope="module")
+def shown(installed: Installed) -> list[tuple[str, str, Done]]:
+    """Return the command lines of the page, what it says that they print, and what they do."""
+    parts = re.split(r"^\$ icl-theory (.*)\n", blocks("console")[0], flags=re.MULTILINE)[1:]
+    return list(zip(parts[0::2], parts[1::2], installed.commands(*parts[0::2]), strict=True))
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_command_of_the_page_prints_what_it_shows(shown: list[tuple[str, str, Done]], number: int) -> None:
+    line, wanted, done = shown[number]
+    assert (done.status, done.err.count("Error")) == (0, 0), (line, done.err)
+    assert [row.rstrip() for row in done.out.splitlines()][: len(wanted.splitlines())] == wanted.splitlines()
+    assert len(shown) == 5
+
+
+@pytest.mark.parametrize("name", ["run.npz", "run.png", "found.csv", "found.md", "found.png"])
+def test_command_of_the_page_writes_its_file(installed: Installed, shown: object, name: str) -> None:
+    assert (installed.folder / name).stat().st_size > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("run.html", ("reached epsilon = 0.0248095 at step 62", "plateau")),
+        ("found.html", ("in-context shrinkage", "observations in a prompt", "σ", "plateau")),
+    ],
+)
+def test_report_says_what_the_family_declares(
+    installed: Installed, shown: object, name: str, words: tuple[str, ...]
+) -> None:
+    page = Page((installed.folder / name).read_text(encoding="utf-8"))
+    assert page.images
+    for word in words:
+        assert word.lower() in page.text.lower(), word
+
+
+def test_table_has_the_columns_of_the_family(installed: Installed, shown: object) -> None:
+    rows = [line.split(",") for line in (installed.folder / "found.csv").read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 16
+    assert {"N", "start", "T_plateau", "T_fit", "multiple"} <= set(rows[0])
+
+
+def test_its_program_knows_the_family(installed: Installed) -> None:
+    program = Path(sys.executable).with_name("icl-theory")
+    code = f"import subprocess, sys; sys.exit(subprocess.call([{str(program)!r}, *sys.argv[1:]]))"
+    run = json.loads(installed.python("-c", code, "shrinkage", "simulate", "--eta", "0.1", "--N", "20", "--json"))
+    assert run["steps"] == 62
+    assert run["phases"] == {"plateau": [0, 48], "fit": [48, 62]}
+
+
+def test_json_toml_and_workers_give_the_same_sweep(installed: Installed) -> None:
+    config = installed.folder / "sweep.toml"
+    config.write_text(
+        'eta = 0.1\nN = [1, 10, 100]\nstart = "1e-4:1e-2:log:4"\nstore = "b.zarr"\n', encoding="utf-8"
+    )
+    one, two, three, work = installed.commands(
+        f"shrinkage sweep {SWEEP} --json --quiet",
+        "shrinkage sweep --config sweep.toml --json --quiet",
+        f"shrinkage sweep {SWEEP} --json --quiet --workers 2",
+        f"shrinkage sweep {SWEEP} --dry-run",
+    )
+    assert (one.status, two.status, three.status) == (0, 0, 0), one.err + two.err + three.err
+    assert work.out.startswith("12 points in 2 chunks\nabout 0 in closed form, 12 simulated one by one\n"), work
+
+    def strict(text: str) -> Any:
+        return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+
+    first = strict(one.out)
+    assert first["attrs"]["family"] == "shrinkage"
+    assert first["data_vars"]["steps"]["dims"] == ["N", "start"]
+    for other in (two, three):
+        found = strict(other.out)
+        assert found["data_vars"] == first["data_vars"]
+        assert found["coords"] == first["coords"]
+    assert (installed.folder / "b.zarr").is_dir()
+
+
+def test_fresh_python_finds_sweeps_stores_and_loads_it(installed: Installed) -> None:
+    """Interrupted after the first chunk, a stored sweep goes on in the next process and computes only the rest."""
+    common = """
+import numpy as np, icl_theory as icl
+family = icl.families()["shrinkage"]
+axes = dict(eta=0.1, N=[1, 10, 100], start=[1e-4, 1e-3, 1e-2, 1e-1], progress=False)
+simulate, calls = family.simulate, []
+def counted(problem, **others):
+    calls.append(problem)
+    if len(calls) > MOST:
+        raise KeyboardInterrupt
+    return simulate(problem, **others)
+family.simulate = counted
+"""
+    installed.python(
+        "-c",
+        common.replace("MOST", "9")
+        + """
+half = icl.sweep("shrinkage", store="a.zarr", **axes)
+assert half.attrs["interrupted"] == 1, half
+assert (half.status.values.ravel() == "pending").sum() == 4, half.status.values
+again = icl.load_sweep("a.zarr")
+assert again.identical(half.assign_attrs(command=again.attrs["command"])), (again, half)
+""",
+    )
+    installed.python(
+        "-c",
+        common.replace("MOST", "99")
+        + """
+whole = icl.sweep("shrinkage", store="a.zarr", **axes)
+assert len(calls) == 4, calls
+free = icl.sweep(family, **axes)
+assert len(calls) == 16
+assert whole.identical(free.assign_attrs(command=whole.attrs["command"])), (whole, free)
+assert eval(whole.attrs["command"]).equals(free)
+assert icl.load_sweep("a.zarr").equals(free)
+assert (free.N.attrs["symbol"], free.noise.attrs["symbol"], free.start.attrs["tex"]) == ("N", "σ", "a")
+assert (free.T_plateau.attrs["role"], free.T_plateau.attrs["phase"]) == ("phase", "plateau")
+point = free.sel(N=10, start=1e-2)
+run = family(eta=0.1, N=10, start=1e-2).simulate()
+assert (point.steps, point.T_plateau) == (run.steps, run.phases.plateau[1])
+assert point.multiple == run.observed["multiple"][-1]
+run.save("one.npz")
+loaded = icl.load("one.npz")
+assert loaded.facts() == run.facts() and loaded.labels["noise"].text == "σ"
+assert loaded.phases.fit == run.phases.fit
+automatic = icl.sweep("shrinkage", eta="auto", N=[5, 50], progress=False)
+assert automatic.eta_used.values.tolist() == [0.5, 0.5]
+""",
+    )
+
+
+BAD = """
+from dataclasses import dataclass
+import numpy as np, icl_theory as icl
+from icl_theory.families import Number
+
+class Parabola(icl.Risk):
+    initial = np.array([2.0])
+    def evaluate(self, params, step=0):
+        return 0.5 * float(params @ params), params
+
+@dataclass(frozen=True, eq=False)
+class NoRisk(icl.Family):
+    name, title = "norisk", "nothing"
+
+@dataclass(frozen=True, eq=False)
+class Undeclared(icl.Family):
+    name, title = "undeclared", "nothing"
+    width: float = 1.0
+    def risk(self):
+        return Parabola()
+
+@dataclass(frozen=True, eq=False)
+class Taken(icl.Family):
+    name, title = "recall", "nothing"
+    def risk(self):
+        return Parabola()
+
+class Table(Taken):
+    name = "table"
+
+def function():
+    pass
+"""
+
+
+def test_families_that_cannot_be_used_are_named_and_the_others_work(tmp_path: Path) -> None:
+    installed = installation(tmp_path)
+    points = {
+        "a": "bad:NoRisk", "b": "bad:Undeclared", "c": "bad:Taken", "d": "bad:Table", "e": "bad:function",
+        "f": "bad:nothing", "g": "missing:Family", "h": "leaving:Family",
+    }  # fmt: skip
+    reasons = {
+        "a": r"ValueError: NoRisk\.risk = None: must be a method that returns the risk",
+        "b": r"ValueError: Undeclared\.width = 1\.0: must be declared by icl_theory\.parameter",
+        "c": r"ValueError: name = 'recall': must be another name: .* known already",
+        "d": r"ValueError: Table\.name = 'table': must be small letters, digits and dashes, and none of .* table",
+        "e": r"ValueError: family = <function .*: must be a subclass of icl_theory\.Family",
+        "f": r"AttributeError: module 'bad' has no attribute 'nothing'",
+        "g": r"ModuleNotFoundError: No module named 'missing'",
+        "h": r"SystemExit: no licence",
+    }
+    install(installed.path, "bad", BAD, points)
+    (installed.path / "leaving.py").write_text("import sys\nsys.exit('no licence')\n", encoding="utf-8")
+    code = """
+import json, warnings, icl_theory as icl
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    known = list(icl.families())
+print(json.dumps([known, [str(each.message) for each in caught]]))
+"""
+    known, lines = json.loads(installed.python("-c", code))
+    assert known[:2] == ["regression", "recall"]
+    assert known[-1] == "shrinkage"
+    assert len(lines) == len(points)
+    for line, (point, reason) in zip(lines, reasons.items(), strict=True):
+        assert re.match(rf"the family {point} \({points[point]}\) is left out: {reason}", line), line
+    done, recall = installed.commands("shrinkage simulate --eta 0.1 --N 20", "recall simulate --counts 1")
+    assert (done.status, recall.status) == (0, 0)
+    address = re.compile("0x[0-9a-f]+")
+    assert address.sub("", done.err).splitlines() == [f"icl-theory: {address.sub('', line)}" for line in lines]
+    assert "at step 62" in done.out
+
+
+@pytest.mark.parametrize("where", ["command", "python"])
+def test_wrong_input_is_one_line_that_names_it(installed: Installed, where: str) -> None:
+    if where == "python":
+        code = """
+import json, icl_theory as icl
+def said(*values, **parameters):
+    try:
+        icl.sweep(*values, progress=False, **parameters)
+    except ValueError as error:
+        return str(error)
+print(json.dumps([
+    said("shrinkage", eta=0.1, nosie=[1.0, 2.0]),
+    said("shrinkage", eta=0.1, epsilon=0.1, above=0.1),
+    said("shrinkgae", eta=0.1),
+    said("shrinkage"),
+    said("shrinkage", eta=0.1, N=[1.5]),
+]))
+"""
+        found = json.loads(installed.python("-c", code))
+        assert "nosie: the family shrinkage has no such parameter (did you mean noise?)" in found[0]
+        assert found[1].startswith("above = 0.1: must be left out where epsilon")
+        assert "family = 'shrinkgae'" in found[2]
+        assert "(did you mean shrinkage?)" in found[2]
+        assert found[3].startswith("eta = None: must be given")
+        assert found[4].startswith("N = 1.5: must be an integer >= 1")
+        return
+    (installed.folder / "wrong.toml").write_text("eta = 0.1\nnosie = 2.0\n", encoding="utf-8")
+    first, *others = installed.commands(
+        f"shrinkage sweep {SWEEP} --store c.zarr --quiet",
+        "shrinkage sweep --eta 0.1 --nosie 1,2",
+        "shrinkage simulate --eta 0.1 --config wrong.toml",
+        "shrinkage simulate --eta 0.1 --epsilon 0.1 --above 0.1",
+        "shrinkage sweep --eta 0.1 --N 1,2 --epsilon 0.1 --above 0.1",
+        "shrinkage simulate --noise 1",
+        "shrinkage simulate --eta 0.1 --N many",
+        "shrinkage sweep --eta 0.1 --N 1,2 --over noise",
+        "recall sweep --triggers 4,16 --counts 1 --store c.zarr --quiet",
+        f"shrinkage sweep {SWEEP} --noise 2 --store c.zarr --quiet",
+        f"shrinkage sweep {SWEEP} --rule ngd --store c.zarr --quiet",
+    )
+    assert first.status == 0, first.err
+    sentences = [
+        r"No such option: --nosie.*--noise",
+        r"config = 'nosie': must be made of the keys .*\(did you mean noise\?\)",
+        r"above = 0\.1: must be left out where epsilon = 0\.1 is given",
+        r"above = .*0\.1.*: must be left out where epsilon",
+        r"eta = None: must be given, as --eta",
+        r"N = 'many': must be an integer",
+        r"over = 'noise': must be one of N",
+        r"store = 'c\.zarr': must be one made by the same call: .*family = 'shrinkage' there, 'recall' here",
+        r"store = 'c\.zarr': must be one made by the same call: noise = 1\.0 there, 2\.0 here",
+        r"store = 'c\.zarr': must be one made by the same call: rule = 'gd' there, 'ngd' here",
+    ]
+    for sentence, done in zip(sentences, others, strict=True):
+        assert done.status == 2, done
+        assert len(done.err.splitlines()) == 1, done.err
+        assert re.match(rf"icl-theory: {sentence}", done.err), done.err
+        assert not done.out
