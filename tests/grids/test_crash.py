@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is copied here")
-@pytest.mark.parametrize("how", ["clean", "torn"])
+@pytest.mark.parametrize("how", ["clean", pytest.param("torn", marks=pytest.mark.slow)])
 def test_a_sweep_that_is_ended_at_any_file_operation_goes_on(tmp_path: Path, how: str) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "tests.grids.crash", str(tmp_path), how], capture_output=True, text=True, cwd=ROOT
