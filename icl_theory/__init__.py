@@ -6,6 +6,7 @@ from icl_theory.audit import Audit, answer, audit
 from icl_theory.claims import Answer, BoundCheck, Claim
 from icl_theory.descent import descend
 from icl_theory.families import Family, families, parameter
+from icl_theory.families.saved import load
 from icl_theory.recall.family import Recall
 from icl_theory.regression import tasks
 from icl_theory.regression.block import BlockRisk
@@ -26,7 +27,7 @@ from icl_theory.results.transitions import transition_table
 from icl_theory.risk import Embedding, Factored, Risk, in_coordinates
 from icl_theory.sharpness import Stability, largest_stable_eta, sharpness_along
 from icl_theory.sweep import load_sweep, sweep
-from icl_theory.trajectory import Phases, State, Trajectory, load
+from icl_theory.trajectory import Phases, State, Stop, Trajectory
 
 __all__ = [
     "Answer",
@@ -52,6 +53,7 @@ __all__ = [
     "SampledRisk",
     "Stability",
     "State",
+    "Stop",
     "SymmetricRisk",
     "Trajectory",
     "__version__",

@@ -13,11 +13,13 @@ from icl_theory.fastforward import Skipper, first_below, flow, state
 from icl_theory.interpolant import Interpolant
 from icl_theory.risk import ClosedForm, Risk
 from icl_theory.steps import Descent, Ended, Point
-from icl_theory.trajectory import State, Trajectory, saved_steps
+from icl_theory.trajectory import State, Stop, Trajectory, saved_steps
 
 RULES = ("gd", "ngd")
 METHODS = ("auto", "closed", "exact", "fast", "flow")
 MAX_STEPS = 10**15
+TOLERANCE = 1e-7
+VISIBLE = 1e-13  # of the floor: an excess below it is lost in rounding
 ROUNDING = 2.0**-52
 FAST_EVALUATIONS = 200_000
 FLOW_TOLERANCE, FLOW_EVALUATIONS = 1e-10, 10_000
@@ -107,11 +109,12 @@ def descend(
     risk: Risk,
     eta: float,
     *,
-    epsilon: float = 0.0,
+    epsilon: float | None = None,
+    above: float | None = None,
     steps: int | None = None,
     rule: str = "gd",
     method: str = "exact",
-    tolerance: float = 1e-7,
+    tolerance: float = TOLERANCE,
     give_up: bool | None = None,
     callback: Callback | None = None,
 ) -> Trajectory:
@@ -128,10 +131,12 @@ def descend(
         What to train.
     eta : float
         Learning rate.
-    epsilon : float
+    epsilon : float, optional
         Target loss; 0 goes on until another reason to stop.
+    above : float, optional
+        Target excess of the loss over the floor of the risk, instead of ``epsilon``.
     steps : int, optional
-        Largest number of steps; 10¹⁵ unless given.
+        Largest number of steps; 10¹⁵ unless given. One of ``epsilon``, ``above`` and ``steps`` is needed.
     rule : {"gd", "ngd"}
         Gradient descent or normalised gradient descent.
     method : {"exact", "auto", "closed", "fast", "flow"}
@@ -181,7 +186,10 @@ def descend(
     if not isinstance(risk, Risk):
         raise refuse("risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)")
     eta = number("eta", eta)
-    epsilon = number("epsilon", epsilon, zero=True)
+    if epsilon is None and above is None and steps is None:
+        raise refuse("epsilon", None, "given, or above, or steps: without a target a run has no end")
+    if epsilon is not None and above is not None:
+        raise refuse("above", above, f"left out where epsilon = {epsilon!r} is given: both are targets")
     last = MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
     choice("rule", rule, RULES)
     choice("method", method, METHODS)
@@ -190,12 +198,13 @@ def descend(
         raise refuse("method", method, "'exact' for a risk that draws its data at every step")
     give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
 
+    floor = risk.floor()
+    target = _target(epsilon, above, floor)
     form = risk.closed_form(eta, rule) if method in ("auto", "closed") else None
     if form is not None:
-        return _closed(risk, form, eta, rule, epsilon, last, give_up)
+        return _closed(risk, form, Descent(risk, eta, rule), target, floor, last, give_up)
     if method == "closed":
         raise refuse("method", method, "'auto', 'exact', 'fast' or 'flow' here: there is no closed form")
-    floor = risk.floor()
     recorder = _Recorder(risk, last)
     descent = Descent(risk, eta, rule)
     skipper = Skipper(descent, tolerance, FAST_EVALUATIONS) if method in ("fast", "auto") else None
@@ -206,51 +215,51 @@ def descend(
         points = flow(interpolant, recorder.schedule)
     else:
         points = descent.iterates(risk.initial)
-    lowest = floor * (1.0 + FLOOR_RTOL) if give_up and epsilon <= floor else -math.inf
-    target = -math.inf if risk.stochastic and epsilon == 0 else epsilon
+    lowest = floor * (1.0 + FLOOR_RTOL) if give_up and target <= floor else -math.inf
+    goal = -math.inf if risk.stochastic and target == 0 else target
     hit: int | None = None
+    stop: Stop | None = None
     reason = ""
     previous: Point | None = None
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             for point in points:
                 if not math.isfinite(point.loss):
-                    reason = f"diverged at step {point.step}: the loss left the range of float64"
+                    stop, reason = Stop.LOSS, Stop.LOSS.say(step=point.step)
                     break
-                above, previous = previous, point
-                if point.loss <= target:
-                    if interpolant is not None and above is not None:
-                        previous = first_below(interpolant, epsilon, above, point)
-                    hit, reason = previous.step, f"reached epsilon = {epsilon:g} at step {previous.step}"
+                above_it, previous = previous, point
+                if point.loss <= goal:
+                    if interpolant is not None and above_it is not None:
+                        previous = first_below(interpolant, target, above_it, point)
+                    hit, stop = previous.step, Stop.REACHED
                 elif point.loss <= lowest:
-                    reason = f"stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {point.step}"
+                    stop = Stop.FLOOR
                 elif point.step >= last:
-                    reason = f"took all {last} steps without reaching epsilon = {epsilon:g}"
+                    stop = Stop.STEPS
                 elif point.step >= recorder.due:
                     slope = descent.slope(point.gradient)
                     recorder.save(point, slope)
                     # where steps are skipped there is time for the longest plateau
                     patient = skipper is not None and skipper.skipped
-                    stalled = give_up and not patient and recorder.has_stalled(epsilon)
-                    reason = _standstill(risk, point, slope * (last - point.step), stalled)
-                    if (
-                        not reason
-                        and interpolant is not None
-                        and recorder.has_settled(SETTLED * tolerance, descent.pace(point) / (point.step + 1))
-                    ):
-                        reason = f"stagnated at step {point.step}: the scores settled to within the tolerance"
-                if reason:
+                    stalled = give_up and not patient and recorder.has_stalled(target)
+                    stop = _standstill(risk, point, slope * (last - point.step), stalled)
+                    least, move = SETTLED * tolerance, descent.pace(point) / (point.step + 1)
+                    if stop is None and interpolant is not None and recorder.has_settled(least, move):
+                        stop = Stop.SETTLED
+                if stop is not None:
                     break
                 if callback is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):
                     callback(point.step, point.loss)
     except Ended as ended:
-        reason = str(ended)
+        stop, reason = ended.stop, str(ended)
     except KeyboardInterrupt:
         if previous is None:
             raise
-        reason = f"interrupted at step {previous.step}"
+        stop = Stop.INTERRUPTED
     if previous is None:
         raise refuse("risk", risk, "finite in loss and gradient at its initial parameters")
+    assert stop is not None
+    reason = reason or stop.say(step=previous.step, epsilon=target, floor=floor)
     recorder.save(previous)
     saved = recorder.saved
     with np.errstate(over="ignore", invalid="ignore"):
@@ -263,12 +272,13 @@ def descend(
         states=np.stack([point.params for point in saved]),
         observed={name: np.stack([point.observed[name] for point in saved]) for name in saved[0].observed},
         steps=hit,
+        stop=stop,
         stop_reason=reason,
         floor=floor,
         method="exact" if method == "auto" and not skipped else "fast" if method == "auto" else method,
         rule=rule,
         eta=eta,
-        epsilon=epsilon,
+        epsilon=target,
         error=None,
         states_error=error,
         risk=risk,
@@ -277,18 +287,17 @@ def descend(
         run.notes["accuracy"] = (
             f"the estimated error of the scores, {error:.3g}, exceeds the tolerance {tolerance:g}"
         )
-    run.resume = _Resume(run, tolerance)
+    attach(run, risk, tolerance)
     if skipper is not None and skipped and hit is not None:
-        known = run.resume(max(hit - 1, 0)).params
-        run.error = _count_error(descent, previous, epsilon, known, skipper.error)
+        before = run.at(max(hit - 1, 0)).params
+        run.error = _count_error(descent, previous, target, before, skipper.error)
     return run
 
 
 def _closed(
-    risk: Risk, form: ClosedForm, eta: float, rule: str, epsilon: float, last: int, give_up: bool
+    risk: Risk, form: ClosedForm, descent: Descent, epsilon: float, floor: float, last: int, give_up: bool
 ) -> Trajectory:
     """Run in closed form."""
-    floor = risk.floor()
     lost = give_up and epsilon <= floor  # then stop where the loss is at the floor, as other methods do
     target = floor * (1.0 + FLOOR_RTOL) if lost else epsilon
     hit, error = form.first_below(target, last) if target > 0.0 else (None, 0.0)
@@ -296,22 +305,40 @@ def _closed(
     steps = saved_steps(end, 1) if end else np.zeros(1, dtype=np.int64)
     states = form.states(steps)
     loss, observed = risk.series(states, steps)
-    if hit is None:
-        reason = f"took all {end} steps without reaching epsilon = {epsilon:g}"
-    elif lost:
-        reason = f"stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {hit}"
-    else:
-        reason = f"reached epsilon = {epsilon:g} at step {hit}"
+    stop = Stop.STEPS if hit is None else Stop.FLOOR if lost else Stop.REACHED
+    run = Trajectory(
+        t=steps, loss=loss, states=states, observed=observed, steps=None if lost else hit, stop=stop,
+        stop_reason=stop.say(step=end, epsilon=epsilon, floor=floor), floor=floor, method="closed",
+        rule=descent.rule, eta=descent.eta, epsilon=epsilon, error=error,
+    )  # fmt: skip
+    attach(run, risk)
+    return run
+
+
+def _target(epsilon: float | None, above: float | None, floor: float) -> float:
+    """Return the target loss."""
+    if above is None:
+        return number("epsilon", 0.0 if epsilon is None else epsilon, zero=True)
+    excess = number("above", above)
+    if excess < VISIBLE * floor:
+        raise refuse("above", above, f"at least {VISIBLE:g} of the floor {floor:.6g}, or it is lost in rounding")
+    return floor + excess
+
+
+def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE) -> None:
+    """Tell a run what was trained, so that it can answer for any step."""
+    run.risk = risk
+    run.form = risk.closed_form(run.eta, run.rule) if run.method == "closed" else None
+    if run.form is None:
+        run.resume = _Resume(run, tolerance)
+        return
+    form = run.form
 
     def state(t: int) -> State:
         params = form.states(np.array([t]))[0]
         return State(t, params, risk.evaluate(params, t)[0], risk.observe(params, t))
 
-    return Trajectory(
-        t=steps, loss=loss, states=states, observed=observed, steps=None if lost else hit, stop_reason=reason,
-        floor=floor, method="closed", rule=rule, eta=eta, epsilon=epsilon, error=error, risk=risk, form=form,
-        resume=state,
-    )  # fmt: skip
+    run.resume = state
 
 
 def _interpolant(descent: Descent, method: str, tolerance: float) -> Interpolant | None:
@@ -341,13 +368,13 @@ def _count_error(descent: Descent, hit: Point, epsilon: float, params: Array, er
     return steps if clear and steps < 1.0 else float(math.ceil(steps))
 
 
-def _standstill(risk: Risk, point: Point, reachable: float, stalled: bool) -> str:
+def _standstill(risk: Risk, point: Point, reachable: float, stalled: bool) -> Stop | None:
     """Why it is no use to go on, if it is none; ``reachable`` is the decrease at the present slope."""
     if not np.isfinite(point.params).all():
-        return f"diverged at step {point.step}: the parameters left the range of float64"
+        return Stop.PARAMETERS
     if not risk.stochastic and reachable <= ROUNDING * abs(point.loss):
-        return f"stagnated at step {point.step}: the remaining steps cannot change the loss"
-    return f"stagnated at step {point.step}: the loss settles above epsilon" if stalled else ""
+        return Stop.UNMOVED
+    return Stop.ABOVE if stalled else None
 
 
 class _Resume:

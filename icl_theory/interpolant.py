@@ -19,6 +19,7 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.solver import Field, Step
 from icl_theory.steps import Descent, Ended
+from icl_theory.trajectory import Stop
 
 START_ORDER, LOWEST_ORDER, HIGHEST_ORDER = 4, 2, 7
 ROUNDING = 2.3e-14  # of the parameters: no step of the solver is asked for more
@@ -164,7 +165,7 @@ class Interpolant:
             stride = step.next_stride(self.share * limit)
             if not step.error <= self.share * limit:
                 if stride < LEAST_STRIDE:
-                    raise TooFast if self.skipping else Ended("diverged: the flow cannot be followed any further")
+                    raise TooFast if self.skipping else Ended(Stop.FLOW)
                 continue
             if self.skipping and not self._converges(limit):
                 stride = step.end - x
@@ -177,7 +178,7 @@ class Interpolant:
     def check_budget(self, wanted: int) -> None:
         """Raise `Ended` where the run may not evaluate so many gradients more."""
         if self.descent.evaluations + wanted > self.budget:
-            raise Ended(f"used the {self.budget:,} gradient evaluations that such a run may take")
+            raise Ended(Stop.WORK, work=self.budget)
 
     def _limit(self, state: Array, slope: Array, shape: tuple[int, ...]) -> float:
         """Tolerance on the parameters, of which a step of the solver may take its share.

@@ -10,10 +10,15 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.risk import Risk
+from icl_theory.trajectory import Stop
 
 
 class Ended(Exception):  # noqa: N818 - not an error of the caller's
-    """A run cannot or may not go on; the message says why."""
+    """A run cannot or may not go on."""
+
+    def __init__(self, stop: Stop, **facts: float) -> None:
+        super().__init__(stop.say(**facts))
+        self.stop = stop
 
 
 class Point(NamedTuple):

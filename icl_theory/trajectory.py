@@ -8,6 +8,7 @@ import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile, is_zipfile
 
@@ -52,6 +53,26 @@ class Label(NamedTuple):
     meaning: str
 
 
+class Stop(Enum):
+    """Why a run ended; its value is the sentence, which `say` fills in."""
+
+    REACHED = "reached epsilon = {epsilon:g} at step {step}"
+    FLOOR = "stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {step}"
+    STEPS = "took all {step} steps without reaching epsilon = {epsilon:g}"
+    UNMOVED = "stagnated at step {step}: the remaining steps cannot change the loss"
+    ABOVE = "stagnated at step {step}: the loss settles above epsilon"
+    SETTLED = "stagnated at step {step}: the scores settled to within the tolerance"
+    LOSS = "diverged at step {step}: the loss left the range of float64"
+    PARAMETERS = "diverged at step {step}: the parameters left the range of float64"
+    FLOW = "diverged: the flow cannot be followed any further"
+    WORK = "used the {work:,} gradient evaluations that such a run may take"
+    INTERRUPTED = "interrupted at step {step}"
+
+    def say(self, **facts: float) -> str:
+        """Return the sentence."""
+        return self.value.format(**facts)
+
+
 class State(NamedTuple):
     """One point of a run: step number, parameters, loss and what the risk observes there."""
 
@@ -66,7 +87,7 @@ class State(NamedTuple):
         return self.observed["attention"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Trajectory:
     """A training run, saved at log-spaced steps.
 
@@ -84,8 +105,10 @@ class Trajectory:
         First step with loss <= epsilon; None where it was not reached.
     converged : bool
         Whether it was reached.
+    stop : Stop
+        Why the run ended.
     stop_reason : str
-        Why the run stopped, in words.
+        The same in words.
     floor : float
         Irreducible loss of the risk.
     method, rule : str
@@ -120,6 +143,7 @@ class Trajectory:
     states: Array
     observed: dict[str, Array]
     steps: int | None
+    stop: Stop
     stop_reason: str
     floor: float
     method: str
@@ -145,10 +169,14 @@ class Trajectory:
         """Whether the loss reached ``epsilon``."""
         return self.steps is not None
 
+    def __repr__(self) -> str:
+        loss = f"loss {self.loss[0]:.4g} -> {self.loss[-1]:.4g}"
+        return f"<Trajectory: {self.stop_reason}; {loss}, {len(self.t)} saved steps>"
+
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the run."""
-        return self.stop_reason.startswith("interrupted")
+        return self.stop is Stop.INTERRUPTED
 
     @property
     def params(self) -> Array:
@@ -163,12 +191,12 @@ class Trajectory:
         return self.observed["attention"]
 
     def at(self, t: int) -> State:
-        """State at any step up to the last, saved or not.
+        """State at any step, saved or not, also beyond the last one.
 
         Parameters
         ----------
         t : int
-            Step number, 0 <= t <= ``self.t[-1]``.
+            Step number. A run goes on from the nearest step that is known below it.
 
         Returns
         -------
@@ -178,8 +206,7 @@ class Trajectory:
         Raises
         ------
         ValueError
-            A step outside the run, or between the saved steps of a run that was loaded from a file
-            without its risk.
+            A step that is not saved, of a run whose file does not say what was trained.
 
         Examples
         --------
@@ -188,13 +215,13 @@ class Trajectory:
         >>> bool(run.at(0).loss == run.loss[0])
         True
         """
-        t = integer("t", t, minimum=0, maximum=int(self.t[-1]))
+        t = integer("t", t, minimum=0)
         index = int(np.searchsorted(self.t, t))
-        if self.t[index] == t:
+        if index < len(self.t) and self.t[index] == t:
             observed = {name: np.asarray(values[index]) for name, values in self.observed.items()}
             return State(t, np.asarray(self.states[index]), float(self.loss[index]), observed)
         if self.resume is None:
-            raise refuse("t", t, "a saved step (see .t): this run was loaded from a file and cannot go on from one")
+            raise refuse("t", t, "a saved step (see .t): the file of this run does not say what was trained")
         return self.resume(t)
 
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
@@ -331,35 +358,13 @@ class Trajectory:
         meta["phases"] = None if self.phases is None else {k: v and list(v) for k, v in self.phases.items()}
         meta["labels"] = {name: list(label) for name, label in self.labels.items() if name in self.info}
         meta["info"] = {name: _plain(value) for name, value in self.info.items()}
+        meta["stop"] = self.stop.name
+        meta["family"] = None if self.family is None else self.family.plain()
         return meta
 
 
-def load(path: str | os.PathLike[str]) -> Trajectory:
-    """Read a run written by `Trajectory.save`.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-
-    Returns
-    -------
-    Trajectory
-        As saved; `Trajectory.at` answers for the saved steps.
-
-    Raises
-    ------
-    ValueError
-        The file is not a saved run.
-
-    Examples
-    --------
-    >>> import icl_theory as icl, tempfile, os
-    >>> path = os.path.join(tempfile.mkdtemp(), "run.npz")
-    >>> icl.simulate(2.0, 1.0, 4.0).save(path)
-    >>> icl.load(path).steps == icl.simulate(2.0, 1.0, 4.0).steps
-    True
-    """
+def read_run(path: str | os.PathLike[str]) -> Trajectory:
+    """Read what `Trajectory.save` has written; ``family`` is what the file says of it, see `icl_theory.load`."""
     try:
         if os.path.isfile(path) and not is_zipfile(path):
             raise BadZipFile("File is not a zip file")  # of which NumPy would say that it holds pickles
@@ -376,6 +381,7 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
             states=arrays["states"],
             observed=observed,
             phases=None if phases is None else Phases({name: _interval(pair) for name, pair in phases.items()}),
+            stop=Stop[meta.pop("stop")],
             labels={name: Label(*label) for name, label in meta.pop("labels", {}).items()},
             **meta,
         )

@@ -37,6 +37,6 @@ def interruptible() -> Iterator[None]:
 
 def whole(run: Trajectory) -> Trajectory:
     """Return the run, but raise KeyboardInterrupt where it was interrupted."""
-    if run.stop_reason.startswith("interrupted"):
+    if run.interrupted:
         raise KeyboardInterrupt
     return run

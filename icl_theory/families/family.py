@@ -31,7 +31,6 @@ RESERVED = (  # arguments of sweeps, options of commands, names in results
     "latex", "message", "over", "parquet", "plot", "progress", "quiet", "save", "status", "store", "table",
     "version", "workers",
 )  # fmt: skip
-VISIBLE = 1e-13  # of the floor: an excess below it is lost in rounding
 
 
 class Parameter(NamedTuple):
@@ -316,17 +315,12 @@ class Family:
         values = {name: getattr(self, name) for name in self.parameters()}
         return {name: value for name, value in values.items() if value is not None}
 
-    def target(self, risk: Risk) -> float:
-        """Return the target loss."""
-        if self.epsilon is not None:
-            return self.epsilon
-        assert self.above is not None
-        floor = risk.floor()
-        if self.above < VISIBLE * floor:
-            raise refuse(
-                "above", self.above, f"at least {VISIBLE:g} of the floor {floor:.6g}, or it is lost in rounding"
-            )
-        return floor + self.above
+    def plain(self) -> dict[str, Any] | None:
+        """Return the family's name and the parameters as plain values; None where one is an object."""
+        values = self.arguments()
+        if any(not _is_plain(value) for value in values.values()):
+            return None
+        return {"name": self.name, "parameters": {name: _said(value) for name, value in values.items()}}
 
     def simulate(self, *, callback: Callback | None = None) -> Trajectory:
         """Train until the target is reached or cannot be.
@@ -343,8 +337,8 @@ class Family:
         """
         risk = self.risk()
         run = descend(
-            risk, self.rate(), epsilon=self.target(risk), steps=self.max_steps, rule=self.rule, method=self.method,
-            give_up=True, callback=callback,
+            risk, self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
+            method=self.method, give_up=True, callback=callback,
         )  # fmt: skip
         return self.described(run)
 
@@ -398,3 +392,11 @@ class Family:
             MESSAGE.name: "" if run.converged else run.stop_reason,
             **self.measure(run),
         }
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, int | float | str) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+
+
+def _said(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -47,6 +47,9 @@ LAWS: dict[str, Callable[[float], Task]] = {
 
 
 def _task(name: str, value: Any) -> Any:
+    for word, law in LAWS.items():
+        if value is law:
+            return word
     if isinstance(value, Task) or callable(value):
         return value
     raise refuse(name, value, "a Task or a function that makes one from L (see icl_theory.tasks)")

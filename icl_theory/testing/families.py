@@ -15,13 +15,14 @@ from threadpoolctl import threadpool_limits
 
 from icl_theory.descent import descend
 from icl_theory.families import Family, Number, Object, Parameter, Whole, Word, sound
+from icl_theory.families.saved import load
 from icl_theory.grids.grid import FAILED, MESSAGE, NOT_REACHED, REACHED, STATUS, blank
 from icl_theory.risk import Risk
 from icl_theory.sweep import sweep
 from icl_theory.testing.common import attempt, expect, same
 from icl_theory.testing.risks import check_risk
 from icl_theory.testing.samples import check_samples
-from icl_theory.trajectory import Trajectory, load
+from icl_theory.trajectory import Trajectory
 
 ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
 EXACT_STEPS = 20_000  # at most, of the run that a closed form is compared with
@@ -247,12 +248,10 @@ def _closed_form(problem: Family) -> None:
     form = attempt("closed_form", lambda: risk.closed_form(rate, problem.rule))
     if form is None:
         return
-    target = problem.target(risk)
-    closed = descend(risk, rate, epsilon=target, rule=problem.rule, method="closed")
+    goal: dict[str, Any] = {"epsilon": problem.epsilon, "above": problem.above}
+    closed = descend(risk, rate, **goal, rule=problem.rule, method="closed")
     last = int(closed.t[-1])
-    exact = descend(
-        risk, rate, epsilon=target, rule=problem.rule, method="exact", steps=min(max(last, 1) + 2, EXACT_STEPS)
-    )
+    exact = descend(risk, rate, **goal, rule=problem.rule, method="exact", steps=min(max(last, 1) + 2, EXACT_STEPS))
     within = exact.t[exact.t <= last]
     states, wanted = form.states(within), exact.states[: len(within)]
     off, scale = float(np.abs(states - wanted).max()), float(np.abs(wanted).max())

@@ -1,0 +1,65 @@
+"""Runs read from files, which go on where their problem can be made again."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from icl_theory.descent import attach
+from icl_theory.families import find
+from icl_theory.families.family import Family
+from icl_theory.trajectory import Trajectory, read_run
+
+
+def load(path: str | os.PathLike[str]) -> Trajectory:
+    """Read a run written by `Trajectory.save`.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Returns
+    -------
+    Trajectory
+        As saved. Files of runs of a family say what was trained if its parameters are numbers and words. Such a run
+        answers for any step and carries its risk; any other answers for its saved steps.
+
+    Raises
+    ------
+    ValueError
+        The file is not a saved run.
+
+    Examples
+    --------
+    >>> import icl_theory as icl, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.npz")
+    >>> icl.simulate(2.0, 1.0, 4.0).save(path)
+    >>> again = icl.load(path)
+    >>> again.steps, again.at(10**9).loss == icl.simulate(2.0, 1.0, 4.0).at(10**9).loss
+    (1413, True)
+    """
+    run = read_run(path)
+    said, run.family = run.family, None
+    if said is not None:
+        try:
+            problem = _problem(said)
+            attach(run, problem.risk())
+            run.family = problem
+        except (ValueError, TypeError, KeyError, MemoryError):  # of another version, or more than fits here
+            pass
+    return run
+
+
+def _problem(said: Mapping[str, Any]) -> Family:
+    """Return the problem that a file describes."""
+    family = find(said["name"])
+    known = family.parameters()
+    family.refuse_unknown(said["parameters"])
+    values = {
+        name: math.inf if value == "inf" and known[name].kind.numeric else value
+        for name, value in said["parameters"].items()
+    }
+    return family(**values)
