@@ -58,7 +58,7 @@ def _problem(said: Mapping[str, Any]) -> Family:
     family = find(said["name"])
     known = family.parameters()
     family.refuse_unknown(said["parameters"])
-    values = {
+    values: dict[str, Any] = {
         name: math.inf if value == "inf" and known[name].kind.numeric else value
         for name, value in said["parameters"].items()
     }
