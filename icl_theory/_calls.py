@@ -12,7 +12,7 @@ import numpy as np
 
 MOST_NUMBERS = 60  # of a sequence that is written out
 SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace": np.linspace}
-PUBLIC = {"icl_theory.regression.tasks": "icl.tasks", "icl_theory.recall.counts": "icl.recall"}
+PUBLIC = {"icl_theory.families.regression.tasks": "icl.tasks", "icl_theory.families.recall.counts": "icl.recall"}
 # what results do not depend on
 LEFT_OUT = ("callback", "executor", "workers", "store", "progress")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import choice, integer, number, refuse
+from icl_theory.engine.interrupts import interruptible
 from icl_theory.results.numbers import markdown
-from icl_theory.whole import interruptible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.claims import Answer, Series
+from icl_theory.claims.claim import Answer, Series
 from icl_theory.results.plots import plot_answer, save
 
 LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.audit import QUESTIONS
-from icl_theory.claims import Claim
-from icl_theory.regression import evidence, questions
-from icl_theory.regression.evidence import dynamics
+from icl_theory.claims import audit
+from icl_theory.claims.claim import Claim
+from icl_theory.families.regression import evidence, questions
+from icl_theory.families.regression.evidence import dynamics
 from icl_theory.results.plots import plot_answer, save
 from tests.test_cli import run_main
 
@@ -69,7 +69,7 @@ def test_markdown_has_one_row_a_claim_and_a_question(report: icl.Audit) -> None:
     assert len(rows) == len(report.claims) + len(report.answers) + 2
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("name", audit.questions())
 def test_every_question_has_an_answer_and_a_figure(name: str, tmp_path: Path) -> None:
     found = icl.answer(name, quick=True)
     assert found.name == name

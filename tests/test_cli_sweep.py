@@ -16,7 +16,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.cli import options
 from icl_theory.families import find
-from icl_theory.regression import half_way
+from icl_theory.families.regression import half_way
 from tests.test_cli import run_main
 
 QUICK = ["sweep", "--L", "0.03:3:log:13", "--delta", "1", "--eta", "0.1", "--epsilon", "1e-4"]

@@ -13,7 +13,7 @@ from skipping import outcome  # in scripts: the random problems of `measurements
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.interpolant import DIFFERENCES, HIGHEST_ORDER, LOGARITHMS
+from icl_theory.engine.interpolant import DIFFERENCES, HIGHEST_ORDER, LOGARITHMS
 from tests.linear import LinearAttention, MergedLinearAttention
 
 QUICK = (2, 11, 12, 15, 16, 18, 31, 37)  # problems that take a second or two at most

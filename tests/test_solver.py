@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from icl_theory._validate import Array
-from icl_theory.solver import Step
+from icl_theory.engine.solver import Step
 
 
 def logistic(x: float, y: Array) -> Array:

@@ -18,11 +18,11 @@ import xarray
 
 import icl_theory as icl
 from icl_theory.families import find
+from icl_theory.families.regression.tasks import Task
 from icl_theory.grids import workers
 from icl_theory.grids.evaluate import evaluate
+from icl_theory.grids.sweep import estimate, local_exponent, plan
 from icl_theory.grids.workers import cluster, processes
-from icl_theory.regression.tasks import Task
-from icl_theory.sweep import estimate, local_exponent, plan
 
 FINITE: dict[str, Any] = {
     "L": [2.0, 3.0, 2.5], "delta": 1.0, "eta": 2.0, "K": 3, "N": [40, math.inf], "epsilon": [0.01, 0.02],
@@ -196,7 +196,7 @@ def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(tmp_path: 
     assert icl.load_sweep(path).identical(first)
     for changes, words in (
         ({"L": [2.0, 3.0, 4.0]}, r"L = \[2.0, 3.0, 2.5\] there, \[2.0, 3.0, 4.0\] here"),
-        ({"task": icl.tasks.Linear}, "task = 'icl_theory.regression.tasks.RandomCosine' there"),
+        ({"task": icl.tasks.Linear}, "task = 'icl_theory.families.regression.tasks.RandomCosine' there"),
         ({"noise": 0.2}, "noise = 0.0 there, 0.2 here"),
         ({"max_steps": 10}, "max_steps = 1000000000000000 there, 10 here"),
     ):
@@ -206,7 +206,7 @@ def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(tmp_path: 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finite(store=tmp_path / "a.zarr")
-    monkeypatch.setattr(sys.modules["icl_theory.sweep"], "__version__", "99")
+    monkeypatch.setattr(sys.modules["icl_theory.grids.sweep"], "__version__", "99")
     with pytest.raises(ValueError, match=r"version = '.*' there, '99' here"):
         finite(store=tmp_path / "a.zarr")
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.engine.risk import ClosedForm
+from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import Column, Family, Kind, Number, Object, parameter
-from icl_theory.recall import RecallTask, TransformerRisk
-from icl_theory.risk import ClosedForm
+from icl_theory.families.recall import RecallTask, TransformerRisk
 from icl_theory.testing import check_family, check_risk
 from icl_theory.testing.risks import CENTRAL, FORWARD, difference
-from icl_theory.trajectory import Phases, Trajectory
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 FEATURES = icl.Features.random(4, d=3, delta=1.0, seed=5, probs=[0.4, 0.3, 0.2, 0.1])

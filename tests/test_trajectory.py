@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.trajectory import saved_steps
+from icl_theory.engine.trajectory import saved_steps
 
 
 @pytest.fixture

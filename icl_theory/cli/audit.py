@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import refuse
-from icl_theory.audit import Audit
-from icl_theory.audit import answer as measure_answer
-from icl_theory.audit import audit as measure_audit
-from icl_theory.claims import Answer
+from icl_theory.claims.audit import Audit
+from icl_theory.claims.audit import answer as measure_answer
+from icl_theory.claims.audit import audit as measure_audit
+from icl_theory.claims.claim import Answer
 from icl_theory.cli.shared import check_targets
 from icl_theory.files import replacing
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
-from icl_theory.whole import interruptible
+from icl_theory.engine.interrupts import interruptible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

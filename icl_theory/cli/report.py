@@ -10,11 +10,11 @@ import typer
 
 from icl_theory._validate import refuse
 from icl_theory.cli.shared import check_targets
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.saved import load
 from icl_theory.files import replacing
+from icl_theory.grids.sweep import load_sweep
 from icl_theory.results.report import html_report
-from icl_theory.sweep import load_sweep
-from icl_theory.trajectory import Trajectory
 
 if TYPE_CHECKING:
     import xarray

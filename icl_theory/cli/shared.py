@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from icl_theory._validate import refuse
-from icl_theory.trajectory import Trajectory
+from icl_theory.engine.trajectory import Trajectory
 
 FORMATS = (".png", ".pdf", ".svg")
 

@@ -14,8 +14,8 @@ from rich.table import Table
 from icl_theory._validate import refuse
 from icl_theory.cli.options import flag, from_file, help_text, parse_value, with_options
 from icl_theory.cli.shared import LossProgress, check_targets, print_facts
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, Parameter, Word
-from icl_theory.trajectory import Trajectory
 
 ALL = "all"  # of the words of a parameter
 FILES = {"plot": str, "save": str}

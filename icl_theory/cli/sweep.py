@@ -16,8 +16,8 @@ from icl_theory._validate import integer, refuse
 from icl_theory.cli.options import from_file, help_text, parse_axis, with_options
 from icl_theory.cli.outputs import Outputs, report_failures
 from icl_theory.families import Family
+from icl_theory.grids.sweep import check_picklable, estimate, plan, run_with
 from icl_theory.grids.workers import cluster, processes
-from icl_theory.sweep import check_picklable, estimate, plan, run_with
 
 OTHERS = {"over": str, **dict.fromkeys(Outputs._fields, str), "store": str, "workers": int, "dask": str}
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."

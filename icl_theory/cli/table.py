@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from icl_theory.cli.outputs import Outputs, report_failures
-from icl_theory.sweep import load_sweep
+from icl_theory.grids.sweep import load_sweep
 
 
 def table(

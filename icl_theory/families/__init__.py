@@ -15,7 +15,7 @@ from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
 COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures")  # names that the command line has already
-BUILT_IN = ("icl_theory.regression.family:Regression", "icl_theory.recall.family:Recall")
+BUILT_IN = ("icl_theory.families.regression:Regression", "icl_theory.families.recall:Recall")
 
 __all__ = [
     "LOSS",

@@ -9,20 +9,23 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
-from icl_theory.descent import MAX_STEPS, METHODS, RULES, Callback, descend
+from icl_theory.engine.descent import MAX_STEPS, METHODS, RULES, Callback, descend
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.kinds import Kind, Number, Whole, Word, nearest
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values
-from icl_theory.risk import Risk
-from icl_theory.trajectory import Label, Trajectory
+
+if TYPE_CHECKING:
+    from icl_theory.claims.claim import Answer, BoundChecks, Claim
 
 LOSS = "(units of the loss)"  # stands for the family's own
 REQUIRED = dataclasses.MISSING
@@ -151,6 +154,12 @@ class Family:
         Names of the phases that `describe` may set.
     columns : tuple of Column
         What `measure` gives for sweeps, besides what every family has.
+    check : callable, optional
+        Takes a run and returns the statements of the theory held against it, a list of `BoundCheck`.
+    rows : tuple of callable
+        Rows of the audit: each takes whether to be quick and returns a `Claim`.
+    questions : dict of callable
+        Open questions by name: each takes whether to be quick and returns an `Answer`.
 
     References
     ----------
@@ -163,6 +172,9 @@ class Family:
     loss_unit: ClassVar[str] = "squared label units"
     phase_names: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[Column, ...]] = ()
+    check: ClassVar[Callable[[Trajectory], BoundChecks] | None] = None
+    rows: ClassVar[tuple[Callable[[bool], Claim], ...]] = ()
+    questions: ClassVar[Mapping[str, Callable[[bool], Answer]]] = {}
 
     eta: float | str = parameter(kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
     epsilon: float | None = parameter(

@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from icl_theory.descent import attach
+from icl_theory.engine.descent import attach
+from icl_theory.engine.trajectory import Trajectory, read_run
 from icl_theory.families import find
 from icl_theory.families.family import Family
-from icl_theory.trajectory import Trajectory, read_run
 
 
 def load(path: str | os.PathLike[str]) -> Trajectory:

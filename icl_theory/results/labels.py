@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.results.numbers import number
-from icl_theory.trajectory import Label, Trajectory
 
 
 def label(run: Trajectory, name: str) -> Label:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array, refuse
-from icl_theory.exponents import local_exponent
+from icl_theory.grids.exponents import local_exponent
 from icl_theory.results.columns import dimension, dimensions, lines, steps_of, symbol, where, with_role
 from icl_theory.results.numbers import number
 

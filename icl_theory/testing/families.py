@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from icl_theory.descent import descend
+from icl_theory.engine.descent import descend
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, Number, Object, Parameter, Whole, Word, sound
 from icl_theory.families.saved import load
 from icl_theory.grids.grid import FAILED, MESSAGE, NOT_REACHED, REACHED, STATUS, blank
-from icl_theory.risk import Risk
-from icl_theory.sweep import sweep
+from icl_theory.grids.sweep import sweep
 from icl_theory.testing.common import attempt, expect, same
 from icl_theory.testing.risks import check_risk
 from icl_theory.testing.samples import check_samples
-from icl_theory.trajectory import Trajectory
 
 ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
 EXACT_STEPS = 20_000  # at most, of the run that a closed form is compared with

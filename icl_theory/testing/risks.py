@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, integer, number, real_array, refuse
-from icl_theory.risk import Risk
+from icl_theory.engine.risk import Risk
 from icl_theory.testing.common import attempt, expect, same
 
 POINTS = 3  # at random, besides the initial one

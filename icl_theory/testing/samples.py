@@ -8,11 +8,11 @@ import numpy as np
 from scipy.special import stdtrit
 
 from icl_theory._validate import Array
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family
-from icl_theory.risk import Risk
 from icl_theory.testing.common import attempt, expect, same
 from icl_theory.testing.risks import check_risk, evaluated
-from icl_theory.trajectory import Trajectory
 
 BATCH, BATCHES = 64, 64
 FALSE_ALARM = 1e-3  # of all comparisons together

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.regression.tasks import RandomCosine, RandomFourier, Task
+from icl_theory.families.regression.tasks import RandomCosine, RandomFourier, Task
 from icl_theory.results.plots import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 
 QUICK = {"steps": 100, "K": 4, "N": 20}

@@ -8,7 +8,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.regression import step_bounds, worst_prediction
+from icl_theory.families.regression import step_bounds, worst_prediction
 from tests.references import iterate_gap
 
 RUNS = {

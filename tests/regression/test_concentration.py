@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icl_theory.regression import concentration, concentration_probability, smallest_imbalance
+from icl_theory.families.regression import concentration, concentration_probability, smallest_imbalance
 from tests.references import compositions
 
 

@@ -12,11 +12,11 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.claims import Claim
-from icl_theory.regression import certified, transition
-from icl_theory.regression.closed import ClosedRuns
-from icl_theory.regression.evidence import dynamics, lemmas, orders
-from icl_theory.regression.population import PopulationRisk
+from icl_theory.claims.claim import Claim
+from icl_theory.families.regression import certified, transition
+from icl_theory.families.regression.closed import ClosedRuns
+from icl_theory.families.regression.evidence import dynamics, lemmas, orders
+from icl_theory.families.regression.population import PopulationRisk
 
 Array = np.ndarray
 
@@ -83,12 +83,14 @@ def test_a_wrong_start_of_the_tail_is_seen(monkeypatch: pytest.MonkeyPatch, by: 
     """The phases of runs and L* share it: only the tail ratio itself can tell."""
     original = icl.regression.tail_start
     for module in ("phases", "simulate"):
-        monkeypatch.setattr(import_module(f"icl_theory.regression.{module}"), "tail_start", scaled(original, by))
+        monkeypatch.setattr(
+            import_module(f"icl_theory.families.regression.{module}"), "tail_start", scaled(original, by)
+        )
     assert dynamics.regimes(True).violated
 
 
 def test_a_phase_off_by_one_step_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulation = import_module("icl_theory.regression.simulate")
+    simulation = import_module("icl_theory.families.regression.simulate")
     original = simulation.closed_runs
 
     def late(*arguments: Any) -> ClosedRuns:
@@ -158,7 +160,7 @@ def test_a_transition_is_described_from_its_numbers() -> None:
 def test_whether_a_logarithm_is_needed_is_computed(
     with_it: list[float], without: list[float], needed: bool
 ) -> None:
-    from icl_theory.regression.questions import _logarithm
+    from icl_theory.families.regression.questions import _logarithm
 
     words = _logarithm(np.array(with_it), np.array(without))
     assert words == ("the logarithm is needed" if needed else "the logarithm is not needed")

@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.regression import orderwise
-from icl_theory.regression.evidence import orders
-from icl_theory.regression.law import INNER, WHOLE, closed, draw, law_runs
-from icl_theory.regression.orderwise import STATEMENTS, OrderStatement, Survey, fitted_constants, measured_ratios
+from icl_theory.families.regression import orderwise
+from icl_theory.families.regression.evidence import orders
+from icl_theory.families.regression.law import INNER, WHOLE, closed, draw, law_runs
+from icl_theory.families.regression.orderwise import (
+    STATEMENTS,
+    OrderStatement,
+    Survey,
+    fitted_constants,
+    measured_ratios,
+)
 from tests.references import iterate_gap
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.regression import crossover, flow_time, papers_regime, query_phases, tail_start
+from icl_theory.families.regression import crossover, flow_time, papers_regime, query_phases, tail_start
 
 EXPONENTS = st.floats(-3.0, 3.0).map(lambda x: 10.0**x)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory.families import find
+from icl_theory.families.regression.points import leading_order
 from icl_theory.grids.grid import Values
-from icl_theory.regression.points import leading_order
-from icl_theory.sweep import plan
+from icl_theory.grids.sweep import plan
 from tests.references import iterate_gap
 
 BLANK: dict[str, Any] = {"f": math.nan, "i": -1, "U": ""}

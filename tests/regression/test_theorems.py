@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.regression import (
+from icl_theory.families.regression import (
     StepCounter,
     concentration_probability,
     crossover,
@@ -21,7 +21,7 @@ from icl_theory.regression import (
     tail_start,
     worst_prediction,
 )
-from icl_theory.regression.bounds import missed_squared
+from icl_theory.families.regression.bounds import missed_squared
 
 SEEDS = st.integers(0, 2**32 - 1)
 FEATURES = st.integers(2, 2000)

@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import icl_theory as icl
+from icl_theory.engine.trajectory import Label
 from icl_theory.results.plots import compare_runs, save, whole_figure
-from icl_theory.trajectory import Label
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])

@@ -9,7 +9,7 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory.regression import crossover, half_way
+from icl_theory.families.regression import crossover, half_way
 from icl_theory.results.transitions import limits_of, predicted_transition, transition, transition_notes
 
 L_LIMITS = (-2.0, 0.0)

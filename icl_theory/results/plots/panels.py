@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from icl_theory.trajectory import Phases
+    from icl_theory.engine.trajectory import Phases
 
 LINE_HEIGHT = 9.5  # points between two labels
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.results.labels import label, parameters
 from icl_theory.results.plots.style import (
     BLACK,
@@ -22,12 +23,11 @@ from icl_theory.results.plots.style import (
     shade,
     styled,
 )
-from icl_theory.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from icl_theory.claims import Answer
+    from icl_theory.claims.claim import Answer
 
 WIDEST = 44  # characters of a line of a title
 

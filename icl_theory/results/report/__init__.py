@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_theory._validate import refuse
-from icl_theory.regression.bounds import check_bounds
+from icl_theory._version import __version__
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families import families_known
 from icl_theory.results.labels import parameters
 from icl_theory.results.notebook import picture, render
 from icl_theory.results.plots.runs import plot_run
 from icl_theory.results.report.sweep import sweep_contents
-from icl_theory.trajectory import Trajectory
 
 if TYPE_CHECKING:
     import xarray
@@ -75,8 +76,6 @@ def html_report(
         command, version = found.attrs.get("command"), found.attrs.get("version")
     else:
         raise refuse("found", found, "a run, or the dataset of a sweep")
-    from icl_theory import __version__  # which is set after everything is imported
-
     commands = command.splitlines() if command else []
     modules = MODULES if any(line.startswith("icl.") for line in commands) else ""
     made = {"commands": commands, "modules": modules, "version": version, "package": __version__}
@@ -114,10 +113,13 @@ def _statements(run: Trajectory) -> str | None:
     """Return, as HTML, the statements of the theory held against a run that carries its risk, if any."""
     if run.risk is None:
         return None
-    try:
-        return check_bounds(run)._repr_html_()
-    except ValueError:  # of a model of which no theorem speaks
-        return None
+    asked = families_known().values() if run.family is None else [type(run.family)]
+    for check in filter(None, (family.check for family in asked)):
+        try:
+            return check(run)._repr_html_()
+        except ValueError:  # of a risk of which these statements do not speak
+            continue
+    return None
 
 
 def _saved_steps(run: Trajectory) -> dict[str, Any]:

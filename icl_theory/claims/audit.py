@@ -1,0 +1,149 @@
+"""The audit: every claim of the theory held against measurements, and the open questions answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from icl_theory._validate import choice
+from icl_theory.claims.claim import Answer, Claim
+from icl_theory.families import families_known
+from icl_theory.results import notebook
+
+BINDING = ("exact", "certified")
+HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
+ANSWER_HEADINGS = ("question", "answer", "command")
+
+
+def rows() -> tuple[Callable[[bool], Claim], ...]:
+    """Return the rows of every family, in the order of the table."""
+    return tuple(row for family in families_known().values() for row in family.rows)
+
+
+def questions() -> dict[str, Callable[[bool], Answer]]:
+    """Return the open questions of every family by name."""
+    return {name: ask for family in families_known().values() for name, ask in family.questions.items()}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A table of claims with verdicts, and a table of answered questions.
+
+    Attributes
+    ----------
+    claims : tuple of Claim
+        One row a claim.
+    answers : tuple of Answer
+        One row a question.
+    """
+
+    claims: tuple[Claim, ...]
+    answers: tuple[Answer, ...]
+
+    @property
+    def violations(self) -> tuple[Claim, ...]:
+        """Claims marked exact or certified that the measurements contradict; there should be none."""
+        return tuple(claim for claim in self.claims if claim.violated and claim.status in BINDING)
+
+    def to_markdown(self) -> str:
+        """Return both tables as Markdown."""
+        lines = ["# Audit", "", "## Claims", ""]
+        lines += _table(
+            ("claim", *HEADINGS[1:]), [tuple(getattr(c, name) for name in HEADINGS) for c in self.claims]
+        )
+        lines += ["", "## Open questions", ""]
+        lines += _table(ANSWER_HEADINGS, [(a.question, a.answer, f"`{a.command}`") for a in self.answers])
+        return "\n".join(lines) + "\n"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: both tables."""
+        claims = {name: [getattr(claim, name) for claim in self.claims] for name in HEADINGS}
+        answers = {name: [getattr(found, name) for found in self.answers] for name in ANSWER_HEADINGS}
+        return notebook.table(claims, "Claims") + "\n" + notebook.table(answers, "Open questions")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return both tables as plain text and numbers (strict JSON); figures' data are left out."""
+        answers = [
+            {"name": a.name, "question": a.question, "answer": a.answer, "command": a.command} for a in self.answers
+        ]
+        return {"claims": [asdict(claim) for claim in self.claims], "questions": answers}
+
+
+def audit(*, quick: bool = False, callback: Callable[[str], None] | None = None) -> Audit:
+    """Measure every claim and answer every open question.
+
+    Parameters
+    ----------
+    quick : bool
+        Smaller grids.
+    callback : callable, optional
+        Called with the name of each row before it is measured, for progress displays.
+
+    Returns
+    -------
+    Audit
+        Deterministic: the same tables at every call.
+
+    References
+    ----------
+    docs/theory.md; each row names its source.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> report = icl.audit(quick=True)
+    >>> report.violations
+    ()
+    """
+    claims: list[Claim] = []
+    answers: list[Answer] = []
+    every = rows()
+    for row in every:
+        if callback is not None:
+            callback(f"claim {len(claims) + 1} of {len(every)}")
+        claims.append(row(quick))
+    for name in questions():
+        if callback is not None:
+            callback(f"question {name}")
+        answers.append(answer(name, quick=quick))
+    return Audit(tuple(claims), tuple(answers))
+
+
+def answer(name: str, *, quick: bool = False) -> Answer:
+    """Answer one open question by measurement.
+
+    Parameters
+    ----------
+    name : str
+        One of "linear", "tightness", "separation", "learning-rate", "unequal-features", "large-L", "label-noise",
+        "factored", "finite-samples", "degenerate", "recall-exponent", "recall-noise", "recall-samples",
+        "recall-unseen", "recall-roles".
+    quick : bool
+        Shorter runs.
+
+    Returns
+    -------
+    Answer
+        With the data of its figure (`icl_theory.results.plots.plot_answer`).
+
+    Raises
+    ------
+    ValueError
+        An unknown name.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> icl.answer("degenerate", quick=True).answer[:4]
+    'Yes:'
+    """
+    known = questions()
+    return known[choice("question", name, known)](quick)
+
+
+def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    def line(cells: tuple[str, ...]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(headings), "|" + "---|" * len(headings), *map(line, rows)]

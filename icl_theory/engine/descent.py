@@ -1,0 +1,400 @@
+"""Gradient descent on any Risk: every step taken, most of them skipped, or gradient flow instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import INT64_MAX, Array, choice, integer, number, refuse
+from icl_theory.engine.fastforward import Skipper, first_below, flow, state
+from icl_theory.engine.interpolant import Interpolant
+from icl_theory.engine.risk import ClosedForm, Risk
+from icl_theory.engine.steps import Descent, Ended, Point
+from icl_theory.engine.trajectory import State, Stop, Trajectory, saved_steps
+
+RULES = ("gd", "ngd")
+METHODS = ("auto", "closed", "exact", "fast", "flow")
+MAX_STEPS = 10**15
+TOLERANCE = 1e-7
+VISIBLE = 1e-13  # of the floor: an excess below it is lost in rounding
+ROUNDING = 2.0**-52
+FAST_EVALUATIONS = 200_000
+FLOW_TOLERANCE, FLOW_EVALUATIONS = 1e-10, 10_000
+AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
+FLOOR_RTOL = 1e-3
+STALL_AFTER = 10_000
+SETTLED, SETTLED_AFTER = 0.1, 256  # in units of the tolerance; steps
+
+Callback = Callable[[int, float], None]
+
+
+class _Saved(NamedTuple):
+    step: int
+    loss: float
+    slope: float
+    params: Array
+    observed: dict[str, Array]
+
+
+class _Recorder:
+    """Keeps the states at the saved steps; each is added whole, so that an interrupt leaves no half of one."""
+
+    def __init__(self, risk: Risk, last: int) -> None:
+        self._risk = risk
+        self.schedule = saved_steps(last, max(1, np.size(risk.initial)))
+        self._index = 0
+        self.saved: list[_Saved] = []
+
+    @property
+    def due(self) -> int:
+        """The next step to save."""
+        return int(self.schedule[self._index]) if self._index < len(self.schedule) else INT64_MAX
+
+    def save(self, point: Point, slope: float = 0.0) -> None:
+        """Add a point, unless it is not beyond the last one, or out of the range of float64."""
+        if self.saved and (point.step <= self.saved[-1].step or not np.isfinite(point.params).all()):
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            seen = self._risk.observe(point.params, point.step)
+        observed = {name: np.asarray(value) for name, value in seen.items()}
+        if self.saved and not all(np.isfinite(value).all() for value in observed.values()):
+            return
+        self.saved.append(_Saved(point.step, point.loss, slope, np.array(point.params), observed))
+        while self.due <= point.step:
+            self._index += 1
+
+    def has_stalled(self, epsilon: float) -> bool:
+        """Whether the last tenfold growth of the step number shows that the loss settles above ``epsilon``.
+
+        Either the least loss has not moved beyond rounding, or it has moved by less than 1e-3 of itself, and by
+        less than is missing, while the slope went down: on a plateau before learning the slope stays or goes up. Or
+        it has moved by less than 1 % of what the slopes promise: the steps go round in a cycle.
+        """
+        last = self.saved[-1]
+        if last.step < STALL_AFTER:
+            return False
+        earlier = [saved for saved in self.saved if saved.step <= last.step // 10]
+        before, now = min(saved.loss for saved in earlier), min(saved.loss for saved in self.saved)
+        small = before - now < min(1e-3 * abs(now), now - epsilon)
+        settles = small and last.slope < 0.5 * earlier[-1].slope
+        promised = min(last.slope, earlier[-1].slope) * (last.step - earlier[-1].step)
+        return settles or (small and before - now < 0.01 * promised) or before - now <= 1e-13 * abs(before)
+
+    def has_settled(self, least: float, move: float) -> bool:
+        """Whether the scores moved by less than ``least`` while the step number doubled, and no faster than before.
+
+        Nor may they ``move`` by more in one step: an oscillation comes back to where it was.
+
+        A slow beginning moves twice as far with every doubling, a logarithm as far as before.
+        """
+        last = self.saved[-1]
+        half, quarter = (self._by(last.step // share) for share in (2, 4))
+        if quarter is None or half is None or last.step < SETTLED_AFTER or move > least:
+            return False
+        gain = self._risk.gain(last.params)
+        before, now = (
+            gain * float(np.abs(b.params - a.params).max(initial=0.0)) for a, b in ((quarter, half), (half, last))
+        )
+        return now <= min(least, 1.5 * before)
+
+    def _by(self, step: int) -> _Saved | None:
+        """Return the last saved state up to a step."""
+        return next((saved for saved in reversed(self.saved) if saved.step <= step), None)
+
+
+def descend(
+    risk: Risk,
+    eta: float,
+    *,
+    epsilon: float | None = None,
+    above: float | None = None,
+    steps: int | None = None,
+    rule: str = "gd",
+    method: str = "exact",
+    tolerance: float = TOLERANCE,
+    give_up: bool | None = None,
+    callback: Callback | None = None,
+) -> Trajectory:
+    r"""Train a risk from its initial parameters.
+
+    The iteration is :math:`\theta \leftarrow \theta - \eta\, M^{-1}\nabla\mathcal L(\theta)` with the metric
+    :math:`M` of the risk's coordinates ("gd"), or the same with the gradient divided by its norm
+    :math:`\sqrt{\nabla\mathcal L^\top M^{-1} \nabla\mathcal L}` ("ngd"). Sums are compensated, so that a
+    million small steps lose no digits.
+
+    Parameters
+    ----------
+    risk : Risk
+        What to train.
+    eta : float
+        Learning rate.
+    epsilon : float, optional
+        Target loss; 0 goes on until another reason to stop.
+    above : float, optional
+        Target excess of the loss over the floor of the risk, instead of ``epsilon``.
+    steps : int, optional
+        Largest number of steps; 10¹⁵ unless given. One of ``epsilon``, ``above`` and ``steps`` is needed.
+    rule : {"gd", "ngd"}
+        Gradient descent or normalised gradient descent.
+    method : {"exact", "auto", "closed", "fast", "flow"}
+        "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" integrates the flow
+        that interpolates the iterates with a method of order eight in ln(1 + t), twice, and takes steps one by one
+        where the expansion of its field does not converge or does not pay; it evaluates at most 200 000 gradients.
+        "auto" takes the closed form where there is one, and else 4096 steps one by one before it goes on like
+        "fast". "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
+        relative to :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the
+        iteration.
+    tolerance : float
+        Absolute tolerance on the scores where steps are skipped; the run's ``states_error`` is an estimate from
+        above, and where it exceeds the tolerance ``notes["accuracy"]`` says so.
+    give_up : bool, optional
+        Stop where ``epsilon`` seems out of reach: when the loss is within 0.1 % of a floor that is above it, or
+        settles while steps are taken one by one (it fell by less than 1e-3 of itself and less than is missing, and
+        its slope by half or more, or it did not fall at all, while the number of steps grew tenfold, to 10⁴ at
+        least; or it fell by less than 1 % of what the slope promises, as where steps of constant length go round in
+        a cycle). True unless ``steps`` is given.
+    callback : callable, optional
+        Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
+
+    Returns
+    -------
+    Trajectory
+        Stops at ``epsilon``, at ``steps``, at the floor, where the loss cannot change any more, or on Ctrl-C
+        with what it has; ``stop_reason`` says which.
+
+    Raises
+    ------
+    ValueError
+        An argument out of range, named in the message.
+
+    References
+    ----------
+    docs/theory.md, "Gradient descent and gradient flow".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> features = icl.Features.simplex(5, delta=1.0)
+    >>> risk = icl.PopulationRisk(features, icl.tasks.Linear(3.0))
+    >>> run = icl.descend(risk, eta=4.0, epsilon=1e-2)
+    >>> run.stop_reason
+    'reached epsilon = 0.01 at step 47'
+    """
+    if not isinstance(risk, Risk):
+        raise refuse("risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)")
+    eta = number("eta", eta)
+    if epsilon is None and above is None and steps is None:
+        raise refuse("epsilon", None, "given, or above, or steps: without a target a run has no end")
+    if epsilon is not None and above is not None:
+        raise refuse("above", above, f"left out where epsilon = {epsilon!r} is given: both are targets")
+    last = MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
+    choice("rule", rule, RULES)
+    choice("method", method, METHODS)
+    tolerance = number("tolerance", tolerance)
+    if risk.stochastic and method != "exact":
+        raise refuse("method", method, "'exact' for a risk that draws its data at every step")
+    give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
+
+    floor = risk.floor()
+    target = _target(epsilon, above, floor)
+    form = risk.closed_form(eta, rule) if method in ("auto", "closed") else None
+    if form is not None:
+        return _closed(risk, form, Descent(risk, eta, rule), target, floor, last, give_up)
+    if method == "closed":
+        raise refuse("method", method, "'auto', 'exact', 'fast' or 'flow' here: there is no closed form")
+    recorder = _Recorder(risk, last)
+    descent = Descent(risk, eta, rule)
+    skipper = Skipper(descent, tolerance, FAST_EVALUATIONS) if method in ("fast", "auto") else None
+    interpolant = skipper.run if skipper is not None else _interpolant(descent, method, tolerance)
+    if skipper is not None:
+        points = skipper.points(recorder.schedule, AUTO_STEPS if method == "auto" else 0)
+    elif interpolant is not None:
+        points = flow(interpolant, recorder.schedule)
+    else:
+        points = descent.iterates(risk.initial)
+    lowest = floor * (1.0 + FLOOR_RTOL) if give_up and target <= floor else -math.inf
+    goal = -math.inf if risk.stochastic and target == 0 else target
+    hit: int | None = None
+    stop: Stop | None = None
+    reason = ""
+    previous: Point | None = None
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for point in points:
+                if not math.isfinite(point.loss):
+                    stop, reason = Stop.LOSS, Stop.LOSS.say(step=point.step)
+                    break
+                above_it, previous = previous, point
+                if point.loss <= goal:
+                    if interpolant is not None and above_it is not None:
+                        previous = first_below(interpolant, target, above_it, point)
+                    hit, stop = previous.step, Stop.REACHED
+                elif point.loss <= lowest:
+                    stop = Stop.FLOOR
+                elif point.step >= last:
+                    stop = Stop.STEPS
+                elif point.step >= recorder.due:
+                    slope = descent.slope(point.gradient)
+                    recorder.save(point, slope)
+                    # where steps are skipped there is time for the longest plateau
+                    patient = skipper is not None and skipper.skipped
+                    stalled = give_up and not patient and recorder.has_stalled(target)
+                    stop = _standstill(risk, point, slope * (last - point.step), stalled)
+                    least, move = SETTLED * tolerance, descent.pace(point) / (point.step + 1)
+                    if stop is None and interpolant is not None and recorder.has_settled(least, move):
+                        stop = Stop.SETTLED
+                if stop is not None:
+                    break
+                if callback is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):
+                    callback(point.step, point.loss)
+    except Ended as ended:
+        stop, reason = ended.stop, str(ended)
+    except KeyboardInterrupt:
+        if previous is None:
+            raise
+        stop = Stop.INTERRUPTED
+    if previous is None:
+        raise refuse("risk", risk, "finite in loss and gradient at its initial parameters")
+    assert stop is not None
+    reason = reason or stop.say(step=previous.step, epsilon=target, floor=floor)
+    recorder.save(previous)
+    saved = recorder.saved
+    with np.errstate(over="ignore", invalid="ignore"):
+        points.close()  # compares the run with its shadow once more
+    skipped = skipper is not None and skipper.skipped
+    error = skipper.worst if skipper is not None and skipped else None
+    run = Trajectory(
+        t=np.array([point.step for point in saved], dtype=np.int64),
+        loss=np.array([point.loss for point in saved]),
+        states=np.stack([point.params for point in saved]),
+        observed={name: np.stack([point.observed[name] for point in saved]) for name in saved[0].observed},
+        steps=hit,
+        stop=stop,
+        stop_reason=reason,
+        floor=floor,
+        method="exact" if method == "auto" and not skipped else "fast" if method == "auto" else method,
+        rule=rule,
+        eta=eta,
+        epsilon=target,
+        error=None,
+        states_error=error,
+        risk=risk,
+    )
+    if error is not None and error > 1.01 * tolerance:
+        run.notes["accuracy"] = (
+            f"the estimated error of the scores, {error:.3g}, exceeds the tolerance {tolerance:g}"
+        )
+    attach(run, risk, tolerance)
+    if skipper is not None and skipped and hit is not None:
+        before = run.at(max(hit - 1, 0)).params
+        run.error = _count_error(descent, previous, target, before, skipper.error)
+    return run
+
+
+def _closed(
+    risk: Risk, form: ClosedForm, descent: Descent, epsilon: float, floor: float, last: int, give_up: bool
+) -> Trajectory:
+    """Run in closed form."""
+    lost = give_up and epsilon <= floor  # then stop where the loss is at the floor, as other methods do
+    target = floor * (1.0 + FLOOR_RTOL) if lost else epsilon
+    hit, error = form.first_below(target, last) if target > 0.0 else (None, 0.0)
+    end = last if hit is None else hit
+    steps = saved_steps(end, 1) if end else np.zeros(1, dtype=np.int64)
+    states = form.states(steps)
+    loss, observed = risk.series(states, steps)
+    stop = Stop.STEPS if hit is None else Stop.FLOOR if lost else Stop.REACHED
+    run = Trajectory(
+        t=steps, loss=loss, states=states, observed=observed, steps=None if lost else hit, stop=stop,
+        stop_reason=stop.say(step=end, epsilon=epsilon, floor=floor), floor=floor, method="closed",
+        rule=descent.rule, eta=descent.eta, epsilon=epsilon, error=error,
+    )  # fmt: skip
+    attach(run, risk)
+    return run
+
+
+def _target(epsilon: float | None, above: float | None, floor: float) -> float:
+    """Return the target loss."""
+    if above is None:
+        return number("epsilon", 0.0 if epsilon is None else epsilon, zero=True)
+    excess = number("above", above)
+    if excess < VISIBLE * floor:
+        raise refuse("above", above, f"at least {VISIBLE:g} of the floor {floor:.6g}, or it is lost in rounding")
+    return floor + excess
+
+
+def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE) -> None:
+    """Tell a run what was trained, so that it can answer for any step."""
+    run.risk = risk
+    run.form = risk.closed_form(run.eta, run.rule) if run.method == "closed" else None
+    if run.form is None:
+        run.resume = _Resume(run, tolerance)
+        return
+    form = run.form
+
+    def state(t: int) -> State:
+        params = form.states(np.array([t]))[0]
+        return State(t, params, risk.evaluate(params, t)[0], risk.observe(params, t))
+
+    run.resume = state
+
+
+def _interpolant(descent: Descent, method: str, tolerance: float) -> Interpolant | None:
+    """What a method that does not take every step integrates."""
+    if method == "exact":
+        return None
+    if method == "flow":
+        return Interpolant(descent, False, FLOW_TOLERANCE, FLOW_EVALUATIONS)
+    return Skipper(descent, tolerance, FAST_EVALUATIONS).run
+
+
+def _count_error(descent: Descent, hit: Point, epsilon: float, params: Array, error: float) -> float:
+    """Error of the first step with loss <= epsilon, where the scores before it may be off by ``error``.
+
+    The loss may then be off by ``error`` times the sum of the gradient's entries. Where epsilon is further than
+    that from the losses at the step and before it, the step is the right one and the error is below 1.
+    """
+    if hit.step == 0:
+        return 0.0
+    before = descent.point(params, hit.step - 1)
+    gain, steps, clear = descent.risk.gain(params), 0.0, True
+    for point in (before, hit):
+        off = error / gain * float(np.abs(point.gradient).sum()) + 2.0**-50 * abs(point.loss)
+        slope = descent.slope(point.gradient)
+        steps = max(steps, off / slope if slope > off * 2.0**-53 else 2.0**53)
+        clear = clear and abs(point.loss - epsilon) > off
+    return steps if clear and steps < 1.0 else float(math.ceil(steps))
+
+
+def _standstill(risk: Risk, point: Point, reachable: float, stalled: bool) -> Stop | None:
+    """Why it is no use to go on, if it is none; ``reachable`` is the decrease at the present slope."""
+    if not np.isfinite(point.params).all():
+        return Stop.PARAMETERS
+    if not risk.stochastic and reachable <= ROUNDING * abs(point.loss):
+        return Stop.UNMOVED
+    return Stop.ABOVE if stalled else None
+
+
+class _Resume:
+    """Finds the state at any step of a run by going on from the nearest one below it that is known."""
+
+    def __init__(self, run: Trajectory, tolerance: float) -> None:
+        assert run.risk is not None
+        self._risk, self._make = run.risk, (run.eta, run.rule)
+        self._method, self._tolerance = run.method, tolerance
+        self._known = {int(t): params for t, params in zip(run.t, run.states, strict=True)}
+
+    def __call__(self, t: int) -> State:
+        descent = Descent(self._risk, *self._make)
+        interpolant = _interpolant(descent, self._method, self._tolerance)
+        start = max(known for known in self._known if known <= t)
+        params = self._known[start]
+        with np.errstate(over="ignore", invalid="ignore"):
+            if t > start and interpolant is not None:
+                params = state(interpolant, params, start, t)
+            elif t > start:
+                params = next(point.params for point in descent.iterates(params, start) if point.step == t)
+        self._known[t] = params
+        return State(t, params, descent.point(params, t).loss, self._risk.observe(params, t))

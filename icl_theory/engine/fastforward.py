@@ -1,0 +1,226 @@
+r"""The iterates of gradient descent without visiting most of them, with an estimate of the error.
+
+A run is integrated twice: once as well as the tolerance asks for, and once more with longer steps of the solver and
+an expansion shorter by a term. The second run, the shadow, is less exact; what parts the two is the estimate. Where
+iterates are taken one by one the shadow takes them too, so that it grows as errors grow. See docs/theory.md,
+"Skipping ahead".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import closing
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.engine.interpolant import FIRST_STRIDE, Interpolant, Segment, TooFast
+from icl_theory.engine.steps import Descent, Ended, Point
+
+SLOW = 256.0  # steps in which the moves must change by less than a factor e for skipping to be worth a try
+BLOCK = 64  # steps taken one by one between two tries, doubled after each try that did not pay
+PAYS = 1.2  # gradients that a try may cost for each iterate that it skips, at first
+PATIENCE = 500.0  # gradients that it may cost later, beyond those of the iterates that it skips
+TRIAL = 2  # steps of the solver before it is used
+SHARE, LOOSE = 0.02, 0.5  # of the tolerance for one step of the solver: of the run, of its shadow
+MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
+
+Steps = NDArray[np.int64]
+
+
+class Skipper:
+    """A run that skips iterates, and its shadow.
+
+    Parameters
+    ----------
+    descent : Descent
+        The map.
+    tolerance : float
+        Absolute, in scores.
+    budget : int
+        Gradients that may be evaluated altogether.
+
+    Attributes
+    ----------
+    error, worst : float
+        Estimated error of the scores, when the shadow was last looked at and at worst.
+    doubt : float
+        Part of it that comes from interpolation between steps of the solver.
+    skipped : bool
+        Whether any step was skipped.
+    """
+
+    def __init__(self, descent: Descent, tolerance: float, budget: int) -> None:
+        self.descent, self.tolerance = descent, tolerance
+        self.run = Interpolant(descent, True, tolerance, budget, share=SHARE, spare=1)
+        self.error, self.worst, self.doubt, self.skipped = 0.0, 0.0, 0.0, False
+        self._shadow = Interpolant(descent, True, tolerance, budget, share=LOOSE, first_stride=1.6 * FIRST_STRIDE)
+        self._last = 0.0
+        self._other: Array | None = None  # the shadow where iterates are taken one by one
+
+    def points(self, schedule: Steps, exact: int) -> Generator[Point, None, None]:
+        """Yield every iterate up to step ``exact`` and where skipping does not pay, else the scheduled ones."""
+        start = self.descent.point(self.descent.risk.initial, 0)
+        next_try, pause = max(exact, BLOCK), BLOCK
+        iterates = self._one_by_one(start)
+        while start.step < schedule[-1]:
+            recent: deque[Array] = deque(maxlen=3)
+            for point in iterates:
+                yield point
+                start = point
+                recent.append(point.params)
+                if point.step >= next_try and len(recent) == 3:
+                    if _is_slow(*recent):
+                        break
+                    next_try = point.step + BLOCK
+            left = start.step
+            with closing(self._scheduled(start, schedule)) as scheduled:
+                for point in scheduled:
+                    yield point
+                    start = point
+            if start.step > left:
+                iterates = self._one_by_one(start)
+            next_try, pause = start.step + pause, 2 * pause
+
+    def _one_by_one(self, start: Point) -> Iterator[Point]:
+        """Yield iterates; the shadow goes along."""
+        shadow = None if self._other is None else self.descent.iterates(self._other, start.step)
+        for point in self.descent.iterates(start.params, start.step):
+            self.run.check_budget(2)
+            if shadow is not None:
+                self._other = next(shadow).params
+                self._note(point.params, self._other)
+            yield point
+
+    def _scheduled(self, start: Point, schedule: Steps) -> Generator[Point, None, None]:
+        """Yield the points at the scheduled times after ``start``, as long as skipping works and pays.
+
+        The shadow starts where the run starts, or where it was left; in the end it is brought to the last point.
+        """
+        descent, end = self.descent, int(schedule[-1])
+        ahead = schedule[schedule > start.step]
+        last, params = start.step, start.params
+        shadow = self._shadow.segments(start.params if self._other is None else self._other, start.step, end)
+        shadows: deque[Segment] = deque()
+        try:
+            for segment in self._that_pay(self.run.segments(start.params, start.step, end)):
+                self._follow(segment, shadow, shadows, end)
+                within, ahead = ahead[ahead <= segment.end], ahead[ahead > segment.end]
+                for t in within.tolist():
+                    last, params = t, segment.state(t)
+                    self.doubt = max(self.doubt, self.descent.risk.gain(params) * segment.doubt)
+                    self.skipped = True
+                    yield descent.point(params, t)
+                while len(shadows) > 1 and shadows[0].end <= last:
+                    shadows.popleft()
+        except TooFast:
+            pass
+        finally:
+            if last > start.step and shadows:
+                self._settle(params, last, shadows)
+
+    def _that_pay(self, segments: Iterator[Segment]) -> Iterator[Segment]:
+        """Pass on the steps of the solver as long as they pay, and none where the first ones do not.
+
+        Its cost includes the shadow's, with which an iterate costs two gradients.
+        """
+        descent = self.descent
+        spent, loss = descent.evaluations, 0.0
+        held: list[Segment] = []
+        for number, segment in enumerate(segments):
+            cost, steps = descent.evaluations - spent, segment.end - segment.begin
+            if number < TRIAL:
+                if cost > PAYS * steps:
+                    return
+                held.append(segment)
+            else:
+                loss = max(0.0, loss + cost - 2.0 * steps)
+                if loss > PATIENCE:
+                    return
+                held = [segment]
+            if number >= TRIAL - 1:
+                yield from held
+            spent = descent.evaluations
+
+    def _follow(self, segment: Segment, shadow: Iterator[Segment], shadows: deque[Segment], end: float) -> None:
+        """Let the shadow go on beyond a segment of the run, and compare the two where its steps end."""
+        if not shadows:
+            shadows.append(next(shadow))
+        while shadows[-1].end <= segment.end:
+            t = shadows[-1].end
+            self._note(segment.state(t), shadows[-1].state(t))
+            if t == end:
+                return
+            shadows.append(next(shadow))
+
+    def _settle(self, params: Array, t: int, shadows: deque[Segment]) -> None:
+        """Compare at the last point of the run, and keep the shadow there."""
+        other = next(segment for segment in shadows if segment.end >= t)
+        try:
+            self._other = other.land(t)
+        except Ended:
+            return
+        self._note(params, self._other)
+
+    def _note(self, params: Array, other: Array) -> None:
+        """Estimate the error from the shadow."""
+        apart = float(np.abs(params - other).max(initial=0.0))
+        rounding = 2.0**-50 * float(np.abs(params).max(initial=0.0))
+        before, self._last = self._last, self.descent.risk.gain(params) * (MARGIN * apart + rounding) + self.doubt
+        self.error = max(
+            before, self._last
+        )  # the shadow is looked at now and then: either side may be the worse one
+        self.worst = max(self.worst, self.error)
+
+
+def flow(interpolant: Interpolant, schedule: Steps) -> Generator[Point, None, None]:
+    """Yield gradient flow at the scheduled times."""
+    descent = interpolant.descent
+    yield descent.point(descent.risk.initial, 0)
+    ahead = schedule[schedule > 0]
+    for segment in interpolant.segments(descent.risk.initial, 0, int(schedule[-1])):
+        within, ahead = ahead[ahead <= segment.end], ahead[ahead > segment.end]
+        for t in within.tolist():
+            yield descent.point(segment.state(t), t)
+
+
+def state(interpolant: Interpolant, params: Array, begin: int, end: int) -> Array:
+    """State at a later step."""
+    if end - begin > BLOCK or not interpolant.skipping:
+        try:
+            for segment in interpolant.segments(params, begin, end):
+                if segment.end == end:
+                    return segment.state(end)
+        except TooFast:
+            pass
+    return next(point.params for point in interpolant.descent.iterates(params, begin) if point.step == end)
+
+
+def first_below(interpolant: Interpolant, epsilon: float, above: Point, below: Point) -> Point:
+    """First integer time with loss <= epsilon between two points of a run, by bisection."""
+    if below.step - above.step == 1:
+        return below
+    descent = interpolant.descent
+    try:
+        segments = list(interpolant.segments(above.params, above.step, below.step))
+    except TooFast:
+        exact = descent.iterates(above.params, above.step)
+        return next(point for point in exact if point.loss <= epsilon or point.step == below.step)
+    low, high = above.step, below
+    while high.step - low > 1:
+        middle = (low + high.step) // 2
+        params = next(segment for segment in segments if middle <= segment.end).state(middle)
+        point = descent.point(params, middle)
+        if point.loss <= epsilon:
+            high = point
+        else:
+            low = middle
+    return high
+
+
+def _is_slow(first: Array, second: Array, third: Array) -> bool:
+    """Whether the move changes by little from one step to the next."""
+    move = second - first
+    return bool(SLOW * np.abs(third - second - move).max() <= np.abs(move).max())

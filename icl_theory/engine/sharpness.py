@@ -1,0 +1,214 @@
+"""Sharpness: the largest eigenvalue of the Hessian, and the largest learning rate that is stable at a minimum."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import Array, refuse
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.trajectory import Trajectory
+
+DENSE = 12  # parameters up to which the Hessian is written out
+SEARCHED = 1e-10  # gradient, relative to that at the start, at which Newton's steps begin to decide on a minimum
+NEWTON_STEPS = 8
+SETTLED = 1e-6  # length of a Newton step, relative to the parameters, that ends them
+SOLVED = 1e-5  # relative residual of a Newton step
+ROUNDING = 1e-15
+
+
+class Stability(NamedTuple):
+    """A minimum, its sharpness λ_max and the learning rate 2/λ_max up to which gradient descent stays there."""
+
+    eta: float
+    sharpness: float
+    params: Array
+    loss: float
+
+
+def largest_eigenvalue(risk: Risk, params: Array) -> tuple[float, Array]:
+    """Largest eigenvalue of ``M^-1/2 H M^-1/2`` and its direction in the parameters, by Lanczos' method.
+
+    Parameters
+    ----------
+    risk : Risk
+        Gives the Hessian's products and the metric M.
+    params : ndarray
+        Where to take the Hessian.
+
+    Returns
+    -------
+    (float, ndarray)
+        The eigenvalue, and ``M^-1/2 v`` for its unit eigenvector v, of the shape of ``params``.
+
+    Raises
+    ------
+    RuntimeError
+        Where Lanczos' method does not converge.
+    """
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    root = np.sqrt(np.broadcast_to(np.asarray(risk.metric, dtype=float), params.shape))
+
+    def product(flat: Array) -> Array:
+        return np.ravel(risk.hessian_product(params, np.reshape(flat, params.shape) / root) / root)
+
+    size = params.size
+    if size <= DENSE:
+        matrix = np.array([product(unit) for unit in np.eye(size)])
+        values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    else:
+        start = np.random.default_rng(0).normal(size=size)
+        scale = float(np.abs(product(start)).max())
+        if scale == 0.0:
+            return 0.0, start.reshape(params.shape) / root
+        operator = LinearOperator((size, size), matvec=lambda flat: product(flat) / scale, dtype=np.float64)
+        try:
+            values, vectors = eigsh(operator, k=1, which="LA", v0=start, tol=1e-10, maxiter=50 * size)
+        except ArpackNoConvergence as error:
+            raise RuntimeError("the largest eigenvalue of the Hessian did not converge") from error
+        values = values * scale
+    return float(values[-1]), vectors[:, -1].reshape(params.shape) / root
+
+
+def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
+    r"""Sharpness at up to ``points`` saved steps of a run; gradient descent is at its edge where it is 2/η.
+
+    Parameters
+    ----------
+    run : Trajectory
+        A run with its risk (not loaded from a file).
+    points : int
+        Number of steps, evenly spread over the saved ones.
+
+    Returns
+    -------
+    (ndarray of int64, (P,), ndarray, (P,))
+        Steps and sharpness λ_max.
+
+    References
+    ----------
+    docs/theory.md, "Sharpness".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> steps, sharpness = icl.sharpness_along(icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2]), points=4)
+    >>> bool((2.0 / sharpness[-1]) > (2.0 / sharpness.max()))
+    True
+    """
+    if run.risk is None:
+        raise refuse("run", "loaded from a file", "a run with its risk")
+    if run.risk.stochastic:
+        raise refuse("run", "of a risk that draws its data", "a run of a risk with a Hessian")
+    chosen = np.unique(np.linspace(0, len(run.t) - 1, max(2, points)).round().astype(int))
+    values = [run.risk.sharpness(run.states[i]) for i in chosen]
+    return run.t[chosen], np.array(values)
+
+
+def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
+    r"""Largest learning rate at which gradient descent stays at the minimum of a risk, :math:`2/\lambda_{\max}`.
+
+    Parameters
+    ----------
+    risk : Risk
+        One with a minimum at finite parameters: label noise, finite prompts and exchangeable tasks, for instance.
+    start : array_like, optional
+        Where the search for the minimum starts; ``risk.initial`` unless given.
+
+    Returns
+    -------
+    Stability
+        With the fields ``eta, sharpness, params, loss``.
+
+    Raises
+    ------
+    ValueError
+        No minimum at finite parameters was found: Newton's steps do not shrink.
+
+    References
+    ----------
+    docs/theory.md, "Sharpness".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> found = icl.largest_stable_eta(icl.ExchangeableRisk(20, gamma=2.0, N=100, noise=1.0))
+    >>> found.eta * found.sharpness
+    2.0
+    """
+    from scipy.optimize import minimize
+
+    shape = np.shape(risk.initial)
+    origin = risk.initial if start is None else risk._checked(start)
+
+    def objective(flat: Array) -> tuple[float, Array]:
+        loss, gradient = risk.evaluate(flat.reshape(shape))
+        return float(loss), np.ravel(gradient)
+
+    def product(flat: Array, direction: Array) -> Array:
+        return np.ravel(risk.hessian_product(flat.reshape(shape), direction.reshape(shape)))
+
+    size = float(np.linalg.norm(objective(np.ravel(origin))[1]))
+    found = minimize(
+        objective,
+        np.ravel(origin),
+        jac=True,
+        hessp=product,
+        method="trust-ncg",
+        options={"gtol": SEARCHED * size, "maxiter": 2000},
+    )
+    params = _settled(risk, np.asarray(found.x).reshape(shape), size)
+    if params is None:
+        raise refuse("risk", risk, "one with a minimum at finite parameters")
+    value = largest_eigenvalue(risk, params)[0]
+    return Stability(2.0 / value, value, params, float(risk.evaluate(params)[0]))
+
+
+def _settled(risk: Risk, params: Array, size: float) -> Array | None:
+    """Follow Newton's steps to a minimum nearby; None where they do not shrink, or where there is none.
+
+    On the way to a minimum at infinity gradient and curvature vanish together, in some direction at least: as
+    e^-x does, whose Newton steps all have length 1. ``size`` is a gradient to compare rounding with.
+    """
+    value = largest_eigenvalue(risk, params)[0]
+    noise = ROUNDING * max(size, value)
+    for _ in range(NEWTON_STEPS):
+        loss, gradient = risk.evaluate(params)
+        if not (math.isfinite(loss) and value > 0.0):
+            return None
+        if float(np.linalg.norm(gradient)) <= noise:
+            return params
+        step = _newton_step(risk, params, gradient, value, noise)
+        if step is None:
+            return None
+        params = params - step
+        if float(np.linalg.norm(step)) <= SETTLED * max(1.0, float(np.linalg.norm(params))):
+            return params
+    return None
+
+
+def _newton_step(risk: Risk, params: Array, gradient: Array, value: float, noise: float) -> Array | None:
+    """``H^-1 gradient`` by conjugate gradients; None where the curvature is negative, or zero along the gradient.
+
+    Directions that change nothing, as a constant added to all scores, have neither curvature nor gradient, but for
+    the latter's ``noise``.
+    """
+    step, rest = np.zeros_like(params), gradient
+    direction, length = gradient, float(np.sum(gradient**2))
+    enough = max((SOLVED * float(np.linalg.norm(gradient))) ** 2, noise**2)
+    for _ in range(4 * params.size + 20):
+        bent = risk.hessian_product(params, direction)
+        curvature = float(np.sum(direction * bent))
+        if curvature <= ROUNDING * value * float(np.sum(direction**2)):
+            return None
+        step = step + length / curvature * direction
+        rest = rest - length / curvature * bent
+        before, length = length, float(np.sum(rest**2))
+        if length <= enough:
+            break
+        direction = rest + length / before * direction
+    return step

@@ -1,0 +1,88 @@
+"""One step of descent: the map that every method iterates or skips over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.trajectory import Stop
+
+
+class Ended(Exception):  # noqa: N818 - not an error of the caller's
+    """A run cannot or may not go on."""
+
+    def __init__(self, stop: Stop, **facts: float) -> None:
+        super().__init__(stop.say(**facts))
+        self.stop = stop
+
+
+class Point(NamedTuple):
+    """An iterate with its loss and gradient."""
+
+    step: int
+    params: Array
+    loss: float
+    gradient: Array
+
+
+class Descent:
+    r"""The map :math:`\theta \mapsto \theta - \eta\,M^{-1}\nabla\mathcal L` ("gd"), or its normalised form ("ngd").
+
+    Parameters
+    ----------
+    risk : Risk
+        What is trained.
+    eta : float
+        Learning rate.
+    rule : {"gd", "ngd"}
+        Update rule.
+
+    Attributes
+    ----------
+    evaluations : int
+        Gradients evaluated so far.
+    """
+
+    def __init__(self, risk: Risk, eta: float, rule: str) -> None:
+        self.risk, self.eta, self.rule = risk, eta, rule
+        self.evaluations = 0
+
+    def point(self, params: Array, step: int) -> Point:
+        """Loss and gradient at an iterate."""
+        self.evaluations += 1
+        return Point(step, params, *self.risk.evaluate(params, step))
+
+    def move(self, gradient: Array) -> Array:
+        """Change of the parameters in one step."""
+        largest = float(np.abs(gradient).max(initial=0.0)) if self.rule == "ngd" else 0.0
+        if 0.0 < largest < math.inf:
+            gradient = gradient / largest  # squares of tiny gradients would be zero
+            step = gradient / self.risk.metric
+            return -self.eta * step / math.sqrt(float(np.sum(gradient * step)))
+        return -self.eta * gradient / self.risk.metric
+
+    def slope(self, gradient: Array) -> float:
+        """Decrease of the loss in one step, to first order."""
+        return -float(np.sum(gradient * self.move(gradient)))
+
+    def pace(self, point: Point) -> float:
+        """Largest change of a score while the number of steps grows by a factor e, at the present speed."""
+        change = float(np.abs(self.move(point.gradient)).max(initial=0.0))
+        return self.risk.gain(point.params) * change * (point.step + 1.0)
+
+    def iterates(self, params: Array, step: int = 0) -> Generator[Point, None, None]:
+        """Yield every iterate from ``params`` on; Kahan's compensated sum carries the rounding errors along."""
+        carry = np.zeros_like(params)
+        while True:
+            point = self.point(params, step)
+            yield point
+            move = self.move(point.gradient) - carry
+            moved = params + move
+            carry = (moved - params) - move
+            params = moved
+            step += 1

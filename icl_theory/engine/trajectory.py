@@ -1,0 +1,417 @@
+"""What a training run returns: steps, loss, states and observations, with phases, export and storage."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zipfile import BadZipFile, is_zipfile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array, integer, refuse
+from icl_theory._version import __version__
+from icl_theory.engine.risk import ClosedForm, Risk
+from icl_theory.files import replacing
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import xarray
+
+Interval = tuple[int, int]
+
+
+class Phases(dict[str, Interval | None]):
+    """Step intervals ``(first, last)`` of the phases by name, in order; None where the run ends before one begins.
+
+    Names are also attributes: ``run.phases.I``.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no phase {name!r}; there are {', '.join(self)}") from None
+
+    def present(self) -> dict[str, Interval]:
+        """Return the phases that the run has, by name."""
+        return {name: interval for name, interval in self.items() if interval is not None}
+
+
+class Label(NamedTuple):
+    """What a parameter is called: symbol as text and as TeX, unit, and meaning."""
+
+    text: str
+    tex: str
+    unit: str
+    meaning: str
+
+
+class Stop(Enum):
+    """Why a run ended; its value is the sentence, which `say` fills in."""
+
+    REACHED = "reached epsilon = {epsilon:g} at step {step}"
+    FLOOR = "stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {step}"
+    STEPS = "took all {step} steps without reaching epsilon = {epsilon:g}"
+    UNMOVED = "stagnated at step {step}: the remaining steps cannot change the loss"
+    ABOVE = "stagnated at step {step}: the loss settles above epsilon"
+    SETTLED = "stagnated at step {step}: the scores settled to within the tolerance"
+    LOSS = "diverged at step {step}: the loss left the range of float64"
+    PARAMETERS = "diverged at step {step}: the parameters left the range of float64"
+    FLOW = "diverged: the flow cannot be followed any further"
+    WORK = "used the {work:,} gradient evaluations that such a run may take"
+    INTERRUPTED = "interrupted at step {step}"
+
+    def say(self, **facts: float) -> str:
+        """Return the sentence."""
+        return self.value.format(**facts)
+
+
+class State(NamedTuple):
+    """One point of a run: step number, parameters, loss and what the risk observes there."""
+
+    t: int
+    params: Array
+    loss: float
+    observed: dict[str, Array]
+
+    @property
+    def attention(self) -> Array:
+        """Target attention at this step, () or (K,)."""
+        return self.observed["attention"]
+
+
+@dataclass(eq=False, repr=False)
+class Trajectory:
+    """A training run, saved at log-spaced steps.
+
+    Attributes
+    ----------
+    t : ndarray of int64, (T,)
+        Saved steps, increasing; the first is 0 and the last is where the run stopped.
+    loss : ndarray, (T,)
+        Loss at the saved steps, in squared label units (nats for recall).
+    states : ndarray, (T, ...)
+        Parameters at the saved steps.
+    observed : dict of ndarray, each (T, ...)
+        What the risk observes, by name.
+    steps : int or None
+        First step with loss <= epsilon; None where it was not reached.
+    converged : bool
+        Whether it was reached.
+    stop : Stop
+        Why the run ended.
+    stop_reason : str
+        The same in words.
+    floor : float
+        Irreducible loss of the risk.
+    method, rule : str
+        How the steps were computed ("exact", "closed", "fast", "flow") and the update rule ("gd", "ngd").
+    eta, epsilon : float
+        Learning rate and target loss.
+    error : float or None
+        Estimated absolute error of ``steps`` where they come from a closed form or from skipping, which is below 1
+        where the count is right; None where each step was taken, and of flows, whose steps are times.
+    states_error : float or None
+        Estimated absolute error of the scores at the saved steps where steps were skipped.
+    phases : Phases or None
+        Where the model defines them.
+    regime : {"flat", "sharp"} or None
+        Where the model defines it.
+    notes : dict of str
+        What else the model says of the run, by name.
+    info : dict
+        Parameters of the run by name, for the record.
+    labels : dict of str to Label
+        Symbols, units and meanings of these parameters.
+    family : Family or None
+        The problem whose run it is, where it was made by a family and not read from a file.
+    command : str or None
+        Command line or Python call that makes the run again, where it is known.
+    version : str or None
+        Version of the package that made the run; None where its file does not say.
+    """
+
+    t: NDArray[np.int64]
+    loss: Array
+    states: Array
+    observed: dict[str, Array]
+    steps: int | None
+    stop: Stop
+    stop_reason: str
+    floor: float
+    method: str
+    rule: str
+    eta: float
+    epsilon: float
+    error: float | None = None
+    states_error: float | None = None
+    phases: Phases | None = None
+    regime: str | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, Label] = field(default_factory=dict)
+    family: Any = field(default=None, repr=False)
+    command: str | None = None
+    version: str | None = __version__
+    risk: Risk | None = field(default=None, repr=False)
+    form: ClosedForm | None = field(default=None, repr=False)
+    resume: Callable[[int], State] | None = field(default=None, repr=False)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the loss reached ``epsilon``."""
+        return self.steps is not None
+
+    def __repr__(self) -> str:
+        loss = f"loss {self.loss[0]:.4g} -> {self.loss[-1]:.4g}"
+        return f"<Trajectory: {self.stop_reason}; {loss}, {len(self.t)} saved steps>"
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the run."""
+        return self.stop is Stop.INTERRUPTED
+
+    @property
+    def params(self) -> Array:
+        """Final parameters."""
+        return np.asarray(self.states[-1])
+
+    @property
+    def attention(self) -> Array:
+        """Target attention at the saved steps: (T,), or (T, K) where the queries differ."""
+        if "attention" not in self.observed:
+            raise refuse("attention", sorted(self.observed), "recorded by the risk's observe() to be read here")
+        return self.observed["attention"]
+
+    def at(self, t: int) -> State:
+        """State at any step, saved or not, also beyond the last one.
+
+        Parameters
+        ----------
+        t : int
+            Step number. A run goes on from the nearest step that is known below it.
+
+        Returns
+        -------
+        State
+            With the fields ``t, params, loss, observed`` and the property ``attention``.
+
+        Raises
+        ------
+        ValueError
+            A step that is not saved, of a run whose file does not say what was trained.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> run = icl.simulate(2.0, 1.0, 4.0)
+        >>> bool(run.at(0).loss == run.loss[0])
+        True
+        """
+        t = integer("t", t, minimum=0)
+        index = int(np.searchsorted(self.t, t))
+        if index < len(self.t) and self.t[index] == t:
+            observed = {name: np.asarray(values[index]) for name, values in self.observed.items()}
+            return State(t, np.asarray(self.states[index]), float(self.loss[index]), observed)
+        if self.resume is None:
+            raise refuse("t", t, "a saved step (see .t): the file of this run does not say what was trained")
+        return self.resume(t)
+
+    def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
+        """First step at which ``condition`` holds, for a condition that holds from then on.
+
+        Parameters
+        ----------
+        condition : callable
+            Takes a `State`, returns a bool.
+        after : int
+            Look from this step on.
+
+        Returns
+        -------
+        int or None
+            None where it does not hold at any saved step. Where the run was loaded from a file, the first
+            *saved* step.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> run = icl.simulate(2.0, 1.0, 4.0)
+        >>> run.first(lambda state: state.attention >= 0.5) == run.phases.I[1]
+        True
+        """
+        after = integer("after", after, minimum=0, maximum=int(self.t[-1]))
+        saved = self.t[self.t >= after].tolist()
+        if self.resume is not None and saved[0] != after:
+            saved.insert(0, after)
+        high = next((t for t in saved if condition(self.at(t))), None)
+        if high is None or high == saved[0] or self.resume is None:
+            return high
+        low = saved[saved.index(high) - 1]
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if condition(self.at(middle)) else (middle, high)
+        return int(high)
+
+    def summary(self) -> str:
+        """Describe the run in a few lines of text, at most 80 columns."""
+        return "\n".join(
+            textwrap.fill(f"{name:<11} {value}", width=80, subsequent_indent=" " * 12)
+            for name, value in self.facts().items()
+        )
+
+    def facts(self) -> dict[str, str]:
+        """Return the lines of `summary` as name and text."""
+        facts = {
+            "run": ", ".join(f"{name}={_short(value)}" for name, value in self.info.items() if value is not None)
+        }
+        if not facts["run"]:
+            facts["run"] = f"eta={self.eta:g}, rule={self.rule}"
+        doubt = self.error is not None and self.error > 0.1
+        facts["method"] = self.method + (f" (the step count may be off by {self.error:.1g})" if doubt else "")
+        facts["stopped"] = self.stop_reason
+        facts["loss"] = f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} (floor {self.floor:.3g})"
+        if "attention" in self.observed:
+            first, last = np.mean(self.attention[0]), np.mean(self.attention[-1])
+            facts["attention"] = f"{first:.6g} -> {last:.6g}" + (
+                " (mean over queries)" if self.attention.ndim > 1 else ""
+            )
+        if self.phases is not None:
+            facts["phases"] = "   ".join(f"{name} {a:,} - {b:,}" for name, (a, b) in self.phases.present().items())
+        if self.regime is not None:
+            facts["regime"] = self.regime
+        return facts | self.notes
+
+    def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
+        """Draw loss and attention against the step on logarithmic axes, with the phases shaded.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw the loss; attention goes on the panel below it when a figure is made here.
+
+        Returns
+        -------
+        matplotlib Axes
+            The axes of the loss.
+        """
+        from icl_theory.results.plots import plot_run
+
+        return plot_run(self, ax)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the summary as a table, and the figure."""
+        from icl_theory.results import notebook
+
+        return notebook.facts(self.facts()) + "\n" + notebook.image(self.plot(), self.stop_reason)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Return the run as a labelled dataset: ``loss``, every observation and the metadata as attributes.
+
+        Returns
+        -------
+        xarray.Dataset
+            Dimension ``t`` (steps); observations per query have the dimension ``query``.
+        """
+        import xarray
+
+        variables: dict[str, Any] = {"loss": ("t", self.loss)}
+        for name, values in self.observed.items():
+            per_query = "attention" in self.observed and values.shape == self.attention.shape and values.ndim == 2
+            others = ["query"] if per_query else [f"{name}_{i}" for i in range(values.ndim - 1)]
+            variables[name] = (["t", *others], values)
+        meta = {key: value for key, value in self._meta().items() if value is not None}
+        attributes = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in meta.items()}
+        return xarray.Dataset(variables, coords={"t": self.t}, attrs=attributes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the states as plain numbers, lists and text (strict JSON)."""
+        series = {"t": self.t.tolist(), "loss": self.loss.tolist()}
+        return {**self._meta(), **series, **{name: values.tolist() for name, values in self.observed.items()}}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the run to one file (a NumPy archive without pickle), whole or not at all.
+
+        Parameters
+        ----------
+        path : path-like
+            Written under a temporary name first, so that a crash or a full disk leaves an existing file as it was.
+        """
+        arrays: dict[str, Any] = {f"observed_{name}": values for name, values in self.observed.items()}
+        meta = np.array(json.dumps(self._meta()))
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            np.savez(file, t=self.t, loss=self.loss, states=self.states, meta=meta, **arrays)
+
+    def _meta(self) -> dict[str, Any]:
+        names = (
+            "steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "states_error", "regime",
+            "notes", "command", "version",
+        )  # fmt: skip
+        meta = {name: getattr(self, name) for name in names}
+        meta["phases"] = None if self.phases is None else {k: v and list(v) for k, v in self.phases.items()}
+        meta["labels"] = {name: list(label) for name, label in self.labels.items() if name in self.info}
+        meta["info"] = {name: _plain(value) for name, value in self.info.items()}
+        meta["stop"] = self.stop.name
+        meta["family"] = None if self.family is None else self.family.plain()
+        return meta
+
+
+def read_run(path: str | os.PathLike[str]) -> Trajectory:
+    """Read what `Trajectory.save` has written; ``family`` is what the file says of it, see `icl_theory.load`."""
+    try:
+        if os.path.isfile(path) and not is_zipfile(path):
+            raise BadZipFile("File is not a zip file")  # of which NumPy would say that it holds pickles
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta = json.loads(str(arrays.pop("meta")[()]))
+        meta.setdefault("version", None)
+        phases = meta.pop("phases")
+        meta["info"] = {name: math.inf if value == "inf" else value for name, value in meta["info"].items()}
+        observed = {name.removeprefix("observed_"): arrays[name] for name in arrays if name.startswith("observed_")}
+        return Trajectory(
+            t=arrays["t"],
+            loss=arrays["loss"],
+            states=arrays["states"],
+            observed=observed,
+            phases=None if phases is None else Phases({name: _interval(pair) for name, pair in phases.items()}),
+            stop=Stop[meta.pop("stop")],
+            labels={name: Label(*label) for name, label in meta.pop("labels", {}).items()},
+            **meta,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, EOFError, OSError, BadZipFile) as error:
+        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+            raise
+        raise refuse("path", os.fspath(path), f"a file written by Trajectory.save ({error})") from None
+
+
+def saved_steps(last: int, size: int) -> NDArray[np.int64]:
+    """Log-spaced steps from 0 to ``last``, fewer per decade where a state of ``size`` numbers is large."""
+    decades = math.log10(max(last, 10))
+    per_decade = min(32.0, max(4.0, 2**25 / (size * decades)))
+    powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade))
+    steps = {0, last, *(min(int(step), last) for step in powers)}
+    return np.array(sorted(steps), dtype=np.int64)
+
+
+def _interval(pair: list[int] | None) -> Interval | None:
+    return None if pair is None else (int(pair[0]), int(pair[1]))
+
+
+def _plain(value: Any) -> Any:
+    """Turn an argument into strict JSON: infinity and objects become text."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, str | int | float | bool | list) else repr(value)
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(_plain(value))

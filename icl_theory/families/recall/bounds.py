@@ -1,0 +1,237 @@
+r"""What is proved, or claimed, about the descent on in-context recall: rates, bounds, limits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import Array, choice, integer, number
+from icl_theory.families.recall.population import ATTENTION, RecallRisk
+from icl_theory.families.recall.task import RecallTask
+
+
+def decay_rate(task: RecallTask, eta: float, attention: str = "linear") -> float:
+    r"""Rate r of the linear convergence :math:`L - H(\alpha) \sim e^{-rt}` of normalised descent on λ (and v).
+
+    For linear and ReLU attention :math:`r = \eta/\sqrt{\sum_q c_q^{-2}}` with :math:`c_q` the least number of
+    bigrams of trigger q, whatever the probabilities of the triggers, as long as r < 2; where the :math:`c_q` are
+    equal it is :math:`\eta c/\sqrt{|Q|}`. For softmax attention r = ηs, s the least share of the output among the
+    words after a trigger: there the value scale does the work, and the number of triggers does not matter. With
+    noise γ is held at its optimum; for softmax attention background words then feed the noise logit until λ has
+    silenced them, and :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms.
+
+    Parameters
+    ----------
+    task : RecallTask
+        The task.
+    eta : float
+        Learning rate of normalised gradient descent.
+    attention : {"linear", "relu", "softmax"}
+        The attention weights.
+
+    Returns
+    -------
+    float
+        The rate, per step.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(3))
+    >>> icl.recall.decay_rate(task, eta=0.5)
+    0.75
+    """
+    eta = number("eta", eta)
+    if choice("attention", attention, ATTENTION) == "softmax":
+        return eta / math.sqrt(_least_share(task) ** -2.0 + _fed(task) / 4.0)
+    least = np.array([law.minimum for law in task.counts], dtype=float)
+    return eta / math.sqrt(float(np.sum(least**-2.0)))
+
+
+def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
+    r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise: linear or ReLU, λ >= 0.
+
+    With noise it bounds the excess over the loss at λ = ∞, with V − 2 words instead of V − 1.
+
+    Parameters
+    ----------
+    risk : RecallRisk
+        With linear or ReLU attention.
+    params : array_like
+        Parameters of the risk.
+
+    Returns
+    -------
+    float
+        Nats.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> risk = icl.recall.RecallRisk(icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1)))
+    >>> round(risk.loss([5.0] * 4), 4), round(icl.recall.loss_bound(risk, [5.0] * 4), 4)
+    (0.1205, 0.128)
+    """
+    strength, _, _ = risk.split(params)
+    probs = np.ones(1) if risk.tied else risk.task.probs
+    return float((risk.task.V - (2 if risk.noisy else 1)) * (probs @ np.exp(-strength)))
+
+
+def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float:
+    r"""Limit of t times the excess under plain gradient descent, which converges like 1/t.
+
+    :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, :math:`1/(\eta s^2)` for softmax attention, with
+    :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, with noise (and γ trained) and without.
+
+    Parameters
+    ----------
+    task : RecallTask
+        The task.
+    eta : float
+        Learning rate of gradient descent.
+    attention : {"linear", "relu", "softmax"}
+        The attention weights.
+
+    Returns
+    -------
+    float
+        Nats times steps.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1))
+    >>> icl.recall.plain_tail(task, eta=0.5)
+    8.0
+    """
+    eta = number("eta", eta)
+    if choice("attention", attention, ATTENTION) == "softmax":
+        return 1.0 / (eta * _least_share(task) ** 2)
+    return float(sum(law.minimum**-2.0 for law in task.counts)) / eta
+
+
+def stall(alpha: float, eta: float) -> float:
+    r"""Excess :math:`\alpha(1-\alpha)\eta^2/8` at which normalised descent stays when γ is trained too.
+
+    Every step is η long, and in the end it goes into γ, which then jumps between ½η below and above its optimum.
+    This is the leading order in η.
+
+    Parameters
+    ----------
+    alpha : float
+        Probability that the next word is noise.
+    eta : float
+        Learning rate of normalised gradient descent.
+
+    Returns
+    -------
+    float
+        Nats.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.recall.stall(alpha=0.1, eta=0.5), 7)
+    0.0028125
+    """
+    return alpha * (1.0 - alpha) * eta / 8.0 * eta
+
+
+def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
+    r"""Expected loss of the triggers that are missing from M sentences: :math:`\ln V \sum_q p_q (1-p_q)^M`.
+
+    Without noise this is all that training on M sentences, to the end, costs on average.
+
+    Parameters
+    ----------
+    task : RecallTask
+        The task.
+    M : array_like of int
+        Number of sentences.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of M, nats.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1))
+    >>> icl.recall.missing_loss(task, [0, 10]).round(4)
+    array([2.9957, 0.1687])
+    """
+    size = np.asarray(M, dtype=float)[..., None]
+    return np.asarray(math.log(task.V) * np.sum(task.probs * (1.0 - task.probs) ** size, axis=-1))
+
+
+def noise_cost(M: int, alpha: float) -> float:
+    """Expected divergence of the noise frequency in M sentences from α, as γ learns it; ~ 1/(2M).
+
+    A frequency of 0 or 1 would cost without bound at γ = ±∞, and is left out.
+
+    Parameters
+    ----------
+    M : int
+        Number of sentences.
+    alpha : float
+        Probability that the next word is noise, in (0, 1).
+
+    Returns
+    -------
+    float
+        Nats.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.recall.noise_cost(1000, alpha=0.1) * 2000, 3)
+    1.008
+    """
+    from scipy.stats import binom
+
+    M = integer("M", M, minimum=1)
+    k = np.arange(1, M)
+    if not k.size:
+        return 0.0
+    logit = np.log(k) - np.log(M - k)
+    cost = np.logaddexp(0.0, logit) - alpha * logit + alpha * math.log(alpha) + (1.0 - alpha) * math.log1p(-alpha)
+    weight = binom.pmf(k, M, alpha)
+    return float(weight @ cost / weight.sum())
+
+
+def _least_share(task: RecallTask) -> float:
+    return min(law.mean / (law.mean + law.noise_mean) for law in dict.fromkeys(task.counts))
+
+
+def _fed(task: RecallTask) -> int:
+    """Triggers whose sentences have background words that may be outputs, and so feed the noise logit."""
+    if not task.alpha or task.V == task.Q + 2:
+        return 0
+    return sum(2.0 * (law.mean + law.noise_mean) < task.H - 1 for law in task.counts)

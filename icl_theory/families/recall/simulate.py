@@ -1,0 +1,114 @@
+"""One call from vocabulary, triggers and learning rate to a training run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from icl_theory._calls import written_call
+from icl_theory.engine.descent import MAX_STEPS, Callback
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.recall.counts import Counts
+from icl_theory.families.recall.family import Recall
+from icl_theory.families.recall.task import RecallTask
+
+
+def simulate(
+    V: int | None = None,
+    triggers: int | None = None,
+    outputs: int | None = None,
+    eta: float = 0.5,
+    *,
+    attention: str = "linear",
+    alpha: float | None = None,
+    probs: ArrayLike | None = None,
+    counts: Counts | ArrayLike | None = None,
+    H: int | None = None,
+    task: RecallTask | None = None,
+    gamma: float | None = None,
+    M: int | None = None,
+    seed: int = 0,
+    rule: str = "ngd",
+    epsilon: float | None = None,
+    above: float | None = None,
+    method: str = "auto",
+    max_steps: int = MAX_STEPS,
+    callback: Callback | None = None,
+) -> Trajectory:
+    r"""Train a reparameterised transformer on in-context recall by exact (normalised) gradient descent.
+
+    Parameters
+    ----------
+    V, triggers, outputs : int
+        Number of words, of triggers and of outputs; 50, 4 and 8 unless given.
+    eta : float
+        Learning rate.
+    attention : {"linear", "relu", "softmax"}
+        Attention weights; softmax is taken in the limit of long contexts.
+    alpha : float
+        Probability that the next word is noise, in [0, 1); 0 unless given.
+    probs : array_like, (triggers,), optional
+        Probabilities of the triggers; uniform unless given.
+    counts : Counts or array_like, optional
+        Law of the number of times that the output follows the trigger; that of random sentences unless given.
+    H : int
+        Words of a sentence; 33 unless given.
+    task : RecallTask, optional
+        The task, instead of ``V, triggers, outputs, alpha, probs, counts, H``.
+    gamma : float, optional
+        Hold the log-odds of noise there instead of training them (``task.best_gamma`` is best).
+    M : int, optional
+        Train on the empirical risk of M sentences instead of the population risk.
+    seed : int
+        Seed of these sentences.
+    rule : {"ngd", "gd"}
+        Normalised or plain gradient descent.
+    epsilon : float, optional
+        Target loss, nats; ``above`` the floor unless given. (The floor is the Bayes risk, unless ``gamma`` or ``M``
+        put it elsewhere.)
+    above : float
+        Target excess of the loss over its floor, nats, where ``epsilon`` is not given.
+    method : {"auto", "closed", "exact", "flow"}
+        "closed" needs normalised descent on λ alone, with all triggers alike: then λ = ηt/√Q, whatever the loss.
+        "exact" takes every step, "flow" integrates the limit of small ones, "auto" takes "closed" where it can.
+    max_steps : int
+        Largest number of steps. A run also ends where the loss no longer falls (see `icl_theory.descend`).
+    callback : callable, optional
+        Called with (step, loss) now and then during a run that takes its steps.
+
+    Returns
+    -------
+    Trajectory
+        Parameters ``(lambda_1 .. lambda_Q, [v], [gamma])``, with one λ where all triggers are alike;
+        ``observed["excess"]`` is the excess over the Bayes risk (of the M sentences, where M is given).
+
+    Raises
+    ------
+    ValueError
+        An argument out of range or in contradiction with another, named in the message.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.recall.simulate(eta=0.5, counts=icl.recall.Counts.fixed(1))
+    >>> run.steps, run.method
+    (44, 'closed')
+    >>> icl.recall.simulate(eta=0.5, counts=icl.recall.Counts.fixed(1), method="exact").steps
+    44
+    """
+    given: dict[str, Any] = {
+        "V": V, "triggers": triggers, "outputs": outputs, "alpha": alpha, "probs": probs, "counts": counts, "H": H,
+        "task": task, "gamma": gamma, "M": M, "epsilon": epsilon, "above": above,
+    }  # fmt: skip
+    problem = Recall(
+        eta=eta, attention=attention, seed=seed, rule=rule, method=method, max_steps=max_steps,
+        **{name: value for name, value in given.items() if value is not None},
+    )  # fmt: skip
+    run = problem.simulate(callback=callback)
+    run.command = written_call("icl.recall.simulate", simulate, locals())
+    return run

@@ -1,0 +1,282 @@
+r"""The in-context recall task: which words there are, how sentences are made, what the next word can be.
+
+A sentence ends with a trigger q, and somewhere before it q was followed by an output y at least once, else only by
+the noise word τ. The next word is τ with probability α and y otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from icl_theory._validate import Array, integer, probabilities, refuse
+from icl_theory.families.recall.counts import Counts, noise_level
+
+LARGEST_VOCABULARY = 10**9
+Words = NDArray[np.intp]
+
+
+class Sentences(NamedTuple):
+    """A batch of B sentences.
+
+    ``tokens`` (B, H) are words, ``answer`` (B,) the word that comes next, ``output`` (B,) the output; ``trigger``
+    (B,) indexes the task's triggers; ``c`` and ``c_tau`` (B,) count the bigrams of the trigger with the output and
+    with noise.
+    """
+
+    tokens: Words
+    answer: Words
+    output: Words
+    trigger: Words
+    c: Words
+    c_tau: Words
+
+
+class RecallTask:
+    r"""In-context recall over a vocabulary of words 0 to V−1.
+
+    Parameters
+    ----------
+    V : int
+        Number of words.
+    triggers : int or sequence of int
+        The trigger words, or how many there are (then the first ones).
+    outputs : int or sequence of int
+        The output words, or how many there are (then those after the triggers).
+    alpha : float
+        α in [0, 1): probability that the next word is noise.
+    probs : array_like, (Q,), optional
+        Probabilities of the triggers; uniform unless given.
+    counts : Counts, array_like or sequence of Counts, optional
+        Law of the numbers of bigrams, one for all triggers or one for each; `Counts.sentence` with density ¼ and
+        noise α unless given.
+    H : int
+        Words of a sentence.
+    noise_word : int, optional
+        τ; the last word unless given.
+
+    Raises
+    ------
+    ValueError
+        An argument out of range or in contradiction with another, named in the message.
+
+    Notes
+    -----
+    `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first H − 1 words and fills the
+    rest with words other than q, uniformly: so no bigram with q arises by accident, and the counts have exactly the
+    law ``counts``. For `Counts.sentence` this is the law of the sequential model described there.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import numpy as np, icl_theory as icl
+    >>> task = icl.recall.RecallTask(V=10, triggers=2, outputs=3, alpha=0.1, H=9)
+    >>> some = task.sentences(np.random.default_rng(0), 2)
+    >>> some.tokens.shape, round(task.bayes_risk, 4)
+    ((2, 9), 0.3251)
+    """
+
+    def __init__(
+        self,
+        V: int,
+        triggers: int | Sequence[int] | Words,
+        outputs: int | Sequence[int] | Words,
+        *,
+        alpha: float = 0.0,
+        probs: ArrayLike | None = None,
+        counts: Counts | ArrayLike | Sequence[Counts] | None = None,
+        H: int = 33,
+        noise_word: int | None = None,
+    ) -> None:
+        self.V = integer("V", V, minimum=3, maximum=LARGEST_VOCABULARY)
+        self.noise_word = self.V - 1 if noise_word is None else _word("noise_word", noise_word, self.V)
+        self.triggers = self._words("triggers", triggers, 0)
+        first = int(self.triggers.max()) + 1 if isinstance(triggers, int | np.integer) else 0
+        self.outputs = self._words("outputs", outputs, first)
+        needed = len(self.triggers) + len(self.outputs) + 1
+        if needed > self.V:
+            raise refuse(
+                "V", V, f"at least {needed}: {len(self.triggers)} triggers, {len(self.outputs)} outputs and noise"
+            )
+        for name, words in (("triggers", self.triggers), ("outputs", self.outputs)):
+            if self.noise_word in words:
+                raise refuse(name, words.tolist(), f"without the noise word {self.noise_word}")
+        if np.intersect1d(self.triggers, self.outputs).size:
+            raise refuse("outputs", self.outputs.tolist(), "disjoint from the triggers")
+        self.alpha = noise_level("alpha", alpha)
+        Q = len(self.triggers)
+        self.probs = np.full(Q, 1.0 / Q) if probs is None else probabilities("probs", probs, Q)
+        if integer("H", H, minimum=0) < 3:
+            raise refuse("H", H, "at least 3: a trigger, its output, and the trigger again")
+        self.H = int(H)
+        self.counts = self._laws(counts)
+        longest = max(law.longest for law in set(self.counts))
+        if 2 * longest + 1 > self.H:
+            raise refuse(
+                "H", H, f"at least {2 * longest + 1}: the counts have up to {longest} bigrams of two words"
+            )
+
+    def __repr__(self) -> str:
+        outputs = len(self.outputs)
+        return f"RecallTask(V={self.V}, triggers={self.Q}, outputs={outputs}, alpha={self.alpha:g}, H={self.H})"
+
+    @property
+    def Q(self) -> int:
+        """Number of triggers."""
+        return len(self.triggers)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all triggers are equally likely."""
+        return bool(np.ptp(self.probs) <= 1e-15)
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all triggers have the same probability and counts."""
+        first = self.counts[0]
+        return self.uniform and all(law.same(first) for law in set(self.counts))
+
+    @property
+    def bayes_risk(self) -> float:
+        """Least cross-entropy of any predictor: the binary entropy of α, nats."""
+        return entropy(self.alpha)
+
+    @property
+    def best_gamma(self) -> float:
+        """``ln(alpha/(1-alpha))``, the log-odds of noise: -inf without noise."""
+        return math.log(self.alpha) - math.log1p(-self.alpha) if self.alpha else -math.inf
+
+    @cached_property
+    def unseen(self) -> Words:
+        """Words that could be outputs and never are: neither triggers, nor outputs, nor noise."""
+        return np.setdiff1d(np.arange(self.V), [*self.triggers, *self.outputs, self.noise_word]).astype(np.intp)
+
+    def sentences(
+        self, rng: np.random.Generator, size: int, outputs: Sequence[int] | Words | None = None
+    ) -> Sentences:
+        """Draw sentences.
+
+        Parameters
+        ----------
+        rng : numpy Generator
+            The source of randomness.
+        size : int
+            How many.
+        outputs : sequence of int, optional
+            Draw the outputs from these words instead of the task's (any words but triggers and noise).
+
+        Returns
+        -------
+        Sentences
+            ``tokens`` (size, H) and what is known of them.
+        """
+        size = integer("size", size, minimum=1)
+        words = self.outputs if outputs is None else self._words("outputs", np.asarray(outputs), 0)
+        if np.isin(words, [*self.triggers, self.noise_word]).any():
+            raise refuse("outputs", words.tolist(), "words that are neither triggers nor noise")
+        trigger = np.searchsorted(np.cumsum(self.probs)[:-1], rng.random(size), side="right")
+        output = words[(rng.random(size) * len(words)).astype(np.intp)]  # other outputs leave all other draws alone
+        c, c_tau = self._draw_counts(rng, trigger)
+        q = self.triggers[trigger]
+        tokens = rng.integers(self.V - 1, size=(size, self.H))
+        tokens += tokens >= q[:, None]  # any word but the sentence's trigger
+        tokens[:, -1] = q
+        blocks = c + c_tau
+        for k in np.unique(blocks):
+            rows = np.flatnonzero(blocks == k)
+            rank = np.argsort(rng.random((len(rows), self.H - 1 - k)), axis=1).argsort(axis=1)
+            slot_row, slot = np.nonzero(rank < k)
+            start = slot + (np.arange(len(slot)) % k)  # each earlier block of the sentence takes two words
+            row = rows[slot_row]
+            right = rank[slot_row, slot] < c[row]
+            tokens[row, start] = q[row]
+            tokens[row, start + 1] = np.where(right, output[row], self.noise_word)
+        answer = np.where(rng.random(size) < self.alpha, self.noise_word, output)
+        return Sentences(tokens.astype(np.intp), answer, output, trigger, c, c_tau)
+
+    def predict(self, tokens: ArrayLike) -> Array:
+        """Bayes predictor: distribution of the next word given each sentence, (B, V).
+
+        Raises
+        ------
+        ValueError
+            A sentence that the task cannot produce.
+        """
+        read = np.asarray(tokens)
+        if read.ndim != 2 or read.shape[1] != self.H or not np.issubdtype(read.dtype, np.integer):
+            raise refuse(
+                "tokens", read.shape, f"an integer array with two dimensions, the second of size H = {self.H}"
+            )
+        if read.size and not (read.min() >= 0 and read.max() < self.V):
+            raise refuse("tokens", [int(read.min()), int(read.max())], f"words 0 to {self.V - 1}")
+        q = read[:, -1:]
+        follows = read[:, :-1] == q
+        after = np.where(follows, read[:, 1:], -1)
+        after[after == self.noise_word] = -1
+        output = after.max(axis=1)
+        single = ((after == output[:, None]) | (after == -1)).all(axis=1)
+        forbidden = np.isin(output, self.triggers)
+        wrong = ~np.isin(q[:, 0], self.triggers) | (output < 0) | ~single | forbidden
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise refuse("tokens", read[row].tolist(), "a sentence of the task: see RecallTask")
+        law = np.zeros((len(read), self.V))
+        law[np.arange(len(read)), output] = 1.0 - self.alpha
+        law[:, self.noise_word] = self.alpha
+        return law
+
+    def _words(self, name: str, value: int | Sequence[int] | Words, first: int) -> Words:
+        if isinstance(value, int | np.integer) and not isinstance(value, bool):
+            count = integer(name, value, minimum=1)
+            if first + count >= self.V:
+                raise refuse("V", self.V, f"at least {first + count + 1} with {count} {name}")
+            candidates = np.arange(first, first + count + 1)
+            return candidates[candidates != self.noise_word][:count].astype(np.intp)
+        if not np.iterable(value) or isinstance(value, str | bytes):
+            raise refuse(name, value, "a number of words, or the words")
+        words = np.array([_word(name, word, self.V) for word in value], dtype=np.intp)
+        if not words.size or np.unique(words).size < words.size:
+            raise refuse(name, value, "one word at least, none of them twice")
+        return words
+
+    def _laws(self, counts: Counts | ArrayLike | Sequence[Counts] | None) -> tuple[Counts, ...]:
+        if counts is None:
+            return (Counts.sentence(self.H, noise=self.alpha),) * self.Q
+        if isinstance(counts, Counts):
+            return (counts,) * self.Q
+        if isinstance(counts, list | tuple) and any(isinstance(law, Counts) for law in counts):
+            if len(counts) != self.Q or not all(isinstance(law, Counts) for law in counts):
+                raise refuse("counts", counts, f"one Counts, or {self.Q} of them, one a trigger")
+            return tuple(counts)
+        return (Counts(counts),) * self.Q  # type: ignore[arg-type]
+
+    def _draw_counts(self, rng: np.random.Generator, trigger: Words) -> tuple[Words, Words]:
+        uniform = rng.random(len(trigger))
+        c, c_tau = np.empty_like(trigger), np.empty_like(trigger)
+        laws = list(dict.fromkeys(self.counts))
+        number = {law: index for index, law in enumerate(laws)}
+        kind = np.array([number[law] for law in self.counts])[trigger]
+        for index, law in enumerate(laws):
+            rows = np.flatnonzero(kind == index)
+            cells = np.flatnonzero(law.pmf)
+            edges = np.cumsum(law.pmf.ravel()[cells])[:-1]
+            cell = cells[np.searchsorted(edges, uniform[rows], side="right")]
+            c[rows], c_tau[rows] = np.divmod(cell, law.pmf.shape[1])
+        return c, c_tau
+
+
+def entropy(alpha: float) -> float:
+    """Binary entropy, nats."""
+    return float(-alpha * math.log(alpha) - (1.0 - alpha) * math.log1p(-alpha)) if 0 < alpha < 1 else 0.0
+
+
+def _word(name: str, value: int, V: int) -> int:
+    return integer(name, value, minimum=0, maximum=V - 1)

@@ -1,0 +1,292 @@
+r"""A whole transformer block on sampled prompts: attention, feed-forward layer, layer norms, linear read-out.
+
+The backward pass is written out, layer by layer, for a batch of prompts at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import Array, integer, refuse, store
+from icl_theory.engine.risk import Risk
+from icl_theory.families.regression.sampled import Prompts, SampledRisk
+from icl_theory.families.regression.trainer import attend
+
+NORM_EPSILON = 1e-5  # added to the variance, so that a constant vector can be normed
+LARGEST_LAYER = 10**6
+
+
+class Weights(NamedTuple):
+    """The parameters of a block, in the order of the flat vector; D = d + 1, and H hidden units."""
+
+    W_Q: Array  # (D, D)
+    W_K: Array  # (D, D)
+    W_V: Array  # (D, D)
+    gain_1: Array  # (D,)
+    shift_1: Array  # (D,)
+    W_1: Array  # (H, D)
+    c_1: Array  # (H,)
+    W_2: Array  # (D, H)
+    c_2: Array  # (D,)
+    gain_2: Array  # (D,)
+    shift_2: Array  # (D,)
+    w: Array  # (D,)
+    c: Array  # (1,)
+
+
+class _Normed(NamedTuple):
+    """A layer norm's output, its input brought to mean 0 and variance 1, and the deviation it had, (B, 1)."""
+
+    out: Array
+    unit: Array
+    deviation: Array
+
+
+class _Pass(NamedTuple):
+    """What the backward pass needs of the forward pass."""
+
+    token: Array  # (B, N, D)
+    asked: Array  # (B, D)
+    weight: Array  # (B, N)
+    mixed: Array  # (B, D), the mean token under the attention
+    first: _Normed
+    hidden: Array  # (B, H)
+    second: _Normed
+    prediction: Array  # (B,)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRisk(Risk):
+    r"""Squared error of a transformer block on the prompts of a `SampledRisk`.
+
+    Tokens are the pairs :math:`z_i = (x_i, y_i)`, the query is :math:`z_q = (x_q, 0)`, in D = d + 1 dimensions:
+
+    .. math::
+        a_i &= \mathrm{softmax}_i\bigl(z_i^\top W_K^\top W_Q z_q/\sqrt D\bigr), \\
+        h &= \mathrm{LN}_1\bigl(z_q + W_V {\textstyle\sum_i} a_i z_i\bigr), \\
+        g &= \mathrm{LN}_2\bigl(h + W_2\,\mathrm{relu}(W_1 h + c_1) + c_2\bigr), \qquad \hat y = w^\top g + c,
+
+    where a layer norm subtracts the mean of a vector, divides by :math:`\sqrt{\mathrm{var} + 10^{-5}}`, and applies
+    a gain and a shift to each coordinate. The query attends to the N tokens and not to itself. The loss is
+    :math:`\tfrac12 E(\hat y - f(x_q))^2`. All layers are trained, as one flat vector in the order of `Weights`. At
+    the start the entries of the matrices and of ``w`` are independent and normal, of variance 1/(number of inputs);
+    the gains are 1, and all else is 0.
+
+    Parameters
+    ----------
+    data : SampledRisk
+        The one-matrix model whose prompts, step by step, the block is trained on.
+    hidden : int
+        Units H of the feed-forward layer.
+    seed : int
+        Seed of the initial parameters; the prompts have that of ``data``.
+    held_out : int
+        Prompts for each query feature on which `BlockRisk.observe` measures, drawn at no step.
+
+    Raises
+    ------
+    ValueError
+        An argument out of range, named in the message.
+
+    References
+    ----------
+    docs/theory.md, "The block of Section 6".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> features = icl.Features.simplex(4, delta=2.0)
+    >>> data = icl.SampledRisk(features, icl.tasks.Exchangeable(1.0), N=30, batch=64, seed=0)
+    >>> run = icl.descend(icl.BlockRisk(data), eta=0.3, steps=1000)
+    >>> bool(run.attention[0].mean() < 0.3 < 0.8 < run.attention[-1].mean())
+    True
+    """
+
+    data: SampledRisk
+    hidden: int = 32
+    seed: int = 0
+    held_out: int = 256
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, SampledRisk):
+            raise refuse("data", self.data, "a SampledRisk, on whose prompts the block is trained")
+        store(self, hidden=integer("hidden", self.hidden, minimum=1, maximum=LARGEST_LAYER))
+        store(self, seed=integer("seed", self.seed, minimum=0))
+        store(self, held_out=integer("held_out", self.held_out, minimum=1))
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the steps draw different prompts."""
+        return self.data.stochastic
+
+    @cached_property
+    def initial(self) -> Array:
+        """Random matrices and read-out, gains of 1, zeros elsewhere, flat."""
+        rng = np.random.default_rng([self.seed, 3])  # [seed] alone is [seed, 0, 0], the prompts of the first step
+        parts = []
+        for name, shape in self._shapes.items():
+            if name[0] in "Ww":
+                parts.append(rng.normal(0.0, 1.0 / math.sqrt(shape[-1]), shape))
+            else:
+                parts.append(np.full(shape, 1.0 if name.startswith("gain") else 0.0))
+        return _flat(parts)
+
+    def unpack(self, params: ArrayLike) -> Weights:
+        """Return the layers of a flat parameter vector, by name."""
+        return self._layers(self._checked(params))
+
+    def predict(self, params: ArrayLike, prompts: Prompts) -> tuple[Array, Array]:
+        """Run the block on prompts.
+
+        Parameters
+        ----------
+        params : array_like
+            Parameters, flat.
+        prompts : Prompts
+            From ``data.prompts(step)`` or ``data.held_out(size)``.
+
+        Returns
+        -------
+        attention : ndarray, (B, N)
+            Weights on the tokens; they sum to 1.
+        prediction : ndarray, (B,)
+            In label units.
+
+        Raises
+        ------
+        ValueError
+            Parameters so large that the predictions leave the range of float64.
+        """
+        forward = self._forward(self.unpack(params), prompts)
+        if not np.isfinite(forward.prediction).all():
+            raise refuse("params", float(np.abs(params).max()), "such that predictions are finite (largest shown)")
+        return forward.weight, forward.prediction
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the step's prompts and its gradient; infinite and zero beyond the range of float64."""
+        layers, prompts = self._layers(params), self.data.prompts(step)
+        forward = self._forward(layers, prompts)
+        error = forward.prediction - prompts.answer
+        loss = 0.5 * float(np.mean(error**2))
+        gradient = _flat(_backward(layers, forward, error / len(error)))
+        if not (math.isfinite(loss) and np.isfinite(gradient).all()):
+            return math.inf, np.zeros_like(params)
+        return loss, gradient
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Measure on the held-out prompts; infinite losses and no attention beyond the range of float64.
+
+        Returns
+        -------
+        dict of ndarray
+            ``attention`` (K,), the mean on the query's feature; ``attention_map`` (K, K), that on feature m by
+            query k, columns sum to 1; ``loss_per_query`` (K,); ``test_loss`` (), their mean weighted with the
+            probabilities; ``attention_loss`` (), the same for the prediction ``sum_i a_i y_i``, what the
+            one-matrix model would make of this attention.
+        """
+        features, prompts = self.data.features, self._held_out
+        forward = self._forward(self._layers(params), prompts)
+        share = np.zeros((features.K, features.K))
+        loss = bare = np.full(features.K, math.inf)
+        if np.isfinite(forward.prediction).all():
+            np.add.at(share, (prompts.token, prompts.query[:, None]), forward.weight / self.held_out)
+            loss = self._per_query(forward.prediction)
+            bare = self._per_query(np.sum(forward.weight * prompts.label, axis=1))
+        return {
+            "attention": np.diagonal(share).copy(),
+            "attention_map": share,
+            "loss_per_query": loss,
+            "test_loss": np.asarray(features.probs @ loss),
+            "attention_loss": np.asarray(features.probs @ bare),
+        }
+
+    def _per_query(self, prediction: Array) -> Array:
+        """Losses of predictions for the held-out prompts, (K,)."""
+        error = prediction - self._held_out.answer
+        return 0.5 * np.mean(error.reshape(self.data.features.K, -1) ** 2, axis=1)
+
+    @cached_property
+    def _held_out(self) -> Prompts:
+        return self.data.held_out(self.held_out)
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        D, H = self.data.features.d + 1, self.hidden
+        wide = {"W_1": (H, D), "c_1": (H,), "W_2": (D, H), "c": (1,)}
+        square = dict.fromkeys(("W_Q", "W_K", "W_V"), (D, D))
+        return {name: (square | wide).get(name, (D,)) for name in Weights._fields}
+
+    def _layers(self, params: Array) -> Weights:
+        sizes = [math.prod(shape) for shape in self._shapes.values()]
+        parts = np.split(params, np.cumsum(sizes)[:-1])
+        return Weights(*(part.reshape(shape) for part, shape in zip(parts, self._shapes.values(), strict=True)))
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def _forward(self, m: Weights, prompts: Prompts) -> _Pass:
+        """Run the block; numbers out of range are for the callers to notice in the predictions."""
+        vectors = self.data.features.vectors
+        key = vectors[prompts.token] if prompts.key is None else prompts.key
+        x = vectors[prompts.query] if prompts.asked is None else prompts.asked
+        token = np.concatenate([key, prompts.label[:, :, None]], axis=2)
+        asked = np.concatenate([x, np.zeros((len(x), 1))], axis=1)
+        scores = np.matmul(token, (asked @ m.W_Q.T @ m.W_K)[:, :, None])[:, :, 0] / math.sqrt(token.shape[2])
+        weight = attend(scores, prompts.label).weight
+        mixed = np.matmul(weight[:, None, :], token)[:, 0, :]
+        first = _norm(asked + mixed @ m.W_V.T, m.gain_1, m.shift_1)
+        hidden = np.maximum(first.out @ m.W_1.T + m.c_1, 0.0)
+        second = _norm(first.out + hidden @ m.W_2.T + m.c_2, m.gain_2, m.shift_2)
+        return _Pass(token, asked, weight, mixed, first, hidden, second, second.out @ m.w + m.c)
+
+
+def _backward(m: Weights, forward: _Pass, error: Array) -> Weights:
+    """Gradients of a loss whose derivative by the predictions is ``error``, (B,)."""
+    token, asked, weight, mixed, first, hidden, second, _ = forward
+    by_second, gain_2, shift_2 = _norm_backward(error[:, None] * m.w, second, m.gain_2)
+    by_hidden = np.where(hidden > 0.0, by_second @ m.W_2, 0.0)
+    by_first, gain_1, shift_1 = _norm_backward(by_second + by_hidden @ m.W_1, first, m.gain_1)
+    by_weight = np.matmul(token, (by_first @ m.W_V)[:, :, None])[:, :, 0]
+    by_score = weight * (by_weight - np.sum(weight * by_weight, axis=1, keepdims=True))
+    # the scores are token · (asked W_Qᵀ W_K)/√D: first the sum over a prompt's tokens, then that over the prompts
+    pulled = np.matmul(by_score[:, None, :], token)[:, 0, :] / math.sqrt(token.shape[2])
+    return Weights(
+        W_Q=m.W_K @ (pulled.T @ asked),
+        W_K=m.W_Q @ (asked.T @ pulled),
+        W_V=by_first.T @ mixed,
+        gain_1=gain_1,
+        shift_1=shift_1,
+        W_1=by_hidden.T @ first.out,
+        c_1=by_hidden.sum(axis=0),
+        W_2=by_second.T @ hidden,
+        c_2=by_second.sum(axis=0),
+        gain_2=gain_2,
+        shift_2=shift_2,
+        w=error @ second.out,
+        c=error.sum(keepdims=True),
+    )
+
+
+def _norm(x: Array, gain: Array, shift: Array) -> _Normed:
+    """Layer norm of the rows of ``x``, (B, D)."""
+    centred = x - x.mean(axis=1, keepdims=True)
+    deviation = np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + NORM_EPSILON)
+    unit = centred / deviation
+    return _Normed(gain * unit + shift, unit, deviation)
+
+
+def _norm_backward(by_out: Array, normed: _Normed, gain: Array) -> tuple[Array, Array, Array]:
+    """Derivatives by a layer norm's input, gain and shift from those by its output."""
+    by_unit = by_out * gain
+    along = np.mean(by_unit * normed.unit, axis=1, keepdims=True)
+    by_input = (by_unit - by_unit.mean(axis=1, keepdims=True) - normed.unit * along) / normed.deviation
+    return by_input, np.sum(by_out * normed.unit, axis=0), by_out.sum(axis=0)
+
+
+def _flat(parts: list[Array] | Weights) -> Array:
+    return np.concatenate([part.ravel() for part in parts])

@@ -1,0 +1,387 @@
+"""Theorems evaluated on a run: identities, certified inequalities, and the papers' orders of magnitude."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array, refuse
+from icl_theory.claims.claim import BoundCheck, BoundChecks
+from icl_theory.engine.risk import Embedding, Factored, Risk
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.regression.certified import (
+    after_phase_one,
+    flow_time_between,
+    phase_one_bounds,
+    step_bounds,
+)
+from icl_theory.families.regression.direct import direct, enumerable, lipschitz_values, prompts
+from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.orderwise import STATEMENTS, check_order
+from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.reduction import expanded, is_nondegenerate
+from icl_theory.families.regression.tasks import FiniteTask
+
+OURS = "this package"
+LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
+TOO_MANY = "too many prompts to sum over all: see crosscheck"
+
+
+def check_bounds(run: Trajectory) -> BoundChecks:
+    """Evaluate every statement of the theory on one regression run.
+
+    Parameters
+    ----------
+    run : Trajectory
+        From `simulate`, or from `descend` on a regression risk in class coordinates; not one loaded from a file.
+
+    Returns
+    -------
+    BoundChecks
+        A list of `BoundCheck`, one entry a statement; ``holds`` is None, with the reason in ``note``, where its
+        hypotheses fail.
+
+    Raises
+    ------
+    ValueError
+        A run that carries no regression risk.
+
+    References
+    ----------
+    docs/theory.md; each entry names its source.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> checks = icl.check_bounds(icl.simulate(2.0, 1.0, 4.0, imbalance=0.1))
+    >>> all(check.holds is not False for check in checks)
+    True
+    """
+    risk, scores = _expanded(run)
+    on_scores = f"checked for K <= {LARGEST} only"
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # what that makes is refused by _entry
+        checks = [
+            _entry(head, evaluate(risk, scores) if risk is not None else on_scores) for head, evaluate in ON_SCORES
+        ]
+        checks += [_entry(head, evaluate(run)) for head, evaluate in ON_RUNS]
+    orders = [check_order(statement, run) for statement in STATEMENTS if "L" in run.info]
+    return BoundChecks([*checks, *orders])
+
+
+def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
+    """Population risk over class scores behind a run and its final scores; None where that would be too large."""
+    risk: Risk | None = run.risk
+    if risk is None:
+        raise refuse("run", run.stop_reason, "a run that was not loaded from a file")
+    if isinstance(risk, ExchangeableRisk):
+        if risk.K > LARGEST:
+            return None, np.zeros((0, 0))
+        full = expanded(risk)
+        on_scores = full.risk if isinstance(full, Embedding) else full
+        assert isinstance(on_scores, PopulationRisk)
+        return on_scores, risk.scores(float(run.params))
+    params = run.params
+    while isinstance(risk, Embedding | Factored):
+        params = risk.inward(params)
+        risk = risk.risk
+    if not isinstance(risk, PopulationRisk):
+        raise refuse("run", type(run.risk).__name__, "a run on a population risk of in-context regression")
+    return risk, params
+
+
+class _Head(NamedTuple):
+    name: str
+    source: str
+    statement: str
+    kind: str
+
+
+class _Outcome(NamedTuple):
+    measured: float
+    bound: float | tuple[float, float]
+    holds: bool
+    slack: float | None
+    note: str = ""
+
+
+def _entry(head: _Head, outcome: _Outcome | str) -> BoundCheck:
+    """Put a statement and its outcome together; an outcome in words is the reason why there is none."""
+    if isinstance(outcome, str):
+        return BoundCheck(*head, None, None, None, None, outcome)
+    if not np.isfinite([outcome.measured, *np.atleast_1d(outcome.bound)]).all():
+        return BoundCheck(*head, None, None, None, None, "beyond the range of float64")
+    if outcome.slack is not None and not math.isfinite(outcome.slack):
+        outcome = outcome._replace(slack=None)
+    return BoundCheck(*head, *outcome)  # type: ignore[arg-type]
+
+
+def _noisy(risk: PopulationRisk) -> bool:
+    return risk.noise > 0.0 and math.isfinite(risk.N)
+
+
+def _same(measured: float, other: float, within: float, note: str = "") -> _Outcome:
+    difference = abs(measured - other) / max(abs(other), np.finfo(float).tiny)
+    return _Outcome(measured, other, difference <= within, difference, note)
+
+
+def _lemma_1(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+    """Loss by the quadratic form against the mean square of ŷ - f, summed over prompts and functions."""
+    if not enumerable(risk.N, risk.features.K):
+        return TOO_MANY
+    found = float(risk.features.probs @ direct(risk, scores).loss)
+    if not found > 1e-290:
+        return "the loss is below the range of float64"
+    return _same(risk.loss(scores), found, 1e-7)
+
+
+def _lemma_2(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+    """Slope of the loss along the growth direction, by a sixth-order difference, against the norm of the growth."""
+    growth = risk.growth(scores)
+    size = float(np.linalg.norm(growth))
+    if size <= 1e-13 * risk.loss(np.zeros_like(scores)):
+        return "the gradient is zero to rounding"
+    step = 1e-3
+    ahead = [
+        risk.loss(scores + i * step / size * growth) - risk.loss(scores - i * step / size * growth)
+        for i in (1, 2, 3)
+    ]
+    slope = (45.0 * ahead[0] - 9.0 * ahead[1] + ahead[2]) / (60.0 * step)
+    rounding = 1e-14 * risk.loss(scores) / (step * size)
+    return _same(-slope, size, 1e-6 + rounding) if rounding < 1e-3 else "the slope is lost in the loss's rounding"
+
+
+def _growth_sign(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+    """α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is all that ℓ_k depends on."""
+    if _noisy(risk):
+        return "label noise adds a term of the other sign"
+    step, shift = 1e-3, np.eye(risk.features.K)
+    ahead = [
+        risk.loss_per_query(scores + i * step * shift) - risk.loss_per_query(scores - i * step * shift)
+        for i in (1, 2, 3)
+    ]
+    fall = -risk.features.probs * (45.0 * ahead[0] - 9.0 * ahead[1] + ahead[2]) / (60.0 * step)
+    alpha, start = np.diagonal(risk.growth(scores)), risk.loss(np.zeros_like(scores))
+    rounding = 1e-6 * np.abs(fall) + 1e-13 * start / step
+    same = bool((np.abs(fall - alpha) <= rounding).all())
+    note = "" if same else "the growth is not the fall of the loss"
+    return _Outcome(float(fall.min()), 0.0, same and bool((fall >= -rounding).all()), None, note)
+
+
+def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
+    """``E(1 - a_k)²`` for every query, (K,): twice the loss of the task that is 1 off the query's feature."""
+    values = 1.0 - np.eye(risk.features.K)
+    if math.isinf(risk.N):
+        return np.asarray((risk.attention(scores) * values).sum(axis=0) ** 2)
+    tasks = [PopulationRisk(risk.features, FiniteTask(row[None, :]), risk.N) for row in values]
+    return np.array([2.0 * task.loss_per_query(scores)[k] for k, task in enumerate(tasks)])
+
+
+def _envelope(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+    if _noisy(risk):
+        return "label noise adds to the loss"
+    if risk.features.K > 30 and math.isfinite(risk.N):
+        return "checked for K <= 30 where N is finite"
+    low = risk.task.nondegeneracy(risk.features)
+    high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
+    missed = missed_squared(risk, scores)
+    if missed.min() < 1e-290:
+        return "the attention deficit is below the range of float64"
+    ratio = 2.0 * risk.loss_per_query(scores) / missed
+    k = int(np.argmin(np.minimum(ratio / np.maximum(low, 1e-300), high / np.maximum(ratio, 1e-300))))
+    holds = bool(((low * (1 - 1e-9) <= ratio + 1e-13 * high) & (ratio <= high * (1 + 1e-9))).all())
+    note = "" if low.min() > 0 else "c_k = 0 for some query: the loss does not control the attention"
+    slack = float((high[k] - low[k]) / max(ratio[k], np.finfo(float).tiny))
+    return _Outcome(float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note)
+
+
+def _reach(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+    if _noisy(risk):
+        return "label noise adds to the loss"
+    low = risk.task.nondegeneracy(risk.features)
+    if low.min() <= 0:
+        return "c_k = 0: a small loss does not bound the attention"
+    attention = risk.attention(scores)
+    missed = (attention * (1.0 - np.eye(len(attention)))).sum(axis=0)
+    bound = np.sqrt(2.0 * risk.loss_per_query(scores) / low)
+    if min(missed.min(), bound.min()) < 1e-290:
+        return "the attention deficit is below the range of float64"
+    k = int(np.argmax(missed / bound))
+    holds = bool((missed <= bound * (1 + 1e-9)).all())
+    return _Outcome(float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k]))
+
+
+def _prediction(run: Trajectory) -> _Outcome | str:
+    """Errors of the worst Lipschitz function and of drawn ones, by attention summed over prompts; the formula."""
+    risk, scores = _expanded(run)
+    if "L" not in run.info:
+        return "needs the L of simulate"
+    if risk is None or not enumerable(risk.N, risk.features.K):
+        return TOO_MANY if risk is not None else f"checked for K <= {LARGEST} only"
+    # a reduced run stands for equidistant features at any gap; the run's is Δ
+    L, distances = float(run.info["L"]), risk.features.distances * (run.info["delta"] / risk.features.gap)
+    bounds = L * np.sum(risk.attention(scores) * distances, axis=0)
+    k = int(np.argmax(bounds))
+    probability, attention, _ = prompts(risk.features.probs, risk.N, scores[:, k])
+    drawn = lipschitz_values(distances, L, np.random.default_rng(0), 100)
+    functions = np.vstack([L * distances[k], drawn])  # the first is L times the distance from the query
+    errors = np.abs((functions - functions[:, [k]]) @ (probability @ attention))
+    bound, attained, worst = float(bounds[k]), float(errors[0]), float(errors.max())
+    if bound < 1e-290:
+        return "the attention deficit is below the range of float64"
+    holds = worst <= bound * (1.0 + 1e-9) and attained >= bound * (1.0 - 1e-9)
+    note = "expected attention over prompts" if math.isfinite(risk.N) else ""
+    return _Outcome(worst, bound, holds, bound / max(worst, 1e-300), note)
+
+
+def _step_constant(run: Trajectory) -> float | None:
+    """``c`` of an exchangeable run with N = ∞ by gradient descent or its flow."""
+    risk = run.risk
+    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N) or run.rule != "gd":
+        return None
+    return run.eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
+
+
+def _steps(run: Trajectory) -> _Outcome | str:
+    c = _step_constant(run)
+    if c is None or run.method == "flow":
+        return "for gradient descent in the exchangeable case, N = inf"
+    u, n = float(run.params), float(run.t[-1])
+    if c < 1e-290 or u > 300.0:
+        return "the steps are below the range of float64"
+    low, high = step_bounds(run.info.get("K", getattr(run.risk, "K", 0)), c, u)
+    return _Outcome(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
+
+
+def _flow(run: Trajectory) -> _Outcome | str:
+    c = _step_constant(run)
+    if c is None or run.method != "flow" or run.t[-1] == 0:
+        return "for gradient flow in the exchangeable case, N = inf"
+    assert isinstance(run.risk, ExchangeableRisk)
+    u = float(run.params)  # integrated to some 1e-9, absolutely
+    return _same(flow_time_between(0.0, u, run.risk.K) / c, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
+
+
+def _phase_one(run: Trajectory) -> _Outcome | str:
+    c = _step_constant(run)
+    if c is None or run.method == "flow":
+        return "for gradient descent in the exchangeable case, N = inf"
+    if run.phases is None:
+        return "needs a run of simulate"
+    count = run.phases.I[1]
+    if float(run.at(count).attention) < 0.5:
+        return "the run ends within Phase I"
+    if c < 1e-290:
+        return "the steps are below the range of float64"
+    assert isinstance(run.risk, ExchangeableRisk)
+    low, high = phase_one_bounds(run.risk.K, c)
+    holds = low * (1.0 - 1e-12) <= count <= high * (1.0 + 1e-12)
+    return _Outcome(float(count), (low, high), holds, (high - low) / max(count, 1.0))
+
+
+def _after_phase_one(run: Trajectory) -> _Outcome | str:
+    if _step_constant(run) is None or run.method == "flow":
+        return "for gradient descent in the exchangeable case, N = inf"
+    if run.phases is None or run.steps is None:
+        return "needs a run of simulate that reached epsilon"
+    if run.phases.I[1] >= run.steps:
+        return "the run ends within Phase I"
+    assert isinstance(run.risk, ExchangeableRisk)
+    bound = after_phase_one(run.risk.K, run.eta * run.risk.speed, run.epsilon)
+    count = float(run.steps - run.phases.I[1])
+    return _Outcome(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
+
+
+def _theorem_1(run: Trajectory) -> _Outcome | str:
+    general, delta = _after_phase_one(run), run.info.get("imbalance")
+    if isinstance(general, str):
+        return general
+    if delta is None:
+        return "needs the imbalance δ of the prompts (imbalance=...)"
+    assert isinstance(run.risk, ExchangeableRisk)
+    least = 0.5 * run.risk.gamma * delta**2
+    if run.epsilon < least:
+        return f"claimed for ε >= γδ²/2 = {least:.3g}"
+    bound = after_phase_one(run.risk.K, run.eta * run.risk.speed, least)
+    return _Outcome(general.measured, bound, general.measured <= bound * (1.0 + 1e-12), bound / general.measured)
+
+
+def _tail(run: Trajectory) -> _Outcome | str:
+    if run.phases is None:
+        return "needs a run of simulate"
+    if run.phases.III is None or run.rule != "gd":
+        return "the run does not reach Phase III"
+    speed, K = 1.0, run.attention.shape[-1]
+    if isinstance(run.risk, ExchangeableRisk):
+        speed, K = run.risk.speed, run.risk.K
+    limit = (K - 1.0) / (4.0 * run.eta * speed)
+    begin, end = run.phases.III
+    # the law is 1/loss = t/limit + const: t must outgrow the constant, which large first steps make large
+    start = run.at(begin)
+    own = limit / max(start.loss - run.floor, 1e-300)
+    if isinstance(run.risk, PopulationRisk):
+        each = run.risk.features.probs * start.observed["loss_per_query"]
+        own = limit / K / max(float(each.min()), 1e-300)
+    if end < 100.0 * max(begin, own, 1.0):
+        return "Phase III has not lasted for two decades of its own time scale"
+    risk, _ = _expanded(run)
+    if risk is not None and not is_nondegenerate(risk):
+        return "c_k = 0: the law needs a non-degenerate task"
+    missed = 1.0 - float(np.min(run.attention[-1]))
+    ratio = float(run.t[-1] * (run.loss[-1] - run.floor)) / limit
+    return _same(ratio, 1.0, 0.05 + 8.0 * missed, "asymptotic: 1 + O(1 - Attn)")
+
+
+ON_SCORES: tuple[tuple[_Head, Callable[[PopulationRisk, Array], _Outcome | str]], ...] = (
+    (
+        _Head(
+            "Lemma 1, identity",
+            "paper, Lemma 1 (exact form)",
+            "½ E[aᵀC^(k)a + σ² Σ a²/n] = ½ E(Σ a_m y_m - f_k)² over prompts and functions",
+            "identity",
+        ),
+        _lemma_1,
+    ),
+    (
+        _Head(
+            "Lemma 2, identity", "paper, Lemma 2", "d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2", "identity"
+        ),
+        _lemma_2,
+    ),
+    (_Head("Lemma 2, sign", "paper, Lemma 2", "α_k = -∂L/∂S_kk >= 0", "lower"), _growth_sign),
+    (
+        _Head("Lemma 1, envelope", OURS, "c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm", "two-sided"),
+        _envelope,
+    ),
+    (
+        _Head("Prop. 1, attention", "paper, Prop. 1 (our constant)", "1 - Attn_k <= √(2 ℓ_k / c_k)", "upper"),
+        _reach,
+    ),
+)
+ON_RUNS: tuple[tuple[_Head, Callable[[Trajectory], _Outcome | str]], ...] = (
+    (
+        _Head(
+            "Prop. 1, prediction",
+            "paper, Prop. 1",
+            "|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained",
+            "upper",
+        ),
+        _prediction,
+    ),
+    (_Head("step count", OURS, "flow time bounds the number of steps from both sides", "two-sided"), _steps),
+    (
+        _Head(
+            "Phase I, explicit", OURS, "[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2, K >= 3", "two-sided"
+        ),
+        _phase_one,
+    ),
+    (_Head("Theorem 2, explicit", OURS, "T - T₁ <= (7/16)(K-1)/(ηε) + 1", "upper"), _after_phase_one),
+    (
+        _Head("Theorem 1, explicit", OURS, "T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2", "upper"),
+        _theorem_1,
+    ),
+    (_Head("gradient flow", OURS, "c t = F(a_t) - F(1/K)", "identity"), _flow),
+    (_Head("tail law", OURS, "t (L(t) - L_∞) 4η/(K-1) -> 1", "identity"), _tail),
+)

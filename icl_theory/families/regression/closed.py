@@ -1,0 +1,142 @@
+"""Whole runs of the exchangeable case with N = ∞ in closed form, for one point or a grid of them."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import INT64_MAX, Array
+from icl_theory.families.regression.abel import ROUNDING, StepCounter
+from icl_theory.families.regression.flow import loss_curve
+
+
+class ClosedRuns(NamedTuple):
+    """What `closed_runs` finds, one entry a point.
+
+    Attributes
+    ----------
+    hit : ndarray of int64
+        First step with loss <= epsilon; INT64_MAX where there is none below it.
+    error : ndarray
+        Estimated absolute error of ``hit`` before rounding up.
+    last : ndarray of int64
+        Where the run ends: ``hit`` or the largest number of steps.
+    attends, tails : ndarray of int64
+        Ends of Phases I and II, at most ``last``.
+    gap, loss, attention : ndarray
+        u, loss and target attention at the end.
+    """
+
+    hit: NDArray[np.int64]
+    error: Array
+    last: NDArray[np.int64]
+    attends: NDArray[np.int64]
+    tails: NDArray[np.int64]
+    gap: Array
+    loss: Array
+    attention: Array
+
+
+def closed_runs(counter: StepCounter, gamma: Array, epsilon: Array, max_steps: int, tail: Array) -> ClosedRuns:
+    r"""Follow :math:`u \leftarrow u + c\,g(u)` until the loss is ``epsilon``, without taking the steps.
+
+    Parameters
+    ----------
+    counter : StepCounter
+        Counts the steps of the points, (P,).
+    gamma, epsilon : ndarray, (P,)
+        Variogram and target loss, squared label units.
+    max_steps : int
+        Largest number of steps.
+    tail : ndarray, (P,)
+        Attention deficit at which Phase III begins, see `tail_start`.
+
+    Returns
+    -------
+    ClosedRuns
+        Every point to the same bits whatever the others are.
+
+    References
+    ----------
+    docs/theory.md, "Steps in closed form", "Phases and regimes".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from icl_theory.families.regression.abel import StepCounter
+    >>> counter = StepCounter([20, 20], [0.443, 0.0443])
+    >>> gamma, epsilon = np.array([2.0, 0.2]), np.full(2, 1e-3)
+    >>> closed_runs(counter, gamma, epsilon, 10**15, np.full(2, 0.0979)).hit
+    array([1413, 2367])
+    """
+    K = counter.K
+    start, _ = loss_curve(np.zeros(K.size), gamma, K)
+    hit, error = np.zeros(K.size, dtype=np.int64), np.zeros(K.size)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        # ½ ln(epsilon/start), exact also where the two are close; s falls by that, and u = ln(a/s) + ln(K-1)
+        close = epsilon > 0.5 * start
+        drop = 0.5 * np.where(close, np.log1p((epsilon - start) / start), np.log(epsilon) - np.log(start))
+        goal = np.log1p(-(K - 1.0) * np.expm1(drop)) - drop
+    above = start > epsilon
+    half, tail_gap = (np.log(K - 1.0) + np.log1p(-s) - np.log(s) for s in (np.full(K.size, 0.5), tail))
+    found = counter.steps_to(np.array([np.where(above, goal, 0.0), half, tail_gap]))
+    hit[above], error[above] = found.steps[0, above], found.error[0, above]
+    earliest, latest = found.earliest[0], found.latest[0]
+    unsure = np.flatnonzero(above & (earliest != latest) & (latest < INT64_MAX))
+    if unsure.size:
+        # the count is within rounding of an integer: let the loss itself decide
+        few = StepCounter(K[unsure], counter.c[unsure])
+        low, high = earliest[unsure] - 1, latest[unsure]
+        while (open_ := high - low > 1).any():
+            middle = low + (high - low) // 2
+            reached = loss_curve(few.position(middle), gamma[unsure], K[unsure])[0] <= epsilon[unsure]
+            high, low = np.where(open_ & reached, middle, high), np.where(open_ & ~reached, middle, low)
+        hit[unsure] = high
+    error[np.abs(start - epsilon) <= 4.0 * ROUNDING * start] = 1.0  # step 0 has the loss epsilon, to rounding
+    last = np.minimum(hit, max_steps)
+    attends, tails = np.minimum(last, found.steps[1]), np.minimum(last, found.steps[2])
+    gap = counter.position(last)
+    return ClosedRuns(hit, error, last, attends, np.maximum(attends, tails), gap, *loss_curve(gap, gamma, K))
+
+
+class ExchangeableSteps:
+    """The iterates of one exchangeable problem with N = ∞, as a `ClosedForm`.
+
+    Parameters
+    ----------
+    K : int
+        Number of features.
+    gamma : float
+        Variogram, squared label units.
+    c : float
+        Step constant.
+    """
+
+    def __init__(self, K: int, gamma: float, c: float) -> None:
+        self.K, self.gamma = K, np.array([gamma])
+        self.counter = StepCounter(K, max(c, 1e-300))
+
+    def states(self, steps: NDArray[np.int64]) -> Array:
+        """Return u at some steps, (T,)."""
+        return self.counter.position(steps)
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
+        """Return the first step with loss <= epsilon, and its estimated error."""
+        found = closed_runs(self.counter, self.gamma, np.array([epsilon]), last, np.full(1, 0.5))
+        hit = int(found.hit[0])
+        return (hit, float(found.error[0])) if hit <= last and hit < INT64_MAX else (None, 0.0)
+
+    def first_missing(self, deficit: float) -> int:
+        """Return the first step with 1 - a <= deficit; INT64_MAX where there is none below it."""
+        u = math.log(self.K - 1.0) + math.log1p(-deficit) - math.log(deficit)
+        return int(self.counter.steps_to(u).steps)
+
+
+def step_constant(eta: float | Array, speed: float | Array, gamma: float | Array, K: float | Array) -> Array:
+    """``c = η γ K/(K-1)²``, with the factor on η that a change of coordinates amounts to."""
+    each = np.asarray(K, dtype=np.float64)
+    with np.errstate(over="ignore"):  # refused by those who call
+        return np.asarray(np.asarray(eta, dtype=np.float64) * speed * gamma * each / ((each - 1.0) * (each - 1.0)))

@@ -1,0 +1,111 @@
+"""Loss, growth and attention by summing over prompts and functions: the reference that checks are made against.
+
+Nothing here uses a formula of the risks. A prompt is a vector of counts, a task law a list of functions with the
+law's second moments, and the prediction is the mean of the labels under a softmax.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array
+from icl_theory.families.regression import tasks
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.population import PopulationRisk
+
+MOST_PROMPTS = 2000  # vectors of counts that a sum goes over
+
+
+class Prompts(NamedTuple):
+    """Prompts for one query: how likely each is, and the attention and counts of the features in it, (J, K)."""
+
+    probability: Array
+    attention: Array
+    counts: Array
+
+
+class Direct(NamedTuple):
+    """Losses of the queries, (K,), their derivatives with respect to the scores and the mean attention, (K, K)."""
+
+    loss: Array
+    slope: Array
+    attention: Array
+
+
+def count_vectors(N: int, K: int) -> Array:
+    """All ways to distribute N tokens over K features, (J, K)."""
+    if K == 1:
+        return np.array([[float(N)]])
+    rows = []
+    for first in range(N + 1):
+        rest = count_vectors(N - first, K - 1)
+        rows.append(np.column_stack([np.full(len(rest), float(first)), rest]))
+    return np.concatenate(rows)
+
+
+def enumerable(N: float, K: int) -> bool:
+    """Whether there are few enough vectors of counts to sum over."""
+    return math.isinf(N) or (N <= MOST_PROMPTS and math.comb(int(N) + K - 1, K - 1) <= MOST_PROMPTS)
+
+
+def prompts(p: Array, N: float, scores: Array) -> Prompts:
+    """Return all prompts of N tokens and the attention of a query with these scores, (K,), in each."""
+    counts = p[None, :] if math.isinf(N) else count_vectors(int(N), len(p))
+    if math.isinf(N):
+        probability = np.ones(1)
+    else:
+        factorials = np.array([math.lgamma(n + 1.0) for n in range(int(N) + 1)])
+        logs = factorials[-1] + counts @ np.log(p) - factorials[counts.astype(int)].sum(axis=1)
+        probability = np.exp(logs)
+    with np.errstate(divide="ignore"):
+        exponents = np.log(counts) + scores
+    weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+    return Prompts(probability, weights / weights.sum(axis=1, keepdims=True), counts)
+
+
+def functions_of(task: tasks.Task, features: Features) -> Array:
+    """Functions at the features, (M, K), whose sum of products is the law's second moment E f_m f_j."""
+    x = features.vectors
+    if isinstance(task, tasks.Exchangeable):
+        apart = np.linalg.norm(x[:, None] - x, axis=-1)[~np.eye(len(x), dtype=bool)].min()
+        return task.L * apart / math.sqrt(2.0) * np.eye(len(x))
+    if isinstance(task, tasks.Linear):  # w along each axis
+        return np.asarray(task.L / math.sqrt(features.d) * x.T)
+    if isinstance(task, tasks.RandomCosine):  # two phases, a quarter turn apart
+        angle = (x - x[0]) @ task.omega(features.d)
+        return task.amplitude / math.sqrt(2.0) * np.stack([np.cos(angle), np.sin(angle)])
+    if isinstance(task, tasks.Quadratic) and features.d <= 30:  # one entry of A, or of b
+        products = np.einsum("mi,mj->ijm", x, x).reshape(-1, len(x))
+        return np.concatenate([task.L / features.d * products, task.L / math.sqrt(features.d) * x.T])
+    if isinstance(task, tasks.Halfspace):
+        return task.L * np.where(np.arange(len(x)) < len(x) / 2, 1.0, -1.0)[None, :]
+    if isinstance(task, tasks.FiniteTask):
+        return np.asarray(np.sqrt(task.weights)[:, None] * task.values)
+    values, vectors = np.linalg.eigh(task.kernel(features))
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))).T)
+
+
+def direct(risk: PopulationRisk, scores: Array) -> Direct:
+    """Sum the squared errors of all prompts and functions, and the softmax's derivatives of that sum."""
+    p, functions = risk.features.probs, functions_of(risk.task, risk.features)
+    K, sigma = len(p), risk.noise if math.isfinite(risk.N) else 0.0
+    loss, slope, attention = np.zeros(K), np.zeros((K, K)), np.zeros((K, K))
+    for k in range(K):
+        probability, a, counts = prompts(p, risk.N, scores[:, k])
+        off = functions - functions[:, [k]]
+        error = a @ off.T  # Σ_m a_m (f_m - f_k), a row a prompt and a column a function
+        token = np.where(counts > 0, sigma**2 / np.where(counts > 0, counts, 1.0), 0.0)
+        loss[k] = 0.5 * probability @ ((error**2).sum(axis=1) + (a * a * token).sum(axis=1))
+        pull = error @ off + a * token  # derivative with respect to a_m
+        slope[:, k] = probability @ (a * (pull - (a * pull).sum(axis=1, keepdims=True)))
+        attention[:, k] = probability @ a
+    return Direct(loss, slope, attention)
+
+
+def lipschitz_values(distances: Array, L: float, rng: np.random.Generator, size: int) -> Array:
+    """Draw L-Lipschitz functions at points with these distances, (size, K): largest extensions of random values."""
+    height = L * float(distances.max()) * rng.uniform(-1.0, 1.0, (size, len(distances)))
+    return np.asarray((height[:, :, None] + L * distances).min(axis=1))

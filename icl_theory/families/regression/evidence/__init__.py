@@ -1,0 +1,37 @@
+"""The audit's rows on in-context regression: each claim of the theory, measured over a grid.
+
+A row is a function of whether the grid is to be small; `ROWS` lists them in the order of the table.
+"""
+
+from icl_theory.families.regression.evidence import dynamics, lemmas, orders
+from icl_theory.families.regression.evidence.common import Row
+from icl_theory.families.regression.orderwise import STATEMENTS
+
+ROWS: tuple[Row, ...] = (
+    lemmas.lemma_1_identity,
+    lemmas.direct_sums,
+    lemmas.lemma_1_samples,
+    lemmas.lemma_1_envelope,
+    lemmas.lemma_1_degenerate,
+    lemmas.lemma_2_identity,
+    lemmas.lemma_2_signs,
+    lemmas.concentration,
+    *(orders.order_statement(statement) for statement in STATEMENTS),
+    orders.phase_one_explicit,
+    orders.after_phase_one_explicit,
+    orders.theorem_1_explicit,
+    lemmas.proposition_1,
+    dynamics.closed_counts,
+    dynamics.step_counts,
+    dynamics.flow_solution,
+    dynamics.phase_one,
+    dynamics.total_time,
+    dynamics.regimes,
+    dynamics.monotone,
+    dynamics.rescaling,
+    dynamics.embedding,
+    dynamics.tail_law,
+    dynamics.tail_law_finite,
+    lemmas.noise_floor,
+    lemmas.lengths,
+)

@@ -1,0 +1,54 @@
+"""What the rows of the audit share: random problems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from icl_theory._validate import Array
+from icl_theory.claims.claim import Claim
+from icl_theory.families.regression import tasks
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.population import PopulationRisk
+
+PAPER, OURS = "paper, {} (reconstructed)", "this package"
+Row = Callable[[bool], Claim]
+
+
+def random_risk(seed: int, K: int, N: float = math.inf, noise: float = 0.0) -> PopulationRisk:
+    """Return a risk with a random kernel and random feature probabilities."""
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(K, K))
+    return PopulationRisk(
+        Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 4.0))), tasks.KernelTask(root @ root.T), N, noise
+    )
+
+
+def random_scores(seed: int, K: int, size: float) -> Array:
+    """Return normal scores."""
+    return size * np.random.default_rng(seed).normal(size=(K, K))
+
+
+def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
+    """Steps of u <- u + c a s² from 0 to the first with s <= each of these deficits, by plain iteration."""
+    start, u, n, counts = math.log(K - 1.0), 0.0, 0, []
+    for deficit in deficits:
+        goal = start + math.log1p(-deficit) - math.log(deficit)
+        while u < goal:
+            s = 1.0 / (1.0 + math.exp(u - start))
+            u, n = u + c * (1.0 - s) * s * s, n + 1
+        counts.append(n)
+    return counts
+
+
+def iterated_phase_one(K: float, c: float) -> int:
+    """Steps to the attention ½."""
+    return iterated_steps(K, c, (0.5,))[0]
+
+
+def iterated_after_phase_one(K: float, c: float, deficit: float) -> int:
+    """Steps from the attention ½ to a deficit."""
+    first, last = iterated_steps(K, c, (0.5, deficit))
+    return last - first

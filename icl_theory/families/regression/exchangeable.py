@@ -1,0 +1,227 @@
+r"""The exchangeable case in closed form: one number u, the gap between target and other scores.
+
+All pairs of feature values have the same variogram γ and the features are equally likely. Then the columns of S
+stay alike and zero-sum, and with a = 1/(1 + (K−1)e^{−u}), s = 1 − a the exact dynamics for N = ∞ are
+
+    ℓ = ½ γ K/(K−1) s²,    u ← u + c g(u),    g = a s²,    c = η γ K/(K−1)².
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import LARGEST, MOST_FEATURES, Array, integer, number, prompt_length, refuse, store
+from icl_theory.engine.risk import Risk
+from icl_theory.families.regression.closed import ExchangeableSteps, step_constant
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.flow import attention_pair, loss_curve
+from icl_theory.families.regression.tasks import Task
+
+
+@dataclass(frozen=True, eq=False)
+class ExchangeableRisk(Risk):
+    r"""The population risk of the exchangeable case, over the single number u.
+
+    For N = ∞, :math:`\ell = \tfrac12\gamma\tfrac{K}{K-1}s^2`. For finite N, with
+    :math:`n \sim \mathrm{Binomial}(N, 1/K)`, :math:`M = N - n`, :math:`w = e^{-u}`,
+    :math:`s_n = Mw/(n + Mw)` and :math:`q_n = 1 + \tfrac1{K-1} + (1 - \tfrac1{K-1})/M`,
+
+    .. math:: \ell = \tfrac12 E\Bigl[\gamma s_n^2 q_n + \sigma^2\frac{n + Mw^2}{(n + Mw)^2}\Bigr].
+
+    Parameters
+    ----------
+    K : int
+        Number of features.
+    gamma : float
+        Variogram of every pair of values, squared label units.
+    N : int or math.inf
+        Prompt length.
+    noise : float
+        Standard deviation σ of the label noise; it averages out for N = ∞.
+    speed : float
+        Factor on the learning rate that a change of coordinates amounts to: ``Δ⁴/4`` for gradient descent on
+        the matrix Q over equicorrelated features.
+    origin : (Features, Task), optional
+        The problem that was reduced; the exchangeable law on a regular simplex unless given.
+
+    References
+    ----------
+    docs/theory.md, "The exchangeable case", "Coordinates".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.ExchangeableRisk(20, gamma=2.0).loss(0.0), 12)
+    0.95
+    """
+
+    K: int
+    gamma: float
+    N: float = math.inf
+    noise: float = 0.0
+    speed: float = 1.0
+    origin: tuple[Features, Task] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        store(
+            self,
+            K=integer("K", self.K, minimum=2, maximum=MOST_FEATURES),
+            gamma=number("gamma", self.gamma, zero=True, maximum=1e290),
+            N=prompt_length(self.N),
+            noise=number("noise", self.noise, zero=True, maximum=LARGEST),
+            speed=number("speed", self.speed),
+        )
+
+    @property
+    def initial(self) -> Array:
+        """``u = 0``."""
+        return np.zeros(())
+
+    @property
+    def metric(self) -> float:
+        """``K - 1``, the squared length of the K x K change that a unit change of u stands for, over ``speed``."""
+        return (self.K - 1.0) / self.speed
+
+    def scores(self, u: float) -> Array:
+        """Return the scores that u stands for, (K, K): columns sum to zero, ``S_kk - S_mk = u``."""
+        return float(u) * (np.eye(self.K) - 1.0 / self.K)
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its derivative with respect to u."""
+        u = float(params)
+        if math.isinf(self.N):
+            target, missed = attention_pair(u, self.K)
+            scale = self.gamma * missed * (self.K / (self.K - 1.0))
+            return 0.5 * scale * missed, -scale * missed * target  # type: ignore[return-value]
+        n, M, weight = self._counts
+        w = _weight(u)
+        total = n + M * w
+        s = M * w / total
+        a = n / total
+        bias = self.gamma * s * s * self._spread
+        loss = bias + self.noise**2 * (a / total + s * (w / total))
+        slope = a * (self.noise**2 * s * ((1.0 - w) / total) - bias)
+        return 0.5 * float(weight @ loss), float(weight @ slope)  # type: ignore[return-value]
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Second derivative of the loss with respect to u, times the direction."""
+        u = float(params)
+        if math.isinf(self.N):
+            target, missed = attention_pair(u, self.K)
+            bend = target * missed**2 * (2.0 * target - missed)
+            return self.gamma * (self.K / (self.K - 1.0)) * bend * direction
+        n, M, weight = self._counts
+        w = _weight(u)
+        total = n + M * w
+        a, s, shift = n / total, M * w / total, (1.0 - w) / total
+        bias = self.gamma * s * s * self._spread
+        noisy = self.noise**2 * a * s * ((s - a) * shift + w / total + shift * s)
+        return float(weight @ (noisy + a * bias * (2.0 * a - s))) * direction
+
+    def closed_form(self, eta: float, rule: str) -> ExchangeableSteps | None:
+        """The steps of gradient descent for N = ∞ by their Abel function."""
+        if rule != "gd" or math.isfinite(self.N):
+            return None
+        c = float(step_constant(eta, self.speed, self.gamma, self.K))
+        if not c < 1e300:
+            raise refuse("eta", eta, f"such that a step, eta*gamma*K/(K-1)^2 = {c:.3g}, is below 1e300")
+        return ExchangeableSteps(self.K, self.gamma, c)
+
+    def series(self, states: Array, steps: NDArray[np.int64]) -> tuple[Array, dict[str, Array]]:
+        """Losses and observations at many gaps."""
+        if math.isfinite(self.N):
+            return super().series(states, steps)
+        loss, attention = loss_curve(states, self.gamma, self.K)
+        return loss, {"attention": attention, "gap": states}
+
+    def attention(self, u: float) -> float:
+        """Expected target attention at u."""
+        if math.isinf(self.N):
+            return attention_pair(u, self.K)[0]
+        n, M, weight = self._counts
+        return float(weight @ (n / (n + M * _weight(u))))
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Target attention and the gap u itself."""
+        return {"attention": np.asarray(self.attention(float(params))), "gap": np.asarray(float(params))}
+
+    def floor(self) -> float:
+        r"""Irreducible loss: 0 for N = ∞.
+
+        For finite N without noise it is the loss of the prompts that lack the query's feature,
+        :math:`\tfrac12\gamma(1 - 1/K)^N q_0`. With noise it is the loss where the slope changes sign.
+        """
+        if math.isinf(self.N):
+            return 0.0
+        if self.noise == 0.0:
+            inverse = 1.0 / (self.K - 1.0)
+            missing = math.exp(self.N * math.log1p(-1.0 / self.K))
+            return 0.5 * self.gamma * missing * (1.0 + inverse + (1.0 - inverse) / self.N)
+        from scipy.optimize import brentq
+
+        def slope(u: float) -> float:
+            return float(self.gradient(np.asarray(u)))
+
+        top = 1.0
+        while slope(top) < 0 and top < 600.0:
+            top *= 2.0
+        best = brentq(slope, 0.0, top, xtol=1e-12) if slope(top) > 0 and slope(0.0) < 0 else top
+        return self.loss(np.asarray(best))
+
+    @cached_property
+    def _counts(self) -> tuple[Array, Array, Array]:
+        return binomial_nodes(int(self.N), 1.0 / self.K)
+
+    @cached_property
+    def _spread(self) -> Array:
+        """``q_n``; any finite number will do where M = 0, because s_n is 0 there."""
+        inverse = 1.0 / (self.K - 1.0)
+        return 1.0 + inverse + (1.0 - inverse) / np.maximum(self._counts[1], 1.0)
+
+
+def _weight(u: float) -> float:
+    """``e^-u``, kept where no product with a count overflows or vanishes."""
+    return math.exp(-min(max(u, -600.0), 600.0))
+
+
+def binomial_nodes(N: int, p: float) -> tuple[Array, Array, Array]:
+    """Values n, N − n and weights that sum a function against Binomial(N, p), p <= ½, to rounding error.
+
+    Up to a mean of 2000 these are all counts of representable probability. Beyond, the probability near n = 0
+    is below the range of float64 and a lattice of an eighth of the standard deviation is as good as all
+    counts: by Poisson's summation formula its error is of order exp(−2π²·64).
+    """
+    mean, deviation = N * p, math.sqrt(N * p * (1.0 - p))
+    if mean <= 2000.0:
+        n = np.arange(0.0, min(float(N), mean + 45.0 * deviation + 60.0) + 1.0)
+        ratio = np.log((N - n[:-1]) / (n[1:])) + (math.log(p) - math.log1p(-p))
+        log_weight = np.concatenate([[0.0], np.cumsum(ratio)])
+    else:
+        stride = max(1.0, math.floor(deviation / 8.0))
+        n = math.floor(mean) + stride * np.arange(
+            -math.ceil(39 * deviation / stride), math.ceil(39 * deviation / stride) + 1
+        )
+        n = n[(n >= 1) & (n <= N - 1)]
+        z = n - mean
+        deviance = mean * _deviance(z / mean) + (N - mean) * _deviance(-z / (N - mean))
+        stirling = 1.0 / (12.0 * n) + 1.0 / (12.0 * (N - n))
+        log_weight = -deviance - 0.5 * np.log(n) - 0.5 * np.log(N - n) - stirling
+    weight = np.exp(log_weight - log_weight.max())
+    keep = weight > 0
+    return n[keep], N - n[keep], weight[keep] / math.fsum(weight[keep])
+
+
+def _deviance(t: Any) -> Any:
+    """``(1 + t) ln(1 + t) - t`` without cancellation."""
+    series = np.zeros_like(t)
+    small = np.where(np.abs(t) < 0.1, t, 0.0)
+    for k in range(18, 1, -1):
+        series = small * series + (-1) ** k / (k * (k - 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(np.abs(t) < 0.1, small**2 * series, (1.0 + t) * np.log1p(t) - t)

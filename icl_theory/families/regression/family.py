@@ -1,0 +1,263 @@
+"""In-context regression as a family: one-layer softmax attention over finitely many features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import LARGEST, MOST_FEATURES, probabilities, refuse
+from icl_theory.engine.risk import COORDINATES, Embedding, Risk, in_coordinates
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.family import Family, parameter
+from icl_theory.families.kinds import Fraction, Number, Object, Probabilities, Whole, Word
+from icl_theory.families.regression import points as measures
+from icl_theory.families.regression.closed import ExchangeableSteps
+from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.phases import (
+    crossover,
+    papers_regime,
+    phases_of,
+    run_phases,
+    tail_limit,
+    tail_start,
+)
+from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.reduction import alike, embedding_speed, expanded
+from icl_theory.families.regression.sampled import SampledRisk
+from icl_theory.families.regression.stability import stable_rate
+from icl_theory.families.regression.tasks import (
+    Exchangeable,
+    Halfspace,
+    Linear,
+    Quadratic,
+    RandomCosine,
+    RandomFourier,
+    Task,
+    exchangeable_gamma,
+)
+from icl_theory.grids.grid import Column, Values
+
+LAWS: dict[str, Callable[[float], Task]] = {
+    "exchangeable": Exchangeable,
+    "linear": Linear,
+    "cosine": RandomCosine,
+    "fourier": RandomFourier,
+    "quadratic": Quadratic,
+    "halfspace": Halfspace,
+}
+
+
+def _task(name: str, value: Any) -> Any:
+    for word, law in LAWS.items():
+        if value is law:
+            return word
+    if isinstance(value, Task) or callable(value):
+        return value
+    raise refuse(name, value, "a Task or a function that makes one from L (see icl_theory.tasks)")
+
+
+def _features(name: str, value: Any) -> Features:
+    if isinstance(value, Features):
+        return value
+    raise refuse(name, value, "a Features object")
+
+
+@dataclass(frozen=True, eq=False)
+class Regression(Family):
+    r"""In-context regression on functions of K features, learnt by one trained matrix of softmax attention.
+
+    Parameters
+    ----------
+    L, delta, K, N, noise, probs, task, features, coordinates, imbalance
+        As in `icl_theory.simulate`, which makes one and trains it.
+    eta, epsilon, above, rule, method, max_steps
+        As for every `Family`; ``eta="auto"`` is the stable learning rate of `stable_rate`.
+
+    References
+    ----------
+    docs/theory.md, from "Setting" on.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> problem = icl.Regression(L=2.0, delta=1.0, eta=4.0, epsilon=1e-9)
+    >>> problem.simulate().steps
+    1187646524
+    >>> problem.changed(N=50, above=1e-2).simulate().regime
+    'flat'
+    """
+
+    name: ClassVar[str] = "regression"
+    title: ClassVar[str] = "in-context regression"
+    goal: ClassVar[tuple[str, float]] = ("epsilon", 1e-3)
+    phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
+    columns: ClassVar[tuple[Column, ...]] = measures.COLUMNS
+
+    L: float = parameter(
+        kind=Number(),
+        symbol="L",
+        tex="L",
+        unit="label units per feature unit",
+        meaning="Lipschitz constant of the tasks",
+    )
+    delta: float = parameter(kind=Number(), symbol="Δ", tex=r"\Delta", unit="feature units", meaning="feature gap")
+    K: int = parameter(
+        20, kind=Whole(minimum=2, maximum=MOST_FEATURES), symbol="K", tex="K", meaning="number of features"
+    )
+    N: float = parameter(math.inf, kind=Whole(infinite=True), symbol="N", tex="N", meaning="prompt length, or inf")
+    noise: float = parameter(
+        0.0,
+        kind=Number(zero=True, maximum=LARGEST),
+        symbol="σ",
+        tex=r"\sigma",
+        unit="label units",
+        meaning="standard deviation of the label noise",
+    )
+    imbalance: float | None = parameter(
+        None,
+        kind=Fraction(optional=True),
+        symbol="δ",
+        tex=r"\delta",
+        meaning="imbalance of the prompts in the concentration event, for the papers' bounds",
+    )
+    probs: Any = parameter(
+        None,
+        kind=Probabilities(optional=True),
+        meaning="probabilities of the features; uniform unless given",
+        axis=False,
+    )
+    task: Any = parameter(
+        "exchangeable", kind=Object(words=tuple(LAWS), optional=True, checker=_task), meaning="law of the tasks"
+    )
+    features: Features | None = parameter(
+        None, kind=Object(optional=True, checker=_features), meaning="the features; a regular simplex unless given"
+    )
+    coordinates: str = parameter("class", kind=Word(words=COORDINATES), meaning="what is trained")
+
+    def validate(self) -> None:
+        """Refuse features, probabilities and gap that contradict each other."""
+        if self.features is not None:
+            if self.probs is not None:
+                raise refuse("probs", self.probs, "left out where features are given: they carry their own")
+            if abs(self.features.gap - self.delta) > 1e-9 * self.delta:
+                raise refuse("delta", self.delta, f"the gap of the features, {self.features.gap!r}")
+            object.__setattr__(self, "K", self.features.K)
+        if self.probs is not None:
+            probabilities("probs", self.probs, self.K)
+        if self.task is None:
+            object.__setattr__(self, "task", "exchangeable")
+
+    def law(self) -> Task:
+        """Return the law of the tasks."""
+        found = self.task
+        if not isinstance(found, Task):
+            found = (LAWS[found] if isinstance(found, str) else found)(self.L)
+        if not isinstance(found, Task):
+            raise refuse("task", self.task, "a Task or a function that makes one from L (see icl_theory.tasks)")
+        if getattr(found, "L", self.L) != self.L:
+            raise refuse("task", found, f"made for the same Lipschitz constant as L = {self.L!r}")
+        return found
+
+    def risk(self) -> Risk:
+        """Return one number's risk where all queries are alike, that of K x K scores elsewhere."""
+        plain = self.task == "exchangeable" and self.features is None and self.probs is None
+        if plain and self.coordinates != "factored":
+            speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
+            return ExchangeableRisk(self.K, exchangeable_gamma(self.L, self.delta), self.N, self.noise, speed)
+        features = self.features or Features.simplex(self.K, self.delta, self.probs)
+        law = self.law()
+        reduced = alike(features, law, self.N, self.noise, self.coordinates)
+        if reduced is not None:
+            return reduced
+        population = PopulationRisk(features, law, self.N, self.noise)
+        return in_coordinates(population, self.coordinates, features.vectors)
+
+    def sampled(self, batch: int, seed: int = 0) -> Risk:
+        """Return the trainer on sampled prompts, in the same coordinates."""
+        risk = self.risk()
+        if isinstance(risk, ExchangeableRisk):
+            risk = expanded(risk)
+        core = risk
+        while not isinstance(core, PopulationRisk):
+            core = core.risk  # type: ignore[attr-defined]
+        if math.isinf(core.N):
+            raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
+        trainer = SampledRisk(core.features, core.task, int(core.N), batch, seed, noise=core.noise)
+        return _rewrapped(risk, trainer)
+
+    def stable_rate(self) -> float:
+        """Return the learning rate at which every step lowers the loss, whatever the task."""
+        if self.coordinates == "factored":
+            raise refuse("eta", self.eta, "a number in factored coordinates, in which the curvature has no bound")
+        speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
+        features = self.features or Features.simplex(self.K, self.delta, self.probs)
+        plain = self.task == "exchangeable" and self.features is None
+        largest = exchangeable_gamma(self.L, self.delta) if plain else float(self.law().variogram(features).max())
+        return float(stable_rate(largest, self.K, noise=self.noise, N=self.N, speed=speed))
+
+    def describe(self, run: Trajectory) -> None:
+        """Add phases and regime, and the paper's own rule where an imbalance is given."""
+        risk, tail = run.risk, tail_limit(run.risk, run.eta) if run.risk is not None and self.rule == "gd" else None
+        infinite = isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)
+        if isinstance(run.form, ExchangeableSteps):
+            last = int(run.t[-1])
+            first, second = (min(last, run.form.first_missing(s)) for s in (0.5, tail_start(self.K)))
+            run.phases = phases_of(last, first, second)
+        else:
+            run.phases = run_phases(run, tail_deficit=tail_start(self.K) if infinite else None, tail=tail)
+        if isinstance(risk, ExchangeableRisk) and infinite:
+            run.regime = "sharp" if math.sqrt(2.0 * risk.gamma) > crossover(run.epsilon, 1.0, self.K) else "flat"
+        elif tail is not None and (run.converged or run.phases.III):
+            run.regime = "sharp" if run.phases.III else "flat"
+        if self.imbalance is not None:
+            rule = papers_regime(self.L, self.delta, self.imbalance)
+            run.notes["paper's rule"] = f"{rule} (L against 1/(Δδ), δ = {self.imbalance:g})"
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return the family's columns of a run."""
+        return measures.measured(self, run)
+
+    def expected_steps(self) -> float | None:
+        """Return the leading order of the exchangeable case."""
+        speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
+        gamma = 0.5 * (self.L * self.delta) ** 2
+        goal = self.epsilon if self.epsilon is not None else self.above
+        each = (np.array([x]) for x in (self.rate() * speed, gamma, float(self.K), goal, math.inf))
+        return float(measures.leading_order(*each)[0])
+
+    @classmethod
+    def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
+        """Return the limits of the exponents: at one end learning to attend decides, at the other the tail.
+
+        A learning rate that is held adds nothing. The stable one is of the order K/(L²Δ²), divided by the speed of
+        the coordinates, which is Δ⁴/4 in those of embeddings.
+        """
+        if arguments.get("eta") == "auto":
+            return {"L": (0.0, 2.0), "delta": (0.0, 2.0), "K": (0.0, 1.0), "epsilon": (-1.0, 0.0)}
+        gap = (-6.0, -4.0) if arguments.get("coordinates") == "embedding" else (-2.0, 0.0)
+        return {"L": (-2.0, 0.0), "delta": gap, "K": (1.0, 2.0), "epsilon": (-1.0, 0.0)}
+
+    @classmethod
+    def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """Say which points are exchangeable with N = inf."""
+        return measures.closed_mask(points, common)
+
+    @classmethod
+    def closed_values(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
+        """Compute them in whole arrays."""
+        return measures.closed_values(cls.every_column(), points, common)
+
+
+def _rewrapped(risk: Any, core: Risk) -> Risk:
+    """The same changes of coordinates around another core."""
+    if isinstance(risk, Embedding):
+        return Embedding(core, risk.vectors)
+    if isinstance(risk, PopulationRisk):
+        return core
+    return type(risk)(_rewrapped(risk.risk, core), risk.start)  # type: ignore[no-any-return]

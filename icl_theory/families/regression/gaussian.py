@@ -1,0 +1,360 @@
+"""Gaussian inputs, random quadratic tasks: no finite set of features, and still a closed form for N = ∞.
+
+Softmax attention over infinitely many tokens x ~ N(0, I) with scores x^T Q x_q is the Gaussian N(Q x_q, I). Its
+mean can be trained and its width cannot.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import LARGEST, Array, integer, lipschitz, number, refuse, store
+from icl_theory.engine.risk import Risk
+from icl_theory.families.regression.tasks import quadratics
+from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores
+
+LEAST = 1e-40  # standard deviations below it would lose their squares' products to underflow
+MOST_DIMENSIONS = 10_000
+
+
+@dataclass(frozen=True)
+class QuadraticLaw:
+    r"""Random second-degree polynomials :math:`f(x) = x^\top A x + b^\top x` on inputs :math:`x \sim N(0, I_d)`.
+
+    All entries of A, which is not symmetric, and of b are independent and normal with mean zero. (The symmetric
+    part of such an A is all that f sees; its law does not change under rotations, that of a symmetric A with
+    entries of equal variance would.) The risks depend on second moments only.
+
+    Parameters
+    ----------
+    d : int
+        Dimension of the inputs.
+    sigma_a, sigma_b : float
+        Standard deviations of the entries, label units, 0 or 1e-40 ... 1e40; not both 0.
+
+    Raises
+    ------
+    ValueError
+        An argument out of range, named in the message.
+
+    References
+    ----------
+    docs/theory.md, "Gaussian inputs".
+    """
+
+    d: int
+    sigma_a: float
+    sigma_b: float
+
+    def __post_init__(self) -> None:
+        store(self, d=integer("d", self.d, minimum=1, maximum=MOST_DIMENSIONS))
+        for name in ("sigma_a", "sigma_b"):
+            value = number(name, getattr(self, name), zero=True, maximum=LARGEST)
+            if 0.0 < value < LEAST:
+                raise refuse(name, value, f"0, or between {LEAST:g} and {LARGEST:g}")
+            store(self, **{name: value})
+        if self.sigma_a == self.sigma_b == 0.0:
+            raise refuse("sigma_b", self.sigma_b, "positive where sigma_a is 0")
+
+    @classmethod
+    def lipschitz(cls, d: int, L: float, curved: float = 0.5) -> QuadraticLaw:
+        r"""Law with a given root mean square gradient, of which A makes up the share ``curved`` of the square.
+
+        A polynomial of degree two is not Lipschitz on the whole space. What stands for the constant is chosen as
+
+        .. math:: L^2 = E\,|\nabla f(x)|^2 = 2d(d+1)\,\sigma_a^2 + d\,\sigma_b^2.
+
+        Parameters
+        ----------
+        d : int
+            Dimension of the inputs.
+        L : float
+            Root mean square of the norm of the gradient, label units.
+        curved : float
+            Share of L² that is due to A, from 0 (linear functions) to 1.
+
+        Returns
+        -------
+        QuadraticLaw
+            With these properties.
+
+        Raises
+        ------
+        ValueError
+            An argument out of range, named in the message.
+
+        Examples
+        --------
+        >>> from icl_theory.families.regression import QuadraticLaw
+        >>> round(QuadraticLaw.lipschitz(d=4, L=2.0, curved=0.25).L, 12)
+        2.0
+        """
+        d = integer("d", d, minimum=1, maximum=MOST_DIMENSIONS)
+        L = lipschitz(L)
+        curved = number("curved", curved, zero=True, maximum=1.0)
+        return cls(d, L * math.sqrt(curved / (2.0 * d * (d + 1))), L * math.sqrt((1.0 - curved) / d))
+
+    @property
+    def L(self) -> float:
+        """Root mean square norm of the gradient, √(2d(d+1) σ_A² + d σ_b²)."""
+        return math.hypot(math.sqrt(2.0 * self.d * (self.d + 1)) * self.sigma_a, math.sqrt(self.d) * self.sigma_b)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianRisk(Risk):
+    r"""The exact population risk over Q, (d, d), of quadratic tasks on Gaussian inputs, for N = ∞.
+
+    The attention on the tokens is :math:`N(Qx_q, I)`, the prediction
+    :math:`(Qx_q)^\top A(Qx_q) + b^\top Qx_q + \operatorname{tr} A`, and with :math:`P = Q^\top Q`
+
+    .. math:: \mathcal L = \tfrac12\sigma_a^2\bigl[(\operatorname{tr} P)^2 + 2\operatorname{tr} P^2
+        - 2(\operatorname{tr} Q)^2 - 2\operatorname{tr} Q^2 + d(d+1)\bigr]
+        + \tfrac12\sigma_b^2 \lVert Q - I\rVert_F^2 .
+
+    Its minimum, at a multiple :math:`c_*I` of the identity with :math:`c_* < 1`, is positive unless the tasks are
+    linear. The polynomial is evaluated around it, so that the excess over the floor and the gradient keep their
+    digits. Label noise averages out.
+
+    Parameters
+    ----------
+    law : QuadraticLaw
+        Law of the tasks.
+
+    Raises
+    ------
+    ValueError
+        ``law`` is something else.
+
+    References
+    ----------
+    docs/theory.md, "Gaussian inputs".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> risk = icl.GaussianRisk(icl.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.0))
+    >>> risk.floor(), round(risk.best**2, 15)
+    (0.75, 0.75)
+    """
+
+    law: QuadraticLaw
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.law, QuadraticLaw):
+            raise refuse("law", self.law, "a QuadraticLaw")
+
+    @property
+    def initial(self) -> Array:
+        """The zero matrix, (d, d)."""
+        return np.zeros((self.law.d, self.law.d))
+
+    @cached_property
+    def best(self) -> float:
+        r"""The multiple c of the identity that minimises the loss, from √((d+1)/(d+2)) to 1.
+
+        The one positive root of :math:`2\sigma_a^2[(d+2)c^3 - (d+1)c] = \sigma_b^2(1-c)`.
+        """
+        d, (a, b) = self.law.d, self._weights()
+        c = 1.0
+        while True:  # convex and increasing to the right of the root: Newton's method comes down to it
+            slope = 2.0 * a * (3.0 * (d + 2) * c * c - (d + 1)) + b
+            below = c - (2.0 * a * ((d + 2) * c**3 - (d + 1) * c) + b * (c - 1.0)) / slope
+            if not below < c:
+                return c
+            c = below
+
+    @cached_property
+    def rate(self) -> float:
+        r"""Largest eigenvalue of the Hessian at the minimum, squared label units.
+
+        .. math:: \lambda = 2\sigma_a^2[3(d+2)c_*^2 - (d+1)] + \sigma_b^2
+
+        It belongs to the direction I. Descent from zero approaches the minimum like :math:`(1 - \eta\lambda)^t`, at
+        every step closer if :math:`\eta \le 1/\lambda`.
+        """
+        d, (a, b) = self.law.d, self._weights()
+        return (2.0 * a * (3.0 * (d + 2) * self.best**2 - (d + 1)) + b) * self._scale
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient with respect to Q, (d, d); infinite where it leaves the range of float64."""
+        part = self._around(params)
+        return self.floor() + part.excess, part.gradient
+
+    def excess(self, Q: Array) -> float:
+        """Loss above the floor, without cancellation, squared label units."""
+        return self._around(self._checked(Q)).excess
+
+    def floor(self) -> float:
+        r"""Minimum over all Q, :math:`\tfrac d2\{\sigma_a^2[(d+1)(1-c_*^2)^2 + c_*^4] + \sigma_b^2(1-c_*)^2\}`."""
+        d, c, (a, b) = self.law.d, self.best, self._weights()
+        return 0.5 * d * (a * ((d + 1) * (1.0 - c * c) ** 2 + c**4) + b * (1.0 - c) ** 2) * self._scale
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Alignment tr(Q)/d, residual ``|Q - c* I|`` / √d and the excess over the floor, () each.
+
+        There are no features, and so no attention on the right one; the alignment is how far along x_q the centre
+        of the attention lies, and best at c*.
+        """
+        d = self.law.d
+        residual = np.linalg.norm(params - self.best * np.eye(d)) / math.sqrt(d)
+        return {
+            "alignment": np.asarray(np.trace(params) / d),
+            "residual": np.asarray(residual),
+            "excess": np.asarray(self._around(params).excess),
+        }
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Product of the Hessian with a direction, exactly, (d, d); refused beyond the range of float64."""
+        Q, V = params, direction
+        a, b = self.law.sigma_a**2, self.law.sigma_b**2
+        if a == 0.0:
+            return b * V
+        with np.errstate(over="ignore", invalid="ignore"):
+            by_matrix = 4.0 * np.vdot(Q, V) * Q + 2.0 * np.vdot(Q, Q) * V - 2.0 * V.T
+            by_matrix += 4.0 * (V @ Q.T @ Q + Q @ V.T @ Q + Q @ Q.T @ V)
+            by_matrix[np.diag_indices(len(Q))] -= 2.0 * np.trace(V)
+            product: Array = a * by_matrix + b * V
+        if not np.isfinite(product).all():
+            raise refuse("params", float(np.abs(Q).max()), "such that the Hessian is finite (largest shown)")
+        return product
+
+    @cached_property
+    def _scale(self) -> float:
+        return max(self.law.sigma_a, self.law.sigma_b) ** 2
+
+    def _weights(self) -> tuple[float, float]:
+        """Variances of the entries over the larger of the two."""
+        larger = max(self.law.sigma_a, self.law.sigma_b)
+        return (self.law.sigma_a / larger) ** 2, (self.law.sigma_b / larger) ** 2
+
+    def _around(self, Q: Array) -> _Part:
+        """Expand around the minimum, Q = c I + D; the terms of order 1 in D vanish there.
+
+        D is divided by its size s where that is above 1: fourth powers of what remains do not overflow.
+        """
+        d, (a, b) = self.law.d, self._weights()
+        D = Q - self.best * np.eye(d)
+        s = max(1.0, float(np.abs(D).max()))
+        D, c, t1 = D / s, self.best / s, 1.0 / s  # t1: what a power of s lacks in terms of lower degree
+        trace, norm = float(np.trace(D)), float(np.vdot(D, D))
+        gram, both = D.T @ D, D + D.T
+        square = float(np.vdot(D, D.T))  # tr D²
+        quartic = norm**2 + 2.0 * float(np.vdot(gram, gram))
+        cubic = 4.0 * c * (trace * norm + float(np.vdot(both, gram)))
+        quadratic = c * c * (4.0 * trace**2 + (2 * d + 8) * norm + 4.0 * square)
+        quadratic -= 2.0 * t1**2 * (trace**2 + square)
+        excess = 0.5 * a * (quartic + cubic + quadratic)
+        gradient = 4.0 * (D @ gram + c * (D @ both + gram) + c * c * (2.0 * D + D.T))
+        gradient += 2.0 * (d * c * c + 2.0 * c * trace + norm) * D - 2.0 * t1**2 * D.T
+        gradient[np.diag_indices(d)] += 4.0 * c * c * trace + 2.0 * c * norm - 2.0 * t1**2 * trace
+        with np.errstate(over="ignore"):  # the linear part is of lower degree, and all there is where a = 0
+            excess, gradient = excess * s * s + 0.5 * b * norm, a * gradient * s * s + b * D
+            return _Part(max(excess * s * s, 0.0) * self._scale, gradient * s * self._scale)
+
+
+class _Part(NamedTuple):
+    excess: float
+    gradient: Array
+
+
+class GaussianPrompts(NamedTuple):
+    """A batch of B prompts of N tokens.
+
+    ``key`` (B, N, d) and ``asked`` (B, d) are the inputs, ``label`` (B, N) the noisy labels, ``answer`` (B,) the
+    query's value.
+    """
+
+    key: Array
+    asked: Array
+    label: Array
+    answer: Array
+
+
+@dataclass(frozen=True, eq=False)
+class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
+    r"""Squared error of one-layer softmax attention on sampled prompts with Gaussian inputs.
+
+    :math:`\hat y = \sum_i \mathrm{softmax}_i(x_i^\top Q x_q)\, y_i` for N tokens. As N grows the mean loss tends to
+    that of `GaussianRisk`, and slowly: where :math:`|Qx_q|^2` exceeds ln N, the few tokens nearest to the far-off
+    :math:`Qx_q` decide.
+
+    Parameters
+    ----------
+    law : QuadraticLaw
+        Law of the tasks.
+    N : int
+        Prompt length.
+    batch : int
+        Prompts a step.
+    seed : int
+        Seed of all prompts: those of step t are a function of (seed, t).
+    dataset : int, optional
+        Number of prompts of a fixed data set, from which every step draws its batch without replacement (all of it
+        where it has no more); fresh prompts at every step unless given.
+    noise : float
+        Standard deviation of the label noise, label units.
+
+    Raises
+    ------
+    ValueError
+        An argument out of range, named in the message.
+
+    References
+    ----------
+    docs/theory.md, "Gaussian inputs".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> law = icl.QuadraticLaw.lipschitz(d=2, L=1.0)
+    >>> run = icl.descend(icl.SampledGaussianRisk(law, N=50, batch=64, seed=0), eta=0.3, steps=30)
+    >>> bool(run.observed["alignment"][-1] > 0.5)
+    True
+    """
+
+    law: QuadraticLaw
+    N: int
+    batch: int
+    seed: int
+    dataset: int | None = None
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.law, QuadraticLaw):
+            raise refuse("law", self.law, "a QuadraticLaw")
+        store(self, N=integer("N", self.N, minimum=1))
+        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        self._prepare()
+
+    @property
+    def initial(self) -> Array:
+        """The zero matrix, (d, d)."""
+        return np.zeros((self.law.d, self.law.d))
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Alignment tr(Q)/d, and the mean weight of the step's heaviest tokens, () each."""
+        prompts = self.prompts(step)
+        weight = attend(self._scores(params, prompts), prompts.label).weight
+        return {
+            "alignment": np.asarray(np.trace(params) / self.law.d),
+            "heaviest": np.asarray(np.mean(weight.max(axis=1))),
+        }
+
+    def _draw(self, rng: np.random.Generator, size: int) -> GaussianPrompts:
+        points = rng.normal(size=(size, self.N + 1, self.law.d))
+        values = quadratics(rng, size, self.law.d, self.law.sigma_a, self.law.sigma_b)(points)
+        label = values[:, :-1]
+        if self.noise:
+            label = label + rng.normal(0.0, self.noise, label.shape)
+        return GaussianPrompts(points[:, :-1], points[:, -1], label, values[:, -1])
+
+    def _scores(self, params: Array, prompts: GaussianPrompts) -> Array:
+        return bilinear_scores(params, prompts.key, prompts.asked)
+
+    def _backward(self, back: Array, prompts: GaussianPrompts) -> Array:
+        return bilinear_gradient(back, prompts.key, prompts.asked)

@@ -1,0 +1,331 @@
+"""The paper's order-of-magnitude statements, reconstructed, over whole phases of runs drawn from a law.
+
+A statement compares a *measured* quantity of a run with a *scale*, the expression inside O(...) or Θ(...). Rates
+are measured on the iterates, as the move of the score over the steps that it takes, at several steps of the phase.
+A constant is fitted on runs drawn from the inner part of the law; runs of the whole law say whether it carries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import INT64_MAX, Array
+from icl_theory.claims.claim import BoundCheck
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.law import FITTING_SEED, INNER, PARAMETERS, Runs, closed, draw, law_runs
+
+BOUNDED = 2.0  # factor beyond the fitted constants that still counts as bounded
+NODES = 17  # places in a phase at which a rate is measured
+WINDOW = 1e-3  # in the gap u, over which it is measured; a step may be longer
+
+
+class Ratios(NamedTuple):
+    """Smallest and largest ratio of measured to scale over the phase of each run; NaN where there is none."""
+
+    low: Array
+    high: Array
+
+
+class Constants(NamedTuple):
+    """Smallest and largest ratio of measured to scale over the runs that a constant is fitted on."""
+
+    lowest: float
+    highest: float
+
+
+class OrderStatement(NamedTuple):
+    """One statement: what is measured on a run, the scale it is compared with, and where it is claimed."""
+
+    name: str
+    source: str
+    statement: str
+    upper_only: bool
+    measure: Callable[[Runs], tuple[Array, Array]]
+    scale: Callable[[Runs], Array]
+    flat: bool | None = None
+    """Whether it is claimed for L <= 1/(Δδ), for L > 1/(Δδ), or (None) for every L."""
+
+
+def _gap(K: Array, deficit: Array) -> Array:
+    """The gap u at an attention deficit s = 1 - a."""
+    return np.log(K - 1.0) + np.log1p(-deficit) - np.log(deficit)
+
+
+def _rates(runs: Runs, begin: NDArray[np.int64], end: NDArray[np.int64], top: Array) -> tuple[Array, Array]:
+    """Least and largest move of the target score a step, at nodes of the steps [begin, end) with u < top."""
+    counter, start = runs.counter, runs.counter.position(begin)
+    nodes = start + np.linspace(0.0, 1.0, NODES)[:, None] * (top - start)
+    after = np.minimum(counter.steps_to(top).steps, end)  # the first step beyond the phase
+    first = np.clip(counter.steps_to(nodes - WINDOW).steps, begin, np.maximum(after - 1, begin))
+    last = np.minimum(np.maximum(counter.steps_to(nodes).steps, first + 1), after)
+    inside = (last > first) & (last < INT64_MAX)
+    first, last = np.where(inside, first, 0), np.where(inside, last, 1)
+    move = counter.position(last) - counter.position(first)
+    rate = (runs.K - 1.0) / runs.K * move / (last - first)  # S_kk = u (K-1)/K
+    some = inside.any(axis=0)
+    low, high = (np.where(inside, rate, fill) for fill in (np.inf, -np.inf))
+    return np.where(some, low.min(axis=0), np.nan), np.where(some, high.max(axis=0), np.nan)
+
+
+def _phase_one_rate(runs: Runs) -> tuple[Array, Array]:
+    return _rates(runs, np.zeros_like(runs.attends), runs.attends, _gap(runs.K, np.full(runs.K.size, 0.5)))
+
+
+def _late_rate(runs: Runs) -> tuple[Array, Array]:
+    return _rates(runs, runs.attends, runs.steps, runs.counter.position(runs.steps))
+
+
+def _rate_until_imbalance(runs: Runs) -> tuple[Array, Array]:
+    return _rates(runs, runs.attends, runs.steps, _gap(runs.K, runs.imbalance))
+
+
+def _others(rate: Callable[[Runs], tuple[Array, Array]]) -> Callable[[Runs], tuple[Array, Array]]:
+    """Moves of the other scores: S_mk = -u/K."""
+
+    def measure(runs: Runs) -> tuple[Array, Array]:
+        low, high = rate(runs)
+        return low / (runs.K - 1.0), high / (runs.K - 1.0)
+
+    return measure
+
+
+def _whole_steps(count: NDArray[np.int64]) -> tuple[Array, Array]:
+    """A number of steps less the one that an order of magnitude below 1 cannot do without."""
+    beyond = np.maximum(count - 1, 0).astype(np.float64)
+    return beyond, beyond
+
+
+def _first_steps(runs: Runs) -> tuple[Array, Array]:
+    return _whole_steps(runs.attends)
+
+
+def _further_steps(runs: Runs) -> tuple[Array, Array]:
+    return _whole_steps(runs.steps - runs.attends)
+
+
+def _power(runs: Runs, K: float, imbalance: float = 0.0) -> Array:
+    """``η L²Δ² K^. δ^.``."""
+    return runs.eta * runs.size**2 * runs.K**K * runs.imbalance**imbalance
+
+
+def logarithm(K: Array, size: Array, epsilon: Array) -> Array:
+    """``ln(K LΔ ε^-½)``: the theorems' logarithm with labels in units of LΔ, the only reading without a unit."""
+    return np.asarray(np.log(K * size / np.sqrt(epsilon)))
+
+
+def _flat_time(runs: Runs) -> Array:
+    return logarithm(runs.K, runs.size, runs.epsilon) / _power(runs, -1.0, 2.0)
+
+
+def _sharp_time(runs: Runs) -> Array:
+    return runs.K * logarithm(runs.K, runs.size, runs.epsilon) / (runs.eta * runs.epsilon)
+
+
+_PROPOSITION, _THEOREM = "paper, Prop. {} (reconstructed)", "paper, Thm {} (reconstructed)"
+STATEMENTS: tuple[OrderStatement, ...] = (
+    OrderStatement(
+        "Phase I growth", _PROPOSITION.format(2), "η α_k = Θ(η L²Δ²/K²) at every step until Attn = ½",
+        False, _phase_one_rate, lambda runs: _power(runs, -2.0),
+    ),
+    OrderStatement(
+        "Phase I cross terms", _PROPOSITION.format(2), "η |β_mk| = O(η L²Δ²/K³) at every step until Attn = ½",
+        True, _others(_phase_one_rate), lambda runs: _power(runs, -3.0),
+    ),
+    OrderStatement(
+        "Phase I duration", _PROPOSITION.format(2), "T₁ <= 1 + O(K² ln K / (η L²Δ²))",
+        True, _first_steps, lambda runs: np.log(runs.K) / _power(runs, -2.0),
+    ),
+    OrderStatement(
+        "Phase II growth", _PROPOSITION.format(3),
+        "η α_k = Θ(η L²Δ²δ²/K) at every step after T₁ with 1 - Attn_k > δ, L <= 1/(Δδ)",
+        False, _rate_until_imbalance, lambda runs: _power(runs, -1.0, 2.0), True,
+    ),
+    OrderStatement(
+        "Phase II growth to ε", _PROPOSITION.format(3),
+        "η α_k = Θ(η L²Δ²δ²/K) at every step from T₁ to T_f, L <= 1/(Δδ)",
+        False, _late_rate, lambda runs: _power(runs, -1.0, 2.0), True,
+    ),
+    OrderStatement(
+        "Phase II cross terms", _PROPOSITION.format(3),
+        "η |β_mk| = O(η L²Δ²δ²/K²) at every step after T₁ with 1 - Attn_k > δ, L <= 1/(Δδ)",
+        True, _others(_rate_until_imbalance), lambda runs: _power(runs, -2.0, 2.0), True,
+    ),
+    OrderStatement(
+        "Theorem 1", _THEOREM.format(1), "T_f - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η L²Δ²δ²)), L <= 1/(Δδ)",
+        True, _further_steps, _flat_time, True,
+    ),
+    OrderStatement(
+        "Phase III growth", _PROPOSITION.format(4), "η α_k = Θ(η ε/K) at every step from T₁ to T_s, L > 1/(Δδ)",
+        False, _late_rate, lambda runs: runs.eta * runs.epsilon / runs.K, False,
+    ),
+    OrderStatement(
+        "Phase III cross terms", _PROPOSITION.format(4),
+        "η |β_mk| = O(η ε/K²) at every step from T₁ to T_s, L > 1/(Δδ)",
+        True, _others(_late_rate), lambda runs: runs.eta * runs.epsilon / runs.K**2, False,
+    ),
+    OrderStatement(
+        "Theorem 2", _THEOREM.format(2), "T_s - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η ε)), L > 1/(Δδ)",
+        True, _further_steps, _sharp_time, False,
+    ),
+)  # fmt: skip
+
+
+def measured_ratios(statement: OrderStatement, runs: Runs) -> Ratios:
+    """Measured over scale for every run to which a statement applies, NaN for the others."""
+    applies = runs.steps > runs.attends
+    if statement.flat is not None:
+        applies &= ((runs.size * runs.imbalance <= 1.0) == statement.flat) & (runs.steps < INT64_MAX)
+    low, high = statement.measure(runs)
+    scale = statement.scale(runs)
+    return Ratios(np.where(applies, low / scale, np.nan), np.where(applies, high / scale, np.nan))
+
+
+@cache
+def fitted_constants() -> dict[str, Constants]:
+    """Fit the constant of every statement on 400 runs with K <= 30, δ >= 0.03 and ε >= 10⁻³ of the first loss.
+
+    Returns
+    -------
+    dict
+        From the statement's name to its `Constants`.
+
+    References
+    ----------
+    docs/theory.md, "The paper's orders of magnitude".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> constants = icl.regression.fitted_constants()
+    >>> constants["Theorem 2"].highest < 7 / 16
+    True
+    """
+    runs, result = draw(INNER, FITTING_SEED), {}
+    for statement in STATEMENTS:
+        ratios = measured_ratios(statement, runs)
+        result[statement.name] = Constants(float(np.nanmin(ratios.low)), float(np.nanmax(ratios.high)))
+    return result
+
+
+class Sides(NamedTuple):
+    """Whether ratios stay within a factor `BOUNDED` of the fitted constants, below and above."""
+
+    below: bool
+    above: bool
+
+
+def bounded_sides(statement: OrderStatement, low: float, high: float) -> Sides:
+    """Compare ratios between these two with the fitted constants."""
+    constants = fitted_constants()[statement.name]
+    return Sides(low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
+
+
+def _refusal(statement: OrderStatement, run: Trajectory) -> str:
+    """Why a statement does not apply to a run, or nothing."""
+    risk, size, delta = run.risk, float(run.info["L"] * run.info["delta"]), run.info["imbalance"]
+    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
+        return "stated here for the exchangeable case with N = inf"
+    if not math.isclose(risk.gamma, 0.5 * size**2, rel_tol=1e-9):
+        return "stated for a class that saturates L: γ = L²Δ²/2"
+    if risk.speed != 1.0 or run.rule != "gd" or run.method == "flow":
+        return "stated here for gradient descent in class coordinates"
+    assert run.phases is not None
+    if run.phases.I[1] >= run.t[-1]:
+        return "the run ends within Phase I"
+    if statement.flat is None:
+        return ""
+    if not run.converged:
+        return "the run did not reach epsilon"
+    if delta is None:
+        return "needs the imbalance δ of the prompts (imbalance=...)"
+    if statement.flat != (size * delta <= 1.0):
+        regime, sign = ("flat", "<=") if statement.flat else ("sharp", ">")
+        return f"claimed for the {regime} regime, L {sign} 1/(Δδ)"
+    return ""
+
+
+def check_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
+    """Evaluate one statement on one run, with the fitted constants."""
+    head = (statement.name, statement.source, statement.statement, "order-wise")
+    reason = _refusal(statement, run)
+    if reason:
+        return BoundCheck(*head, None, None, None, None, reason)
+    info = run.info
+    given = (info["L"] * info["delta"], info["eta"], info["K"], info["epsilon"], info["imbalance"] or 1.0)
+    size, eta, K, epsilon, imbalance = (np.array([float(value)]) for value in given)
+    with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+        runs = closed(size, eta, K, epsilon, imbalance)
+        low, high = (float(ratio[0]) for ratio in measured_ratios(statement, runs))
+        scale = float(statement.scale(runs)[0])
+    if math.isnan(low):
+        return BoundCheck(*head, None, None, None, None, "no step of the run lies in the phase")
+    constants = fitted_constants()[statement.name]
+    numbers = (scale * constants.highest, scale * constants.lowest, scale * high)
+    if not (scale > 1e-290 and all(map(math.isfinite, numbers))):
+        return BoundCheck(*head, None, None, None, None, "beyond the range of float64")
+    sides = bounded_sides(statement, low, high)
+    allowed = f"a factor {BOUNDED:g} beyond is allowed"
+    if statement.upper_only:
+        slack = constants.highest / high if high > 0 else None
+        note = f"constant {constants.highest:.3g} fitted on a law of runs; {allowed}"
+        return BoundCheck(*head, scale * high, scale * constants.highest, sides.above, slack, note)
+    above, below = high / constants.highest, constants.lowest / low
+    worst = high if above > below else low
+    note = (
+        f"over the phase the ratio runs from {low:.3g} to {high:.3g};"
+        f" {constants.lowest:.3g} to {constants.highest:.3g} on a law of runs, {allowed}"
+    )
+    bound = (scale * constants.lowest, scale * constants.highest)
+    return BoundCheck(*head, scale * worst, bound, all(sides), 1.0 / max(above, below), note)
+
+
+class Survey(NamedTuple):
+    """How the ratios of a statement move over the runs of a law.
+
+    ``low`` and ``high`` bound the ratios that are not 0 over the phases of all ``runs``; ``typical`` is their
+    geometric mean. ``rise`` and ``fall`` are the factors by which the largest and the smallest ratio of a phase
+    change when a parameter grows tenfold (least squares in logarithms), ``where`` the runs that have the extremes.
+    """
+
+    runs: int
+    low: float
+    high: float
+    typical: float
+    rise: dict[str, float]
+    fall: dict[str, float]
+    where: tuple[str, str]
+
+
+def survey(statement: OrderStatement) -> Survey:
+    """Measure a statement on the runs of the whole law."""
+    runs = law_runs()
+    ratios = measured_ratios(statement, runs)
+    kept = np.isfinite(ratios.high)
+    low, high = ratios.low[kept], ratios.high[kept]
+    loss = 0.25 * runs.size**2 * (runs.K - 1.0) / runs.K
+    values = (runs.K, runs.imbalance, runs.epsilon / loss, runs.counter.c, runs.size * runs.imbalance)
+    parameters = np.array(values)[:, kept]
+    design = np.column_stack([np.ones(high.size), *np.log10(parameters)])
+
+    def per_decade(ratio: Array) -> dict[str, float]:
+        positive = ratio > 0
+        slopes = np.linalg.lstsq(design[positive], np.log10(ratio[positive]), rcond=None)[0][1:]
+        return {name: float(10.0**slope) for name, slope in zip(PARAMETERS, slopes, strict=True)}
+
+    def place(index: int) -> str:
+        each = zip(PARAMETERS, parameters[:, index].tolist(), strict=True)
+        return ", ".join(f"{name} = {value:.3g}" for name, value in each)
+
+    middle = np.sqrt(low * high)
+    typical = float(np.exp(np.mean(np.log(middle[middle > 0]))))
+    where = place(int(np.argmin(np.where(low > 0, low, np.inf)))), place(int(np.argmax(high)))
+    return Survey(
+        high.size, float(low[low > 0].min()), float(high.max()), typical, per_decade(high), per_decade(low), where
+    )

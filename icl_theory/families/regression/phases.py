@@ -1,0 +1,310 @@
+r"""Phases and regimes, defined on the exact solution.
+
+Phase I lasts until the target attention, on prompts that contain the query's feature, is ½. Phase III is the tail
+in which the loss falls like 1/t, and Phase II lies between. In the tail t·(ℓ − ℓ_∞)·4η/(K−1) → 1; it begins where
+this *tail ratio* falls to 2 for good. In the flow solution the term that grows like 1/s² then makes up half of the
+elapsed time.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+
+from icl_theory._validate import MOST_FEATURES, Array, fraction, integer, number, refuse
+from icl_theory.engine.risk import Embedding, Factored, Risk
+from icl_theory.engine.trajectory import Phases, State, Trajectory
+from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.flow import flow_difference
+from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.prompts import presence
+from icl_theory.families.regression.reduction import is_nondegenerate, tail_limits
+from icl_theory.families.regression.symmetric import SymmetricRisk
+
+TAIL_RATIO = 2.0
+
+
+@cache
+def tail_start(K: int) -> float:
+    r"""Attention deficit s* = 1 - a at which Phase III begins in the exchangeable case with N = ∞.
+
+    The smaller root of :math:`\frac{1}{2s^2} = \frac12\,[F(1 - s) - F(1/K)]`, see `flow_time`; it lies near
+    :math:`1/\sqrt{2K}`. For K = 2 there is no root: the tail term dominates from the start, and s* = 1/2.
+
+    Parameters
+    ----------
+    K : int
+        Number of features.
+
+    Returns
+    -------
+    float
+        Between 0 and 1 - 1/K.
+
+    References
+    ----------
+    docs/theory.md, "Phases and regimes".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.regression.tail_start(20), 4)
+    0.0979
+    """
+    from scipy.optimize import brentq
+
+    K = integer("K", K, minimum=2, maximum=MOST_FEATURES)
+    if K == 2:
+        return 0.5
+
+    def excess(s: float) -> float:
+        u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
+        return 1.0 / s**2 - float(flow_difference(np.zeros(()), np.asarray(u), K))
+
+    return float(brentq(excess, 0.1 / math.sqrt(K), 0.5, xtol=1e-15))
+
+
+def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool = False) -> float:
+    r"""Lipschitz constant L* between the flat and the sharp regime.
+
+    Below it the loss reaches ``epsilon`` before the tail begins. At leading order in K, where learning to attend
+    and the tail take equally long, :math:`L^*\Delta = \sqrt{8\epsilon K^2/(K-1)}`; exactly, the loss is
+    ``epsilon`` at the attention deficit s* of `tail_start`:
+    :math:`L^*\Delta = \sqrt{4\epsilon (K-1)/(K s^{*2})}`.
+
+    Parameters
+    ----------
+    epsilon : float
+        Target loss, squared label units.
+    delta : float
+        Feature gap.
+    K : int
+        Number of features.
+    leading_order : bool
+        Return the first expression instead of the second.
+
+    Returns
+    -------
+    float
+        L*, label units per feature unit.
+
+    References
+    ----------
+    docs/theory.md, "Phases and regimes".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.regression.crossover(1e-3, 1.0), 4)
+    0.6296
+    >>> round(icl.regression.crossover(1e-3, 1.0, leading_order=True), 4)
+    0.4104
+    """
+    K, epsilon, delta = integer("K", K, minimum=2), number("epsilon", epsilon), number("delta", delta)
+    if leading_order:
+        return math.sqrt(8.0 * epsilon) * K / math.sqrt(K - 1.0) / delta
+    return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail_start(K) / delta
+
+
+def half_way(epsilon: float, delta: float, K: int = 20) -> float:
+    r"""Lipschitz constant at which the local exponent d ln T/d ln L of gradient flow is -1.
+
+    Along the flow :math:`c\,T = \Phi(s) = F(1 - s) - F(1/K)` with :math:`s \propto 1/L` and
+    :math:`c \propto L^2`, so that :math:`d\ln T/d\ln L = 1/(a^2 s^2 \Phi) - 2`, half-way between its limits -2 and
+    0 where :math:`a^2 s^2 \Phi(s) = 1`. The tail start of `crossover` solves :math:`s^2 \Phi(s) = 1`.
+
+    Parameters
+    ----------
+    epsilon : float
+        Target loss, squared label units.
+    delta : float
+        Feature gap.
+    K : int
+        Number of features, at least 7: for fewer the exponent is above -1 throughout.
+
+    Returns
+    -------
+    float
+        Label units per feature unit.
+
+    References
+    ----------
+    docs/theory.md, "Where the transition lies".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.regression.half_way(1e-4, 1.0, 20) / icl.regression.crossover(1e-4, 1.0, 20), 3)
+    0.718
+    """
+    from scipy.optimize import brentq
+
+    K = integer("K", K, minimum=7, maximum=MOST_FEATURES)
+    epsilon, delta = number("epsilon", epsilon), number("delta", delta)
+
+    def excess(s: float) -> float:
+        u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
+        return ((1.0 - s) * s) ** 2 * float(flow_difference(np.zeros(()), np.asarray(u), K)) - 1.0
+
+    # the left side is a² < 1 at the tail start, and for K >= 7 above 1 at s = 1/3, which it passes but once
+    s = float(brentq(excess, tail_start(K), 1.0 / 3.0, xtol=1e-15))
+    return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / s / delta
+
+
+def papers_regime(L: float, delta: float, imbalance: float) -> str:
+    """Regime by the paper's own criterion, its constant taken as 1: "flat" for ``L <= 1/(Δδ)``, else "sharp".
+
+    Unlike `crossover` it knows neither the target loss nor K: it compares L with the imbalance of the prompts.
+
+    Parameters
+    ----------
+    L, delta : float
+        Lipschitz constant and feature gap.
+    imbalance : float
+        δ of the concentration event, see `concentration_probability`.
+
+    Returns
+    -------
+    str
+        "flat" or "sharp".
+
+    References
+    ----------
+    Theorems 1 and 2 of the paper, reconstructed; docs/theory.md, "Phases and regimes".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> icl.regression.papers_regime(2.0, 1.0, 0.1), icl.regression.papers_regime(20.0, 1.0, 0.1)
+    ('flat', 'sharp')
+    """
+    delta, imbalance = number("delta", delta), fraction("imbalance", imbalance)
+    return "flat" if number("L", L) * delta * imbalance <= 1.0 else "sharp"
+
+
+def query_phases(run: Trajectory) -> list[Phases]:
+    r"""Phases of every query, or of a query of every group, where queries differ.
+
+    Query k attends from the first step with :math:`E[a_k \mid n_k \ge 1] = E[a_k]/(1 - (1 - p_k)^N) \ge 1/2`, the
+    attention on prompts that contain its feature. Its tail is
+    :math:`t\, p_k \ell_k \cdot 4\eta K/(K-1) \to 1` for a non-degenerate task and N = ∞ in class coordinates;
+    Phase III begins where that ratio falls to 2 for good.
+
+    Parameters
+    ----------
+    run : Trajectory
+        A run with ``attention`` per query, (T, K), that can answer for any step (not loaded from a file).
+
+    Returns
+    -------
+    list of Phases
+        One entry a query; without Phase III where no tail is known.
+
+    Raises
+    ------
+    ValueError
+        A run whose queries are all alike (``run.phases`` says all), or one of finite prompts without its risk.
+
+    References
+    ----------
+    docs/theory.md, "Phases and regimes".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.6, 0.3, 0.1], epsilon=1e-3)
+    >>> [phases.I[1] for phases in icl.regression.query_phases(run)]
+    [0, 1, 10]
+    """
+    if run.attention.ndim != 2:
+        raise refuse("run", run.attention.shape, "one with an attention per query; here run.phases says all")
+    if run.risk is None and math.isfinite(run.info.get("N", math.inf)):
+        raise refuse("run", "of finite prompts, loaded from a file", "one with its risk")
+    tail = tail_limits(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
+    half = np.broadcast_to(0.5 * _presence(run.risk), run.attention.shape[1:])
+    result = []
+    for k in range(run.attention.shape[1]):
+
+        def attends(state: State, k: int = k) -> bool:
+            return bool(state.attention[k] >= half[k])
+
+        def decays(state: State, k: int = k) -> bool:
+            assert tail is not None
+            return bool(state.t * state.observed["loss_per_query"][k] <= TAIL_RATIO * tail[k])
+
+        above = np.zeros(0)
+        if tail is not None:
+            above = run.t[run.t * run.observed["loss_per_query"][:, k] > TAIL_RATIO * tail[k]]
+        begin = int(above[-1]) if above.size else 0
+        result.append(
+            phases_of(int(run.t[-1]), run.first(attends), None if tail is None else run.first(decays, after=begin))
+        )
+    return result
+
+
+def _presence(risk: Risk | None) -> Array:
+    """Probability that a prompt contains the query's feature, (K,), (G,) or (); 1 where the risk does not say."""
+    while isinstance(risk, Embedding | Factored):
+        risk = risk.risk
+    if isinstance(risk, ExchangeableRisk):
+        return presence(np.asarray(1.0 / risk.K), risk.N)
+    if isinstance(risk, PopulationRisk):
+        return presence(risk.features.probs, risk.N)
+    if isinstance(risk, SymmetricRisk):
+        return presence(risk.probs, risk.N)
+    return np.ones(())
+
+
+def phases_of(last: int, first: int | None, second: int | None) -> Phases:
+    """Put together the end of Phase I and the start of Phase III, either None where the run ends before."""
+    if first is None or first == last:
+        return Phases(I=(0, last), II=None, III=None)
+    if second is None or second == last:
+        return Phases(I=(0, first), II=(first, last), III=None)
+    second = max(first, second)
+    return Phases(I=(0, first), II=(first, second), III=(second, last))
+
+
+def tail_limit(risk: Risk, eta: float) -> float | None:
+    """Return the limit of t·(loss − floor) by the universal tail law, None where it does not hold or is unknown."""
+    if isinstance(risk, ExchangeableRisk):
+        return None if risk.noise and math.isfinite(risk.N) else (risk.K - 1.0) / (4.0 * eta * risk.speed)
+    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and is_nondegenerate(risk):
+        return (risk.features.K - 1.0) / (4.0 * eta)
+    return None
+
+
+def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None = None) -> Phases:
+    """Phases of any run, from its states; the attention is that of the slowest query on prompts with its feature.
+
+    Parameters
+    ----------
+    run : Trajectory
+        With ``attention`` among its observations.
+    tail : float or None
+        Limit of t·(loss − floor), ``(K-1)/(4η)`` in class coordinates; None where none is known, and then
+        Phase II goes on to the end.
+    tail_deficit : float, optional
+        Attention deficit at which Phase III begins, where the model knows it (see `tail_start`).
+
+    Returns
+    -------
+    Phases
+        Intervals of steps; they cover the run.
+    """
+    present = _presence(run.risk)
+    first = run.first(lambda state: bool(np.min(state.attention / present) >= 0.5))
+    if first is None:
+        second = None
+    elif tail_deficit is not None:
+        second = run.first(lambda state: bool(np.min(state.attention / present) >= 1.0 - tail_deficit))
+    elif tail is not None:
+        limit = TAIL_RATIO * tail
+        above = np.flatnonzero(run.t * (run.loss - run.floor) > limit)
+        begin = int(run.t[above[-1]]) if above.size else 0
+        second = run.first(lambda state: state.t * (state.loss - run.floor) <= limit, after=begin)
+    else:
+        second = None
+    return phases_of(int(run.t[-1]), first, second)

@@ -1,0 +1,245 @@
+"""What sweeps measure of in-context regression.
+
+Points of the exchangeable class with N = ∞ are computed in whole arrays, from one family's parameters or a million.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import INT64_MAX, Array
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.regression.abel import StepCounter
+from icl_theory.families.regression.certified import step_bounds_of
+from icl_theory.families.regression.closed import closed_runs, step_constant
+from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
+from icl_theory.families.regression.phases import crossover, half_way, tail_limit, tail_start
+from icl_theory.families.regression.reduction import embedding_speed
+from icl_theory.families.regression.stability import stable_rate
+from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
+
+if TYPE_CHECKING:
+    from icl_theory.families.regression.family import Regression
+
+THEOREMS = ("Theorem 1", "Theorem 2")
+HELD = "1 holds, 0 fails, -1 where its hypotheses do"
+
+LIPSCHITZ = "label units per feature unit"
+COLUMNS: tuple[Column, ...] = (
+    Column(
+        "regime", "U6", "", '"flat" or "sharp"; empty where it is not defined', role="word", extra=(("table", 1),),
+    ),
+    Column("attention", "f8", "", "target attention at the end, mean over queries"),
+    Column("tail_constant", "f8", "squared label units", "limit of t (loss - floor), where it is known"),
+    Column("tail_ratio", "f8", "", "t (loss - floor) at the end, over tail_constant"),
+    Column(
+        "predicted_steps", "f8", "steps", "leading order K²/(ηγ) + (K-1)/(4ηε), exchangeable with N = inf",
+        "predicted T_ε", r"\mathrm{predicted}\ T_\varepsilon", "predicted",
+    ),
+    Column(
+        "L_half", "f8", LIPSCHITZ, "L at which the exponents of T in L, Δ and ε are half-way between their limits,"
+        " for gradient flow with K >= 7 features, exchangeable with N = inf",
+        "L½", "L_{1/2}", "boundary",
+        (("of", "L"), ("definition", "half-way in L"), ("half_way", ("L", "delta", "epsilon"))),
+    ),
+    Column(
+        "L_star", "f8", LIPSCHITZ, "predicted crossover L*, exact, for the exchangeable class with N = inf", "L*",
+        "L^*", "boundary", (("of", "L"), ("definition", "exact onset of the tail")),
+    ),
+    Column(
+        "L_star_leading", "f8", LIPSCHITZ, "the same at leading order in K", "leading-order L*",
+        r"\mathrm{leading\ order}\ L^*", "boundary", (("of", "L"), ("definition", "leading order in K")),
+    ),
+    Column("steps_low", "f8", "steps", "certified lower bound on last, exchangeable with N = inf"),
+    Column("steps_high", "f8", "steps", "certified upper bound on last"),
+    Column("certified", "i1", "", f"whether last lies between the two: {HELD}", role="verdict"),
+    *(
+        column
+        for i in (1, 2)
+        for column in (
+            Column(f"theorem_{i}_bound", "f8", "steps", f"Theorem {i}'s bound on steps - T_I, its constant fitted"),
+            Column(
+                f"theorem_{i}", "i1", "", f"whether it bounds steps - T_I up to a factor {BOUNDED:g}: {HELD}",
+                f"Thm {i}", role="verdict",
+            ),
+        )
+    ),
+)  # fmt: skip
+
+
+class _Steps(NamedTuple):
+    """Of exchangeable points: variogram, speed of the coordinates, learning rate, step constant, all sound."""
+
+    gamma: Array
+    speed: Array
+    eta: Array
+    c: Array
+    in_range: NDArray[np.bool_]
+
+
+def closed_mask(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which points have a closed form: exchangeable tasks with N = inf where nothing overflows."""
+    P = _points(points, common)
+    mask = np.isinf(P["N"]) & (P["coordinates"] != "factored") & np.isin(P["method"], ("auto", "closed"))
+    mask &= (P["task"] == "exchangeable") & (P["rule"] == "gd")
+    if common.get("probs") is not None or common.get("features") is not None or "epsilon" not in points:
+        mask[:] = False
+    if mask.any():
+        with np.errstate(over="ignore", invalid="ignore"):
+            mask &= _steps(P).in_range  # what is not, a simulation refuses, and says why
+    return mask
+
+
+def _points(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters by name, arrays and single values; a law of tasks that is an object is no word."""
+    each: dict[str, Any] = {
+        name: np.asarray(common[name]) for name in ("coordinates", "method", "rule") if name in common
+    }
+    law = common.get("task", "")
+    each["task"] = np.asarray(law if isinstance(law, str) else "")
+    return {"eta": common.get("eta")} | each | dict(points) | {"max_steps": common["max_steps"]}
+
+
+def _steps(points: Mapping[str, Any]) -> _Steps:
+    """Step constants of exchangeable points."""
+    size, delta = points["L"] * points["delta"], points["delta"]
+    fits = (size > 1e-140) & (size < 1e140)
+    embedded = np.broadcast_to(points["coordinates"] == "embedding", delta.shape)
+    fits &= ~embedded | ((delta > 1e-60) & (delta < 1e60))
+    speed = np.ones(len(delta))
+    if embedded.any():
+        speed = np.where(embedded, each(embedding_speed, np.where(fits, delta, 1.0)), 1.0)
+    size = np.where(fits, size, 1.0)
+    gamma = 0.5 * (size * size)
+    eta = points["eta"]
+    if isinstance(eta, str):
+        eta = stable_rate(gamma, points["K"], noise=points["noise"], N=points["N"], speed=speed)
+    c = step_constant(eta, speed, gamma, points["K"])
+    return _Steps(gamma, speed, eta, c, fits & (c < 1e300) & (gamma > 1e-290) & (gamma < 1e290))
+
+
+def closed_values(
+    columns: tuple[Column, ...], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+) -> Values:
+    """Measure points in closed form; each result is that of one simulation."""
+    P = _points(points, common)
+    K, epsilon = P["K"], P["epsilon"]
+    values = blank(columns, len(K))
+    gamma, speed, eta, c, _ = _steps(P)
+    counter = StepCounter(K, np.maximum(c, 1e-300))
+    tail = each(lambda value: tail_start(int(value)), K)
+    found = closed_runs(counter, gamma, epsilon, common["max_steps"], tail)
+    reached = (found.hit <= common["max_steps"]) & (found.hit < INT64_MAX)
+    values |= {
+        "eta_used": eta, "steps": np.where(reached, found.hit, -1), "T_I": found.attends,
+        "T_II": found.tails - found.attends, "T_III": found.last - found.tails, "last": found.last,
+        "error": np.where(reached, found.error, 0.0), "loss": found.loss, "attention": found.attention,
+        "floor": np.zeros(len(K)), "tail_constant": (K - 1.0) / (4.0 * eta * speed),
+    }  # fmt: skip
+    values["method"][:] = "closed"
+    values["regime"] = np.where(np.sqrt(2.0 * gamma) > exact_crossover(epsilon, 1.0, K, tail), "sharp", "flat")
+    values["tail_ratio"] = found.last * found.loss / values["tail_constant"]
+    start = 0.5 * gamma * (K - 1.0) / K
+    values["predicted_steps"] = leading_order(eta * speed, gamma, K, epsilon, start)
+    values["L_star"] = exact_crossover(epsilon, points["delta"], K, tail)
+    values["L_half"] = half_ways(epsilon, points["delta"], K)
+    values["L_star_leading"] = np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0) / points["delta"]
+    _certify(values, K, c, found.gap)
+    if "imbalance" in points:
+        _theorems(values, P, eta)
+    values[STATUS.name][:] = np.where(reached, REACHED, NOT_REACHED)
+    for i in np.flatnonzero(~reached):
+        values[MESSAGE.name][i] = f"took all {found.last[i]} steps without reaching epsilon = {epsilon[i]:g}"
+    return values
+
+
+def _certify(values: Values, K: Array, c: Array, gap: Array) -> None:
+    fits = (c >= 1e-290) & (gap <= 300.0)
+    low, high = step_bounds_of(K, c, np.minimum(gap, 300.0))
+    fits &= np.isfinite(high)
+    values["steps_low"], values["steps_high"] = np.where(fits, low, np.nan), np.where(fits, high, np.nan)
+    holds = (low <= values["last"]) & (values["last"] <= high)
+    values["certified"] = np.where(fits, holds, -1).astype(np.int8)
+
+
+def _theorems(values: Values, points: Mapping[str, Any], eta: Array) -> None:
+    """Bounds on ``steps - T_I`` as in `orderwise.STATEMENTS`, here for arrays."""
+    K, epsilon, imbalance = points["K"], points["epsilon"], points["imbalance"]
+    size = points["L"] * points["delta"]
+    log = logarithm(K, size, epsilon)
+    scales = (log * K / (eta * size**2 * imbalance**2), K * log / (eta * epsilon))
+    flat = size * imbalance <= 1.0
+    constants = [fitted_constants()[name].highest for name in THEOREMS]
+    after = np.maximum(values["steps"] - values["T_I"] - 1, 0).astype(np.float64)
+    stated = (values["steps"] >= 0) & (values["T_I"] < values["last"])
+    stated &= points["coordinates"] == "class"
+    for i, (scale, regime, constant) in enumerate(zip(scales, (flat, ~flat), constants, strict=True), 1):
+        bound = constant * scale
+        applies = stated & regime & (scale > 1e-290) & np.isfinite(bound)
+        values[f"theorem_{i}_bound"] = np.where(applies, bound, np.nan)
+        values[f"theorem_{i}"] = np.where(applies, after <= BOUNDED * bound, -1).astype(np.int8)
+
+
+def measured(problem: Regression, run: Trajectory) -> dict[str, Any]:
+    """Return the family's columns of one run."""
+    tail = math.nan if run.risk is None else tail_limit(run.risk, run.eta)
+    tail = math.nan if tail is None else tail
+    found: dict[str, Any] = {
+        "regime": run.regime or "", "attention": float(np.mean(run.attention[-1])), "tail_constant": tail,
+        "tail_ratio": int(run.t[-1]) * (float(run.loss[-1]) - run.floor) / tail,
+    }  # fmt: skip
+    risk = run.risk
+    if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N):
+        found |= _predictions(run, risk)
+    for i, name in enumerate(THEOREMS, 1):
+        check = check_order(next(statement for statement in STATEMENTS if statement.name == name), run)
+        if check.holds is not None:
+            found |= {f"theorem_{i}_bound": check.bound, f"theorem_{i}": int(check.holds)}
+    if problem.task == "exchangeable" and math.isinf(problem.N) and problem.features is None:
+        found["L_star"] = crossover(run.epsilon, problem.delta, problem.K)
+        found["L_half"] = half_ways(*(np.array([float(x)]) for x in (run.epsilon, problem.delta, problem.K)))[0]
+        found["L_star_leading"] = crossover(run.epsilon, problem.delta, problem.K, leading_order=True)
+    return found
+
+
+def _predictions(run: Trajectory, risk: ExchangeableRisk) -> dict[str, Any]:
+    """Leading order and certified bounds of an exchangeable run with N = ∞."""
+    K, eta = (np.array([float(x)]) for x in (risk.K, run.eta * risk.speed))
+    start, epsilon = np.array([run.loss[0]]), np.array([run.epsilon])
+    found: dict[str, Any] = {"predicted_steps": leading_order(eta, risk.gamma, K, epsilon, start)[0]}
+    if run.method != "flow":
+        c = step_constant(run.eta, risk.speed, risk.gamma, K)
+        values = {"last": run.t[-1:]}
+        _certify(values, K, c, np.array([float(run.params)]))
+        found |= {name: values[name][0] for name in ("steps_low", "steps_high", "certified")}
+    return found
+
+
+def leading_order(eta: Array, gamma: float | Array, K: Array, epsilon: Array, start: Array) -> Array:
+    """``K²/(ηγ) + (K-1)/(4ηε)``, and 0 where the loss is below ``epsilon`` from the start."""
+    with np.errstate(over="ignore"):
+        steps = K * K / (eta * gamma) + (K - 1.0) / (4.0 * eta * epsilon)
+    return np.where(start > epsilon, steps, 0.0)
+
+
+def exact_crossover(epsilon: Array, delta: float | Array, K: Array, tail: Array) -> Array:
+    """`crossover` for arrays, with the `tail_start` of each K."""
+    return np.asarray(np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail / delta)
+
+
+def half_ways(epsilon: Array, delta: Array, K: Array) -> Array:
+    """`half_way` for arrays, NaN for K < 7, where the exponent does not pass."""
+    unit = each(lambda value: half_way(1.0, 1.0, int(value)) if value >= 7 else math.nan, K)
+    return np.asarray(np.sqrt(epsilon) * unit / delta)
+
+
+def each(function: Callable[[float], float], values: Array) -> Array:
+    """Evaluate a function of a number once for every value that occurs."""
+    distinct, index = np.unique(values, return_inverse=True)
+    return np.array([function(value) for value in distinct.tolist()])[index]

@@ -1,0 +1,376 @@
+"""The population risk over class scores, exactly: Lemma 1 and Lemma 2 for N = ∞ and for finite prompts.
+
+For N = ∞ the attention is a softmax. For finite N the expectation over the counts of the features is a
+one-dimensional integral per query, computed to rounding error by the trapezoid rule.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import LARGEST, Array, number, prompt_length, refuse, store
+from icl_theory.engine.risk import Risk
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.prompts import Moments, infima, moments
+from icl_theory.families.regression.tasks import Task
+
+FEW = 3
+CLOSE = 0.01  # a gradient this small beside the loss is formed from differences between features
+CACHED = 2**15  # numbers in a block of rows
+
+
+class _ErrorForm:
+    """The quadratic forms C^(k), k = 1..K, applied without forming them.
+
+    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. The variogram Γ costs one (K, K) product; the
+    factor Φ, used where the task has a formula for one of rank up to K/2, costs two with a (K, r) matrix. Up to
+    rank FEW the differences of the factors are formed before their mean, in r passes over z: that keeps the digits
+    of a loss to which features equal to the query's, or close to it, contribute little.
+    """
+
+    def __init__(self, task: Task, features: Features) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.variogram = np.ascontiguousarray(task.variogram(features))
+            if not (np.isfinite(self.variogram).all() and self.variogram.max() < 1e250):
+                raise refuse("task", task, "finite in its mean squared differences, and below 1e250")
+            low_rank = type(task).factor is not Task.factor
+            self.factor = np.ascontiguousarray(task.factor(features)) if low_rank else np.zeros((features.K, 0))
+        self.use_factor = low_rank and 2 * self.factor.shape[1] <= features.K
+
+    def __call__(
+        self, z: Array, query: NDArray[np.intp] | None = None, times: tuple[Array, Array] | None = None
+    ) -> tuple[Array, Array]:
+        """``(z^T C z, C z)`` for every column of z, (K, Q), whose own row ``z[query]`` must be zero.
+
+        Without ``query``, column k belongs to query k. With ``times = (mass, scale)``, two rows (Q,), the second
+        result is ``(C z - z^T C z / mass) z scale`` instead, made in the same pass.
+        """
+        columns = np.arange(z.shape[1])
+        own = columns if query is None else query
+        total = z.sum(axis=0)
+        if self.use_factor:
+            error = self._mean_difference(z, own, total)
+            product = self.factor @ error
+            squared = np.einsum("rq,rq->q", error, error)
+            shift = -product[own, columns]
+        else:
+            product = self.variogram @ z
+            shift = product[own, columns].copy()
+            # Σ_m z_m (Γ_mk Σz + (Γz)_k - (Γz)_m); rounding must not make it negative
+            squared = np.maximum(2.0 * total * shift - np.einsum("mq,mq->q", z, product), 0.0)
+        mean = np.zeros(len(own)) if times is None else squared / times[0]
+        if not self.use_factor:
+            shift = shift - mean
+        blocks = _blocks(*z.shape)
+        buffer = np.empty((0 if self.use_factor else blocks[0].stop, z.shape[1]))
+        for rows in blocks:
+            part = product[rows]
+            if not self.use_factor:
+                to_own = self.variogram[rows] if query is None else self.variogram[rows][:, query]
+                np.subtract(np.multiply(to_own, total, out=buffer[: len(part)]), part, out=part)
+            part += shift
+            if self.use_factor and times is not None:
+                part -= mean  # apart from the shift: what is left of a feature with the query's values is the mean
+            if times is not None:
+                part *= z[rows]
+                part *= times[1]
+        return squared, product
+
+    def against(
+        self, top: NDArray[np.intp], z: Array, query: NDArray[np.intp], alike: NDArray[np.bool_] | None = None
+    ) -> Array:
+        """``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` for each column.
+
+        Where ``alike`` says so, (K, Q), differences of features are formed before the sum over z: that keeps the
+        digits where the values of m and ``top`` are close, and gives zero where they are equal.
+        """
+        columns, total = np.arange(z.shape[1]), z.sum(axis=0)
+        if self.use_factor:
+            error = self._mean_difference(z, query, total)
+            result = self.factor @ error
+        else:
+            result = self.variogram[:, query] * total - self.variogram @ z
+        result -= result[top, columns]
+        if alike is None:
+            return result
+        for column in np.flatnonzero(alike.any(axis=0)):
+            rows, first = np.flatnonzero(alike[:, column]), top[column]
+            if self.use_factor:
+                result[rows, column] = (self.factor[rows] - self.factor[first]) @ error[:, column]
+            else:
+                to_own = self.variogram[rows, query[column]] - self.variogram[first, query[column]]
+                between = (self.variogram[first] - self.variogram[rows]) @ z[:, column]
+                result[rows, column] = to_own * total[column] + between
+        return result
+
+    def of_blocks(self, z: Array, block: slice) -> tuple[Array, Array]:
+        """Return ``(z^T C z, C z)`` for z of shape (K, Q, J), J columns for each query of a block; overwrites z."""
+        query = np.arange(len(self.variogram))[block]
+        z[query, np.arange(len(query))] = 0.0
+        if self.use_factor:
+            squared, product = self(z.reshape(len(z), -1), np.repeat(query, z.shape[2]))
+            return squared.reshape(z.shape[1:]), product.reshape(z.shape)
+        total = z.sum(axis=0)
+        product = (self.variogram @ z.reshape(len(z), -1)).reshape(z.shape)
+        shift = product[query, np.arange(len(query))].copy()
+        squared = np.maximum(2.0 * total * shift - np.einsum("mqj,mqj->qj", z, product), 0.0)
+        np.multiply(self.variogram[:, query, None], total, out=z)
+        np.subtract(z, product, out=product)
+        product += shift
+        return squared, product
+
+    def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
+        """``Σ_m z_m (φ_m - φ_k)``, (r, Q)."""
+        if self.factor.shape[1] > FEW:
+            error = self.factor.T @ z
+            error -= self.factor[own].T * total
+            return error
+        error = np.zeros((self.factor.shape[1], z.shape[1]))
+        for rows in _blocks(*z.shape):
+            for axis, column in enumerate(self.factor.T):
+                error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])
+        return error
+
+
+def _without_own(a: Array, query: NDArray[np.intp] | None = None) -> Array:
+    """Copy with zeros in the queries' own rows; column k belongs to query k unless given."""
+    result = a.copy()
+    columns = np.arange(a.shape[1])
+    result[columns if query is None else query, columns] = 0.0
+    return result
+
+
+def _cancelling(target: Array, gradient: Array, scale: Array) -> NDArray[np.intp]:
+    """Columns whose gradient is small beside the terms of which it is the difference.
+
+    ``target`` is the attention on the query's feature over the largest attention, and ``scale`` the loss times the
+    largest attention, in the units of the gradient. The target's entry alone is target · scale.
+    """
+    wrong = np.flatnonzero(target < CLOSE)
+    if not wrong.size:
+        return wrong
+    part = gradient if wrong.size == len(target) else gradient[:, wrong]
+    length = np.sqrt(np.einsum("mk,mk->k", part, part))
+    return wrong[length < CLOSE * scale[wrong]]
+
+
+def _blocks(rows: int, columns: int) -> list[slice]:
+    """Split a matrix into blocks of rows that stay in the processor's cache through several passes."""
+    size = max(1, CACHED // columns)
+    return [slice(start, start + size) for start in range(0, rows, size)]
+
+
+@dataclass(frozen=True, eq=False)
+class PopulationRisk(Risk):
+    r"""The exact population risk over class scores S, (K, K), column k for query k.
+
+    With counts n, attention :math:`a_m = n_m e^{S_{mk}}/\sum_j n_j e^{S_{jk}}` and
+    :math:`C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]`,
+
+    .. math:: \mathcal L = \sum_k p_k \ell_k, \qquad
+        \ell_k = \tfrac12 E_n\Bigl[a^\top C^{(k)} a + \sigma^2 \sum_m a_m^2/n_m\Bigr].
+
+    Parameters
+    ----------
+    features : Features
+        Features and their probabilities.
+    task : Task
+        Law of the task functions.
+    N : int or math.inf
+        Prompt length.
+    noise : float
+        Standard deviation σ of the label noise, label units; it averages out for N = ∞.
+
+    Raises
+    ------
+    ValueError
+        An N or noise out of range, or a task of another size than the features.
+
+    References
+    ----------
+    docs/theory.md, "Lemma 1, exactly", "Lemma 2, exactly", "Finite prompts".
+
+    Examples
+    --------
+    >>> import icl_theory as icl, numpy as np
+    >>> features = icl.Features.simplex(20, delta=1.0)
+    >>> risk = icl.PopulationRisk(features, icl.tasks.Exchangeable(2.0))
+    >>> round(risk.loss(np.zeros((20, 20))), 12)
+    0.95
+    """
+
+    features: Features
+    task: Task
+    N: float = math.inf
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.features, Features):
+            raise refuse("features", self.features, "a Features object")
+        if not isinstance(self.task, Task):
+            raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
+        noise = number("noise", self.noise, zero=True, maximum=LARGEST)
+        store(self, N=prompt_length(self.N), noise=noise, _form=_ErrorForm(self.task, self.features))
+        store(self, _scratch=threading.local())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle by the arguments: the scratch array belongs to a thread."""
+        return type(self), (self.features, self.task, self.N, self.noise)
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores, (K, K)."""
+        return np.zeros((self.features.K, self.features.K))
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient with respect to S, (K, K)."""
+        if math.isinf(self.N):
+            losses, gradient = self._infinite(params)
+        else:
+            losses, gradient, *_ = self._moments(params)
+            gradient *= self.features.probs
+        return float(self.features.probs @ losses), gradient
+
+    def loss_per_query(self, S: Array) -> Array:
+        """Losses ℓ_k of the queries, (K,), squared label units."""
+        scores = self._checked(S)
+        return self._infinite(scores)[0] if math.isinf(self.N) else self._moments(scores).loss
+
+    def growth(self, S: Array) -> Array:
+        r"""Lemma 2: the growth ``-∂L/∂S`` of the scores, α on the diagonal and β off it, (K, K).
+
+        .. math:: \alpha_k = p_k E[a_k R_k], \quad \beta_{mk} = p_k E[a_m (R_k - r_m)], \quad
+            R_k = a^\top C^{(k)} a, \quad r = C^{(k)} a
+        """
+        return -self.gradient(S)
+
+    def attention(self, S: Array) -> Array:
+        """Expected attention of the queries (columns, each sums to 1) on the features, (K, K)."""
+        scores = self._checked(S)
+        if math.isfinite(self.N):
+            return self._moments(scores).attention
+        weight, total = self._softmax(scores)
+        return weight / total
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Expected target attention and loss of every query, (K,) each."""
+        if math.isfinite(self.N):
+            found = self._moments(params)
+            return {"attention": np.diagonal(found.attention).copy(), "loss_per_query": found.loss}
+        weight, total = self._softmax(params)
+        return {"attention": np.diagonal(weight) / total, "loss_per_query": self._infinite(params)[0]}
+
+    def floor(self) -> float:
+        """Irreducible loss: 0 for N = ∞, else the minimum over the scores, found query by query."""
+        if math.isinf(self.N):
+            return 0.0
+        return float(self.features.probs @ self.floor_per_query())
+
+    def floor_per_query(self) -> Array:
+        """Infima of the ℓ_k, (K,), found from above: to 1e-6, or to 1 % where further scores go to infinity.
+
+        The work is bounded, so that for K >= 60 or so the minimisation ends before it has converged.
+        """
+        K = self.features.K
+        if math.isinf(self.N):
+            return np.zeros(K)
+        return infima(self._moments, np.eye(K, dtype=bool), self.N, self.noise)
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        r"""Product of the Hessian with a direction, exactly, (K, K).
+
+        For N = ∞ and a change :math:`a' = a(S' - a^\top S')` of the attention,
+        :math:`p_k[a'_m(r_m - R_k) + a_m((Ca')_m - 2r^\top a')]`; for finite N the derivative is taken
+        under the integral.
+        """
+        if math.isfinite(self.N):
+            return self.features.probs * self._moments(params, direction).change
+        form: _ErrorForm = self._form  # type: ignore[attr-defined]
+        weight, total = self._softmax(params)
+        target = np.diagonal(weight).copy()
+        a = weight / total
+        moved = a * (direction - np.einsum("mk,mk->k", a, direction))
+        others, moved_others = _without_own(a), _without_own(moved)
+        squared, residual = form(others)
+        change = form(moved_others)[1]
+        np.fill_diagonal(residual, 0.0)
+        np.fill_diagonal(change, 0.0)
+        rise = 2.0 * np.einsum("mk,mk->k", residual, moved_others)
+        result = moved * (residual - squared) + a * (change - rise)
+        close = _cancelling(target, a * (residual - squared), squared / total)
+        if close.size:
+            result[:, close] = self._close_change(a[:, close], direction[:, close], close)
+        return self.features.probs * result
+
+    def _close(self, a: Array, query: NDArray[np.intp]) -> tuple[Array, NDArray[np.bool_]]:
+        """``r_m - r_top``, (K, Q), with the feature of most attention, and which m are too close to subtract."""
+        form: _ErrorForm = self._form  # type: ignore[attr-defined]
+        top, others = a.argmax(axis=0), _without_own(a, query)
+        difference = form.against(top, others, query)
+        gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
+        length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
+        # the query's own r is zero, and rounding is relative to the others'
+        alike = a * np.abs(difference[query, np.arange(len(query))]) > length / CLOSE
+        return form.against(top, others, query, alike), alike
+
+    def _close_gradient(self, a: Array, query: NDArray[np.intp]) -> Array:
+        """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns with dominant wrong features."""
+        difference, _ = self._close(a, query)
+        return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
+
+    def _close_change(self, a: Array, direction: Array, query: NDArray[np.intp]) -> Array:
+        """Change of `_close_gradient` in a direction, (K, Q)."""
+        top = a.argmax(axis=0)
+        turn = direction - direction[top, np.arange(len(top))]
+        moved = a * (turn - np.einsum("mk,mk->k", a, turn))
+        difference, alike = self._close(a, query)
+        change = self._form.against(top, _without_own(moved, query), query, alike)  # type: ignore[attr-defined]
+        mean = np.einsum("mk,mk->k", a, difference)
+        rise = np.einsum("mk,mk->k", a, change) + np.einsum("mk,mk->k", moved, difference)
+        return np.asarray(moved * (difference - mean) + a * (change - rise))
+
+    def _softmax(self, scores: Array) -> tuple[Array, Array]:
+        """Attention for N = ∞, a_mk ∝ p_m e^S_mk, as unnormalised weights (K, K) and their column sums (K,).
+
+        The weights are this thread's scratch array, overwritten by the next call.
+        """
+        # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
+        tilted = scores if self.features.uniform else scores + np.log(self.features.probs)[:, None]
+        top = tilted.max(axis=0)
+        scratch: threading.local = self._scratch  # type: ignore[attr-defined]
+        if not hasattr(scratch, "weight"):
+            scratch.weight = np.empty_like(scores)
+        weight, total = scratch.weight, np.zeros(len(scores))
+        for rows in _blocks(*scores.shape):
+            part = weight[rows]
+            np.subtract(tilted[rows], top, out=part)
+            np.exp(part, out=part)
+            total += part.sum(axis=0)
+        return weight, total
+
+    def _infinite(self, scores: Array) -> tuple[Array, Array]:
+        """N = ∞: losses R_k/2, (K,), and the gradient p_k a_m (r_m - R_k), (K, K), with R and r of Lemma 2."""
+        form: _ErrorForm = self._form  # type: ignore[attr-defined]
+        weight, total = self._softmax(scores)
+        target = np.diagonal(weight).copy()
+        np.fill_diagonal(weight, 0.0)
+        scale = self.features.probs / total**2
+        squared, gradient = form(weight, times=(total, scale))
+        np.fill_diagonal(gradient, -squared / total * target * scale)  # r_k = 0
+        close = _cancelling(target, gradient, squared / total * scale)
+        if close.size:
+            a = weight[:, close] / total[close]
+            a[close, np.arange(len(close))] = target[close] / total[close]
+            gradient[:, close] = self.features.probs[close] * self._close_gradient(a, close)
+        return 0.5 * squared / total**2, gradient
+
+    def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
+        """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries."""
+        form: _ErrorForm = self._form  # type: ignore[attr-defined]
+        own = 2.0 * form.variogram + self.noise**2
+        return moments(scores, self.features.probs[:, None], own, self.N, form.of_blocks, toward)

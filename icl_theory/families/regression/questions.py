@@ -1,0 +1,355 @@
+"""Open questions about the theory of in-context regression, each answered by runs and one figure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from icl_theory._validate import Array
+from icl_theory.claims.claim import Answer, Series, decade
+from icl_theory.engine.risk import Risk, in_coordinates
+from icl_theory.engine.sharpness import largest_stable_eta
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.regression import tasks
+from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.phases import crossover
+from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.sampled import SampledRisk
+from icl_theory.families.regression.transition import separation
+from icl_theory.families.regression.whole import descend, simulate
+
+
+def linear(quick: bool) -> Answer:
+    """Whether linear tasks are a special case."""
+    K, steps = 6, 200 if quick else 2000
+    simplex, basis = Features.simplex(K, 0.5), Features.orthonormal(K, 0.5)
+    families: dict[str, tuple[tasks.Task, Features]] = {
+        "linear": (tasks.Linear(2.0), simplex),
+        "Fourier": (tasks.RandomFourier(2.0), simplex),
+        "quadratic": (tasks.Quadratic(2.0), basis),
+    }
+    standard = descend(ExchangeableRisk(K, 1.0), 1.0, steps=steps)
+    series, worst = [Series("one-number formula", standard.t[1:], standard.loss[1:])], 0.0
+    for shift, (name, (law, features)) in enumerate(families.items()):
+        gamma = float(law.variogram(features)[0, 1])
+        run = descend(PopulationRisk(features, law), 1.0 / gamma, steps=steps)
+        scaled = run.loss / gamma
+        worst = max(worst, float(np.max(np.abs(scaled / standard.loss - 1.0))))
+        series.append(Series(name, run.t[1 + shift :: 9], scaled[1 + shift :: 9], points=True))
+    return Answer(
+        "linear",
+        "Does the linear case reduce to this?",
+        f"{'Yes' if worst < 1e-10 else 'No'}: loss/γ of linear, Fourier and quadratic tasks on the full scores"
+        f" differs from the one-number dynamics in time ηγt by less than {decade(worst)} over {steps} steps.",
+        tuple(series),
+        "ηγ t (steps)",
+        "loss / γ",
+    )
+
+
+def tightness(quick: bool) -> Answer:
+    """How far the bounds are from the exact times."""
+    sizes = np.unique(np.logspace(math.log10(5), 5, 10 if quick else 30).astype(int))
+    first = np.array([_first(simulate(math.sqrt(2.0), 1.0, 0.01, K=int(K), epsilon=1e-3)) for K in sizes])
+    plain = first * 0.01 * 2.0 / sizes**2
+    one = plain / np.log(sizes)
+    targets = np.logspace(-9, -2, 10 if quick else 30)
+    late = np.array([_late(simulate(2.0, 1.0, 0.01, epsilon=float(e))) for e in targets])
+    bare = late * 0.01 * targets / 20
+    two = bare / np.log(20 * 2.0 / np.sqrt(targets))
+    return Answer(
+        "tightness",
+        "Are the bounds tight?",
+        f"T₁ over K² ln K/(ηL²Δ²) goes from {one[0]:.2g} to {one[-1]:.2g} between K = {sizes[0]} and {sizes[-1]:,},"
+        f" T₁ over K²/(ηL²Δ²) from {plain[0]:.2g} to {plain[-1]:.2g}: {_logarithm(one, plain)}. T_s - T₁ over"
+        f" K ln(K LΔ ε^-½)/(ηε) goes from {two[-1]:.2g} to {two[0]:.2g} between ε = 1e-2 and 1e-9, T_s - T₁ over"
+        f" K/(ηε) from {bare[-1]:.2g} to {bare[0]:.2g}: {_logarithm(two[::-1], bare[::-1])}.",
+        (
+            Series("T₁ η L²Δ² / (K² ln K) against K", sizes.astype(float), one),
+            Series("(T − T₁) ηε / (K ln(K LΔ/√ε)) against 1/ε", 1.0 / targets, two),
+        ),
+        "K, or 1/ε",
+        "measured / bound",
+    )
+
+
+def _logarithm(with_it: Array, without: Array) -> str:
+    """Whether a bound keeps its distance better without its logarithm, by the last half of a sequence of ratios."""
+    moved = [abs(math.log(ratio[-1] / ratio[len(ratio) // 2])) for ratio in (with_it, without)]
+    return "the logarithm is not needed" if moved[1] < 0.5 * moved[0] else "the logarithm is needed"
+
+
+def learning_rate(quick: bool) -> Answer:
+    """Whether the learning rate must be bounded."""
+    noisy = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12, noise=1.0)
+    limit, _, best, _ = largest_stable_eta(noisy)
+    factors = np.array([0.5, 0.95, 1.05, 1.5] if quick else [0.5, 0.8, 0.95, 0.98, 1.02, 1.05, 1.2, 1.5])
+    near = _Started(noisy, best + 1e-3 * np.random.default_rng(0).normal(size=best.shape))
+    steps, start = 300 if quick else 2000, near.loss(near.initial) - noisy.loss(best)
+    excess = np.array([_amplitude(near, float(x) * limit, steps) - noisy.loss(best) for x in factors])
+    settled = excess < start
+    thrown = np.array([_amplitude(noisy, float(x) * limit, steps) - noisy.loss(best) for x in factors])
+    rise = max(
+        float(np.max(np.diff(descend(ExchangeableRisk(20, 2.0), eta, steps=40).loss), initial=0.0))
+        for eta in (1.0, 1e3, 1e9)
+    )
+    sharp = bool((settled == (factors < 1.0)).all())
+    kept = ", ".join(f"{x:g} ({'settles' if ends else 'leaves'})" for x, ends in zip(factors, settled, strict=True))
+    return Answer(
+        "learning-rate",
+        "Must the learning rate be bounded?",
+        f"{'Not for' if rise <= 1e-12 else 'Even for'} exchangeable tasks without noise: up to η = 1e9 the"
+        " largest rise"
+        f" of the loss is {rise:.0e}. With label noise (K = 3, N = 12, σ = 1) the minimum that descent finds"
+        " has the"
+        f" stability limit 2/λ_max = {limit:.4g}; descent started near it"
+        f" {'keeps' if sharp else 'does not keep'} to"
+        f" that limit, at η over the limit = {kept}. Started from zero, it ends {thrown[0]:.1e} above the"
+        " minimum at"
+        f" {factors[0]:g} of the limit, and {thrown[-1]:.1e} above it at {factors[-1]:g}.",
+        (
+            Series("started near the minimum", factors, np.maximum(excess, 1e-17), points=True),
+            Series("started from zero", factors, np.maximum(thrown, 1e-17), points=True),
+        ),
+        "η λ_max / 2",
+        "loss − minimum",
+    )
+
+
+def unequal(quick: bool) -> Answer:
+    """What unequal feature probabilities do."""
+    p = np.array([0.4, 0.2, 0.2, 0.1, 0.1]) if quick else np.array([0.4, 0.2, 0.15, 0.1, 0.1, 0.05])
+    run = descend(PopulationRisk(Features.simplex(len(p), 1.0, p), tasks.Exchangeable(2.0)), 2.0, epsilon=1e-3)
+    half = [run.first(lambda state, k=k: bool(state.attention[k] >= 0.5)) or 0 for k in range(len(p))]  # type: ignore[misc]
+    slope = float(np.polyfit(np.log(p), np.log(np.maximum(half, 1)), 1)[0])
+    late = run.t > 0
+    law = run.t * run.loss * 8.0 / (len(p) - 1)
+    before, tail = float(np.interp(run.t[-1] / 10.0, run.t, law)), float(law[-1])
+    ordered = all(a <= b for a, b in itertools.pairwise(half))
+    return Answer(
+        "unequal-features",
+        "What happens for features of unequal frequency?",
+        "Queries learn at different times,"
+        f" {'frequent ones first' if ordered else 'not in the order of frequency'}:"
+        f" Attn_k passes ½ at steps {half} for p = {p.tolist()}, fitted by p^{slope:.1f}. t L(t) 4η/(K-1) goes from"
+        f" {before:.3f} to {tail:.3f} in the last decade of steps,"
+        f" {'towards' if abs(tail - 1) < abs(before - 1) else 'away from'} the 1 of the tail law.",
+        tuple(
+            Series(f"p = {p[k]:g}", run.t[late], 1.0 - run.attention[late][:, k])
+            for k in range(len(p))
+            if k in (0, 1, len(p) - 1)
+        ),
+        "step",
+        "1 − attention",
+    )
+
+
+def large_lipschitz(quick: bool) -> Answer:
+    """What happens far above the threshold."""
+    K, epsilon, eta = 20, 1e-6, 1.0
+    lipschitz = np.logspace(-1, 3, 41 if quick else 161)
+    time = np.array([simulate(float(x), 1.0, eta, K=K, epsilon=epsilon).t[-1] for x in lipschitz], dtype=float)
+    tail = (K - 1) / (4 * eta * epsilon)
+    beyond = lipschitz > crossover(epsilon, 1.0, K)
+    missed = np.flatnonzero(beyond & (time < 0.5 * tail))
+    jump = int(missed[0]) if missed.size else len(lipschitz)
+    level = time[np.flatnonzero(beyond)[0] : jump] / tail
+    end = f"from L = {lipschitz[jump]:.3g} on" if jump < len(lipschitz) else "nowhere on this grid"
+    shrinking = _stable_times(lipschitz, K, epsilon)
+    late = lipschitz > 1.0
+    power = float(np.polyfit(np.log(lipschitz[late]), np.log(shrinking[late]), 1)[0])
+    return Answer(
+        "large-L",
+        "What happens for L far above the threshold?",
+        f"At fixed η = {eta:g} (Δ = 1, ε = {epsilon:g}) the time is {level.min():.2f} to {level.max():.2f} times"
+        f" (K-1)/(4ηε) = {tail:.3g} from L* on; {end} the first steps overshoot and carry the loss below ε in"
+        " less than"
+        f" half of it. If η must shrink like 1/γ, as for noisy or unequal tasks, the time grows like L^{power:.2f}"
+        " instead.",
+        (
+            Series("η fixed", lipschitz, np.maximum(time, 1.0)),
+            Series("η ~ 1/γ", lipschitz, shrinking),
+            Series("(K − 1)/(4ηε)", lipschitz, np.full(len(lipschitz), tail)),
+        ),
+        "L",
+        "steps to ε",
+    )
+
+
+def label_noise(quick: bool) -> Answer:
+    """What noise that does not vanish does."""
+    series, words, halving = [], [], []
+    for noise in (0.1, 0.3, 1.0):
+        risk = ExchangeableRisk(10, 2.0, 60, noise)
+        run = descend(risk, 2.0, steps=3000 if quick else 30_000)
+        excess = run.loss - risk.floor()
+        kept = (excess > 1e-13) & (run.t > 0)
+        series.append(Series(f"σ = {noise:g}", run.t[kept], excess[kept]))
+        words.append(f"u = {float(run.params):.3g} (σ = {noise:g})")
+        times, fall = run.t[kept].astype(float), np.log2(excess[kept])
+        halving = [(times[i] - times[j]) / (fall[j] - fall[i]) for i, j in ((-1, -11), (-11, -21))]
+    quiet, loud = (descend(ExchangeableRisk(10, 2.0, math.inf, noise), 2.0, steps=300).loss for noise in (0.0, 1.0))
+    moved = float(np.max(np.abs(loud - quiet)))
+    steady = abs(halving[0] / halving[1] - 1.0) < 0.1
+    return Answer(
+        "label-noise",
+        "What if the label noise does not vanish?",
+        f"For N = inf the loss moves by {moved:.0e}: noise averages out. For finite prompts descent ends at a"
+        " finite gap,"
+        f" here {', '.join(words)} for K = 10, N = 60, exchangeable tasks. For σ = 1 the excess loss halves every"
+        f" {halving[0]:.3g} steps at the end and every {halving[1]:.3g} before:"
+        f" {'exponentially' if steady else 'not at a steady rate'}.",
+        tuple(series),
+        "step",
+        "loss − minimum",
+    )
+
+
+def factored(quick: bool) -> Answer:
+    """Descent on Q and on its factors."""
+    features, eta, epsilon = Features.simplex(5, 1.5), 1.0, 0.02 if quick else 2e-3
+    risk = PopulationRisk(features, tasks.Exchangeable(2.0))
+    models: dict[str, Risk] = {
+        "class scores": risk,
+        "Q": in_coordinates(risk, "embedding", features.vectors),
+        "W_K, W_Q, start 0.1": in_coordinates(risk, "factored", features.vectors, scale=0.1, seed=1),
+        "W_K, W_Q, start 0.01": in_coordinates(risk, "factored", features.vectors, scale=0.01, seed=1),
+        "W_K, W_Q, start 0.001": in_coordinates(risk, "factored", features.vectors, scale=0.001, seed=1),
+    }
+    runs = {name: descend(model, eta, epsilon=epsilon) for name, model in models.items()}
+    counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
+    started = [run.steps or 0 for run in runs.values()][2:]
+    more = [later - earlier for earlier, later in itertools.pairwise(started)]
+    logarithmic = 0.8 < more[1] / max(more[0], 1) < 1.25
+    return Answer(
+        "factored",
+        "What changes with gradient descent on W_K, W_Q instead of Q?",
+        f"Steps to ε = {epsilon:g}: {counts}. The smaller the start of the factors, the longer the plateau"
+        " before they"
+        f" grow: a tenth of the start costs {more[0]} and then {more[1]} steps more,"
+        f" {'like' if logarithmic else 'not like'} ln(1/start).",
+        tuple(Series(name, run.t[1:], run.loss[1:]) for name, run in runs.items()),
+        "step",
+        "loss",
+    )
+
+
+def finite_samples(quick: bool) -> Answer:
+    """Training on a fixed set of prompts."""
+    features, law, N = Features.simplex(4, 1.0), tasks.Exchangeable(2.0), 20
+    population = PopulationRisk(features, law, N=N)
+    sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])
+    steps, repeats = (100, 6) if quick else (200, 30)
+    reached = population.loss(descend(population, 4.0, steps=steps).params)
+    gaps, errors = [], []
+    for size in sizes.tolist():
+        losses = []
+        for seed in range(repeats):
+            risk = SampledRisk(features, law, N, size, seed, dataset=size)
+            losses.append(population.loss(descend(risk, 4.0, steps=steps).params) - reached)
+        gaps.append(float(np.mean(losses)))
+        errors.append(float(np.std(losses, ddof=1)) / math.sqrt(repeats))
+    shown = ", ".join(
+        f"{gap:.1e} ± {error:.0e} (M = {size})" for gap, error, size in zip(gaps, errors, sizes, strict=True)
+    )
+    power = float(np.polyfit(np.log(sizes), np.log(np.maximum(gaps, 1e-300)), 1)[0])
+    return Answer(
+        "finite-samples",
+        "What if the model is trained on finitely many prompts?",
+        f"After {steps} steps on M fixed prompts the population loss exceeds that of population training by"
+        f" {shown}, fitted by M^{power:.1f};"
+        f" K = 4, N = {N}, mean and standard error of {repeats} sets.",
+        (
+            Series("excess population loss", sizes.astype(float), np.maximum(gaps, 1e-12), points=True),
+            Series("∝ 1/M", sizes.astype(float), gaps[0] * sizes[0] / sizes),
+        ),
+        "number of prompts M",
+        "loss − population training",
+    )
+
+
+def degenerate(quick: bool) -> Answer:
+    """Tasks that satisfy the paper's condition and cannot be learned by attention."""
+    K, steps = 6, 300 if quick else 3000
+    features = Features.simplex(K, 1.0)
+    law = tasks.Halfspace(1.0)
+    hidden = descend(PopulationRisk(features, law), 2.0, steps=steps)
+    plain = descend(PopulationRisk(features, tasks.Exchangeable(1.0)), 2.0, steps=steps)
+    apart = np.abs(law.factor(features) - law.factor(features).T).max(
+        axis=1
+    )  # largest difference to another feature
+    constant, most = float(law.nondegeneracy(features).max()), float(hidden.attention[-1].max())
+    learns, found = float(hidden.loss[-1] / hidden.loss[0]), float(plain.attention[-1].max())
+    degenerate = constant == 0.0 and most <= 2.0 / K and learns < 0.01 and bool((apart >= 2.0 * law.L).all())
+    return Answer(
+        "degenerate",
+        "Are there degenerate tasks that the condition does not exclude?",
+        f"{'Yes' if degenerate else 'No'}: f = ±L on two fixed halves. Every function is 2L/Δ-Lipschitz and"
+        " differs at"
+        f" each feature from some other by at least {apart.min() / law.L:g} L, yet c_k = {constant:g}: after"
+        f" {steps}"
+        f" steps the loss is {hidden.loss[-1]:.1e} and Attn_k <= {most:.3f}, 2/K being {2 / K:.3f}; an"
+        " exchangeable task"
+        f" has {found:.3f}.",
+        (
+            Series("halves: loss", hidden.t[1:], hidden.loss[1:]),
+            Series("halves: 1 − attention", hidden.t[1:], 1.0 - hidden.attention[1:, 0]),
+            Series("exchangeable: 1 − attention", plain.t[1:], 1.0 - plain.attention[1:, 0]),
+        ),
+        "step",
+        "loss, 1 − attention",
+    )
+
+
+def _first(run: Trajectory) -> int:
+    assert run.phases is not None
+    return run.phases.I[1]
+
+
+def _late(run: Trajectory) -> float:
+    return float(run.t[-1]) - _first(run)
+
+
+def _stable_times(lipschitz: Array, K: int, epsilon: float) -> Array:
+    """Steps to ε at the learning rate K/γ."""
+    times = [simulate(float(x), 1.0, 2.0 * K / float(x) ** 2, K=K, epsilon=epsilon).t[-1] for x in lipschitz]
+    return np.maximum(np.array(times, dtype=float), 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Started(Risk):
+    """A risk with another start."""
+
+    risk: Risk
+    start: Array
+
+    @property
+    def initial(self) -> Array:
+        return self.start
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        return self.risk.evaluate(params, step)
+
+
+def _amplitude(risk: Risk, eta: float, steps: int) -> float:
+    """Largest loss over the last saved steps of a run: the height of an oscillation, if there is one."""
+    return float(descend(risk, eta, steps=steps).loss[-5:].max())
+
+
+QUESTIONS: dict[str, Callable[[bool], Answer]] = {
+    "linear": linear,
+    "tightness": tightness,
+    "separation": separation,
+    "learning-rate": learning_rate,
+    "unequal-features": unequal,
+    "large-L": large_lipschitz,
+    "label-noise": label_noise,
+    "factored": factored,
+    "finite-samples": finite_samples,
+    "degenerate": degenerate,
+}

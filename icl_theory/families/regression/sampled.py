@@ -1,0 +1,183 @@
+"""The sampled trainer: a softmax attention layer on real prompts, with its backward pass, in NumPy.
+
+It shares no formula with the population risk (tokens are drawn one by one, gradients go back through the
+softmax over tokens), so that the two can be held against each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import LARGEST, Array, integer, number, refuse, store
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.tasks import Task
+from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores
+
+
+class Prompts(NamedTuple):
+    """A batch of B prompts of N tokens.
+
+    ``token`` (B, N) and ``query`` (B,) are feature indices, ``label`` (B, N) the noisy labels, ``answer`` (B,)
+    the query's value; ``key`` (B, N, d) and ``asked`` (B, d) are the token vectors, None without token noise.
+    """
+
+    token: NDArray[np.intp]
+    query: NDArray[np.intp]
+    label: Array
+    answer: Array
+    key: Array | None
+    asked: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class SampledRisk(PromptRisk[Prompts]):
+    r"""Squared error of one-layer softmax attention on sampled prompts.
+
+    :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i` with scores :math:`s_i = S_{m_i k}` (class scores), or
+    :math:`s_i = x_i^\top Q x_q` when there is token noise, :math:`x_i = v_{m_i} + \xi_i`. The prompts of step t
+    are a function of (seed, t): the same seed gives the same run, and any step can be drawn again.
+
+    Parameters
+    ----------
+    features : Features
+        Features and their probabilities.
+    task : Task
+        Law of the task functions.
+    N : int
+        Prompt length.
+    batch : int
+        Prompts a step.
+    seed : int
+        Seed of all prompts.
+    dataset : int, optional
+        Number M of prompts of a fixed data set, from which every step draws its batch without replacement (all
+        of it where ``batch >= M``); fresh prompts at every step unless given.
+    noise : float
+        Standard deviation of the label noise, label units.
+    token_noise : float
+        Standard deviation of each coordinate of ξ, in the units of the features. Labels are the function's
+        values at the perturbed points. The parameters are then the matrix ``Q``, (d, d).
+
+    Raises
+    ------
+    ValueError
+        An argument out of range, named in the message.
+
+    References
+    ----------
+    docs/theory.md, "Setting".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> features = icl.Features.simplex(5, delta=1.0)
+    >>> risk = icl.SampledRisk(features, icl.tasks.Linear(2.0), N=50, batch=64, seed=0)
+    >>> icl.descend(risk, eta=4.0, steps=100).stop_reason
+    'took all 100 steps without reaching epsilon = 0'
+    """
+
+    features: Features
+    task: Task
+    N: int
+    batch: int
+    seed: int
+    dataset: int | None = None
+    noise: float = 0.0
+    token_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.features, Features):
+            raise refuse("features", self.features, "a Features object")
+        if not isinstance(self.task, Task):
+            raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
+        store(self, N=integer("N", self.N, minimum=1))
+        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        store(self, token_noise=number("token_noise", self.token_noise, zero=True, maximum=LARGEST))
+        self.task.variogram(self.features)  # refuses features that do not fit
+        self._prepare()
+
+    @property
+    def initial(self) -> Array:
+        """Zero: class scores (K, K), or Q (d, d) with token noise."""
+        size = self.features.d if self.token_noise else self.features.K
+        return np.zeros((size, size))
+
+    def held_out(self, size: int) -> Prompts:
+        """Draw prompts for measuring, which no step trains on; the same at every call.
+
+        Parameters
+        ----------
+        size : int
+            Prompts for each query feature.
+
+        Returns
+        -------
+        Prompts
+            K * size of them, in the order of the query features.
+
+        Raises
+        ------
+        ValueError
+            A size that is not a positive integer.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> risk = icl.SampledRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(1.0), N=9, batch=4, seed=0)
+        >>> risk.held_out(2).query
+        array([0, 0, 1, 1, 2, 2])
+        """
+        size = integer("size", size, minimum=1)
+        query = np.repeat(np.arange(self.features.K), size)
+        return self._draw(np.random.default_rng([self.seed, 2]), len(query), query)
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Mean attention of the step's prompts on the tokens of the query's feature."""
+        prompts = self.prompts(step)
+        weight, _ = attend(self._scores(params, prompts), prompts.label)
+        same = prompts.token == prompts.query[:, None]
+        return {"attention": np.asarray(np.sum(weight * same) / len(weight))}
+
+    def _draw(self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None) -> Prompts:
+        token = self._choose(rng, (size, self.N))
+        query = self._choose(rng, (size,)) if query is None else query
+        key = asked = None
+        if self.token_noise:
+            points = self.features.vectors[np.column_stack([token, query])]
+            points = points + rng.normal(0.0, self.token_noise, points.shape)
+            values = self.task.functions(self.features, rng, size)(points)
+            label, answer = values[:, :-1], values[:, -1]
+            key, asked = points[:, :-1], points[:, -1]
+        else:
+            values = self.task.sample(self.features, rng, size)
+            rows = np.arange(size)
+            label, answer = values[rows[:, None], token], values[rows, query]
+        if self.noise:
+            label = label + rng.normal(0.0, self.noise, label.shape)
+        return Prompts(token, query, label, answer, key, asked)
+
+    def _choose(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.intp]:
+        """Draw feature indices."""
+        if self.features.uniform:
+            return rng.integers(self.features.K, size=shape)
+        edges = np.cumsum(self.features.probs)[:-1]
+        return np.searchsorted(edges, rng.random(shape), side="right")
+
+    def _scores(self, params: Array, prompts: Prompts) -> Array:
+        """Scores of the tokens, (B, N)."""
+        if prompts.key is None or prompts.asked is None:
+            return params.T[prompts.query[:, None], prompts.token]
+        return bilinear_scores(params, prompts.key, prompts.asked)
+
+    def _backward(self, back: Array, prompts: Prompts) -> Array:
+        """Sum the derivatives by the scores into the parameters that made them."""
+        if prompts.key is None or prompts.asked is None:
+            K = self.features.K
+            cell = prompts.token * K + prompts.query[:, None]
+            total = np.bincount(cell.ravel(), weights=back.ravel(), minlength=K * K)
+            return np.asarray(total, dtype=np.float64).reshape(K, K)
+        return bilinear_gradient(back, prompts.key, prompts.asked)

@@ -1,0 +1,112 @@
+"""One call from Lipschitz constant, gap and learning rate to a training run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from numpy.typing import ArrayLike
+
+from icl_theory._calls import written_call
+from icl_theory.engine.descent import MAX_STEPS, Callback
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.regression.family import Regression
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.tasks import Task
+
+
+def simulate(
+    L: float,
+    delta: float,
+    eta: float,
+    *,
+    K: int = 20,
+    N: float = math.inf,
+    epsilon: float | None = None,
+    above: float | None = None,
+    noise: float = 0.0,
+    probs: ArrayLike | None = None,
+    task: str | Task | Callable[[float], Task] | None = None,
+    features: Features | None = None,
+    coordinates: str = "class",
+    method: str = "auto",
+    max_steps: int = MAX_STEPS,
+    imbalance: float | None = None,
+    callback: Callback | None = None,
+) -> Trajectory:
+    r"""Train one-layer softmax attention on in-context regression, exactly, until the loss is ``epsilon``.
+
+    Parameters
+    ----------
+    L : float
+        Lipschitz constant of the task functions, label units per feature unit.
+    delta : float
+        Feature gap Δ: the (smallest) distance between two features.
+    eta : float
+        Learning rate of gradient descent.
+    K : int
+        Number of features (taken from ``features`` where these are given).
+    N : int or math.inf
+        Prompt length.
+    epsilon : float, optional
+        Target loss, squared label units; 1e-3 unless given.
+    above : float, optional
+        Target excess of the loss over its floor, instead of ``epsilon``.
+    noise : float
+        Standard deviation of the label noise, label units.
+    probs : array_like, (K,), optional
+        Probabilities of the features; uniform unless given.
+    task : str, Task or callable, optional
+        The law of the tasks: "linear", "cosine", "fourier", "quadratic" or "halfspace", a `Task`, or a function
+        that makes one from ``L`` (`icl_theory.tasks.Linear`, say). Unless given it is "exchangeable", the
+        exchangeable L-Lipschitz class, :math:`\gamma = L^2\Delta^2/2`.
+    features : Features, optional
+        The feature vectors, with gap ``delta``; the regular simplex unless given.
+    coordinates : {"class", "embedding", "factored"}
+        What is trained: the class scores S, the matrix Q, or its factors W_K, W_Q from a small random start.
+    method : {"auto", "closed", "exact", "fast", "flow"}
+        "closed" counts the steps of gradient descent by its Abel function (exchangeable tasks, N = ∞, class or
+        embedding coordinates), "exact" takes them all, "fast" skips most of them (see `descend`), "flow"
+        integrates gradient flow, "auto" takes "closed" where there is one and elsewhere 4096 exact steps before
+        it skips; ``run.method`` says which it was.
+    max_steps : int
+        Largest number of steps. A run that takes its steps also ends within 0.1 % of a floor above ``epsilon``,
+        and where the loss no longer falls (see `descend`).
+    imbalance : float, optional
+        δ in (0, 1) of the concentration event \|n_m - p_m N\| <= δN, kept with the run for the papers' bounds.
+    callback : callable, optional
+        Called with (step, loss) now and then during a run that takes its steps.
+
+    Returns
+    -------
+    Trajectory
+        ``steps`` is the first step with loss <= epsilon. Where all queries are alike the parameters are the one
+        number u (see `ExchangeableRisk`) and ``attention`` is (T,), elsewhere (T, K).
+
+    Raises
+    ------
+    ValueError
+        An argument out of range or in contradiction with another, named in the message.
+
+    References
+    ----------
+    docs/theory.md, "The exchangeable case", "Phases and regimes".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 4.0, epsilon=1e-9)
+    >>> run.steps, run.regime
+    (1187646524, 'sharp')
+    >>> exact = icl.simulate(2.0, 1.0, 4.0, epsilon=1e-2, method="exact")
+    >>> exact.steps == icl.simulate(2.0, 1.0, 4.0, epsilon=1e-2).steps
+    True
+    """
+    problem = Regression(
+        L=L, delta=delta, eta=eta, K=features.K if isinstance(features, Features) else K, N=N, epsilon=epsilon,
+        above=above, noise=noise, probs=probs, task="exchangeable" if task is None else task, features=features,
+        coordinates=coordinates, method=method, max_steps=max_steps, imbalance=imbalance,
+    )  # fmt: skip
+    run = problem.simulate(callback=callback)
+    run.command = written_call("icl.simulate", simulate, locals())
+    return run

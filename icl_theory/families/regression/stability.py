@@ -1,0 +1,88 @@
+"""A learning rate that no task can make unstable, from a bound on the curvature of the population loss."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from icl_theory._validate import Array
+
+_WORST = (15.0 - math.sqrt(33.0)) / 24.0  # wrong attention of two features at which the curvature is largest
+CURVATURE = 4.0 * _WORST**2 * (1.0 - _WORST) * (2.0 - 3.0 * _WORST)
+
+
+def curvature_bound(
+    variogram: float | Array, K: float | Array, *, noise: float | Array = 0.0, N: float | Array = math.inf
+) -> Array:
+    r"""Bound on the largest eigenvalue of the Hessian of the population loss, anywhere, over class scores.
+
+    .. math:: \lambda_{\max}(\nabla^2\mathcal L) \le
+        \frac{\kappa}{K}\,\bigl(\max_{m,j} \Gamma_{mj} + \sigma^2\,[N < \infty]\bigr), \qquad
+        \kappa = \max_{0 \le t \le 1} 4t^2(1 - t)(2 - 3t) = 0.30811714\ldots
+
+    Two features with N = ∞ attain it, where the attention on the wrong one is :math:`(15 - \sqrt{33})/24`. For
+    features of unequal probability, K is to be replaced by :math:`1/\max_k p_k`.
+
+    Parameters
+    ----------
+    variogram : float or ndarray
+        Largest :math:`\Gamma_{mj} = \tfrac12 E(f_m - f_j)^2`, squared label units; :math:`\gamma = L^2\Delta^2/2`
+        for the exchangeable class.
+    K : int or ndarray
+        Number of features, equally likely.
+    noise : float or ndarray
+        Standard deviation σ of the label noise; it averages out for N = ∞.
+    N : int, math.inf or ndarray
+        Prompt length.
+
+    Returns
+    -------
+    ndarray
+        Squared label units.
+
+    References
+    ----------
+    docs/theory.md, "A stable learning rate", with the proof.
+
+    Examples
+    --------
+    >>> from icl_theory.families.regression.stability import curvature_bound
+    >>> round(float(curvature_bound(2.0, 20)), 12)
+    0.030811714024
+    """
+    return np.asarray(CURVATURE * (variogram + np.where(np.isinf(N), 0.0, noise * noise)) / K)
+
+
+def stable_rate(
+    variogram: float | Array,
+    K: float | Array,
+    *,
+    noise: float | Array = 0.0,
+    N: float | Array = math.inf,
+    speed: float | Array = 1.0,
+) -> Array:
+    r"""Learning rate at which the loss falls at every step: 1 over the bound on the curvature.
+
+    .. math:: \eta = \frac{K}{\kappa\,\bigl(\max\Gamma + \sigma^2\,[N<\infty]\bigr) \cdot \text{speed}},
+        \qquad \kappa = 0.30811714\ldots
+
+    Parameters
+    ----------
+    variogram, K, noise, N
+        As in `curvature_bound`.
+    speed : float or ndarray
+        Factor on the learning rate that coordinates amount to: ``Δ⁴/4`` for the matrix Q over a simplex.
+
+    Returns
+    -------
+    ndarray
+        Half of what is stable for sure.
+
+    Examples
+    --------
+    >>> from icl_theory.families.regression.stability import stable_rate
+    >>> round(float(stable_rate(2.0, 20)), 6)
+    32.455189
+    """
+    return 1.0 / (curvature_bound(variogram, K, noise=noise, N=N) * speed)

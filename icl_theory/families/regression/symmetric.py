@@ -1,0 +1,326 @@
+r"""Groups of exchangeable features: the K x K problem reduced to G(G + 1) numbers, for any K.
+
+Features of one group have the same probability and the same variogram to every other feature, so that exchanging
+two of them changes nothing. Gradient descent from zero keeps the scores alike within groups: a query of group g has
+one score for its own feature, one for the others of its group and one for each other group.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from icl_theory._validate import (
+    LARGEST,
+    MOST_FEATURES,
+    Array,
+    integer,
+    number,
+    prompt_length,
+    real_array,
+    refuse,
+    store,
+)
+from icl_theory.engine.risk import Risk
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.prompts import Moments, infima, moments
+from icl_theory.families.regression.tasks import Task
+
+ALIKE = 1e-12  # relative difference up to which values count as equal
+
+
+@dataclass(frozen=True, eq=False)
+class SymmetricRisk(Risk):
+    r"""The population risk of grouped features over scores :math:`\theta_{gc}`, (G, G + 1).
+
+    Row g holds the scores of a query of group g: column 0 for its own feature, column 1 + h for the features of
+    group h (h = g: the others of its group). With the attention :math:`A_{gc}` on a whole class of :math:`n_c`
+    features,
+
+    .. math:: \ell_g = \tfrac12 A_g^\top \tilde C^{(g)} A_g, \qquad
+        \tilde C^{(g)}_{cd} = \gamma_{gc} + \gamma_{gd} - \gamma_{cd}(1 - \delta_{cd}/n_c),
+
+    and for finite N the same integral as for single features, with the probabilities of the classes. A unit of
+    :math:`\theta_{gc}` stands for :math:`n_g n_c` entries of S: that is the metric.
+
+    Parameters
+    ----------
+    sizes : array_like of int, (G,)
+        Number of features in each group.
+    probs : array_like, (G,)
+        Probability of *each* feature of a group, so that ``sizes @ probs`` is 1.
+    variogram : float or array_like, (G, G)
+        :math:`\gamma_{gh} = \tfrac12 E(f_m - f_j)^2` for features of groups g and h, on the diagonal for two
+        features of one group; one number where all pairs are alike.
+    N : int or math.inf
+        Prompt length.
+    noise : float
+        Standard deviation σ of the label noise; it averages out for N = ∞.
+
+    Raises
+    ------
+    ValueError
+        Sizes, probabilities or a variogram that do not belong together, named in the message.
+
+    References
+    ----------
+    docs/theory.md, "Groups of features".
+
+    Examples
+    --------
+    One feature in every other token, and a million rare ones:
+
+    >>> import icl_theory as icl
+    >>> risk = icl.SymmetricRisk([1, 10**6], [0.5, 0.5e-6], 2.0)
+    >>> run = icl.descend(risk, eta=4.0, epsilon=1e-3, method="fast")
+    >>> run.attention[-1].round(2)
+    array([1.  , 0.96])
+    """
+
+    sizes: Array
+    probs: Array
+    variogram: Array
+    N: float = math.inf
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        sizes = real_array("sizes", self.sizes, 1)
+        for size in sizes:
+            integer("sizes", float(size), minimum=1, maximum=MOST_FEATURES)
+        if sizes.sum() < 2:
+            raise refuse("sizes", self.sizes, "two features or more altogether")
+        probs = real_array("probs", self.probs, 1)
+        total = float(sizes @ probs) if probs.shape == sizes.shape else math.nan
+        if not ((probs > 0).all() and abs(total - 1.0) <= 1e-6):
+            raise refuse("probs", self.probs, f"{len(sizes)} positive numbers with sizes @ probs = 1")
+        G = len(sizes)
+        gamma = np.asarray(self.variogram)
+        gamma = np.full((G, G), number("variogram", float(gamma), zero=True)) if gamma.ndim == 0 else gamma
+        gamma = real_array("variogram", gamma, 2)
+        symmetric = gamma.shape == (G, G) and np.allclose(gamma, gamma.T, rtol=1e-12, atol=0.0)
+        if not symmetric or (gamma < 0).any() or gamma.max(initial=0.0) > 1e250:
+            raise refuse("variogram", self.variogram, f"a number or a symmetric ({G}, {G}) array, >= 0")
+        # class c of a query of group g: its own feature, then the groups, its own less one feature
+        members = np.vstack([np.ones(G), sizes[:, None] - np.eye(G)])
+        matrix, spread = np.zeros((2, G, G, G))
+        for g in range(G):
+            alone = np.divide(1.0, members[1:, g], out=np.ones(G), where=members[1:, g] > 0)
+            spread[g] = gamma * (1.0 - np.diag(alone))
+            matrix[g] = gamma[g][:, None] + gamma[g] - spread[g]
+            if np.linalg.eigvalsh(matrix[g])[0] < -1e-9 * max(float(np.abs(matrix[g]).max()), 1e-300):
+                raise refuse(
+                    "variogram", self.variogram, "that of a law of functions: no mixture of values varies less"
+                )
+        store(
+            self,
+            sizes=sizes,
+            probs=probs / total,
+            variogram=gamma,
+            N=prompt_length(self.N),
+            noise=number("noise", self.noise, zero=True, maximum=LARGEST),
+            _members=members,
+            _mass=members * np.vstack([probs, np.tile(probs[:, None], (1, G))]) / total,
+            _matrix=matrix,
+            # mean variograms between the features of two classes, (G, G + 1, G), the first row the query's own
+            _spread=np.concatenate([gamma[:, None, :], spread], axis=1),
+        )
+
+    @classmethod
+    def of(
+        cls,
+        features: Features,
+        task: Task,
+        groups: ArrayLike | None = None,
+        N: float = math.inf,
+        noise: float = 0.0,
+    ) -> SymmetricRisk:
+        """Reduce a problem of single features.
+
+        Parameters
+        ----------
+        features, task, N, noise
+            As for `PopulationRisk`.
+        groups : array_like of int, (K,), optional
+            Group of each feature, 0 to G - 1; the largest ones unless given (see `exchangeable_groups`).
+
+        Raises
+        ------
+        ValueError
+            Groups that are not exchangeable.
+        """
+        variogram, probs = task.variogram(features), features.probs
+        labels = exchangeable_groups(features, task) if groups is None else _labels(groups, features.K)
+        scale = float(variogram.max())
+        first = [int(np.flatnonzero(labels == g)[0]) for g in range(labels.max() + 1)]
+        sizes = np.bincount(labels)
+        gamma = variogram[np.ix_(first, first)]
+        for g in np.flatnonzero(sizes > 1):
+            pair = np.flatnonzero(labels == g)[:2]
+            gamma[g, g] = variogram[pair[0], pair[1]]
+        expected = gamma[np.ix_(labels, labels)]
+        np.fill_diagonal(expected, 0.0)
+        uneven = np.abs(probs - probs[first][labels]) > ALIKE * probs
+        if uneven.any() or (np.abs(variogram - expected) > ALIKE * scale).any():
+            raise refuse("groups", groups, "such that the features of a group can be exchanged with each other")
+        return cls(sizes.astype(float), probs[first], gamma, N, noise)
+
+    @property
+    def K(self) -> int:
+        """Number of features."""
+        return int(self.sizes.sum())
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores, (G, G + 1)."""
+        return np.zeros((len(self.sizes), len(self.sizes) + 1))
+
+    @property
+    def metric(self) -> Array:
+        """Entries of S that a score stands for, (G, G + 1); 1 where there are none, in a group of one."""
+        return np.maximum(self.sizes[:, None] * self._members.T, 1.0)  # type: ignore[attr-defined]
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient with respect to the grouped scores, (G, G + 1)."""
+        share = self.sizes * self.probs
+        losses, gradient, *_ = self._parts(params)
+        return float(share @ losses), (gradient * share).T
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Product of the Hessian with a direction, exactly, (G, G + 1)."""
+        return (self._parts(params, direction.T).change * self.sizes * self.probs).T
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Expected target attention and loss of a query of each group, (G,) each."""
+        found = self._parts(params)
+        return {"attention": found.attention[0].copy(), "loss_per_query": found.loss}
+
+    def attention(self, params: ArrayLike) -> Array:
+        """Expected attention on whole classes, (G, G + 1); rows sum to 1."""
+        return self._parts(self._checked(params)).attention.T
+
+    @property
+    def nondegenerate(self) -> bool:
+        """Whether no mixture of the other classes is as good as the query's own feature (sufficient condition)."""
+        matrix, members = self._matrix, self._members  # type: ignore[attr-defined]
+        for g in range(len(matrix)):
+            there = members[1:, g] > 0
+            values = np.linalg.eigvalsh(matrix[g][np.ix_(there, there)])
+            if not values[0] > 1e-10 * values[-1]:
+                return False
+        return True
+
+    def scores(self, params: ArrayLike) -> Array:
+        """Scores of all single features, (K, K), group after group."""
+        theta = self._checked(params)
+        if self.K > 20_000:
+            raise refuse("sizes", self.sizes, "20000 features at most to write out their scores")
+        group = np.repeat(np.arange(len(self.sizes)), self.sizes.astype(int))
+        full: Array = theta[group[None, :], 1 + group[:, None]]
+        np.fill_diagonal(full, theta[group, 0])
+        return full
+
+    def floor(self) -> float:
+        """Irreducible loss: 0 for N = ∞, else the infimum over the scores, as for `PopulationRisk`."""
+        if math.isinf(self.N):
+            return 0.0
+        G = len(self.sizes)
+        target = np.arange(G + 1)[:, None] == np.zeros(G)
+        return float(self.sizes * self.probs @ infima(self._finite, target, self.N, self.noise))
+
+    def _parts(self, params: Array, toward: Array | None = None) -> Moments:
+        return self._infinite(params.T, toward) if math.isinf(self.N) else self._finite(params.T, toward)
+
+    def _infinite(self, scores: Array, toward: Array | None) -> Moments:
+        """N = ∞: losses (G,), gradients ∂ℓ_g/∂θ_gc and attention, (G + 1, G), and their change."""
+        mass, matrix = self._mass, self._matrix  # type: ignore[attr-defined]
+        with np.errstate(divide="ignore"):
+            tilted = scores + np.log(mass)
+        weight = np.exp(tilted - tilted.max(axis=0))
+        a = weight / weight.sum(axis=0)
+
+        columns, top = np.arange(len(matrix)), a.argmax(axis=0)
+        squared = np.einsum("cg,cg->g", a[1:], np.einsum("gcd,dg->cg", matrix, a[1:]))
+        residual = self._against(top, a)
+        gradient = a * (residual - np.einsum("cg,cg->g", a, residual))
+        change = np.zeros((0, len(matrix)))
+        if toward is not None:
+            turn = toward - toward[top, columns]
+            moved = a * (turn - np.einsum("cg,cg->g", a, turn))
+            turned = self._against(top, moved)
+            rise = np.einsum("cg,cg->g", a, turned) + np.einsum("cg,cg->g", moved, residual)
+            change = moved * (residual - np.einsum("cg,cg->g", a, residual)) + a * (turned - rise)
+        return Moments(0.5 * squared, gradient, a, change)
+
+    def _against(self, top: NDArray[np.intp], z: Array) -> Array:
+        """``(C z)_c - (C z)_top``, (G + 1, G), from the differences of the classes c and ``top``, one a query.
+
+        They keep their digits where a wrong class has nearly all attention.
+        """
+        matrix, spread = self._matrix, self._spread  # type: ignore[attr-defined]
+        result = np.vstack([np.zeros(len(matrix)), np.einsum("gcd,dg->cg", matrix, z[1:])])
+        wrong = np.flatnonzero(top)
+        if wrong.size:
+            gap = np.vstack([np.zeros(len(matrix)), self.variogram])
+            difference = spread[wrong, top[wrong]][:, None, :] - spread[wrong]
+            part = np.einsum("gcd,dg->cg", difference, z[1:, wrong])
+            result[:, wrong] = part + (gap[:, wrong] - gap[top[wrong], wrong]) * z[1:, wrong].sum(axis=0)
+        return result
+
+    def _finite(self, scores: Array, toward: Array | None = None) -> Moments:
+        mass, matrix = self._mass, self._matrix  # type: ignore[attr-defined]
+        own = np.vstack([np.zeros(len(matrix)), 2.0 * self.variogram]) + self.noise**2
+        absent = np.where(mass > 0, scores, -np.inf)
+
+        def form(z: Array, block: slice) -> tuple[Array, Array]:
+            product = np.zeros_like(z)
+            np.einsum("qcd,dqj->cqj", matrix[block], z[1:], out=product[1:])
+            return np.einsum("cqj,cqj->qj", z, product), product
+
+        return moments(absent, mass, own, self.N, form, toward)
+
+
+def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
+    """Label the largest groups of features any two of which can be exchanged, (K,) integers from 0.
+
+    Parameters
+    ----------
+    features : Features
+        Features and their probabilities.
+    task : Task
+        Law of the task functions.
+
+    Returns
+    -------
+    ndarray of int64, (K,)
+        The group of each feature, in the order of their first members.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> features = icl.Features.simplex(4, 1.0, [0.4, 0.2, 0.2, 0.2])
+    >>> icl.regression.exchangeable_groups(features, icl.tasks.Linear(1.0))
+    array([0, 1, 1, 1])
+    """
+    variogram, probs = task.variogram(features), features.probs
+    tolerance = ALIKE * float(variogram.max())
+    labels = np.full(features.K, -1, dtype=np.int64)
+    for k in range(features.K):
+        if labels[k] < 0:
+            difference = np.abs(variogram - variogram[k])
+            rows = np.arange(features.K)
+            difference[rows, rows] = 0.0  # exchanging two features moves neither's own entry
+            difference[:, k] = 0.0
+            alike = (difference.max(axis=1) <= tolerance) & (np.abs(probs - probs[k]) <= ALIKE * probs[k])
+            labels[alike & (labels < 0)] = labels.max() + 1
+    return labels
+
+
+def _labels(groups: ArrayLike, K: int) -> NDArray[np.int64]:
+    given = real_array("groups", groups, 1)
+    labels = given.astype(np.int64)
+    if len(labels) != K or (labels != given).any() or set(labels.tolist()) != set(range(int(labels.max()) + 1)):
+        raise refuse("groups", groups, f"{K} integers that cover 0, 1, ..., G - 1")
+    return labels

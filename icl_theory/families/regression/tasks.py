@@ -1,0 +1,506 @@
+"""Task families: the law of f at the features, in closed form and as samples.
+
+Only differences of values matter to the loss, so besides the kernel each family gives its *variogram*
+Γ_mj = ½ E(f_m − f_j)² (without cancellation where the formula allows) and, where its rank is low, a
+*factor* Φ with E(f_m − f_j)² = ‖φ_m − φ_j‖².
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import LARGEST, Array, choice, lipschitz, number, real_array, refuse, store
+from icl_theory.families.regression.features import Features
+
+Function = Callable[[Array], Array]
+
+
+class Task(ABC):
+    """A law of task functions, known through their values at the features.
+
+    To add a family, inherit and give `kernel` and `sample`; override `variogram` and `factor` where a formula
+    beats the general one.
+    """
+
+    @abstractmethod
+    def kernel(self, features: Features) -> Array:
+        """Second moments ``E[f_m f_j]``, (K, K), squared label units."""
+
+    @abstractmethod
+    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+        """Draw the values at the features of ``size`` independent functions, (size, K)."""
+
+    def variogram(self, features: Features) -> Array:
+        """Half the mean squared differences ``E(f_m - f_j)^2 / 2``, (K, K), zero on the diagonal."""
+        kernel = self.kernel(features)
+        diagonal = np.diagonal(kernel)
+        result = np.maximum(0.5 * (diagonal[:, None] + diagonal) - kernel, 0.0)
+        np.fill_diagonal(result, 0.0)
+        return result
+
+    def factor(self, features: Features) -> Array:
+        """Vectors with the task's mean squared differences as squared distances, (K, r), r <= K."""
+        return factor_of(self.variogram(features))
+
+    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+        """Draw ``size`` functions on the whole space, as one map from points (size, n, d) to values (size, n).
+
+        A family that is defined at the features only extends its values to the nearest feature's.
+        """
+        values = self.sample(features, rng, size)
+
+        def nearest(points: Array) -> Array:
+            squares = np.sum(features.vectors**2, axis=1)
+            index = np.argmin(squares - 2.0 * points @ features.vectors.T, axis=-1)
+            return np.take_along_axis(values, index, axis=1)
+
+        return nearest
+
+    def nondegeneracy(self, features: Features) -> Array:
+        r"""Non-degeneracy constants of all queries.
+
+        .. math:: c_k = \min\{x^\top C^{(k)} x : x \ge 0,\ {\textstyle\sum_{m\ne k} x_m = 1}\},
+            \quad C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]
+
+        With ``E(f_m - f_j)^2 = |φ_m - φ_j|^2`` this is the squared distance from ``φ_k`` to the convex hull
+        of the others, which non-negative least squares finds by an active-set method in finitely many steps.
+
+        Returns
+        -------
+        ndarray, (K,)
+            Squared label units; zero for a query whose feature the task cannot tell from a mixture of others.
+
+        References
+        ----------
+        docs/theory.md, "Lemma 1, exactly".
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> features = icl.Features.simplex(4, delta=1.0)
+        >>> icl.tasks.Halfspace(1.0).nondegeneracy(features)
+        array([0., 0., 0., 0.])
+        """
+        from scipy.optimize import nnls
+
+        factor = self.factor(features)
+        result = np.zeros(features.K)
+        for k in range(features.K):
+            edges = np.delete(factor, k, axis=0) - factor[k]
+            scale = np.abs(edges).max()
+            if scale == 0:
+                continue
+            rows = np.vstack([edges.T / scale, np.ones(features.K - 1)])
+            target = np.zeros(len(rows))
+            target[-1] = 1.0
+            weights, _ = nnls(rows, target)
+            point = (weights / weights.sum()) @ edges
+            squared = float(point @ point)
+            result[k] = squared if squared > (1e-13 * scale) ** 2 * len(rows) else 0.0
+        return result
+
+
+def factor_of(variogram: Array) -> Array:
+    """Vectors φ_m with half squared distances equal to ``variogram``: classical scaling, rank as found.
+
+    Distances come out to an absolute error of about 1e-8 of the largest one.
+    """
+    row = variogram.mean(axis=1)
+    centred = row[:, None] + row - variogram - row.mean()
+    eigenvalues, vectors = np.linalg.eigh(centred)
+    keep = eigenvalues > len(row) * np.finfo(float).eps * max(eigenvalues[-1], 0.0)
+    return np.asarray(vectors[:, keep] * np.sqrt(eigenvalues[keep]))
+
+
+class _OnSpace(Task):
+    """Families of functions on the whole space; values at the features are theirs there."""
+
+    @abstractmethod
+    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+        """Draw ``size`` functions on the whole space."""
+
+    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+        """Draw the values at the features of ``size`` independent functions, (size, K)."""
+        points = np.broadcast_to(features.vectors, (size, *features.vectors.shape))
+        return self.functions(features, rng, size)(points)
+
+
+@dataclass(frozen=True)
+class Exchangeable(Task):
+    r"""Independent normal values with :math:`E(f_m - f_k)^2 = L^2\Delta^2` for every pair.
+
+    The kernel is :math:`\gamma I` with :math:`\gamma = L^2\Delta^2/2`: the class that is L-Lipschitz in mean
+    square and saturates it at the gap. (No law of *surely* L-Lipschitz functions does so for K > 2; the most
+    they reach is about half of it, which changes time by a factor 2 and nothing else.)
+
+    Parameters
+    ----------
+    L : float
+        Lipschitz constant in mean square.
+
+    References
+    ----------
+    docs/theory.md, "The exchangeable case".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> icl.tasks.Exchangeable(2.0).kernel(icl.Features.simplex(2, delta=1.0)).round(12)
+    array([[2., 0.],
+           [0., 2.]])
+    """
+
+    L: float
+
+    def __post_init__(self) -> None:
+        store(self, L=lipschitz(self.L))
+
+    def gamma(self, features: Features) -> float:
+        """Variogram of every pair, ``L^2 gap^2 / 2``."""
+        return exchangeable_gamma(self.L, features.gap)
+
+    def kernel(self, features: Features) -> Array:
+        """``γ I``."""
+        return self.gamma(features) * np.eye(features.K)
+
+    def factor(self, features: Features) -> Array:
+        """``√γ I``."""
+        return float(np.sqrt(self.gamma(features))) * np.eye(features.K)
+
+    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+        """Independent N(0, γ) values, (size, K)."""
+        return rng.normal(0.0, np.sqrt(self.gamma(features)), (size, features.K))
+
+
+def exchangeable_gamma(L: float, delta: float) -> float:
+    """``L^2 delta^2 / 2``, refused where it leaves the range of float64."""
+    product = number("L", L) * number("delta", delta)
+    gamma = 0.5 * (product * product) if product < 1e150 else np.inf  # not a power: NumPy rounds those its own way
+    if not 1e-290 < gamma < 1e290:
+        raise refuse("L", L, f"such that L*delta lies between 1e-140 and 1e140 (delta = {delta!r})")
+    return float(gamma)
+
+
+@dataclass(frozen=True, eq=False)
+class RandomCosine(_OnSpace):
+    r"""Cosines with a random phase, :math:`f(x) = A\cos(\omega^\top x + \phi)`, φ uniform.
+
+    :math:`\kappa(x, x') = \tfrac{A^2}{2}\cos(\omega^\top(x - x'))`, of rank two.
+
+    Parameters
+    ----------
+    L : float
+        Lipschitz constant ``A * |ω|``.
+    scale : {"amplitude", "frequency"}
+        What grows with L: the amplitude (``|ω| = 1``, ``A = L``) or the frequency (``A = 1``, ``|ω| = L``);
+        with the latter the variogram is at most 1 and does not grow with L throughout.
+    direction : array_like, (d,), optional
+        Direction of ω. Without one it is (1, 2, ..., d): no two vectors of a standard basis look alike to it.
+
+    References
+    ----------
+    docs/theory.md, "Task families".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> features = icl.Features.orthonormal(3)
+    >>> bool((icl.tasks.RandomCosine(2.0).nondegeneracy(features) > 0).all())
+    True
+    """
+
+    L: float
+    scale: str = "amplitude"
+    direction: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        store(self, L=lipschitz(self.L))
+        choice("scale", self.scale, ("amplitude", "frequency"))
+        if self.direction is not None:
+            direction = real_array("direction", self.direction, 1)
+            if not direction.any():
+                raise refuse("direction", self.direction, "a vector other than zero")
+            store(self, direction=direction)
+
+    @property
+    def amplitude(self) -> float:
+        """The amplitude A."""
+        return self.L if self.scale == "amplitude" else 1.0
+
+    def omega(self, d: int) -> Array:
+        """Frequency vector in ``d`` dimensions, (d,)."""
+        direction = np.arange(1.0, d + 1.0) if self.direction is None else np.asarray(self.direction, dtype=float)
+        if direction.shape != (d,):
+            raise refuse("direction", self.direction, f"a vector of length {d}, the dimension of the features")
+        direction = direction / np.abs(direction).max()
+        return direction / np.linalg.norm(direction) * (1.0 if self.scale == "amplitude" else self.L)
+
+    def kernel(self, features: Features) -> Array:
+        """``A²/2 cos(ω·(x - x'))``."""
+        return 0.5 * self.amplitude**2 * np.cos(self._phases(features))
+
+    def variogram(self, features: Features) -> Array:
+        """``A² sin²(ω·(x - x')/2)``, exact for close features."""
+        return (self.amplitude * np.sin(0.5 * self._phases(features))) ** 2
+
+    def _phases(self, features: Features) -> Array:
+        angle = features.vectors @ self.omega(features.d)
+        return angle[:, None] - angle
+
+    def factor(self, features: Features) -> Array:
+        """Points of a circle of radius ``A/√2`` relative to the first, (K, 2)."""
+        angle = (features.vectors - features.vectors[0]) @ self.omega(features.d)
+        versine = -2.0 * np.sin(0.5 * angle) ** 2
+        return self.amplitude / np.sqrt(2.0) * np.stack([versine, np.sin(angle)], axis=1)
+
+    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+        """Draw ``size`` cosines."""
+        phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
+        return lambda points: self.amplitude * np.cos(points @ self.omega(features.d) + phase)
+
+
+@dataclass(frozen=True)
+class RandomFourier(_OnSpace):
+    r"""Random Fourier features of a Gaussian kernel, :math:`f(x) = A\cos(\omega^\top x + \phi)`, ω normal.
+
+    :math:`\kappa(x, x') = \tfrac{A^2}{2} e^{-\|x - x'\|^2/2\ell^2}` with :math:`A = \sqrt2 L\ell`, so that the
+    variogram tends to :math:`L^2\|x - x'\|^2/2` for features much closer than ℓ.
+
+    Parameters
+    ----------
+    L : float
+        Root mean square slope in any direction.
+    length_scale : float
+        ℓ, in the units of the features.
+    """
+
+    L: float
+    length_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        store(self, L=lipschitz(self.L))
+        store(self, length_scale=number("length_scale", self.length_scale, minimum=1e-40, maximum=LARGEST))
+
+    @property
+    def amplitude(self) -> float:
+        """The amplitude A."""
+        return float(np.sqrt(2.0) * self.L * self.length_scale)
+
+    def kernel(self, features: Features) -> Array:
+        """``A²/2 exp(-|x - x'|²/2ℓ²)``."""
+        return 0.5 * self.amplitude**2 * np.exp(-0.5 * (features.distances / self.length_scale) ** 2)
+
+    def variogram(self, features: Features) -> Array:
+        """``A²/2 (1 - exp(-|x - x'|²/2ℓ²))``, exact for close features."""
+        return -0.5 * self.amplitude**2 * np.expm1(-0.5 * (features.distances / self.length_scale) ** 2)
+
+    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+        """Draw ``size`` cosines with their own frequencies."""
+        omega = rng.normal(0.0, 1.0 / self.length_scale, (size, features.d, 1))
+        phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
+        return lambda points: self.amplitude * np.cos((points @ omega)[..., 0] + phase)
+
+
+@dataclass(frozen=True)
+class Linear(_OnSpace):
+    r"""Linear functions :math:`f(x) = w^\top x` with :math:`w \sim N(0, L^2 I/d)`.
+
+    :math:`\kappa(x, x') = L^2 x^\top x'/d`, so that the root mean square Lipschitz constant is L.
+
+    Parameters
+    ----------
+    L : float
+        Root mean square norm of ``w``.
+    """
+
+    L: float
+
+    def __post_init__(self) -> None:
+        store(self, L=lipschitz(self.L))
+
+    def kernel(self, features: Features) -> Array:
+        """``L² x·x'/d``."""
+        return self.L**2 / features.d * features.gram
+
+    def variogram(self, features: Features) -> Array:
+        """``L² |x - x'|²/2d``."""
+        return 0.5 / features.d * (self.L * features.distances) ** 2
+
+    def factor(self, features: Features) -> Array:
+        """The features themselves, scaled, relative to the first."""
+        return self.L / np.sqrt(features.d) * (features.vectors - features.vectors[0])
+
+    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+        """Draw ``size`` linear functions."""
+        w = rng.normal(0.0, self.L / np.sqrt(features.d), (size, features.d, 1))
+        return lambda points: (points @ w)[..., 0]
+
+
+def quadratics(rng: Generator, size: int, d: int, sigma_a: float, sigma_b: float) -> Function:
+    """Draw ``size`` polynomials x^T A x + b^T x with independent normal entries of these standard deviations."""
+    a = rng.normal(0.0, sigma_a, (size, d, d))
+    b = rng.normal(0.0, sigma_b, (size, d, 1))
+    return lambda points: np.sum((points @ a) * points, axis=-1) + (points @ b)[..., 0]
+
+
+@dataclass(frozen=True)
+class Quadratic(_OnSpace):
+    r"""Random second-degree polynomials :math:`f(x) = x^\top A x + b^\top x`.
+
+    The entries are independent, :math:`A_{ij} \sim N(0, \sigma_a^2)` and :math:`b_i \sim N(0, \sigma_b^2)` with
+    :math:`\sigma_a = L/d` and :math:`\sigma_b = L/\sqrt d`, so that the Frobenius norm of A and the norm of b
+    have root mean square L: :math:`\kappa(x, x') = \sigma_a^2 (x^\top x')^2 + \sigma_b^2\, x^\top x'`.
+
+    Parameters
+    ----------
+    L : float
+        Root mean square norm of ``A`` and of ``b``.
+    """
+
+    L: float
+
+    def __post_init__(self) -> None:
+        store(self, L=lipschitz(self.L))
+
+    def kernel(self, features: Features) -> Array:
+        """``σ_A² (x·x')² + σ_b² x·x'``."""
+        return (self.L / features.d * features.gram) ** 2 + self.L**2 / features.d * features.gram
+
+    def variogram(self, features: Features) -> Array:
+        """``σ_A² (|m|²|δ|² + (m·δ)²) + σ_b² |δ|²/2`` with the mean m and the difference δ of the two points."""
+        squares, distances = np.diagonal(features.gram), features.distances
+        mean = 0.25 * (squares[:, None] + squares + 2.0 * features.gram)
+        product = 0.5 * (squares[:, None] - squares)
+        by_matrix = (self.L / features.d) ** 2 * (mean * distances**2 + product**2)
+        return by_matrix + 0.5 * self.L**2 / features.d * distances**2
+
+    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+        """Draw ``size`` polynomials."""
+        return quadratics(rng, size, features.d, self.L / features.d, self.L / np.sqrt(features.d))
+
+
+@dataclass(frozen=True)
+class Halfspace(Task):
+    """The degenerate counterexample: f = ±L, one sign on the first half of the features, the other on the rest.
+
+    Every function is non-degenerate Lipschitz in the papers' sense, but features of the same half cannot be
+    told apart: c_k = 0 once K > 2, and the loss vanishes without the attention reaching 1.
+
+    Parameters
+    ----------
+    L : float
+        Size of the values.
+    """
+
+    L: float
+
+    def __post_init__(self) -> None:
+        store(self, L=lipschitz(self.L))
+
+    def factor(self, features: Features) -> Array:
+        """``L`` on the first ceil(K/2) features, ``-L`` on the others, (K, 1)."""
+        return np.where(np.arange(features.K) < (features.K + 1) // 2, self.L, -self.L)[:, None]
+
+    def kernel(self, features: Features) -> Array:
+        """``L²`` within a half, ``-L²`` between the halves."""
+        signs = self.factor(features)
+        return signs @ signs.T
+
+    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+        """Draw the overall sign, (size, K)."""
+        return rng.choice([-1.0, 1.0], (size, 1)) * self.factor(features)[:, 0]
+
+
+class KernelTask(Task):
+    """Normal values with any covariance matrix.
+
+    Parameters
+    ----------
+    matrix : array_like, (K, K)
+        Symmetric and positive semi-definite, both to a relative 1e-10.
+
+    Raises
+    ------
+    ValueError
+        A matrix that is not.
+    """
+
+    def __init__(self, matrix: ArrayLike) -> None:
+        kernel = real_array("matrix", matrix, 2)
+        size = np.abs(kernel).max(initial=0.0)
+        square = kernel.shape[0] == kernel.shape[1] and kernel.shape[0] >= 2
+        if not square or np.abs(kernel - kernel.T).max() > 1e-10 * size:
+            raise refuse("matrix", matrix, "a symmetric (K, K) matrix, K >= 2")
+        self.matrix = 0.5 * (kernel + kernel.T)
+        eigenvalues, vectors = np.linalg.eigh(self.matrix)
+        if eigenvalues[0] < -1e-10 * size:
+            raise refuse(
+                "matrix", matrix, f"positive semi-definite (its lowest eigenvalue is {eigenvalues[0]:.3g})"
+            )
+        self._root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))
+
+    def kernel(self, features: Features) -> Array:
+        """Return the matrix."""
+        if len(self.matrix) != features.K:
+            raise refuse("matrix", self.matrix.shape, f"of shape ({features.K}, {features.K}), one row a feature")
+        return self.matrix
+
+    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+        """Draw normal values with this covariance, (size, K)."""
+        return rng.normal(size=(size, len(self.kernel(features)))) @ self._root.T
+
+    def __repr__(self) -> str:
+        return f"KernelTask(K={len(self.matrix)})"
+
+
+class FiniteTask(Task):
+    """A finite list of functions, each given by its values at the features and a weight.
+
+    Parameters
+    ----------
+    values : array_like, (M, K)
+        One function a row.
+    weights : array_like, (M,), optional
+        Probabilities of the functions; equal unless given.
+    """
+
+    def __init__(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
+        self.values = real_array("values", values, 2)
+        rows = len(self.values)
+        if rows < 1 or self.values.shape[1] < 2:
+            raise refuse("values", self.values.shape, "an array of shape (M, K) with M >= 1, K >= 2")
+        given = np.full(rows, 1.0 / rows) if weights is None else real_array("weights", weights, 1)
+        if given.shape != (rows,) or (given < 0).any() or abs(given.sum() - 1.0) > 1e-9:
+            raise refuse("weights", weights, f"{rows} numbers >= 0 that sum to 1, one a function")
+        self.weights = given / given.sum()
+
+    def factor(self, features: Features) -> Array:
+        """Values relative to the first feature's, weighted, (K, M); classical scaling where M > K."""
+        if self.values.shape[1] != features.K:
+            raise refuse("values", self.values.shape, f"of shape (M, {features.K}), one column a feature")
+        weighted = np.sqrt(self.weights)[:, None] * (self.values - self.values[:, :1])
+        return weighted.T if len(self.values) <= features.K else np.asarray(np.linalg.qr(weighted, mode="r")).T
+
+    def variogram(self, features: Features) -> Array:
+        """Half the weighted mean squared differences."""
+        factor = self.factor(features)
+        return np.asarray([0.5 * np.sum((factor - row) ** 2, axis=1) for row in factor])
+
+    def kernel(self, features: Features) -> Array:
+        """Weighted second moments of the values."""
+        self.factor(features)
+        return (self.values.T * self.weights) @ self.values
+
+    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+        """Draw functions from the list, (size, K)."""
+        self.factor(features)
+        return self.values[rng.choice(len(self.values), size=size, p=self.weights)]
+
+    def __repr__(self) -> str:
+        return f"FiniteTask(M={self.values.shape[0]}, K={self.values.shape[1]})"

@@ -1,0 +1,123 @@
+"""What trainers on sampled prompts share: their batches, the softmax over tokens and the way back through it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from icl_theory._validate import Array, integer, store
+from icl_theory.engine.risk import Risk
+
+HARD = 1e150
+
+
+class Batch(Protocol):
+    """What every batch of B prompts of N tokens has."""
+
+    @property
+    def label(self) -> Array:
+        """Labels of the tokens, (B, N)."""
+        ...
+
+    @property
+    def answer(self) -> Array:
+        """Values at the queries, (B,)."""
+        ...
+
+
+P = TypeVar("P", bound=Batch)
+
+
+class Attended(NamedTuple):
+    """Softmax attention over the tokens.
+
+    ``weight`` (B, N) sums to 1 in each row, ``prediction`` (B,) is the mean label under it.
+    """
+
+    weight: Array
+    prediction: Array
+
+
+def attend(scores: Array, label: Array) -> Attended:
+    """Softmax of the scores, (B, N), which it overwrites, and the prediction."""
+    scores -= scores.max(axis=1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=1, keepdims=True)
+    return Attended(scores, np.einsum("bn,bn->b", scores, label))
+
+
+def bilinear_scores(Q: Array, key: Array, asked: Array) -> Array:
+    """Scores ``x_i^T Q x_q`` of the tokens ``key``, (B, N, d), for the queries ``asked``, (B, d): (B, N)."""
+    largest = float(np.abs(Q).max())
+    if largest > HARD:  # one token takes all either way, and nothing overflows
+        Q = Q / largest * HARD
+    return np.matmul(key, (asked @ Q.T)[:, :, None])[:, :, 0]
+
+
+def bilinear_gradient(back: Array, key: Array, asked: Array) -> Array:
+    """Derivative by Q, (d, d), given the derivatives by the scores, (B, N)."""
+    return np.einsum("bn,bnd->bd", back, key).T @ asked
+
+
+class PromptRisk(Risk, Generic[P]):
+    r"""Mean of :math:`\tfrac12(\hat y - f(x_q))^2` over a batch of prompts, :math:`\hat y` by softmax attention.
+
+    The prompts of step t are a function of (seed, t). A trainer inherits, has the fields below, and gives
+    ``_draw``, ``_scores`` and ``_backward``.
+    """
+
+    batch: int
+    seed: int
+    dataset: int | None
+
+    @abstractmethod
+    def _draw(self, rng: np.random.Generator, size: int) -> P:
+        """Draw prompts: a NamedTuple of arrays with one row a prompt, or None."""
+
+    @abstractmethod
+    def _scores(self, params: Array, prompts: P) -> Array:
+        """Scores of the tokens, (B, N), a new array."""
+
+    @abstractmethod
+    def _backward(self, back: Array, prompts: P) -> Array:
+        """Sum the derivatives by the scores, (B, N), into the parameters that made them."""
+
+    def _prepare(self) -> None:
+        """Check the counts and draw the fixed data set, where there is one."""
+        for name, minimum in (("batch", 1), ("seed", 0)):
+            store(self, **{name: integer(name, getattr(self, name), minimum=minimum)})
+        fixed = None
+        if self.dataset is not None:
+            size = integer("dataset", self.dataset, minimum=1)
+            fixed = self._draw(np.random.default_rng([self.seed, 1]), size)
+        store(self, _fixed=fixed)
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the steps draw different prompts."""
+        fixed: P | None = self._fixed  # type: ignore[attr-defined]
+        return fixed is None or self.batch < len(fixed.answer)
+
+    def prompts(self, step: int = 0) -> P:
+        """Return the prompts of one step."""
+        rng = np.random.default_rng([self.seed, 0, step])
+        fixed: P | None = self._fixed  # type: ignore[attr-defined]
+        if fixed is None:
+            return self._draw(rng, self.batch)
+        if self.batch >= len(fixed.answer):
+            return fixed
+        chosen = rng.choice(len(fixed.answer), self.batch, replace=False)
+        return type(fixed)(*(None if part is None else part[chosen] for part in fixed))  # type: ignore[attr-defined]
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the step's prompts and its gradient, by the backward pass."""
+        prompts = self.prompts(step)
+        weight, prediction = attend(self._scores(params, prompts), prompts.label)
+        error = prediction - prompts.answer
+        # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction)
+        back = prompts.label - prediction[:, None]
+        back *= weight
+        back *= (error / len(error))[:, None]
+        return 0.5 * float(np.mean(error**2)), self._backward(back, prompts)

@@ -1,0 +1,408 @@
+"""Sweeps: a family simulated over a grid of parameters, from a thousand points in a blink to a cluster's week."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import pickle
+import time
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._calls import written_sweep
+from icl_theory._validate import dimensions, integer, refuse
+from icl_theory._version import __version__
+from icl_theory.families import Family, default, find, sound
+from icl_theory.grids import store as storage
+from icl_theory.grids.evaluate import evaluate, point_by_point
+from icl_theory.grids.exponents import local_exponent
+from icl_theory.grids.grid import Axis, Column, Grid, Values, assembled, axis_values, blank, whole_numbers
+from icl_theory.grids.progress import PointProgress, duration
+from icl_theory.grids.workers import processes
+
+if TYPE_CHECKING:
+    import xarray
+
+CLOSED_CHUNK = 16384  # points of a closed form: a tenth of a second
+CHUNK = 8  # points that are simulated one by one
+SECONDS_PER_POINT = 6e-6  # of a closed form
+PROBED = 200  # steps that are taken to estimate how long a point takes
+
+
+@dataclass(frozen=True)
+class FamilyModel:
+    """A family as a model that can be evaluated on a grid.
+
+    Attributes
+    ----------
+    family : type
+        The family.
+    common : dict
+        Parameters that are no numbers or words on the grid.
+    """
+
+    family: type[Family]
+    common: Mapping[str, Any]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What is measured."""
+        return self.family.every_column()
+
+    def closed(self, points: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+        """Say which points are computed in whole arrays."""
+        return self.family.closed_mask(points, self.common)
+
+    def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
+        """Measure some points."""
+        closed = self.closed(points)
+        if closed.all():
+            return self._closed(points)
+        values = blank(self.columns, len(closed))
+        for part, measure in ((closed, self._closed), (~closed, self._each)):
+            index = np.flatnonzero(part)
+            if index.size:
+                found = measure({name: value[index] for name, value in points.items()})
+                for name, column in values.items():
+                    column[index] = found[name]
+        return values
+
+    def _closed(self, points: Mapping[str, NDArray[Any]]) -> Values:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return self.family.closed_values(points, self.common)
+
+    def _each(self, points: Mapping[str, NDArray[Any]]) -> Values:
+        def measure(**point: Any) -> Mapping[str, Any]:
+            problem = self.problem(point)
+            run = problem.simulate()
+            if run.interrupted:
+                raise KeyboardInterrupt
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                return problem.measured(run)
+
+        return point_by_point(self.columns, points, measure)
+
+    def problem(self, point: Mapping[str, Any], **changes: Any) -> Family:
+        """Return the problem at a point."""
+        return self.family(
+            **{**self.common, **{name: np.asarray(value).item() for name, value in point.items()}, **changes}
+        )
+
+    def seconds(self, point: Mapping[str, NDArray[Any]]) -> float:
+        """Estimate how long a point takes, from its first steps and the family's guess of their number."""
+        problem = self.problem(point, max_steps=min(PROBED, self.common["max_steps"]))
+        start = time.perf_counter()
+        run = problem.simulate()
+        spent, taken = time.perf_counter() - start, int(run.t[-1])
+        expected = problem.expected_steps()
+        if run.converged or taken < problem.max_steps or expected is None:
+            return spent
+        return spent * max(1.0, min(expected, self.common["max_steps"]) / taken)
+
+
+class Plan(NamedTuple):
+    """A sweep before it is run: its grid, model, and the plain arguments that its results depend on."""
+
+    grid: Grid
+    model: FamilyModel
+    arguments: dict[str, Any]
+
+
+def sweep(
+    *family_and_values: Any,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    **parameters: Any,
+) -> xarray.Dataset:
+    r"""Simulate a family at every point of a grid of parameters.
+
+    Parameters
+    ----------
+    *family_and_values
+        The family, a class or its name; in-context regression unless given. Values after it are those of its first
+        parameters (``L, delta, eta`` of regression).
+    executor : concurrent.futures.Executor, optional
+        Who computes the chunks of the grid: a pool of processes, or ``client.get_executor()`` of a Dask client.
+        This process unless given.
+    workers : int, optional
+        Start this many processes for the sweep instead.
+    store : path-like, optional
+        Folder ``*.zarr`` in which finished chunks are kept; the same call goes on where a run was ended.
+    progress : bool
+        Show how far it is on standard error: a bar in a terminal, plain lines elsewhere.
+    **parameters
+        Parameters of the family. A sequence of numbers or words becomes a dimension of the result, in the order of
+        the family's parameters. ``eta="auto"`` takes the stable learning rate of each point, where the family has
+        one.
+
+    Returns
+    -------
+    xarray.Dataset
+        One variable a quantity, with unit, symbol and description as attributes; besides what each point gives, the
+        local exponents ``exponent_L`` = d ln T/d ln L and so on along every swept parameter that is positive, by
+        centred differences in logarithms (one-sided at the ends; NaN where steps are missing or zero). Points that
+        fail have the status "failed" and a message. After Ctrl-C the points not done have the status "pending" and
+        ``attrs["interrupted"]`` is 1.
+
+    Raises
+    ------
+    ValueError
+        An argument out of range or unknown, an empty sequence, duplicates, or a store of another sweep.
+    OSError
+        The store cannot be written.
+
+    References
+    ----------
+    docs/sweeps.md; docs/theory.md, "Where the transition lies", "A stable learning rate".
+
+    Examples
+    --------
+    >>> import icl_theory as icl, numpy as np
+    >>> found = icl.sweep(L=np.geomspace(0.03, 30.0, 25), delta=1.0, eta=4.0, K=[5, 20], epsilon=1e-4)
+    >>> dict(found.sizes), found.regime.values[[0, -1], 1].tolist()
+    ({'L': 25, 'K': 2}, ['flat', 'sharp'])
+    >>> int(found.steps.sel(K=20)[-1]) == icl.simulate(30.0, 1.0, 4.0, epsilon=1e-4).steps
+    True
+    >>> icl.sweep(icl.Recall, triggers=[4, 16], counts=1, progress=False).steps.values.tolist()
+    [44, 87]
+    """
+    family, values = default(), family_and_values
+    if values and (isinstance(values[0], type) or (isinstance(values[0], str) and values[0] != "auto")):
+        family = find(values[0]) if isinstance(values[0], str) else sound(values[0])
+        values = values[1:]
+    names = list(family.parameters())
+    if len(values) > len(names) or parameters.keys() & set(names[: len(values)]):
+        raise refuse("sweep", values, f"values of {', '.join(names)}, each given once")
+    given = {**dict(zip(names, values, strict=False)), **parameters}
+    made = plan(family, given)
+    command = written_sweep(family, given, named=family is not default())
+    return run_with(*made, executor=executor, workers=workers, store=store, progress=progress, command=command)
+
+
+def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
+    """Check the parameters of a sweep and lay out its grid.
+
+    Examples
+    --------
+    >>> from icl_theory.families import find
+    >>> from icl_theory.grids.sweep import plan
+    >>> plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": 50, "epsilon": 1e-2}).grid.size
+    2
+    """
+    family.refuse_unknown(given)
+    goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
+    if len(goals) == 2:
+        raise refuse("above", given["above"], "left out where epsilon is given: both are targets")
+    given = dict(given) if goals else {**given, family.goal[0]: family.goal[1]}
+    axes, common, labels = [], {}, family.labels()
+    for name, declared in family.parameters().items():
+        if name not in given and declared.required:
+            raise refuse(name, None, f"given: the family {family.name} has no default for it")
+        value = given.get(name, declared.default)
+        swept = dimensions(value) > 0 and not isinstance(value, str | bytes)
+        if not declared.axis or value is None or not (swept or declared.kind.numeric or isinstance(value, str)):
+            common[name] = declared.check(value)
+            continue
+        if declared.kind.numeric and isinstance(value, str):
+            common[name] = declared.check(value)  # a word for a number, "auto" say, is no value of an axis
+            continue
+        found, swept = axis_values(name, value, declared.check)
+        if found.dtype.kind == "U" and not swept:
+            common[name] = str(found[0])
+            continue
+        text, tex, unit, meaning = labels[name]
+        values = whole_numbers(found) if declared.kind.whole else found
+        axes.append(Axis(name, values, unit, meaning, swept, text, tex))
+    grid, model = Grid(tuple(axes), CHUNK), FamilyModel(family, common)
+    _check_together(grid, model)
+    arguments = {"version": __version__, "family": family.name} | {
+        name: _identity(value) for name, value in common.items() if value is not None
+    }
+    chunk = CLOSED_CHUNK if _all_closed(grid, model) else CHUNK
+    return Plan(Grid(tuple(axes), chunk), model, arguments)
+
+
+def _check_together(grid: Grid, model: FamilyModel) -> None:
+    """Raise why there is no problem at the first point, where that is so at the last one too."""
+    reasons = []
+    for point in {0, grid.size - 1}:
+        try:
+            model.problem(grid.points(np.array([point])))
+        except ValueError as error:
+            reasons.append(str(error))
+    if len(reasons) == len({0, grid.size - 1}) and len(set(reasons)) == 1:
+        raise ValueError(reasons[0])
+
+
+def _all_closed(grid: Grid, model: FamilyModel) -> bool:
+    """Whether all points have a closed form, as far as points that differ from the first in one parameter tell."""
+    first = {axis.name: axis.values[:1] for axis in grid.axes}
+    return all(
+        bool(
+            model.closed(
+                {name: np.resize(value, len(axis.values)) for name, value in first.items()}
+                | {axis.name: axis.values}
+            ).all()
+        )
+        for axis in grid.axes
+    )
+
+
+def run_with(
+    grid: Grid,
+    model: FamilyModel,
+    arguments: Mapping[str, Any],
+    *,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    command: str | None = None,
+) -> xarray.Dataset:
+    """Evaluate a planned sweep, on an executor or on processes started for it, with storage and progress.
+
+    ``command`` is the call or command line that makes the sweep, kept for the record where it is known.
+    """
+    if executor is not None and workers is not None:
+        raise refuse("workers", workers, "left out where an executor is given")
+    with contextlib.ExitStack() as stack:
+        if workers is not None:
+            count = integer("workers", workers, minimum=1, maximum=10_000)
+            check_picklable(model)
+            executor = stack.enter_context(processes(count))
+        kept = None
+        if store is not None:
+            kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
+        shown = stack.enter_context(PointProgress(progress))
+        found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update)
+    dataset = labelled(model.family, grid, found.values, arguments, found.interrupted)
+    return dataset if command is None else dataset.assign_attrs(command=command)
+
+
+def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
+    """Read what a store holds, finished or not, without running anything.
+
+    Parameters
+    ----------
+    path : path-like
+        The folder.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `sweep` returns it; points not done have the status "pending". ``attrs["command"]`` has the command
+        lines or calls that it was filled by, one a line.
+
+    Raises
+    ------
+    ValueError
+        It is no store of a sweep, a file in it is damaged, or there is not enough memory for its points.
+    """
+    found = storage.read(path)
+    grid, arguments, columns = found.layout.grid, found.layout.arguments, found.layout.columns[:-2]
+    family = find(arguments.get("family", ""))
+    if [column.name for column in family.every_column()] != [column.name for column in columns]:
+        raise refuse("store", os.fspath(path), "one written by this version of the package")
+    dataset = labelled(family, grid, found.values, arguments, not found.finished)
+    return dataset.assign_attrs(command="\n".join(found.commands)) if found.commands else dataset
+
+
+def labelled(
+    family: type[Family], grid: Grid, values: Values, arguments: Mapping[str, Any], interrupted: bool
+) -> xarray.Dataset:
+    """Return the dataset of some results, with local exponents where they have steps."""
+    attributes = {
+        "version": arguments["version"],
+        "family": family.name,
+        "title": family.title,
+        "arguments": json.dumps(dict(arguments), ensure_ascii=False, sort_keys=True),
+        "interrupted": int(interrupted),
+    }
+    dataset = assembled(grid, family.every_column(), values, attributes)
+    for name, pair in family.limits(arguments).items():
+        if name in dataset.coords:
+            dataset[name].attrs["limits"] = list(pair)
+    for axis in grid.axes:
+        if axis.swept and len(axis.values) > 1 and axis.values.dtype.kind in "if" and axis.values.min() > 0:
+            if not np.isfinite(axis.values).all():
+                continue
+            exponent = local_exponent(dataset["steps"].values, axis.values, dataset["steps"].dims.index(axis.name))
+            meta = {
+                "description": f"local exponent d ln steps / d ln {axis.name}, centred differences",
+                "symbol": "exponent",
+                "tex": rf"d\ln T/d\ln {axis.tex or axis.name}",
+                "role": "exponent",
+                "of": axis.name,
+            }
+            dataset[f"exponent_{axis.name}"] = (dataset["steps"].dims, exponent, meta)
+    return dataset
+
+
+def estimate(made: Plan, workers: int = 1) -> list[str]:
+    """Say how much work a sweep is: points, methods and time, from a few of its points.
+
+    Examples
+    --------
+    >>> from icl_theory.families import find
+    >>> from icl_theory.grids.sweep import estimate, plan
+    >>> made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "epsilon": 1e-2})
+    >>> estimate(made)[:2]
+    ['2 points in 1 chunk', 'about 2 in closed form, 0 simulated one by one']
+    """
+    grid, model = made.grid, made.model
+    sample = np.unique(np.random.default_rng(0).integers(grid.size, size=64))
+    points = [grid.points(sample[i : i + 1]) for i in range(len(sample))]
+    slow = [point for point in points if not model.closed(point)[0]]
+    closed = round(grid.size * (1.0 - len(slow) / len(points)))
+    seconds = closed * SECONDS_PER_POINT
+    if slow:
+        seconds += (grid.size - closed) * float(np.mean([_seconds(model, point) for point in slow[:8]]))
+    by = f" on {workers} workers" if workers > 1 else ""
+    limit = "at most " if slow else ""
+    return [
+        f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}",
+        f"about {closed:,} in closed form, {grid.size - closed:,} simulated one by one",
+        f"about {limit}{duration(seconds / workers)}{by}",
+    ]
+
+
+def _seconds(model: FamilyModel, point: Mapping[str, NDArray[Any]]) -> float:
+    try:
+        return model.seconds(point)
+    except Exception:  # a point that fails does so at once
+        return 0.0
+
+
+def check_picklable(model: object) -> None:
+    """Refuse a model that cannot be sent to other processes."""
+    try:
+        pickle.dumps(model)
+    except Exception:
+        parameters = getattr(model, "common", {})
+        for name, value in parameters.items():
+            try:
+                pickle.dumps(value)
+            except Exception:
+                raise refuse(name, value, "an object or a named function that can be sent to workers") from None
+        raise refuse("family", model, "a class that can be sent to workers: defined in a module") from None
+
+
+def _identity(value: Any) -> Any:
+    """Return what tells values apart, as plain JSON: themselves, or a text."""
+    if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, tuple | list):
+        return [_identity(each) for each in value]
+    if isinstance(value, type) or callable(value):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(value))}"
+    return f"{value!r} #{zlib.crc32(pickle.dumps(value, protocol=4)):08x}"
