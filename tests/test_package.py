@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import doctest
 import re
 import shlex
@@ -18,7 +17,6 @@ from icl_theory.cli import main
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "icl_theory"
-ENGINE = {"risk", "descent", "trajectory", "fastforward"}
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 PAGES = ["README.md", *(page for page in DOCS if "/_" not in page)]  # built pages lie in folders like docs/_build
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -35,27 +33,17 @@ def test_import_leaves_the_heavy_libraries_alone() -> None:
     assert found.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_engine_knows_no_model_and_models_not_each_other(path: Path) -> None:
-    imported = {
-        node.module
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module
-    }
-    if path.stem in ENGINE and path.parent == PACKAGE:
-        assert not any(".regression" in name or ".recall" in name for name in imported)
-    if path.parent.name == "grids":
-        own = ("icl_theory.grids", "icl_theory._validate")
-        assert all(name.startswith(own) or not name.startswith("icl_theory") for name in imported)
-    if path.parent.name != "cli":
-        assert not any(".cli" in name for name in imported)
-    part = path.relative_to(PACKAGE).parts[0]
-    if part == "regression":
-        assert not any(".recall" in name or name.endswith("plotting") for name in imported)
-    if part == "recall":
-        assert not any(".regression" in name or name.endswith("plotting") for name in imported)
-    if path.parent.name != "cli":
-        assert not re.search(r"^\s*print\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+def test_only_the_command_line_prints() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent.name != "cli":
+            assert not re.search(r"^\s*print\(", path.read_text(encoding="utf-8"), re.MULTILINE), path
+
+
+def test_layers_know_only_what_they_may() -> None:
+    """The contracts of pyproject.toml, by import-linter."""
+    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
 
 
 def test_public_names_have_docstrings() -> None:
