@@ -306,8 +306,8 @@ def _prompts_needed(known: list[_Known], pilot: Risk, precision: float) -> int:
     losses, slopes, _ = _sums(known, [pilot] * len(known), PILOT_BATCHES)
     checks = _sum_checks(known, losses, slopes, _limit(MEAN_SHARE, freedom))
     found = [error for check in checks if math.isfinite(error := _detectable(check, freedom))]
-    # half more than foretold, as sixteen batches do not foretell well
-    wanted = 1.5 * (max([0.0, *found]) / precision) ** 2 * PILOT * PILOT_BATCHES / COUNTED_BATCHES
+    # somewhat more than foretold, as sixteen batches do not foretell well
+    wanted = 1.2 * (max([0.0, *found]) / precision) ** 2 * PILOT * PILOT_BATCHES / COUNTED_BATCHES
     K = len(known[0].scores)
     most = WORK / (len(known) * COUNTED_BATCHES * (K * (K + 400.0) + 1000.0))
     return int(max(PILOT, min(wanted, most)))
