@@ -113,7 +113,7 @@ FAULTS = (
     Fault("tail-start", "Phase III begins where the tail term is all of the time", "regression/phases.py",
           "return 1.0 / s**2 -", "return 0.5 / s**2 -"),
     Fault("crossover", "L* without its factor 2", "regression/phases.py",
-          "return math.sqrt(4.0 * epsilon * (K - 1.0) / K)", "return math.sqrt(epsilon * (K - 1.0) / K)"),
+          "(4.0 * epsilon * (K - 1.0) / K) / tail_start(", "(epsilon * (K - 1.0) / K) / tail_start("),
     Fault("crossover-leading", "leading order of L* with √4 instead of √8", "regression/phases.py",
           "math.sqrt(8.0 * epsilon)", "math.sqrt(4.0 * epsilon)"),
     Fault("phase-one", "Phase I ends at attention 0.4", "regression/phases.py",

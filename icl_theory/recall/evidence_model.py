@@ -237,7 +237,11 @@ def part_roles(quick: bool) -> Claim:
         full.measure(params, test, without) for without in ((), ("feed_forward",), ("attention",))
     )
     odds = (task.V - 1.0) * (1.0 - task.alpha) / task.alpha
+    strength = float(run.at(10).params[0])  # on the way, where half of a part would show
+    early = small.inward(np.append(run.at(10).params, task.best_gamma))
+    half_way = full.measure(early, test, ("feed_forward",)).output
     error = max(
+        abs(half_way - 1.0 / (1.0 + (task.V - 1.0) * np.exp(-strength))),
         abs(whole_model.output - 0.8), abs(whole_model.noise - 0.2), abs(no_noise.output - 1.0), no_noise.noise,
         abs(no_attention.noise - 1.0 / (1.0 + odds)),
     )  # fmt: skip
@@ -247,7 +251,8 @@ def part_roles(quick: bool) -> Claim:
         "after training attention predicts the output and the feed-forward layer the noise",
         "exact",
         f"ReLU attention, α = 0.2, γ held at ln(α/(1-α)); {run.t[-1]} steps of normalised descent, to λ ="
-        f" {run.params.min():.1f}; then ablated. Trained with γ, and softmax: question recall-roles",
+        f" {run.params.min():.1f}; then, and without feed-forward layer at λ = {strength:.1f}, ablated."
+        " Trained with γ, and softmax: question recall-roles",
         f"off by {error:.0e}; probabilities of output and noise {whole_model.output:.3f}, {whole_model.noise:.3f};"
         f" without feed-forward {no_noise.output:.3f}, {no_noise.noise:.3f}; without attention"
         f" {no_attention.output:.3f},"

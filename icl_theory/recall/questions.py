@@ -75,7 +75,7 @@ def noise(quick: bool) -> Answer:
         f"{verdict}: with γ held at ln(α/(1-α)) the excess is {ended:.0e} after {alone.t[-1]} steps, predicted rate"
         f" {decay_rate(task, eta):.3g}, measured {_last_rate(alone):.3g}. With γ trained too it is {stays:.2e}"
         f" (mean of two steps at t = {joint.t[-1]:,}); predicted α(1-α)η²/8 = {level:.2e}, {stays / level:.3f} of"
-        f" it (α = 0.1, η = {eta:g}). Plain descent: t × excess = {tail:.3g} at t = {plain.t[-1]:,}, predicted limit"
+        f" it (α = 0.1, η = {eta:g}). Plain descent: t × excess = {tail:.3g} at t = {plain.t[-1]:,}, predicted"
         f" |Q|/η = {task.Q / eta:g}.",
         (*series, Series("α(1-α)η²/8", joint.t[1:], np.full(len(joint.t) - 1, level))),
         "step",
