@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from icl_theory._calls import written_call
 from icl_theory._validate import INT64_MAX, choice, integer, number, refuse
 from icl_theory.descent import FLOOR_RTOL, MAX_STEPS, RULES, Callback, descend
-from icl_theory.recall.bounds import decay_rate, stall
+from icl_theory.recall.bounds import cycle_excess, decay_rate, stall
 from icl_theory.recall.counts import Counts
 from icl_theory.recall.population import RecallRisk
 from icl_theory.recall.task import RecallTask
@@ -21,6 +21,7 @@ from icl_theory.trajectory import State, Trajectory, saved_steps
 METHODS = ("auto", "closed", "exact", "fast", "flow")
 DEFAULTS: dict[str, Any] = {"V": 50, "triggers": 4, "outputs": 8}
 VISIBLE = 1e-13
+LARGEST_RATE = 2.0  # beyond which unequal triggers overshoot
 
 
 def simulate(
@@ -145,10 +146,8 @@ def simulate(
     if data is not None:
         excess = RecallRisk(task, attention, gamma).excess(run.params)
         run.notes["population"] = f"{excess:.6g} above the Bayes risk in the end"
-    elif rule == "ngd" and risk.noisy and gamma is None:
-        run.notes["cycle"] = f"constant steps in γ: the excess stays near α(1-α)η²/8 = {stall(task.alpha, eta):.3g}"
     elif rule == "ngd":
-        run.notes["rate"] = f"the excess falls like exp(-{decay_rate(task, eta, attention):.4g} t) in the end"
+        run.notes |= _in_the_end(risk, eta)
     run.info = {
         "V": task.V, "Q": task.Q, "outputs": len(task.outputs), "eta": eta, "attention": attention,
         "alpha": task.alpha, "probs": None if task.uniform else task.probs.tolist(), "H": task.H, "gamma": gamma,
@@ -156,6 +155,24 @@ def simulate(
     }  # fmt: skip
     run.command = command
     return run
+
+
+def _in_the_end(risk: RecallRisk, eta: float) -> dict[str, str]:
+    """Say how normalised descent ends, as far as it is known: at a linear rate, or in a cycle."""
+    task = risk.task
+    if risk.noisy and risk.gamma is None:
+        lasting = cycle_excess(task.alpha, eta)
+        if abs(stall(task.alpha, eta) - lasting) > 0.1 * lasting:
+            return {"cycle": "constant steps in γ: the excess does not tend to 0"}
+        return {"cycle": f"constant steps in γ: the excess stays near α(1-α)η²/8 = {stall(task.alpha, eta):.3g}"}
+    rate = decay_rate(task, eta, risk.attention)
+    if rate >= LARGEST_RATE and not risk.tied:
+        return {
+            "rate": f"triggers overshoot in turn: the loss falls more slowly than exp(-{rate:.4g} t) in the end"
+        }
+    above = risk.floor() - task.bayes_risk
+    floor = "" if above <= VISIBLE else f" over a floor {above:.3g} above the Bayes risk"
+    return {"rate": f"the excess{floor} falls like exp(-{rate:.4g} t) in the end"}
 
 
 def _task(task: RecallTask | None, given: dict[str, Any]) -> RecallTask:
