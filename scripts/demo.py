@@ -41,6 +41,7 @@ def main() -> None:
     for check in checked.checks:
         table.add_row(check.name, *check.cells())
     console.print(table)
+    console.print(f"{checked.power}")
     (out / "crosscheck.md").write_text(checked.to_markdown() + "\n", encoding="utf-8")
     print(f"Figures and the table are in {out}/")
 

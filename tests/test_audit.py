@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.claims import audit
-from icl_theory.claims.claim import Claim
+from icl_theory.claims.claim import Claim, audit
 from icl_theory.families.regression import evidence, questions
 from icl_theory.families.regression.evidence import dynamics
 from icl_theory.results.plots import plot_answer, save
@@ -57,7 +56,7 @@ def test_findings_are_those_of_the_documentation(report: icl.Audit) -> None:
     assert verdicts["Lemma 1, lower bound"].startswith("fails: counterexample Halfspace")
     assert verdicts["recall: exponent"].startswith("holds with ηt/√|Q|")
     assert verdicts["recall: Theorem 5.4"].startswith("holds only for normalised descent on λ alone")
-    assert verdicts["recall: Theorem 3.3"].startswith("holds under the reparameterisation; full matrices do not")
+    assert verdicts["recall: Theorem 3.3"].startswith("holds by symmetry under the reparameterisation; full")
 
 
 def test_the_audit_is_the_same_every_time(report: icl.Audit) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 import icl_theory as icl
 from icl_theory import tasks
 
-SMALL = {"batch": 256, "steps": 40, "points": 2}
+# the package's attribute of this name is the function
+MODULE = importlib.import_module("icl_theory.families.regression.crosscheck")
+SMALL = {"precision": 0.05, "batch": 256, "steps": 40, "points": 2}
 
 
 @pytest.mark.parametrize(
@@ -52,20 +55,22 @@ class Skewed(tasks.Task):
 
 def test_a_wrong_population_is_found_out() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), Skewed(), N=10)
-    checked = icl.crosscheck(risk, batch=4096, batches=64, steps=10)
+    checked = icl.crosscheck(risk, batch=64, steps=10)
     assert not checked.passed
     assert "FAIL" in checked.to_markdown()
 
 
 def test_the_same_seed_gives_the_same_table() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
-    tables = [icl.crosscheck(risk, batch=32, steps=5, seed=9).to_markdown() for _ in range(2)]
+    tables = [icl.crosscheck(risk, precision=0.1, batch=32, steps=5, seed=9).to_markdown() for _ in range(2)]
     assert tables[0] == tables[1]
 
 
 def test_false_alarms_are_rare() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
-    passed = [icl.crosscheck(risk, batch=64, steps=5, seed=seed).passed for seed in range(40)]
+    passed = [
+        icl.crosscheck(risk, precision=0.1, batch=64, batches=16, steps=5, seed=seed).passed for seed in range(40)
+    ]
     assert sum(passed) >= 39
 
 
@@ -73,6 +78,7 @@ def test_false_alarms_are_rare() -> None:
     ("arguments", "words"),
     [
         ({"N": 7}, "N = 7: must be left out"),
+        ({"precision": 0.0}, "precision = 0.0"),
         ({"batch": 0}, "batch = 0"),
         ({"batches": 2}, "batches = 2"),
         ({"runs": 1}, "runs = 1"),
@@ -101,12 +107,12 @@ def test_refuses_what_cannot_be_sampled(tmp_path: object) -> None:
 @pytest.mark.parametrize("rare", [1e-3, 1e-9])
 def test_rare_features_raise_no_false_alarm(rare: float) -> None:
     features = icl.Features.simplex(4, 1.0, probs=[rare, 0.3, 0.3, 0.4 - rare])
-    assert icl.crosscheck(icl.PopulationRisk(features, tasks.Linear(2.0), N=20), steps=20).passed
+    assert icl.crosscheck(icl.PopulationRisk(features, tasks.Linear(2.0), N=20), precision=0.05, steps=20).passed
 
 
 def test_tiny_batches_without_any_loss_are_no_obstacle() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), tasks.Halfspace(1.0), N=2)
-    assert icl.crosscheck(risk, batch=4, steps=20).checks
+    assert icl.crosscheck(risk, precision=0.1, batch=4, steps=20).checks
 
 
 class Loud(tasks.Linear):
@@ -128,3 +134,53 @@ def test_a_run_is_checked_in_its_own_coordinates(coordinates: str) -> None:
     checked = icl.crosscheck(run, **SMALL)  # type: ignore[arg-type]
     assert checked.passed
     np.testing.assert_allclose(checked.population[:4], run.loss[1:5], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("loss", "gradient"), [(1.01, 1.0), (1.0, 1.01)], ids=["loss", "gradient"])
+def test_one_per_cent_is_found_by_default(monkeypatch: pytest.MonkeyPatch, loss: float, gradient: float) -> None:
+    right = icl.PopulationRisk.evaluate
+
+    def wrong(self: icl.PopulationRisk, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        value, slope = right(self, params, step)
+        return loss * value, gradient * slope
+
+    monkeypatch.setattr(icl.PopulationRisk, "evaluate", wrong)
+    risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0, [0.1, 0.2, 0.3, 0.4]), tasks.RandomCosine(2.0), 12, 0.3)
+    checked = icl.crosscheck(risk, steps=5, runs=3)
+    assert max(checked.power) < 0.01
+    assert not checked.passed
+
+
+def test_errors_of_the_stated_size_are_found_nine_times_in_ten() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=6)
+    found = []
+    for seed in range(80):
+        checked = icl.crosscheck(risk, precision=0.1, batch=8, batches=3, points=1, steps=1, runs=3, seed=seed)
+        for check, error in zip(checked.checks[:2], checked.power, strict=True):
+            for sign in (1.0, -1.0):
+                z = (check.sampled - check.population * (1.0 + sign * error)) / check.standard_error
+                found.append(abs(z) > check.limit)
+    assert 0.82 < np.mean(found) < 0.96  # 320 trials, those of one seed not independent
+
+
+def test_power_and_what_was_left_out_are_printed() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
+    checked = icl.crosscheck(risk, precision=0.1, batch=4, batches=3, steps=5, runs=3)
+    assert not any(" 0 entries" in check.name for check in checked.checks)
+    assert "trainer: no entry of the gradient has a sample in 1000 prompts" in checked.to_markdown()
+    assert str(checked.power) in checked.to_markdown()
+    assert "nine times in ten" in checked._repr_html_()
+
+
+def test_work_is_bounded_where_the_precision_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "WORK", 1e8)
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
+    checked = icl.crosscheck(risk, precision=1e-6, steps=5)
+    assert checked.passed
+    assert min(checked.power) > 1e-4
+
+
+def test_far_scores_of_large_features_are_compared_too() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 40.0), tasks.Linear(2.0), N=5)
+    run = icl.descend(icl.Embedding(risk, risk.features.vectors), 1e-10, steps=5)
+    assert icl.crosscheck(run, **SMALL).passed  # type: ignore[arg-type]

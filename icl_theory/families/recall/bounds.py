@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, choice, integer, number
-from icl_theory.families.recall.population import ATTENTION, RecallRisk
+from icl_theory.families.recall.population import ATTENTION, RecallRisk, divergence
 from icl_theory.families.recall.task import RecallTask
 
 
@@ -153,6 +153,34 @@ def stall(alpha: float, eta: float) -> float:
     0.0028125
     """
     return alpha * (1.0 - alpha) * eta / 8.0 * eta
+
+
+def cycle_excess(alpha: float, eta: float) -> float:
+    r"""Mean excess of log-odds γ that jump between ½η below and ½η above ``ln(alpha/(1-alpha))``, for any η.
+
+    :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1 + e^g)`, g the best log-odds.
+    `stall` is its leading order.
+
+    Parameters
+    ----------
+    alpha : float
+        Probability that the next word is noise.
+    eta : float
+        Learning rate of normalised gradient descent.
+
+    Returns
+    -------
+    float
+        Nats.
+
+    Examples
+    --------
+    >>> from icl_theory.families.recall.bounds import cycle_excess, stall
+    >>> round(cycle_excess(0.1, 0.5) / stall(0.1, 0.5), 3), round(cycle_excess(0.1, 100.0) / stall(0.1, 100.0), 3)
+    (1.002, 0.212)
+    """
+    best = math.log(alpha) - math.log1p(-alpha)
+    return float(np.mean(divergence(alpha, best + np.array([-0.5, 0.5]) * eta)))
 
 
 def missing_loss(task: RecallTask, M: ArrayLike) -> Array:

@@ -11,6 +11,7 @@ from icl_theory._validate import Array, fraction, integer, number, refuse, store
 
 LONGEST = 4001  # a joint table of (H/2)² probabilities
 NEGLIGIBLE = 2.0**-60
+LEAST = 1e-300  # of the largest probability: what is possible stays possible below the range of float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +97,11 @@ class Counts:
             d, strictly between 0 and 1.
         noise : float
             ν, in [0, 1).
+
+        Notes
+        -----
+        In long sentences the probability of few bigrams is below the range of float64. It is kept above zero, at
+        1e-300 of the largest, because the least possible count decides how fast the loss falls in the end.
         """
         from scipy.special import gammaln, xlogy
 
@@ -111,7 +117,7 @@ class Counts:
         log = gammaln(free + k + 1) - gammaln(free + 1) - gammaln(np.maximum(c, 0) + 1) - gammaln(c_tau + 1)
         log = log + k * np.log(d) + free * np.log1p(-d) + c * np.log1p(-noise) + xlogy(c_tau, noise)
         log = np.where(c >= 1, log, -np.inf)
-        weight = np.exp(log - log.max())
+        weight = np.maximum(np.exp(log - log.max()), LEAST)
         pmf = np.zeros((len(k) + 1, len(c_tau)))
         rows, columns = np.nonzero(c >= 1)
         pmf[c[rows, columns], columns] = weight[rows, columns]
@@ -130,7 +136,9 @@ class Counts:
     @property
     def longest(self) -> int:
         """Largest c + c_tau with positive probability."""
-        return int(max(c + c_tau for c, c_tau in np.argwhere(self.pmf)))
+        there = self.pmf > 0
+        last = there.shape[1] - 1 - np.argmax(there[:, ::-1], axis=1)
+        return int((np.arange(len(there)) + last)[there.any(axis=1)].max())
 
     @property
     def mean(self) -> float:

@@ -10,15 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import integer, refuse
-from icl_theory.engine.descent import RULES
+from icl_theory.engine.descent import RULES, VISIBLE
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family, parameter
 from icl_theory.families.kinds import Number, Object, Probabilities, Whole, Word
-from icl_theory.families.recall.bounds import decay_rate, stall
+from icl_theory.families.recall.bounds import cycle_excess, decay_rate, stall
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.task import LARGEST_VOCABULARY, RecallTask, Sentences
 from icl_theory.grids.grid import Column
+
+LARGEST_RATE = 2.0  # beyond which unequal triggers overshoot
 
 
 @dataclass(frozen=True)
@@ -175,13 +177,27 @@ class Recall(Family):
         run.notes["bayes risk"] = f"{task.bayes_risk:.6g}"
         if math.isfinite(self.M):
             run.notes["population"] = f"{self.population_excess(run):.6g} above the Bayes risk in the end"
-        elif self.rule == "ngd" and isinstance(risk, RecallRisk) and risk.noisy and risk.gamma is None:
-            stalled = stall(task.alpha, run.eta)
-            run.notes["cycle"] = f"constant steps in γ: the excess stays near α(1-α)η²/8 = {stalled:.3g}"
-        elif self.rule == "ngd":
-            rate = decay_rate(task, run.eta, self.attention)
-            run.notes["rate"] = f"the excess falls like exp(-{rate:.4g} t) in the end"
+        elif self.rule == "ngd" and isinstance(risk, RecallRisk):
+            run.notes |= _in_the_end(risk, run.eta)
 
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]
         """Return the family's columns of a run."""
         return {"excess": self.population_excess(run), "bayes_risk": self.whole_task.bayes_risk}
+
+
+def _in_the_end(risk: RecallRisk, eta: float) -> dict[str, str]:
+    """Say how normalised descent ends, as far as it is known: at a linear rate, or in a cycle."""
+    task = risk.task
+    if risk.noisy and risk.gamma is None:
+        lasting = cycle_excess(task.alpha, eta)
+        if abs(stall(task.alpha, eta) - lasting) > 0.1 * lasting:
+            return {"cycle": "constant steps in γ: the excess does not tend to 0"}
+        return {"cycle": f"constant steps in γ: the excess stays near α(1-α)η²/8 = {stall(task.alpha, eta):.3g}"}
+    rate = decay_rate(task, eta, risk.attention)
+    if rate >= LARGEST_RATE and not risk.tied:
+        return {
+            "rate": f"triggers overshoot in turn: the loss falls more slowly than exp(-{rate:.4g} t) in the end"
+        }
+    above = risk.floor() - task.bayes_risk
+    floor = "" if above <= VISIBLE else f" over a floor {above:.3g} above the Bayes risk"
+    return {"rate": f"the excess{floor} falls like exp(-{rate:.4g} t) in the end"}

@@ -1,4 +1,4 @@
-"""Population against samples: z-scores of the sampled trainer's loss and gradient, and whole SGD runs."""
+"""Population against samples: z-scores of sampled losses and gradients, what they can find, and whole SGD runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, integer, number, prompt_length, refuse
 from icl_theory.engine.risk import Embedding, Factored, Risk
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.reduction import expanded
@@ -19,10 +20,20 @@ from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.whole import descend
 from icl_theory.results import notebook
 
-FALSE_ALARM = 1e-3
+FALSE_ALARM = 1e-3  # of all comparisons together, and how it is shared out:
+MEAN_SHARE = 0.1  # loss, and gradient, of each of the two samplers
+ENTRY_SHARE = 0.15  # all entries of the gradient, of each of them
+CURVE_SHARE = 0.3  # all steps of SGD
+FOUND = 0.9  # how often an error of the size that `Power` states is found
 DEFAULT_N = 100
-ENOUGH = 200  # prompts in which an entry of the gradient has a sample
+ENOUGH = 1000  # prompts in which an entry of the gradient has a sample
 MOST_SAMPLED = 1000
+COUNTED_BATCHES = 64
+PILOT_BATCHES, PILOT = 16, 128
+WORK = 2e10  # multiplications, roughly, that prompts drawn by their counts may take
+SPREAD = 8.0  # of the scores at which the two are compared: beyond, entries hang on rare prompts
+
+Steps = NDArray[np.int64]
 
 
 class Check(NamedTuple):
@@ -46,6 +57,20 @@ class Check(NamedTuple):
         return (*figures, f"{self.z:+.2f}", f"{self.limit:.1f}", "pass" if self.passed else "FAIL")
 
 
+class Power(NamedTuple):
+    """Smallest relative errors that a cross-check finds nine times in ten: of all losses, and of all gradients.
+
+    An error is a common factor on the population's values; infinite where the sampled values are all zero.
+    """
+
+    loss: float
+    gradient: float
+
+    def __str__(self) -> str:
+        """Return both in words."""
+        return f"errors found nine times in ten: {self.loss:.2%} of the loss, {self.gradient:.2%} of the gradient"
+
+
 @dataclass(frozen=True)
 class CrossCheck:
     """Outcome of `crosscheck`: the comparisons, and the two loss curves of the SGD run.
@@ -55,7 +80,9 @@ class CrossCheck:
     checks : tuple of Check
         One row a comparison.
     note : str
-        What was compared, in words.
+        What was compared, and what was left out, in words.
+    power : Power
+        Smallest relative errors of loss and gradient that these comparisons find nine times in ten.
     t, population, sgd, band : ndarray, (T,)
         Steps, population loss along exact gradient descent, population loss along the SGD run, and the
         half-width of the band that SGD runs stay in.
@@ -63,7 +90,8 @@ class CrossCheck:
 
     checks: tuple[Check, ...]
     note: str
-    t: NDArray[np.int64]
+    power: Power
+    t: Steps
     population: Array
     sgd: Array
     band: Array
@@ -77,13 +105,13 @@ class CrossCheck:
         """What a notebook shows: the comparisons as a table."""
         names = ("name", "population", "sampled", "standard_error", "z", "limit", "passed")
         columns = {name: [getattr(check, name) for check in self.checks] for name in names}
-        return notebook.table(columns, self.note)
+        return notebook.table(columns, f"{self.note}; {self.power}")
 
     def to_markdown(self) -> str:
-        """Return the comparisons as a Markdown table."""
+        """Return the comparisons as a Markdown table, and under it what they can find."""
         lines = ["| check | population | sampled | std. error | z | limit | |", "|" + "---|" * 7]
         lines += ["| " + " | ".join((c.name, *c.cells())) + " |" for c in self.checks]
-        return "\n".join(lines)
+        return "\n".join([*lines, "", f"{self.note}; {self.power}."])
 
 
 def crosscheck(
@@ -91,6 +119,7 @@ def crosscheck(
     *,
     eta: float | None = None,
     N: int | None = None,
+    precision: float = 0.01,
     batch: int = 512,
     batches: int = 48,
     points: int = 3,
@@ -98,15 +127,17 @@ def crosscheck(
     runs: int = 12,
     seed: int = 0,
 ) -> CrossCheck:
-    """Hold the sampled trainer against the population risk.
+    """Hold sampled prompts against the population risk.
 
-    At random parameters, independent batches of prompts give a mean loss and gradient with standard errors;
-    their distances to the population values are z-scores with Student's distribution. (Entries of the gradient
-    that fewer than 200 of the prompts touch are left out.) Then one run of stochastic gradient descent, in the
-    run's coordinates, must stay within the band around exact gradient descent that the spread of other such runs
-    gives. The limits make a false alarm, over all comparisons together, a one-in-a-thousand event, as long as
-    the learning rate and the batch are such that SGD follows gradient descent on average: its bias is of order
-    eta/batch.
+    At random scores, independent batches of prompts give a mean loss and gradient with standard errors; their
+    distances to the population values are z-scores with Student's distribution. Two samplers do so. One draws a
+    prompt by its counts and asks for every feature (`icl_theory.families.regression.counted.CountedRisk`), with as
+    many prompts as it takes to find an error of ``precision``. The other is the trainer, `SampledRisk`, token by
+    token. Of both are compared the sum of the losses over the points, the sum of the gradients' norms, and the
+    entries of the gradients. Then one run of stochastic gradient descent, in the run's coordinates, must stay within the band
+    around exact gradient descent that the spread of other such runs gives. The limits make a false alarm, over all
+    comparisons together, a one-in-a-thousand event, as long as the learning rate and the batch are such that SGD
+    follows gradient descent on average: its bias is of order eta/batch.
 
     Parameters
     ----------
@@ -117,8 +148,11 @@ def crosscheck(
     N : int, optional
         Prompt length, where the risk has N = ∞ (which cannot be sampled): both sides then use this one, 100
         unless given.
+    precision : float
+        Relative error of the loss, and of the gradient, to be found nine times in ten. The work is bounded:
+        ``power`` says what was reached.
     batch, batches : int
-        Prompts in a batch; independent batches, at least 3.
+        The trainer's prompts in a batch; its independent batches, at least 3.
     points : int
         Number of random score matrices.
     steps, runs : int
@@ -129,7 +163,7 @@ def crosscheck(
     Returns
     -------
     CrossCheck
-        With ``passed`` and ``to_markdown()``.
+        With ``passed``, ``power`` and ``to_markdown()``.
 
     Raises
     ------
@@ -144,65 +178,155 @@ def crosscheck(
     --------
     >>> import icl_theory as icl
     >>> risk = icl.PopulationRisk(icl.Features.simplex(4, delta=1.0), icl.tasks.Linear(2.0), N=20)
-    >>> icl.crosscheck(risk, batch=128, steps=20).passed
-    True
+    >>> checked = icl.crosscheck(risk, batch=128, steps=20)
+    >>> checked.passed, max(checked.power) < 0.01
+    (True, True)
     """
-    from scipy.special import stdtrit
-
     batch, steps = integer("batch", batch, minimum=1), integer("steps", steps, minimum=1)
     batches, runs = integer("batches", batches, minimum=3), integer("runs", runs, minimum=3)
     points, seed = integer("points", points, minimum=1), integer("seed", seed, minimum=0)
+    precision = number("precision", precision, minimum=1e-6)
     population, note = _population(run_or_risk, N)
     if eta is None:
         eta = run_or_risk.eta if isinstance(run_or_risk, Trajectory) else 1.0
     eta = number("eta", eta)
-    streams = np.random.SeedSequence(seed).generate_state(runs + points + 2, dtype=np.uint32).tolist()
+    streams = np.random.SeedSequence(seed).generate_state(runs + 2 * points + 3, dtype=np.uint32).tolist()
+    known = _known(population, points, np.random.default_rng(streams[-1]))
+    core = _core(population)
+    args = (core.features, core.task, int(core.N))
 
-    def sampled(stream: int) -> Risk:
-        core = _core(population)
-        trainer = SampledRisk(core.features, core.task, int(core.N), batch, stream, noise=core.noise)
-        return _rewrapped(population, trainer)
+    needed = _prompts_needed(known, CountedRisk(*args, PILOT, streams[-3], core.noise), precision)
+    checks, left_out = [], []
+    for name, size, number_of, first in (
+        ("", needed, COUNTED_BATCHES, runs),
+        ("trainer: ", batch, batches, runs + points),
+    ):
+        samplers: list[Risk] = [
+            CountedRisk(*args, size, stream, core.noise) if not name else
+            SampledRisk(*args, size, stream, noise=core.noise)
+            for stream in streams[first : first + points]
+        ]  # fmt: skip
+        often = _often(core, size * number_of, every_query=not name)
+        found = _point_checks(known, samplers, number_of, often)
+        checks += [check._replace(name=name + check.name) for check in found]
+        if not often.any():
+            left_out.append(f"{name}no entry of the gradient has a sample in {ENOUGH} prompts")
+    power = Power(*(_detectable(check, COUNTED_BATCHES - 1) for check in checks[:2]))
 
-    often = _often(population, batch * batches)
-    per_test = 0.5 * FALSE_ALARM / (points * (int(often.sum()) + 2))
-    bound = -float(stdtrit(batches - 1, 0.5 * per_test))
-    checks: list[Check] = []
-    rng = np.random.default_rng(streams[-1])
-    for point in range(points):
-        params = rng.normal(size=population.initial.shape)
-        loss, gradient = population.evaluate(params)
-        trainer = sampled(streams[runs + point])
-        pairs = [trainer.evaluate(params, step) for step in range(batches)]
-        losses, gradients = np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
-        size = float(np.linalg.norm(gradient))
-        slopes = gradients.reshape(batches, -1) @ gradient.ravel() / max(size, np.finfo(float).tiny)
-        checks.append(_mean_check(f"loss, point {point + 1}", loss, losses, bound))
-        checks.append(_mean_check(f"gradient norm, point {point + 1}", size, slopes, bound))
-        entries = [
-            _mean_check("", float(gradient[index]), gradients[:, *index], bound)
-            for index in zip(*np.nonzero(often), strict=True)
-        ]
-        worst = max(entries, key=lambda check: abs(check.z), default=checks[-1])
-        checks.append(worst._replace(name=f"worst of {len(entries)} entries"))
-
+    trainers = [
+        _rewrapped(population, SampledRisk(*args, batch, stream, noise=core.noise))
+        for stream in [*streams[:runs], streams[-2]]
+    ]
     exact = descend(population, eta, steps=steps)
     curves = np.array([
-        [population.loss(state) for state in descend(sampled(stream), eta, steps=steps).states[1:]]
-        for stream in [*streams[:runs], streams[-2]]
+        [population.loss(state) for state in descend(trainer, eta, steps=steps).states[1:]] for trainer in trainers
     ])  # fmt: skip
     size = min(curves.shape[1], len(exact.t) - 1)  # the exact run stops early where nothing is left to learn
     t, expected, curves = exact.t[1 : size + 1], exact.loss[1 : size + 1], curves[:, :size]
     spread = np.std(curves[:-1], axis=0, ddof=1)
-    bound = -float(stdtrit(runs - 1, 0.25 * FALSE_ALARM / max(size, 1)))
     if size:
-        along = [
-            Check("", *map(float, (e, value, sd, _z(value - e, sd, e), bound)))
-            for e, value, sd in zip(expected, curves[-1], spread, strict=True)
-        ]
-        worst = max(along, key=lambda check: abs(check.z))
-        checks.append(worst._replace(name=f"SGD loss, worst of {size} steps"))
-        checks.append(along[-1]._replace(name=f"SGD loss, step {t[-1]}"))
-    return CrossCheck(tuple(checks), note, t, expected, curves[-1], bound * spread)
+        checks += _curve_checks(t, expected, curves[-1], spread, runs - 1)
+    else:
+        left_out.append("nothing is left to learn for SGD")
+    band = _limit(CURVE_SHARE / max(size, 1), runs - 1) * spread
+    return CrossCheck(tuple(checks), "; ".join([note, *left_out]), power, t, expected, curves[-1], band)
+
+
+class _Known(NamedTuple):
+    """Population loss, gradient and its norm at some scores, (K, K)."""
+
+    scores: Array
+    loss: float
+    gradient: Array
+    norm: float
+
+
+def _known(population: Risk, points: int, rng: np.random.Generator) -> list[_Known]:
+    """Population values at normal parameters, halved until their scores have a moderate spread."""
+    result, core = [], _core(population)
+    for _ in range(points):
+        params = rng.normal(size=population.initial.shape)
+        while np.ptp(scores := _class_scores(population, params), axis=0).max() > SPREAD:
+            params = 0.5 * params
+        loss, gradient = core.evaluate(scores)
+        result.append(_Known(scores, loss, gradient, float(np.linalg.norm(gradient))))
+    return result
+
+
+def _sums(known: list[_Known], samplers: list[Risk], batches: int) -> tuple[Array, Array, list[Array]]:
+    """Sums over the points of loss and slope along the population gradient, a batch each; all gradients."""
+    losses, slopes, every = np.zeros(batches), np.zeros(batches), []
+    for point, sampler in zip(known, samplers, strict=True):
+        pairs = [sampler.evaluate(point.scores, step) for step in range(batches)]
+        gradients = np.array([gradient.ravel() for _, gradient in pairs])
+        losses += [loss for loss, _ in pairs]
+        slopes += gradients @ (point.gradient.ravel() / max(point.norm, np.finfo(float).tiny))
+        every.append(gradients)
+    return losses, slopes, every
+
+
+def _sum_checks(known: list[_Known], losses: Array, slopes: Array, limit: float) -> list[Check]:
+    return [
+        _mean_check("loss", sum(point.loss for point in known), losses, limit),
+        _mean_check("gradient norm", sum(point.norm for point in known), slopes, limit),
+    ]
+
+
+def _point_checks(known: list[_Known], samplers: list[Risk], batches: int, often: NDArray[np.bool_]) -> list[Check]:
+    """Compare losses, norms and entries of the gradients of one kind of sampler."""
+    losses, slopes, every = _sums(known, samplers, batches)
+    checks = _sum_checks(known, losses, slopes, _limit(MEAN_SHARE, batches - 1))
+    kept = np.flatnonzero(often)
+    count = len(known) * len(kept)
+    if not count:
+        return checks
+    name, limit = f"worst of {count} entries", _limit(ENTRY_SHARE / count, batches - 1)
+    entries = [
+        _mean_check(name, float(point.gradient.flat[index]), gradients[:, index], limit)
+        for point, gradients in zip(known, every, strict=True)
+        for index in kept
+    ]
+    return [*checks, max(entries, key=lambda check: abs(check.z))]
+
+
+def _curve_checks(t: Steps, expected: Array, curve: Array, spread: Array, freedom: int) -> list[Check]:
+    """Compare the losses of one SGD run with those of exact descent, in units of the spread of other runs."""
+    limit = _limit(CURVE_SHARE / len(t), freedom)
+    along = [
+        Check(f"SGD loss, worst of {len(t)} steps", *map(float, (e, value, sd, _z(value - e, sd, e), limit)))
+        for e, value, sd in zip(expected, curve, spread, strict=True)
+    ]
+    worst = max(along, key=lambda check: abs(check.z))
+    return [worst, along[-1]._replace(name=f"SGD loss, step {t[-1]}")]
+
+
+def _prompts_needed(known: list[_Known], pilot: Risk, precision: float) -> int:
+    """Prompts in a batch that find an error of ``precision``, as a pilot foretells, or that the work allows."""
+    freedom = COUNTED_BATCHES - 1
+    losses, slopes, _ = _sums(known, [pilot] * len(known), PILOT_BATCHES)
+    checks = _sum_checks(known, losses, slopes, _limit(MEAN_SHARE, freedom))
+    found = [error for check in checks if math.isfinite(error := _detectable(check, freedom))]
+    # somewhat more than foretold, as sixteen batches do not foretell well
+    wanted = 1.2 * (max([0.0, *found]) / precision) ** 2 * PILOT * PILOT_BATCHES / COUNTED_BATCHES
+    K = len(known[0].scores)
+    most = WORK / (len(known) * COUNTED_BATCHES * (K * (K + 400.0) + 1000.0))
+    return int(max(PILOT, min(wanted, most)))
+
+
+def _limit(share: float, freedom: int) -> float:
+    r"""Limit of \|z\| that a share of the false alarms amounts to."""
+    from scipy.special import stdtrit
+
+    return -float(stdtrit(freedom, 0.5 * share * FALSE_ALARM))
+
+
+def _detectable(check: Check, freedom: int) -> float:
+    """Relative error of a population value at which its check fails nine times in ten (noncentral t)."""
+    from scipy.special import nctdtrinc
+
+    if not (check.population and check.standard_error):
+        return math.inf if not check.population else 0.0
+    return float(nctdtrinc(freedom, 1.0 - FOUND, check.limit)) * check.standard_error / abs(check.population)
 
 
 def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, str]:
@@ -240,13 +364,19 @@ def _rewrapped(risk: Risk, core: Risk) -> Risk:
     return replace(risk, risk=_rewrapped(risk.risk, core)) if isinstance(risk, Embedding | Factored) else core
 
 
-def _often(risk: Risk, prompts: int) -> NDArray[np.bool_]:
-    """Entries of the gradient whose query and feature meet in enough of the prompts for a normal mean."""
-    if not isinstance(risk, PopulationRisk):
-        return np.ones(risk.initial.shape, dtype=bool)
-    p = risk.features.probs
-    present = -np.expm1(risk.N * np.log1p(-np.minimum(p, 1.0 - 1e-16)))
-    return np.asarray(prompts * present[:, None] * p >= ENOUGH)
+def _class_scores(risk: Risk, params: Array) -> Array:
+    """Class scores that parameters in any coordinates stand for, (K, K)."""
+    while isinstance(risk, Embedding | Factored):
+        params, risk = risk.inward(params), risk.risk
+    return params
+
+
+def _often(core: PopulationRisk, prompts: int, *, every_query: bool) -> NDArray[np.bool_]:
+    """Entries of the gradient whose feature, and query, are in enough of the prompts for a normal mean."""
+    p = core.features.probs
+    present = -np.expm1(core.N * np.log1p(-np.minimum(p, 1.0 - 1e-16)))
+    asked = np.ones_like(p) if every_query else p
+    return np.asarray(prompts * present[:, None] * asked >= ENOUGH)
 
 
 def _mean_check(name: str, population: float, samples: Array, limit: float) -> Check:

@@ -1,0 +1,110 @@
+"""Sampled prompts by their counts: the law of the trainer's loss and gradient at a fraction of its cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from icl_theory._validate import LARGEST, Array, integer, number, store
+from icl_theory.engine.risk import Risk
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.tasks import Task
+
+BLOCK = 2**19  # numbers in one array
+
+
+@dataclass(frozen=True, eq=False)
+class CountedRisk(Risk):
+    r"""Squared error of softmax attention on sampled prompts, each of which is asked for all features.
+
+    A prompt is drawn as the counts :math:`n_m` of its features and the sums :math:`y_m` of their labels, which is
+    all that attention over class scores sees of it. With :math:`e_{mk} = e^{S_{mk}}`,
+
+    .. math:: Z_k = \sum_m n_m e_{mk}, \quad \hat y_k = \sum_m y_m e_{mk}/Z_k, \quad
+        \ell = \tfrac12 \sum_k p_k (\hat y_k - f_k)^2, \quad
+        \frac{\partial\ell}{\partial S_{mk}} = p_k (\hat y_k - f_k)\,\frac{e_{mk}}{Z_k}\,(y_m - n_m \hat y_k).
+
+    The mean over the queries stands in for one query a prompt, so that losses and gradients have the trainer's mean
+    (`SampledRisk`) and a smaller variance. No formula is shared with the population risk.
+
+    Parameters
+    ----------
+    features : Features
+        Features and their probabilities.
+    task : Task
+        Law of the task functions.
+    N : int
+        Prompt length.
+    batch : int
+        Prompts a step.
+    seed : int
+        The prompts of step t are a function of (seed, t).
+    noise : float
+        Standard deviation of the label noise, label units.
+
+    Notes
+    -----
+    Scores of one query may differ by some 600, beyond which weights leave the range of float64.
+
+    References
+    ----------
+    docs/theory.md, "Population against samples".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> from icl_theory.families.regression.counted import CountedRisk
+    >>> features, task = icl.Features.simplex(4, 1.0), icl.tasks.Linear(2.0)
+    >>> sampled = CountedRisk(features, task, N=20, batch=20_000, seed=0)
+    >>> exact = icl.PopulationRisk(features, task, N=20)
+    >>> round(sampled.loss(sampled.initial), 2), round(exact.loss(exact.initial), 2)
+    (0.41, 0.41)
+    """
+
+    features: Features
+    task: Task
+    N: int
+    batch: int
+    seed: int
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, minimum in (("N", 1), ("batch", 1), ("seed", 0)):
+            store(self, **{name: integer(name, getattr(self, name), minimum=minimum)})
+        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores, (K, K)."""
+        return np.zeros((self.features.K, self.features.K))
+
+    @property
+    def stochastic(self) -> bool:
+        """The steps draw different prompts."""
+        return True
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the step's prompts over all queries, and its gradient, (K, K)."""
+        rng = np.random.default_rng([self.seed, 3, step])
+        weight = np.exp(params - params.max(axis=0))
+        loss, gradient = 0.0, np.zeros_like(params)
+        most = max(1, BLOCK // self.features.K)
+        for start in range(0, self.batch, most):
+            part, slope = self._block(weight, rng, min(most, self.batch - start))
+            loss, gradient = loss + part, gradient + slope
+        return loss / self.batch, gradient * (self.features.probs / self.batch)
+
+    def _block(self, weight: Array, rng: np.random.Generator, size: int) -> tuple[float, Array]:
+        """Sums over some prompts: of the loss, and of its derivatives without the factor p_k."""
+        values = self.task.sample(self.features, rng, size)
+        counts = rng.multinomial(self.N, self.features.probs, size).astype(np.float64)
+        labels = counts * values
+        if self.noise:
+            labels += self.noise * np.sqrt(counts) * rng.standard_normal(counts.shape)
+        total = counts @ weight
+        prediction = labels @ weight / total
+        error = prediction - values
+        back = error / total
+        gradient = weight * (labels.T @ back - counts.T @ (prediction * back))
+        return 0.5 * float(self.features.probs @ np.einsum("bk,bk->k", error, error)), gradient

@@ -1,0 +1,99 @@
+"""The audit's rows and answers on in-context recall notice what is wrong, and say what they measured."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.families.recall import evidence, evidence_model, questions
+from icl_theory.families.recall.bounds import cycle_excess
+
+Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
+
+
+def test_a_least_share_of_one_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icl_theory.families.recall.bounds._least_share", lambda task: 1.0)
+    assert evidence.softmax_rate(True).violated
+    assert evidence.plain_descent(True).violated
+
+
+def test_words_drawn_one_by_one_refute_a_wrong_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Counts.sentence
+
+    def wrong(H: int, density: float = 0.25, noise: float = 0.0) -> icl.recall.Counts:
+        return right(H, 1.2 * density, noise)
+
+    monkeypatch.setattr(Counts, "sentence", wrong)
+    assert evidence_model.sentence_counts(True).violated
+
+
+def test_measured_rates_make_the_conclusion_of_the_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "ReLU" in icl.answer("recall-exponent", quick=True).answer
+    monkeypatch.setattr(questions, "final_rate", lambda risk, eta, far: 1.0)
+    said = icl.answer("recall-exponent", quick=True).answer
+    assert "ηt/√|Q|," not in said
+    assert "None of these models has ηt/√|Q| or ηt/|Q|" in said
+
+
+def test_roles_do_not_deny_a_probability_that_they_print() -> None:
+    said = icl.answer("recall-roles", quick=True).answer
+    assert "never" not in said
+    assert ("still says noise" in said) == (float(said.split("and noise with ")[1].split(",")[0]) >= 1e-3)
+
+
+def test_no_number_of_sentences_is_printed_twice() -> None:
+    said = icl.answer("recall-samples", quick=True).answer.split(";")[0]
+    assert said.count("for M = 10") == 1
+
+
+def test_the_spread_of_missing_triggers_is_that_of_drawn_sets() -> None:
+    task = RecallTask(30, 3, 5, probs=[0.6, 0.3, 0.1], counts=Counts.fixed(1))
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(8, task.probs, 40_000)
+    costs = math.log(30) * (counts == 0) @ task.probs
+    found = questions.missing_spread(task, np.array([8]))[0]
+    assert abs(found / costs.std() - 1.0) < 0.02  # 40,000 sets: about 0.7 %
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_long_sentences_can_have_a_single_bigram(noise: float) -> None:
+    law = Counts.sentence(2501, noise=noise)
+    assert law.minimum == 1
+    assert law.longest == 1250
+    task = RecallTask(50, 2, 3, H=2501, counts=law)
+    assert icl.recall.decay_rate(task, 1.0) == pytest.approx(1.0 / math.sqrt(2.0))
+
+
+def test_the_law_of_long_sentences_keeps_its_mean() -> None:
+    exact = Counts.sentence(901)
+    k = np.arange(1, 451)
+    log = [
+        math.lgamma(901 - n) - math.lgamma(n + 1) - math.lgamma(901 - 2 * n) + n * math.log(0.25)
+        + (900 - 2 * n) * math.log(0.75)
+        for n in k.tolist()
+    ]  # fmt: skip
+    weight = np.exp(np.array(log) - max(log))
+    assert exact.mean == pytest.approx(float(weight @ k / weight.sum()), rel=1e-9)
+
+
+def test_a_note_does_not_promise_the_bayes_risk_where_the_floor_is_above_it() -> None:
+    run = icl.recall.simulate(gamma=0.0, alpha=0.1)
+    assert "over a floor 0.368 above the Bayes risk" in run.notes["rate"]
+    assert run.floor - icl.recall.RecallTask(50, 4, 8, alpha=0.1).bayes_risk == pytest.approx(0.368, abs=1e-3)
+
+
+def test_a_note_promises_no_rate_at_which_triggers_overshoot() -> None:
+    run = icl.recall.simulate(eta=40.0, probs=[0.55, 0.25, 0.15, 0.05], counts=Counts.fixed(1))
+    assert run.notes["rate"].startswith("triggers overshoot in turn")
+
+
+def test_a_note_on_the_cycle_is_within_a_tenth_of_the_cycle() -> None:
+    large = icl.recall.simulate(alpha=0.1, eta=100.0, max_steps=500)
+    assert "does not tend to 0" in large.notes["cycle"]
+    small = icl.recall.simulate(alpha=0.1, eta=0.4, max_steps=20_000, above=1e-5)
+    level = np.mean([float(small.at(int(small.t[-1]) - i).observed["excess"]) for i in (0, 1)])
+    assert f"near α(1-α)η²/8 = {icl.recall.stall(0.1, 0.4):.3g}" in small.notes["cycle"]
+    assert level == pytest.approx(cycle_excess(0.1, 0.4), rel=0.05)

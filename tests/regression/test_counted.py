@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory import tasks
+from icl_theory.families.regression.counted import CountedRisk
+
+FEATURES = icl.Features.simplex(3, 1.0, [0.2, 0.3, 0.5])
+
+
+def test_the_gradient_is_that_of_the_loss_of_the_same_prompts() -> None:
+    risk = CountedRisk(FEATURES, tasks.Linear(2.0), N=7, batch=50, seed=1, noise=0.4)
+    rng = np.random.default_rng(0)
+    scores, direction, h = rng.normal(size=(3, 3)), rng.normal(size=(3, 3)), 1e-5
+    slope = (risk.evaluate(scores + h * direction)[0] - risk.evaluate(scores - h * direction)[0]) / (2 * h)
+    np.testing.assert_allclose(np.sum(risk.evaluate(scores)[1] * direction), slope, rtol=1e-8)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.8])
+def test_means_are_those_of_prompts_drawn_token_by_token(noise: float) -> None:
+    scores = np.random.default_rng(2).normal(size=(3, 3))
+    samplers: tuple[icl.Risk, ...] = (
+        CountedRisk(FEATURES, tasks.RandomCosine(2.0), 5, 4000, 3, noise),
+        icl.SampledRisk(FEATURES, tasks.RandomCosine(2.0), 5, 4000, 4, noise=noise),
+    )
+    values = []
+    for sampler in samplers:
+        pairs = [sampler.evaluate(scores, step) for step in range(25)]
+        values.append(np.array([[loss, *gradient.ravel()] for loss, gradient in pairs]))
+    means = [value.mean(axis=0) for value in values]
+    doubt = np.sqrt(sum(value.var(axis=0, ddof=1) / len(value) for value in values))
+    assert np.abs((means[0] - means[1]) / doubt).max() < 4.5  # ten comparisons, about 1e-4 each
+
+
+def test_one_prompt_of_one_token_is_predicted_by_its_label() -> None:
+    risk = CountedRisk(FEATURES, tasks.Exchangeable(2.0), N=1, batch=1000, seed=0)
+    assert np.abs(risk.evaluate(np.ones((3, 3)))[1]).max() < 1e-16  # attention has no choice
+
+
+def test_blocks_make_no_difference_to_the_number_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from icl_theory.families.regression import counted
+
+    risk = CountedRisk(FEATURES, tasks.Halfspace(1.0), N=30, batch=101, seed=0)
+    whole = risk.evaluate(risk.initial)[0]
+    monkeypatch.setattr(counted, "BLOCK", 30)
+    assert abs(risk.evaluate(risk.initial)[0] / whole - 1.0) < 0.5
