@@ -134,10 +134,10 @@ def crosscheck(
     prompt by its counts and asks for every feature (`icl_theory.families.regression.counted.CountedRisk`), with as
     many prompts as it takes to find an error of ``precision``. The other is the trainer, `SampledRisk`, token by
     token. Of both are compared the sum of the losses over the points, the sum of the gradients' norms, and the
-    entries of the gradients. Then one run of stochastic gradient descent, in the run's coordinates, must stay within the band
-    around exact gradient descent that the spread of other such runs gives. The limits make a false alarm, over all
-    comparisons together, a one-in-a-thousand event, as long as the learning rate and the batch are such that SGD
-    follows gradient descent on average: its bias is of order eta/batch.
+    entries of the gradients. Then one run of stochastic gradient descent, in the run's coordinates, must stay
+    within the band around exact gradient descent that the spread of other such runs gives. The limits make a false
+    alarm, over all comparisons together, a one-in-a-thousand event, as long as the learning rate and the batch are
+    such that SGD follows gradient descent on average: its bias is of order eta/batch.
 
     Parameters
     ----------
