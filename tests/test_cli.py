@@ -49,15 +49,15 @@ def test_figure_and_run_are_written(capsys: pytest.CaptureFixture[str], tmp_path
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        (["--L", "x"], "--L"),
+        (["--L", "x"], "L = 'x': must be a number"),
         (["--L", "-1"], "L = -1.0: must be a finite number > 0"),
         (["--delta", "nan"], "delta = nan"),
         (["--eta", "inf"], "eta = inf"),
         (["--epsilon", "0"], "epsilon = 0.0"),
         (["--K", "1"], "K = 1: must be an integer in [2, 1000000000]"),
-        (["--K", "2.5"], "--K"),
+        (["--K", "2.5"], "K = 2.5: must be an integer"),
         (["--N", "0"], "N = 0"),
-        (["--N", "many"], "N = 'many': must be an integer >= 1, or inf"),
+        (["--N", "many"], "N = 'many': must be an integer, or inf"),
         (["--noise", "-1"], "noise = -1.0"),
         (["--coordinates", "polar"], "coordinates = 'polar'"),
         (["--method", "magic"], "method = 'magic'"),

@@ -22,7 +22,7 @@ def report_of(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> 
     return Page(out.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("command", [BASE, ["recall", "--V", "40"]], ids=["simulate", "recall"])
+@pytest.mark.parametrize("command", [BASE, ["recall", "simulate", "--V", "40"]], ids=["simulate", "recall"])
 def test_a_saved_run_is_reported_with_the_command_as_typed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
 ) -> None:

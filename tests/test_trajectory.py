@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,11 +49,38 @@ def test_file_needs_no_pickle(run: icl.Trajectory, tmp_path: Path) -> None:
         assert all(file[name].dtype != object for name in file.files)
 
 
-def test_loaded_run_refuses_steps_between_the_saved_ones(run: icl.Trajectory, tmp_path: Path) -> None:
+@pytest.mark.parametrize("t", [1399, 10**7])
+def test_a_run_answers_for_any_step_also_beyond_its_last_and_after_loading(
+    run: icl.Trajectory, tmp_path: Path, t: int
+) -> None:
     run.save(tmp_path / "run.npz")
+    exact = icl.simulate(2.0, 1.0, 4.0, epsilon=1e-12).at(t).loss
+    assert run.at(t).loss == exact
+    assert icl.load(tmp_path / "run.npz").at(t).loss == exact
+
+
+def test_a_run_that_goes_on_takes_the_steps_of_a_longer_one(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"K": 3, "N": 20, "task": "linear", "method": "exact", "epsilon": 1e-9}
+    short, long = (icl.simulate(2.0, 1.0, 1.0, **arguments, max_steps=steps) for steps in (50, 80))
+    short.save(tmp_path / "run.npz")
+    for run in (short, icl.load(tmp_path / "run.npz")):
+        np.testing.assert_array_equal(run.at(80).params, long.params)
+
+
+def test_a_loaded_run_of_a_risk_without_a_family_has_its_saved_steps_only(tmp_path: Path) -> None:
+    icl.descend(icl.ExchangeableRisk(20, 2.0), 4.0, epsilon=1e-3).save(tmp_path / "run.npz")
     loaded = icl.load(tmp_path / "run.npz")
+    assert loaded.at(int(loaded.t[-1])).loss == loaded.loss[-1]
     with pytest.raises(ValueError, match=r"t = 1399: must be a saved step"):
         loaded.at(1399)
+
+
+def test_outcomes_are_typed_and_a_run_is_a_line() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0)
+    assert run.stop is icl.Stop.REACHED
+    assert repr(run) == "<Trajectory: reached epsilon = 0.001 at step 1413; loss 0.95 -> 0.0009992, 79 saved steps>"
+    assert icl.simulate(2.0, 1.0, 4.0, max_steps=3).stop is icl.Stop.STEPS
+    assert icl.simulate(2.0, 1.0, 4.0, N=30, epsilon=1e-3).stop is icl.Stop.FLOOR
 
 
 def test_failed_save_leaves_the_old_file(
@@ -88,8 +116,8 @@ def test_load_refuses_another_archive(tmp_path: Path) -> None:
         icl.load(tmp_path / "other.npz")
 
 
-@pytest.mark.parametrize("t", [-1, 1414, 0.5, "x", None])
-def test_at_refuses_steps_outside_the_run(run: icl.Trajectory, t: object) -> None:
+@pytest.mark.parametrize("t", [-1, 2**63, 0.5, "x", None])
+def test_at_refuses_what_is_no_step(run: icl.Trajectory, t: object) -> None:
     with pytest.raises(ValueError, match=r"t = .*must be an integer"):
         run.at(t)  # type: ignore[arg-type]
 

@@ -76,6 +76,13 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float | int) else str(value)
 
 
+def require(family: type[Family], settings: dict[str, Any]) -> None:
+    """Refuse settings without a parameter that has no default."""
+    for name, declared in family.parameters().items():
+        if declared.required and name not in settings:
+            raise refuse(name, None, f"given, as {flag(name)} or in the file of --config")
+
+
 def parse_value(declared: Parameter, text: str) -> Any:
     """Read one value, for a single run.
 

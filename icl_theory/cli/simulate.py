@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import refuse
-from icl_theory.cli.options import flag, from_file, help_text, parse_value, with_options
+from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
 from icl_theory.cli.shared import LossProgress, check_targets, print_facts
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, Parameter, Word
@@ -43,7 +43,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         check_targets(plot, save=save)
         many = [name for name, text in given.items() if text == ALL and _several(known[name])]
         settings |= {name: parse_value(known[name], text) for name, text in given.items() if name not in many}
-        _require(family, settings)
+        require(family, settings)
         if many and save is not None:
             raise refuse("save", str(save), f"left out with {flag(many[0])} all: a file holds one run")
         words = [{}] if not many else [{many[0]: word} for word in known[many[0]].kind.words]
@@ -75,12 +75,6 @@ def _help(declared: Parameter) -> str:
 def _several(declared: Parameter) -> bool:
     """Whether its words can be compared."""
     return isinstance(declared.kind, Word) and declared.axis
-
-
-def _require(family: type[Family], settings: dict[str, Any]) -> None:
-    for name, declared in family.parameters().items():
-        if declared.required and name not in settings:
-            raise refuse(name, None, f"given, as {flag(name)} or in the file of --config")
 
 
 def _show(runs: list[Trajectory], names: list[str], as_json: bool) -> None:

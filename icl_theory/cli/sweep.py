@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from icl_theory._validate import integer, refuse
-from icl_theory.cli.options import from_file, help_text, parse_axis, with_options
+from icl_theory.cli.options import from_file, help_text, parse_axis, require, with_options
 from icl_theory.cli.outputs import Outputs, report_failures
 from icl_theory.families import Family
 from icl_theory.grids.sweep import check_picklable, estimate, plan, run_with
@@ -84,6 +84,7 @@ def _run(
         integer("workers", chosen["workers"], minimum=1, maximum=10_000)
         if chosen["dask"] is not None:
             raise refuse("workers", chosen["workers"], "left out with --dask")
+    require(family, settings)
     made = plan(family, settings)
     outputs.check(chosen["over"], [axis.name for axis in made.grid.axes if axis.swept])
     if dry_run:

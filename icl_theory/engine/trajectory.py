@@ -406,8 +406,8 @@ def _interval(pair: list[int] | None) -> Interval | None:
 
 def _plain(value: Any) -> Any:
     """Turn an argument into strict JSON: infinity and objects become text."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
+    if isinstance(value, np.ndarray | tuple):
+        return np.asarray(value).tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, str | int | float | bool | list) else repr(value)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 CLOSED_CHUNK = 16384  # points of a closed form: a tenth of a second
 CHUNK = 8  # points that are simulated one by one
 SECONDS_PER_POINT = 6e-6  # of a closed form
+COUNTED = 100_000  # points that a dry run asks for their method, or a sample of so many
 PROBED = 200  # steps that are taken to estimate how long a point takes
 
 
@@ -357,21 +358,23 @@ def estimate(made: Plan, workers: int = 1) -> list[str]:
     >>> from icl_theory.grids.sweep import estimate, plan
     >>> made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "epsilon": 1e-2})
     >>> estimate(made)[:2]
-    ['2 points in 1 chunk', 'about 2 in closed form, 0 simulated one by one']
+    ['2 points in 1 chunk', '2 in closed form, 0 simulated one by one']
     """
     grid, model = made.grid, made.model
-    sample = np.unique(np.random.default_rng(0).integers(grid.size, size=64))
-    points = [grid.points(sample[i : i + 1]) for i in range(len(sample))]
-    slow = [point for point in points if not model.closed(point)[0]]
-    closed = round(grid.size * (1.0 - len(slow) / len(points)))
+    exact = grid.size <= COUNTED
+    sample = np.arange(grid.size) if exact else np.random.default_rng(0).integers(grid.size, size=COUNTED)
+    mask = model.closed(grid.points(sample))
+    closed = round(grid.size * float(mask.mean()))
+    slow = np.random.default_rng(0).permutation(sample[~mask])[:8]
     seconds = closed * SECONDS_PER_POINT
-    if slow:
-        seconds += (grid.size - closed) * float(np.mean([_seconds(model, point) for point in slow[:8]]))
+    if slow.size:
+        each = [_seconds(model, grid.points(slow[i : i + 1])) for i in range(slow.size)]
+        seconds += (grid.size - closed) * float(np.mean(each))
     by = f" on {workers} workers" if workers > 1 else ""
-    limit = "at most " if slow else ""
+    limit, some = "at most " if slow.size else "", "" if exact else "about "
     return [
         f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}",
-        f"about {closed:,} in closed form, {grid.size - closed:,} simulated one by one",
+        f"{some}{closed:,} in closed form, {some}{grid.size - closed:,} simulated one by one",
         f"about {limit}{duration(seconds / workers)}{by}",
     ]
 

@@ -114,9 +114,9 @@ def test_point_by_point_records_failures() -> None:
 @pytest.mark.parametrize(
     ("given_values", "words"),
     [
-        ([], "x = \\[\\]: must be a sequence of at least one number"),
+        ([], "x = \\[\\]: must be a sequence of at least one value"),
         ([1.0, 2.0, 1.0], "without duplicates \\(1 occurs twice\\)"),
-        ("1:2", "must be a number or a sequence of numbers"),
+        ("1:2", "could not convert"),
         ([[1.0]], "one-dimensional"),
         ([[1.0], [2.0, 3.0]], "one-dimensional"),
         ([1.0, "two"], "could not convert"),

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.recall import evidence, evidence_model, questions
+from icl_theory.families.recall import bounds, evidence, evidence_model, questions
 from icl_theory.families.recall.bounds import cycle_excess
 
 Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
 
 
 def test_a_least_share_of_one_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icl_theory.families.recall.bounds._least_share", lambda task: 1.0)
+    monkeypatch.setattr(bounds, "_least_share", lambda task: 1.0)
     assert evidence.softmax_rate(True).violated
     assert evidence.plain_descent(True).violated
 

@@ -115,9 +115,15 @@ def test_the_worst_function_is_lipschitz_and_worst() -> None:
 
 
 def test_refuses_runs_without_their_risk(tmp_path: Path) -> None:
-    icl.simulate(2.0, 1.0, 4.0).save(tmp_path / "run.npz")
+    icl.descend(icl.ExchangeableRisk(20, 2.0), 4.0, epsilon=1e-3).save(tmp_path / "run.npz")
     with pytest.raises(ValueError, match="not loaded from a file"):
         icl.check_bounds(icl.load(tmp_path / "run.npz"))
+
+
+def test_a_loaded_run_of_a_family_is_checked_like_a_fresh_one(tmp_path: Path) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, imbalance=0.1)
+    run.save(tmp_path / "run.npz")
+    assert icl.check_bounds(icl.load(tmp_path / "run.npz")) == icl.check_bounds(run)
 
 
 def test_refuses_runs_on_other_risks() -> None:

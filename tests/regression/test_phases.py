@@ -190,7 +190,14 @@ def test_one_token_prompts_attend_from_the_start_wherever_they_can() -> None:
 
 
 def test_finite_prompts_need_their_risk_to_tell_the_phases(tmp_path: Path) -> None:
-    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], N=50, epsilon=0.02)
-    run.save(tmp_path / "run.npz")
+    features = icl.Features.simplex(3, 1.0, [0.5, 0.3, 0.2])
+    run = icl.descend(icl.PopulationRisk(features, tasks.Exchangeable(2.0), 50), 4.0, epsilon=0.02)
+    run.save(tmp_path / "run.npz")  # which has no words for a risk of no family
     with pytest.raises(ValueError, match="one with its risk"):
         query_phases(icl.load(tmp_path / "run.npz"))
+
+
+def test_finite_prompts_have_the_same_phases_after_loading(tmp_path: Path) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], N=50, epsilon=0.02)
+    run.save(tmp_path / "run.npz")
+    assert query_phases(icl.load(tmp_path / "run.npz")) == query_phases(run)

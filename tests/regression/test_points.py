@@ -101,7 +101,7 @@ def test_closed_steps_are_those_of_plain_iteration(K: int, L: float, eta: float,
 
 def evaluated(**changes: Any) -> Values:
     made = plan(REGRESSION, {**ONE, **changes})
-    return made.model.evaluate(made.grid.points(slice(0, made.grid.size)))
+    return made.model.evaluate(made.grid.points(np.arange(made.grid.size)))
 
 
 @pytest.mark.parametrize(
