@@ -131,7 +131,7 @@ def test_stops_where_nothing_can_change() -> None:
         def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
             return 1.0, np.zeros(1)
 
-    assert "remaining steps cannot change the loss" in icl.descend(Flat(), 1.0).stop_reason
+    assert "remaining steps cannot change the loss" in icl.descend(Flat(), 1.0, epsilon=0.0).stop_reason
 
 
 def test_flow_that_becomes_stiff_ends_on_its_budget() -> None:
@@ -142,7 +142,7 @@ def test_flow_that_becomes_stiff_ends_on_its_budget() -> None:
             scales = np.array([1.0, 1e-9])
             return 0.5 * float(params @ (scales * params)), scales * params
 
-    run = icl.descend(Stiff(), 1.0, method="flow")
+    run = icl.descend(Stiff(), 1.0, epsilon=0.0, method="flow")
     assert "gradient evaluations" in run.stop_reason or "cannot change" in run.stop_reason
     assert np.isfinite(run.loss).all()
 
@@ -154,7 +154,7 @@ def test_interrupt_returns_what_there_is() -> None:
                 raise KeyboardInterrupt
             return super().evaluate(params, step)
 
-    run = icl.descend(Impatient(), 0.01)
+    run = icl.descend(Impatient(), 0.01, epsilon=0.0)
     assert run.stop_reason == "interrupted at step 99"
     assert run.t[-1] == 99
     assert run.params[0] == pytest.approx(0.99**99)
@@ -201,7 +201,7 @@ def test_interrupt_while_a_state_is_observed_leaves_no_half_of_it() -> None:
 
         seen = False
 
-    run = icl.descend(Watched(), 0.01)
+    run = icl.descend(Watched(), 0.01, epsilon=0.0)
     assert run.stop_reason == "interrupted at step 10"
     assert (np.diff(run.t) > 0).all()
     assert len(run.observed["x"]) == len(run.t) == len(run.loss)
@@ -212,7 +212,7 @@ def test_interrupt_in_the_callback_keeps_the_steps_in_order() -> None:
         if step == 20:
             raise KeyboardInterrupt
 
-    run = icl.descend(Power(), 0.01, callback=impatient)
+    run = icl.descend(Power(), 0.01, epsilon=0.0, callback=impatient)
     assert run.t[-1] == 20
     assert (np.diff(run.t) > 0).all()
 

@@ -196,7 +196,7 @@ def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(tmp_path: 
     assert icl.load_sweep(path).identical(first)
     for changes, words in (
         ({"L": [2.0, 3.0, 4.0]}, r"L = \[2.0, 3.0, 2.5\] there, \[2.0, 3.0, 4.0\] here"),
-        ({"task": icl.tasks.Linear}, "task = 'icl_theory.families.regression.tasks.RandomCosine' there"),
+        ({"task": icl.tasks.Linear}, "task = 'cosine' there, 'linear' here"),
         ({"noise": 0.2}, "noise = 0.0 there, 0.2 here"),
         ({"max_steps": 10}, "max_steps = 1000000000000000 there, 10 here"),
     ):

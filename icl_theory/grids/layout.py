@@ -92,7 +92,7 @@ class Layout:
                 axis._asdict() | {"values": _listed(axis.values), "type": _type(axis)} for axis in self.grid.axes
             ],
             "chunk": self.grid.chunk,
-            "columns": [column._asdict() for column in self.columns],
+            "columns": json.loads(json.dumps([column._asdict() for column in self.columns])),
         }
 
     @cached_property

@@ -99,7 +99,7 @@ def test_refuses_what_cannot_be_sampled(tmp_path: object) -> None:
     with pytest.raises(ValueError, match="infinite prompts"):
         icl.crosscheck(run, N=float("inf"))  # type: ignore[arg-type]
     path = f"{tmp_path}/run.npz"
-    run.save(path)
+    icl.descend(icl.ExchangeableRisk(20, 2.0), 4.0, epsilon=1e-3).save(path)
     with pytest.raises(ValueError, match="not loaded from a file"):
         icl.crosscheck(icl.load(path))
 

@@ -82,7 +82,7 @@ def test_a_wrong_non_degeneracy_constant_is_seen(monkeypatch: pytest.MonkeyPatch
 def test_a_wrong_start_of_the_tail_is_seen(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
     """The phases of runs and L* share it: only the tail ratio itself can tell."""
     original = icl.regression.tail_start
-    for module in ("phases", "simulate"):
+    for module in ("phases", "family"):
         monkeypatch.setattr(
             import_module(f"icl_theory.families.regression.{module}"), "tail_start", scaled(original, by)
         )

@@ -290,7 +290,7 @@ def test_phase_one_ends_within_its_certified_bounds(K: int, c: float) -> None:
 def test_phases_are_ordered_and_cover_the_run(K: int, c: float, drop: float) -> None:
     run = run_of(K, c, drop)
     assert run.phases is not None
-    spans = [span for span in run.phases if span is not None]
+    spans = list(run.phases.present().values())
     assert [spans[0][0], spans[-1][1]] == [0, run.t[-1]]
     assert all(left[1] == right[0] for left, right in itertools.pairwise(spans))
 
