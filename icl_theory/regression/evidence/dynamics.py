@@ -217,7 +217,7 @@ def tail_law_finite(quick: bool) -> Claim:
     reduced = [ExchangeableRisk(K, 2.0, N) for K, N in ((3, 5), (10, 60))]
     exchangeable = [tail_ratio(each, descend(each, 1.0, steps=10**8, method="flow")) for each in reduced]
     risk = nested_example()
-    step, eta = (1500 if quick else 20_000), 2.0
+    step, eta = (1500 if quick else 8000), 2.0
     run = descend(risk, eta, steps=step)
     excess = run.observed["loss_per_query"][-1] - risk.floor_per_query()
     nested = step * risk.features.probs * excess * 4.0 * eta * 3.0 / 2.0
