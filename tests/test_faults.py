@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,14 +18,21 @@ import icl_theory as icl
 PACKAGE = Path(icl.__file__).parent
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 DOZEN = {  # and the rows' functions that notice them
-    "gradient": "lemma_2_identity",
-    "n-minus-one": "lemma_1_identity",
-    "spread": "lemma_1_identity",
-    "noise-missing": "lemma_1_identity",
+    "noise-missing": "direct_sums",
+    "attention": "direct_sums",
+    "hessian": "derivatives",
+    "backward": "derivatives",
+    "groups-metric": "reductions",
+    "metric": "reductions",
     "floor": "noise_floor",
-    "step-constant": "closed_counts",
-    "off-by-one": "closed_counts",
-    "metric": "embedding",
+    "few-terms": "closed_counts",
+    "phase-one": "closed_counts",
+    "skipping": "skipped_steps",
+    "linear": "laws",
+    "sampler-noise": "laws",
+    "stable-rate": "stable_rates",
+    "papers-rule": "papers_rule",
+    "concentration-value": "concentration",
     "recall-gradient": "lemma_adding",
     "recall-background": "lemma_averaging",
     "recall-closed": "linear_convergence",
@@ -33,16 +41,24 @@ DOZEN = {  # and the rows' functions that notice them
     "feed-forward": "part_roles",
 }
 
-spec = importlib.util.spec_from_file_location("planted", SCRIPTS / "planted.py")
-assert spec is not None
-assert spec.loader is not None
-planted = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(planted)
+
+def _script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+planted = _script("planted")
+faults = _script("faults")
 
 
 @pytest.mark.parametrize("fault", planted.FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_changes_one_place_of_the_package(fault: planted.Fault) -> None:  # type: ignore[name-defined]
-    source = (PACKAGE / fault.file).read_text(encoding="utf-8")
+    source = (PACKAGE / fault.path).read_text(encoding="utf-8")
     assert source.count(fault.old) == 1
     ast.parse(source.replace(fault.old, fault.new))
 
@@ -50,6 +66,38 @@ def test_a_fault_changes_one_place_of_the_package(fault: planted.Fault) -> None:
 def test_names_are_told_apart() -> None:
     names = [fault.name for fault in planted.FAULTS]
     assert len(set(names)) == len(names) >= 45
+
+
+def test_what_is_called_on_import_reaches_all_that_use_its_file() -> None:
+    named = {fault.name: fault for fault in planted.FAULTS}
+    right = faults.Found({}, {}, {
+        ("row", "0"): {("interpolant.py", 1)},
+        ("row", "1"): {("risk.py", 1)},
+    })  # fmt: skip
+    assert faults.within_reach(named["skipping"], right) == {("row", "0")}
+
+
+def test_findings_count_where_they_read_otherwise() -> None:
+    row, guard = ("row", "0", ""), ("row", "1", "")
+    right = faults.Found({row: faults.outcome_of("holds only for 48%"), guard: faults.HOLDS}, {}, {})
+    for verdict, said in (
+        ("holds only for 47%", "reads otherwise"),
+        ("holds", "reads otherwise"),
+        ("fails: x", "fails"),
+    ):
+        wrong = faults.Found({row: faults.outcome_of(verdict), guard: faults.HOLDS}, {}, {})
+        assert faults.turned(right, wrong) == {row: said}
+    assert faults.turned(right, right) == {}
+    assert faults.turned(right, faults.Found({guard: faults.outcome_of("holds only here")}, {}, {})) == {
+        guard: "fails"
+    }
+
+
+def test_the_page_has_every_fault_and_each_is_found() -> None:
+    page = (SCRIPTS.parent / "docs" / "faults.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
+    assert rows == ["| fault", *(f"| {fault.name}" for fault in planted.FAULTS)]
+    assert "**nothing**" not in page
 
 
 def test_a_dozen_faults_are_noticed_by_the_quick_audit() -> None:

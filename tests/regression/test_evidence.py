@@ -14,7 +14,7 @@ import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.claims.claim import Claim
 from icl_theory.families.regression import certified, transition
-from icl_theory.families.regression.closed import ClosedRuns
+from icl_theory.families.regression.closed import ExchangeableSteps
 from icl_theory.families.regression.evidence import dynamics, lemmas, orders
 from icl_theory.families.regression.population import PopulationRisk
 
@@ -90,14 +90,8 @@ def test_a_wrong_start_of_the_tail_is_seen(monkeypatch: pytest.MonkeyPatch, by: 
 
 
 def test_a_phase_off_by_one_step_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulation = import_module("icl_theory.families.regression.simulate")
-    original = simulation.closed_runs
-
-    def late(*arguments: Any) -> ClosedRuns:
-        found = original(*arguments)
-        return found._replace(attends=np.minimum(found.attends + 1, found.last))
-
-    monkeypatch.setattr(simulation, "closed_runs", late)
+    original = ExchangeableSteps.first_missing
+    monkeypatch.setattr(ExchangeableSteps, "first_missing", lambda self, deficit: original(self, deficit) + 1)
     assert dynamics.closed_counts(True).violated
 
 

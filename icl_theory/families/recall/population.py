@@ -22,6 +22,7 @@ from icl_theory._validate import Array, choice, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall.task import RecallTask, Sentences, Words, entropy
 
+NODES, WEIGHTS = leggauss(20)  # on (-1, 1)
 ATTENTION = ("linear", "relu", "softmax")
 
 
@@ -342,10 +343,9 @@ def divergence(alpha: float, logit: Array) -> Array:
     if not 0.0 < alpha < 1.0:
         return np.asarray(np.logaddexp(0.0, logit if alpha == 0 else -logit))
     u = logit - (math.log(alpha) - math.log1p(-alpha))
-    nodes, weights = leggauss(20)
-    s = 0.5 * np.clip(u, -1.0, 1.0)[..., None] * (nodes + 1.0)
+    s = 0.5 * np.clip(u, -1.0, 1.0)[..., None] * (NODES + 1.0)
     slope = alpha * (1.0 - alpha) * np.expm1(s) / (1.0 - alpha + alpha * np.exp(s))
-    near = 0.5 * np.clip(u, -1.0, 1.0) * (slope @ weights)
+    near = 0.5 * np.clip(u, -1.0, 1.0) * (slope @ WEIGHTS)
     far = np.logaddexp(0.0, logit) - alpha * logit - entropy(alpha)
     return np.where(np.abs(u) <= 1.0, near, far)
 

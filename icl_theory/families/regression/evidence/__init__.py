@@ -3,7 +3,7 @@
 A row is a function of whether the grid is to be small; `ROWS` lists them in the order of the table.
 """
 
-from icl_theory.families.regression.evidence import dynamics, lemmas, orders
+from icl_theory.families.regression.evidence import dynamics, lemmas, orders, parts
 from icl_theory.families.regression.evidence.common import Row
 from icl_theory.families.regression.orderwise import STATEMENTS
 
@@ -11,6 +11,9 @@ ROWS: tuple[Row, ...] = (
     lemmas.lemma_1_identity,
     lemmas.direct_sums,
     lemmas.lemma_1_samples,
+    parts.laws,
+    parts.derivatives,
+    parts.reductions,
     lemmas.lemma_1_envelope,
     lemmas.lemma_1_degenerate,
     lemmas.lemma_2_identity,
@@ -23,11 +26,14 @@ ROWS: tuple[Row, ...] = (
     lemmas.proposition_1,
     dynamics.closed_counts,
     dynamics.step_counts,
+    parts.skipped_steps,
     dynamics.flow_solution,
     dynamics.phase_one,
     dynamics.total_time,
     dynamics.regimes,
+    dynamics.papers_rule,
     dynamics.monotone,
+    parts.stable_rates,
     dynamics.rescaling,
     dynamics.embedding,
     dynamics.tail_law,

@@ -43,6 +43,15 @@ def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
     return counts
 
 
+def iterated_gaps(K: float, c: float, steps: int) -> Array:
+    """Iterates of u <- u + c a s² from 0, (steps + 1,)."""
+    start, path = math.log(K - 1.0), [0.0]
+    for _ in range(steps):
+        s = 1.0 / (1.0 + math.exp(path[-1] - start))
+        path.append(path[-1] + c * (1.0 - s) * s * s)
+    return np.array(path)
+
+
 def iterated_phase_one(K: float, c: float) -> int:
     """Steps to the attention ½."""
     return iterated_steps(K, c, (0.5,))[0]
