@@ -1,6 +1,6 @@
 """Exact simulator of how one-layer transformers learn to learn in context."""
 
-from icl_theory._version import __version__
+from icl_theory._version import __version__ as __version__
 from icl_theory.claims.audit import Audit, answer, audit
 from icl_theory.claims.claim import Answer, BoundCheck, Claim
 from icl_theory.engine.descent import descend
@@ -55,7 +55,6 @@ __all__ = [
     "Stop",
     "SymmetricRisk",
     "Trajectory",
-    "__version__",
     "answer",
     "audit",
     "check_bounds",
