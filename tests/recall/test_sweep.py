@@ -67,13 +67,18 @@ def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> No
         icl.sweep(icl.Recall, progress=False, **arguments)  # type: ignore[arg-type]
 
 
-def test_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_the_table_and_prints_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    line = ["recall", "sweep", "--triggers", "4,16", "--counts", "1", "--quiet"]
     with pytest.raises(SystemExit) as stop:
-        main(["recall", "sweep", "--triggers", "4,16", "--counts", "1", "--quiet"])
+        main([*line, "--csv", str(tmp_path / "a.csv")])
     assert not stop.value.code
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text(encoding="utf-8"))))
     assert [row["steps"] for row in rows] == ["44", "87"]
     assert [row["V"] for row in rows] == ["50", "50"]
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(line)
+    assert {"44", "87"} < set(capsys.readouterr().out.split())
 
 
 def test_command_reports_failed_points_and_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
