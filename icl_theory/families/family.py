@@ -37,7 +37,7 @@ RESERVED = (  # arguments of sweeps, options of commands, names in results
 
 
 class Parameter(NamedTuple):
-    """A parameter of a family: its name, default (`REQUIRED` if there is none), kind, meaning, symbol and unit.
+    """A parameter of a family: its name, default (``REQUIRED`` if there is none), kind, meaning, symbol and unit.
 
     ``axis`` says whether a sweep may vary it.
     """
@@ -123,7 +123,7 @@ def parameter(
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    r"""A family of problems: inherit, declare parameters, give `risk`; all else has defaults.
+    r"""A family of problems: inherit, declare parameters, give ``risk``; all else has defaults.
 
     Every family has these parameters besides its own.
 

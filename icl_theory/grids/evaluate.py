@@ -38,7 +38,7 @@ class Model(Protocol):
 
 
 class Storage(Protocol):
-    """Where chunks are kept between runs, see `icl_theory.grids.store`."""
+    """Where chunks are kept between runs, see ``icl_theory.grids.store``."""
 
     done: NDArray[np.bool_]
 

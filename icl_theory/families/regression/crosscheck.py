@@ -131,7 +131,7 @@ def crosscheck(
 
     At random scores, independent batches of prompts give a mean loss and gradient with standard errors; their
     distances to the population values are z-scores with Student's distribution. Two samplers do so. One draws a
-    prompt by its counts and asks for every feature (`icl_theory.families.regression.counted.CountedRisk`), with as
+    prompt by its counts and asks for every feature (``families.regression.counted.CountedRisk``), with as
     many prompts as it takes to find an error of ``precision``. The other is the trainer, `SampledRisk`, token by
     token. Of both are compared the sum of the losses over the points, the sum of the gradients' norms, and the
     entries of the gradients. Then one run of stochastic gradient descent, in the run's coordinates, must stay
