@@ -8,6 +8,7 @@ iterates are taken one by one the shadow takes them too, so that it grows as err
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.interpolant import FIRST_STRIDE, Interpolant, Segment, TooFast
+from icl_theory.interpolant import FIRST_STRIDE, Anchor, Interpolant, Segment, TooFast
 from icl_theory.steps import Descent, Ended, Point
 
 SLOW = 256.0  # steps in which the moves must change by less than a factor e for skipping to be worth a try
@@ -25,6 +26,7 @@ PAYS = 1.2  # gradients that a try may cost for each iterate that it skips, at f
 PATIENCE = 500.0  # gradients that it may cost later, beyond those of the iterates that it skips
 TRIAL = 2  # steps of the solver before it is used
 SHARE, LOOSE = 0.02, 0.5  # of the tolerance for one step of the solver: of the run, of its shadow
+LANDINGS = 8  # tries to find a step count without interpolation
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 
 Steps = NDArray[np.int64]
@@ -104,6 +106,7 @@ class Skipper:
         last, params = start.step, start.params
         shadow = self._shadow.segments(start.params if self._other is None else self._other, start.step, end)
         shadows: deque[Segment] = deque()
+        self.run.anchor = Anchor(start.step, start.params, 0.0)
         try:
             for segment in self._that_pay(self.run.segments(start.params, start.step, end)):
                 self._follow(segment, shadow, shadows, end)
@@ -113,6 +116,7 @@ class Skipper:
                     self.doubt = max(self.doubt, self.descent.risk.gain(params) * segment.doubt)
                     self.skipped = True
                     yield descent.point(params, t)
+                    self.run.anchor = segment.anchor
                 while len(shadows) > 1 and shadows[0].end <= last:
                     shadows.popleft()
         except TooFast:
@@ -199,25 +203,50 @@ def state(interpolant: Interpolant, params: Array, begin: int, end: int) -> Arra
 
 
 def first_below(interpolant: Interpolant, epsilon: float, above: Point, below: Point) -> Point:
-    """First integer time with loss <= epsilon between two points of a run, by bisection."""
+    """First integer time with loss <= epsilon between two points: by bisection, then without interpolation."""
     if below.step - above.step == 1:
         return below
     descent = interpolant.descent
+    anchor = interpolant.anchor or Anchor(above.step, above.params, 0.0)
     try:
-        segments = list(interpolant.segments(above.params, above.step, below.step))
+        segments = list(interpolant.segments(anchor.params, anchor.t, below.step, anchor.stride))
     except TooFast:
         exact = descent.iterates(above.params, above.step)
         return next(point for point in exact if point.loss <= epsilon or point.step == below.step)
     low, high = above.step, below
     while high.step - low > 1:
         middle = (low + high.step) // 2
-        params = next(segment for segment in segments if middle <= segment.end).state(middle)
+        params = _holding(segments, middle).state(middle)
         point = descent.point(params, middle)
         if point.loss <= epsilon:
             high = point
         else:
             low = middle
-    return high
+    return _landed(interpolant, epsilon, segments, above, high) if interpolant.skipping else high
+
+
+def _landed(interpolant: Interpolant, epsilon: float, segments: list[Segment], above: Point, found: Point) -> Point:
+    """First step with loss <= epsilon by steps of the solver that end there; interpolation gave ``found``.
+
+    Newton's iteration for the time; the loss falls by hardly more in one step than in the one before it.
+    """
+    descent, t = interpolant.descent, found.step
+    for _ in range(LANDINGS):
+        interpolant.check_budget(2)
+        before = descent.point(_holding(segments, t - 1).land(t - 1), t - 1)
+        after = descent.point(before.params + descent.move(before.gradient), t)
+        if before.loss > epsilon >= after.loss:
+            return after
+        decrease = before.loss - after.loss
+        if not decrease > 0.0:
+            break
+        t = min(max(t + math.ceil((after.loss - epsilon) / decrease), above.step + 1), int(segments[-1].end))
+    return found
+
+
+def _holding(segments: list[Segment], t: int) -> Segment:
+    """Return the step of the solver that a time belongs to."""
+    return next(segment for segment in segments if t <= segment.end)
 
 
 def _is_slow(first: Array, second: Array, third: Array) -> bool:

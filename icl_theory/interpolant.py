@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from icl_theory.steps import Descent, Ended
 START_ORDER, LOWEST_ORDER, HIGHEST_ORDER = 4, 2, 7
 ROUNDING = 2.3e-14  # of the parameters: no step of the solver is asked for more
 FIRST_STRIDE, LEAST_STRIDE = 0.05, 1e-13  # first and shortest step of the solver, in x
+GROWTH = 1.25  # at most: factor from one step to the next where steps are taken to go on growing as they did
 PACE = 1.0  # what an error of the tolerance in x is in the parameters, in units of dθ/dx
 OMITTED = 0.25  # of the tolerance: what the terms that are left out may amount to,
 NOTHING = 0.003  # and where that need not be looked at
@@ -48,6 +50,14 @@ LOGARITHMS = {order: _logarithm(order) for order in range(1, HIGHEST_ORDER + 1)}
 
 class TooFast(Exception):  # noqa: N818 - sends the run back to single steps
     """The expansion does not converge to the tolerance here."""
+
+
+class Anchor(NamedTuple):
+    """A time, the state that the solver found there, and the length in x of the step that it took."""
+
+    t: float
+    params: Array
+    stride: float
 
 
 class Segment:
@@ -76,15 +86,40 @@ class Segment:
         self.begin, self.end = begin, end
         self._step, self._limit, self._shape = step, limit, shape
         self.doubt, self._landed = 0.0, None
+        self._halves: list[Step] = []
+
+    @property
+    def anchor(self) -> Anchor:
+        """From where this step can be taken again."""
+        step = self._step
+        return Anchor(self.begin, step.state.reshape(self._shape), step.end - step.begin)
 
     def state(self, t: float) -> Array:
         """State at a time within, by interpolation where that is good enough."""
         if t < self.end:
-            value, self.doubt = self._step.between(math.log1p(t))
+            x = math.log1p(t)
+            value, self.doubt = self._step.between(x)
+            if self.doubt > self._limit:
+                value, self.doubt = self._half(x).between(x)
             if self.doubt <= self._limit:
                 return value.reshape(self._shape)
         self.doubt = 0.0
         return self.land(t)
+
+    def _half(self, x: float) -> Step:
+        """Half of the step, taken by itself: interpolation is better there by a factor of some 2⁷."""
+        whole = self._step
+        middle = 0.5 * (whole.begin + whole.end)
+        if not self._halves:
+            self._halves = [Step(whole.field, whole.begin, whole.state, whole.slope, middle - whole.begin, middle)]
+        first = self._halves[0]
+        if x <= middle:
+            return first
+        if len(self._halves) == 1:
+            self._halves.append(
+                Step(whole.field, middle, first.arrival, first.leaving, whole.end - middle, whole.end)
+            )
+        return self._halves[1]
 
     def land(self, t: float) -> Array:
         """State at a time within, by a step of the solver that ends there."""
@@ -121,6 +156,11 @@ class Interpolant:
         How many terms the expansion has more than the tolerance asks for.
     first_stride : float
         First step of the solver, in x.
+
+    Attributes
+    ----------
+    anchor : Anchor or None
+        The last one up to the last point of the run that was looked at.
     """
 
     def __init__(
@@ -138,9 +178,12 @@ class Interpolant:
         self.order = START_ORDER if skipping else 1
         self._moves = np.zeros((HIGHEST_ORDER, descent.risk.initial.size))
         self._omitted = 0.0
+        self.anchor: Anchor | None = None
 
-    def segments(self, params: Array, begin: float, end: float) -> Iterator[Segment]:
+    def segments(self, params: Array, begin: float, end: float, stride: float = 0.0) -> Iterator[Segment]:
         """Integrate from ``params`` at time ``begin`` and yield every step of the solver.
+
+        The first one is tried with ``stride``, in x, where one is given.
 
         Raises
         ------
@@ -150,8 +193,8 @@ class Interpolant:
             Where the budget is used up, or a flow cannot go on.
         """
         shape, bound = np.shape(params), math.log1p(end)
-        x, state, stride = math.log1p(begin), np.ravel(params), self.first_stride
-        order = 0
+        x, state, stride = math.log1p(begin), np.ravel(params), stride or self.first_stride
+        order, before = 0, 0.0
         while x < bound:
             if order != self.order:
                 order = self.order
@@ -162,6 +205,9 @@ class Interpolant:
             step = Step(field, x, state, slope, bound - x if last else stride, bound if last else None)
             limit = self._limit(step.arrival, step.leaving, shape)
             stride = step.next_stride(self.share * limit)
+            if before:
+                stride = min(stride, GROWTH * before)
+            grown, before = stride / before if before else 1.0, stride
             if not step.error <= self.share * limit:
                 if stride < LEAST_STRIDE:
                     raise TooFast if self.skipping else Ended("diverged: the flow cannot be followed any further")
@@ -169,6 +215,7 @@ class Interpolant:
             if self.skipping and not self._converges(limit):
                 stride = step.end - x
                 continue
+            stride = max(stride, min(stride * grown, GROWTH * (step.end - x)))
             yield Segment(
                 math.expm1(x), end if last else min(math.expm1(step.end), end), step, BETWEEN * limit, shape
             )

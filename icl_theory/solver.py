@@ -65,10 +65,8 @@ class Step:
             before, last = np.abs(self._terms[-2:]).max(axis=1).tolist()
             self._between = LAST * last + LAST_BUT_ONE * before
         share = (x - self.begin) / self._h
-        value = np.zeros_like(self.state)
-        for i, term in enumerate(reversed(self._terms)):
-            value = (value + term) * (share if i % 2 == 0 else 1.0 - share)
-        return self.state + value, self._between
+        weights = np.cumprod([share if i % 2 == 0 else 1.0 - share for i in range(len(self._terms))])
+        return self.state + weights @ self._terms, self._between
 
     def _interpolation(self) -> Array:
         from scipy.integrate import DOP853 as Table  # noqa: N811

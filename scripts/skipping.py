@@ -114,11 +114,11 @@ def outcome(index: int) -> Outcome:
     return compare(problem(index))
 
 
-def table(problems: int, workers: int) -> None:
+def table(first: int, problems: int, workers: int) -> None:
     """Print what a number of problems give, and every one in which a claim is wrong."""
     found: list[Outcome] = []
     with ProcessPoolExecutor(workers) as pool:
-        for each in pool.map(outcome, range(problems), chunksize=4):
+        for each in pool.map(outcome, range(first, first + problems), chunksize=4):
             found.append(each)
             if each.wrong:
                 print(f"WRONG: {each}", flush=True)

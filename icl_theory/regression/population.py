@@ -50,19 +50,9 @@ class _ErrorForm:
         Without ``query``, column k belongs to query k. With ``times = (mass, scale)``, two rows (Q,), the second
         result is ``(C z - z^T C z / mass) z scale`` instead, made in the same pass.
         """
-        columns = np.arange(z.shape[1])
-        own = columns if query is None else query
+        own = np.arange(z.shape[1]) if query is None else query
         total = z.sum(axis=0)
-        if self.use_factor:
-            error = self._mean_difference(z, own, total)
-            product = self.factor @ error
-            squared = np.einsum("rq,rq->q", error, error)
-            shift = -product[own, columns]
-        else:
-            product = self.variogram @ z
-            shift = product[own, columns].copy()
-            # Σ_m z_m (Γ_mk Σz + (Γz)_k - (Γz)_m); rounding must not make it negative
-            squared = np.maximum(2.0 * total * shift - np.einsum("mq,mq->q", z, product), 0.0)
+        squared, product, shift = self._squares(z, own, total)
         mean = np.zeros(len(own)) if times is None else squared / times[0]
         if not self.use_factor:
             shift = shift - mean
@@ -80,6 +70,22 @@ class _ErrorForm:
                 part *= z[rows]
                 part *= times[1]
         return squared, product
+
+    def squares(self, z: Array) -> Array:
+        """``z^T C z`` alone, for column k and query k."""
+        return self._squares(z, np.arange(z.shape[1]), z.sum(axis=0))[0]
+
+    def _squares(self, z: Array, own: NDArray[np.intp], total: Array) -> tuple[Array, Array, Array]:
+        """``z^T C z``, and of what ``C z`` is made: a product with z, and a shift of its columns."""
+        columns = np.arange(z.shape[1])
+        if self.use_factor:
+            error = self._mean_difference(z, own, total)
+            product = self.factor @ error
+            return np.einsum("rq,rq->q", error, error), product, -product[own, columns]
+        product = self.variogram @ z
+        shift = product[own, columns].copy()
+        # Σ_m z_m (Γ_mk Σz + (Γz)_k - (Γz)_m); rounding must not make it negative
+        return np.maximum(2.0 * total * shift - np.einsum("mq,mq->q", z, product), 0.0), product, shift
 
     def against(
         self, top: NDArray[np.intp], z: Array, query: NDArray[np.intp], alike: NDArray[np.bool_] | None = None
@@ -239,7 +245,7 @@ class PopulationRisk(Risk):
     def loss_per_query(self, S: Array) -> Array:
         """Losses ℓ_k of the queries, (K,), squared label units."""
         scores = self._checked(S)
-        return self._infinite(scores)[0] if math.isinf(self.N) else self._moments(scores).loss
+        return self._seen(scores)[1] if math.isinf(self.N) else self._moments(scores).loss
 
     def growth(self, S: Array) -> Array:
         r"""Lemma 2: the growth ``-∂L/∂S`` of the scores, α on the diagonal and β off it, (K, K).
@@ -262,8 +268,8 @@ class PopulationRisk(Risk):
         if math.isfinite(self.N):
             found = self._moments(params)
             return {"attention": np.diagonal(found.attention).copy(), "loss_per_query": found.loss}
-        weight, total = self._softmax(params)
-        return {"attention": np.diagonal(weight) / total, "loss_per_query": self._infinite(params)[0]}
+        attention, losses = self._seen(params)
+        return {"attention": attention, "loss_per_query": losses}
 
     def floor(self) -> float:
         """Irreducible loss: 0 for N = ∞, else the minimum over the scores, found query by query."""
@@ -368,6 +374,13 @@ class PopulationRisk(Risk):
             a[close, np.arange(len(close))] = target[close] / total[close]
             gradient[:, close] = self.features.probs[close] * self._close_gradient(a, close)
         return 0.5 * squared / total**2, gradient
+
+    def _seen(self, scores: Array) -> tuple[Array, Array]:
+        """N = ∞: target attention and losses R_k/2, (K,) each."""
+        weight, total = self._softmax(scores)
+        target = np.diagonal(weight) / total
+        np.fill_diagonal(weight, 0.0)
+        return target, 0.5 * self._form.squares(weight) / total**2  # type: ignore[attr-defined, no-any-return]
 
     def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
         """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries."""

@@ -182,7 +182,8 @@ def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
 @pytest.mark.parametrize("attention", ["linear", "relu", "softmax"])
 @pytest.mark.parametrize("alpha", [0.0, 0.1])
 def test_skipped_steps_are_counted_as_if_they_were_taken(attention: str, alpha: float) -> None:
-    call = {"attention": attention, "alpha": alpha, "rule": "gd", "above": 2e-3}
+    above = 2e-4 if attention == "softmax" else 2e-3  # softmax is slow enough for skipping to pay later
+    call = {"attention": attention, "alpha": alpha, "rule": "gd", "above": above}
     exact = icl.recall.simulate(**call, method="exact")  # type: ignore[arg-type]
     fast = icl.recall.simulate(**call, method="fast")  # type: ignore[arg-type]
     assert fast.states_error is not None
