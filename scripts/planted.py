@@ -58,7 +58,8 @@ FAULTS = (
     Fault("attention-of-scores", "attention 1 % too small, N = ∞", _P,
           "return weight / total\n", "return 0.99 * weight / total\n"),
     Fault("attention", "recorded attention 1 % too small, N = ∞", _P,
-          'return {"attention": attention, "loss', 'return {"attention": 0.99 * attention, "loss'),
+          'return {"attention": attention, "loss_per_query": losses}',
+          'return {"attention": 0.99 * attention, "loss_per_query": losses}'),
     Fault("hessian", "half of one term of the Hessian product, N = ∞", _P,
           'rise = 2.0 * np.einsum("mk,mk->k", residual', 'rise = 1.0 * np.einsum("mk,mk->k", residual'),
     # finite prompts
