@@ -181,7 +181,7 @@ def test_callback_sees_saved_steps_and_losses() -> None:
     ],
 )
 def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> None:
-    given: dict[str, object] = {"eta": 0.1, **arguments}
+    given: dict[str, object] = {"eta": 0.1, "steps": 5, **arguments}
     with pytest.raises(ValueError, match=words):
         icl.descend(Power(), **given)  # type: ignore[arg-type]
 

@@ -220,8 +220,8 @@ def query_phases(run: Trajectory) -> list[Phases]:
     """
     if run.attention.ndim != 2:
         raise refuse("run", run.attention.shape, "one with an attention per query; here run.phases says all")
-    if run.risk is None and math.isfinite(run.info.get("N", math.inf)):
-        raise refuse("run", "of finite prompts, loaded from a file", "one with its risk")
+    if run.risk is None and not math.isinf(run.info.get("N", math.nan)):
+        raise refuse("run", "loaded from a file that does not say its prompts are infinite", "one with its risk")
     tail = tail_limits(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
     half = np.broadcast_to(0.5 * _presence(run.risk), run.attention.shape[1:])
     result = []
