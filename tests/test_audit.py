@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.claims.claim import Claim, audit
+from icl_theory.claims import audit
+from icl_theory.claims.claim import Claim
 from icl_theory.families.regression import evidence, questions
 from icl_theory.families.regression.evidence import dynamics
 from icl_theory.results.plots import plot_answer, save

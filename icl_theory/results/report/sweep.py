@@ -148,7 +148,11 @@ def _problems(dataset: xarray.Dataset) -> dict[str, Any]:
 
 def _parameters(dataset: xarray.Dataset) -> dict[str, Any]:
     names = [str(name) for name in dataset.coords]
-    columns = {"parameter": names, "values": [_values(dataset[name].values) for name in names]}
+    columns = {
+        "parameter": names,
+        "symbol": [dataset[name].attrs.get("symbol", "") for name in names],
+        "values": [_values(dataset[name].values) for name in names],
+    }
     given = json.loads(dataset.attrs.get("arguments", "{}"))
     others = given if isinstance(given, dict) else {}
     shown = {name: value for name, value in others.items() if name not in (*HIDDEN, *names) and value is not None}
