@@ -9,8 +9,10 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.claims.claim import Answer, Series
-from icl_theory.families.regression.phases import crossover
-from icl_theory.families.regression.whole import simulate
+from icl_theory.engine.descent import MAX_STEPS
+from icl_theory.families.regression.abel import StepCounter
+from icl_theory.families.regression.closed import closed_runs, step_constant
+from icl_theory.families.regression.phases import crossover, tail_start
 
 
 def separation(quick: bool) -> Answer:
@@ -20,7 +22,10 @@ def separation(quick: bool) -> Answer:
         # from just above L with the loss ε at the start, where there is nothing to learn, to 100 L*
         lowest = math.sqrt(4.0 * epsilon * K / (K - 1.0))
         lipschitz = np.geomspace(1.05 * lowest, 100.0 * crossover(epsilon, 1.0, K), 101 if quick else 401)
-        time = np.array([simulate(float(x), 1.0, eta, K=K, epsilon=epsilon).t[-1] for x in lipschitz], dtype=float)
+        gamma, sizes = 0.5 * lipschitz**2, np.full(lipschitz.shape, float(K))
+        counter = StepCounter(sizes, step_constant(eta, 1.0, gamma, sizes))
+        goal, tail = np.full(sizes.shape, epsilon), np.full(sizes.shape, tail_start(K))
+        time = closed_runs(counter, gamma, goal, MAX_STEPS, tail).last.astype(np.float64)
         exponent = np.gradient(np.log(time), np.log(lipschitz))
         steepest = int(np.argmin(exponent))
         after = slice(steepest, None)
