@@ -304,7 +304,7 @@ class Family:
     @classmethod
     def closed_values(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
         """Compute points in whole arrays: every column, status and message, as one simulation each would give."""
-        raise NotImplementedError
+        raise NotImplementedError(f"the family {cls.name or cls.__name__} has no method closed_values")
 
     # ---- what follows
 
