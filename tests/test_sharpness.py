@@ -164,7 +164,7 @@ def test_rare_features_have_a_minimum_too(p: float) -> None:
 
 def test_sharpness_along_a_run_is_that_of_its_states() -> None:
     run = icl.simulate(2.0, 1.0, 100.0, K=4, N=20, noise=1.0, probs=[0.4, 0.3, 0.2, 0.1], max_steps=5000)
-    steps, values = icl.sharpness_along(run, points=5)
+    steps, values = icl.engine.sharpness_along(run, points=5)
     assert len(steps) == 5
     assert run.risk is not None
     assert values[-1] == run.risk.sharpness(run.params)
@@ -183,8 +183,8 @@ def test_refuses_what_has_no_hessian(tmp_path_factory: pytest.TempPathFactory) -
         risk.sharpness(np.zeros((2, 2)))
     sampled = icl.SampledRisk(risk.features, risk.task, N=10, batch=4, seed=0)
     with pytest.raises(ValueError, match="draws its data"):
-        icl.sharpness_along(icl.descend(sampled, 0.1, steps=3))
+        icl.engine.sharpness_along(icl.descend(sampled, 0.1, steps=3))
     path = tmp_path_factory.mktemp("run") / "a.npz"
     icl.descend(risk, 0.1, steps=3).save(path)
     with pytest.raises(ValueError, match="loaded from a file"):
-        icl.sharpness_along(icl.load(path))
+        icl.engine.sharpness_along(icl.load(path))

@@ -30,12 +30,12 @@ RISKS: dict[str, Callable[[], icl.Risk]] = {
     "exchangeable": lambda: icl.Regression(**PLAIN).risk(),
     "exchangeable with noise": lambda: icl.Regression(**PLAIN, N=40, noise=0.5).risk(),
     "symmetric": lambda: icl.SymmetricRisk([2, 3], [0.2, 0.2], 2.0),
-    "gaussian": lambda: icl.GaussianRisk(icl.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.5)),
+    "gaussian": lambda: icl.GaussianRisk(icl.regression.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.5)),
     "sampled": lambda: icl.SampledRisk(FEATURES, icl.tasks.Quadratic(2.0), N=20, batch=16, seed=0),
-    "sampled gaussian": lambda: icl.SampledGaussianRisk(
-        icl.QuadraticLaw.lipschitz(d=2, L=1.0), N=20, batch=16, seed=0
+    "sampled gaussian": lambda: icl.regression.SampledGaussianRisk(
+        icl.regression.QuadraticLaw.lipschitz(d=2, L=1.0), N=20, batch=16, seed=0
     ),
-    "block": lambda: icl.BlockRisk(
+    "block": lambda: icl.regression.BlockRisk(
         icl.SampledRisk(icl.Features.simplex(4, 2.0), icl.tasks.Exchangeable(1.0), N=20, batch=8, seed=0)
     ),
     "recall, linear": lambda: icl.Recall(alpha=0.3).risk(),
@@ -498,7 +498,7 @@ class ReducedWrong(Reduced):
 
 
 FAMILIES: dict[type[Family], str] = {
-    ReducedWrong: r"squared norm of the sampled gradient at the beginning: expected 4 within",
+    ReducedWrong: r"sampled squared norm of the gradient at the beginning: expected 4 within",
     NoTitle: r"the family: expected no exception, found ValueError: NoTitle.title = ''",
     WrongRisk: r"gradient of the loss at .*, entry",
     NoRisk: r"risk: expected a Risk, found 3",

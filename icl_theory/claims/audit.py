@@ -8,8 +8,9 @@ from typing import Any
 
 from icl_theory._validate import choice
 from icl_theory.claims.claim import Answer, Claim
+from icl_theory.engine.interrupts import whole_runs
+from icl_theory.engine.shown import Shown
 from icl_theory.families import families_known
-from icl_theory.results import notebook
 
 BINDING = ("exact", "certified")
 HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
@@ -27,7 +28,7 @@ def questions() -> dict[str, Callable[[bool], Answer]]:
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(Shown):
     """A table of claims with verdicts, and a table of answered questions.
 
     Attributes
@@ -56,12 +57,6 @@ class Audit:
         lines += _table(ANSWER_HEADINGS, [(a.question, a.answer, f"`{a.command}`") for a in self.answers])
         return "\n".join(lines) + "\n"
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: both tables."""
-        claims = {name: [getattr(claim, name) for claim in self.claims] for name in HEADINGS}
-        answers = {name: [getattr(found, name) for found in self.answers] for name in ANSWER_HEADINGS}
-        return notebook.table(claims, "Claims") + "\n" + notebook.table(answers, "Open questions")
-
     def to_dict(self) -> dict[str, Any]:
         """Return both tables as plain text and numbers (strict JSON); figures' data are left out."""
         answers = [
@@ -70,6 +65,7 @@ class Audit:
         return {"claims": [asdict(claim) for claim in self.claims], "questions": answers}
 
 
+@whole_runs()
 def audit(*, quick: bool = False, callback: Callable[[str], None] | None = None) -> Audit:
     """Measure every claim and answer every open question.
 
@@ -110,6 +106,7 @@ def audit(*, quick: bool = False, callback: Callable[[str], None] | None = None)
     return Audit(tuple(claims), tuple(answers))
 
 
+@whole_runs()
 def answer(name: str, *, quick: bool = False) -> Answer:
     """Answer one open question by measurement.
 

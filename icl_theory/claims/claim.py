@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from icl_theory.results import notebook
-from icl_theory.results.numbers import number
+from icl_theory.engine.shown import Drawn, Shown
 
 
 class BoundCheck(NamedTuple):
@@ -45,16 +44,8 @@ class BoundCheck(NamedTuple):
     note: str = ""
 
 
-class BoundChecks(list[BoundCheck]):
+class BoundChecks(Shown, list[BoundCheck]):
     """A list of `BoundCheck` that notebooks show as a table."""
-
-    def _repr_html_(self) -> str:
-        order = ("name", "kind", "measured", "bound", "holds", "slack", "note", "statement", "source")
-        columns: dict[str, list[Any]] = {name: [getattr(check, name) for check in self] for name in order}
-        columns["bound"] = [
-            " to ".join(map(number, bound)) if isinstance(bound, tuple) else bound for bound in columns["bound"]
-        ]
-        return notebook.table(columns)
 
 
 @dataclass(frozen=True)
@@ -113,7 +104,7 @@ class Series(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Drawn):
     """An open question about the theory, answered by measurement.
 
     Attributes
@@ -137,14 +128,6 @@ class Answer:
     x: str
     y: str
     x_scale: str = "log"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: question, answer, figure and command."""
-        from icl_theory.results.plots import plot_answer
-
-        words = (f"<p><b>{notebook.text(self.question)}</b></p>", f"<p>{notebook.text(self.answer)}</p>")
-        image = notebook.image(plot_answer(self), f"{self.y} against {self.x}")
-        return "\n".join([*words, image, f"<p><code>{notebook.text(self.command)}</code></p>"])
 
     @property
     def command(self) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from icl_theory._validate import INT64_MAX, Array, choice, integer, number, refuse
 from icl_theory.engine.fastforward import Skipper, first_below, flow, state
 from icl_theory.engine.interpolant import Interpolant
+from icl_theory.engine.interrupts import halves_kept
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.engine.steps import Descent, Ended, Point
 from icl_theory.engine.trajectory import State, Stop, Trajectory, saved_steps
@@ -253,7 +254,7 @@ def descend(
     except Ended as ended:
         stop, reason = ended.stop, str(ended)
     except KeyboardInterrupt:
-        if previous is None:
+        if previous is None or not halves_kept():
             raise
         stop = Stop.INTERRUPTED
     if previous is None:

@@ -96,7 +96,8 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     Examples
     --------
     >>> import icl_theory as icl
-    >>> steps, sharpness = icl.sharpness_along(icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2]), points=4)
+    >>> run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2])
+    >>> steps, sharpness = icl.engine.sharpness_along(run, points=4)
     >>> bool((2.0 / sharpness[-1]) > (2.0 / sharpness.max()))
     True
     """

@@ -9,13 +9,15 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from icl_theory._validate import refuse
-from icl_theory.families.family import LOSS, Family, Parameter, parameter
+from icl_theory.families import recall, regression
+from icl_theory.families.family import Family
 from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Word, nearest
+from icl_theory.families.parameters import LOSS, Later, Parameter, parameter
 from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
 COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures")  # names that the command line has already
-BUILT_IN = ("icl_theory.families.regression:Regression", "icl_theory.families.recall:Recall")
+BUILT_IN = ("icl_theory.families.regression.family:Regression", "icl_theory.families.recall.family:Recall")
 
 __all__ = [
     "LOSS",
@@ -23,6 +25,7 @@ __all__ = [
     "Family",
     "Fraction",
     "Kind",
+    "Later",
     "Number",
     "Object",
     "Parameter",
@@ -32,6 +35,8 @@ __all__ = [
     "families",
     "find",
     "parameter",
+    "recall",
+    "regression",
 ]
 
 

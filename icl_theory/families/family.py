@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,104 +21,12 @@ from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, RULES, Callback, descend
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Label, Trajectory
-from icl_theory.families.kinds import Kind, Number, Whole, Word, nearest
+from icl_theory.families.kinds import Number, Whole, Word, nearest
+from icl_theory.families.parameters import LOSS, RESERVED, Later, Parameter, parameter
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values
 
 if TYPE_CHECKING:
-    from icl_theory.claims.claim import Answer, BoundChecks, Claim
-
-LOSS = "(units of the loss)"  # stands for the family's own
-REQUIRED = dataclasses.MISSING
-RESERVED = (  # arguments of sweeps, options of commands, names in results
-    "as_json", "config", "context", "csv", "dask", "dry_run", "executor", "family", "given", "help", "json",
-    "latex", "message", "over", "parquet", "plot", "progress", "quiet", "save", "status", "store", "table",
-    "version", "workers",
-)  # fmt: skip
-
-
-class Parameter(NamedTuple):
-    """A parameter of a family: its name, default (``REQUIRED`` if there is none), kind, meaning, symbol and unit.
-
-    ``axis`` says whether a sweep may vary it.
-    """
-
-    name: str
-    default: Any
-    kind: Kind
-    meaning: str
-    symbol: str
-    tex: str
-    unit: str
-    axis: bool
-
-    @property
-    def required(self) -> bool:
-        """Whether it has no default."""
-        return self.default is REQUIRED
-
-    def check(self, value: Any) -> Any:
-        """Return a sound value, or refuse it by name."""
-        return self.kind.check(self.name, value)
-
-    def label(self, loss_unit: str) -> Label:
-        """Return what tables, plots and reports call it."""
-        unit = loss_unit if self.unit == LOSS else self.unit
-        return Label(self.symbol or self.name, self.tex or rf"\mathrm{{{self.name}}}", unit, self.meaning)
-
-
-def parameter(
-    default: Any = REQUIRED,
-    *,
-    kind: Kind,
-    meaning: str,
-    symbol: str = "",
-    tex: str = "",
-    unit: str = "",
-    axis: bool | None = None,
-) -> Any:
-    """Declare a field of a `Family` as a parameter.
-
-    Parameters
-    ----------
-    default : object
-        Its value unless given; a parameter without one has to be given.
-    kind : Kind
-        What it may be: `Number`, `Whole`, `Fraction`, `Word`, `Probabilities` or `Object`.
-    meaning : str
-        What it is, in a few words.
-    symbol, tex : str
-        Its symbol as plain text and as TeX without dollars; its name unless given.
-    unit : str
-        Its unit; ``LOSS`` stands for the unit of the family's loss.
-    axis : bool, optional
-        Whether a sweep may vary it. Numbers and words may unless said otherwise.
-
-    Returns
-    -------
-    dataclasses.Field
-        The field, which takes its value by keyword.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> import numpy as np, icl_theory as icl
-    >>> from icl_theory.families import Family, Number, parameter
-    >>> @dataclass(frozen=True, eq=False)
-    ... class Bowl(Family):
-    ...     name, title = "bowl", "a parabola"
-    ...     width: float = parameter(1.0, kind=Number(), symbol="w", meaning="width of the parabola")
-    ...     def risk(self):
-    ...         width = self.width
-    ...         class Parabola(icl.Risk):
-    ...             initial = np.array([2.0])
-    ...             def evaluate(self, params, step=0):
-    ...                 return 0.5 * float(params @ params) / width**2, params / width**2
-    ...         return Parabola()
-    >>> Bowl(width=2.0, eta=1.0, epsilon=1e-3).simulate().steps
-    11
-    """
-    declared = Parameter("", default, kind, meaning, symbol, tex, unit, kind.text if axis is None else axis)
-    return dataclasses.field(default=default, kw_only=True, metadata={"parameter": declared})
+    from icl_theory.claims.claim import Answer, Claim
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +63,9 @@ class Family:
     columns : tuple of Column
         What `measure` gives for sweeps, besides what every family has.
     check : callable, optional
-        Takes a run and returns the statements of the theory held against it, a list of `BoundCheck`.
+        Takes a run and returns the statements of the theory held against it, a `BoundChecks`.
+    compare : callable, optional
+        Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own comparison with samples.
     rows : tuple of callable
         Rows of the audit: each takes whether to be quick and returns a `Claim`.
     questions : dict of callable
@@ -172,9 +82,10 @@ class Family:
     loss_unit: ClassVar[str] = "squared label units"
     phase_names: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[Column, ...]] = ()
-    check: ClassVar[Callable[[Trajectory], BoundChecks] | None] = None
-    rows: ClassVar[tuple[Callable[[bool], Claim], ...]] = ()
-    questions: ClassVar[Mapping[str, Callable[[bool], Answer]]] = {}
+    check: ClassVar[Any] = None
+    compare: ClassVar[Any] = None
+    rows: ClassVar[tuple[Callable[[bool], Claim], ...] | Later] = ()
+    questions: ClassVar[Mapping[str, Callable[[bool], Answer]] | Later] = {}
 
     eta: float | str = parameter(kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
     epsilon: float | None = parameter(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from icl_theory._calls import written_sweep
 from icl_theory._validate import dimensions, integer, refuse
 from icl_theory._version import __version__
+from icl_theory.engine.interrupts import whole_runs
 from icl_theory.families import Family, default, find, sound
 from icl_theory.grids import store as storage
 from icl_theory.grids.evaluate import evaluate, point_by_point
@@ -83,9 +84,8 @@ class FamilyModel:
     def _each(self, points: Mapping[str, NDArray[Any]]) -> Values:
         def measure(**point: Any) -> Mapping[str, Any]:
             problem = self.problem(point)
-            run = problem.simulate()
-            if run.interrupted:
-                raise KeyboardInterrupt
+            with whole_runs():
+                run = problem.simulate()
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 return problem.measured(run)
 

@@ -36,9 +36,9 @@ def figure(
     rows = {}
     for name, task in (("random", icl.tasks.RandomFourier(L)), ("one", icl.tasks.RandomCosine(L))):
         data = icl.SampledRisk(features, task, N, batch, seed)
-        block = icl.descend(icl.BlockRisk(data, seed=seed), eta, steps=max(steps))
+        block = icl.descend(icl.regression.BlockRisk(data, seed=seed), eta, steps=max(steps))
         exact = icl.PopulationRisk(features, task, N)
-        embedded = icl.Embedding(exact, features.vectors)
+        embedded = icl.engine.Embedding(exact, features.vectors)
         matrix = icl.descend(embedded, eta, steps=max(steps), method="auto")
         maps = [block.at(step).observed["attention_map"] for step in steps]
         rows[f"{name} frequency"] = [*maps, exact.attention(embedded.inward(matrix.params))]

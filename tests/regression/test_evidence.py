@@ -21,7 +21,7 @@ from icl_theory.families.regression.population import PopulationRisk
 Array = np.ndarray
 
 
-def check(name: str, run: icl.Trajectory) -> icl.BoundCheck:
+def check(name: str, run: icl.Trajectory) -> icl.claims.BoundCheck:
     return next(one for one in icl.check_bounds(run) if one.name == name)
 
 

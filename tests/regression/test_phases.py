@@ -15,7 +15,7 @@ from icl_theory.families.regression import crossover, flow_time, papers_regime, 
 EXPONENTS = st.floats(-3.0, 3.0).map(lambda x: 10.0**x)
 
 
-def intervals(phases: icl.Phases | None) -> list[tuple[int, int]]:
+def intervals(phases: icl.engine.Phases | None) -> list[tuple[int, int]]:
     assert phases is not None
     return [interval for interval in phases.values() if interval is not None]
 
@@ -101,7 +101,7 @@ def test_unequal_queries_are_in_phase_one_until_the_slowest_attends() -> None:
 def test_degenerate_tasks_never_leave_phase_one() -> None:
     run = icl.simulate(2.0, 1.0, 4.0, K=6, task=tasks.Halfspace, epsilon=1e-4)
     assert run.converged
-    assert run.phases == icl.Phases(I=(0, int(run.t[-1])), II=None, III=None)
+    assert run.phases == icl.engine.Phases(I=(0, int(run.t[-1])), II=None, III=None)
     assert run.attention[-1].max() < 0.34
 
 
@@ -169,8 +169,8 @@ def test_phases_of_single_and_grouped_features_are_those_of_the_reduced_problem(
     assert reduced is not None
     features = icl.Features.simplex(6, 1.0)
     single = icl.PopulationRisk(features, tasks.Exchangeable(2.0), N=4)
-    for risk in (single, icl.Embedding(single, features.vectors), icl.SymmetricRisk([6], [1 / 6], 2.0, N=4)):
-        eta = 16.0 if isinstance(risk, icl.Embedding) else 4.0
+    for risk in (single, icl.engine.Embedding(single, features.vectors), icl.SymmetricRisk([6], [1 / 6], 2.0, N=4)):
+        eta = 16.0 if isinstance(risk, icl.engine.Embedding) else 4.0
         run = icl.descend(risk, eta, steps=300)
         assert {phases.I for phases in query_phases(run)} == {reduced.I}
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from icl_theory.claims.claim import Claim
 from icl_theory.engine.descent import descend
-from icl_theory.engine.interrupts import whole
 from icl_theory.families.recall.bounds import decay_rate, missing_loss, noise_cost, plain_tail, stall
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.evidence_model import (
@@ -50,14 +49,14 @@ def linear_convergence(quick: bool) -> Claim:
     for Q, eta in ((1, 0.3), (4, 0.5), (9, 2.0)):
         for attention in ("linear", "relu"):
             task = RecallTask(40, Q, 8, counts=Counts(np.array([0.0, 0.5, 0.3, 0.2])))
-            run = whole(descend(RecallRisk(task, attention), eta, rule="ngd", steps=400))
+            run = descend(RecallRisk(task, attention), eta, rule="ngd", steps=400)
             predicted = eta * run.t[1:, None] / math.sqrt(Q)
             error = max(error, float(np.max(np.abs(run.states[1:] / predicted - 1.0))))
             tied, closed = (
-                whole(simulate(eta=eta, task=task, attention=attention, above=1e-6, method=method)).steps
+                simulate(eta=eta, task=task, attention=attention, above=1e-6, method=method).steps
                 for method in ("exact", "closed")
             )
-            own = whole(descend(RecallRisk(task, attention), eta, rule="ngd", epsilon=1e-6)).steps
+            own = descend(RecallRisk(task, attention), eta, rule="ngd", epsilon=1e-6).steps
             wrong, count = wrong + (not tied == closed == own), count + 1
     return Claim(
         "recall: Theorem 3.2",
@@ -100,7 +99,7 @@ def plain_descent(quick: bool) -> Claim:
     for attention, alpha in itertools.product(("linear", "softmax"), (0.0, 0.2)):
         law = Counts.fixed(2, 1)
         task = RecallTask(20, 3, 8, alpha=alpha, probs=[0.5, 0.3, 0.2], counts=law)
-        run = whole(descend(RecallRisk(task, attention), 2.0, steps=4000 if quick else 15_000))
+        run = descend(RecallRisk(task, attention), 2.0, steps=4000 if quick else 15_000)
         ratios.append(float(run.t[-1] * run.observed["excess"][-1]) / plain_tail(task, 2.0, attention))
     allowed = 0.03
     return Claim(
@@ -218,7 +217,7 @@ def noisy_convergence(quick: bool) -> Claim:
     task, eta, steps = RecallTask(50, 4, 8, alpha=0.1, counts=ONCE), 0.4, 2000 if quick else 20_000
     alone = RecallRisk(task, gamma=task.best_gamma)
     rate = final_rate(alone, eta, 30.0) / decay_rate(task, eta)
-    joint = whole(descend(RecallRisk(task), eta, rule="ngd", steps=steps))
+    joint = descend(RecallRisk(task), eta, rule="ngd", steps=steps)
     last = np.mean([float(joint.at(steps - shift).observed["excess"]) for shift in (0, 1)])
     ratio = float(last) / stall(task.alpha, eta)
     good = abs(rate - 1.0) < 1e-3 and abs(ratio - 1.0) < 0.2

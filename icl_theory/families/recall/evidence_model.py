@@ -10,7 +10,6 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.claims.claim import Claim, exact_row
 from icl_theory.engine.descent import descend
-from icl_theory.engine.interrupts import whole
 from icl_theory.families.recall.bounds import loss_bound
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
@@ -203,7 +202,7 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
         full = TransformerRisk(task, batch=64)
         figures, gap, known = [], 0.0, 0.0
         for name, model in (("reparameterised", Reparameterised(full)), ("full matrices", full)):
-            run = whole(descend(model, 0.05, rule="ngd", steps=100 if quick else 600))
+            run = descend(model, 0.05, rule="ngd", steps=100 if quick else 600)
             seen, unseen = (float(run.observed[f"{kind}_loss"][-1]) for kind in ("seen", "unseen"))
             accuracy = float(run.observed["unseen_accuracy"][-1])
             figures.append(f"{name}: {seen:.3g} and {unseen:.3g}, accuracy on unseen {accuracy:.0%}")
@@ -231,7 +230,7 @@ def part_roles(quick: bool) -> Claim:
     full = TransformerRisk(task, "relu", batch=64)
     small = Reparameterised(full)
     test = task.sentences(np.random.default_rng(1), 200)
-    run = whole(descend(RecallRisk(task, "relu", task.best_gamma), 0.5, rule="ngd", steps=140))
+    run = descend(RecallRisk(task, "relu", task.best_gamma), 0.5, rule="ngd", steps=140)
     params = small.inward(np.append(run.params, task.best_gamma))
     whole_model, no_noise, no_attention = (
         full.measure(params, test, without) for without in ((), ("feed_forward",), ("attention",))

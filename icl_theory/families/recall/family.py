@@ -12,8 +12,9 @@ import numpy as np
 from icl_theory._validate import integer, refuse
 from icl_theory.engine.descent import RULES, VISIBLE
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.family import Family, parameter
+from icl_theory.families.family import Family
 from icl_theory.families.kinds import Number, Object, Probabilities, Whole, Word
+from icl_theory.families.parameters import Later, parameter
 from icl_theory.families.recall.bounds import cycle_excess, decay_rate, stall
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
@@ -84,6 +85,8 @@ class Recall(Family):
         Column("excess", "f8", "nats", "population loss above the Bayes risk at the end"),
         Column("bayes_risk", "f8", "nats", "entropy of the noise"),
     )
+    rows = Later("icl_theory.families.recall.evidence:ROWS")
+    questions = Later("icl_theory.families.recall.questions:QUESTIONS")
 
     eta: float | str = parameter(
         0.5, kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from icl_theory._validate import LARGEST, MOST_FEATURES, probabilities, refuse
 from icl_theory.engine.risk import COORDINATES, Embedding, Risk, in_coordinates
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.family import Family, parameter
+from icl_theory.families.family import Family
 from icl_theory.families.kinds import Fraction, Number, Object, Probabilities, Whole, Word
+from icl_theory.families.parameters import Later, parameter
 from icl_theory.families.regression import points as measures
 from icl_theory.families.regression.closed import ExchangeableSteps
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
@@ -98,6 +99,10 @@ class Regression(Family):
     goal: ClassVar[tuple[str, float]] = ("epsilon", 1e-3)
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
     columns: ClassVar[tuple[Column, ...]] = measures.COLUMNS
+    rows = Later("icl_theory.families.regression.evidence:ROWS")
+    questions = Later("icl_theory.families.regression.questions:QUESTIONS")
+    check = Later("icl_theory.families.regression.bounds:check_bounds")
+    compare = Later("icl_theory.families.regression.crosscheck:crosscheck")
 
     L: float = parameter(
         kind=Number(),

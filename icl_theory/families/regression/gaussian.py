@@ -137,7 +137,7 @@ class GaussianRisk(Risk):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> risk = icl.GaussianRisk(icl.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.0))
+    >>> risk = icl.GaussianRisk(icl.regression.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.0))
     >>> risk.floor(), round(risk.best**2, 15)
     (0.75, 0.75)
     """
@@ -311,8 +311,8 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> law = icl.QuadraticLaw.lipschitz(d=2, L=1.0)
-    >>> run = icl.descend(icl.SampledGaussianRisk(law, N=50, batch=64, seed=0), eta=0.3, steps=30)
+    >>> law = icl.regression.QuadraticLaw.lipschitz(d=2, L=1.0)
+    >>> run = icl.descend(icl.regression.SampledGaussianRisk(law, N=50, batch=64, seed=0), eta=0.3, steps=30)
     >>> bool(run.observed["alignment"][-1] > 0.5)
     True
     """

@@ -53,17 +53,22 @@ def tail_start(K: int) -> float:
     >>> round(icl.regression.tail_start(20), 4)
     0.0979
     """
-    from scipy.optimize import brentq
-
     K = integer("K", K, minimum=2, maximum=MOST_FEATURES)
     if K == 2:
         return 0.5
-
-    def excess(s: float) -> float:
+    # Newton's method in w = 1/s², in which the equation is nearly linear: d(w - Φ)/dw = 1 - 1/(2a²)
+    w, step = 2.0 * K + 8.0, math.inf
+    while abs(step) > 1e-15 * w:
+        s = 1.0 / math.sqrt(w)
         u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
-        return 1.0 / s**2 - float(flow_difference(np.zeros(()), np.asarray(u), K))
-
-    return float(brentq(excess, 0.1 / math.sqrt(K), 0.5, xtol=1e-15))
+        before, step = (
+            step,
+            (w - float(flow_difference(np.zeros(()), np.asarray(u), K))) / (1.0 - 0.5 / (1.0 - s) ** 2),
+        )
+        if abs(step) >= abs(before):  # rounding is reached
+            break
+        w -= step
+    return 1.0 / math.sqrt(w)
 
 
 def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool = False) -> float:

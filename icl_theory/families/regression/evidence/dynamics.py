@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from icl_theory.claims.claim import Claim, decade, exact_row
+from icl_theory.engine.descent import descend
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.abel import StepCounter
@@ -20,7 +21,7 @@ from icl_theory.families.regression.law import DRAWS, SEED, law_runs
 from icl_theory.families.regression.phases import TAIL_RATIO, crossover, papers_regime, tail_start
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.reduction import tail_limits
-from icl_theory.families.regression.whole import descend, simulate
+from icl_theory.families.regression.simulate import simulate
 
 
 def step_counts(quick: bool) -> Claim:

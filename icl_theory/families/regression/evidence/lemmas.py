@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.claims.claim import Claim, decade, exact_row
+from icl_theory.engine.descent import descend
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.bounds import check_bounds, missed_squared
@@ -23,7 +24,7 @@ from icl_theory.families.regression.evidence.common import OURS, PAPER, random_r
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.whole import descend, simulate
+from icl_theory.families.regression.simulate import simulate
 
 
 def lemma_1_identity(quick: bool) -> Claim:

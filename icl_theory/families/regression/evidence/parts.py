@@ -10,6 +10,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.claims.claim import Claim, decade, exact_row
+from icl_theory.engine.descent import descend
 from icl_theory.engine.risk import Risk, in_coordinates
 from icl_theory.engine.sharpness import largest_stable_eta
 from icl_theory.families.regression import tasks
@@ -23,7 +24,6 @@ from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.stability import curvature_bound, stable_rate
 from icl_theory.families.regression.symmetric import SymmetricRisk
-from icl_theory.families.regression.whole import descend
 
 FALSE_ALARM = 1e-3
 LABELS = np.array([0, 1, 1, 1, 2, 2])  # groups of exchangeable features

@@ -1,0 +1,9 @@
+from .audit import Audit as Audit
+from .audit import answer as answer
+from .audit import audit as audit
+from .claim import Answer as Answer
+from .claim import BoundCheck as BoundCheck
+from .claim import BoundChecks as BoundChecks
+from .claim import Claim as Claim
+from .comparison import Check as Check
+from .comparison import CrossCheck as CrossCheck

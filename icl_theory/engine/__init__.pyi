@@ -1,0 +1,14 @@
+from .descent import descend as descend
+from .risk import ClosedForm as ClosedForm
+from .risk import Embedding as Embedding
+from .risk import Factored as Factored
+from .risk import Risk as Risk
+from .risk import in_coordinates as in_coordinates
+from .sharpness import Stability as Stability
+from .sharpness import largest_stable_eta as largest_stable_eta
+from .sharpness import sharpness_along as sharpness_along
+from .trajectory import Label as Label
+from .trajectory import Phases as Phases
+from .trajectory import State as State
+from .trajectory import Stop as Stop
+from .trajectory import Trajectory as Trajectory

@@ -1,0 +1,15 @@
+from .bounds import decay_rate as decay_rate
+from .bounds import loss_bound as loss_bound
+from .bounds import missing_loss as missing_loss
+from .bounds import noise_cost as noise_cost
+from .bounds import plain_tail as plain_tail
+from .bounds import stall as stall
+from .counts import Counts as Counts
+from .family import Recall as Recall
+from .population import RecallRisk as RecallRisk
+from .sampled import Measure as Measure
+from .sampled import Reparameterised as Reparameterised
+from .sampled import TransformerRisk as TransformerRisk
+from .simulate import simulate as simulate
+from .task import RecallTask as RecallTask
+from .task import Sentences as Sentences
