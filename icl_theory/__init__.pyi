@@ -6,8 +6,8 @@ from .claims.audit import audit as audit
 from .claims.checks import check_bounds as check_bounds
 from .claims.checks import crosscheck as crosscheck
 from .engine.descent import descend as descend
+from .engine.pullback import in_coordinates as in_coordinates
 from .engine.risk import Risk as Risk
-from .engine.risk import in_coordinates as in_coordinates
 from .engine.sharpness import largest_stable_eta as largest_stable_eta
 from .engine.trajectory import Trajectory as Trajectory
 from .families import Family as Family

@@ -46,7 +46,7 @@ def with_the_feature(risk: icl.regression.BlockRisk, params: np.ndarray) -> str:
 def block() -> None:
     """Print the measurements of the section on the block."""
     for name, task in LAWS.items():
-        matrix = icl.engine.Embedding(icl.PopulationRisk(FEATURES, task, 40), FEATURES.vectors)
+        matrix = icl.in_coordinates(icl.PopulationRisk(FEATURES, task, 40), "embedding", FEATURES.vectors)
         exact = icl.descend(matrix, 0.1, steps=10_000, method="auto")
         half = exact.t[exact.attention.mean(axis=1) >= 0.5][:1]
         print(
@@ -123,7 +123,9 @@ def gaussian() -> None:
     print(f"d = 2: floor {icl.GaussianRisk(law).floor():.4f}, c* {icl.GaussianRisk(law).best:.3f}")
     for N in (30, 300):
         other = icl.regression.SampledGaussianRisk(law, N, 4000, 99)
-        runs = [icl.descend(icl.regression.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=250) for seed in range(3)]
+        runs = [
+            icl.descend(icl.regression.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=250) for seed in range(3)
+        ]
         losses = [np.mean([other.evaluate(run.params, step)[0] for run in runs]) for step in range(20)]
         spread, ends = (
             np.std(losses, ddof=1) / math.sqrt(len(losses)),

@@ -61,7 +61,7 @@ PROBLEMS: dict[str, tuple[Callable[[], icl.Risk], float, str]] = {
     "label noise": (lambda: unequal(4, 4, N=12, noise=0.5), 1.0, "gd"),
     "one number": (lambda: icl.ExchangeableRisk(20, 2.0, 40, 0.1), 4.0, "gd"),
     "embedding": (
-        lambda: icl.engine.Embedding(unequal(6, 5), icl.Features.random(6, 4, 0.5, seed=0).vectors),
+        lambda: icl.in_coordinates(unequal(6, 5), "embedding", icl.Features.random(6, 4, 0.5, seed=0).vectors),
         1.0,
         "gd",
     ),

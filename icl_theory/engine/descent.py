@@ -13,10 +13,10 @@ from icl_theory.engine.fastforward import Skipper, first_below, flow, state
 from icl_theory.engine.interpolant import Interpolant
 from icl_theory.engine.interrupts import halves_kept
 from icl_theory.engine.risk import ClosedForm, Risk
+from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.steps import Descent, Ended, Point
 from icl_theory.engine.trajectory import State, Stop, Trajectory, saved_steps
 
-RULES = ("gd", "ngd")
 METHODS = ("auto", "closed", "exact", "fast", "flow")
 MAX_STEPS = 10**15
 TOLERANCE = 1e-7
@@ -113,7 +113,7 @@ def descend(
     epsilon: float | None = None,
     above: float | None = None,
     steps: int | None = None,
-    rule: str = "gd",
+    rule: str | Rule = "gd",
     method: str = "exact",
     tolerance: float = TOLERANCE,
     give_up: bool | None = None,
@@ -138,8 +138,9 @@ def descend(
         Target excess of the loss over the floor of the risk, instead of ``epsilon``.
     steps : int, optional
         Largest number of steps; 10¹⁵ unless given. One of ``epsilon``, ``above`` and ``steps`` is needed.
-    rule : {"gd", "ngd"}
-        Gradient descent or normalised gradient descent.
+    rule : {"gd", "ngd", "ngd-blocks"} or Rule
+        Gradient descent, normalised gradient descent, the same for each block of the parameters, or a rule of one's
+        own.
     method : {"exact", "auto", "closed", "fast", "flow"}
         "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" integrates the flow
         that interpolates the iterates with a method of order eight in ln(1 + t), twice, and takes steps one by one
@@ -192,22 +193,24 @@ def descend(
     if epsilon is not None and above is not None:
         raise refuse("above", above, f"left out where epsilon = {epsilon!r} is given: both are targets")
     last = MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
-    choice("rule", rule, RULES)
+    update = rule_of(rule)
     choice("method", method, METHODS)
     tolerance = number("tolerance", tolerance)
     if risk.stochastic and method != "exact":
         raise refuse("method", method, "'exact' for a risk that draws its data at every step")
+    if not update.autonomous and method != "exact":
+        raise refuse("method", method, f"'exact' for the rule {update.name!r}, which is another one at other steps")
     give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
 
     floor = risk.floor()
     target = _target(epsilon, above, floor)
-    form = risk.closed_form(eta, rule) if method in ("auto", "closed") else None
+    form = risk.closed_form(eta, update.name) if method in ("auto", "closed") else None
     if form is not None:
-        return _closed(risk, form, Descent(risk, eta, rule), target, floor, last, give_up)
+        return _closed(risk, form, Descent(risk, eta, update), target, floor, last, give_up)
     if method == "closed":
         raise refuse("method", method, "'auto', 'exact', 'fast' or 'flow' here: there is no closed form")
     recorder = _Recorder(risk, last)
-    descent = Descent(risk, eta, rule)
+    descent = Descent(risk, eta, update)
     skipper = Skipper(descent, tolerance, FAST_EVALUATIONS) if method in ("fast", "auto") else None
     interpolant = skipper.run if skipper is not None else _interpolant(descent, method, tolerance)
     if skipper is not None:
@@ -277,7 +280,7 @@ def descend(
         stop_reason=reason,
         floor=floor,
         method="exact" if method == "auto" and not skipped else "fast" if method == "auto" else method,
-        rule=rule,
+        rule=update.name,
         eta=eta,
         epsilon=target,
         error=None,
@@ -288,7 +291,7 @@ def descend(
         run.notes["accuracy"] = (
             f"the estimated error of the scores, {error:.3g}, exceeds the tolerance {tolerance:g}"
         )
-    attach(run, risk, tolerance)
+    attach(run, risk, tolerance, update)
     if skipper is not None and skipped and hit is not None:
         before = run.at(max(hit - 1, 0)).params
         run.error = _count_error(descent, previous, target, before, skipper.error)
@@ -310,9 +313,9 @@ def _closed(
     run = Trajectory(
         t=steps, loss=loss, states=states, observed=observed, steps=None if lost else hit, stop=stop,
         stop_reason=stop.say(step=end, epsilon=epsilon, floor=floor), floor=floor, method="closed",
-        rule=descent.rule, eta=descent.eta, epsilon=epsilon, error=error,
+        rule=descent.rule.name, eta=descent.eta, epsilon=epsilon, error=error,
     )  # fmt: skip
-    attach(run, risk)
+    attach(run, risk, rule=descent.rule)
     return run
 
 
@@ -326,12 +329,12 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
     return floor + excess
 
 
-def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE) -> None:
+def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, rule: Rule | None = None) -> None:
     """Tell a run what was trained, so that it can answer for any step."""
     run.risk = risk
     run.form = risk.closed_form(run.eta, run.rule) if run.method == "closed" else None
     if run.form is None:
-        run.resume = _Resume(run, tolerance)
+        run.resume = _Resume(run, tolerance, rule_of(run.rule if rule is None else rule))
         return
     form = run.form
 
@@ -381,9 +384,9 @@ def _standstill(risk: Risk, point: Point, reachable: float, stalled: bool) -> St
 class _Resume:
     """Finds the state at any step of a run by going on from the nearest one below it that is known."""
 
-    def __init__(self, run: Trajectory, tolerance: float) -> None:
+    def __init__(self, run: Trajectory, tolerance: float, rule: Rule) -> None:
         assert run.risk is not None
-        self._risk, self._make = run.risk, (run.eta, run.rule)
+        self._risk, self._make = run.risk, (run.eta, rule)
         self._method, self._tolerance = run.method, tolerance
         self._known = {int(t): params for t, params in zip(run.t, run.states, strict=True)}
 

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
-from icl_theory.engine.descent import MAX_STEPS, METHODS, RULES, Callback, descend
+from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.kinds import Number, Whole, Word, nearest
 from icl_theory.families.parameters import LOSS, RESERVED, Later, Parameter, parameter
@@ -102,7 +103,7 @@ class Family:
         unit=LOSS,
         meaning="target excess of the loss over its floor",
     )
-    rule: str = parameter("gd", kind=Word(words=RULES), meaning="update rule")
+    rule: str = parameter("gd", kind=Word(words=tuple(RULES)), meaning="update rule")
     method: str = parameter("auto", kind=Word(words=METHODS), meaning="how steps are computed", axis=False)
     max_steps: int = parameter(MAX_STEPS, kind=Whole(), meaning="largest number of steps", axis=False)
 

@@ -50,7 +50,7 @@ def figure(
     for title, task in columns.items():
         data = icl.SampledRisk(features, task, N, batch, seed)
         block = icl.descend(icl.regression.BlockRisk(data, seed=seed), eta, steps=steps)
-        exact = icl.engine.Embedding(icl.PopulationRisk(features, task, N), features.vectors)
+        exact = icl.in_coordinates(icl.PopulationRisk(features, task, N), "embedding", features.vectors)
         matrix = icl.descend(exact, eta, steps=steps, method="auto")
         last = len(losses) == len(columns) - 1  # where the curves of a row are labelled
         curves = [

@@ -155,7 +155,7 @@ def copying(risk: icl.regression.BlockRisk, Q: Array, small: float) -> Array:
 def test_block_comes_as_close_to_the_one_matrix_model_as_one_likes() -> None:
     risk = block(features=SIMPLEX, task=tasks.RandomCosine(2.0), N=20)
     Q = np.random.default_rng(0).normal(size=(5, 5))
-    one_matrix = icl.engine.Embedding(risk.data, SIMPLEX.vectors)
+    one_matrix = icl.in_coordinates(risk.data, "embedding", SIMPLEX.vectors)
     expected = one_matrix.loss(Q)
     prompts = risk.data.prompts()
     errors = []

@@ -169,8 +169,12 @@ def test_phases_of_single_and_grouped_features_are_those_of_the_reduced_problem(
     assert reduced is not None
     features = icl.Features.simplex(6, 1.0)
     single = icl.PopulationRisk(features, tasks.Exchangeable(2.0), N=4)
-    for risk in (single, icl.engine.Embedding(single, features.vectors), icl.SymmetricRisk([6], [1 / 6], 2.0, N=4)):
-        eta = 16.0 if isinstance(risk, icl.engine.Embedding) else 4.0
+    for risk in (
+        single,
+        icl.in_coordinates(single, "embedding", features.vectors),
+        icl.SymmetricRisk([6], [1 / 6], 2.0, N=4),
+    ):
+        eta = 16.0 if isinstance(risk, icl.engine.Pullback) else 4.0
         run = icl.descend(risk, eta, steps=300)
         assert {phases.I for phases in query_phases(run)} == {reduced.I}
 

@@ -92,7 +92,7 @@ def test_embedding_coordinates_of_equal_features_run_at_eta_delta_to_the_fourth_
     features = make(5, 1.7)  # type: ignore[operator]
     run = icl.simulate(2.0, 1.7, 0.3, K=5, coordinates="embedding", epsilon=1e-2)
     assert run.steps == icl.simulate(2.0, 1.7, 0.3 * 1.7**4 / 4, K=5, epsilon=1e-2).steps
-    full = icl.engine.Embedding(icl.PopulationRisk(features, tasks.Exchangeable(2.0)), features.vectors)
+    full = icl.in_coordinates(icl.PopulationRisk(features, tasks.Exchangeable(2.0)), "embedding", features.vectors)
     assert icl.descend(full, 0.3, epsilon=1e-2).steps == run.steps
 
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import integer, refuse
-from icl_theory.engine.descent import RULES, VISIBLE
+from icl_theory.engine.descent import VISIBLE
+from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.kinds import Number, Object, Probabilities, Whole, Word
@@ -128,7 +129,7 @@ class Recall(Family):
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of these sentences", axis=False)
     task: RecallTask | None = parameter(None, kind=Object(optional=True), meaning="the task, instead of its parts")
-    rule: str = parameter("ngd", kind=Word(words=RULES), meaning="normalised or plain gradient descent")
+    rule: str = parameter("ngd", kind=Word(words=tuple(RULES)), meaning="normalised or plain gradient descent")
 
     def validate(self) -> None:
         """Make the task, which checks its parts against each other."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from icl_theory._validate import Array, refuse
 from icl_theory.claims.claim import BoundCheck, BoundChecks
-from icl_theory.engine.risk import Embedding, Factored, Risk
+from icl_theory.engine.pullback import innermost
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.certified import (
     after_phase_one,
@@ -80,13 +81,8 @@ def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
         if risk.K > LARGEST:
             return None, np.zeros((0, 0))
         full = expanded(risk)
-        on_scores = full.risk if isinstance(full, Embedding) else full
-        assert isinstance(on_scores, PopulationRisk)
-        return on_scores, risk.scores(float(run.params))
-    params = run.params
-    while isinstance(risk, Embedding | Factored):
-        params = risk.inward(params)
-        risk = risk.risk
+        return innermost(full)[0], risk.scores(float(run.params))
+    risk, params = innermost(risk, run.params)
     if not isinstance(risk, PopulationRisk):
         raise refuse("run", type(run.risk).__name__, "a run on a population risk of in-context regression")
     return risk, params

@@ -13,7 +13,8 @@ from icl_theory._validate import Array, integer, number, prompt_length, refuse
 from icl_theory.claims.comparison import Check, CrossCheck, Power, detectable, limit_of, mean_check, z_score
 from icl_theory.engine.descent import descend
 from icl_theory.engine.interrupts import whole_runs
-from icl_theory.engine.risk import Embedding, Factored, Risk
+from icl_theory.engine.pullback import around, innermost
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
@@ -114,7 +115,7 @@ def crosscheck(
     eta = number("eta", eta)
     streams = np.random.SeedSequence(seed).generate_state(runs + 2 * points + 3, dtype=np.uint32).tolist()
     known = _known(population, points, np.random.default_rng(streams[-1]))
-    core = _core(population)
+    core = innermost(population)[0]
     args = (core.features, core.task, int(core.N))
 
     needed = _prompts_needed(known, CountedRisk(*args, PILOT, streams[-3], core.noise), precision)
@@ -136,7 +137,7 @@ def crosscheck(
     power = Power(*(detectable(check, COUNTED_BATCHES - 1) for check in checks[:2]))
 
     trainers = [
-        _rewrapped(population, SampledRisk(*args, batch, stream, noise=core.noise))
+        around(population, SampledRisk(*args, batch, stream, noise=core.noise))
         for stream in [*streams[:runs], streams[-2]]
     ]
     exact = descend(population, eta, steps=steps)
@@ -165,10 +166,10 @@ class _Known(NamedTuple):
 
 def _known(population: Risk, points: int, rng: np.random.Generator) -> list[_Known]:
     """Population values at normal parameters, halved until their scores have a moderate spread."""
-    result, core = [], _core(population)
+    result, core = [], innermost(population)[0]
     for _ in range(points):
         params = rng.normal(size=population.initial.shape)
-        while np.ptp(scores := _class_scores(population, params), axis=0).max() > SPREAD:
+        while np.ptp(scores := innermost(population, params)[1], axis=0).max() > SPREAD:
             params = 0.5 * params
         loss, gradient = core.evaluate(scores)
         result.append(_Known(scores, loss, gradient, float(np.linalg.norm(gradient))))
@@ -242,9 +243,7 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
         if risk.K > MOST_SAMPLED:
             raise refuse("run_or_risk", risk, f"of at most {MOST_SAMPLED} features to be sampled")
         risk = expanded(risk)
-    inner = risk
-    while isinstance(inner, Embedding | Factored):
-        inner = inner.risk
+    inner, _ = innermost(risk)
     if risk is None or not isinstance(inner, PopulationRisk):
         raise refuse("run_or_risk", run_or_risk, "a run of simulate (not loaded from a file), or a regression risk")
     if math.isfinite(inner.N):
@@ -255,26 +254,7 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
     if math.isinf(length):
         raise refuse("N", N, "finite: infinite prompts cannot be sampled")
     note = f"prompts of N = {length:g} tokens on both sides (N = ∞ cannot be sampled)"
-    return _rewrapped(risk, replace(inner, N=length)), note
-
-
-def _core(risk: Risk) -> PopulationRisk:
-    while isinstance(risk, Embedding | Factored):
-        risk = risk.risk
-    assert isinstance(risk, PopulationRisk)
-    return risk
-
-
-def _rewrapped(risk: Risk, core: Risk) -> Risk:
-    """The same changes of coordinates around another core."""
-    return replace(risk, risk=_rewrapped(risk.risk, core)) if isinstance(risk, Embedding | Factored) else core
-
-
-def _class_scores(risk: Risk, params: Array) -> Array:
-    """Class scores that parameters in any coordinates stand for, (K, K)."""
-    while isinstance(risk, Embedding | Factored):
-        params, risk = risk.inward(params), risk.risk
-    return params
+    return around(risk, replace(inner, N=length)), note
 
 
 def _often(core: PopulationRisk, prompts: int, *, every_query: bool) -> NDArray[np.bool_]:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, MOST_FEATURES, probabilities, refuse
-from icl_theory.engine.risk import COORDINATES, Embedding, Risk, in_coordinates
+from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.kinds import Fraction, Number, Object, Probabilities, Whole, Word
@@ -188,13 +189,11 @@ class Regression(Family):
         risk = self.risk()
         if isinstance(risk, ExchangeableRisk):
             risk = expanded(risk)
-        core = risk
-        while not isinstance(core, PopulationRisk):
-            core = core.risk  # type: ignore[attr-defined]
+        core, _ = innermost(risk)
         if math.isinf(core.N):
             raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
         trainer = SampledRisk(core.features, core.task, int(core.N), batch, seed, noise=core.noise)
-        return _rewrapped(risk, trainer)
+        return around(risk, trainer)
 
     def stable_rate(self) -> float:
         """Return the learning rate at which every step lowers the loss, whatever the task."""
@@ -257,12 +256,3 @@ class Regression(Family):
     def closed_values(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
         """Compute them in whole arrays."""
         return measures.closed_values(cls.every_column(), points, common)
-
-
-def _rewrapped(risk: Any, core: Risk) -> Risk:
-    """The same changes of coordinates around another core."""
-    if isinstance(risk, Embedding):
-        return Embedding(core, risk.vectors)
-    if isinstance(risk, PopulationRisk):
-        return core
-    return type(risk)(_rewrapped(risk.risk, core), risk.start)  # type: ignore[no-any-return]

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from icl_theory._validate import LARGEST, Array, integer, lipschitz, number, refuse, store
 from icl_theory.engine.risk import Risk
@@ -185,9 +186,9 @@ class GaussianRisk(Risk):
         part = self._around(params)
         return self.floor() + part.excess, part.gradient
 
-    def excess(self, Q: Array) -> float:
+    def excess(self, params: ArrayLike) -> float:
         """Loss above the floor, without cancellation, squared label units."""
-        return self._around(self._checked(Q)).excess
+        return self._around(self._checked(params)).excess
 
     def floor(self) -> float:
         r"""Minimum over all Q, :math:`\tfrac d2\{\sigma_a^2[(d+1)(1-c_*^2)^2 + c_*^4] + \sigma_b^2(1-c_*)^2\}`."""

@@ -14,7 +14,8 @@ from functools import cache
 import numpy as np
 
 from icl_theory._validate import MOST_FEATURES, Array, fraction, integer, number, refuse
-from icl_theory.engine.risk import Embedding, Factored, Risk
+from icl_theory.engine.pullback import innermost
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, State, Trajectory
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.flow import flow_difference
@@ -251,8 +252,7 @@ def query_phases(run: Trajectory) -> list[Phases]:
 
 def _presence(risk: Risk | None) -> Array:
     """Probability that a prompt contains the query's feature, (K,), (G,) or (); 1 where the risk does not say."""
-    while isinstance(risk, Embedding | Factored):
-        risk = risk.risk
+    risk, _ = innermost(risk)
     if isinstance(risk, ExchangeableRisk):
         return presence(np.asarray(1.0 / risk.K), risk.N)
     if isinstance(risk, PopulationRisk):

@@ -12,7 +12,8 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.claims.claim import Answer, Series, decade
 from icl_theory.engine.descent import descend
-from icl_theory.engine.risk import Risk, in_coordinates
+from icl_theory.engine.pullback import in_coordinates
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.sharpness import largest_stable_eta
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import tasks

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.risk import Embedding, Risk
+from icl_theory.engine.pullback import Embedding, Pullback
+from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
@@ -48,7 +49,7 @@ def expanded(risk: ExchangeableRisk) -> Risk:
     else:
         features, law = risk.origin
     full = PopulationRisk(features, law, risk.N, risk.noise)
-    return full if risk.speed == 1.0 else Embedding(full, features.vectors)
+    return full if risk.speed == 1.0 else Pullback(full, Embedding(features.vectors))
 
 
 def tail_limits(risk: Risk, eta: float) -> Array | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from icl_theory.claims.claim import Claim, decade, exact_row
 from icl_theory.engine.descent import descend
+from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.abel import StepCounter
@@ -159,12 +160,10 @@ def rescaling(quick: bool) -> Claim:
 
 def embedding(quick: bool) -> Claim:
     """Class coordinates at rate η Δ⁴/4 are descent on Q."""
-    from icl_theory.engine.risk import Embedding
-
     worst = 0.0
     for gap in (0.5, 1.7):
         features = Features.simplex(5, gap)
-        full = Embedding(PopulationRisk(features, tasks.Exchangeable(2.0)), features.vectors)
+        full = in_coordinates(PopulationRisk(features, tasks.Exchangeable(2.0)), "embedding", features.vectors)
         run = descend(full, 0.3, steps=50 if quick else 200)
         steps = 50 if quick else 200
         reduced = simulate(
