@@ -9,7 +9,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine.sharpness import largest_eigenvalue
+from icl_theory.engine.lanczos import largest_eigenvalue
 
 
 def sixth_order(risk: icl.Risk, params: np.ndarray, direction: np.ndarray) -> np.ndarray:
@@ -103,7 +103,10 @@ class Near(icl.Risk):
 def test_runs_just_below_the_stability_limit_stay_and_just_above_leave(risk: icl.Risk) -> None:
     found = icl.largest_stable_eta(risk)
     assert found.loss == pytest.approx(risk.floor(), rel=1e-9)
-    start = found.params + 1e-4 * largest_eigenvalue(risk, found.params)[1]
+    mode = largest_eigenvalue(
+        lambda direction: risk.hessian_product(found.params, direction), np.shape(found.params), risk.metric
+    )[1]
+    start = found.params + 1e-4 * mode
     above = Near(risk, start).evaluate(start)[0] - found.loss
     for factor, stays in ((0.99, True), (1.01, False)):
         last = icl.descend(Near(risk, start), factor * found.eta, steps=1000)

@@ -66,7 +66,7 @@ class Normalised(Rule):
 
     def move(self, risk: Risk, gradient: Array, eta: float, step: int) -> Array:
         """Return the change of the parameters."""
-        return -eta * _unit(gradient, risk.metric)
+        return _of_length(eta, gradient, risk.metric)
 
 
 class NormalisedBlocks(Rule):
@@ -79,17 +79,18 @@ class NormalisedBlocks(Rule):
         change = np.empty_like(gradient)
         metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), gradient.shape)
         for to, part, weight in zip(risk.blocks(change), risk.blocks(gradient), risk.blocks(metric), strict=True):
-            to[...] = -eta * _unit(part, weight)
+            to[...] = _of_length(eta, part, weight)
         return change
 
 
-def _unit(gradient: Array, metric: float | Array) -> Array:
+def _of_length(eta: float, gradient: Array, metric: float | Array) -> Array:
+    """Return the step of length ``eta`` down a gradient, 0 where that is 0."""
     largest = float(np.abs(gradient).max(initial=0.0))
     if not 0.0 < largest < math.inf:
-        return gradient / metric
+        return -eta * gradient / metric
     gradient = gradient / largest  # squares of tiny gradients would be zero
     step = gradient / metric
-    return np.asarray(step / math.sqrt(float(np.sum(gradient * step))))
+    return np.asarray(-eta * step / math.sqrt(float(np.sum(gradient * step))))
 
 
 RULES: dict[str, Rule] = {rule.name: rule for rule in (GradientDescent(), Normalised(), NormalisedBlocks())}
@@ -106,5 +107,5 @@ def rule_of(rule: str | Rule) -> Rule:
     if isinstance(rule, str) and rule in RULES:
         return RULES[rule]
     if not isinstance(rule, Rule):
-        raise refuse("rule", rule, f"one of {', '.join(map(repr, RULES))}, or an icl_theory.engine.Rule")
+        raise refuse("rule", rule, f"one of {', '.join(RULES)}, or an icl_theory.engine.Rule")
     return rule
