@@ -14,7 +14,7 @@ from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilit
 from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
-COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures")  # names that the command line has already
+COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures", "reproduce")  # names that are taken
 BUILT_IN = ("icl_theory.families.regression:Regression", "icl_theory.families.recall:Recall")
 
 __all__ = [

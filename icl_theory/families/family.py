@@ -26,6 +26,7 @@ from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column,
 
 if TYPE_CHECKING:
     from icl_theory.claims.claim import Answer, BoundChecks, Claim
+    from icl_theory.claims.paper import Paper
 
 LOSS = "(units of the loss)"  # stands for the family's own
 REQUIRED = dataclasses.MISSING
@@ -160,6 +161,8 @@ class Family:
         Rows of the audit: each takes whether to be quick and returns a `Claim`.
     questions : dict of callable
         Open questions by name: each takes whether to be quick and returns an `Answer`.
+    papers : tuple of Paper
+        Papers behind the family and what measures their statements, for ``icl-theory reproduce``.
 
     References
     ----------
@@ -175,6 +178,7 @@ class Family:
     check: ClassVar[Callable[[Trajectory], BoundChecks] | None] = None
     rows: ClassVar[tuple[Callable[[bool], Claim], ...]] = ()
     questions: ClassVar[Mapping[str, Callable[[bool], Answer]]] = {}
+    papers: ClassVar[tuple[Paper, ...]] = ()
 
     eta: float | str = parameter(kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
     epsilon: float | None = parameter(

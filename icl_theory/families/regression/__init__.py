@@ -1,6 +1,6 @@
 """In-context nonlinear regression: features, tasks, exact risks, closed forms, sampled trainer."""
 
-from icl_theory.families.regression import evidence, questions
+from icl_theory.families.regression import evidence, papers, questions
 from icl_theory.families.regression.abel import StepCounter, abel_polynomials
 from icl_theory.families.regression.bounds import check_bounds
 from icl_theory.families.regression.certified import (
@@ -29,6 +29,7 @@ from icl_theory.families.regression.symmetric import SymmetricRisk, exchangeable
 
 # what the theory says of the family stands on its runs, and so comes after it
 Regression.rows, Regression.questions = evidence.ROWS, questions.QUESTIONS
+Regression.papers = (papers.NONLINEAR_REGRESSION,)
 Regression.check = staticmethod(check_bounds)
 
 __all__ = [
