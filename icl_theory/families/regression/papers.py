@@ -69,7 +69,7 @@ NONLINEAR_REGRESSION = Paper(
             "The regimes change at an L of the order 1/(Δδ); far above it training is much faster.",
             (dynamics.papers_rule, dynamics.regimes, dynamics.total_time),
             question="separation",
-            figure="phase_diagram",
+            figure="transition",
             reconstructed="the threshold, with the constant 1",
         ),
         Reading(
