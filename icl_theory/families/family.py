@@ -28,6 +28,7 @@ from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column,
 
 if TYPE_CHECKING:
     from icl_theory.claims.claim import Answer, Claim
+    from icl_theory.claims.paper import Paper
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +72,8 @@ class Family:
         Rows of the audit: each takes whether to be quick and returns a `Claim`.
     questions : dict of callable
         Open questions by name: each takes whether to be quick and returns an `Answer`.
+    papers : tuple of Paper
+        Papers behind the family and what measures their statements, for ``icl-theory reproduce``.
 
     References
     ----------
@@ -87,6 +90,7 @@ class Family:
     compare: ClassVar[Any] = None
     rows: ClassVar[tuple[Callable[[bool], Claim], ...] | Later] = ()
     questions: ClassVar[Mapping[str, Callable[[bool], Answer]] | Later] = {}
+    papers: ClassVar[tuple[Paper, ...] | Later] = ()
 
     eta: float | str = parameter(kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
     epsilon: float | None = parameter(

@@ -102,6 +102,7 @@ class Regression(Family):
     columns: ClassVar[tuple[Column, ...]] = measures.COLUMNS
     rows = Later("icl_theory.families.regression.evidence:ROWS")
     questions = Later("icl_theory.families.regression.questions:QUESTIONS")
+    papers = Later("icl_theory.families.regression.papers:PAPERS")
     check = Later("icl_theory.families.regression.bounds:check_bounds")
     compare = Later("icl_theory.families.regression.crosscheck:crosscheck")
 

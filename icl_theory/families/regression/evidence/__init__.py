@@ -7,6 +7,7 @@ from icl_theory.families.regression.evidence import dynamics, lemmas, orders, pa
 from icl_theory.families.regression.evidence.common import Row
 from icl_theory.families.regression.orderwise import STATEMENTS
 
+ORDERS: dict[str, Row] = {statement.name: orders.order_statement(statement) for statement in STATEMENTS}
 ROWS: tuple[Row, ...] = (
     lemmas.lemma_1_identity,
     lemmas.direct_sums,
@@ -19,7 +20,7 @@ ROWS: tuple[Row, ...] = (
     lemmas.lemma_2_identity,
     lemmas.lemma_2_signs,
     lemmas.concentration,
-    *(orders.order_statement(statement) for statement in STATEMENTS),
+    *ORDERS.values(),
     orders.phase_one_explicit,
     orders.after_phase_one_explicit,
     orders.theorem_1_explicit,
