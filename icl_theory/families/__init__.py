@@ -11,13 +11,18 @@ from importlib.metadata import entry_points
 from icl_theory._validate import refuse
 from icl_theory.families import recall, regression
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Word, nearest
+from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Wholes, Word, nearest
 from icl_theory.families.parameters import LOSS, Later, Parameter, parameter
 from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
 COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures", "reproduce")  # names that are taken
-BUILT_IN = ("icl_theory.families.regression.family:Regression", "icl_theory.families.recall.family:Recall")
+BUILT_IN = (
+    "icl_theory.families.regression.family:Regression",
+    "icl_theory.families.recall.family:Recall",
+    "icl_theory.families.regression.forms:GroupedRegression",
+    "icl_theory.families.regression.forms:GaussianRegression",
+)
 
 __all__ = [
     "LOSS",
@@ -31,6 +36,7 @@ __all__ = [
     "Parameter",
     "Probabilities",
     "Whole",
+    "Wholes",
     "Word",
     "families",
     "find",

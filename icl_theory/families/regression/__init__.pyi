@@ -15,6 +15,8 @@ from .exchangeable import ExchangeableRisk as ExchangeableRisk
 from .family import Regression as Regression
 from .features import Features as Features
 from .flow import flow_time as flow_time
+from .forms import GaussianRegression as GaussianRegression
+from .forms import GroupedRegression as GroupedRegression
 from .gaussian import GaussianRisk as GaussianRisk
 from .gaussian import QuadraticLaw as QuadraticLaw
 from .gaussian import SampledGaussianRisk as SampledGaussianRisk

@@ -10,15 +10,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import LARGEST, MOST_FEATURES, probabilities, refuse
+from icl_theory._validate import MOST_FEATURES, probabilities, refuse
 from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Fraction, Number, Object, Probabilities, Whole, Word
+from icl_theory.families.kinds import Fraction, Object, Probabilities, Whole, Word
 from icl_theory.families.parameters import Later, parameter
 from icl_theory.families.regression import points as measures
 from icl_theory.families.regression.closed import ExchangeableSteps
+from icl_theory.families.regression.declared import feature_gap, label_noise, lipschitz_constant, prompt_length
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import (
@@ -106,26 +107,13 @@ class Regression(Family):
     check = Later("icl_theory.families.regression.bounds:check_bounds")
     compare = Later("icl_theory.families.regression.crosscheck:crosscheck")
 
-    L: float = parameter(
-        kind=Number(),
-        symbol="L",
-        tex="L",
-        unit="label units per feature unit",
-        meaning="Lipschitz constant of the tasks",
-    )
-    delta: float = parameter(kind=Number(), symbol="Δ", tex=r"\Delta", unit="feature units", meaning="feature gap")
+    L: float = lipschitz_constant()
+    delta: float = feature_gap()
     K: int = parameter(
         20, kind=Whole(minimum=2, maximum=MOST_FEATURES), symbol="K", tex="K", meaning="number of features"
     )
-    N: float = parameter(math.inf, kind=Whole(infinite=True), symbol="N", tex="N", meaning="prompt length, or inf")
-    noise: float = parameter(
-        0.0,
-        kind=Number(zero=True, maximum=LARGEST),
-        symbol="σ",
-        tex=r"\sigma",
-        unit="label units",
-        meaning="standard deviation of the label noise",
-    )
+    N: float = prompt_length()
+    noise: float = label_noise()
     imbalance: float | None = parameter(
         None,
         kind=Fraction(optional=True),
