@@ -13,6 +13,7 @@ from rich.table import Table
 
 from icl_theory._validate import refuse
 from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
+from icl_theory.cli.outputs import PlotFile
 from icl_theory.cli.shared import LossProgress, check_targets, print_facts
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, Parameter, Word
@@ -31,7 +32,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         config: Annotated[
             Path | None, typer.Option("--config", help="TOML file of these options; flags win.")
         ] = None,
-        plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
+        plot: PlotFile = None,
         save: Annotated[Path | None, typer.Option("--save", help="Write the run, for icl_theory.load.")] = None,
         as_json: Annotated[
             bool, typer.Option("--json", help="Print the run as JSON instead of a summary.")
