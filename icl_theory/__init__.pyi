@@ -1,6 +1,5 @@
 from . import claims as claims
 from . import engine as engine
-from ._version import __version__ as __version__
 from .claims.audit import answer as answer
 from .claims.audit import audit as audit
 from .claims.checks import check_bounds as check_bounds

@@ -124,8 +124,8 @@ FAULTS = (
     Fault("worst-function", "worst prediction error half of what it is", "regression/certified.py",
           "return -float(found.fun) * float(unit)", "return -0.5 * float(found.fun) * float(unit)"),
     # phases, regimes, rates
-    Fault("tail-start", "Phase III begins where the tail term is all of the time", "regression/phases.py",
-          "return 1.0 / s**2 -", "return 0.5 / s**2 -"),
+    Fault("tail-start", "Phase III begins where the tail term is 0.45 of the time", "regression/phases.py",
+          "step = (w - total)", "step = (w - 0.9 * total)"),
     Fault("crossover", "L* without its factor 2", "regression/phases.py",
           "(4.0 * epsilon * (K - 1.0) / K) / tail_start(", "(epsilon * (K - 1.0) / K) / tail_start("),
     Fault("crossover-leading", "leading order of L* with √4 instead of √8", "regression/phases.py",

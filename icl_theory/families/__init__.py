@@ -8,8 +8,9 @@ import warnings
 from functools import cache
 from importlib.metadata import entry_points
 
+import lazy_loader
+
 from icl_theory._validate import refuse
-from icl_theory.families import recall, regression
 from icl_theory.families.family import Family
 from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Wholes, Word, nearest
 from icl_theory.families.parameters import LOSS, Later, Parameter, parameter
@@ -23,6 +24,9 @@ BUILT_IN = (
     "icl_theory.families.regression.forms:GroupedRegression",
     "icl_theory.families.regression.forms:GaussianRegression",
 )
+
+# the folders of the built-in families, each loaded when it is first used
+__getattr__, _, _ = lazy_loader.attach(__name__, sorted({place.split(".")[2] for place in BUILT_IN}))
 
 __all__ = [
     "LOSS",
@@ -41,8 +45,6 @@ __all__ = [
     "families",
     "find",
     "parameter",
-    "recall",
-    "regression",
 ]
 
 

@@ -58,17 +58,15 @@ def tail_start(K: int) -> float:
     if K == 2:
         return 0.5
     # Newton's method in w = 1/s², in which the equation is nearly linear: d(w - Φ)/dw = 1 - 1/(2a²)
-    w, step = 2.0 * K + 8.0, math.inf
+    w, step, before = 2.0 * K + 8.0, math.inf, math.inf
     while abs(step) > 1e-15 * w:
         s = 1.0 / math.sqrt(w)
         u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
-        before, step = (
-            step,
-            (w - float(flow_difference(np.zeros(()), np.asarray(u), K))) / (1.0 - 0.5 / (1.0 - s) ** 2),
-        )
-        if abs(step) >= abs(before):  # rounding is reached
+        total = float(flow_difference(np.zeros(()), np.asarray(u), K))
+        step = (w - total) / (1.0 - 0.5 / (1.0 - s) ** 2)
+        if abs(step) >= before:  # rounding is reached
             break
-        w -= step
+        w, before = w - step, abs(step)
     return 1.0 / math.sqrt(w)
 
 
