@@ -63,9 +63,8 @@ def figure(
     title = "all of the above, rescaled"
     panels.append(Panel(scaled, r"$\eta L^2\,\times$ step", "loss / $L^2$", title, limits=(0.01, 1.0)))
 
-    gaussian = icl.descend(
-        icl.GaussianRisk(icl.regression.QuadraticLaw.lipschitz(d, 1.0, curved)), 0.01, steps=10**4
-    )
+    law = icl.regression.QuadraticLaw.lipschitz(d, 1.0, curved)
+    gaussian = icl.descend(icl.GaussianRisk(law), 0.01, steps=10**4)
     finite = icl.simulate(1.0, 1.0, 0.01, K=K, epsilon=1e-6)
     curves = []
     for run, label, colour in ((gaussian, "Gaussian", BLUE), (finite, f"$K = {K}$", RED)):
