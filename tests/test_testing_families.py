@@ -13,7 +13,7 @@ from icl_theory.engine.risk import ClosedForm
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import Column, Family, Kind, Number, Object, parameter
 from icl_theory.testing import check_family
-from tests.test_testing import Array, Toy
+from tests.test_testing import Array, Steep, Toy
 
 
 @dataclass(frozen=True, eq=False)
