@@ -31,7 +31,7 @@ def page() -> str:
 
     References
     ----------
-    docs/guide/how-the-explorer-computes.md.
+    docs/explorer.md.
 
     Examples
     --------

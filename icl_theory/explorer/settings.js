@@ -47,6 +47,16 @@ function read(setting, text) {
 
 const defaults = (settings) => Object.fromEntries(settings.map(({ name, value }) => [name, value]));
 
+// "L=2" → its name and its value; what is no escape stays as it is
+function pair(text) {
+  const [key, ...rest] = text.split("=");
+  try {
+    return [key, decodeURIComponent(rest.join("="))];
+  } catch {
+    return [key, rest.join("=")];
+  }
+}
+
 // "family?L=2&K=20" → the family, values for all settings, and sentences on what could not be used
 function fromFragment(fragment, panels) {
   const [name, query = ""] = fragment.replace(/^#/, "").split("?");
@@ -54,7 +64,7 @@ function fromFragment(fragment, panels) {
   const chosen = names.includes(name) ? name : names[0];
   if (name && name !== chosen) problems.push(`There is no panel “${name}”: ${panels[chosen].family.title} is shown.`);
   const settings = panels[chosen].settings, values = defaults(settings);
-  for (const [key, text] of new URLSearchParams(query)) {
+  for (const [key, text] of query.split("&").filter(Boolean).map(pair)) {
     const setting = settings.find((one) => one.name === key);
     if (!setting) {
       problems.push(`There is no setting “${key}”.`);

@@ -206,9 +206,10 @@ class Shell {
   play() {
     if (this.playing) return this.stop();
     const { name } = this.panel.settings.find((setting) => setting.play), end = Math.log10(1 + this.panel.end(this.model));
-    const begun = performance.now();
+    let begun = null;
     document.getElementById("play").textContent = "Stop";
     const next = (now) => {
+      begun ??= now;
       const part = Math.min(1, (now - begun) / (1000 * SECONDS));
       this.set({ [name]: Math.round(10 ** (part * end) - 1) });
       if (part < 1) this.playing = requestAnimationFrame(next);

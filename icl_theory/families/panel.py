@@ -21,7 +21,7 @@ class Panel(NamedTuple):
 
     References
     ----------
-    docs/guide/how-the-explorer-computes.md.
+    docs/explorer.md.
     """
 
     folder: Path
