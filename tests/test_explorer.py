@@ -23,7 +23,8 @@ NONSENSE = [
     "#nothing", "#regression?L=abc&K=&eta=NaN&nothing=1", "#regression?K=1&t=-5&epsilon=0",
     "#regression?K=2.5&L=1e99", "#regression?K=2", "#regression?epsilon=100", "#regression?eta=1e9",
     "#regression?L=1e30&delta=1e30&eta=1e30", "#regression?L=1e-30&delta=1e-30&eta=1e-30&epsilon=1e-300&t=1e15",
-    "#regression?f=x,y&K=3", "#regression?K=1e9&f=0.5,-0.5&t=1e15",
+    "#regression?f=x,y&K=3", "#regression?K=1e9&f=0.5,-0.5&t=1e15", "#recall?triggers=100&V=10&alpha=1",
+    "#recall?eta=1e-30&t=1e15", "#recall?eta=1e6&counts=1e6&above=1e-12&t=1e15", "#recall?above=100&alpha=0",
 ]  # fmt: skip
 
 
@@ -88,7 +89,7 @@ def test_figures_of_the_gallery_open_with_their_parameters() -> None:
         for key, value in figures.parameters(name).items():
             if key in found["values"] and not isinstance(value, tuple) and f"{key}=" in place[1]:
                 assert found["values"][key] == value, (name, key)
-    assert linked >= 5
+    assert linked >= 6
 
 
 def test_command_writes_the_page_and_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +160,7 @@ DRIVEN = """
 
 @pytest.mark.parametrize("name", PANELS)
 def test_everything_on_the_page_can_be_used(tmp_path: Path, name: str) -> None:
-    """Sliders, presets, reset, a URL and back, the tour, both themes, playing, dragging; all controls have names."""
+    """Sliders, presets, reset, a URL and back, the tour, both themes, playing, dragging; controls have names."""
     seen = visit(tmp_path, f"#{name}", DRIVEN)
     assert seen["reset"]
     assert seen["back"]
@@ -241,3 +242,4 @@ def test_nonsense_in_the_address_is_answered_in_words(tmp_path: Path) -> None:
     assert "at the start" in answers["#regression?epsilon=100"][1]
     assert all(headline for _, headline, _ in answers.values())
     assert problems["#regression?K=2"] == ""
+    assert "V = 102 is used" in problems["#recall?triggers=100&V=10&alpha=1"]

@@ -70,8 +70,7 @@ class Shell {
   open(fragment) {
     if (fragment && fragment === this.fragment) return;
     const { name, values, problems } = fromFragment(fragment, this.panels);
-    this.show(name, values);
-    this.complain(problems);
+    this.show(name, values, problems);
   }
 
   complain(problems) {
@@ -80,11 +79,11 @@ class Shell {
     box.hidden = !problems.length;
   }
 
-  show(name, values) {
+  show(name, values, problems = []) {
     if (this.name) this.kept[this.name] = this.values;
     this.stop();
     if (name !== this.name) this.build(name);
-    this.set(values);
+    this.set(values, problems);
   }
 
   build(name) {
@@ -117,8 +116,7 @@ class Shell {
       setting.unit ? element("small", {}, ` (${setting.unit})`) : "");
     const take = (text) => {
       const { value, problem } = read(setting, text);
-      this.complain(problem ? [problem] : []);
-      this.set({ [name]: value });
+      this.set({ [name]: value }, problem ? [problem] : []);
     };
     if (setting.words) {
       const choice = element("select", { id, onchange: () => take(choice.value) },
@@ -147,11 +145,15 @@ class Shell {
     return { node: element("div", { class: "control" }, label, field, slider), update };
   }
 
-  // new values of some settings
-  set(values) {
+  // new values of some settings, and sentences on what was asked for and cannot be; panels add theirs
+  set(given, problems = []) {
+    const before = this.computed === this.name ? this.values : defaults(this.panel.settings);
+    const { changes, problem } = this.panel.sound?.({ ...before, ...given }) ?? {};
+    const values = { ...given, ...changes };
+    this.complain(problem ? [...problems, problem] : problems);
     const still = this.panel.settings.some(({ name, moving }) => !moving && name in values && values[name] !== this.values?.[name]);
     const fresh = still || this.computed !== this.name;
-    this.values = { ...(this.computed === this.name ? this.values : defaults(this.panel.settings)), ...values };
+    this.values = { ...before, ...values };
     this.computed = this.name;
     if (fresh) this.model = this.panel.compute(this.values);
     this.moment = this.panel.moment(this.model, this.values);
