@@ -29,7 +29,7 @@ class Axes {
   constructor(context, width, height, colours, x, y) {
     Object.assign(this, { context, width, height, colours, x, y });
     this.left = 54;
-    this.right = width - 14;
+    this.right = width - 20;
     this.top = 12;
     this.bottom = height - 38;
   }

@@ -18,7 +18,7 @@ from icl_theory.families.parameters import LOSS, Later, Parameter, parameter
 from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
-COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures", "explore", "reproduce")  # names that are taken
+COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures", "explore", "reproduce")  # names taken
 BUILT_IN = (
     "icl_theory.families.regression.family:Regression",
     "icl_theory.families.recall.family:Recall",
