@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import icl_theory as icl
 from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.explorer import description, page
-from icl_theory.families import families
+from icl_theory.families import Family, Number, Panel, families, parameter
 from tests.browser import visit
 from tests.javascript import call
 
@@ -41,6 +43,25 @@ def test_parameters_come_from_the_family() -> None:
     told = description(families()["regression"])
     assert told["parameters"]["delta"]["symbol"] == "Δ"
     assert told["parameters"]["K"] | {"whole": True, "minimum": 2} == told["parameters"]["K"]
+
+
+def test_words_stand_out_from_the_paper_in_both_themes() -> None:
+    """The contrast that WCAG 2 asks of text at level AA, 4.5, for every colour in which words are written."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    themes = re.findall(r"--paper: .*?color-scheme", page(), re.DOTALL)
+    assert len(themes) == 3
+    for theme in themes:
+        colour = dict(re.findall(r"--([\w-]+): (#\w{6})", theme))
+        pairs = [(word, paper) for word in ("ink", "muted", "accent") for paper in ("paper", "back")]
+        pairs += [(word, "paper") for word in ("blue", "orange", "green", "red", "pink")]
+        for word, paper in [*pairs, ("ink", "warn"), ("on-accent", "accent")]:
+            light, dark = sorted((luminance(colour[word]), luminance(colour[paper])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (word, paper)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +203,53 @@ def test_every_panel_fits_a_phone(tmp_path: Path) -> None:
     found = visit(tmp_path, "", body, 390)["wide"]
     assert len(found) == len(PANELS)
     assert all(needed <= window <= 500 for window, needed in found.values()), found
+
+
+TOY = """
+const { half } = require("./constants");
+module.exports = {
+  tab: "Toy", lead: "A panel of somebody else.", presets: [], tour: [{ text: "Look." }],
+  settings: [{ name: "width", value: 2, low: 1, high: 4 }],
+  compute: ({ width }) => half * width,
+  moment: (model) => model,
+  words: (model) => [`Half is **${model}**.`],
+  parameters: ({ width }) => ({ width, eta: 0.1 }),
+  found: (model) => ({ model }),
+  figures: [{ name: "line", title: "A line", describe: (model) => `It ends at ${model}.`,
+    scales: () => [{ low: 0, high: 1, label: "x" }, { low: 0, high: 4, label: "y" }],
+    still: (axes, model) => axes.curve([0, 1], [0, model], "blue") }],
+};
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Toy(Family):
+    name, title = "toy", "a family of another package"
+
+    width: float = parameter(2.0, kind=Number(), symbol="w", unit="inches", meaning="width of the thing")
+
+    def risk(self) -> icl.Risk:
+        raise NotImplementedError
+
+
+def test_a_family_of_another_package_brings_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "panel.js").write_text(TOY, encoding="utf-8")
+    monkeypatch.setattr(Toy, "explorer", Panel(tmp_path, constants=lambda: {"half": 0.5}))
+    monkeypatch.setattr("icl_theory.explorer.families_known", lambda: {"toy": Toy})
+    body = """
+      change("set-width", "3");
+      await frames();
+      const label = document.querySelector("#sliders label").textContent, canvas = document.querySelector("canvas");
+      return { hash: location.hash, told: [text("headline"), label, canvas.ariaLabel, text("copy-Python")] };
+    """
+    found = visit(tmp_path, "", body)
+    headline, label, canvas, python = found["told"]
+    assert found["hash"] == "#toy?width=3"
+    assert headline == "Half is 1.5."
+    assert label == "w width of the thing (inches)"
+    assert canvas == "A line. It ends at 1.5."
+    assert "from tests.test_explorer import Toy\n" in python
+    assert "problem = Toy(width=3, eta=0.1)" in python
 
 
 COPIED = """

@@ -159,14 +159,15 @@ class Axes {
   // words on a piece of the paper's colour, so that curves do not run through them
   text(words, x, y, colour = "ink", align = "left") {
     const pen = this.context;
-    Object.assign(pen, { font: FONT, textAlign: align, textBaseline: "middle" });
-    const wide = pen.measureText(words).width, start = align === "left" ? x : align === "right" ? x - wide : x - wide / 2;
+    Object.assign(pen, { font: FONT, textAlign: "left", textBaseline: "middle" });
+    const wide = pen.measureText(words).width, wanted = x - { left: 0, center: wide / 2, right: wide }[align];
+    const start = Math.max(2, Math.min(this.width - wide - 2, wanted));
     pen.globalAlpha = 0.75;
     pen.fillStyle = this.colours.paper;
     pen.fillRect(start - 2, y - 7, wide + 4, 14);
     pen.globalAlpha = 1;
     pen.fillStyle = this.colours[colour];
-    pen.fillText(words, x, y);
+    pen.fillText(words, start, y);
   }
 }
 

@@ -40,8 +40,7 @@ function read(setting, text) {
   if (minimum !== null && value < minimum) value = minimum;
   if (maximum !== null && value > maximum) value = maximum;
   if (value === number) return { value };
-  const bounds = [minimum === null ? "" : `at least ${short(minimum)}`, maximum === null ? "" : `at most ${short(maximum)}`];
-  const allowed = (value < number || value > number) && whole && Math.round(number) === value ? "whole" : bounds.filter(Boolean).join(" and ");
+  const allowed = Math.round(number) === value ? "whole" : value > number ? `at least ${short(minimum)}` : `at most ${short(maximum)}`;
   return { value, problem: `${name} = ${short(number)} has to be ${allowed}: ${written(setting, value)} is used.` };
 }
 

@@ -95,6 +95,7 @@ class Shell {
       tab.tabIndex = here ? 0 : -1;
     }
     document.getElementById("panel").setAttribute("aria-labelledby", `tab-${name}`);
+    document.getElementById("clock").hidden = !this.panel.settings.some((setting) => setting.play);
     document.getElementById("lead").textContent = this.panel.lead;
     const places = { sliders: document.getElementById("sliders"), timeline: document.getElementById("timeline") };
     for (const place of Object.values(places)) place.replaceChildren();
