@@ -10,6 +10,7 @@ import typer
 
 from icl_theory._version import __version__
 from icl_theory.cli.audit import audit
+from icl_theory.cli.explore import explore
 from icl_theory.cli.figures import figures
 from icl_theory.cli.report import report
 from icl_theory.cli.reproduce import reproduce
@@ -32,6 +33,7 @@ app.command()(report)
 app.command()(audit)
 app.command()(figures)
 app.command()(reproduce)
+app.command()(explore)
 for _name, _family in families_known().items():
     group = typer.Typer(help=f"{_family.title[0].upper()}{_family.title[1:]}.", no_args_is_help=True)
     group.command("simulate")(simulate_command(_family))

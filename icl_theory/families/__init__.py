@@ -13,11 +13,12 @@ import lazy_loader
 from icl_theory._validate import refuse
 from icl_theory.families.family import Family
 from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Wholes, Word, nearest
+from icl_theory.families.panel import Panel
 from icl_theory.families.parameters import LOSS, Later, Parameter, parameter
 from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
-COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures", "reproduce")  # names that are taken
+COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures", "explore", "reproduce")  # names taken
 BUILT_IN = (
     "icl_theory.families.regression.family:Regression",
     "icl_theory.families.recall.family:Recall",
@@ -37,6 +38,7 @@ __all__ = [
     "Later",
     "Number",
     "Object",
+    "Panel",
     "Parameter",
     "Probabilities",
     "Whole",

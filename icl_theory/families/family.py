@@ -23,6 +23,7 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.kinds import Number, Whole, Word, nearest
+from icl_theory.families.panel import Panel
 from icl_theory.families.parameters import LOSS, RESERVED, Later, Parameter, parameter
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values
 
@@ -74,6 +75,8 @@ class Family:
         Open questions by name: each takes whether to be quick and returns an `Answer`.
     papers : tuple of Paper
         Papers behind the family and what measures their statements, for ``icl-theory reproduce``.
+    explorer : Panel, optional
+        What the family shows in the explorer.
 
     References
     ----------
@@ -91,6 +94,7 @@ class Family:
     rows: ClassVar[tuple[Callable[[bool], Claim], ...] | Later] = ()
     questions: ClassVar[Mapping[str, Callable[[bool], Answer]] | Later] = {}
     papers: ClassVar[tuple[Paper, ...] | Later] = ()
+    explorer: ClassVar[Panel | Later | None] = None
 
     eta: float | str = parameter(kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
     epsilon: float | None = parameter(

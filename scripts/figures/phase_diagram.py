@@ -22,6 +22,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import whole_figure
 
 QUICK = {"points": 20}
+EXPLORER = "regression?L=0.03&delta=1&eta=0.01&K=100&epsilon=0.0001&t=100000"
 
 
 def figure(

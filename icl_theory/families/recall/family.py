@@ -82,6 +82,7 @@ class Recall(Family):
     title: ClassVar[str] = "in-context recall"
     goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
     loss_unit: ClassVar[str] = "nats"
+    explorer = Later("icl_theory.families.recall.explorer:PANEL")
     columns: ClassVar[tuple[Column, ...]] = (
         Column("excess", "f8", "nats", "population loss above the Bayes risk at the end"),
         Column("bayes_risk", "f8", "nats", "entropy of the noise"),

@@ -241,7 +241,7 @@ def _series(c: Array, x: Array, form: str) -> Array:
     """``Σ_j c^j P_j(x)``, with P_j = x^(power j) Q_j and as a polynomial in c x^power: nothing overflows."""
     small = c * x if form == "a" else c * x * x
     total = np.zeros_like(small)
-    for quotient in reversed(_quotients(form)):
+    for quotient in reversed(quotients(form)):
         value = np.full_like(small, quotient[0])
         for coefficient in quotient[1:]:
             value *= x
@@ -310,7 +310,7 @@ def _flow_estimate(K: Array, c: Array, u1: Array, steps: Array) -> Array:
 
 
 @cache
-def _quotients(form: str) -> tuple[tuple[float, ...], ...]:
+def quotients(form: str) -> tuple[tuple[float, ...], ...]:
     """Coefficients of ``Q_j = P_j / x^(power j)``, highest power first."""
     power = 1 if form == "a" else 2  # P_j starts with a^j, or s^(2j)
     return tuple(polynomial[: -power * j] for j, polynomial in enumerate(abel_polynomials(form), start=1))

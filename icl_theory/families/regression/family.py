@@ -106,6 +106,7 @@ class Regression(Family):
     papers = Later("icl_theory.families.regression.papers:PAPERS")
     check = Later("icl_theory.families.regression.bounds:check_bounds")
     compare = Later("icl_theory.families.regression.crosscheck:crosscheck")
+    explorer = Later("icl_theory.families.regression.explorer:PANEL")
 
     L: float = lipschitz_constant()
     delta: float = feature_gap()

@@ -153,7 +153,7 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
         return ((1.0 - s) * s) ** 2 * float(flow_difference(np.zeros(()), np.asarray(u), K)) - 1.0
 
     # the left side is a² < 1 at the tail start, and for K >= 7 above 1 at s = 1/3, which it passes but once
-    s = float(brentq(excess, tail_start(K), 1.0 / 3.0, xtol=1e-15))
+    s = float(brentq(excess, tail_start(K), 1.0 / 3.0, xtol=1e-20))
     return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / s / delta
 
 
