@@ -62,9 +62,12 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             from icl_theory.results.plots import save as save_figure
 
             save_figure(compare_runs(runs) if many else runs[0].plot(), str(plot))
-        return 130 if any(run.interrupted for run in runs) else 0
+        missed = any(not run.converged and run.epsilon > 0.0 for run in runs)
+        return 130 if any(run.interrupted for run in runs) else 1 if missed else 0
 
-    simulate.__doc__ = f"Train on {family.title} until the target is reached, and say what happened."
+    simulate.__doc__ = (
+        f"Train on {family.title} until the target is reached, and say what happened; exit status 1 if it is not."
+    )
     return with_options(simulate, family, _help)
 
 

@@ -7,8 +7,8 @@ from .bounds import stall as stall
 from .counts import Counts as Counts
 from .family import Recall as Recall
 from .population import RecallRisk as RecallRisk
+from .reparameterised import Reparameterised as Reparameterised
 from .sampled import Measure as Measure
-from .sampled import Reparameterised as Reparameterised
 from .sampled import TransformerRisk as TransformerRisk
 from .simulate import simulate as simulate
 from .task import RecallTask as RecallTask
