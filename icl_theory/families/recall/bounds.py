@@ -23,7 +23,8 @@ def decay_rate(
     equal it is :math:`\eta c/\sqrt{|Q|}`. For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`; with v
     trained r = ηs, s the least share of the output among the words after a trigger that are attended to: there the
     value scale does the work, and the number of triggers does not matter. With noise γ is held at its optimum; for
-    softmax attention background words then feed the noise logit until λ has silenced them, and :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms.
+    softmax attention background words then feed the noise logit until λ has silenced them, and
+    :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms.
 
     Parameters
     ----------

@@ -103,6 +103,7 @@ class Recall(Family):
     )
     rows = Later("icl_theory.families.recall.evidence:ROWS")
     questions = Later("icl_theory.families.recall.questions:QUESTIONS")
+    commands = Later("icl_theory.families.recall.training:COMMANDS")
 
     eta: float | str = parameter(
         0.5, kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,6 +63,10 @@ class Reparameterised(Risk):
     def stochastic(self) -> bool:
         """Whether the steps draw different sentences."""
         return self.full.stochastic
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Views of the parameters of each matrix."""
+        return np.split(array, range(self.full.task.Q, len(self._entries)))
 
     @property
     def initial(self) -> Array:

@@ -169,6 +169,11 @@ class TransformerRisk(Risk):
         """Whether the steps see different sentences."""
         return self.data is None or self.batch != len(self.data.answer)
 
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Views of the trained matrices, one by one."""
+        sizes = [self._shapes[name][0] * self._shapes[name][1] for name in self.trained or ()]
+        return np.split(array, np.cumsum(sizes)[:-1])
+
     @property
     def initial(self) -> Array:
         """The trained matrices at the start, one after the other in the order of the module's list."""
@@ -204,9 +209,9 @@ class TransformerRisk(Risk):
         return float(np.mean(losses)), np.concatenate([gradients[name].ravel() for name in self.trained or ()])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Measure the model on sentences with outputs seen in training and, where there are, unseen ones.
+        """Measure it on outputs seen in training and, where there are, on unseen ones.
 
-        Loss and accuracy on both, which are the same but for the outputs; on the seen ones the mean probabilities of
+        Loss and accuracy on both, the same but for the outputs; on the seen ones the mean probabilities of
         output and noise, the logit that attention gives the output and the largest that it gives another word, and
         the same of the feed-forward layer for noise.
         """

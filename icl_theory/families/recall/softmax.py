@@ -1,8 +1,8 @@
 r"""Softmax attention at finite H, exactly: the mean over all sentences as one integral.
 
 Given how often the trigger is followed by its output and by noise, the denominator of the attention is known, and
-only the counts of the other words are random, multinomial. With the logit of word x at β n_x, the logits that are not
-random in C and the target's own scale in D,
+only the counts of the other words are random, multinomial. With the logit of word x at β n_x, the logits that are
+not random in C and the target's own scale in D,
 
     E ln(1 + (T + C)e^-D) = ∫ exp(−s e^D) E[1 − e^(−s(T + C))] ds/s,    T = Σ_x e^(β n_x),
 

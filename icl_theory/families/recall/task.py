@@ -72,8 +72,8 @@ class RecallTask:
     -----
     `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first H - 1 words and fills the
     rest uniformly, with words other than q: so no bigram with q arises by accident, and the counts have the law
-    ``counts`` exactly. The law "markov" fills with all of these words; for `Counts.sentence` it is the law of the Markov
-    chain described there. The law "planted" is that of the paper's experiments: the words that fill are neither
+    ``counts`` exactly. The law "markov" fills with all of these words; for `Counts.sentence` it is the law of the
+    Markov chain described there. The law "planted" is that of the paper's experiments: what fills are neither
     triggers nor τ, and one bigram (q, y) is planted among them, with noise one bigram (q, τ) too, unless ``counts``
     says otherwise. With noise it has one trigger.
 

@@ -40,8 +40,8 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     r"""Return the matrices 𝒱 (for v = 1) and F that let words through, (2V, 2V) each.
 
     "projection": :math:`\sum_x E(x)E(x)^\top` and
-    :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x that may be outputs. "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`. Without
-    noise F = 0.
+    :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x that may be outputs.
+    "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`. Without noise F = 0.
     """
     V, q, tau = task.V, task.triggers, task.noise_word
     value, feed_forward = np.eye(2 * V), np.zeros((2 * V, 2 * V))
