@@ -38,6 +38,8 @@ for _name, _family in families_known().items():
     group = typer.Typer(help=f"{_family.title[0].upper()}{_family.title[1:]}.", no_args_is_help=True)
     group.command("simulate")(simulate_command(_family))
     group.command("sweep")(sweep_command(_family))
+    for _word, _problem in _family.commands.items():
+        group.command(_word)(simulate_command(_problem))
     app.add_typer(group, name=_name)
 
 

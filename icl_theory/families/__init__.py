@@ -84,7 +84,7 @@ def default() -> type[Family]:
 
 
 def find(name: str) -> type[Family]:
-    """Return the family of a name.
+    """Return the family of a name, or the problem of one that has a command of its own.
 
     Raises
     ------
@@ -98,6 +98,9 @@ def find(name: str) -> type[Family]:
     'Recall'
     """
     known = _found()[0]
+    others = {each.name: each for family in known.values() for each in family.commands.values()}
+    if name in others:
+        return others[name]
     if name not in known:
         raise refuse("family", name, f"one of {', '.join(known)}{nearest(str(name), known)}")
     return known[name]

@@ -46,8 +46,8 @@ class Family:
         Target loss, in the unit of the loss.
     above : float, optional
         Target excess of the loss over its floor, instead of ``epsilon``; the family's ``goal`` unless one is given.
-    rule : {"gd", "ngd"}
-        Gradient descent, or gradient descent normalised by the norm of the gradient.
+    rule : {"gd", "ngd", "ngd-blocks"}
+        Gradient descent, or gradient descent normalised by the norm of the gradient, or of each of its blocks.
     method : {"auto", "closed", "exact", "fast", "flow"}
         How steps are computed, see `icl_theory.descend`.
     max_steps : int
@@ -57,8 +57,9 @@ class Family:
     ----------
     name, title : str
         What the command line calls it, and what it is in words.
-    goal : tuple of str and float
-        ``("epsilon", value)`` or ``("above", value)``: the target where none is given.
+    goal : tuple of str and float, optional
+        ``("epsilon", value)`` or ``("above", value)``: the target where none is given. With None there is none, and
+        runs take ``max_steps`` steps.
     loss_unit : str
         Unit of its loss.
     phase_names : tuple of str
@@ -77,6 +78,8 @@ class Family:
         Papers behind the family and what measures their statements, for ``icl-theory reproduce``.
     explorer : Panel, optional
         What the family shows in the explorer.
+    commands : dict of type
+        Other problems of the family, classes like this one, by the word that the command line runs them by.
 
     References
     ----------
@@ -85,7 +88,7 @@ class Family:
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
-    goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
+    goal: ClassVar[tuple[str, float] | None] = ("above", 1e-3)
     loss_unit: ClassVar[str] = "squared label units"
     phase_names: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[Column, ...]] = ()
@@ -95,6 +98,7 @@ class Family:
     questions: ClassVar[Mapping[str, Callable[[bool], Answer]] | Later] = {}
     papers: ClassVar[tuple[Paper, ...] | Later] = ()
     explorer: ClassVar[Panel | Later | None] = None
+    commands: ClassVar[Mapping[str, type[Family]] | Later] = {}
 
     eta: float | str = parameter(kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
     epsilon: float | None = parameter(
@@ -122,7 +126,7 @@ class Family:
             raise refuse(
                 "above", self.above, f"left out where epsilon = {self.epsilon!r} is given: both are targets"
             )
-        if self.epsilon is None and self.above is None:
+        if self.epsilon is None and self.above is None and self.goal is not None:
             object.__setattr__(self, *self.goal)
         self.validate()
         self.rate()
@@ -268,9 +272,10 @@ class Family:
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
         risk = self.risk()
+        method = "exact" if risk.stochastic and self.method == "auto" else self.method
         run = descend(
             risk, self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
-            method=self.method, give_up=True, callback=callback,
+            method=method, give_up=True, callback=callback,
         )  # fmt: skip
         return self.described(run)
 

@@ -204,7 +204,7 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(goals) == 2:
         raise refuse("above", given["above"], "left out where epsilon is given: both are targets")
-    given = dict(given) if goals else {**given, family.goal[0]: family.goal[1]}
+    given = dict(given) if goals or family.goal is None else {**given, family.goal[0]: family.goal[1]}
     axes, common, labels = [], {}, family.labels()
     for name, declared in family.parameters().items():
         if name not in given and declared.required:

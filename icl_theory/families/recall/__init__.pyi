@@ -7,9 +7,14 @@ from .bounds import stall as stall
 from .counts import Counts as Counts
 from .family import Recall as Recall
 from .population import RecallRisk as RecallRisk
+from .reparameterised import Reparameterised as Reparameterised
 from .sampled import Measure as Measure
-from .sampled import Reparameterised as Reparameterised
 from .sampled import TransformerRisk as TransformerRisk
+from .samples import failure_bound as failure_bound
+from .samples import failure_probability as failure_probability
+from .samples import missing_probability as missing_probability
+from .samples import sentences_needed as sentences_needed
 from .simulate import simulate as simulate
 from .task import RecallTask as RecallTask
 from .task import Sentences as Sentences
+from .training import Training as Training

@@ -96,7 +96,7 @@ def exponents(quick: bool) -> Claim:
 def plain_descent(quick: bool) -> Claim:
     """Plain gradient descent converges like 1/t."""
     ratios = []
-    for attention, alpha in itertools.product(("linear", "softmax"), (0.0, 0.2)):
+    for attention, alpha in itertools.product(("linear", "softmax-limit"), (0.0, 0.2)):
         law = Counts.fixed(2, 1)
         task = RecallTask(20, 3, 8, alpha=alpha, probs=[0.5, 0.3, 0.2], counts=law)
         run = descend(RecallRisk(task, attention), 2.0, steps=4000 if quick else 15_000)
@@ -119,12 +119,12 @@ def softmax_rate(quick: bool) -> Claim:
     eta, ratios, slowed = 0.5, [], []
     for Q, counts in ((1, ONCE), (4, ONCE), (16, None), (3, SHARED)):
         task = RecallTask(60, Q, 8, counts=counts)
-        rate = final_rate(RecallRisk(task, "softmax"), eta, 300.0 if quick else 600.0)
-        ratios.append(rate / decay_rate(task, eta, "softmax"))
+        rate = final_rate(RecallRisk(task, "softmax-limit"), eta, 300.0 if quick else 600.0)
+        ratios.append(rate / decay_rate(task, eta, "softmax-limit"))
     for law, Q in itertools.product((ONCE, Counts.fixed(1, 1)), (4, 16) if quick else (1, 4, 16, 64)):
         noisy = RecallTask(2 * Q + 52, Q, 8, alpha=0.1, counts=law)
-        held = RecallRisk(noisy, "softmax", noisy.best_gamma, tied=True)
-        slowed.append(final_rate(held, 0.1, 30.0) / decay_rate(noisy, 0.1, "softmax"))
+        held = RecallRisk(noisy, "softmax-limit", noisy.best_gamma, tied=True)
+        slowed.append(final_rate(held, 0.1, 30.0) / decay_rate(noisy, 0.1, "softmax-limit"))
     error = max(abs(ratio - 1.0) for ratio in ratios)
     return Claim(
         "recall: Theorem 4.2",

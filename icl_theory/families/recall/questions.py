@@ -16,7 +16,8 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.recall.bounds import decay_rate, missing_loss, noise_cost, stall
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import RecallRisk
-from icl_theory.families.recall.sampled import Reparameterised, TransformerRisk
+from icl_theory.families.recall.reparameterised import Reparameterised
+from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask
 
 ONCE = Counts.fixed(1)
@@ -214,7 +215,7 @@ def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
         ("linear, uniform triggers", False, "linear"),
         ("linear, p ~ 1/rank", True, "linear"),
         ("ReLU, uniform triggers", False, "relu"),
-        ("softmax, uniform triggers", False, "softmax"),
+        ("softmax, uniform triggers", False, "softmax-limit"),
     ):
         tasks = [
             RecallTask(2 * Q + 20, Q, 8, probs=zipf(Q) if unequal else None, counts=ONCE) for Q in sizes.tolist()
