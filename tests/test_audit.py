@@ -188,5 +188,6 @@ def test_an_interrupt_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
         return whole(self, params, step)
 
     monkeypatch.setattr(icl.ExchangeableRisk, "evaluate", interrupted)
+    monkeypatch.setattr(audit, "rows", lambda: (dynamics.closed_counts,))
     with pytest.raises(KeyboardInterrupt):
-        dynamics.closed_counts(True)
+        icl.audit(quick=True)
