@@ -127,9 +127,15 @@ def test_every_query_has_its_own_phases() -> None:
     assert run.phases.I[1] == max(one.I[1] for one in phases)
 
 
-def test_queries_of_finite_prompts_have_no_known_tail() -> None:
-    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], N=50, epsilon=0.02)
-    assert all(one.III is None for one in query_phases(run))
+def test_queries_of_finite_prompts_are_in_their_tail_by_the_excess_over_their_own_floor() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], N=5, above=1e-3)
+    assert isinstance(run.risk, icl.PopulationRisk)
+    floors = run.risk.floor_per_query()
+    for k, one in enumerate(query_phases(run)):
+        assert one.III is not None
+        state = run.at(one.III[0])
+        excess = run.risk.features.probs[k] * (state.observed["loss_per_query"][k] - floors[k])
+        assert state.t * excess * 4 * 4 * 3 / 2 <= 2.0
 
 
 def test_queries_that_are_alike_have_one_set_of_phases() -> None:

@@ -28,9 +28,12 @@ from .phases import query_phases as query_phases
 from .phases import run_phases as run_phases
 from .phases import tail_start as tail_start
 from .population import PopulationRisk as PopulationRisk
+from .progress import step_rate as step_rate
+from .progress import tail_steps as tail_steps
 from .sampled import SampledRisk as SampledRisk
 from .simulate import simulate as simulate
 from .stability import curvature_bound as curvature_bound
 from .stability import stable_rate as stable_rate
 from .symmetric import SymmetricRisk as SymmetricRisk
 from .symmetric import exchangeable_groups as exchangeable_groups
+from .tails import tail_constant as tail_constant

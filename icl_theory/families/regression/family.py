@@ -27,13 +27,13 @@ from icl_theory.families.regression.phases import (
     papers_regime,
     phases_of,
     run_phases,
-    tail_limit,
     tail_start,
 )
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.reduction import alike, embedding_speed, expanded
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.stability import stable_rate
+from icl_theory.families.regression.tails import tail_limit
 from icl_theory.families.regression.tasks import (
     Exchangeable,
     Halfspace,

@@ -20,9 +20,10 @@ from icl_theory.families.regression.closed import closed_runs, step_constant
 from icl_theory.families.regression.declared import LIPSCHITZ
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
-from icl_theory.families.regression.phases import crossover, half_way, tail_limit, tail_start
+from icl_theory.families.regression.phases import crossover, half_way, tail_start
 from icl_theory.families.regression.reduction import embedding_speed
 from icl_theory.families.regression.stability import stable_rate
+from icl_theory.families.regression.tails import tail_limit
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
 
 THEOREMS = ("Theorem 1", "Theorem 2")

@@ -21,8 +21,8 @@ from icl_theory.families.regression.flow import flow_time
 from icl_theory.families.regression.law import DRAWS, SEED, law_runs
 from icl_theory.families.regression.phases import TAIL_RATIO, crossover, papers_regime, tail_start
 from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.reduction import tail_limits
 from icl_theory.families.regression.simulate import simulate
+from icl_theory.families.regression.tails import tail_limits
 
 
 def step_counts(quick: bool) -> Claim:
