@@ -146,7 +146,7 @@ def test_wrong_input_is_one_line_and_status_two(
     assert words in err
 
 
-LONG = {"lemma_1_samples", "tail_law", "tail_law_finite", "finite-samples", "learning-rate"}
+LONG = {"lemma_1_samples", "tail_law", "tail_law_finite", "tail_law_embeddings", "finite-samples", "learning-rate"}
 
 
 @pytest.fixture(scope="module")

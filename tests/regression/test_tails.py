@@ -161,21 +161,23 @@ def test_constants_of_embeddings_are_those_of_the_flow(seed: int) -> None:
     x, p = rng.normal(size=(K, d)), rng.dirichlet(np.full(K, 4.0))
     risk = icl.PopulationRisk(icl.Features(x, p), tasks.KernelTask(np.eye(K)))
     found = embedded_flow(x, p, np.eye(K), [1e12])
-    assert found[0] == pytest.approx(tail_constant(icl.Embedding(risk, x)), rel=0.01)
+    assert found[0] == pytest.approx(tail_constant(icl.in_coordinates(risk, "embedding", x)), rel=0.01)
 
 
 def test_margins_that_contradict_each_other_have_no_constant() -> None:
     """Of two features on one ray the nearer would have to be scored above itself."""
     x = np.array([[1.0], [2.0]])
     risk = icl.PopulationRisk(icl.Features(x), tasks.KernelTask(np.eye(2)))
-    assert tail_constant(icl.Embedding(risk, x)) is None
+    assert tail_constant(icl.in_coordinates(risk, "embedding", x)) is None
 
 
 def test_errors_of_negative_correlation_can_hold_a_feature_back_from_its_margin() -> None:
     """The attention on feature 1 of query 0 stays in proportion to that on feature 2: a larger constant."""
     x = np.array([[-1.00699571, 1.6023286], [1.92172117, -0.01622114], [-0.93665946, -0.59087902]])
     values = np.array([[0.00617841, 0.3115922], [-0.86930945, -0.64843364], [2.18176492, 1.89007088]])
-    risk = icl.Embedding(icl.PopulationRisk(icl.Features(x), tasks.KernelTask(values @ values.T)), x)
+    risk = icl.in_coordinates(
+        icl.PopulationRisk(icl.Features(x), tasks.KernelTask(values @ values.T)), "embedding", x
+    )
     assert tail_constant(risk) is None
     margins = tail_constant(risk, proved=False)
     assert margins == pytest.approx(0.0807328, rel=1e-5)

@@ -68,8 +68,8 @@ class Query(NamedTuple):
             product = np.einsum("cd,dqj->cqj", matrix, z)
             return np.einsum("cqj,cqj->qj", z, product), product
 
-        columns = (np.repeat(each[:, None], size, axis=1) for each in (log_w, self.probs, own))
-        found = moments(*columns, self.N, form, turns)
+        log_ws, probs, owns = (np.repeat(each[:, None], size, axis=1) for each in (log_w, self.probs, own))
+        found = moments(log_ws, probs, owns, self.N, form, turns)
         weight = np.exp(np.maximum(np.where(below, log_w - top, 0.0), -650.0))[:, None]
         return found._replace(gradient=found.gradient / weight)
 

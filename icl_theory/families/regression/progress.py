@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from icl_theory._validate import Array, number, refuse
-from icl_theory.engine.risk import Embedding
+from icl_theory.engine.pullback import Pullback
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.flow import flow_difference
 from icl_theory.families.regression.population import PopulationRisk
@@ -81,8 +81,10 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     if not end <= start < 0.5 * c:
         raise refuse("start", start, f"at least end = {end:g} and below c/2 = {0.5 * c:g}")
     first, last = math.sqrt(2.0 * start / c), math.sqrt(2.0 * end / c)
-    gaps = (np.asarray(math.log1p(-s) - math.log(s)) for s in (first, last))
-    return float(4.0 / (c * rate) * flow_difference(*gaps, 2.0)) + 2.0 * (math.log1p(-last) - math.log1p(-first))
+    near, far = (np.asarray(math.log1p(-s) - math.log(s)) for s in (first, last))
+    return float(4.0 / (c * rate) * flow_difference(near, far, 2.0)) + 2.0 * (
+        math.log1p(-last) - math.log1p(-first)
+    )
 
 
 def least_progress(run: Trajectory) -> float | str:
@@ -116,7 +118,8 @@ def slowest_tail(run: Trajectory) -> tuple[float, float] | str:
         inside = np.flatnonzero((losses[:, k] <= c[k] / 8.0) & (losses[:, k] > 1e-280))
         if inside.size > 1:
             steps = float(run.t[inside[-1]] - run.t[inside[0]])
-            found.append((steps, tail_steps(*losses[inside[[0, -1]], k].tolist(), float(c[k]), float(rate[k]))))
+            first, last = (float(losses[i, k]) for i in inside[[0, -1]])
+            found.append((steps, tail_steps(first, last, float(c[k]), float(rate[k]))))
     if not found:
         return "no query with a certified rate has two saved states with a loss below c_k/8"
     return max(found, key=lambda pair: pair[0] / max(pair[1], 1e-300))
@@ -129,7 +132,7 @@ def tail_ratio(run: Trajectory) -> tuple[float, float] | str:
         return "no tail law is known for this problem, or the excess falls faster"
     if run.phases is None or run.phases.III is None:
         return "the run does not reach Phase III"
-    if isinstance(run.risk, Embedding):
+    if isinstance(run.risk, Pullback):
         return "over embeddings profiles of attention may settle too slowly to be judged"
     begin, end = run.phases.III
     start = run.at(begin)

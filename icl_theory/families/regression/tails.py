@@ -11,7 +11,8 @@ import math
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.risk import Embedding, Risk
+from icl_theory.engine.pullback import Embedding, Pullback
+from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.levels import on_levels
 from icl_theory.families.regression.population import PopulationRisk
@@ -67,8 +68,8 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     if isinstance(risk, ExchangeableRisk):
         finite = math.isfinite(risk.N) and (risk.noise > 0.0 or risk.N == 1)
         return 0.0 if finite else (risk.K - 1.0) / (4.0 * risk.speed)
-    if isinstance(risk, Embedding) and isinstance(risk.risk, PopulationRisk):
-        return _embedded(risk.risk, risk.vectors, proved)
+    if isinstance(risk, Pullback) and isinstance(risk.risk, PopulationRisk) and isinstance(risk.map, Embedding):
+        return _embedded(risk.risk, risk.map.vectors, proved)
     each = query_constants(risk)
     if each is None or not isinstance(risk, SymmetricRisk):
         return None if each is None else float(each.sum())
@@ -134,7 +135,9 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | Non
     else:
         if risk.levels is None or np.linalg.matrix_rank(every) < len(every):
             return None
-        gaps, least, level = [], [], []
+        gaps: list[Array] = []
+        least: list[float] = []
+        level: list[Array] = []
         for k, levels in enumerate(risk.levels):
             firsts = [int(classes[0]) for classes in levels.classes]
             gaps += [between(k, *pair) for pair in itertools.pairwise(firsts)]

@@ -39,6 +39,7 @@ ROWS: tuple[Row, ...] = (
     dynamics.embedding,
     dynamics.tail_law,
     dynamics.tail_law_finite,
+    dynamics.tail_law_embeddings,
     lemmas.noise_floor,
     lemmas.lengths,
 )
