@@ -29,6 +29,8 @@ from .phases import run_phases as run_phases
 from .phases import tail_start as tail_start
 from .population import PopulationRisk as PopulationRisk
 from .sampled import SampledRisk as SampledRisk
+from .sampled_phases import SampledPhases as SampledPhases
+from .sampled_phases import sampled_phases as sampled_phases
 from .simulate import simulate as simulate
 from .stability import curvature_bound as curvature_bound
 from .stability import stable_rate as stable_rate
