@@ -1,4 +1,4 @@
-"""What the package does, in half a minute: a flat run, a sharp run, their figures, and sampled prompts beside both."""
+"""What the package does, in half a minute: a flat and a sharp run, figures, and sampled prompts beside both."""
 
 from __future__ import annotations
 

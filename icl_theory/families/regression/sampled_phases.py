@@ -156,7 +156,7 @@ def sampled_phases(
     )
     expected, last, sampled = measure(path), int(LONGER * exact.steps) + 1, []
     for each in np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32).tolist():
-        states = _states(problem.sampled(batch, each), exact.eta, last)
+        states = run_states(problem.sampled(batch, each), exact.eta, last)
         sampled.append(measure(_Path(core, lambda t, states=states: inward(states[t]), last)))  # type: ignore[misc]
     if not all(sampled):
         raise refuse("batch", batch, f"more: with it a sampled run does not pass all phases in {last} steps")
@@ -170,7 +170,7 @@ def sampled_phases(
     )
 
 
-def _states(trainer: Risk, eta: float, last: int) -> Array:
+def run_states(trainer: Risk, eta: float, last: int) -> Array:
     """Parameters at every step of stochastic gradient descent, (last + 1, ...)."""
     states = np.empty((last + 1, *np.shape(trainer.initial)))
     states[0] = trainer.initial
