@@ -136,6 +136,9 @@ def runs() -> dict[str, Callable[[], Any]]:
         "embedding": lambda: icl.simulate(2.0, 1.3, 1.0, K=5, epsilon=1e-4, coordinates="embedding"),
         "factored": lambda: icl.simulate(2.0, 1.3, 1.0, K=4, epsilon=0.1, coordinates="factored", max_steps=500),
         "low rank": lambda: icl.simulate(2.0, 0.5, 1.0, features=points, task=tasks.Linear, epsilon=1e-2),
+        "sampled": lambda: icl.descend(
+            icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, N=20).sampled(64), 1.0, steps=150
+        ),
         "cosine": lambda: icl.simulate(2.0, 0.5, 1.0, features=points, task=tasks.RandomCosine, epsilon=1e-2),
         "Fourier": lambda: icl.simulate(2.0, 0.5, 1.0, features=points, task=tasks.RandomFourier, epsilon=1e-2),
     }

@@ -6,4 +6,5 @@ from .claim import BoundCheck as BoundCheck
 from .claim import BoundChecks as BoundChecks
 from .claim import Claim as Claim
 from .comparison import Check as Check
+from .comparison import Comparison as Comparison
 from .comparison import CrossCheck as CrossCheck

@@ -31,7 +31,7 @@ class Check(NamedTuple):
     @property
     def passed(self) -> bool:
         """Whether the two agree within the limit."""
-        return abs(self.z) <= self.limit
+        return bool(abs(self.z) <= self.limit)
 
     def cells(self) -> tuple[str, ...]:
         """Return the figures and the verdict as text."""
@@ -54,7 +54,39 @@ class Power(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CrossCheck(Shown):
+class Comparison(Shown):
+    """Exact values beside sampled ones.
+
+    Attributes
+    ----------
+    checks : tuple of Check
+        One row a comparison.
+    note : str
+        What was compared, and what was left out, in words.
+    """
+
+    checks: tuple[Check, ...]
+    note: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether every comparison passed."""
+        return all(check.passed for check in self.checks)
+
+    @property
+    def remarks(self) -> str:
+        """What stands below the table."""
+        return self.note
+
+    def to_markdown(self) -> str:
+        """Return the comparisons as a Markdown table, and under it what they can find."""
+        lines = ["| check | population | sampled | std. error | z | limit | |", "|" + "---|" * 7]
+        lines += ["| " + " | ".join((c.name, *c.cells())) + " |" for c in self.checks]
+        return "\n".join([*lines, "", f"{self.remarks}."])
+
+
+@dataclass(frozen=True)
+class CrossCheck(Comparison):
     """Outcome of `crosscheck`: the comparisons, and the two loss curves of the SGD run.
 
     Attributes
@@ -70,8 +102,6 @@ class CrossCheck(Shown):
         half-width of the band that SGD runs stay in.
     """
 
-    checks: tuple[Check, ...]
-    note: str
     power: Power
     t: NDArray[np.int64]
     population: Array
@@ -79,15 +109,9 @@ class CrossCheck(Shown):
     band: Array
 
     @property
-    def passed(self) -> bool:
-        """Whether every comparison passed."""
-        return all(check.passed for check in self.checks)
-
-    def to_markdown(self) -> str:
-        """Return the comparisons as a Markdown table, and under it what they can find."""
-        lines = ["| check | population | sampled | std. error | z | limit | |", "|" + "---|" * 7]
-        lines += ["| " + " | ".join((c.name, *c.cells())) + " |" for c in self.checks]
-        return "\n".join([*lines, "", f"{self.note}; {self.power}."])
+    def remarks(self) -> str:
+        """What stands below the table."""
+        return f"{self.note}; {self.power}"
 
 
 def limit_of(share: float, freedom: int) -> float:
@@ -115,7 +139,7 @@ def mean_check(name: str, population: float, samples: Array, limit: float) -> Ch
 
 def z_score(difference: float, error: float, scale: float) -> float:
     """Difference in standard errors; where the samples do not scatter, 0 if it is rounding and large if not."""
-    return difference / (error + 1e-14 * abs(scale) + np.finfo(float).tiny)
+    return float(difference / (error + 1e-14 * abs(scale) + np.finfo(float).tiny))
 
 
 def compare(risk: Risk, trainer: Risk, points: Mapping[str, Array], batches: int) -> list[Check]:

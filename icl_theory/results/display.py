@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory.claims.audit import ANSWER_HEADINGS, HEADINGS, Audit
 from icl_theory.claims.claim import Answer, BoundChecks
-from icl_theory.claims.comparison import CrossCheck
+from icl_theory.claims.comparison import Comparison
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.results import notebook
 from icl_theory.results.numbers import number
@@ -59,11 +59,11 @@ def _(checks: BoundChecks) -> str:
 
 
 @html.register
-def _(found: CrossCheck) -> str:
+def _(found: Comparison) -> str:
     """One row a comparison."""
     names = ("name", "population", "sampled", "standard_error", "z", "limit", "passed")
     columns = {name: [getattr(check, name) for check in found.checks] for name in names}
-    return notebook.table(columns, f"{found.note}; {found.power}")
+    return notebook.table(columns, found.remarks)
 
 
 @html.register

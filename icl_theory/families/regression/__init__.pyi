@@ -31,6 +31,8 @@ from .population import PopulationRisk as PopulationRisk
 from .progress import step_rate as step_rate
 from .progress import tail_steps as tail_steps
 from .sampled import SampledRisk as SampledRisk
+from .sampled_phases import SampledPhases as SampledPhases
+from .sampled_phases import sampled_phases as sampled_phases
 from .simulate import simulate as simulate
 from .stability import curvature_bound as curvature_bound
 from .stability import stable_rate as stable_rate

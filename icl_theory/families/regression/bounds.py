@@ -25,6 +25,7 @@ from icl_theory.families.regression.orderwise import STATEMENTS, check_order
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.progress import least_progress, slowest_tail, tail_ratio
 from icl_theory.families.regression.reduction import expanded
+from icl_theory.families.regression.sampled_bounds import population_of, within_noise
 from icl_theory.families.regression.tasks import FiniteTask
 
 OURS = "this package"
@@ -38,7 +39,9 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     Parameters
     ----------
     run : Trajectory
-        From `simulate`, or from `descend` on a regression risk in class coordinates; not one loaded from a file.
+        From `simulate`, or from `descend` on a regression risk or a trainer on sampled prompts; not one loaded from
+        a file. Of a trainer's run, its scores are held against the statements on any scores, and its losses and
+        gradients against Lemmas 1 and 2 within their noise.
 
     Returns
     -------
@@ -70,7 +73,9 @@ def check_bounds(run: Trajectory) -> BoundChecks:
         ]
         checks += [_entry(head, evaluate(run)) for head, evaluate in ON_RUNS]
     orders = [check_order(statement, run) for statement in STATEMENTS if "L" in run.info]
-    return BoundChecks([*checks, *orders])
+    population = None if run.risk is None else population_of(run.risk)
+    sampled = [] if population is None else within_noise(run, population)
+    return BoundChecks([*checks, *orders, *sampled])
 
 
 def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
@@ -83,7 +88,7 @@ def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
             return None, np.zeros((0, 0))
         full = expanded(risk)
         return innermost(full)[0], risk.scores(float(run.params))
-    risk, params = innermost(risk, run.params)
+    risk, params = innermost(population_of(risk) or risk, run.params)
     if not isinstance(risk, PopulationRisk):
         raise refuse("run", type(run.risk).__name__, "a run on a population risk of in-context regression")
     return risk, params

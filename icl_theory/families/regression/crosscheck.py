@@ -21,11 +21,11 @@ from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.reduction import expanded
 from icl_theory.families.regression.sampled import SampledRisk
+from icl_theory.families.regression.sampled_phases import DEFAULT_N, sampled_phases
 
 MEAN_SHARE = 0.1  # of the false alarms: loss, and gradient, of each of the two samplers
 ENTRY_SHARE = 0.15  # all entries of the gradient, of each of them
 CURVE_SHARE = 0.3  # all steps of SGD
-DEFAULT_N = 100
 ENOUGH = 1000  # prompts in which an entry of the gradient has a sample
 MOST_SAMPLED = 1000
 COUNTED_BATCHES = 64
@@ -48,6 +48,7 @@ def crosscheck(
     points: int = 3,
     steps: int = 100,
     runs: int = 12,
+    phases: int = 0,
     seed: int = 0,
 ) -> CrossCheck:
     """Hold sampled prompts against the population risk.
@@ -80,6 +81,9 @@ def crosscheck(
         Number of random score matrices.
     steps, runs : int
         Length of the SGD runs; number of runs that measure their spread, at least 3.
+    phases : int
+        Number of sampled runs to the target, at least 3, whose phases are compared as by `sampled_phases`; none
+        at 0.
     seed : int
         Seed of everything.
 
@@ -152,6 +156,12 @@ def crosscheck(
     else:
         left_out.append("nothing is left to learn for SGD")
     band = limit_of(CURVE_SHARE / max(size, 1), runs - 1) * spread
+    if phases:
+        if not isinstance(run_or_risk, Trajectory):
+            raise refuse("phases", phases, "0 for a risk: it has no phases")
+        passed = sampled_phases(run_or_risk, N=N, runs=phases, batch=batch, seed=seed)
+        checks += passed.checks
+        left_out.append(f"phases: {passed.note}")
     return CrossCheck(tuple(checks), "; ".join([note, *left_out]), power, t, expected, curves[-1], band)
 
 

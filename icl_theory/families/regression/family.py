@@ -19,6 +19,7 @@ from icl_theory.families.kinds import Fraction, Object, Probabilities, Whole, Wo
 from icl_theory.families.parameters import Later, parameter
 from icl_theory.families.regression import points as measures
 from icl_theory.families.regression.closed import ExchangeableSteps
+from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.declared import feature_gap, label_noise, lipschitz_constant, prompt_length
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
@@ -31,7 +32,6 @@ from icl_theory.families.regression.phases import (
 )
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.reduction import alike, embedding_speed, expanded
-from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.stability import stable_rate
 from icl_theory.families.regression.tails import tail_limit
 from icl_theory.families.regression.tasks import (
@@ -175,14 +175,14 @@ class Regression(Family):
         return in_coordinates(population, self.coordinates, features.vectors)
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return the trainer on sampled prompts, in the same coordinates."""
+        """Return the trainer on sampled prompts, drawn by their counts, in the same coordinates."""
         risk = self.risk()
         if isinstance(risk, ExchangeableRisk):
             risk = expanded(risk)
         core, _ = innermost(risk)
         if math.isinf(core.N):
             raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
-        trainer = SampledRisk(core.features, core.task, int(core.N), batch, seed, noise=core.noise)
+        trainer = CountedRisk(core.features, core.task, int(core.N), batch, seed, core.noise, every_query=False)
         return around(risk, trainer)
 
     def stable_rate(self) -> float:

@@ -1,7 +1,7 @@
 """The paper on in-context regression: its statements, and the rows, questions and figures that measure them."""
 
 from icl_theory.claims.paper import Paper, Reading
-from icl_theory.families.regression.evidence import ORDERS, dynamics, lemmas, orders
+from icl_theory.families.regression.evidence import ORDERS, dynamics, lemmas, measured, orders
 
 ORDER = "the order of magnitude, from the proofs and the text; its constant is fitted on an inner law of runs"
 
@@ -29,7 +29,7 @@ NONLINEAR_REGRESSION = Paper(
         Reading(
             "Equation 9",
             "With high probability every feature is in the prompt about as often as its probability says.",
-            (lemmas.concentration,),
+            (lemmas.concentration, measured.conditional_loss),
             reconstructed="the bound on the probability, a union over Hoeffding's inequality",
         ),
         Reading(
@@ -46,6 +46,13 @@ NONLINEAR_REGRESSION = Paper(
             reconstructed=ORDER,
         ),
         Reading(
+            "Lemmas 3, 5, 6, 8, 10",
+            "Scores and attention in the phases and at their ends: own scores of the order of logarithms, the"
+            " others' smaller by a factor K, and the attention that is missing in the end of the order √ε/(LΔ).",
+            (measured.ends_of_phases,),
+            reconstructed="the expressions, from the words of the proofs; what the bullet points said is lost",
+        ),
+        Reading(
             "Theorem 1",
             "Flat regime, L <= 1/(Δδ): the loss is ε after K ln(K LΔ ε^-½)/(ηL²Δ²δ²) steps more.",
             (ORDERS["Theorem 1"], orders.theorem_1_explicit),
@@ -55,7 +62,7 @@ NONLINEAR_REGRESSION = Paper(
         Reading(
             "Proposition 4",
             "Phase III, sharp regime: the own score grows at the slow rate ηε/K.",
-            (ORDERS["Phase III growth"], ORDERS["Phase III cross terms"]),
+            (ORDERS["Phase III growth"], ORDERS["Phase III cross terms"], measured.cross_terms_of_unequal_tasks),
             reconstructed=ORDER,
         ),
         Reading(
@@ -67,7 +74,7 @@ NONLINEAR_REGRESSION = Paper(
         Reading(
             "The transition",
             "The regimes change at an L of the order 1/(Δδ); far above it training is much faster.",
-            (dynamics.papers_rule, dynamics.regimes, dynamics.total_time),
+            (dynamics.papers_rule, dynamics.regimes, dynamics.total_time, measured.larger_steps),
             question="separation",
             figure="transition",
             reconstructed="the threshold, with the constant 1",
@@ -76,8 +83,20 @@ NONLINEAR_REGRESSION = Paper(
             "Proposition 1",
             "At a small loss the attention on the own feature is near 1, and the prediction of any L-Lipschitz"
             " function is near its value, whether or not training has seen that function.",
-            (lemmas.proposition_1,),
+            (lemmas.proposition_1, measured.unseen_functions),
+            figure="unseen",
             reconstructed="both bounds; their constants are this package's and are attained",
+        ),
+        Reading(
+            "Oscillation",
+            "Attention on other features decays more slowly than that on the own feature grows, and can oscillate.",
+            (measured.oscillation,),
+            figure="oscillation",
+        ),
+        Reading(
+            "Section 3.1",
+            "Prompts are sampled, and tokens are noisy versions of the features.",
+            (measured.phases_of_samples, measured.noisy_tokens),
         ),
         Reading("Figure 1", "Loss and attention against the step, flat and sharp.", figure="figure1",
                 reconstructed="all parameters are chosen"),

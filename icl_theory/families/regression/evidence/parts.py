@@ -67,6 +67,7 @@ def _risks() -> dict[str, Risk]:
         "trainer, token noise": SampledRisk(*sampled, noise=0.3, token_noise=0.2),
         "trainer, Gaussian inputs": SampledGaussianRisk(QuadraticLaw(3, 0.7, 1.1), 7, 40, 0),
         "counted prompts": CountedRisk(*sampled, noise=0.3),
+        "counted prompts, one query each": CountedRisk(*sampled, noise=0.3, every_query=False),
     }
 
 
