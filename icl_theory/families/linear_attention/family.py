@@ -16,14 +16,23 @@ from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families.family import Family, parameter
 from icl_theory.families.kinds import Number, Object, Whole, Word
 from icl_theory.families.linear_attention import closed
+from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
 from icl_theory.families.linear_attention.law import PromptLaw, moment, root
-from icl_theory.families.linear_attention.layer import LayerRisk, SampledRisk
+from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
 from icl_theory.families.linear_attention.risks import HeadsRisk, MergedRisk, PairRisk
 from icl_theory.grids.grid import Column, Values
 
 COORDINATES = ("merged", "pair", "heads")
 DENSE = 4000  # largest dimension of a matrix
 DIMENSIONS = 10**6
+ISOTROPIC = (
+    "decay",
+    "coordinates",
+    "tasks",
+    "covariance",
+    "prior",
+    "query",
+)  # left as they are by layers in a loop
 
 
 def _nested(array: Array) -> Any:
@@ -90,6 +99,9 @@ class LinearAttention(Family):
         Train on k tasks, drawn from the prior or given, instead of on the prior.
     seed : int
         Seed of these tasks, and of the start of heads.
+    depth : int
+        Layers in a loop, each a step of length γ/depth on the prompt's least squares, of which γ is trained; more
+        than one for isotropic tokens and tasks alone.
     covariance, prior, query : array_like, (d, d) or (d,), optional
         Covariance of the tokens instead of ``d`` and ``decay``; second moment of the tasks, I unless given; second
         moment of the query, that of the tokens unless given.
@@ -140,6 +152,9 @@ class LinearAttention(Family):
         None, kind=Tasks(optional=True), symbol="k", tex="k", meaning="pretraining tasks; all unless given"
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the tasks and of the start of heads")
+    depth: int = parameter(
+        1, kind=Whole(maximum=DEEPEST), symbol="D", tex="D", meaning="layers in a loop, of one trained length"
+    )
     covariance: Any = parameter(
         None,
         kind=Object(optional=True, checker=_moment),
@@ -168,9 +183,16 @@ class LinearAttention(Family):
             raise refuse("rank", self.rank, f"at most d = {self.d}")
         if self.coordinates != "merged" and self.start == 0.0:
             raise refuse("start", self.start, f"> 0 for coordinates = {self.coordinates!r}: zero is a saddle")
+        if self.depth > 1:
+            plain = {name: self.parameters()[name].default for name in ISOTROPIC}
+            for name, default in plain.items():
+                if getattr(self, name) != default:
+                    raise refuse(name, getattr(self, name), f"{default!r} for more layers than one")
+            if not isinstance(self.start, float):
+                raise refuse("start", self.start, "a number for more layers than one")
         object.__setattr__(self, "_laws", self._made_laws())
         object.__setattr__(self, "_risk", self._made_risk())
-        if self.coordinates == "merged" and self.rule == "gd" and self.method != "flow":
+        if self.coordinates == "merged" and self.depth == 1 and self.rule == "gd" and self.method != "flow":
             limit = 2.0 * self.stable_rate()
             if not isinstance(self.eta, str) and self.eta >= limit:
                 raise refuse("eta", self.eta, f"below 2/(q_max m_max) = {limit:.6g}, beyond which descent diverges")
@@ -188,6 +210,8 @@ class LinearAttention(Family):
 
     def _made_risk(self) -> Risk:
         law, scale = self.law(), self.start
+        if self.depth > 1:
+            return LoopedRisk(self.d, self.N, self.depth, self.noise, scale)
         given = None if isinstance(scale, float) else np.array(scale)
         shape = (law.d,) if law.diagonal and self.coordinates != "heads" else (law.d, law.d)
         unit = np.ones(law.d) if len(shape) == 1 else np.eye(law.d)
@@ -220,13 +244,15 @@ class LinearAttention(Family):
         return self._risk  # type: ignore[attr-defined, no-any-return]
 
     def merged(self) -> MergedRisk:
-        """Return the risk over Γ itself."""
+        """Return the risk over Γ itself, of one layer."""
         risk: Any = self.risk()
         return risk if isinstance(risk, MergedRisk) else risk.merged
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return the trainer of the layer on sampled prompts: the whole layer (P, K) for ``"pair"``."""
+        """Return the trainer on sampled prompts: of the whole layer (P, K) for ``"pair"``, of layers in a loop."""
         law, risk = self.law().dense, self.risk()
+        if isinstance(risk, LoopedRisk):
+            return SampledLoop(law, risk.initial, batch, seed, risk.depth)
         if isinstance(risk, PairRisk):
             return LayerRisk.of(law, np.asarray(risk.start), batch, seed)
         start = risk.initial if isinstance(risk, MergedRisk) else risk.merged.initial  # type: ignore[attr-defined]
@@ -239,7 +265,9 @@ class LinearAttention(Family):
         :math:`1/(q_{\max}m_{\max})` for the merged Γ; that divided by :math:`2\|\Gamma^*\|_F` for (v, A), and by
         :math:`3s^{4/3}` for heads, with the sum s of the R largest singular values of Γ*.
         """
-        law = self.law()
+        law, risk = self.law(), self.risk()
+        if isinstance(risk, LoopedRisk):
+            return risk.stable_rate()
         if self.coordinates == "merged":
             largest = float(self.merged().curvature.max())
             return 1.0 / largest if largest > 0.0 else 1.0  # zero where no token has a direction of the query
@@ -276,10 +304,13 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        merged = self.merged()
-        best = merged.components(merged.best)
-        learnt = (run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)
-        found = {"excess": float(run.observed["excess"][-1]), "learnt": int(learnt.sum())}
+        risk: Any = self.risk() if self.depth > 1 else self.merged()
+        best = risk.best if self.depth > 1 else risk.components(risk.best)
+        learnt = int(np.sum((run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)))
+        found = {
+            "excess": float(run.observed["excess"][-1]),
+            "learnt": learnt if self.depth == 1 else learnt * self.d,
+        }
         return found if self.tasks is None else found | {"new_loss": self.new_tasks().loss(self.gamma(run.params))}
 
     def gamma(self, params: Array) -> Array:
@@ -291,7 +322,7 @@ class LinearAttention(Family):
     def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
         """Say which points are diagonal and merged, with a target above the floor."""
         given = {**common, **points}
-        mask = np.ones(len(next(iter(points.values()))), dtype=bool)
+        mask = np.broadcast_to(given["depth"] == 1, len(next(iter(points.values())))).copy()
         for name, allowed in (("coordinates", ("merged",)), ("method", ("auto", "closed")), ("rule", ("gd",))):
             mask &= np.isin(given[name], allowed)
         plain = "above" in points and isinstance(given["start"], float | np.ndarray)

@@ -85,6 +85,34 @@ class SampledRisk(Risk):
         return 0.5 * float(np.mean(error**2)), (query * error[:, None]).T @ h / self.batch
 
 
+@dataclass(frozen=True, eq=False)
+class SampledLoop(SampledRisk):
+    r"""D layers in a loop on fresh prompts, over γ, (1,): each adds :math:`\frac\gamma D(h - \hat\Sigma w)` to w.
+
+    Parameters
+    ----------
+    law, start, batch, seed
+        As in `SampledRisk`; ``start`` is γ at step 0, (1,).
+    depth : int
+        Number D of layers.
+    """
+
+    depth: int = 1
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the prompts of a step, and its derivative, carried along from layer to layer."""
+        tokens, labels, query, answer = self.prompts(step)
+        rate, slope = params[0] / self.depth, 1.0 / self.depth
+        weight, change = np.zeros_like(query), np.zeros_like(query)
+        for _ in range(self.depth):
+            missing = labels - np.einsum("bnd,bd->bn", tokens, weight)
+            pull = np.einsum("bn,bnd->bd", missing, tokens) / tokens.shape[1]
+            bend = np.einsum("bn,bnd->bd", np.einsum("bnd,bd->bn", tokens, change), tokens) / tokens.shape[1]
+            weight, change = weight + rate * pull, change + slope * pull - rate * bend
+        error = np.sum(query * weight, axis=1) - answer
+        return 0.5 * float(np.mean(error**2)), np.array([np.mean(error * np.sum(query * change, axis=1))])
+
+
 class LayerRisk(SampledRisk):
     r"""The whole layer on sampled prompts, over its matrices (P, K), (2, d + 1, d + 1).
 
