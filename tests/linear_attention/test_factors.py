@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.linear_attention import HeadsRisk, MergedRisk, PairRisk, PromptLaw, balanced_flow
+from icl_theory.engine import Pullback
+from icl_theory.families.linear_attention import Heads, MergedRisk, Pair, PromptLaw, balanced_flow
 from icl_theory.testing import check_risk
 from tests.linear_attention.references import layer, merged, random_law
 
@@ -22,13 +23,13 @@ def test_heads_sum_what_each_attends_to() -> None:
     found = random_law(2, 2, 0.5)
     law = PromptLaw(*found[:3], N=2, noise=0.5)
     start = np.random.default_rng(0).normal(size=(3, 1 + 2 * 2 * 2))
-    risk = HeadsRisk(MergedRisk(law, np.zeros((2, 2))), start)
+    risk = Pullback(MergedRisk(law, np.zeros((2, 2))), Heads(start, 2))
     gamma = sum(
         head[0] * np.outer(head[1 + 4 + 2 * r : 7 + 2 * r], head[1 + 2 * r : 3 + 2 * r])
         for head in start
         for r in range(2)
     )
-    np.testing.assert_allclose(risk.gamma(start), gamma, rtol=1e-13)
+    np.testing.assert_allclose(risk.map.inward(start), gamma, rtol=1e-13)
     assert risk.loss(start) == pytest.approx(merged(found, gamma)[0], rel=1e-12)
     P, K = np.zeros((3, 3)), np.zeros((3, 3))
     P[2, 2], K[:2, :2] = 1.0, gamma.T
@@ -39,14 +40,13 @@ def test_heads_sum_what_each_attends_to() -> None:
 def test_gradients_and_hessians_are_those_of_the_loss(kind: str) -> None:
     merged_risk = MergedRisk(some_law(), np.zeros((3, 3)))
     rng = np.random.default_rng(1)
-    risk: icl.Risk = PairRisk(merged_risk, rng.normal(size=10))
-    if kind == "heads":
-        risk = HeadsRisk(merged_risk, rng.normal(size=(4, 13)))
-    check_risk(risk)
+    factors = Pair(rng.normal(size=10), (3, 3)) if kind == "pair" else Heads(rng.normal(size=(4, 13)), 3)
+    check_risk(Pullback(merged_risk, factors))
 
 
 def test_flow_of_the_pair_conserves_the_difference_of_squares() -> None:
-    risk = PairRisk(MergedRisk(some_law(), np.zeros((3, 3))), np.random.default_rng(2).normal(0.0, 0.3, 10))
+    start = np.random.default_rng(2).normal(0.0, 0.3, 10)
+    risk = Pullback(MergedRisk(some_law(), np.zeros((3, 3))), Pair(start, (3, 3)))
     run = icl.descend(risk, 0.05, steps=2000, method="flow")
     assert run.observed["excess"][-1] < 0.2 * run.observed["excess"][0]
     kept = run.states[:, 0] ** 2 - np.sum(run.states[:, 1:] ** 2, axis=1)
@@ -70,7 +70,7 @@ def test_logistic_curve_is_refused_where_it_does_not_hold() -> None:
 
 def test_sharpness_of_the_pair_at_its_balanced_minimum_is_the_formula() -> None:
     law = some_law()
-    risk = PairRisk(MergedRisk(law, np.zeros((3, 3))), np.ones(10))
+    risk = Pullback(MergedRisk(law, np.zeros((3, 3))), Pair(np.ones(10), (3, 3)))
     v = math.sqrt(float(np.linalg.norm(law.best)))
     minimum = np.concatenate([[v], law.best.ravel() / v])
     hessian = np.kron(law.moments[2], law.second)
@@ -87,7 +87,7 @@ def test_automatic_rate_is_below_the_edge_of_stability(coordinates: str, decay: 
         problem = problem.changed(heads=4)
     run = problem.simulate()
     assert run.risk is not None
-    worst = max(icl.sharpness_along(run, points=20)[1])
+    worst = max(icl.engine.sharpness_along(run, points=20)[1])
     assert problem.rate() * worst < 2.0
     assert np.all(np.diff(run.loss) <= 1e-12)
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.linear_attention import LayerRisk, MergedRisk, PairRisk, PromptLaw, SampledRisk
+from icl_theory.engine import Pullback
+from icl_theory.families.linear_attention import LayerRisk, MergedRisk, Pair, PromptLaw, SampledRisk
 from tests.linear_attention.references import layer, merged, random_law
 
 BATCHES, BATCH = 50, 2000
@@ -34,7 +35,7 @@ def test_layer_is_the_pair_and_its_other_blocks_stay_zero() -> None:
     pair = np.concatenate([[1.3], np.random.default_rng(2).normal(size=d * d)])
     P, K = LayerRisk.of(law, pair, batch=1).initial
     loss, by_P, by_K = layer(found, P, K)
-    risk = PairRisk(MergedRisk(law, np.zeros((d, d))), pair)
+    risk = Pullback(MergedRisk(law, np.zeros((d, d))), Pair(pair, (d, d)))
     assert risk.loss(pair) == pytest.approx(loss, rel=1e-12)
     gradient = risk.gradient(pair)
     assert by_P[d, d] == pytest.approx(gradient[0], rel=1e-12)
@@ -50,7 +51,7 @@ def test_sampled_layer_has_the_population_loss_and_gradient() -> None:
     law = PromptLaw(*found[:3], N=6, noise=0.5)
     pair = np.concatenate([[0.8], 0.5 * np.random.default_rng(4).normal(size=16)])
     trainer = LayerRisk.of(law, pair, BATCH, seed=5)
-    risk = PairRisk(MergedRisk(law, np.zeros((4, 4))), pair)
+    risk = Pullback(MergedRisk(law, np.zeros((4, 4))), Pair(pair, (4, 4)))
     loss, gradient = risk.evaluate(pair)
     exact = np.zeros((2, 5, 5))
     exact[0, 4, 4], exact[1, :4, :4] = gradient[0], gradient[1:].reshape(4, 4).T

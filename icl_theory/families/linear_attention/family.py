@@ -11,15 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, real_array, refuse
+from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, Trajectory
-from icl_theory.families.family import Family, parameter
+from icl_theory.families.family import Family
 from icl_theory.families.kinds import Number, Object, Whole, Word
 from icl_theory.families.linear_attention import closed
 from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
 from icl_theory.families.linear_attention.law import PromptLaw, moment, root
 from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
-from icl_theory.families.linear_attention.risks import HeadsRisk, MergedRisk, PairRisk
+from icl_theory.families.linear_attention.risks import Heads, MergedRisk, Pair
+from icl_theory.families.parameters import Later, parameter
 from icl_theory.grids.grid import Column, Values
 
 COORDINATES = ("merged", "pair", "heads")
@@ -130,6 +132,8 @@ class LinearAttention(Family):
         Column("learnt", "i8", "", "directions along which Γ is half of the best one, or more, at the end"),
         Column("new_loss", "f8", "squared label units", "loss on new tasks at the end, where there are tasks"),
     )
+    rows = Later("icl_theory.families.linear_attention.evidence:ROWS")
+    questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
 
     eta: float | str = parameter(
         "auto", kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
@@ -229,7 +233,7 @@ class LinearAttention(Family):
             whole = given if given is not None else np.random.default_rng([self.seed, 1]).normal(0.0, scale, wanted)
         if whole.shape != wanted:
             raise refuse("start", whole.shape, f"a number, or of shape {wanted}")
-        return PairRisk(merged, whole) if self.coordinates == "pair" else HeadsRisk(merged, whole)
+        return Pullback(merged, Pair(whole, unit.shape) if self.coordinates == "pair" else Heads(whole, law.d))
 
     def law(self) -> PromptLaw:
         """Return the law of the prompts that are trained on."""
@@ -245,19 +249,18 @@ class LinearAttention(Family):
 
     def merged(self) -> MergedRisk:
         """Return the risk over Γ itself, of one layer."""
-        risk: Any = self.risk()
-        return risk if isinstance(risk, MergedRisk) else risk.merged
+        merged: MergedRisk = innermost(self.risk())[0]
+        return merged
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
         """Return the trainer on sampled prompts: of the whole layer (P, K) for ``"pair"``, of layers in a loop."""
         law, risk = self.law().dense, self.risk()
         if isinstance(risk, LoopedRisk):
             return SampledLoop(law, risk.initial, batch, seed, risk.depth)
-        if isinstance(risk, PairRisk):
-            return LayerRisk.of(law, np.asarray(risk.start), batch, seed)
-        start = risk.initial if isinstance(risk, MergedRisk) else risk.merged.initial  # type: ignore[attr-defined]
-        trainer = SampledRisk(law, np.diag(start) if start.ndim == 1 else start, batch, seed)
-        return HeadsRisk(trainer, risk.start) if isinstance(risk, HeadsRisk) else trainer
+        if self.coordinates == "pair":
+            return LayerRisk.of(law, risk.initial, batch, seed)
+        start = self.merged().initial
+        return around(risk, SampledRisk(law, np.diag(start) if start.ndim == 1 else start, batch, seed))
 
     def stable_rate(self) -> float:
         r"""Return half the largest stable learning rate at the minimum that is reached from a small start.
@@ -315,8 +318,7 @@ class LinearAttention(Family):
 
     def gamma(self, params: Array) -> Array:
         """Return the matrix Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
-        risk: Any = self.risk()
-        return np.asarray(risk.gamma(np.asarray(params)))
+        return innermost(self.risk(), np.asarray(params))[1]
 
     @classmethod
     def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, refuse, store
+from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.families.linear_attention.closed import ModeSteps
 from icl_theory.families.linear_attention.law import PromptLaw
@@ -84,9 +85,9 @@ class MergedRisk(Risk):
         bases = self.law.modes[2]
         return modes if bases is None else bases[0] @ modes @ bases[1].T
 
-    def excess(self, params: Array) -> float:
-        """Loss above the floor."""
-        return excess_of(self.modes(params - self.best), self.curvature)
+    def excess(self, params: ArrayLike) -> float:
+        """Loss above the floor, a sum of squares."""
+        return excess_of(self.modes(np.asarray(params) - self.best), self.curvature)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         r"""Loss and its gradient, :math:`\Lambda_q(\Gamma - \Gamma^*)M`."""
@@ -123,10 +124,6 @@ class MergedRisk(Risk):
         """Return every mode in closed form, for plain gradient descent."""
         return ModeSteps(self, eta) if rule == "gd" else None
 
-    def gamma(self, params: Array) -> Array:
-        """Return the matrix Γ at parameters: these themselves."""
-        return params
-
 
 def excess_of(modes: Array, curvature: Array) -> float:
     """Half the sum of curvature times squared mode."""
@@ -134,164 +131,128 @@ def excess_of(modes: Array, curvature: Array) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Product(Risk):
-    """A risk over factors of Γ: a pullback of a risk over Γ."""
-
-    merged: Risk  # over Γ; stochastic for a trainer
-    start: Array
-
-    @abstractmethod
-    def gamma(self, params: Array) -> Array:
-        """Return the matrix Γ at parameters."""
-
-    @abstractmethod
-    def pulled(self, params: Array, gradient: Array) -> Array:
-        """Return the gradient by the factors for one by Γ."""
-
-    @abstractmethod
-    def pushed(self, params: Array, direction: Array) -> Array:
-        """Return the change of Γ for one of the factors."""
-
-    @abstractmethod
-    def bent(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Return the change of `pulled` in a direction, for a fixed gradient by Γ."""
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether the risk over Γ draws data."""
-        return self.merged.stochastic
-
-    @property
-    def initial(self) -> Array:
-        """The factors at step 0."""
-        return self.start
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient by the chain rule."""
-        loss, gradient = self.merged.evaluate(self.gamma(params), step)
-        return loss, self.pulled(params, gradient)
-
-    def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Hessian of the loss times a direction."""
-        gamma = self.gamma(params)
-        change = self.merged.hessian_product(gamma, self.pushed(params, direction))
-        return self.pulled(params, change) + self.bent(params, direction, self.merged.evaluate(gamma)[1])
-
-    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """What the risk over Γ observes."""
-        return self.merged.observe(self.gamma(params), step)
-
-    def floor(self) -> float:
-        """Loss of the best matrix (a lower bound where the rank of Γ is limited)."""
-        return self.merged.floor()
-
-
-class PairRisk(_Product):
-    r"""The risk over :math:`(v, A)` with :math:`\Gamma = vA`: a value, and keys and queries merged.
+class Pair(Map):
+    r"""The matrix :math:`\Gamma = vA`: a value, and keys and queries merged.
 
     The gradient is :math:`(\langle G, A\rangle, vG)` with :math:`G = \nabla_\Gamma\mathcal L`; the flow conserves
     :math:`v^2 - \|A\|_F^2`.
 
     Parameters
     ----------
-    merged : MergedRisk
-        The risk over Γ.
     start : ndarray, (1 + d²,) or (1 + d,)
         v and the entries of A, or its diagonal, at step 0.
+    shape : tuple of int
+        (d, d) or (d,).
 
     References
     ----------
     docs/linear-attention-theory.md, "A value and a matrix".
     """
 
-    def gamma(self, params: Array) -> Array:
-        """Return vA."""
-        return np.asarray(params[0] * params[1:].reshape(self.merged.initial.shape))
+    start: Array
+    shape: tuple[int, ...]
 
-    def pulled(self, params: Array, gradient: Array) -> Array:
+    @property
+    def initial(self) -> Array:
+        """The value and the matrix at step 0."""
+        return self.start
+
+    def inward(self, params: Array) -> Array:
+        """Return vA."""
+        return np.asarray(params[0] * params[1:].reshape(self.shape))
+
+    def outward(self, params: Array, gradient: Array) -> Array:
         """Return ⟨G, A⟩ and vG."""
         flat = gradient.ravel()
         return np.concatenate([[flat @ params[1:]], params[0] * flat])
 
-    def pushed(self, params: Array, direction: Array) -> Array:
+    def push(self, params: Array, direction: Array) -> Array:
         """Return δv A + v δA."""
-        change = direction[0] * params[1:] + params[0] * direction[1:]
-        return change.reshape(self.merged.initial.shape)
+        return np.asarray((direction[0] * params[1:] + params[0] * direction[1:]).reshape(self.shape))
 
-    def bent(self, params: Array, direction: Array, gradient: Array) -> Array:
+    def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return ⟨G, δA⟩ and δv G."""
-        return self.pulled(direction, gradient)
+        return self.outward(direction, gradient)
 
-    def gain(self, params: Array) -> float:
-        """Largest change of Γ for a unit change of the parameters."""
+    def stretch(self, params: Array) -> float:
+        """Largest change of Γ for a unit change of v and A."""
         return float(np.linalg.norm(params))
 
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The value and the matrix."""
+        return array[:1], array[1:].reshape(self.shape)
 
-class HeadsRisk(_Product):
-    r"""The risk over H heads with separate keys and queries, :math:`\Gamma = \sum_h v_h Q_h^\top K_h`.
+
+@dataclass(frozen=True, eq=False)
+class Heads(Map):
+    r"""The matrix of H heads with separate keys and queries, :math:`\Gamma = \sum_h v_h Q_h^\top K_h`.
 
     Parameters
     ----------
-    merged : MergedRisk
-        The risk over Γ, (d, d).
     start : ndarray, (H, 1 + 2Rd)
         The value, the keys (R, d) and the queries (R, d) of each head at step 0.
+    d : int
+        Dimension of the tokens.
 
     References
     ----------
     Zhang, Singh, Latham, Saxe 2025; docs/linear-attention-theory.md, "Heads".
     """
 
-    def split(self, params: Array) -> tuple[Array, Array, Array]:
-        """Return values (H,), keys and queries, (H, R, d) each."""
-        d = self.merged.initial.shape[0]
-        both = params[:, 1:].reshape(len(params), 2, -1, d)
-        return params[:, 0], both[:, 0], both[:, 1]
+    start: Array
+    d: int
 
-    def gamma(self, params: Array) -> Array:
+    @property
+    def initial(self) -> Array:
+        """Heads at step 0."""
+        return self.start
+
+    def split(self, params: Array) -> tuple[Array, Array, Array]:
+        """Return values (H, 1, 1), keys and queries, (H, R, d) each."""
+        both = params[:, 1:].reshape(len(params), 2, -1, self.d)
+        return params[:, :1, None], both[:, 0], both[:, 1]
+
+    def inward(self, params: Array) -> Array:
         """Return the sum over heads."""
         v, keys, queries = self.split(params)
-        d = keys.shape[2]
-        return (v[:, None, None] * queries).reshape(-1, d).T @ keys.reshape(-1, d)
+        return self._sum(v * queries, keys)
 
-    def pulled(self, params: Array, gradient: Array) -> Array:
+    def _sum(self, left: Array, right: Array) -> Array:
+        return left.reshape(-1, self.d).T @ right.reshape(-1, self.d)
+
+    def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradients ⟨Q_hᵀK_h, G⟩, v_h Q_h G and v_h K_h Gᵀ."""
         v, keys, queries = self.split(params)
-        return _joined(
-            np.sum((queries @ gradient) * keys, axis=(1, 2)),
-            v[:, None, None] * (queries @ gradient),
-            v[:, None, None] * (keys @ gradient.T),
-        )
+        forward = queries @ gradient
+        return _joined(forward * keys, v * forward, v * (keys @ gradient.T))
 
-    def pushed(self, params: Array, direction: Array) -> Array:
+    def push(self, params: Array, direction: Array) -> Array:
         """Return the three terms of the product rule."""
         (v, keys, queries), (dv, dkeys, dqueries) = self.split(params), self.split(direction)
-        d = keys.shape[2]
-        left = (dv[:, None, None] * queries + v[:, None, None] * dqueries).reshape(-1, d)
-        right = (v[:, None, None] * queries).reshape(-1, d)
-        return left.T @ keys.reshape(-1, d) + right.T @ dkeys.reshape(-1, d)
+        return self._sum(dv * queries + v * dqueries, keys) + self._sum(v * queries, dkeys)
 
-    def bent(self, params: Array, direction: Array, gradient: Array) -> Array:
+    def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return the change of the three gradients in a direction."""
         (v, keys, queries), (dv, dkeys, dqueries) = self.split(params), self.split(direction)
-        forward, dforward = queries @ gradient, dqueries @ gradient
-        return _joined(
-            np.sum(dforward * keys + forward * dkeys, axis=(1, 2)),
-            dv[:, None, None] * forward + v[:, None, None] * dforward,
-            dv[:, None, None] * (keys @ gradient.T) + v[:, None, None] * (dkeys @ gradient.T),
-        )
+        forward, change = queries @ gradient, dqueries @ gradient
+        back = dv * (keys @ gradient.T) + v * (dkeys @ gradient.T)
+        return _joined(change * keys + forward * dkeys, dv * forward + v * change, back)
 
-    def gain(self, params: Array) -> float:
-        """Norm of the change of Γ for a unit change of the parameters, from above."""
-        v, keys, queries = self.split(params)
-        products = np.sum(keys**2, axis=(1, 2)) * np.sum(queries**2, axis=(1, 2))
-        factors = v**2 * (np.sum(keys**2, axis=(1, 2)) + np.sum(queries**2, axis=(1, 2)))
-        return float(np.sqrt(np.sum(products + factors)))
+    def stretch(self, params: Array) -> float:
+        """Norm of the change of Γ for a unit change of the heads, from above."""
+        v, keys, queries = (np.sum(each**2, axis=(1, 2)) for each in self.split(params))
+        return float(np.sqrt(np.sum(keys * queries + v * (keys + queries))))
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Value, keys and queries of each head."""
+        return [block for parts in zip(*self.split(array), strict=True) for block in parts]
 
 
-def _joined(values: Array, keys: Array, queries: Array) -> Array:
-    heads = len(values)
-    return np.concatenate([values[:, None], keys.reshape(heads, -1), queries.reshape(heads, -1)], axis=1)
+def _joined(products: Array, keys: Array, queries: Array) -> Array:
+    """Gradients by values, from products to be summed, by keys and by queries, as parameters."""
+    heads = len(keys)
+    values = np.sum(products, axis=(1, 2)).reshape(heads, 1)
+    return np.concatenate([values, keys.reshape(heads, -1), queries.reshape(heads, -1)], axis=1)
 
 
 def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
