@@ -11,9 +11,11 @@ from .engine.sharpness import largest_stable_eta as largest_stable_eta
 from .engine.trajectory import Trajectory as Trajectory
 from .families import Family as Family
 from .families import families as families
+from .families import linear_attention as linear_attention
 from .families import parameter as parameter
 from .families import recall as recall
 from .families import regression as regression
+from .families.linear_attention import LinearAttention as LinearAttention
 from .families.recall import Recall as Recall
 from .families.regression import ExchangeableRisk as ExchangeableRisk
 from .families.regression import Features as Features

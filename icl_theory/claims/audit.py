@@ -115,7 +115,7 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     name : str
         One of "linear", "tightness", "separation", "learning-rate", "unequal-features", "large-L", "label-noise",
         "factored", "finite-samples", "degenerate", "recall-exponent", "recall-noise", "recall-samples",
-        "recall-unseen", "recall-roles".
+        "recall-unseen", "recall-roles", "linear-attention-plateau", "linear-attention-depth".
     quick : bool
         Shorter runs.
 

@@ -24,6 +24,7 @@ BUILT_IN = (
     "icl_theory.families.recall.family:Recall",
     "icl_theory.families.regression.forms:GroupedRegression",
     "icl_theory.families.regression.forms:GaussianRegression",
+    "icl_theory.families.linear_attention.family:LinearAttention",
 )
 
 # the folders of the built-in families, each loaded when it is first used
