@@ -37,10 +37,7 @@ HEAVY = (
 SECONDS = 30  # of the processor, for one row or run
 PACKAGE = "/icl_theory/"
 HOLDS, FAILS = "holds", "fails"
-FINDINGS = (
-    "fails: counterexample",
-    "holds only",
-)  # how verdicts begin that contradict a paper, in whole or in part
+FINDINGS = ("COUNTEREXAMPLE", "ONLY")  # outcomes that contradict a paper, in whole or in part
 ROW = "| {} | {} | {} | {} |"
 HEAD = """# Planted faults
 
@@ -178,11 +175,11 @@ def measure(task: Task) -> Found:
     return found
 
 
-def outcome_of(verdict: str) -> str:
+def outcome_of(verdict: Any) -> str:
     """Whether a row holds or fails; of a finding the verdict itself."""
-    if verdict.startswith(FINDINGS):
-        return verdict
-    return FAILS if verdict.startswith(FAILS) else HOLDS
+    if verdict.outcome.name in FINDINGS:
+        return str(verdict)
+    return FAILS if verdict.outcome.name == "FAILS" else HOLDS
 
 
 @contextmanager

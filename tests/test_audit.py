@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.claims.claim import Claim
+from icl_theory.claims.claim import Claim, Outcome, judged
 from icl_theory.families.regression import evidence, questions
 from icl_theory.families.regression.evidence import dynamics
 from icl_theory.results.plots import plot_answer, save
@@ -32,7 +32,7 @@ def test_no_exact_or_certified_claim_is_violated(report: icl.claims.Audit) -> No
 
 def test_every_verdict_is_one_of_the_known_ones(report: icl.claims.Audit) -> None:
     for claim in report.claims:
-        assert claim.verdict.startswith(("holds", "fails: counterexample")), claim
+        assert claim.verdict.outcome is not Outcome.FAILS, claim
         assert all((claim.source, claim.statement, claim.grid, claim.measured, claim.bound)), claim
 
 
@@ -45,7 +45,7 @@ def test_every_lemma_proposition_and_theorem_has_a_row(report: icl.claims.Audit)
 
 
 def test_findings_are_those_of_the_documentation(report: icl.claims.Audit) -> None:
-    verdicts = {claim.name: claim.verdict for claim in report.claims}
+    verdicts = {claim.name: str(claim.verdict) for claim in report.claims}
     assert verdicts["Theorem 1"].startswith("fails: counterexample")
     assert verdicts["Theorem 2"].startswith("holds, loose")
     assert verdicts["Phase I duration"].startswith("holds, loose")
@@ -53,7 +53,7 @@ def test_findings_are_those_of_the_documentation(report: icl.claims.Audit) -> No
     assert verdicts["Phase II growth"].startswith("holds only as a lower bound")
     assert verdicts["Phase III growth"].startswith("holds only as a lower bound")
     assert verdicts["Theorem 1, explicit"] == verdicts["Theorem 2, explicit"] == "holds"
-    assert verdicts["tail law, finite N"].startswith("holds only")
+    assert verdicts["tail law, finite N"] == "holds"
     assert verdicts["Lemma 1, lower bound"].startswith("fails: counterexample Halfspace")
     assert verdicts["recall: exponent"].startswith("holds with ηt/√|Q|")
     assert verdicts["recall: Theorem 5.4"].startswith("holds only for normalised descent on λ alone")
@@ -105,7 +105,7 @@ def test_command_prints_json(
 def test_a_violated_claim_is_status_one(
     capsys: pytest.CaptureFixture[str], report: icl.claims.Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = replace(report, claims=(replace(report.claims[0], verdict="fails: see measured"), *report.claims[1:]))
+    broken = replace(report, claims=(replace(report.claims[0], verdict=judged(False)), *report.claims[1:]))
     monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: broken)
     status, out, _ = run_main(capsys, "audit")
     assert status == 1
@@ -113,7 +113,7 @@ def test_a_violated_claim_is_status_one(
 
 
 def test_an_order_of_magnitude_that_fails_is_no_violation(report: icl.claims.Audit) -> None:
-    failing = [claim for claim in report.claims if claim.verdict.startswith("fails")]
+    failing = [claim for claim in report.claims if claim.violated]
     assert failing
     assert not set(failing) & set(report.violations)
 

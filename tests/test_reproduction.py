@@ -9,7 +9,7 @@ import pytest
 
 from icl_theory import figures
 from icl_theory.claims import reproduction
-from icl_theory.claims.claim import Claim
+from icl_theory.claims.claim import Claim, Outcome, Status, Verdict
 from icl_theory.claims.paper import Paper, Reading
 from icl_theory.claims.reproduction import papers, reproduce
 from icl_theory.cli import main
@@ -19,8 +19,8 @@ from tests.pages import Page
 ROOT = Path(__file__).parents[1]
 
 
-def claim(verdict: str, status: str = "exact", source: str = "paper, Thm 1") -> Claim:
-    return Claim("<row>", source, "a | b", status, "nowhere", "1", "2", verdict)
+def claim(outcome: Outcome, status: str = "exact", source: str = "paper, Thm 1") -> Claim:
+    return Claim("<row>", source, "a | b", Status(status), "nowhere", "1", "2", Verdict(outcome, " x"))
 
 
 def paper_of(*claims: Claim) -> Paper:
@@ -75,7 +75,7 @@ def test_a_row_is_measured_once_on_a_page(monkeypatch: pytest.MonkeyPatch) -> No
 
     def row(quick: bool) -> Claim:
         calls.append(quick)
-        return claim("holds")
+        return claim(Outcome.HOLDS)
 
     twice = Paper("theirs", "T", "A", 2025, "x", (Reading("one", "", (row,)), Reading("two", "", (row,))))
     monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": twice})
@@ -84,14 +84,17 @@ def test_a_row_is_measured_once_on_a_page(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_verdicts_are_counted_by_source_the_worst_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    claims = (claim("holds, loose by 2"), claim("fails: x"), claim("holds"), claim("holds", source="this package"))
+    claims = (
+        *map(claim, (Outcome.LOOSE, Outcome.FAILS, Outcome.HOLDS)),
+        claim(Outcome.HOLDS, source="this package"),
+    )
     monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(*claims)})
     (part,) = reproduce("theirs").parts
     assert part.verdict == "paper: fails (1), holds, loose (1), holds (1); this package: holds (1)"
 
 
 def test_text_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(claim("holds"))})
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(claim(Outcome.HOLDS))})
     found = reproduce("theirs")
     assert Page(found.to_html()).column(1, "claim") == ["<row>"]
     assert r"a \| b" in found.to_markdown()
@@ -101,13 +104,13 @@ def test_text_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_command_writes_the_pages_and_tells_violations(
     claimed: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(claim("fails: x", claimed))})
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(claim(Outcome.FAILS, claimed))})
     stops_with(status, "reproduce", "theirs", "--out", str(tmp_path / "new"))
     printed = capsys.readouterr().out
     for ending in (".md", ".html"):
         path = tmp_path / "new" / f"theirs{ending}"
         assert str(path) in printed
-        assert "fails: x" in path.read_text(encoding="utf-8")
+        assert "fails x" in path.read_text(encoding="utf-8")
 
 
 def test_papers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

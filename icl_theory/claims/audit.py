@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from icl_theory._validate import choice
-from icl_theory.claims.claim import Answer, Claim
+from icl_theory.claims.claim import HEADINGS, Answer, Claim, Status
 from icl_theory.engine.interrupts import whole_runs
 from icl_theory.engine.shown import Shown
 from icl_theory.families import families_known
 
-BINDING = ("exact", "certified")
-HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
+BINDING = (Status.EXACT, Status.CERTIFIED)
 ANSWER_HEADINGS = ("question", "answer", "command")
 
 
@@ -50,9 +49,7 @@ class Audit(Shown):
     def to_markdown(self) -> str:
         """Return both tables as Markdown."""
         lines = ["# Audit", "", "## Claims", ""]
-        lines += _table(
-            ("claim", *HEADINGS[1:]), [tuple(getattr(c, name) for name in HEADINGS) for c in self.claims]
-        )
+        lines += _table(("claim", *HEADINGS[1:]), [claim.cells() for claim in self.claims])
         lines += ["", "## Open questions", ""]
         lines += _table(ANSWER_HEADINGS, [(a.question, a.answer, f"`{a.command}`") for a in self.answers])
         return "\n".join(lines) + "\n"
@@ -62,7 +59,10 @@ class Audit(Shown):
         answers = [
             {"name": a.name, "question": a.question, "answer": a.answer, "command": a.command} for a in self.answers
         ]
-        return {"claims": [asdict(claim) for claim in self.claims], "questions": answers}
+        return {
+            "claims": [dict(zip(HEADINGS, claim.cells(), strict=True)) for claim in self.claims],
+            "questions": answers,
+        }
 
 
 @whole_runs()

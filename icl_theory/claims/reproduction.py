@@ -14,7 +14,7 @@ from icl_theory import figures
 from icl_theory._validate import choice
 from icl_theory._version import __version__
 from icl_theory.claims.audit import BINDING, answer
-from icl_theory.claims.claim import Answer, Claim
+from icl_theory.claims.claim import Answer, Claim, Outcome
 from icl_theory.claims.paper import Paper, Reading
 from icl_theory.families import families_known
 from icl_theory.files import replacing
@@ -22,7 +22,7 @@ from icl_theory.results.notebook import picture, render
 from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import plot_answer, save
 
-KINDS = ("fails", "holds only", "holds, loose", "holds")  # of verdicts, the worst first
+WORST_FIRST = (Outcome.FAILS, Outcome.COUNTEREXAMPLE, Outcome.ONLY, Outcome.LOOSE, Outcome.HOLDS)
 COLUMNS = ("name", "statement", "grid", "measured", "bound", "verdict")
 
 
@@ -47,12 +47,11 @@ class Reproduced(NamedTuple):
     @property
     def verdict(self) -> str:
         """Return how many claims of each source hold and fail, the worst first."""
-        found: dict[str, Counter[str]] = {}
+        found: dict[str, Counter[Outcome]] = {}
         for claim in self.claims:
-            kind = next(kind for kind in KINDS if claim.verdict.startswith(kind))
-            found.setdefault(claim.source.split(",")[0], Counter())[kind] += 1
+            found.setdefault(claim.source.split(",")[0], Counter())[claim.verdict.outcome] += 1
         words = [
-            f"{source}: " + ", ".join(f"{kind} ({kinds[kind]})" for kind in KINDS if kinds[kind])
+            f"{source}: " + ", ".join(f"{kind.value} ({kinds[kind]})" for kind in WORST_FIRST if kinds[kind])
             for source, kinds in found.items()
         ]
         return "; ".join(words) or "no number is claimed"
@@ -60,7 +59,7 @@ class Reproduced(NamedTuple):
     @property
     def table(self) -> dict[str, list[str]]:
         """Return the claims by columns."""
-        return {name.replace("name", "claim"): [getattr(c, name) for c in self.claims] for name in COLUMNS}
+        return {name.replace("name", "claim"): [str(getattr(c, name)) for c in self.claims] for name in COLUMNS}
 
 
 @dataclass(frozen=True)

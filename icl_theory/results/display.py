@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from icl_theory.claims.audit import ANSWER_HEADINGS, HEADINGS, Audit
-from icl_theory.claims.claim import Answer, BoundChecks
+from icl_theory.claims.audit import ANSWER_HEADINGS, Audit
+from icl_theory.claims.claim import HEADINGS, Answer, BoundChecks
 from icl_theory.claims.comparison import Comparison
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.results import notebook
@@ -69,6 +69,6 @@ def _(found: Comparison) -> str:
 @html.register
 def _(audit: Audit) -> str:
     """Both tables."""
-    claims = {name: [getattr(claim, name) for claim in audit.claims] for name in HEADINGS}
+    claims = dict(zip(HEADINGS, zip(*(claim.cells() for claim in audit.claims), strict=True), strict=False))
     answers = {name: [getattr(found, name) for found in audit.answers] for name in ANSWER_HEADINGS}
     return notebook.table(claims, "Claims") + "\n" + notebook.table(answers, "Open questions")

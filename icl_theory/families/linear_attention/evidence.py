@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Answer, Claim, Series, exact_row
+from icl_theory.claims.claim import Answer, Claim, Series, Status, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.linear_attention.depth import LoopedRisk, best_layers
@@ -26,7 +26,6 @@ from icl_theory.families.linear_attention.shifts import shift_table
 OURS = "this package"
 AHN, ZHANG = "Ahn, Cheng, Daneshmand, Sra 2023, {}", "Zhang, Frei, Bartlett 2024, {}"
 STAIRS = "Zhang, Singh, Latham, Saxe 2025, {}"
-FAILS = "fails: see measured"
 COVARIANCE = ((1.0, 0.3), (0.3, 0.5))
 PRIOR, QUERY = ((1.5, -0.4), (-0.4, 0.6)), ((0.4, 0.1), (0.1, 1.2))
 
@@ -120,11 +119,11 @@ def small_starts(quick: bool) -> Claim:
         "linear attention: small starts",
         ZHANG.format("convergence"),
         "(v, A) from a small balanced start converges to the minimum",
-        "measured",
+        Status.MEASURED,
         f"d = 4, λ_j = 1 and 1/j, σ = 0.5, {runs} starts down to {start:g}, stable rate",
         f"largest excess at the end {worst:.1e}",
         "1e-9",
-        "holds" if worst <= 1.01e-9 else FAILS,
+        judged(worst <= 1.01e-9),
     )
 
 
@@ -168,12 +167,15 @@ def plateau_lengths(quick: bool) -> Claim:
         "linear attention: plateau",
         STAIRS.format("small starts"),
         "the plateau grows like ln(1/start)/(η‖ΛqWΛ‖) for (v, A)",
-        "measured",
+        Status.MEASURED,
         f"Λ = I, d = 2, N = 100, starts 0.1 to {starts[-1]:g}",
         f"(v, A): slope in ln(1/start) {slope:.3f} of it; heads with separate keys and queries: {ratio:.3f} of"
         " 1/(ηλ² start)",
         "1; 1",
-        "holds for (v, A); with separate keys and queries it grows like 1/start" if good else FAILS,
+        judged(
+            good,
+            words=" for (v, A); with separate keys and queries it grows like 1/start",
+        ),
     )
 
 
@@ -200,11 +202,11 @@ def staircase(quick: bool) -> Claim:
         STAIRS.format("separate keys and queries"),
         "heads learn one direction of Λ after the other, the largest eigenvalue first; head j, alone along its"
         " direction, follows s' = λ(λ - ms³)s²",
-        "measured",
+        Status.MEASURED,
         f"d = H = 3, λ_j = 1/j, start {size:g}, aligned, and random of {len(orders)} seeds; steps to half of Γ*_j",
         f"aligned: times off by at most {late:.1%}; random: {sum(orders)} of {len(orders)} in order",
         "flow; all",
-        "holds" if late < 0.01 and all(orders) else FAILS,
+        judged(late < 0.01 and all(orders)),
     )
 
 
@@ -229,13 +231,14 @@ def shifts(quick: bool) -> Claim:
         "linear attention: shifts",
         ZHANG.format("distribution shifts"),
         "what is trained holds on other queries and tasks, and fails where the tokens or the length change",
-        "exact",
+        Status.EXACT,
         "d = 8, λ_j = 1/j -> j^-2, N = 20 -> 5, σ = 0.5 -> 2, W = I -> diag(1/j), Λq -> diag(j)",
         f"excess, in shares of the least loss there: {said}",
         "0",
-        "holds for the query alone; other tasks cost as well, where their second moment is another"
-        if good
-        else FAILS,
+        judged(
+            good,
+            words=" for the query alone; other tasks cost as well, where their second moment is another",
+        ),
     )
 
 
@@ -254,12 +257,15 @@ def transition(quick: bool) -> Claim:
         "linear attention: task diversity",
         "Raventós et al. 2023; Lu et al. 2024",
         "trained on k tasks it memorises them below k ≈ d and learns in context above",
-        "measured",
+        Status.MEASURED,
         f"d = {d}, N = 4d, 64d, σ = 0.5, k/d = 1/4..8; and the limit of long prompts",
         f"loss on new tasks off the limit d, k, N -> ∞ by at most {worst:.0%}; N/d -> ∞: loss/d"
         f" {kink[0]:.3f}, {kink[1]:.3f}, {kink[2]:.3f} at k/d = 1/2, 1, 2",
         "0.25, 0, 0",
-        "holds: (1 - k/d)/2 below k = d in long prompts, a smooth crossover in short ones" if good else FAILS,
+        judged(
+            good,
+            words=": (1 - k/d)/2 below k = d in long prompts, a smooth crossover in short ones",
+        ),
     )
 
 
@@ -280,12 +286,12 @@ def depth(quick: bool) -> Claim:
         "linear attention: depth",
         f"{AHN.format('several layers')}; von Oswald et al. 2023",
         "each layer is a step of gradient descent on the prompt, and more layers reach a lower loss",
-        "measured",
+        Status.MEASURED,
         f"Λ = I, d = 8, N = 20, D = {', '.join(map(str, depths))}; D = 2, 4 against sampled layers",
         f"best loss/d in a loop {', '.join(f'{x:.3g}' for x in looped)}; of layers of their own"
         f" {', '.join(f'{x:.2g}' for x in own)}; largest |z| {max(errors):.1f}",
         "falls",
-        "holds" if falls and all(a <= b * (1 + 1e-12) for a, b in zip(own, looped, strict=True)) else FAILS,
+        judged(bool(falls) and all(a <= b * (1 + 1e-12) for a, b in zip(own, looped, strict=True))),
     )
 
 

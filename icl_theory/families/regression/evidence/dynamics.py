@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from icl_theory.claims.claim import Claim, decade, exact_row
+from icl_theory.claims.claim import Claim, Outcome, Status, Verdict, decade, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.trajectory import Trajectory
@@ -42,11 +42,11 @@ def step_counts(quick: bool) -> Claim:
         "step count, certified",
         OURS,
         "flow time ± logarithms bounds the number of steps on both sides",
-        "certified",
+        Status.CERTIFIED,
         f"{count} states, K = 2..1000, c = {1e-3 if quick else 1e-4:g}..{100 if quick else 1000:g}",
         f"inside on all; interval at loss 1e-9 at most {widest:.1e} of n" if widest < 1 else "inside on all",
         "two-sided",
-        "holds" if holds else "fails: see measured",
+        judged(holds),
     )
 
 
@@ -74,12 +74,12 @@ def closed_counts(quick: bool) -> Claim:
         OURS,
         "⌈A(u₂) - A(u₁)⌉ is the number of gradient steps, to ε and to the end of each phase; A inverted gives the"
         " iterates",
-        "exact",
+        Status.EXACT,
         f"{count} random K, η, ε up to {most:,} steps, by descent and by plain iteration; iterates up to"
         f" {300 if quick else 3000:,} steps, K = 2..300, c = 0.02..100",
         f"{wrong} counts and the phases of {shifted} runs differ; iterates off by {decade(off)}",
         "0; 1e-10",
-        "fails: see measured" if wrong or shifted or off > 1e-10 else "holds",
+        judged(not (wrong or shifted or off > 1e-10)),
     )
 
 
@@ -113,11 +113,11 @@ def phase_one(quick: bool) -> Claim:
         "Phase I without a logarithm",
         OURS,
         "T_I = K²/(ηγ) (1 + O(ln K / K))",
-        "measured",
+        Status.MEASURED,
         f"K = 10..{max(values):,}",
         f"T_I ηγ/K² = {shown}; |·- 1| K/ln K <= {largest:.2f}",
         "-> 1",
-        "holds" if largest < 6 else "fails: see measured",
+        judged(largest < 6),
     )
 
 
@@ -131,11 +131,11 @@ def monotone(quick: bool) -> Claim:
         "monotone for every η",
         OURS,
         "exchangeable, no noise: the loss never increases",
-        "certified",
+        Status.CERTIFIED,
         f"{count} runs, η = 1e-6..1e9, N = 1, 40, inf",
         f"largest rise {rises:.0e} of the initial loss",
         "0",
-        "holds" if rises <= 1e-13 else "fails: see measured",
+        judged(rises <= 1e-13),
     )
 
 
@@ -204,13 +204,11 @@ def tail_law(quick: bool) -> Claim:
         "tail law, N = inf",
         OURS,
         "t L(t) -> (K-1)/(4η) and t ℓ_k(t) -> (K-1)/(4ηKp_k) for every non-degenerate task and every p",
-        "measured",
+        Status.MEASURED,
         f"{len(risks)} random kernels and cosines, unequal p, t = {'10⁸' if quick else '10¹⁰'}",
         f"t L 4η/(K-1) = {low:.4f}..{high:.4f}; t ℓ_k over its limit {min(each):.4f}..{max(each):.4f}",
         "1; 1",
-        "holds"
-        if max(1 - low, high - 1) < 0.02 and max(abs(x - 1) for x in each) < 0.05
-        else "fails: see measured",
+        judged(max(1 - low, high - 1) < 0.02 and max(abs(x - 1) for x in each) < 0.05),
     )
 
 
@@ -224,29 +222,31 @@ def tail_law_finite(quick: bool) -> Claim:
     for risk in (nested_example(), nested_example(0.7), line_example()):
         constants = query_constants(risk)
         if constants is None:
-            return Claim(*FINITE_TAIL, "no constants", "1", "fails: see measured")
+            return _finite_tail("no constants", judged(False))
         unit = (risk.features.K - 1.0) / (4.0 * risk.features.K)
         found = tails(risk, time)
         falls = constants > 0  # elsewhere the excess falls faster
         ratios += [*(found[falls] / constants[falls]), *(1.0 + found[~falls] / unit)]
         shown.append(", ".join(f"{x / unit:.2f} ({c / unit:.4g})" for x, c in zip(found, constants, strict=True)))
     low, high = min(ratios), max(ratios)
-    return Claim(
-        *FINITE_TAIL,
+    return _finite_tail(
         f"t = {time:.0e}, over (K-1)/(4ηK), by query, computed in brackets: nested {shown[0]}; with noise"
         f" {shown[1]}; on a line {shown[2]}; all over their limits {low:.4f}..{high:.4f}",
-        "1",
-        "holds" if max(1.0 - low, high - 1.0) < 0.01 else "fails: see measured",
+        judged(max(1.0 - low, high - 1.0) < 0.01),
     )
 
 
-FINITE_TAIL = (
-    "tail law, finite N",
-    OURS,
-    "η t p_k (ℓ_k - inf ℓ_k) tends to the squared norm of the smallest scores whose levels keep their margins",
-    "measured",
-    "exchangeable K = 3, 10; three features of which one hides another, without noise and with; four on a line",
-)
+def _finite_tail(measured: str, verdict: Verdict) -> Claim:
+    return Claim(
+        "tail law, finite N",
+        OURS,
+        "η t p_k (ℓ_k - inf ℓ_k) tends to the squared norm of the smallest scores whose levels keep their margins",
+        Status.MEASURED,
+        "exchangeable K = 3, 10; three features of which one hides another, without noise and with; four on a line",
+        measured,
+        "1",
+        verdict,
+    )
 
 
 def tail_law_embeddings(quick: bool) -> Claim:
@@ -264,14 +264,16 @@ def tail_law_embeddings(quick: bool) -> Claim:
         "tail law, embeddings",
         OURS,
         "η t L -> min ‖Q‖² subject to (x_k - x_m)ᵀ Q x_k >= ½ for all k ≠ m, N = ∞",
-        "measured",
+        Status.MEASURED,
         f"{len(ratios)} draws of random features, K, d = 3..5, of which {len(known)} can meet all margins; three"
         f" features with errors of negative correlation; t = {steps:.0e}",
         f"{low:.4f}..{high:.4f} of the minimum; with negative correlation {held:.4f}",
         "1",
-        "holds only where errors are not negatively correlated"
-        if max(1.0 - low, high - 1.0) < 0.01 and held is not None and held > 1.03
-        else "fails: see measured",
+        judged(
+            max(1.0 - low, high - 1.0) < 0.01 and held is not None and held > 1.03,
+            Outcome.ONLY,
+            " where errors are not negatively correlated",
+        ),
     )
 
 
@@ -322,16 +324,17 @@ def regimes(quick: bool) -> Claim:
         "regimes",
         OURS,
         "t ε 4η/(K-1) < 2 at the step t that reaches ε exactly for L > L*; L*Δ = √(8εK²/(K-1)) (1 + √(2/K) + ...)",
-        "measured",
+        Status.MEASURED,
         f"{count} runs iterated at 0.5..2 L*, c = 0.1; K = 20, 10³, 10⁶",
         f"{wrong} disagree (nearest to 2: {nearest:.0%}); exact/leading L* = "
         + ", ".join(f"{x:.3f}" for x in shown)
         + "; (that - 1) √K = "
         + ", ".join(f"{x:.3f}" for x in orders),
         "0; -> √2",
-        f"holds; the leading order is off by {shown[0] - 1:.0%} at K = {sizes[0]}"
-        if not wrong and falls
-        else "fails: see measured",
+        judged(
+            not wrong and falls,
+            words=f"; the leading order is off by {shown[0] - 1:.0%} at K = {sizes[0]}",
+        ),
     )
 
 
@@ -351,13 +354,15 @@ def papers_rule(quick: bool) -> Claim:
         "regimes, paper's rule",
         PAPER.format("Thms 1, 2"),
         "the flat regime is L <= 1/(Δδ), the sharp one L > 1/(Δδ)",
-        "order-wise",
+        Status.ORDER,
         f"{DRAWS} runs of the law (seed {SEED}), constant 1; against the exact crossover L*",
         f"same regime in {same / len(runs.K):.0%}; changes at LΔδ = 1 in {switched} of {len(runs.K)}",
         "100 %",
-        f"holds only for {same / len(runs.K):.0%} of these runs: the rule knows neither ε nor K"
-        if good
-        else "fails: see measured",
+        judged(
+            good,
+            Outcome.ONLY,
+            f" for {same / len(runs.K):.0%} of these runs: the rule knows neither ε nor K",
+        ),
     )
 
 
@@ -380,11 +385,13 @@ def total_time(quick: bool) -> Claim:
         "total time",
         OURS,
         "T_ε ≈ K²/(ηγ) + (K-1)/(4ηε)",
-        "measured",
+        Status.MEASURED,
         "ε/γ = 1e-9..0.1, three K",
         f"off by up to {shown}; with all terms of F by up to {remaining:.2%}",
         "50 %; 1 %",
-        f"holds, loose by {max(errors.values()):.0%}"
-        if max(errors.values()) < 0.5 and remaining < 0.01
-        else "fails: see measured",
+        judged(
+            max(errors.values()) < 0.5 and remaining < 0.01,
+            Outcome.LOOSE,
+            f" by {max(errors.values()):.0%}",
+        ),
     )

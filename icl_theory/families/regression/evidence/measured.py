@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, decade
+from icl_theory.claims.claim import Claim, Outcome, Status, Verdict, decade, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.risk import Risk
@@ -48,13 +48,15 @@ def phases_of_samples(quick: bool) -> Claim:
         OURS,
         "T_I, T_II, T_III, T_ε and the growth in each phase of sampled training are those of exact descent on the"
         " same prompts",
-        "measured",
+        Status.MEASURED,
         f"{' and '.join(str(each.exact.regime) for each in found)}, K = 10, N = 100; {found[0].note}; "
         + ", ".join(f"T_ε = {each.exact.steps}" for each in found),
         f"largest |z| of {len(checks)} means {abs(worst.z):.1f}; the best standard error is {closest:.1%}; {wrong}"
         " exact times are not the run's",
         f"{worst.limit:.1f}; 0",
-        "holds" if all(each.passed for each in found) and not wrong else f"fails: {worst.name}",
+        Verdict(Outcome.HOLDS)
+        if all(each.passed for each in found) and not wrong
+        else Verdict(Outcome.FAILS, f": {worst.name}"),
     )
 
 
@@ -82,14 +84,15 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
         "cross terms, unequal tasks",
         PAPER.format("Props 3, 4, Lemmas 7, 9"),
         "|β_mk| = O(α_k/K) in Phases II and III",
-        "order-wise",
+        Status.ORDER,
         f"three tasks with unequal features, K = 5, 6, N = inf, all saved states with Attn >= 1/2 up to step"
         f" {int(run.t[-1]):.0e}; against direct sums",
         f"(K-1) max_m |β_mk|/α_k at most {'; '.join(words)}; off direct sums by {decade(off)}",
         "3; 1e-9",
-        f"holds{', and in the tail the other scores move alike' if last < 0.5 * (largest - 1.0) else ''}"
-        if largest < 3.0 and off < EQUAL
-        else "fails: see measured",
+        judged(
+            largest < 3.0 and off < EQUAL,
+            words=f"{', and in the tail the other scores move alike' if last < 0.5 * (largest - 1.0) else ''}",
+        ),
     )
 
 
@@ -121,13 +124,13 @@ def ends_of_phases(quick: bool) -> Claim:
         PAPER.format("Lemmas 3, 5, 6, 8, 10"),
         "at T₁ the own score is Θ(ln K) and Attn >= 1/2; at T_ε the own score is Θ(ln(K LΔ ε^-½)) and"
         " 1 - Attn = O(√ε/(LΔ)); the others are -own/(K-1), their attention (1 - Attn)/(K-1)",
-        "order-wise",
+        Status.ORDER,
         f"{len(ratios['own/ln K at T₁'])} exchangeable runs, K = 3..{K_largest}, c = 0.03, 1, deficits 0.01..0.2;"
         " and by plain iteration",
         "; ".join(f"{name} = {min(values):.2f}..{max(values):.2f}" for name, values in ratios.items())
         + f"; off plain iteration by {decade(off)}",
         "0.25..4; 1e-9",
-        "holds" if bounded and inside and off < EQUAL else "fails: see measured",
+        judged(bounded and inside and off < EQUAL),
     )
 
 
@@ -179,14 +182,16 @@ def oscillation(quick: bool) -> Claim:
         "oscillation",
         PAPER.format("abstract, Props 2 to 4"),
         "attention on other features decays slowly and can oscillate",
-        "measured",
+        Status.MEASURED,
         f"K = 6, η = 2, every step of {steps}; attention of long prompts at the scores; changes above 1e-6 count",
         f"that turn: {'; '.join(words)}; off direct sums by {decade(off)}",
         "turns; 1e-9",
-        "fails: see measured"
-        if off > EQUAL or not alone
-        else f"holds only for {'sampled' if sampled_only else 'no kind of'} runs: exact descent turns at most"
-        f" {exact_most} times, and never for exchangeable tasks",
+        judged(
+            not (off > EQUAL or not alone),
+            Outcome.ONLY,
+            f" for {'sampled' if sampled_only else 'no kind of'} runs: exact descent turns at most"
+            f" {exact_most} times, and never for exchangeable tasks",
+        ),
     )
 
 
@@ -212,16 +217,17 @@ def larger_steps(quick: bool) -> Claim:
         "flat permits larger steps",
         PAPER.format("Thms 1, 2"),
         "the flat regime permits a larger learning rate",
-        "order-wise",
+        Status.ORDER,
         f"random kernel with unequal p, K = 3, N = inf, L = 0.5 and 4, ε = {epsilon:g}; η from the guaranteed rate"
         " to 1e4 times it; counts also by plain iteration with direct sums",
         f"guaranteed rates {rates[0]:.3g} and {rates[1]:.3g}, T = {guaranteed[0]} and {guaranteed[1]} there; at the"
         f" best η of each T = {best[0]} and {best[1]}; {off} of 2 counts differ",
         "rates as 1/L²; 0",
-        "fails: see measured"
-        if not holds
-        else "holds for the guaranteed rate; at the best rates"
-        f" {'both regimes take the same few steps' if best[0] == best[1] <= 3 else 'the regimes differ'}",
+        judged(
+            bool(holds),
+            words=" for the guaranteed rate; at the best rates"
+            f" {'both regimes take the same few steps' if best[0] == best[1] <= 3 else 'the regimes differ'}",
+        ),
     )
 
 
@@ -259,14 +265,15 @@ def conditional_loss(quick: bool) -> Claim:
         "loss on the event",
         PAPER.format("Eq. 9, Thms 1, 2"),
         "the loss falls to any ε on prompts in which every feature is about as frequent as expected",
-        "order-wise",
+        Status.ORDER,
         f"exchangeable, K = {K}, N = {N}, δ = {delta:g}, {int(run.t[-1]):,} steps; sums over all prompts",
         f"from {before:.3g} to {after:.1e} on the event (probability {weight:.3f}), from {at_first:.3g} to"
         f" {at_last:.1e} on all prompts, whose floor is {risk.floor():.1e}; off the risk by {decade(off)}",
         "0; 1e-9",
-        "fails: see measured"
-        if off > EQUAL or not vanishes
-        else "holds on the event; on all prompts the floor of those without the query's feature remains",
+        judged(
+            not (off > EQUAL or not vanishes),
+            words=" on the event; on all prompts the floor of those without the query's feature remains",
+        ),
     )
 
 
@@ -293,7 +300,7 @@ def noisy_tokens(quick: bool) -> Claim:
         "noisy tokens",
         PAPER.format("Section 3.1"),
         "tokens are noisy versions of the features, and attention still finds those of the query's feature",
-        "measured",
+        Status.MEASURED,
         f"linear tasks on a simplex, K = {K}, Δ = 1, N = {N}; Q trained for {steps} steps, {batch} prompts each;"
         " loss at Q = 0 in closed form",
         "attention "
@@ -302,9 +309,10 @@ def noisy_tokens(quick: bool) -> Claim:
         )
         + f"; largest |z| of the loss at Q = 0 {worst:.1f}",
         "attention above 1.5/K; 4.5",
-        "fails: see measured"
-        if worst > 4.5 or not learns
-        else f"holds{'; the noisier the tokens, the less attention' if fades else ''}",
+        judged(
+            not (worst > 4.5 or not learns),
+            words=f"{'; the noisier the tokens, the less attention' if fades else ''}",
+        ),
     )
 
 
@@ -329,13 +337,13 @@ def unseen_functions(quick: bool) -> Claim:
         "unseen functions",
         PAPER.format("Prop. 1"),
         "a function that training has never seen is predicted within L Σ Attn_m |v_m - v_k|, in the end exactly",
-        "certified",
+        Status.CERTIFIED,
         f"trained on cosines, K = 7 features in the plane, {int(run.t[-1]):,} steps; 40 drawn L-Lipschitz"
         f" functions, at least {left:.0%} of each outside the training tasks' span",
         f"error at most {worst:.3f} of the band at {len(run.t)} saved steps; largest error from {first:.2g} to"
         f" {last:.1g}",
         "1",
-        "holds" if worst <= 1.0 + EQUAL and left > 0.01 and learnt else "fails: see measured",
+        judged(worst <= 1.0 + EQUAL and left > 0.01 and learnt),
     )
 
 
