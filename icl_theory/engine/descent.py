@@ -26,6 +26,7 @@ FLOW_TOLERANCE, FLOW_EVALUATIONS = 1e-10, 50_000
 AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
 FLOOR_RTOL = 1e-3
 STALL_AFTER = 10_000
+WALK = 10_000  # steps that are taken one by one beyond the last one of a run, or as many as it has
 SETTLED, SETTLED_AFTER = 0.1, 256  # in units of the tolerance; steps
 
 Callback = Callable[[int, float], None]
@@ -193,6 +194,8 @@ def descend(
     last = MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
     choice("rule", rule, RULES)
     choice("method", method, METHODS)
+    if not (callback is None or callable(callback)):
+        raise refuse("callback", callback, "a function of a step and a loss")
     tolerance = number("tolerance", tolerance)
     if risk.stochastic and method != "exact":
         raise refuse("method", method, "'exact' for a risk that draws its data at every step")
@@ -384,12 +387,16 @@ class _Resume:
         assert run.risk is not None
         self._risk, self._make = run.risk, (run.eta, run.rule)
         self._method, self._tolerance = run.method, tolerance
+        self._last = int(run.t[-1])
         self._known = {int(t): params for t, params in zip(run.t, run.states, strict=True)}
 
     def __call__(self, t: int) -> State:
         descent = Descent(self._risk, *self._make)
         interpolant = _interpolant(descent, self._method, self._tolerance)
         start = max(known for known in self._known if known <= t)
+        most = self._last + max(self._last, WALK)
+        if interpolant is None and t > most:
+            raise refuse("t", t, f"at most {most} here: a run that takes every step is not gone on with for longer")
         params = self._known[start]
         with np.errstate(over="ignore", invalid="ignore"):
             if t > start and interpolant is not None:

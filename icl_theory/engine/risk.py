@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, choice, integer, number, real_array, refuse, store
+from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, store
 
 COORDINATES = ("class", "embedding", "factored")
 
@@ -176,7 +176,7 @@ class Embedding(Risk):
 
     def __post_init__(self) -> None:
         vectors = real_array("vectors", self.vectors, 2)
-        size = self.risk.initial.shape[0]
+        size = _square(self.risk)
         if len(vectors) != size:
             raise refuse("vectors", vectors.shape, f"an array with {size} rows, one a feature")
         store(self, vectors=vectors)
@@ -240,7 +240,7 @@ class Factored(Risk):
 
     def __post_init__(self) -> None:
         start = real_array("start", self.start, 3)
-        d = self.risk.initial.shape[0]
+        d = _square(self.risk)
         if start.shape[0] != 2 or start.shape[2] != d or not 1 <= start.shape[1] <= d:
             raise refuse("start", start.shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}")
         store(self, start=start)
@@ -253,7 +253,7 @@ class Factored(Risk):
     @classmethod
     def random(cls, risk: Risk, rank: int | None = None, scale: float = 0.01, seed: int = 0) -> Factored:
         """Start from independent normal entries with standard deviation ``scale / sqrt(rank)``."""
-        d = risk.initial.shape[0]
+        d = _square(risk)
         rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
         scale = number("scale", scale)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
@@ -298,6 +298,14 @@ class Factored(Risk):
     def floor(self) -> float:
         """Irreducible loss of the inner risk (a lower bound where ``rank`` limits ``Q``)."""
         return self.risk.floor()
+
+
+def _square(risk: Risk) -> int:
+    """Return K of a risk over (K, K) parameters, and refuse others."""
+    shape = np.shape(instance("risk", risk, Risk, "a Risk").initial)  # type: ignore[type-abstract]
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise refuse("risk", shape, "one whose parameters are a square matrix")
+    return int(shape[0])
 
 
 def in_coordinates(

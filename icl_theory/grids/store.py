@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
+from icl_theory.files import checked_path
 from icl_theory.grids import codec
 from icl_theory.grids.disk import Folder, plain_errors
 from icl_theory.grids.evaluate import LONGEST
@@ -253,7 +254,7 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
         It is no store of a sweep, or its metadata are damaged.
     """
     codec.check_libraries()
-    folder = Folder(Path(path), MARKS)
+    folder = Folder(checked_path(path, "store"), MARKS)
     with plain_errors(folder.path):
         content = folder.read(METADATA, LARGEST)
         if content is None:

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._calls import written_sweep
-from icl_theory._validate import dimensions, integer, refuse
+from icl_theory._validate import dimensions, instance, integer, refuse
 from icl_theory._version import __version__
 from icl_theory.families import Family, default, find, sound
+from icl_theory.files import checked_path
 from icl_theory.grids import store as storage
 from icl_theory.grids.evaluate import evaluate, point_by_point
 from icl_theory.grids.exponents import local_exponent
@@ -274,6 +275,8 @@ def run_with(
 
     ``command`` is the call or command line that makes the sweep, kept for the record where it is known.
     """
+    if executor is not None:
+        instance("executor", executor, Executor, "a concurrent.futures.Executor")
     if executor is not None and workers is not None:
         raise refuse("workers", workers, "left out where an executor is given")
     with contextlib.ExitStack() as stack:
@@ -283,6 +286,7 @@ def run_with(
             executor = stack.enter_context(processes(count))
         kept = None
         if store is not None:
+            checked_path(store, "store")
             kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
         shown = stack.enter_context(PointProgress(progress))
         found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update)

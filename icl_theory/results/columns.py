@@ -50,6 +50,8 @@ def steps_of(dataset: xarray.Dataset) -> str | None:
 
 def dimensions(dataset: xarray.Dataset) -> list[str]:
     """Return the names of the swept parameters."""
+    if not hasattr(dataset, "data_vars") or "status" not in dataset.data_vars:
+        raise refuse("dataset", dataset, "the dataset of a sweep")
     return [str(name) for name in dataset.dims]
 
 

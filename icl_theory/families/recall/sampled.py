@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, integer, number, refuse, store
+from icl_theory._validate import Array, choice, instance, integer, number, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall.population import ATTENTION
 from icl_theory.families.recall.task import RecallTask, Sentences, Words
@@ -138,7 +138,9 @@ class TransformerRisk(Risk):
         """Return the sentences of one step."""
         if self.data is not None:
             return self.data
-        return self.task.sentences(np.random.default_rng([self.seed, 0, step]), self.batch)
+        return self.task.sentences(
+            np.random.default_rng([self.seed, 0, integer("step", step, minimum=0)]), self.batch
+        )
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's sentences and its gradient, by the backward pass below."""
@@ -325,6 +327,7 @@ class Reparameterised(Risk):
     full: TransformerRisk
 
     def __post_init__(self) -> None:
+        instance("full", self.full, TransformerRisk, "a TransformerRisk")
         wanted = ("attention", "value", "feed_forward") if self.full.task.alpha else ("attention", "value")
         if self.full.trained != wanted:
             raise refuse("full", self.full.trained, "a TransformerRisk that trains " + ", ".join(wanted))
