@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -236,6 +236,8 @@ def descend(
                         previous = first_below(interpolant, target, above_it, point)
                     hit, stop = previous.step, Stop.REACHED
                 elif point.loss <= lowest:
+                    if interpolant is not None and above_it is not None:
+                        previous = first_below(interpolant, lowest, above_it, point)
                     stop = Stop.FLOOR
                 elif point.step >= last:
                     stop = Stop.STEPS
@@ -306,15 +308,19 @@ def _closed(
     hit, error = form.first_below(target, last) if target > 0.0 else (None, 0.0)
     end = last if hit is None else hit
     steps = saved_steps(end, 1) if end else np.zeros(1, dtype=np.int64)
-    states = form.states(steps)
-    loss, observed = risk.series(states, steps)
+
+    def curves() -> dict[str, Any]:
+        states = form.states(steps)
+        loss, observed = risk.series(states, steps)
+        return {"states": states, "loss": loss, "observed": observed}
+
     stop = Stop.STEPS if hit is None else Stop.FLOOR if lost else Stop.REACHED
-    run = Trajectory(
-        t=steps, loss=loss, states=states, observed=observed, steps=None if lost else hit, stop=stop,
+    run = Trajectory.later(
+        curves, t=steps, steps=None if lost else hit, stop=stop,
         stop_reason=stop.say(step=end, epsilon=epsilon, floor=floor), floor=floor, method="closed",
         rule=descent.rule, eta=descent.eta, epsilon=epsilon, error=error,
     )  # fmt: skip
-    attach(run, risk)
+    attach(run, risk, form=form)
     return run
 
 
@@ -328,10 +334,10 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
     return floor + excess
 
 
-def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE) -> None:
+def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, form: ClosedForm | None = None) -> None:
     """Tell a run what was trained, so that it can answer for any step."""
     run.risk = risk
-    run.form = risk.closed_form(run.eta, run.rule) if run.method == "closed" else None
+    run.form = form or (risk.closed_form(run.eta, run.rule) if run.method == "closed" else None)
     if run.form is None:
         run.resume = _Resume(run, tolerance)
         return

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import xarray
 
 Interval = tuple[int, int]
+CURVES = ("loss", "states", "observed")
+_LATER = np.zeros(0)
 
 
 class Phases(dict[str, Interval | None]):
@@ -162,6 +164,21 @@ class Trajectory:
     risk: Risk | None = field(default=None, repr=False)
     form: ClosedForm | None = field(default=None, repr=False)
     resume: Callable[[int], State] | None = field(default=None, repr=False)
+
+    @classmethod
+    def later(cls, curves: Callable[[], dict[str, Any]], **others: Any) -> Trajectory:
+        """Make a run whose loss, states and observations are computed when one of them is first asked for."""
+        run = cls(loss=_LATER, states=_LATER, observed={}, **others)
+        for name in CURVES:
+            del run.__dict__[name]
+        run.__dict__["curves"] = curves
+        return run
+
+    def __getattr__(self, name: str) -> Any:
+        if name in CURVES and "curves" in self.__dict__:
+            self.__dict__.update(self.__dict__.pop("curves")())
+            return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def converged(self) -> bool:
@@ -372,9 +389,8 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     """Log-spaced steps from 0 to ``last``, fewer per decade where a state of ``size`` numbers is large."""
     decades = math.log10(max(last, 10))
     per_decade = min(32.0, max(4.0, 2**25 / (size * decades)))
-    powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade))
-    steps = {0, last, *(min(int(step), last) for step in powers)}
-    return np.array(sorted(steps), dtype=np.int64)
+    powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade)).astype(np.int64)
+    return np.unique(np.append(np.minimum(powers, last), np.array([0, last], dtype=np.int64)))
 
 
 def _plain(value: Any) -> Any:

@@ -146,15 +146,14 @@ class Grid:
 
 def blank(columns: tuple[Column, ...], size: int) -> Values:
     """Return columns without values, status and message among them."""
-    check_memory(columns, size)
+    check_fits("points", size, bytes_of(columns, size))
     every = (*columns, STATUS, MESSAGE)
     return {column.name: np.full(size, FILL[column.dtype[0]], dtype=column.dtype) for column in every}
 
 
-def check_memory(columns: Iterable[Column], size: int) -> None:
-    """Refuse more points than there is memory for."""
-    each = sum(np.dtype(column.dtype).itemsize for column in (*columns, STATUS, MESSAGE))
-    check_fits("points", size, float(size * each))
+def bytes_of(columns: Iterable[Column], size: int) -> float:
+    """Return how much memory some points take, less their messages."""
+    return float(size) * sum(np.dtype(column.dtype).itemsize for column in (*columns, STATUS, MESSAGE))
 
 
 def assembled(

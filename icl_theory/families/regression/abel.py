@@ -247,6 +247,8 @@ def _leading(K: Array, c: Array, u1: Array, u2: Array) -> Array:
 def _series(c: Array, x: Array, form: str) -> Array:
     """``Σ_j c^j P_j(x)``, with P_j = x^(power j) Q_j and as a polynomial in c x^power: nothing overflows."""
     small = c * x if form == "a" else c * x * x
+    if small.size == 1:  # the same arithmetic without arrays, of which each costs as much as all of it
+        return np.full_like(small, _series_of_one(small.item(), x.item(), form))
     total = np.zeros_like(small)
     for quotient in reversed(_quotients(form)):
         value = np.full_like(small, quotient[0])
@@ -255,6 +257,16 @@ def _series(c: Array, x: Array, form: str) -> Array:
             value += coefficient
         total += value
         total *= small
+    return total
+
+
+def _series_of_one(small: float, x: float, form: str) -> float:
+    total = 0.0
+    for quotient in reversed(_quotients(form)):
+        value = quotient[0]
+        for coefficient in quotient[1:]:
+            value = value * x + coefficient
+        total = (total + value) * small
     return total
 
 
