@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 INT64_MAX = 2**63 - 1
 
 
 def refuse(name: str, value: object, allowed: str) -> ValueError:
     """Build the error for an argument: its name, its value and what is allowed."""
-    shown = repr(value)
+    try:
+        shown = " ".join(repr(value).split())
+    except ValueError:  # Python writes no integer of more than a few thousand digits
+        shown = f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
     return ValueError(f"{name} = {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}")
+
+
+def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], allowed: str) -> T:
+    """Return ``value`` if it is of a class, or of one of several."""
+    if not isinstance(value, kind):
+        raise refuse(name, value, allowed)
+    return value
 
 
 NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating)
@@ -130,11 +141,25 @@ def real_array(name: str, value: ArrayLike, ndim: int) -> Array:
         if np.iscomplexobj(value):
             raise TypeError
         result = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise refuse(name, value, allowed) from None
     if result.ndim != ndim or not np.isfinite(result).all():
         raise refuse(name, value, allowed)
     return result
+
+
+def plain_numbers(name: str, value: ArrayLike, least: float = 0.0, most: float = math.inf) -> Array:
+    """Return a float64 array of any shape, without NaN, between two limits."""
+    limits = "" if math.isinf(least) and math.isinf(most) else f" between {least:g} and {most:g}"
+    try:
+        if isinstance(value, NO_NUMBERS) or np.iscomplexobj(value):
+            raise TypeError
+        found = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise refuse(name, value, "numbers" + limits) from None
+    if not ((found >= least) & (found <= most)).all():
+        raise refuse(name, value, "numbers" + limits)
+    return found
 
 
 def probabilities(name: str, value: ArrayLike, size: int) -> Array:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from icl_theory._validate import refuse
 
 
-@contextmanager
+@contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path that takes the place of ``path`` if the block succeeds, and is removed if not.
 
@@ -40,7 +40,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ...     path.read_text()
     'whole'
     """
-    target = Path(path)
+    target = checked_path(path)
     mode = _mode(target)
     flows = mode is not None and (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode))
     if mode is not None and (stat.S_ISBLK(mode) or stat.S_ISSOCK(mode)):
@@ -68,6 +68,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise OSError(first.errno, first.strerror, str(target)) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def checked_path(path: str | os.PathLike[str], name: str = "path") -> Path:
+    """Return a path that can be one of a file."""
+    if isinstance(path, str | os.PathLike) and str(path) and "\0" not in str(path):
+        with contextlib.suppress(UnicodeEncodeError):
+            os.fsencode(path)
+            return Path(path)
+    raise refuse(name, path, "a path")
 
 
 def _refusal(error: BaseException | None) -> OSError | None:

@@ -189,3 +189,22 @@ def test_observations_of_different_lengths_can_be_exported() -> None:
     dataset = icl.descend(Two(), 0.1, steps=4).to_xarray()
     assert dataset["x"].shape == (5, 2)
     assert dataset["y"].shape == (5, 3)
+
+
+def test_curves_of_a_closed_run_are_computed_when_they_are_first_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, series = [], icl.ExchangeableRisk.series
+
+    def counted(risk: icl.ExchangeableRisk, *given: Any) -> Any:
+        made.append(risk)
+        return series(risk, *given)
+
+    monkeypatch.setattr(icl.ExchangeableRisk, "series", counted)
+    run = icl.simulate(2.0, 1.0, 4.0, epsilon=1e-6)
+    assert run.regime == "sharp"
+    assert run.steps == pytest.approx(19 / (4 * 4.0 * 1e-6), rel=0.01)
+    assert not made
+    assert run.loss[0] == 0.95
+    assert run.attention.shape == run.states.shape == run.loss.shape == run.t.shape
+    assert len(made) == 1
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = run.nothing

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from icl_theory._validate import choice
+from icl_theory._validate import choice, instance, refuse
 from icl_theory.claims.claim import HEADINGS, Answer, Claim, Status
 from icl_theory.engine.interrupts import whole_runs
 from icl_theory.engine.shown import Shown
@@ -92,6 +92,9 @@ def audit(*, quick: bool = False, callback: Callable[[str], None] | None = None)
     >>> report.violations
     ()
     """
+    instance("quick", quick, bool, "True or False")
+    if not (callback is None or callable(callback)):
+        raise refuse("callback", callback, "a function of a row's name")
     claims: list[Claim] = []
     answers: list[Answer] = []
     every = rows()
@@ -135,6 +138,7 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     >>> icl.answer("degenerate", quick=True).answer[:4]
     'Yes:'
     """
+    instance("quick", quick, bool, "True or False")
     known = questions()
     return known[choice("question", name, known)](quick)
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import numpy as np
 import typer
 from rich import box
 from rich.console import Console
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from icl_theory._validate import choice, refuse
 from icl_theory.cli.shared import check_targets
-from icl_theory.results.columns import symbol, with_role
+from icl_theory.results.columns import SLAB, count, dimension, slabs, symbol, with_role
 from icl_theory.results.numbers import goes_right, number
 from icl_theory.results.plots.style import save
 from icl_theory.results.plots.sweeps import plot_sweep
@@ -77,25 +78,29 @@ class Outputs(NamedTuple):
             save(plot_sweep(dataset, over), self.plot)
         if not any(self):
             _print_table(dataset, over)
-        for note in transition_notes(dataset, over):
-            print(note)
+        if dataset["status"].size <= SLAB:
+            for note in transition_notes(dataset, over):
+                print(note)
 
 
 def report_failures(dataset: xarray.Dataset) -> int:
     """Say how many points failed and why the first did; return the exit status that is due."""
-    failed = (dataset["status"].values == "failed").ravel()
-    count = int(failed.sum())
-    if not count:
+    failures = count(dataset, "failed")
+    if not failures:
         return 0
-    message = dataset["message"].values.ravel()[failed.argmax()]
-    plural = "" if count == 1 else "s"
-    print(f"icl-theory: {count} of {failed.size} point{plural} failed; the first: {message}", file=sys.stderr)
+    failed = (dataset["status"] == "failed").values
+    place = np.unravel_index(failed.argmax(), failed.shape)
+    message = dataset["message"][tuple(map(int, place))].values.item()
+    plural = "" if failures == 1 else "s"
+    print(f"icl-theory: {failures} of {failed.size} point{plural} failed; the first: {message}", file=sys.stderr)
     return 3
 
 
 def _print_table(dataset: xarray.Dataset, over: str | None) -> None:
     """Print as many columns as fit, the most important ones first."""
-    table = phase_table(dataset, over)
+    part = next(slabs(dataset, dimension(dataset, over)))
+    table = phase_table(part, over)
+    left = len(table) - MOST_ROWS + dataset["status"].size - part["status"].size
     rows = contents(table.head(MOST_ROWS))
     cells = {name: [number(value) for value in values] for name, values in rows.items()}
     console = Console(highlight=False)
@@ -112,8 +117,8 @@ def _print_table(dataset: xarray.Dataset, over: str | None) -> None:
     for row in zip(*(cells[name] for name in names), strict=True):
         shown.add_row(*row)
     console.print(shown)
-    if len(table) > MOST_ROWS:
-        console.print(f"... and {number(len(table) - MOST_ROWS)} rows more: --table or --csv writes them all.")
+    if left > 0:
+        console.print(f"... and {number(left)} rows more: --table or --csv writes them all.")
 
 
 def _width(name: str, cells: list[str]) -> int:

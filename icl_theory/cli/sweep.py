@@ -27,6 +27,7 @@ from icl_theory.cli.outputs import (
 from icl_theory.families import Family
 from icl_theory.grids.sweep import check_picklable, estimate, plan, run_with
 from icl_theory.grids.workers import cluster, processes
+from icl_theory.results.columns import count
 
 OTHERS = {"over": str, **dict.fromkeys(Outputs._fields, str), "store": str, "workers": int, "dask": str}
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
@@ -104,7 +105,7 @@ def _run(
         elif chosen["dask"] is not None:
             executor = stack.enter_context(cluster(str(chosen["dask"])))
         dataset = run_with(*made, executor=executor, store=chosen["store"], progress=not quiet, command=command)
-    done = int((dataset["status"].values != "pending").sum())
+    done = dataset["status"].size - count(dataset, "pending")
     if done and as_json:
         print(json.dumps(dataset.to_dict(), allow_nan=False, default=str))
     elif done:

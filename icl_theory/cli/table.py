@@ -19,6 +19,7 @@ from icl_theory.cli.outputs import (
     report_failures,
 )
 from icl_theory.grids.sweep import load_sweep
+from icl_theory.results.columns import count
 
 
 def table(
@@ -34,7 +35,7 @@ def table(
     dataset = load_sweep(store)
     outputs = Outputs(table, csv, latex, parquet, plot)
     outputs.check(over, [str(name) for name in dataset.dims])
-    pending = int((dataset["status"].values == "pending").sum())
+    pending = count(dataset, "pending")
     if pending == dataset["status"].size:
         print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
         return 0

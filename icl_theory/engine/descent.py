@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ FAST_EVALUATIONS = 200_000
 FLOW_TOLERANCE, FLOW_EVALUATIONS = 1e-10, 50_000
 AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
 FLOOR_RTOL = 1e-3
+WALK = 10_000  # steps that are taken one by one beyond the last one of a run, or as many as it has
 
 Callback = Callable[[int, float], None]
 
@@ -119,6 +121,8 @@ def descend(
     last = MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
     update = rule_of(rule)
     choice("method", method, METHODS)
+    if not (callback is None or callable(callback)):
+        raise refuse("callback", callback, "a function of a step and a loss")
     tolerance = number("tolerance", tolerance)
     if risk.stochastic and method != "exact":
         raise refuse("method", method, "'exact' for a risk that draws its data at every step")
@@ -161,6 +165,8 @@ def descend(
                         previous = first_below(interpolant, target, above_it, point)
                     hit, stop = previous.step, Stop.REACHED
                 elif point.loss <= lowest:
+                    if interpolant is not None and above_it is not None:
+                        previous = first_below(interpolant, lowest, above_it, point)
                     stop = Stop.FLOOR
                 elif point.step >= last:
                     stop = Stop.STEPS
@@ -231,15 +237,19 @@ def _closed(
     hit, error = form.first_below(target, last) if target > 0.0 else (None, 0.0)
     end = last if hit is None else hit
     steps = saved_steps(end, 1) if end else np.zeros(1, dtype=np.int64)
-    states = form.states(steps)
-    loss, observed = risk.series(states, steps)
+
+    def curves() -> dict[str, Any]:
+        states = form.states(steps)
+        loss, observed = risk.series(states, steps)
+        return {"states": states, "loss": loss, "observed": observed}
+
     stop = Stop.STEPS if hit is None else Stop.FLOOR if lost else Stop.REACHED
-    run = Trajectory(
-        t=steps, loss=loss, states=states, observed=observed, steps=None if lost else hit, stop=stop,
+    run = Trajectory.later(
+        curves, t=steps, steps=None if lost else hit, stop=stop,
         stop_reason=stop.say(step=end, epsilon=epsilon, floor=floor), floor=floor, method="closed",
         rule=descent.rule.name, eta=descent.eta, epsilon=epsilon, error=error,
     )  # fmt: skip
-    attach(run, risk, rule=descent.rule)
+    attach(run, risk, rule=descent.rule, form=form)
     return run
 
 
@@ -253,10 +263,16 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
     return floor + excess
 
 
-def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, rule: Rule | None = None) -> None:
+def attach(
+    run: Trajectory,
+    risk: Risk,
+    tolerance: float = TOLERANCE,
+    rule: Rule | None = None,
+    form: ClosedForm | None = None,
+) -> None:
     """Tell a run what was trained, so that it can answer for any step."""
     run.risk = risk
-    run.form = risk.closed_form(run.eta, run.rule) if run.method == "closed" else None
+    run.form = form or (risk.closed_form(run.eta, run.rule) if run.method == "closed" else None)
     if run.form is None:
         run.resume = _Resume(run, tolerance, rule_of(run.rule if rule is None else rule))
         return
@@ -312,12 +328,16 @@ class _Resume:
         assert run.risk is not None
         self._risk, self._make = run.risk, (run.eta, rule)
         self._method, self._tolerance = run.method, tolerance
+        self._last = int(run.t[-1])
         self._known = {int(t): params for t, params in zip(run.t, run.states, strict=True)}
 
     def __call__(self, t: int) -> State:
         descent = Descent(self._risk, *self._make)
         interpolant = _interpolant(descent, self._method, self._tolerance)
         start = max(known for known in self._known if known <= t)
+        most = self._last + max(self._last, WALK)
+        if interpolant is None and t > most:
+            raise refuse("t", t, f"at most {most} here: a run that takes every step is not gone on with for longer")
         params = self._known[start]
         with np.errstate(over="ignore", invalid="ignore"):
             if t > start and interpolant is not None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, instance, integer, refuse
 from icl_theory.engine.lanczos import largest_eigenvalue
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
@@ -56,11 +56,13 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     >>> bool((2.0 / sharpness[-1]) > (2.0 / sharpness.max()))
     True
     """
+    instance("run", run, Trajectory, "a run")
+    points = integer("points", points, minimum=1)
     if run.risk is None:
         raise refuse("run", "loaded from a file", "a run with its risk")
     if run.risk.stochastic:
         raise refuse("run", "of a risk that draws its data", "a run of a risk with a Hessian")
-    chosen = np.unique(np.linspace(0, len(run.t) - 1, max(2, points)).round().astype(int))
+    chosen = np.unique(np.linspace(0, len(run.t) - 1, min(max(2, points), len(run.t))).round().astype(int))
     values = [run.risk.sharpness(run.states[i]) for i in chosen]
     return run.t[chosen], np.array(values)
 
@@ -98,6 +100,9 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     """
     from scipy.optimize import minimize
 
+    instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
+    if risk.stochastic:
+        raise refuse("risk", risk, "one that does not draw its data")
     shape = np.shape(risk.initial)
     origin = risk.initial if start is None else risk._checked(start)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     import xarray
 
 Interval = tuple[int, int]
+CURVES = ("loss", "states", "observed")
+_LATER = np.zeros(0)
 
 
 class Phases(dict[str, Interval | None]):
@@ -84,7 +85,7 @@ class State(NamedTuple):
     @property
     def attention(self) -> Array:
         """Target attention at this step, () or (K,)."""
-        return self.observed["attention"]
+        return _attention(self.observed)
 
 
 @dataclass(eq=False, repr=False)
@@ -164,6 +165,21 @@ class Trajectory(Drawn):
     form: ClosedForm | None = field(default=None, repr=False)
     resume: Callable[[int], State] | None = field(default=None, repr=False)
 
+    @classmethod
+    def later(cls, curves: Callable[[], dict[str, Any]], **others: Any) -> Trajectory:
+        """Make a run whose loss, states and observations are computed when one of them is first asked for."""
+        run = cls(loss=_LATER, states=_LATER, observed={}, **others)
+        for name in CURVES:
+            del run.__dict__[name]
+        run.__dict__["curves"] = curves
+        return run
+
+    def __getattr__(self, name: str) -> Any:
+        if name in CURVES and "curves" in self.__dict__:
+            self.__dict__.update(self.__dict__.pop("curves")())
+            return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @property
     def converged(self) -> bool:
         """Whether the loss reached ``epsilon``."""
@@ -186,9 +202,7 @@ class Trajectory(Drawn):
     @property
     def attention(self) -> Array:
         """Target attention at the saved steps: (T,), or (T, K) where the queries differ."""
-        if "attention" not in self.observed:
-            raise refuse("attention", sorted(self.observed), "recorded by the risk's observe() to be read here")
-        return self.observed["attention"]
+        return _attention(self.observed)
 
     def at(self, t: int) -> State:
         """State at any step, saved or not, also beyond the last one.
@@ -247,6 +261,8 @@ class Trajectory(Drawn):
         >>> run.first(lambda state: state.attention >= 0.5) == run.phases.I[1]
         True
         """
+        if not callable(condition):
+            raise refuse("condition", condition, "a function of a state")
         after = integer("after", after, minimum=0, maximum=int(self.t[-1]))
         saved = self.t[self.t >= after].tolist()
         if self.resume is not None and saved[0] != after:
@@ -340,45 +356,18 @@ class Trajectory(Drawn):
         return meta
 
 
-def read_run(path: str | os.PathLike[str]) -> Trajectory:
-    """Read what `Trajectory.save` has written; ``family`` is what the file says of it, see `icl_theory.load`."""
-    try:
-        if os.path.isfile(path) and not is_zipfile(path):
-            raise BadZipFile("File is not a zip file")  # of which NumPy would say that it holds pickles
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        meta = json.loads(str(arrays.pop("meta")[()]))
-        meta.setdefault("version", None)
-        phases = meta.pop("phases")
-        meta["info"] = {name: math.inf if value == "inf" else value for name, value in meta["info"].items()}
-        observed = {name.removeprefix("observed_"): arrays[name] for name in arrays if name.startswith("observed_")}
-        return Trajectory(
-            t=arrays["t"],
-            loss=arrays["loss"],
-            states=arrays["states"],
-            observed=observed,
-            phases=None if phases is None else Phases({name: _interval(pair) for name, pair in phases.items()}),
-            stop=Stop[meta.pop("stop")],
-            labels={name: Label(*label) for name, label in meta.pop("labels", {}).items()},
-            **meta,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, EOFError, OSError, BadZipFile) as error:
-        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-            raise
-        raise refuse("path", os.fspath(path), f"a file written by Trajectory.save ({error})") from None
+def _attention(observed: dict[str, Array]) -> Array:
+    if "attention" not in observed:
+        raise refuse("attention", sorted(observed), "recorded by the risk's observe() to be read here")
+    return observed["attention"]
 
 
 def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     """Log-spaced steps from 0 to ``last``, fewer per decade where a state of ``size`` numbers is large."""
     decades = math.log10(max(last, 10))
     per_decade = min(32.0, max(4.0, 2**25 / (size * decades)))
-    powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade))
-    steps = {0, last, *(min(int(step), last) for step in powers)}
-    return np.array(sorted(steps), dtype=np.int64)
-
-
-def _interval(pair: list[int] | None) -> Interval | None:
-    return None if pair is None else (int(pair[0]), int(pair[1]))
+    powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade)).astype(np.int64)
+    return np.unique(np.append(np.minimum(powers, last), np.array([0, last], dtype=np.int64)))
 
 
 def _plain(value: Any) -> Any:

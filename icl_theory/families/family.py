@@ -230,6 +230,18 @@ class Family:
         """Compute points in whole arrays: every column, status and message, as one simulation each would give."""
         raise NotImplementedError(f"the family {cls.name or cls.__name__} has no method closed_values")
 
+    @classmethod
+    def joint_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """Say which points without a closed form `joint_values` is likely to compute quicker than one by one."""
+        return np.zeros(len(next(iter(points.values()))), dtype=bool)
+
+    @classmethod
+    def joint_values(
+        cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+    ) -> tuple[Values, NDArray[np.bool_]]:
+        """Simulate points together, as in `closed_values`, and say which are done; the others are simulated."""
+        raise NotImplementedError(f"the family {cls.name or cls.__name__} has no method joint_values")
+
     # ---- what follows
 
     def rate(self) -> float:

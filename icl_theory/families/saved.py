@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from icl_theory.engine.descent import attach
-from icl_theory.engine.trajectory import Trajectory, read_run
+from icl_theory.engine.reading import read_run
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import find
 from icl_theory.families.family import Family
 
@@ -48,7 +49,13 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
             problem = _problem(said)
             attach(run, problem.risk())
             run.family = problem
-        except (ValueError, TypeError, KeyError, MemoryError):  # of another version, or more than fits here
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            MemoryError,
+            OverflowError,
+        ):  # of another version, or more than fits here
             pass
     return run
 

@@ -63,6 +63,7 @@ def evaluate(
     executor: Executor | None = None,
     storage: Storage | None = None,
     progress: Progress | None = None,
+    hold: bool = True,
 ) -> Evaluated:
     """Evaluate a model at every point of a grid.
 
@@ -78,6 +79,8 @@ def evaluate(
         Chunks it has are not evaluated; new ones are added to it as they are finished.
     progress : callable, optional
         Called with the numbers of points done and in all, first with those that the storage has.
+    hold : bool
+        Keep the values in memory and return them, and not only in the storage.
 
     Returns
     -------
@@ -104,8 +107,9 @@ def evaluate(
     >>> evaluate(grid, Square()).values["square"]
     array([0., 1., 4., 9.])
     """
-    values = blank(model.columns, grid.size)
-    values[STATUS.name][:] = PENDING
+    values = blank(model.columns, grid.size) if hold else {}
+    if hold:
+        values[STATUS.name][:] = PENDING
     finished = 0
     todo = []
 
@@ -120,7 +124,7 @@ def evaluate(
     try:
         for chunk in range(grid.chunks):
             if storage is not None and storage.done[chunk]:
-                place(chunk, storage.read(chunk))
+                place(chunk, storage.read(chunk) if hold else {})
             else:
                 todo.append(chunk)
         if progress is not None:
@@ -244,6 +248,8 @@ def point_by_point(
 def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
     """Return messages that can be kept anywhere: no halves of characters, and none longer than it need be."""
     every = texts.tolist()
+    if not any(every):
+        return texts
     if all(len(text) <= LONGEST and text.isascii() for text in every):
         return texts
     plain = (text[:LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST] for text in every)

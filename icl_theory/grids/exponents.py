@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from icl_theory._validate import Array
+
+if TYPE_CHECKING:
+    import xarray
 
 
 def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
@@ -37,3 +42,12 @@ def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
         sorted_logs = np.take(logs, order, axis=dimension)
         slopes = np.gradient(sorted_logs, np.log(values[order]), axis=dimension)
     return np.asarray(np.take(slopes, np.argsort(order), axis=dimension))
+
+
+def exponent_along(steps: xarray.DataArray, values: Array, name: str) -> Any:
+    """Return `local_exponent` of labelled steps along a dimension, an array like theirs, in memory or not."""
+    dimension = steps.dims.index(name)
+    if steps.chunks is None:
+        return local_exponent(steps.values, values, dimension)
+    lines = steps.data.rechunk({dimension: -1})
+    return lines.map_blocks(local_exponent, values, dimension, dtype=np.float64)

@@ -7,7 +7,6 @@ the grid, so that it is also a chunk of the array in which a column is kept.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, dimensions, integer, refuse
+from icl_theory.memory import check_fits
 
 if TYPE_CHECKING:
     import xarray
@@ -146,23 +146,14 @@ class Grid:
 
 def blank(columns: tuple[Column, ...], size: int) -> Values:
     """Return columns without values, status and message among them."""
-    check_memory(columns, size)
+    check_fits("points", size, bytes_of(columns, size))
     every = (*columns, STATUS, MESSAGE)
     return {column.name: np.full(size, FILL[column.dtype[0]], dtype=column.dtype) for column in every}
 
 
-def check_memory(columns: Iterable[Column], size: int) -> None:
-    """Refuse more points than this machine has memory for, where it says how much it has."""
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return
-    each = sum(np.dtype(column.dtype).itemsize for column in (*columns, STATUS, MESSAGE))
-    if size * each > memory > 0:
-        allowed = (
-            f"at most {memory // each}: a point takes {each} bytes, and this machine has {memory / 1e9:.1f} GB"
-        )
-        raise refuse("points", size, allowed)
+def bytes_of(columns: Iterable[Column], size: int) -> float:
+    """Return how much memory some points take, less their messages."""
+    return float(size) * sum(np.dtype(column.dtype).itemsize for column in (*columns, STATUS, MESSAGE))
 
 
 def assembled(

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
+from icl_theory.files import checked_path
 from icl_theory.grids import codec
 from icl_theory.grids.disk import Folder, plain_errors
 from icl_theory.grids.evaluate import LONGEST
-from icl_theory.grids.grid import FILL, MESSAGE, PENDING, STATUS, Column, Grid, Values, blank, check_memory
+from icl_theory.grids.grid import FILL, MESSAGE, PENDING, STATUS, Column, Grid, Values, blank
 from icl_theory.grids.layout import (
     LARGEST,
     MARKS,
@@ -35,6 +36,7 @@ from icl_theory.grids.layout import (
     listed_commands,
     parsed,
 )
+from icl_theory.memory import check_fits
 
 RECORD = f"{PRIVATE}/{METADATA}"
 MARK = re.compile(r"c((?:\.\d{1,19})*)\.0\.0")
@@ -50,7 +52,7 @@ class Store:
     """
 
     def __init__(self, folder: Folder, layout: Layout) -> None:
-        check_memory(layout.columns[:-2], layout.grid.size)
+        check_fits("points", layout.grid.size, float(layout.grid.chunks))
         self._folder, self._layout = folder, layout
         self.done: NDArray[np.bool_] = np.zeros(layout.grid.chunks, dtype=bool)
         with plain_errors(folder.path):
@@ -78,14 +80,16 @@ class Store:
 
     def read(self, chunk: int) -> Values:
         """Return the columns of a chunk; refuse it if it is not what was written there."""
+        return {column.name: self.read_column(chunk, column) for column in self._layout.columns}
+
+    def read_column(self, chunk: int, column: Column) -> NDArray[Any]:
+        """Return one column of a chunk."""
         with plain_errors(self._folder.path):
             mark = self._row(chunk)
             if mark is None:
                 raise self._folder.damaged(self._mark(chunk), "it is gone")
-            return {
-                column.name: self._column(column, chunk, *row)
-                for column, row in zip(self._layout.columns, mark.tolist(), strict=True)
-            }
+            row = [each.name for each in self._layout.columns].index(column.name)
+            return self._column(column, chunk, *mark[row].tolist())
 
     def _column(self, column: Column, chunk: int, size: int, wanted: int) -> NDArray[Any]:
         name, dtype, count = self._file(column, chunk), np.dtype(column.dtype), int(np.prod(self._layout.tile))
@@ -94,7 +98,7 @@ class Store:
         if len(content) != size or self._digest(column, chunk, content) != wanted:
             damage = "it is damaged" if content and not codec.is_sealed(content) else "it is that of other points"
             raise self._folder.damaged(name, damage + hint)
-        lengths = self._lengths(chunk)
+        lengths = self.lengths(chunk)
         if not size:
             return np.full(int(np.prod(lengths)), FILL[column.dtype[0]], dtype=column.dtype)
         try:
@@ -105,14 +109,21 @@ class Store:
 
     def _whole_tile(self, values: NDArray[Any], column: Column, chunk: int) -> NDArray[Any]:
         """Return a column of a chunk as large as all, also where the grid ends within."""
-        lengths = self._lengths(chunk)
+        lengths = self.lengths(chunk)
         if lengths == self._layout.tile:
             return values
         found = np.full(self._layout.tile, FILL[column.dtype[0]], dtype=column.dtype)
         found[tuple(slice(length) for length in lengths)] = values.reshape(lengths)
         return found
 
-    def _lengths(self, chunk: int) -> tuple[int, ...]:
+    def chunk_at(self, place: tuple[int, ...]) -> int:
+        """Return the chunk at a place along the swept dimensions."""
+        swept, grid = iter(place), self._layout.grid
+        every = tuple(next(swept) if axis.swept else 0 for axis in grid.axes)
+        return int(np.ravel_multi_index(every, grid.tiles)) if every else 0
+
+    def lengths(self, chunk: int) -> tuple[int, ...]:
+        """Return how many values of each swept parameter a chunk has."""
         each = zip(self._layout.grid.region(chunk), self._layout.grid.axes, strict=True)
         return tuple(part.stop - part.start for part, axis in each if axis.swept)
 
@@ -233,8 +244,7 @@ def read(path: str | os.PathLike[str]) -> Stored:
     ValueError
         It is no store of a sweep, a file in it is damaged, or there is not enough memory for its points.
     """
-    layout = read_layout(path)
-    kept = Store(Folder(Path(path), MARKS), layout)
+    layout, kept = read_layout(path), opened_to_read(path)
     values = blank(layout.columns[:-2], layout.grid.size)
     values[STATUS.name][:] = PENDING
     for chunk in np.flatnonzero(kept.done).tolist():
@@ -242,6 +252,11 @@ def read(path: str | os.PathLike[str]) -> Stored:
         for name, part in kept.read(chunk).items():
             values[name][where] = part
     return Stored(layout, values, bool(kept.done.all()), read_commands(path))
+
+
+def opened_to_read(path: str | os.PathLike[str]) -> Store:
+    """Return the store at a path, of which nothing is to be written."""
+    return Store(Folder(Path(path), MARKS), read_layout(path))
 
 
 def read_layout(path: str | os.PathLike[str]) -> Layout:
@@ -253,7 +268,7 @@ def read_layout(path: str | os.PathLike[str]) -> Layout:
         It is no store of a sweep, or its metadata are damaged.
     """
     codec.check_libraries()
-    folder = Folder(Path(path), MARKS)
+    folder = Folder(checked_path(path, "store"), MARKS)
     with plain_errors(folder.path):
         content = folder.read(METADATA, LARGEST)
         if content is None:

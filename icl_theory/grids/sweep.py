@@ -9,7 +9,7 @@ import os
 import pickle
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,22 +18,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._calls import written_sweep
-from icl_theory._validate import dimensions, integer, refuse
+from icl_theory._validate import dimensions, instance, integer, refuse
 from icl_theory._version import __version__
 from icl_theory.engine.interrupts import whole_runs
 from icl_theory.families import Family, default, find, sound
+from icl_theory.files import checked_path
 from icl_theory.grids import store as storage
 from icl_theory.grids.evaluate import evaluate, point_by_point
-from icl_theory.grids.exponents import local_exponent
-from icl_theory.grids.grid import Axis, Column, Grid, Values, assembled, axis_values, blank, whole_numbers
+from icl_theory.grids.exponents import exponent_along
+from icl_theory.grids.grid import Axis, Column, Grid, Values, assembled, axis_values, blank, bytes_of, whole_numbers
+from icl_theory.grids.large import is_large, lazy_values
 from icl_theory.grids.progress import PointProgress, duration
 from icl_theory.grids.workers import processes
+from icl_theory.memory import free
+from icl_theory.memory import size as human
 
 if TYPE_CHECKING:
     import xarray
 
 CLOSED_CHUNK = 16384  # points of a closed form: a tenth of a second
+JOINT_CHUNK = 2048  # points that are simulated together: a second or two
 CHUNK = 8  # points that are simulated one by one
+SAMPLED = 1000  # points that say how the others are computed
 SECONDS_PER_POINT = 6e-6  # of a closed form
 COUNTED = 100_000  # points that a dry run asks for their method, or a sample of so many
 PROBED = 200  # steps that are taken to estimate how long a point takes
@@ -68,14 +74,29 @@ class FamilyModel:
         closed = self.closed(points)
         if closed.all():
             return self._closed(points)
-        values = blank(self.columns, len(closed))
-        for part, measure in ((closed, self._closed), (~closed, self._each)):
+        values, left = blank(self.columns, len(closed)), ~closed
+
+        def place(part: NDArray[np.bool_], measure: Callable[[Mapping[str, NDArray[Any]]], Any]) -> None:
             index = np.flatnonzero(part)
-            if index.size:
-                found = measure({name: value[index] for name, value in points.items()})
-                for name, column in values.items():
-                    column[index] = found[name]
+            if not index.size:
+                return
+            found, done = measure({name: value[index] for name, value in points.items()})
+            left[index[done]] = False
+            for name, column in values.items():
+                column[index[done]] = found[name][done]
+
+        place(closed, lambda some: (self._closed(some), slice(None)))
+        place(left & self.joint(points), self._together)
+        place(left, lambda some: (self._each(some), slice(None)))
         return values
+
+    def joint(self, points: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+        """Say which points may be simulated together."""
+        return self.family.joint_mask(points, self.common)
+
+    def _together(self, points: Mapping[str, NDArray[Any]]) -> tuple[Values, NDArray[np.bool_]]:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+            return self.family.joint_values(points, self.common)
 
     def _closed(self, points: Mapping[str, NDArray[Any]]) -> Values:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -153,7 +174,8 @@ def sweep(
         local exponents ``exponent_L`` = d ln T/d ln L and so on along every swept parameter that is positive, by
         centred differences in logarithms (one-sided at the ends; NaN where steps are missing or zero). Points that
         fail have the status "failed" and a message. After Ctrl-C the points not done have the status "pending" and
-        ``attrs["interrupted"]`` is 1.
+        ``attrs["interrupted"]`` is 1. Where the results would fill a quarter of the free memory and there is a
+        store, they stay in it: the variables are Dask arrays that read it a chunk at a time.
 
     Raises
     ------
@@ -229,7 +251,7 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     arguments = {"version": __version__, "family": family.name} | {
         name: _identity(value) for name, value in common.items() if value is not None
     }
-    chunk = CLOSED_CHUNK if _all_closed(grid, model) else CHUNK
+    chunk = CLOSED_CHUNK if _all_closed(grid, model) else _joint_chunk(grid, model)
     return Plan(Grid(tuple(axes), chunk), model, arguments)
 
 
@@ -259,6 +281,13 @@ def _all_closed(grid: Grid, model: FamilyModel) -> bool:
     )
 
 
+def _joint_chunk(grid: Grid, model: FamilyModel) -> int:
+    """Points a chunk where some are simulated together: many only if few are left to be simulated one by one."""
+    index = np.unique(np.linspace(0, grid.size - 1, min(SAMPLED, grid.size)).astype(np.int64))
+    share = float(np.mean(model.joint(grid.points(index))))
+    return JOINT_CHUNK if share > 0.98 else JOINT_CHUNK // 8 if share > 0.5 else CHUNK
+
+
 def run_with(
     grid: Grid,
     model: FamilyModel,
@@ -274,6 +303,8 @@ def run_with(
 
     ``command`` is the call or command line that makes the sweep, kept for the record where it is known.
     """
+    if executor is not None:
+        instance("executor", executor, Executor, "a concurrent.futures.Executor")
     if executor is not None and workers is not None:
         raise refuse("workers", workers, "left out where an executor is given")
     with contextlib.ExitStack() as stack:
@@ -281,12 +312,15 @@ def run_with(
             count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
             executor = stack.enter_context(processes(count))
-        kept = None
+        kept, large = None, is_large(model.columns, grid)
         if store is not None:
+            checked_path(store, "store")
             kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
         shown = stack.enter_context(PointProgress(progress))
-        found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update)
-    dataset = labelled(model.family, grid, found.values, arguments, found.interrupted)
+        held = kept is None or not large
+        found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update, hold=held)
+    values = found.values if store is None or held else lazy_values(store, model.columns, grid)
+    dataset = labelled(model.family, grid, values, arguments, found.interrupted)
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
@@ -301,21 +335,27 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     Returns
     -------
     xarray.Dataset
-        As `sweep` returns it; points not done have the status "pending". ``attrs["command"]`` has the command
-        lines or calls that it was filled by, one a line.
+        As `sweep` returns it, and likewise left on the disk where it is large; points not done have the status
+        "pending". ``attrs["command"]`` has the command lines or calls that it was filled by, one a line.
 
     Raises
     ------
     ValueError
         It is no store of a sweep, a file in it is damaged, or there is not enough memory for its points.
     """
-    found = storage.read(path)
-    grid, arguments, columns = found.layout.grid, found.layout.arguments, found.layout.columns[:-2]
+    layout = storage.read_layout(path)
+    grid, arguments, columns = layout.grid, layout.arguments, layout.columns[:-2]
     family = find(arguments.get("family", ""))
     if [column.name for column in family.every_column()] != [column.name for column in columns]:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
-    dataset = labelled(family, grid, found.values, arguments, not found.finished)
-    return dataset.assign_attrs(command="\n".join(found.commands)) if found.commands else dataset
+    commands = storage.read_commands(path)
+    if is_large(columns, grid):
+        finished = bool(storage.opened_to_read(path).done.all())
+        dataset = labelled(family, grid, lazy_values(path, columns, grid), arguments, not finished)
+    else:
+        found = storage.read(path)
+        dataset = labelled(family, grid, found.values, arguments, not found.finished)
+    return dataset.assign_attrs(command="\n".join(commands)) if commands else dataset
 
 
 def labelled(
@@ -337,7 +377,7 @@ def labelled(
         if axis.swept and len(axis.values) > 1 and axis.values.dtype.kind in "if" and axis.values.min() > 0:
             if not np.isfinite(axis.values).all():
                 continue
-            exponent = local_exponent(dataset["steps"].values, axis.values, dataset["steps"].dims.index(axis.name))
+            exponent = exponent_along(dataset["steps"], axis.values, axis.name)
             meta = {
                 "description": f"local exponent d ln steps / d ln {axis.name}, centred differences",
                 "symbol": "exponent",
@@ -372,10 +412,13 @@ def estimate(made: Plan, workers: int = 1) -> list[str]:
         seconds += (grid.size - closed) * float(np.mean(each))
     by = f" on {workers} workers" if workers > 1 else ""
     limit, some = "at most " if slow.size else "", "" if exact else "about "
+    needed, there = bytes_of(model.columns, grid.size), free()
+    large = ", more than is well held: with a store they stay in it" if is_large(model.columns, grid) else ""
     return [
         f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}",
         f"{some}{closed:,} in closed form, {some}{grid.size - closed:,} simulated one by one",
         f"about {limit}{duration(seconds / workers)}{by}",
+        f"{human(needed)} of memory for the results, {human(there)} free{large}",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from icl_theory.results.numbers import number
 if TYPE_CHECKING:
     import xarray
 
+SLAB = 10**6  # points of a table that are in memory at a time
 # what else than numbers stands in tables, and its TeX
 SIGNS = {"✓": r"$\checkmark$", "✗": r"$\times$", "∞": r"$\infty$", "−": "$-$", "±": r"$\pm$"}
 
@@ -50,6 +52,8 @@ def steps_of(dataset: xarray.Dataset) -> str | None:
 
 def dimensions(dataset: xarray.Dataset) -> list[str]:
     """Return the names of the swept parameters."""
+    if not hasattr(dataset, "data_vars") or "status" not in dataset.data_vars:
+        raise refuse("dataset", dataset, "the dataset of a sweep")
     return [str(name) for name in dataset.dims]
 
 
@@ -72,3 +76,18 @@ def lines(dataset: xarray.Dataset, *kept: str) -> Iterator[tuple[dict[str, Any],
 def where(dataset: xarray.Dataset, values: dict[str, Any]) -> str:
     """Return the values of some parameters in words."""
     return ", ".join(f"{symbol(dataset, name)} = {number(value)}" for name, value in values.items())
+
+
+def count(dataset: xarray.Dataset, status: str) -> int:
+    """Return how many points have a status, also where they are not in memory."""
+    return int((dataset["status"] == status).sum())
+
+
+def slabs(dataset: xarray.Dataset, over: str) -> Iterator[xarray.Dataset]:
+    """Return a dataset part by part, in memory each, in the order in which tables have its points."""
+    others = [name for name in dimensions(dataset) if name != over]
+    lead = [*others, over][0]
+    length, points = dataset.sizes[lead], math.prod(dataset.sizes.values())
+    each = max(1, SLAB * length // points)
+    for start in range(0, length, each):
+        yield dataset.isel({lead: slice(start, start + each)}).compute()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import refuse
 from icl_theory.files import replacing
-from icl_theory.results.columns import dimension, dimensions, escaped, symbol, tex, with_role
+from icl_theory.results.columns import dimension, dimensions, escaped, slabs, symbol, tex, with_role
 from icl_theory.results.numbers import goes_right, markdown, number
 from icl_theory.results.transitions import transition_notes
 
@@ -118,13 +118,29 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
         check_parquet(target)
     with replacing(target) as temporary:
         if form == "Parquet":
-            _frame(dataset, over).to_parquet(temporary, index=False)
+            _write_parquet(dataset, temporary, over)
         elif form == "CSV":
-            _frame(dataset, over).to_csv(temporary, index=False)
+            for i, part in enumerate(slabs(dataset, over)):
+                _frame(part, over).to_csv(temporary, index=False, header=not i, mode="a")
         else:
             writer = to_markdown if form == "Markdown" else to_latex
             text = writer(phase_table(dataset, over), transition_notes(dataset, over))
             temporary.write_text(text, encoding="utf-8")
+
+
+def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
+    """Write all points, a part at a time."""
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    writer = None
+    for part in slabs(dataset, over):
+        schema = None if writer is None else writer.schema
+        table = pyarrow.Table.from_pandas(_frame(part, over), schema=schema, preserve_index=False)
+        writer = writer or ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
 
 
 def check_parquet(path: Path) -> None:

@@ -7,10 +7,11 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, integer, number
+from icl_theory._validate import Array, choice, fraction, instance, integer, number, plain_numbers, refuse
 from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.task import RecallTask
+from icl_theory.memory import check_fits
 
 
 def decay_rate(
@@ -55,6 +56,7 @@ def decay_rate(
     >>> icl.recall.decay_rate(task, eta=0.5)
     0.75
     """
+    _checked(task)
     eta = number("eta", eta)
     if choice("attention", attention, ATTENTION).startswith("softmax"):
         if v is not None:
@@ -92,7 +94,12 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     >>> round(risk.loss([5.0] * 4), 4), round(icl.recall.loss_bound(risk, [5.0] * 4), 4)
     (0.1205, 0.128)
     """
+    instance("risk", risk, RecallRisk, "a RecallRisk")
+    if risk.attention == "softmax":
+        raise refuse("risk", risk.attention, "one with linear or relu attention")
     strength, _, _ = risk.split(params)
+    if (strength < 0).any():
+        raise refuse("params", params, "of strengths >= 0")
     probs = np.ones(1) if risk.tied else risk.task.probs
     return float((risk.task.V - (2 if risk.noisy else 1)) * (probs @ np.exp(-strength)))
 
@@ -128,7 +135,8 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     >>> icl.recall.plain_tail(task, eta=0.5)
     8.0
     """
-    eta = number("eta", eta)
+    _checked(task)
+    eta = number("eta", eta, minimum=1e-200)
     if choice("attention", attention, ATTENTION).startswith("softmax"):
         return 1.0 / (eta * _least_share(task, attention) ** 2)
     return float(sum(law.minimum**-2.0 for law in task.counts)) / eta
@@ -162,7 +170,8 @@ def stall(alpha: float, eta: float) -> float:
     >>> round(icl.recall.stall(alpha=0.1, eta=0.5), 7)
     0.0028125
     """
-    return alpha * (1.0 - alpha) * eta / 8.0 * eta
+    eta = number("eta", eta, maximum=1e150)
+    return (alpha := fraction("alpha", alpha)) * (1.0 - alpha) * eta / 8.0 * eta
 
 
 def cycle_excess(alpha: float, eta: float) -> float:
@@ -221,7 +230,8 @@ def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
     >>> icl.recall.missing_loss(task, [0, 10]).round(4)
     array([2.9957, 0.1687])
     """
-    size = np.asarray(M, dtype=float)[..., None]
+    size = plain_numbers("M", M)[..., None]
+    check_fits("M", M, 24.0 * size.size * _checked(task).Q)
     return np.asarray(math.log(task.V) * np.sum(task.probs * (1.0 - task.probs) ** size, axis=-1))
 
 
@@ -254,14 +264,21 @@ def noise_cost(M: int, alpha: float) -> float:
     """
     from scipy.stats import binom
 
-    M = integer("M", M, minimum=1)
-    k = np.arange(1, M)
-    if not k.size:
+    M, alpha = integer("M", M, minimum=1), fraction("alpha", alpha)
+    mean, deviation = M * alpha, math.sqrt(M * alpha * (1.0 - alpha))
+    # all counts that matter, or a lattice of them: for a smooth law it is as good as all counts
+    stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
+    first, last = (int(min(max(mean + side, 1), M - 1)) for side in (-40.0 * deviation - 60, 40.0 * deviation + 60))
+    k = np.arange(first, last + 1, stride, dtype=np.float64)
+    weight = binom.pmf(k, M, alpha) if M > 1 else np.zeros(1)
+    total = float(weight.sum())
+    if not total:  # hardly anything but the frequencies 0 and 1, which are left out
         return 0.0
-    logit = np.log(k) - np.log(M - k)
-    cost = np.logaddexp(0.0, logit) - alpha * logit + alpha * math.log(alpha) + (1.0 - alpha) * math.log1p(-alpha)
-    weight = binom.pmf(k, M, alpha)
-    return float(weight @ cost / weight.sum())
+    return float(weight @ divergence(alpha, np.log(k) - np.log(M - k)) / total)
+
+
+def _checked(task: RecallTask) -> RecallTask:
+    return instance("task", task, RecallTask, "a RecallTask")
 
 
 def _least_share(task: RecallTask, attention: str, weights: str = "projection") -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, fraction, integer, number, refuse, store
+from icl_theory._validate import Array, fraction, instance, integer, number, refuse, store
 
 LONGEST = 4001  # a joint table of (H/2)² probabilities
 NEGLIGIBLE = 2.0**-60
@@ -43,7 +43,7 @@ class Counts:
     def __post_init__(self) -> None:
         try:
             pmf = np.array(self.pmf, dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             pmf = np.empty(0)
         pmf = pmf[:, None] if pmf.ndim == 1 else pmf
         if pmf.ndim != 2 or not pmf.size or not np.isfinite(pmf).all() or (pmf < 0).any():
@@ -152,6 +152,7 @@ class Counts:
 
     def same(self, other: Counts) -> bool:
         """Whether the other law is this one."""
+        instance("other", other, Counts, "Counts")
         return self is other or (self.pmf.shape == other.pmf.shape and bool((self.pmf == other.pmf).all()))
 
 

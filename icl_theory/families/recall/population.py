@@ -175,7 +175,9 @@ class RecallRisk(Risk):
 
     def split(self, params: ArrayLike) -> tuple[Array, float, float]:
         """Return λ (Q,) or (1,), v (1 unless softmax) and γ (-inf without noise)."""
-        flat = np.asarray(params, dtype=np.float64)
+        return self._split(self._checked(params))
+
+    def _split(self, flat: Array) -> tuple[Array, float, float]:
         scale = 1.0 if not self.scaled else float(flat[self.strengths]) if self.v is None else self.v
         gamma = -math.inf if not self.noisy else float(flat[-1]) if self.gamma is None else self.gamma
         return flat[: self.strengths], scale, gamma
@@ -214,9 +216,10 @@ class RecallRisk(Risk):
         \int_0^u \frac{\alpha(1-\alpha)(e^s - 1)}{1 - \alpha + \alpha e^s} ds`, and the other words add
         :math:`\ln(1 + e^R/(1 + e^N))`.
         """
+        params = self._checked(params)
         if self.attention == "softmax":
             return self._finite(params).excess
-        logits = self._logits(np.asarray(params, dtype=np.float64))
+        logits = self._logits(params)
         weight = self._atoms.weight
         if logits.noise is None:
             return float(weight @ np.logaddexp(0.0, logits.rest))
@@ -233,7 +236,7 @@ class RecallRisk(Risk):
             }
         seen = {"excess": np.asarray(self.excess(params))}
         if self.scaled:
-            strength, _, _ = self.split(params)
+            strength, _, _ = self._split(params)
             seen["attention"] = (self._shares * _sigmoid(strength + self._odds)).reshape(() if self.tied else -1)
         return seen
 
@@ -329,7 +332,7 @@ class RecallRisk(Risk):
         return softmax.excess(self._cells, kinds, quiet, kappa, task.alpha, *self.split(params))
 
     def _logits(self, params: Array) -> _Logits:
-        strength, scale, gamma = self.split(params)
+        strength, scale, gamma = self._split(params)
         if self.scaled:
             return self._averaging(strength, scale, gamma)
         return self._adding(strength, gamma)

@@ -14,11 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, choice, integer, probabilities, refuse
+from icl_theory._validate import Array, choice, instance, integer, probabilities, refuse
 from icl_theory.families.recall.counts import Counts, noise_level
+from icl_theory.memory import check_fits
 
 LARGEST_VOCABULARY = 10**9
 LAWS = ("markov", "planted")
+MOST_WORDS = 10**6  # triggers or outputs
 Words = NDArray[np.intp]
 
 
@@ -175,7 +177,8 @@ class RecallTask:
     @cached_property
     def unseen(self) -> Words:
         """Words that could be outputs and never are: neither triggers, nor outputs, nor noise."""
-        return np.setdiff1d(self.passing, self.outputs)
+        check_fits("V", self.V, 40.0 * self.V)
+        return np.setdiff1d(self.passing, self.outputs).astype(np.intp)
 
     def sentences(
         self, rng: np.random.Generator, size: int, outputs: Sequence[int] | Words | None = None
@@ -197,6 +200,8 @@ class RecallTask:
             ``tokens`` (size, H) and what is known of them.
         """
         size = integer("size", size, minimum=1)
+        instance("rng", rng, np.random.Generator, "a numpy Generator")
+        check_fits("size", size, 40.0 * size * self.H)
         words = self.outputs if outputs is None else self._words("outputs", np.asarray(outputs), 0)
         if np.isin(words, [*self.triggers, self.noise_word]).any():
             raise refuse("outputs", words.tolist(), "words that are neither triggers nor noise")
@@ -248,6 +253,7 @@ class RecallTask:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             raise refuse("tokens", read[row].tolist(), "a sentence of the task: see RecallTask")
+        check_fits("tokens", read.shape, 8.0 * len(read) * self.V)
         law = np.zeros((len(read), self.V))
         law[np.arange(len(read)), output] = 1.0 - self.alpha
         law[:, self.noise_word] = self.alpha
@@ -255,7 +261,8 @@ class RecallTask:
 
     def _words(self, name: str, value: int | Sequence[int] | Words, first: int) -> Words:
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
-            count = integer(name, value, minimum=1)
+            count = integer(name, value, minimum=1, maximum=MOST_WORDS)
+            check_fits(name, value, 200.0 * count)
             if first + count >= self.V:
                 raise refuse("V", self.V, f"at least {first + count + 1} with {count} {name}")
             candidates = np.arange(first, first + count + 1)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import INT64_MAX, Array
+from icl_theory._validate import INT64_MAX, MOST_FEATURES, Array, plain_numbers, refuse
 from icl_theory.families.regression.flow import flow_difference
 
 TERMS = 6
@@ -60,7 +60,11 @@ class StepCounter:
     """
 
     def __init__(self, K: ArrayLike, c: ArrayLike) -> None:
-        each, constant = np.broadcast_arrays(np.asarray(K, dtype=np.float64), np.asarray(c, dtype=np.float64))
+        numbers = plain_numbers("K", K, 2.0, MOST_FEATURES), plain_numbers("c", c)
+        try:
+            each, constant = np.broadcast_arrays(*numbers)
+        except ValueError as reason:
+            raise refuse("K", K, f"numbers of features that go with c ({reason})") from None
         self.shape = each.shape
         self.K, self.c = each.ravel(), constant.ravel()
         self._point = np.arange(self.K.size).reshape(self.shape)
@@ -76,7 +80,7 @@ class StepCounter:
 
     def position(self, n: int | NDArray[np.int64]) -> Array:
         """The iterate u after ``n`` steps (integers that broadcast against the points)."""
-        steps, point, shape = self._at_points(n)
+        steps, point, shape = self._at_points("n", n)
         single = np.clip(steps - self._first[point], 0, self._taken[point]).astype(np.int64)
         result = self._single[single, point]
         last = self._first[point] + self._taken[point]
@@ -91,7 +95,7 @@ class StepCounter:
 
     def steps_to(self, u: ArrayLike) -> Count:
         """Numbers of steps until the iterate is at or above ``u``; INT64_MAX where it is not reached by then."""
-        goal, point, shape = self._at_points(u)
+        goal, point, shape = self._at_points("u", u)
         offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
         count, error = np.zeros(goal.size), np.zeros(goal.size)
         tail = goal > self._start[point]
@@ -132,10 +136,13 @@ class StepCounter:
         rounded = [_rounded_up(*bound).reshape(shape) for bound in bounds]
         return Count(rounded[0], error.reshape(shape), rounded[1], rounded[2])
 
-    def _at_points(self, values: ArrayLike) -> tuple[Array, NDArray[np.intp], tuple[int, ...]]:
+    def _at_points(self, name: str, values: ArrayLike) -> tuple[Array, NDArray[np.intp], tuple[int, ...]]:
         """Broadcast values against the points: both flat, and the shape of the result."""
-        given = np.asarray(values, dtype=np.float64)
-        shape = np.broadcast_shapes(given.shape, self.shape)
+        given = plain_numbers(name, values, 0.0 if name == "n" else -math.inf)
+        try:
+            shape = np.broadcast_shapes(given.shape, self.shape)
+        except ValueError:
+            raise refuse(name, values, f"of a shape that broadcasts against {self.shape}") from None
         return np.broadcast_to(given, shape).ravel(), np.broadcast_to(self._point, shape).ravel(), shape
 
     def _growth(self, u: Array) -> Array:
@@ -240,6 +247,8 @@ def _leading(K: Array, c: Array, u1: Array, u2: Array) -> Array:
 def _series(c: Array, x: Array, form: str) -> Array:
     """``Σ_j c^j P_j(x)``, with P_j = x^(power j) Q_j and as a polynomial in c x^power: nothing overflows."""
     small = c * x if form == "a" else c * x * x
+    if small.size == 1:  # the same arithmetic without arrays, of which each costs as much as all of it
+        return np.full_like(small, _series_of_one(small.item(), x.item(), form))
     total = np.zeros_like(small)
     for quotient in reversed(quotients(form)):
         value = np.full_like(small, quotient[0])
@@ -248,6 +257,16 @@ def _series(c: Array, x: Array, form: str) -> Array:
             value += coefficient
         total += value
         total *= small
+    return total
+
+
+def _series_of_one(small: float, x: float, form: str) -> float:
+    total = 0.0
+    for quotient in reversed(quotients(form)):
+        value = quotient[0]
+        for coefficient in quotient[1:]:
+            value = value * x + coefficient
+        total = (total + value) * small
     return total
 
 

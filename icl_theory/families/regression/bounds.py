@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, instance, refuse
 from icl_theory.claims.claim import BoundCheck, BoundChecks, Statement
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
@@ -65,6 +65,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     >>> all(check.holds is not False for check in checks)
     True
     """
+    instance("run", run, Trajectory, "a run")
     risk, scores = _expanded(run)
     on_scores = f"checked for K <= {LARGEST} only"
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # what that makes is refused by _entry

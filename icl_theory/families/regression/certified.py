@@ -48,7 +48,7 @@ def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
     >>> low <= run.steps <= high, high - low < 20
     (True, True)
     """
-    K, c, u = integer("K", K, minimum=2), number("c", c), number("u", u, zero=True, maximum=300.0)
+    K, c, u = integer("K", K, minimum=2), number("c", c, minimum=1e-300), number("u", u, zero=True, maximum=300.0)
     low, high = step_bounds_of(*(np.array([float(value)]) for value in (K, c, u)))
     return float(low[0]), float(high[0])
 

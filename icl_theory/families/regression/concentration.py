@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, fraction, integer, probabilities, real_array, refuse
+from icl_theory.memory import check_fits
 
 ROUNDING = 2.0**-52
 LONGEST = 10**7  # tokens
-DIRECT = 2e8  # multiplications beyond which the convolutions go through the Fourier transform
+NEGLIGIBLE = 1e-100  # of the largest probability of a count
+DIRECT = 2e8  # multiplications beyond which a convolution goes through the Fourier transform
 
 
 class Probability(NamedTuple):
@@ -90,19 +92,27 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
         _probs(probs),
         fraction("confidence", confidence),
     )
-    counts = np.arange(N + 1.0)
-    jumps = np.unique(np.abs(counts - np.unique(p)[:, None] * N))
-    low, high = 0, len(jumps) - 1
+    distinct = np.unique(p)
+    check_fits("N", N, 24.0 * (N + 1) * len(distinct))
+    jumps = np.unique(np.abs(np.arange(N + 1.0) - distinct[:, None] * N))
+
+    def enough(index: int) -> bool:
+        return _box_probability(N, p, float(jumps[index])).value >= confidence
+
+    # boxes as wide as a few deviations decide; wide ones take long
+    low, high = 0, int(np.searchsorted(jumps, math.sqrt(N * float(p.max()))))
+    while high < len(jumps) - 1 and not enough(high):
+        low, high = high + 1, 2 * high + 1
+    high = min(high, len(jumps) - 1)
     while low < high:
         middle = (low + high) // 2
-        enough = _box_probability(N, p, float(jumps[middle])).value >= confidence
-        low, high = (low, middle) if enough else (middle + 1, high)
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
     return float(jumps[low]) / N
 
 
 def _probs(probs: ArrayLike | int) -> Array:
     if np.ndim(probs) == 0:
-        K = integer("probs", probs, minimum=2)
+        K = integer("probs", probs, minimum=2, maximum=LONGEST)
         return np.full(K, 1.0 / K)
     size = len(real_array("probs", probs, 1))
     if size < 2:
@@ -114,10 +124,9 @@ def _box_probability(N: int, p: Array, width: float) -> Probability:
     from scipy.special import gammaln
 
     slack = 1e-9 * max(1.0, width)  # so that a count exactly on the edge is inside in spite of rounding
-    total, offset, work = np.ones(1), 0, 0.0
-    error = 0.0
-    transformed = False
-    for mean in p * N:
+    total = _Sum(np.ones(1), 0)
+    for each, count in zip(*np.unique(p, return_counts=True), strict=True):
+        mean = float(each) * N
         first, last = max(0, math.ceil(mean - width - slack)), min(N, math.floor(mean + width + slack))
         if first > last:
             return Probability(0.0, 0.0)
@@ -126,24 +135,50 @@ def _box_probability(N: int, p: Array, width: float) -> Probability:
         log_law = np.concatenate([[0.0], np.cumsum(np.log(mean / n[1:]))])
         peak = n[0] * math.log(mean) - mean - float(gammaln(n[0] + 1.0)) if n[0] else -mean
         law = np.exp(log_law + peak)
-        work += float(len(total)) * len(law)
-        if work > DIRECT:
-            from scipy.signal import fftconvolve
-
-            transformed = True
-            error += (
-                8.0
-                * ROUNDING
-                * math.log2(len(total) + len(law))
-                * float(np.linalg.norm(total) * np.linalg.norm(law))
-            )
-            total = np.maximum(fftconvolve(total, law), 0.0)
-        else:
-            total = np.convolve(total, law)
-        offset += first
+        power = _trimmed(_Sum(law, first), float(law.max()) * NEGLIGIBLE)
+        for bit in reversed(bin(count)[2:]):
+            total = _added(total, power, N) if bit == "1" else total
+            power = _added(power, power, N) if 2 * power.offset <= N else power
     log_poisson = N * math.log(N) - N - float(gammaln(N + 1.0))
-    index = N - offset
-    value = float(total[index]) * math.exp(-log_poisson) if 0 <= index < len(total) else 0.0
+    index = N - total.offset
+    value = float(total.law[index]) * math.exp(-log_poisson) if 0 <= index < len(total.law) else 0.0
     # rounding of N-term sums and of the logarithms, and of the transform where it was used
     relative = ROUNDING * (8.0 * len(p) + 4.0 * N * max(1.0, math.log(N)))
-    return Probability(min(1.0, value), value * relative + (error * math.exp(-log_poisson) if transformed else 0.0))
+    return Probability(min(1.0, value), value * relative + total.error * math.exp(-log_poisson))
+
+
+class _Sum(NamedTuple):
+    """The law of a sum of counts: probabilities from the count ``offset`` on, each with an absolute ``error``.
+
+    ``work`` are the multiplications that it took.
+    """
+
+    law: Array
+    offset: int
+    error: float = 0.0
+    work: float = 0.0
+
+
+def _added(one: _Sum, other: _Sum, most: int) -> _Sum:
+    """Return the law of a sum of independent counts, up to the count ``most``."""
+    offset, error = one.offset + other.offset, one.error + other.error
+    # no probability beyond the last count is asked for
+    a, b = (each.law[: max(0, most - offset) + 1] for each in (one, other))
+    work = one.work + other.work + float(len(a)) * len(b)
+    if work <= DIRECT:
+        law = np.convolve(a, b)
+    else:
+        from scipy.signal import fftconvolve
+
+        error += 8.0 * ROUNDING * math.log2(len(a) + len(b)) * float(np.linalg.norm(a) * np.linalg.norm(b))
+        law = np.maximum(fftconvolve(a, b), 0.0)
+    return _trimmed(_Sum(law[: max(0, most - offset) + 1], offset, error, work), 0.1 * error)
+
+
+def _trimmed(found: _Sum, least: float) -> _Sum:
+    """Leave out the ends of a law whose probabilities are at most ``least``, and add that to the error."""
+    there = np.flatnonzero(found.law > least)
+    if there.size in (0, len(found.law)):
+        return found
+    first, last = int(there[0]), int(there[-1])
+    return _Sum(found.law[first : last + 1], found.offset + first, found.error + least, found.work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from icl_theory._validate import refuse
 from icl_theory.engine.pullback import COORDINATES
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.simulate import simulate
@@ -40,4 +41,6 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
     >>> {name: run.steps for name, run in runs.items()}
     {'class': 27, 'embedding': 111, 'factored': 36}
     """
+    if "coordinates" in arguments:
+        raise refuse("coordinates", arguments["coordinates"], "left out: there is a run in each")
     return {name: simulate(L, delta, eta, coordinates=name, **arguments) for name in COORDINATES}

@@ -16,12 +16,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import LARGEST, MOST_FEATURES, Array, integer, number, prompt_length, refuse, store
+from icl_theory._validate import (
+    LARGEST,
+    MOST_FEATURES,
+    Array,
+    instance,
+    integer,
+    number,
+    prompt_length,
+    refuse,
+    signed,
+    store,
+)
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.closed import ExchangeableSteps, step_constant
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.flow import attention_pair, loss_curve
 from icl_theory.families.regression.tasks import Task
+from icl_theory.memory import check_fits
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +89,10 @@ class ExchangeableRisk(Risk):
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
             speed=number("speed", self.speed),
         )
+        if self.origin is not None:
+            kinds = [type(part) for part in instance("origin", self.origin, tuple, "features and a task")]
+            if not (len(kinds) == 2 and issubclass(kinds[0], Features) and issubclass(kinds[1], Task)):
+                raise refuse("origin", self.origin, "features and a task")
 
     @property
     def initial(self) -> Array:
@@ -90,7 +106,8 @@ class ExchangeableRisk(Risk):
 
     def scores(self, u: float) -> Array:
         """Return the scores that u stands for, (K, K): columns sum to zero, ``S_kk - S_mk = u``."""
-        return float(u) * (np.eye(self.K) - 1.0 / self.K)
+        check_fits("K", self.K, 8.0 * 3 * self.K**2)
+        return signed("u", u) * (np.eye(self.K) - 1.0 / self.K)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its derivative with respect to u."""
@@ -106,7 +123,8 @@ class ExchangeableRisk(Risk):
         a = n / total
         bias = self.gamma * s * s * self._spread
         loss = bias + self.noise**2 * (a / total + s * (w / total))
-        slope = a * (self.noise**2 * s * ((1.0 - w) / total) - bias)
+        shift = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
+        slope = a * (self.noise**2 * s * shift - bias)
         return 0.5 * float(weight @ loss), float(weight @ slope)  # type: ignore[return-value]
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
@@ -119,7 +137,8 @@ class ExchangeableRisk(Risk):
         n, M, weight = self._counts
         w = _weight(u)
         total = n + M * w
-        a, s, shift = n / total, M * w / total, (1.0 - w) / total
+        a, s = n / total, M * w / total
+        shift = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
         bias = self.gamma * s * s * self._spread
         noisy = self.noise**2 * a * s * ((s - a) * shift + w / total + shift * s)
         return float(weight @ (noisy + a * bias * (2.0 * a - s))) * direction
@@ -142,6 +161,7 @@ class ExchangeableRisk(Risk):
 
     def attention(self, u: float) -> float:
         """Expected target attention at u."""
+        u = signed("u", u)
         if math.isinf(self.N):
             return attention_pair(u, self.K)[0]
         n, M, weight = self._counts

@@ -246,3 +246,15 @@ class Regression(Family):
     def closed_values(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
         """Compute them in whole arrays."""
         return measures.closed_values(cls.every_column(), points, common)
+
+    @classmethod
+    def joint_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """Say which points are exchangeable with finite N and not long."""
+        return measures.joint_mask(points, common)
+
+    @classmethod
+    def joint_values(
+        cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+    ) -> tuple[Values, NDArray[np.bool_]]:
+        """Simulate them in step."""
+        return measures.joint_values(cls.every_column(), points, common)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import LARGEST, Array, integer, number, probabilities, real_array, refuse
+from icl_theory.memory import check_fits
 
 SMALLEST = 1e-40
 MOST_VECTORS = 20_000  # whose Gram matrix is 3 GiB
@@ -124,7 +125,9 @@ def _uniform(K: int) -> Array:
 
 
 def _count(K: int) -> int:
-    return integer("K", K, minimum=2, maximum=MOST_VECTORS)
+    K = integer("K", K, minimum=2, maximum=MOST_VECTORS)
+    check_fits("K", K, 24.0 * K**2)
+    return K
 
 
 def _gap(delta: float) -> float:

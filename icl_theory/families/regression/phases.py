@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from icl_theory._validate import MOST_FEATURES, Array, fraction, integer, number, refuse
+from icl_theory._validate import MOST_FEATURES, Array, fraction, instance, integer, number, refuse
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, State, Trajectory
@@ -222,6 +222,7 @@ def query_phases(run: Trajectory) -> list[Phases]:
     >>> [phases.I[1] for phases in icl.regression.query_phases(run)]
     [0, 1, 10]
     """
+    instance("run", run, Trajectory, "a run")
     if run.attention.ndim != 2:
         raise refuse("run", run.attention.shape, "one with an attention per query; here run.phases says all")
     if run.risk is None and not math.isinf(run.info.get("N", math.nan)):
@@ -287,6 +288,10 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     Phases
         Intervals of steps; they cover the run.
     """
+    tail = None if tail is None else number("tail", tail, zero=True)
+    tail_deficit = None if tail_deficit is None else fraction("tail_deficit", tail_deficit)
+    if not instance("run", run, Trajectory, "a run").attention.size:
+        raise refuse("run", run.stop_reason, "one with an attention")
     present = _presence(run.risk)
     first = run.first(lambda state: bool(np.min(state.attention / present) >= 0.5))
     if first is None:

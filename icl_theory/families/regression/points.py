@@ -24,8 +24,10 @@ from icl_theory.families.regression.phases import crossover, half_way, tail_star
 from icl_theory.families.regression.reduction import embedding_speed
 from icl_theory.families.regression.stability import stable_rate
 from icl_theory.families.regression.tails import tail_limit
+from icl_theory.families.regression.together import MOST, Points, together
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
 
+LONGEST_PROMPT = 10**5  # of points that are simulated together
 THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
@@ -84,12 +86,33 @@ class _Steps(NamedTuple):
 def closed_mask(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
     """Which points have a closed form: exchangeable tasks with N = inf where nothing overflows."""
     P = _points(points, common)
-    mask = np.isinf(P["N"]) & (P["coordinates"] != "factored") & np.isin(P["method"], ("auto", "closed"))
-    mask &= (P["task"] == "exchangeable") & (P["rule"] == "gd")
-    if common.get("probs") is not None or common.get("features") is not None or "epsilon" not in points:
+    mask = np.isinf(P["N"]) & np.isin(P["method"], ("auto", "closed"))
+    return mask & _plain(P, common) if "epsilon" in points else np.zeros_like(mask)
+
+
+def joint_mask(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which points go together: exchangeable tasks with finite N, of about as many steps as are taken singly."""
+    P = _points(points, common)
+    mask = np.isfinite(P["N"]) & (P["N"] <= LONGEST_PROMPT) & np.isin(P["method"], ("auto", "exact"))
+    if "imbalance" in points or common.get("imbalance") is not None:
+        return np.zeros_like(mask)
+    mask &= _plain(P, common)
+    if mask.any():
+        gamma, speed, eta, *_ = _steps(P)
+        with np.errstate(over="ignore", divide="ignore"):
+            learning = P["K"] * P["K"] / (eta * speed * gamma)
+        mask &= np.minimum(learning, common["max_steps"]) <= MOST
+    return mask
+
+
+def _plain(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which points are one number's descent, where nothing overflows."""
+    mask = (P["coordinates"] != "factored") & (P["task"] == "exchangeable") & (P["rule"] == "gd")
+    mask = np.broadcast_to(mask, P["K"].shape).copy()
+    if common.get("probs") is not None or common.get("features") is not None:
         mask[:] = False
     if mask.any():
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             mask &= _steps(P).in_range  # what is not, a simulation refuses, and says why
     return mask
 
@@ -155,6 +178,18 @@ def closed_values(
     for i in np.flatnonzero(~reached):
         values[MESSAGE.name][i] = f"took all {found.last[i]} steps without reaching epsilon = {epsilon[i]:g}"
     return values
+
+
+def joint_values(
+    columns: tuple[Column, ...], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+) -> tuple[Values, NDArray[np.bool_]]:
+    """Simulate points with finite N together; say which of them are done."""
+    P = _points(points, common)
+    gamma, speed, eta, *_ = _steps(P)
+    goal = "epsilon" if "epsilon" in points else "above"
+    made = Points(P["K"], P["N"], gamma, P["noise"] ** 2, eta * speed, P[goal], goal == "above")
+    values, done = together(columns, made, speed, common["max_steps"])
+    return values | {"eta_used": np.broadcast_to(eta, gamma.shape)}, done
 
 
 def _certify(values: Values, K: Array, c: Array, gap: Array) -> None:
@@ -239,5 +274,8 @@ def half_ways(epsilon: Array, delta: Array, K: Array) -> Array:
 
 def each(function: Callable[[float], float], values: Array) -> Array:
     """Evaluate a function of a number once for every value that occurs."""
-    distinct, index = np.unique(values, return_inverse=True)
-    return np.array([function(value) for value in distinct.tolist()])[index]
+    # along a grid equal values stand together, which is quicker to see than to sort
+    first = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
+    distinct, index = np.unique(values[first], return_inverse=True)
+    found = np.array([function(value) for value in distinct.tolist()])[index]
+    return np.repeat(found, np.diff(first, append=len(values)))

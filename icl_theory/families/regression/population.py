@@ -20,6 +20,7 @@ from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.levels import Levels, single_features
 from icl_theory.families.regression.prompts import Moments, infima, moments
 from icl_theory.families.regression.tasks import Task
+from icl_theory.memory import check_fits
 
 FEW = 3
 CLOSE = 0.01  # a gradient this small beside the loss is formed from differences between features
@@ -222,6 +223,7 @@ class PopulationRisk(Risk):
             raise refuse("features", self.features, "a Features object")
         if not isinstance(self.task, Task):
             raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
+        check_fits("K", self.features.K, 8.0 * 8 * self.features.K**2)
         noise = number("noise", self.noise, zero=True, maximum=LARGEST)
         store(self, N=prompt_length(self.N), noise=noise, _form=_ErrorForm(self.task, self.features))
         store(self, _scratch=threading.local())

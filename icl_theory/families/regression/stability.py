@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import Array
+from icl_theory._validate import LARGEST, Array, plain_numbers, refuse
 
 _WORST = (15.0 - math.sqrt(33.0)) / 24.0  # wrong attention of two features at which the curvature is largest
 CURVATURE = 4.0 * _WORST**2 * (1.0 - _WORST) * (2.0 - 3.0 * _WORST)
@@ -51,7 +51,10 @@ def curvature_bound(
     >>> round(float(curvature_bound(2.0, 20)), 12)
     0.030811714024
     """
-    return np.asarray(CURVATURE * (variogram + np.where(np.isinf(N), 0.0, noise * noise)) / K)
+    largest, features = plain_numbers("variogram", variogram, 0.0, 1e290), plain_numbers("K", K, 1.0)
+    spread = plain_numbers("noise", noise, 0.0, LARGEST)
+    averaged = np.isinf(plain_numbers("N", N, 1.0, math.inf))
+    return np.asarray(CURVATURE * (largest + np.where(averaged, 0.0, spread * spread)) / features)
 
 
 def stable_rate(
@@ -85,4 +88,7 @@ def stable_rate(
     >>> round(float(stable_rate(2.0, 20)), 6)
     32.455189
     """
-    return 1.0 / (curvature_bound(variogram, K, noise=noise, N=N) * speed)
+    bound = curvature_bound(variogram, K, noise=noise, N=N) * plain_numbers("speed", speed, 1e-300)
+    if not (bound > 1e-300).all():
+        raise refuse("variogram", variogram, "such that the curvature is above 1e-300")
+    return 1.0 / bound

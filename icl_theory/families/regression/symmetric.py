@@ -18,6 +18,7 @@ from icl_theory._validate import (
     LARGEST,
     MOST_FEATURES,
     Array,
+    instance,
     integer,
     number,
     prompt_length,
@@ -30,6 +31,7 @@ from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.levels import Levels, Query, levels_of
 from icl_theory.families.regression.prompts import Moments, infima, moments
 from icl_theory.families.regression.tasks import Task
+from icl_theory.memory import check_fits
 
 ALIKE = 1e-12  # relative difference up to which values count as equal
 
@@ -99,6 +101,7 @@ class SymmetricRisk(Risk):
         if not ((probs > 0).all() and abs(total - 1.0) <= 1e-6):
             raise refuse("probs", self.probs, f"{len(sizes)} positive numbers with sizes @ probs = 1")
         G = len(sizes)
+        check_fits("sizes", self.sizes, 8.0 * 6 * G**3)
         gamma = np.asarray(self.variogram)
         gamma = np.full((G, G), number("variogram", float(gamma), zero=True)) if gamma.ndim == 0 else gamma
         gamma = real_array("variogram", gamma, 2)
@@ -153,7 +156,7 @@ class SymmetricRisk(Risk):
         ValueError
             Groups that are not exchangeable.
         """
-        variogram, probs = task.variogram(features), features.probs
+        variogram, probs = _variogram(features, task), features.probs
         labels = exchangeable_groups(features, task) if groups is None else _labels(groups, features.K)
         scale = float(variogram.max())
         first = [int(np.flatnonzero(labels == g)[0]) for g in range(labels.max() + 1)]
@@ -327,7 +330,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     >>> icl.regression.exchangeable_groups(features, icl.tasks.Linear(1.0))
     array([0, 1, 1, 1])
     """
-    variogram, probs = task.variogram(features), features.probs
+    variogram, probs = _variogram(features, task), features.probs
     tolerance = ALIKE * float(variogram.max())
     labels = np.full(features.K, -1, dtype=np.int64)
     for k in range(features.K):
@@ -339,6 +342,11 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
             alike = (difference.max(axis=1) <= tolerance) & (np.abs(probs - probs[k]) <= ALIKE * probs[k])
             labels[alike & (labels < 0)] = labels.max() + 1
     return labels
+
+
+def _variogram(features: Features, task: Task) -> Array:
+    instance("features", features, Features, "a Features object")
+    return instance("task", task, Task, "a Task (see icl_theory.tasks)").variogram(features)  # type: ignore[type-abstract]
 
 
 def _labels(groups: ArrayLike, K: int) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from icl_theory._validate import Array, integer, store
 from icl_theory.engine.risk import Risk
+from icl_theory.memory import check_fits
 
 HARD = 1e150
 
@@ -68,6 +69,7 @@ class PromptRisk(Risk, Generic[P]):
     ``_draw``, ``_scores`` and ``_backward``.
     """
 
+    N: int
     batch: int
     seed: int
     dataset: int | None
@@ -91,8 +93,14 @@ class PromptRisk(Risk, Generic[P]):
         fixed = None
         if self.dataset is not None:
             size = integer("dataset", self.dataset, minimum=1)
+            check_fits("dataset", size, self._bytes(size))
             fixed = self._draw(np.random.default_rng([self.seed, 1]), size)
+        check_fits("N", self.N, self._bytes(self.batch))
         store(self, _fixed=fixed)
+
+    def _bytes(self, size: int) -> float:
+        """Bytes that so many prompts take."""
+        return 40.0 * size * self.N
 
     @property
     def stochastic(self) -> bool:
@@ -102,7 +110,7 @@ class PromptRisk(Risk, Generic[P]):
 
     def prompts(self, step: int = 0) -> P:
         """Return the prompts of one step."""
-        rng = np.random.default_rng([self.seed, 0, step])
+        rng = np.random.default_rng([self.seed, 0, integer("step", step, minimum=0)])
         fixed: P | None = self._fixed  # type: ignore[attr-defined]
         if fixed is None:
             return self._draw(rng, self.batch)

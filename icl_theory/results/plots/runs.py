@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_theory._validate import refuse
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.results.labels import label, parameters
 from icl_theory.results.plots.style import (
@@ -52,6 +53,8 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
     """
     with styled():
         if ax is not None:
+            if not hasattr(ax, "set_xscale"):
+                raise refuse("ax", ax, "matplotlib Axes")
             _draw_loss(run, ax)
             ax.set_xlabel("step")
             return ax

@@ -67,6 +67,10 @@ def html_report(
     >>> page[:15], "icl.simulate(L=2.0, delta=1.0, eta=4.0)" in page
     ('<!DOCTYPE html>', True)
     """
+    if not (source is None or isinstance(source, str)):
+        raise refuse("source", source, "a text")
+    if not (date is None or isinstance(date, datetime.date)):
+        raise refuse("date", date, "a datetime.date")
     if isinstance(found, Trajectory):
         if over is not None:
             raise refuse("over", over, "left out for a run")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import LARGEST, Array, choice, lipschitz, number, real_array, refuse, store
+from icl_theory._validate import LARGEST, Array, choice, integer, lipschitz, number, real_array, refuse, store
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks.law import Function, OnSpace, Task
 
@@ -61,6 +61,7 @@ class RandomCosine(OnSpace):
 
     def omega(self, d: int) -> Array:
         """Frequency vector in ``d`` dimensions, (d,)."""
+        d = integer("d", d, minimum=1)
         direction = np.arange(1.0, d + 1.0) if self.direction is None else np.asarray(self.direction, dtype=float)
         if direction.shape != (d,):
             raise refuse("direction", self.direction, f"a vector of length {d}, the dimension of the features")

@@ -10,22 +10,41 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
-from icl_theory._validate import Array, lipschitz, number, refuse, store
+from icl_theory._validate import Array, instance, lipschitz, number, refuse, store
 from icl_theory.families.regression.features import Features
 
 Function = Callable[[Array], Array]
+
+
+def _of_features(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a task that refuses what is no `Features`."""
+
+    @wraps(method)
+    def checked(self: Task, features: Features, *others: Any, **named: Any) -> Any:
+        instance("features", features, Features, "a Features object")
+        return method(self, features, *others, **named)
+
+    return checked
 
 
 class Task(ABC):
     """A law of task functions, known through their values at the features.
 
     To add a family, inherit and give `kernel` and `sample`; override `variogram` and `factor` where a formula
-    beats the general one.
+    beats the general one. Every method refuses what is no `Features`.
     """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for name in ("kernel", "sample", "variogram", "factor", "functions", "nondegeneracy", "gamma"):
+            if callable(method := vars(cls).get(name)):
+                setattr(cls, name, _of_features(method))
 
     @abstractmethod
     def kernel(self, features: Features) -> Array:

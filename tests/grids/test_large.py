@@ -1,0 +1,104 @@
+"""Sweeps larger than memory: kept on the disk, and read from it a part at a time."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import dask.array
+import numpy as np
+import pandas as pd
+import pytest
+
+import icl_theory as icl
+from icl_theory.grids import large
+from icl_theory.results import columns
+from icl_theory.results.tables import write_table
+from tests.test_cli import run_main
+
+GIVEN: dict[str, Any] = {
+    "L": np.geomspace(0.1, 10.0, 150),
+    "K": [5, 20],
+    "delta": 1.0,
+    "eta": np.geomspace(0.1, 1, 150),
+}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with next to no memory."""
+    monkeypatch.setattr(large, "free", lambda: 1e4)
+
+
+def kept(path: Path, **given: Any) -> Any:
+    return icl.sweep(**GIVEN | given, epsilon=1e-3, store=path, progress=False)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_sweep_that_does_not_fit_stays_in_its_store_and_is_the_same(tmp_path: Path) -> None:
+    found = kept(tmp_path / "a.zarr")
+    expected = icl.sweep(**GIVEN, epsilon=1e-3, progress=False)
+    assert all(isinstance(variable.data, dask.array.Array) for variable in found.data_vars.values())
+    assert found.steps.data.npartitions > 1
+    assert found.compute().identical(expected.assign_attrs(command=found.attrs["command"]))
+    again = icl.load_sweep(tmp_path / "a.zarr")
+    assert isinstance(again.steps.data, dask.array.Array)
+    assert again.compute().identical(found.compute())
+
+
+@pytest.mark.usefixtures("small")
+def test_its_points_are_never_in_memory_together(tmp_path: Path) -> None:
+    """Four times the points take the same memory."""
+    peaks = []
+    for count in (100, 400):
+        tracemalloc.start()
+        kept(tmp_path / f"{count}.zarr", L=np.geomspace(0.1, 10.0, count))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_its_tables_are_written_part_by_part(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 2.0], eta=[0.1, 1.0])
+    write_table(found.compute(), tmp_path / f"whole.{ending}", "L")
+    monkeypatch.setattr(columns, "SLAB", 3)
+    write_table(found, tmp_path / f"parts.{ending}", "L")
+    read = pd.read_csv if ending == "csv" else pd.read_parquet
+    whole, parts = (read(tmp_path / f"{name}.{ending}") for name in ("whole", "parts"))
+    assert len(whole) == 12
+    pd.testing.assert_frame_equal(whole, parts)
+
+
+@pytest.mark.usefixtures("small")
+def test_its_commands_print_tables_figures_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160])
+    assert columns.count(found, "failed") == 300
+    plot = tmp_path / "a.png"
+    status, _, said = run_main(capsys, "table", str(tmp_path / "a.zarr"), "--csv", str(tmp_path / "a.csv"))
+    assert (status, "300 of 900 points failed; the first: L = 1e+160" in said) == (3, True)
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 901
+    kept(tmp_path / "b.zarr", K=20, L=[0.5, 1.0], eta=[0.1, 1.0])
+    assert run_main(capsys, "table", str(tmp_path / "b.zarr"), "--plot", str(plot))[0] == 0
+    assert plot.stat().st_size > 10_000
+
+
+@pytest.mark.usefixtures("small")
+def test_an_unfinished_one_says_which_points_are_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = kept(tmp_path / "a.zarr").compute()
+    (tmp_path / "a.zarr" / "_sweep" / "mark" / "c.0.0.0.0.0").unlink()
+    found = icl.load_sweep(tmp_path / "a.zarr")
+    pending = columns.count(found, "pending")
+    assert 0 < pending < whole.steps.size
+    assert found.attrs["interrupted"] == 1
+    assert kept(tmp_path / "a.zarr").compute().identical(whole)
+
+
+def test_a_dry_run_says_how_much_memory_there_must_be(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["sweep", "--delta", "1", "--eta", "1", "--K", "20", "--dry-run", "--L"]
+    assert "of memory for the results" in run_main(capsys, *line, "1:2:log:10")[1].splitlines()[-1]
+    said = run_main(capsys, *line, "1:2:log:100000", "--noise", "0:1:lin:100000")[1].splitlines()[-1]
+    assert " TB of memory for the results, " in said
+    assert said.endswith("more than is well held: with a store they stay in it")

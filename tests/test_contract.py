@@ -1,0 +1,193 @@
+"""The contract of errors: what is wrong is refused in one line, by name, before it costs memory or time."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzz import fuzz, targets
+
+import icl_theory as icl
+from icl_theory import memory
+from icl_theory.families.recall.bounds import divergence
+
+SIMPLEX = icl.Features.simplex(3, 1.0)
+LINEAR = icl.tasks.Linear(2.0)
+REFUSED = r"must be a file written by Trajectory\.save"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 3000, 750))
+def test_calls_with_extremes_and_wrong_types_keep_the_contract(first: int) -> None:
+    """`python scripts/fuzz.py --calls 100000` makes more of them."""
+    assert not [*fuzz(750, seed=0, first=first)]
+
+
+def test_every_public_callable_is_called() -> None:
+    names = {target.name for target in targets()}
+    assert len(names) > 250
+    assert {"icl.simulate", "icl.recall.stall", "icl.tasks.Linear", "PopulationRisk[12].loss"} <= names
+
+
+WRONG: dict[str, Callable[[], Any]] = {
+    "risk = 5": lambda: icl.largest_stable_eta(5),
+    "run = 1.0": lambda: icl.check_bounds(1.0),
+    "dataset = 5": lambda: icl.phase_table(5),
+    "executor = 5": lambda: icl.sweep(L=[1, 2], delta=1, eta=1, executor=5),
+    "callback = 'x'": lambda: icl.descend(icl.ExchangeableRisk(4, 1.0, 10), 1.0, epsilon=0.1, callback="x"),
+    "params = ": lambda: icl.PopulationRisk(SIMPLEX, LINEAR).loss([[10**400] * 3] * 3),
+    "features = None": lambda: LINEAR.kernel(None),
+    "task = 'x'": lambda: icl.regression.exchangeable_groups(SIMPLEX, "x"),
+    "alpha = 0": lambda: icl.recall.noise_cost(10, 0),
+    "alpha = 2": lambda: icl.recall.stall(2, 0.5),
+    "M = -1": lambda: icl.recall.missing_loss(icl.recall.RecallTask(8, 2, 3), -1),
+    "K = 0": lambda: icl.regression.stable_rate(1.0, 0),
+    "variogram = nan": lambda: icl.regression.curvature_bound(math.nan, 5),
+    "c = 5e-324": lambda: icl.regression.step_bounds(20, 5e-324, 1.0),
+    "path = 3": lambda: icl.load(3),
+    "store = 3": lambda: icl.load_sweep(3),
+    "coordinates = 'class'": lambda: icl.regression.compare_coordinates(1, 1, 1, coordinates="class"),
+    "t = 10000000": lambda: icl.descend(icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0), 0.1, steps=3).at(10**7),
+    "quick = 3": lambda: icl.audit(quick=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("named", WRONG)
+def test_what_is_wrong_is_refused_by_name(named: str) -> None:
+    with pytest.raises(ValueError, match="must be") as refused:
+        WRONG[named]()
+    assert str(refused.value).startswith(named)
+    assert "\n" not in str(refused.value)
+
+
+LARGE: dict[str, Callable[[], Any]] = {
+    "N": lambda: icl.SampledRisk(SIMPLEX, LINEAR, 10**12, 10, 0),
+    "sizes": lambda: icl.SymmetricRisk([1] * 3000, [1 / 3000] * 3000, 2.0),
+    "size": lambda: icl.Recall(M=10**12).simulate(),
+    "triggers": lambda: icl.Recall(V=10**9, triggers=10**8),
+    "V": lambda: icl.recall.RecallTask(10**9, 2, 3).unseen,
+    "K": lambda: icl.simulate(1, 1, 1, K=20_000, task="linear"),
+    "u": lambda: icl.ExchangeableRisk(10**9, 1.0).scores(1.0),
+    "points": lambda: icl.sweep(L=np.geomspace(1, 2, 10**4), delta=np.geomspace(1, 2, 10**5), eta=1),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_more_memory_than_is_free_is_refused_with_both_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free", lambda: 2e9)
+    with pytest.raises(ValueError, match=r"takes .*B of memory, and 2 GB are free|an integer in"):
+        LARGE[name]()
+
+
+def test_what_is_free_is_the_least_of_what_limits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    whole = memory.free()
+    (tmp_path / "memory.max").write_text("3000000\n")
+    (tmp_path / "memory.current").write_text("1000000\n")
+    assert memory.free() == 2e6 < whole
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free() > 2e6
+    assert [memory.size(x) for x in (999, 1000, 999_600, 2.5e9)] == ["999 bytes", "1 kB", "1 MB", "2.5 GB"]
+
+
+@pytest.mark.parametrize(("M", "alpha"), [(2, 0.3), (50, 0.01), (50, 0.999), (40_000, 0.3), (250_000, 0.9)])
+def test_the_cost_of_a_learnt_frequency_is_its_sum_over_all_counts(M: int, alpha: float) -> None:
+    """Also where a lattice of counts stands for them; probabilities by the recurrence of the binomial law."""
+    k = np.arange(1, M)
+    log = np.cumsum(np.log((M - k + 1) / k)) + k * math.log(alpha) + (M - k) * math.log1p(-alpha)
+    weight = np.exp(log - log.max())
+    expected = weight @ divergence(alpha, np.log(k / (M - k))) / weight.sum()
+    assert icl.recall.noise_cost(M, alpha) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_cost_of_a_learnt_frequency_falls_like_1_over_2m_for_any_number_of_sentences() -> None:
+    for M in (10**9, 10**12, 10**15):
+        assert icl.recall.noise_cost(M, 0.1) * 2 * M == pytest.approx(1.0, abs=1e-6)
+
+
+def test_losses_and_gradients_are_finite_where_no_token_is_the_query_s_and_scores_are_far_apart() -> None:
+    risk = icl.ExchangeableRisk(4, 1e-80, N=10, noise=1e40)
+    assert math.isfinite(risk.loss(700.0))
+    assert abs(float(risk.gradient(700.0))) < 1e70
+    assert math.isfinite(risk.sharpness(700.0))
+
+
+def saved(tmp_path: Path, **changes: Any) -> Path:
+    """A saved run of which some parts were changed."""
+    icl.simulate(2.0, 1.0, 4.0, K=3, N=20, above=1e-2).save(tmp_path / "run.npz")
+    with np.load(tmp_path / "run.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(str(arrays.pop("meta")[()])) | changes.pop("meta", {})
+    path = tmp_path / "changed.npz"
+    np.savez(path, **{**arrays, **changes}, meta=np.array(json.dumps(meta)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"t": np.array([0, 1])}, {"t": np.zeros(0, dtype=np.int64)}, {"loss": np.array([math.nan])},
+        {"loss": np.array("x")}, {"states": np.zeros(3)}, {"observed_attention": np.ones(2)},
+        {"meta": {"resume": "x"}, "t": np.array([0.5])}, {"meta": {"stop": "NOWHERE"}}, {"meta": {"eta": "x"}},
+        {"meta": {"eta": math.nan}}, {"meta": {"steps": 10**9}}, {"meta": {"rule": 3}}, {"meta": {"notes": 3}},
+        {"meta": {"phases": {"I": [1]}}}, {"meta": {"phases": 5}}, {"meta": {"info": None}},
+        {"meta": {"labels": [1]}},
+        {"meta": {"floor": None}}, {"meta": {"version": 3}}, {"meta": {"family": 3}}, {"meta": {"error": "x"}},
+    ],
+)  # fmt: skip
+def test_a_run_whose_parts_do_not_belong_together_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=REFUSED):
+        icl.load(saved(tmp_path, **changes))
+
+
+def test_what_a_file_says_besides_is_not_believed(tmp_path: Path) -> None:
+    run = icl.load(saved(tmp_path, meta={"resume": "x", "risk": "x"}))
+    assert run.at(3).t == 3
+
+
+def npz(path: Path, content: bytes, compression: int, **claims: Any) -> Path:
+    """An archive whose array t has this content."""
+    with zipfile.ZipFile(path, "w", compression) as file:
+        file.writestr("t.npy", content)
+    return path
+
+
+def header(shape: tuple[int, ...]) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "compression"),
+    [(header((10**12,)), zipfile.ZIP_STORED), (header((2**22,)) + bytes(2**25), zipfile.ZIP_DEFLATED), (b"", 0)],
+)
+def test_a_file_that_claims_more_than_it_holds_allocates_nothing(
+    tmp_path: Path, content: bytes, compression: int
+) -> None:
+    path = npz(tmp_path / "bomb.npz", content, compression)
+    with pytest.raises(ValueError, match=REFUSED):
+        icl.load(path)
+
+
+def test_every_flipped_bit_of_a_saved_run_is_refused_or_read_as_a_run(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    content = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in rng.integers(len(content), size=400):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << rng.integers(8)
+        path.write_bytes(flipped)
+        try:
+            run = icl.load(path)
+        except ValueError as error:
+            assert "must be a file written by" in str(error)  # noqa: PT017
+        else:
+            assert run.at(int(run.t[-1])).loss == run.loss[-1]
