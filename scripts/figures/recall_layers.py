@@ -2,9 +2,9 @@
 In-context recall: what attention and feed-forward layer say
 ============================================================
 
-All matrices, trained by descent that normalises each by its own gradient, at three levels of noise. Above the logit
-that attention gives the output and the largest that it gives another word; below the logit that the feed-forward layer
-gives noise and the largest that it gives another word.
+All matrices, trained by descent that normalises each by its own gradient, at three levels of noise. Above
+the logit that attention gives the output and the largest that it gives another word; below the logit that
+the feed-forward layer gives noise and the largest that it gives another word.
 """
 
 from __future__ import annotations

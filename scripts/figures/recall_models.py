@@ -2,9 +2,10 @@
 In-context recall: five models, in and out of distribution
 ==========================================================
 
-Normalised gradient descent on fresh sentences with one planted bigram: one strength per trigger, one and a value scale,
-all of W, and all matrices. Without noise above, with noise below. The population loss falls for all; on outputs that
-training has never shown, the loss of the models that train 𝒱 rises above that of guessing.
+Normalised gradient descent on fresh sentences with one planted bigram: one strength per trigger, the same
+with a value scale, all of W, and all matrices. Without noise above, with noise below. The population loss
+falls for all; on outputs that training has never shown, the loss of the models that train the whole of 𝒱
+rises above that of guessing.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ def figure(
         colours = dict(zip(found, CYCLE, strict=False))
         for kind in ("seen", "unseen"):
             curves = [
-                Curve(name, run.t, np.maximum(run.values[f"{kind}_loss"], 1e-12), colour=colours[name])
+                Curve("", run.t, np.maximum(run.values[f"{kind}_loss"], 1e-12), colour=colours[name])
                 for name, run in found.items()
             ]
             title = f"{kind} outputs, α = {noise:g}"
-            panels.append(Panel(curves, "step", "loss (nats)", title, ("log", "log"), legend=kind == "unseen"))
+            panels.append(Panel(curves, "step", "loss (nats)", title, ("log", "log")))
         curves = [
-            Curve("", run.t, run.values[word], style=style, colour=colours[name])
+            Curve(name * (word == "output"), run.t, run.values[word], style=style, colour=colours[name])
             for name, run in found.items()
             for word, style in (("output", "-"), ("noise", "--"))
         ]
-        title = "probability of output (noise: dashed)"
-        panels.append(Panel(curves, "step", "mean probability", title, ("log", "linear"), (0.0, 1.02)))
+        title = f"output, noise (dashed), α = {noise:g}"
+        panels.append(Panel(curves, "step", "mean probability", title, ("log", "linear"), (0.0, 1.02), legend=True))
     return draw_panels(panels, columns=3)
 
 

@@ -2,9 +2,9 @@
 In-context recall: roles of attention and feed-forward layer
 ============================================================
 
-Mean probabilities of the output and of noise along normalised descent on λ alone with γ = ln(α/(1−α)), of the whole
-model, of attention without the feed-forward layer, and of the feed-forward layer without attention. Attention finds the
-output, and the feed-forward layer sets the odds of noise against it.
+Mean probabilities of the output and of noise along normalised descent on λ alone with γ = ln(α/(1−α)), of
+the whole model, of attention without the feed-forward layer, and of the feed-forward layer without
+attention. Attention finds the output, and the feed-forward layer sets the odds of noise against it.
 """
 
 from __future__ import annotations

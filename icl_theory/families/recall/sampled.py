@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array, choice, integer, number, refuse, store
 from icl_theory.engine.risk import Risk
+from icl_theory.families.recall.divergence import cross_entropy
 from icl_theory.families.recall.population import ATTENTION
 from icl_theory.families.recall.task import RecallTask, Sentences, Words
 from icl_theory.families.recall.weights import check_weights, estimated_gamma, gates, held
@@ -204,7 +205,7 @@ class TransformerRisk(Risk):
             forward = self._forward(m, tokens)
             if not np.isfinite(forward.logits).all():
                 return math.inf, np.zeros_like(params)
-            losses, probs = _cross_entropy(forward.logits, answer)
+            losses, probs = cross_entropy(forward.logits, answer)
             rows = np.arange(len(losses))
             error = np.where(probs > NEGLIGIBLE, probs, 0.0)  # denormal numbers slow the products down
             error[rows, answer] = 0.0
@@ -272,7 +273,7 @@ class TransformerRisk(Risk):
     def _measured(self, logits: Array, sentences: Sentences) -> Measure:
         if not np.isfinite(logits).all():
             return Measure(math.inf, 0.0, 0.0, 0.0)
-        losses, probs = _cross_entropy(logits, sentences.answer)
+        losses, probs = cross_entropy(logits, sentences.answer)
         return Measure(
             float(np.mean(losses)),
             float(np.mean(logits.argmax(axis=1) == sentences.output)),
@@ -391,14 +392,3 @@ class TransformerRisk(Risk):
                 gradients[name] = by_weight.T @ by_attended + by_product.T @ key
                 np.add.at(gradients[name], end, by_query)
         return gradients
-
-
-def _cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
-    """Losses, accurate however small, (B,), and probabilities, (B, V)."""
-    rows = np.arange(len(answer))
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    others = logits - logits[rows, answer][:, None]
-    others[rows, answer] = -np.inf
-    top = others.max(axis=1)
-    wrong = top + np.log(np.sum(np.exp(others - top[:, None]), axis=1))
-    return np.logaddexp(0.0, wrong), shifted / shifted.sum(axis=1, keepdims=True)
