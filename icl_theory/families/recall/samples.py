@@ -193,10 +193,10 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
 
 
 def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
-    r"""Least M(ε, δ) with `failure_probability` at most δ, by bisection.
+    r"""Sentences M(ε, δ) from which on `failure_probability` is at most δ, by bisection below a certified M.
 
-    With noise the probability is not quite monotone in M, since k/M moves through a lattice: then the M returned is
-    one at which it falls below δ.
+    With noise the probability is not quite monotone in M, since k/M moves through a lattice: the M returned is one
+    at which it falls below δ, found from above, where `failure_bound` proves that it is.
 
     Parameters
     ----------
@@ -231,10 +231,10 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     epsilon, delta = number("epsilon", epsilon), fraction("delta", delta)
     most = MOST_NOISY if task.alpha else MOST_SENTENCES
     low, high = 0, 1
-    while failure_probability(task, high, epsilon) > delta:
-        if high == most:
-            raise refuse("epsilon", epsilon, f"such that {most:,} sentences are enough (delta = {delta:g})")
-        low, high = high, min(2 * high, most)
+    while high < most and failure_bound(task, high, epsilon) > delta:
+        high = min(2 * high, most)
+    if failure_probability(task, high, epsilon) > delta:
+        raise refuse("epsilon", epsilon, f"such that {most:,} sentences are enough (delta = {delta:g})")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if failure_probability(task, middle, epsilon) <= delta else (middle, high)
