@@ -92,7 +92,7 @@ class Reproduction:
             "statement": [part.reading.name for part in self.parts],
             "command": [part.command for part in self.parts],
             "held against": [
-                ", ".join([c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn])
+                "; ".join([c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn])
                 for part in self.parts
             ],
             "verdict": [part.verdict for part in self.parts],
