@@ -130,7 +130,13 @@ class LinearAttention(Family):
     columns: ClassVar[tuple[Column, ...]] = (
         Column("excess", "f8", "squared label units", "loss above its floor at the end"),
         Column("learnt", "i8", "", "directions along which Γ is half of the best one, or more, at the end"),
-        Column("new_loss", "f8", "squared label units", "loss on new tasks at the end, where there are tasks"),
+        Column(
+            "new_loss",
+            "f8",
+            "squared label units",
+            "loss on new tasks at the end, where there are tasks",
+            extra=(("table", 1),),
+        ),
     )
     rows = Later("icl_theory.families.linear_attention.evidence:ROWS")
     questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
@@ -300,6 +306,9 @@ class LinearAttention(Family):
         run.phases = Phases(
             plateau=(0, last if over is None else over), learning=None if over is None else (over, last)
         )
+        limit = 2.0 * self.stable_rate()
+        if run.eta > limit and self.rule == "gd":
+            run.notes["stability"] = f"only below η = {limit:.4g} is descent known to stay at the minimum"
         measured = self.measure(run)
         run.notes["learnt"] = f"{measured['learnt']} of {self.d} directions"
         if "new_loss" in measured:
