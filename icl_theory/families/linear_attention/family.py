@@ -132,6 +132,7 @@ class LinearAttention(Family):
         Column("learnt", "i8", "", "directions along which Γ is half of the best one, or more, at the end"),
         Column("new_loss", "f8", "squared label units", "loss on new tasks at the end, where there are tasks"),
     )
+    explorer = Later("icl_theory.families.linear_attention.explorer:PANEL")
     rows = Later("icl_theory.families.linear_attention.evidence:ROWS")
     questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
 
