@@ -138,6 +138,7 @@ class LinearAttention(Family):
             extra=(("table", 1),),
         ),
     )
+    explorer = Later("icl_theory.families.linear_attention.explorer:PANEL")
     rows = Later("icl_theory.families.linear_attention.evidence:ROWS")
     questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
 
