@@ -375,14 +375,14 @@ def experiments(quick: bool) -> Claim:
         PAPER.format("Section 6, Appendix A"),
         "two phases for small L and three for large; a larger L is faster, also for quadratic functions of Gaussian"
         " inputs; the diagonal of the attention map darkens",
-        "measured",
+        Status.MEASURED,
         f"exchangeable, K = {K}, ε = {epsilon:g}; counts also by plain iteration; a map of six features; quadratic"
         f" functions in two dimensions, {int(gaussian[0].t[-1])} steps",
         f"{'; '.join(words)}; own attention from {own[0].mean():.2f} to {own[-1].mean():.2f}, rising for every"
         f" query; Gaussian inputs: loss at {', '.join(f'{share:.0%}' for share in left)} of the first for L = 0.8,"
         f" 1.6, 2.4; {wrong} counts differ",
         "0",
-        "holds" if sound and not wrong else "fails: see measured",
+        judged(sound and not wrong),
     )
 
 
