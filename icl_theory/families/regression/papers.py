@@ -99,7 +99,8 @@ NONLINEAR_REGRESSION = Paper(
             (measured.phases_of_samples, measured.noisy_tokens),
         ),
         Reading("Figure 1", "Loss and attention against the step: two phases for small L, three for large; larger"
-                " L is faster.", (measured.experiments,), figure="figure1", reconstructed="all parameters are chosen"),
+                " L is faster.",
+                (measured.experiments,), figure="figure1", reconstructed="all parameters are chosen"),
         Reading("Figures 2 and 3", "Attention maps: the diagonal darkens, the rest fades.",
                 (measured.experiments,), figure="maps", reconstructed="all parameters are chosen"),
         Reading("Figure 4", "Random quadratic functions of Gaussian inputs: the same phases, faster for larger L.",
