@@ -26,7 +26,7 @@ from icl_theory.grids.grid import Column, Values
 
 COORDINATES = ("merged", "pair", "heads")
 DENSE = 4000  # largest dimension of a matrix
-DIMENSIONS = 10**6
+DIMENSIONS = 10**5
 ISOTROPIC = (
     "decay",
     "coordinates",
