@@ -141,6 +141,7 @@ class LinearAttention(Family):
     explorer = Later("icl_theory.families.linear_attention.explorer:PANEL")
     rows = Later("icl_theory.families.linear_attention.evidence:ROWS")
     questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
+    papers = Later("icl_theory.families.linear_attention.papers:PAPERS")
 
     eta: float | str = parameter(
         "auto", kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
