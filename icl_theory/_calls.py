@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 MOST_NUMBERS = 60  # of a sequence that is written out
 SPACINGS: dict[str, Callable[..., Any]] = {"geomspace": np.geomspace, "linspace": np.linspace}
-PUBLIC = {"icl_theory.families.regression.tasks": "icl.tasks", "icl_theory.families.recall.counts": "icl.recall"}
+FAMILIES = "icl_theory.families."  # whose folders are attributes of the package: icl.regression
 # what results do not depend on
 LEFT_OUT = ("callback", "executor", "workers", "store", "progress")
 
@@ -91,12 +92,22 @@ def _written(value: Any) -> str:
         return repr(value) if math.isfinite(value) else f"math.{value}"
     if value is None or isinstance(value, bool | int | str):
         return repr(value)
-    if isinstance(value, type) and value.__module__ in PUBLIC:
-        return f"{PUBLIC[value.__module__]}.{value.__qualname__}"
-    if dataclasses.is_dataclass(value) and type(value).__module__ in PUBLIC:
+    if isinstance(value, type):
+        return _written_class(value)
+    if dataclasses.is_dataclass(value):
         return _written_object(value)
     if hasattr(value, "__array__") or isinstance(value, list | tuple | range):
         return _written_numbers(value)
+    raise _NotPlainError
+
+
+def _written_class(value: type) -> str:
+    """Return the name by which a class of a family is known to users."""
+    parts = value.__module__.removeprefix(FAMILIES).split(".")
+    while parts and value.__module__.startswith(FAMILIES):
+        parts.pop()
+        if parts and getattr(sys.modules[FAMILIES + ".".join(parts)], value.__qualname__, None) is value:
+            return ".".join(["icl", *parts, value.__qualname__])
     raise _NotPlainError
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import choice, integer, number, refuse
-from icl_theory.engine.interrupts import interruptible
+from icl_theory.engine.interrupts import whole_runs
 from icl_theory.results.numbers import markdown
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     for key, value in changes.items():
         choice("parameter", key, values)
         values[key] = _checked(key, value, known[key].default, "..." not in known[key].annotation)
-    with interruptible():
+    with whole_runs():
         figure: Figure = drawn(**values)
     return figure
 

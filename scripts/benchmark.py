@@ -77,12 +77,14 @@ def runs(repeat: int) -> list[Row]:
     features = icl.Features.simplex(20, 1.0)
     finite = icl.PopulationRisk(features, tasks.Exchangeable(2.0), N=100)
     sampled = icl.SampledRisk(features, tasks.Exchangeable(2.0), N=100, batch=512, seed=0)
+    counted = icl.Regression(L=2.0, delta=1.0, eta=1.0, N=100).sampled(512)
     counter = iter(range(10**9))
-    closed, short, finite_step, sampled_step = median(
+    closed, short, finite_step, sampled_step, counted_step = median(
         lambda: icl.simulate(2.0, 1.0, 4.0, epsilon=1e-9),
         lambda: icl.simulate(2.0, 1.0, 4.0, epsilon=1e-3, method="exact"),
         lambda: finite.evaluate(scores),
         lambda: sampled.evaluate(scores, next(counter)),
+        lambda: counted.evaluate(scores, next(counter)),
         repeat=repeat,
     )
     return [
@@ -90,6 +92,7 @@ def runs(repeat: int) -> list[Row]:
         Row("simulate, epsilon = 1e-3, 1413 steps, exact", short),
         Row("finite N = 100 loss and gradient, K = 20", finite_step),
         Row("sampled step, K = 20, N = 100, batch 512", sampled_step),
+        Row("the same, drawn by counts", counted_step, "drawn token by token", sampled_step),
     ]
 
 

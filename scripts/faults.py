@@ -37,10 +37,7 @@ HEAVY = (
 SECONDS = 30  # of the processor, for one row or run
 PACKAGE = "/icl_theory/"
 HOLDS, FAILS = "holds", "fails"
-FINDINGS = (
-    "fails: counterexample",
-    "holds only",
-)  # how verdicts begin that contradict a paper, in whole or in part
+FINDINGS = ("COUNTEREXAMPLE", "ONLY")  # outcomes that contradict a paper, in whole or in part
 ROW = "| {} | {} | {} | {} |"
 HEAD = """# Planted faults
 
@@ -136,6 +133,9 @@ def runs() -> dict[str, Callable[[], Any]]:
         "embedding": lambda: icl.simulate(2.0, 1.3, 1.0, K=5, epsilon=1e-4, coordinates="embedding"),
         "factored": lambda: icl.simulate(2.0, 1.3, 1.0, K=4, epsilon=0.1, coordinates="factored", max_steps=500),
         "low rank": lambda: icl.simulate(2.0, 0.5, 1.0, features=points, task=tasks.Linear, epsilon=1e-2),
+        "sampled": lambda: icl.descend(
+            icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, N=20).sampled(64), 1.0, steps=150
+        ),
         "cosine": lambda: icl.simulate(2.0, 0.5, 1.0, features=points, task=tasks.RandomCosine, epsilon=1e-2),
         "Fourier": lambda: icl.simulate(2.0, 0.5, 1.0, features=points, task=tasks.RandomFourier, epsilon=1e-2),
     }
@@ -175,11 +175,11 @@ def measure(task: Task) -> Found:
     return found
 
 
-def outcome_of(verdict: str) -> str:
+def outcome_of(verdict: Any) -> str:
     """Whether a row holds or fails; of a finding the verdict itself."""
-    if verdict.startswith(FINDINGS):
-        return verdict
-    return FAILS if verdict.startswith(FAILS) else HOLDS
+    if verdict.outcome.name in FINDINGS:
+        return str(verdict)
+    return FAILS if verdict.outcome.name == "FAILS" else HOLDS
 
 
 @contextmanager

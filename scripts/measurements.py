@@ -22,7 +22,7 @@ LAWS: dict[str, icl.tasks.Task] = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Continued(icl.BlockRisk):
+class Continued(icl.regression.BlockRisk):
     """A block that starts from given parameters."""
 
     start: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
@@ -33,7 +33,7 @@ class Continued(icl.BlockRisk):
         return self.start
 
 
-def with_the_feature(risk: icl.BlockRisk, params: np.ndarray) -> str:
+def with_the_feature(risk: icl.regression.BlockRisk, params: np.ndarray) -> str:
     """Losses of the block and of its attention alone on prompts that contain the query's feature."""
     prompts = dataclasses.replace(risk.data, seed=77).held_out(2000)
     weight, prediction = risk.predict(params, prompts)
@@ -46,7 +46,7 @@ def with_the_feature(risk: icl.BlockRisk, params: np.ndarray) -> str:
 def block() -> None:
     """Print the measurements of the section on the block."""
     for name, task in LAWS.items():
-        matrix = icl.Embedding(icl.PopulationRisk(FEATURES, task, 40), FEATURES.vectors)
+        matrix = icl.in_coordinates(icl.PopulationRisk(FEATURES, task, 40), "embedding", FEATURES.vectors)
         exact = icl.descend(matrix, 0.1, steps=10_000, method="auto")
         half = exact.t[exact.attention.mean(axis=1) >= 0.5][:1]
         print(
@@ -54,7 +54,7 @@ def block() -> None:
         )
         for seed in range(6 if name.startswith("one") else 3):
             data = icl.SampledRisk(FEATURES, task, 40, 64, seed)
-            risk = icl.BlockRisk(data, seed=seed, held_out=1000)
+            risk = icl.regression.BlockRisk(data, seed=seed, held_out=1000)
             run = icl.descend(risk, 0.1, steps=10_000)
             attention, loss = run.attention.mean(axis=1), run.observed["test_loss"]
             early = int(np.searchsorted(run.t, 100))
@@ -109,7 +109,7 @@ def finite_error(d: int, c: float, N: int, alpha: float, beta: float, prompts: i
 def gaussian() -> None:
     """Print the measurements of the section on Gaussian inputs."""
     for d, curved in ((1, 0.0), (4, 0.0), (1, 0.5), (4, 0.5)):
-        law = icl.QuadraticLaw.lipschitz(d, 1.0, curved)
+        law = icl.regression.QuadraticLaw.lipschitz(d, 1.0, curved)
         for c in (0.3, 0.6, 0.9, 1.0):
             errors = [
                 finite_error(d, c, N, law.sigma_a, law.sigma_b, min(100_000, 40_000_000 // (N * d)))
@@ -119,11 +119,13 @@ def gaussian() -> None:
             slopes = [f"{math.log(a / b) / math.log(4.0):.2f}" if a * b > 0 else "-" for a, b in pairs]
             expected = min(1.0, (math.sqrt(1.0 + 4.0 / c**2) - 1.0) / 2.0)
             print(f"d = {d}, curved {curved:g}, c = {c:g}: exponents {' '.join(slopes)}, expected {expected:.2f}")
-    law = icl.QuadraticLaw.lipschitz(2, 1.0, 0.5)
+    law = icl.regression.QuadraticLaw.lipschitz(2, 1.0, 0.5)
     print(f"d = 2: floor {icl.GaussianRisk(law).floor():.4f}, c* {icl.GaussianRisk(law).best:.3f}")
     for N in (30, 300):
-        other = icl.SampledGaussianRisk(law, N, 4000, 99)
-        runs = [icl.descend(icl.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=250) for seed in range(3)]
+        other = icl.regression.SampledGaussianRisk(law, N, 4000, 99)
+        runs = [
+            icl.descend(icl.regression.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=250) for seed in range(3)
+        ]
         losses = [np.mean([other.evaluate(run.params, step)[0] for run in runs]) for step in range(20)]
         spread, ends = (
             np.std(losses, ddof=1) / math.sqrt(len(losses)),

@@ -61,11 +61,12 @@ def problem(index: int) -> Problem:
         "linear": tasks.Linear(float(rng.uniform(0.5, 3.0))),
     }[kind]
     inner = icl.PopulationRisk(features, task, N, noise)
-    embedded = icl.Embedding(inner, features.vectors)
+    embedded = icl.in_coordinates(inner, "embedding", features.vectors)
     risk: icl.Risk = inner if coordinates == "class" else embedded
     limit = 2.0 / max(risk.sharpness(risk.initial), 1e-12)
     if coordinates == "factored":
-        risk = icl.Factored.random(embedded, scale=float(10.0 ** rng.uniform(-3.0, -0.5)), seed=index)
+        scale = float(10.0 ** rng.uniform(-3.0, -0.5))
+        risk = icl.in_coordinates(inner, "factored", features.vectors, scale=scale, seed=index)
     share = float(10.0 ** rng.uniform(-2.0, math.log10(0.9)))
     steps = int(10.0 ** (3.0 + (2.0 if math.isinf(N) else 1.0) * rng.uniform() ** 1.5))
     words = (

@@ -51,9 +51,11 @@ def recall_points(count: int = 50) -> Iterator[dict[str, Any]]:
     for i in range(count):
         point: dict[str, Any] = {
             "V": int(rng.integers(20, 80)), "triggers": int(rng.integers(1, 6)), "outputs": int(rng.integers(1, 6)),
-            "eta": float(10.0 ** rng.uniform(-1.3, 0)), "attention": ("linear", "relu", "softmax")[i % 3],
-            "above": float(10.0 ** rng.uniform(-3, -1)), "max_steps": 500,
+            "eta": float(10.0 ** rng.uniform(-1.3, 0)), "attention": ("linear", "relu", "softmax-limit")[i % 3],
+            "gamma": "trained", "above": float(10.0 ** rng.uniform(-3, -1)), "max_steps": 500,
         }  # fmt: skip
+        if i % 3 == 2:
+            point["v"] = "trained"
         if i % 2:
             point["alpha"] = float(rng.uniform(0.05, 0.5))
         if i % 5 == 0:

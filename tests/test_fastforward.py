@@ -60,7 +60,11 @@ PROBLEMS: dict[str, tuple[Callable[[], icl.Risk], float, str]] = {
     "finite prompts": (lambda: unequal(4, 3, N=30), 1.0, "gd"),
     "label noise": (lambda: unequal(4, 4, N=12, noise=0.5), 1.0, "gd"),
     "one number": (lambda: icl.ExchangeableRisk(20, 2.0, 40, 0.1), 4.0, "gd"),
-    "embedding": (lambda: icl.Embedding(unequal(6, 5), icl.Features.random(6, 4, 0.5, seed=0).vectors), 1.0, "gd"),
+    "embedding": (
+        lambda: icl.in_coordinates(unequal(6, 5), "embedding", icl.Features.random(6, 4, 0.5, seed=0).vectors),
+        1.0,
+        "gd",
+    ),
     "factored": (
         lambda: icl.in_coordinates(unequal(6, 6), "factored", icl.Features.simplex(6, 1.0).vectors, rank=3),
         4.0,

@@ -28,8 +28,8 @@ def test_a_small_start_leaves_its_saddle_in_time(scale: float) -> None:
 @pytest.mark.parametrize("scale", [1e-2, 1e-4, 1e-6])
 def test_factored_flow_from_a_small_start_is_that_of_another_solver(scale: float) -> None:
     features = icl.Features.simplex(3, 1.0, [0.5, 0.3, 0.2])
-    inner = icl.Embedding(icl.PopulationRisk(features, tasks.Linear(2.0)), features.vectors)
-    risk = icl.Factored.random(inner, scale=scale, seed=1)
+    inner = icl.in_coordinates(icl.PopulationRisk(features, tasks.Linear(2.0)), "embedding", features.vectors)
+    risk = icl.engine.Pullback(inner, icl.engine.Factored.random(features.d, scale=scale, seed=1))
     run = icl.descend(risk, 0.5, steps=2000, method="flow")
 
     def field(t: float, flat: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ def test_gradient_is_that_of_finite_differences(
 
 def test_embedding_is_descent_on_the_matrix_of_the_scores(risk: icl.PopulationRisk, features: icl.Features) -> None:
     eta, steps = 0.5, 30
-    run = icl.descend(icl.Embedding(risk, features.vectors), eta, steps=steps)
+    run = icl.descend(icl.in_coordinates(risk, "embedding", features.vectors), eta, steps=steps)
     scores = np.zeros((4, 4))
     for _ in range(steps):
         scores = scores - eta * features.gram @ risk.gradient(scores) @ features.gram
@@ -39,12 +39,12 @@ def test_embedding_is_descent_on_the_matrix_of_the_scores(risk: icl.PopulationRi
 def test_factored_of_full_rank_moves_the_product_by_both_factors(
     risk: icl.PopulationRisk, features: icl.Features
 ) -> None:
-    model = icl.Factored.random(icl.Embedding(risk, features.vectors), rank=3, scale=0.5, seed=1)
+    model = icl.in_coordinates(risk, "factored", features.vectors, rank=3, scale=0.5, seed=1)
     eta = 1e-6
     run = icl.descend(model, eta, steps=1)
     key, query = model.initial
     q = key.T @ query
-    gradient = icl.Embedding(risk, features.vectors).gradient(q)
+    gradient = icl.in_coordinates(risk, "embedding", features.vectors).gradient(q)
     first_order = -(key.T @ key @ gradient + gradient @ query.T @ query)
     moved = (run.params[0].T @ run.params[1] - q) / eta
     np.testing.assert_allclose(moved, first_order, rtol=1e-4, atol=1e-8)

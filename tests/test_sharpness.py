@@ -9,7 +9,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine.sharpness import largest_eigenvalue
+from icl_theory.engine.lanczos import largest_eigenvalue
 
 
 def sixth_order(risk: icl.Risk, params: np.ndarray, direction: np.ndarray) -> np.ndarray:
@@ -103,7 +103,10 @@ class Near(icl.Risk):
 def test_runs_just_below_the_stability_limit_stay_and_just_above_leave(risk: icl.Risk) -> None:
     found = icl.largest_stable_eta(risk)
     assert found.loss == pytest.approx(risk.floor(), rel=1e-9)
-    start = found.params + 1e-4 * largest_eigenvalue(risk, found.params)[1]
+    mode = largest_eigenvalue(
+        lambda direction: risk.hessian_product(found.params, direction), np.shape(found.params), risk.metric
+    )[1]
+    start = found.params + 1e-4 * mode
     above = Near(risk, start).evaluate(start)[0] - found.loss
     for factor, stays in ((0.99, True), (1.01, False)):
         last = icl.descend(Near(risk, start), factor * found.eta, steps=1000)
@@ -164,7 +167,7 @@ def test_rare_features_have_a_minimum_too(p: float) -> None:
 
 def test_sharpness_along_a_run_is_that_of_its_states() -> None:
     run = icl.simulate(2.0, 1.0, 100.0, K=4, N=20, noise=1.0, probs=[0.4, 0.3, 0.2, 0.1], max_steps=5000)
-    steps, values = icl.sharpness_along(run, points=5)
+    steps, values = icl.engine.sharpness_along(run, points=5)
     assert len(steps) == 5
     assert run.risk is not None
     assert values[-1] == run.risk.sharpness(run.params)
@@ -183,8 +186,8 @@ def test_refuses_what_has_no_hessian(tmp_path_factory: pytest.TempPathFactory) -
         risk.sharpness(np.zeros((2, 2)))
     sampled = icl.SampledRisk(risk.features, risk.task, N=10, batch=4, seed=0)
     with pytest.raises(ValueError, match="draws its data"):
-        icl.sharpness_along(icl.descend(sampled, 0.1, steps=3))
+        icl.engine.sharpness_along(icl.descend(sampled, 0.1, steps=3))
     path = tmp_path_factory.mktemp("run") / "a.npz"
     icl.descend(risk, 0.1, steps=3).save(path)
     with pytest.raises(ValueError, match="loaded from a file"):
-        icl.sharpness_along(icl.load(path))
+        icl.engine.sharpness_along(icl.load(path))

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.engine.risk import ClosedForm
-from icl_theory.engine.trajectory import Phases, Trajectory
-from icl_theory.families import Column, Family, Kind, Number, Object, parameter
+from icl_theory.families import Family
 from icl_theory.families.recall import RecallTask, TransformerRisk
 from icl_theory.testing import check_family, check_risk
 from icl_theory.testing.risks import CENTRAL, FORWARD, difference
@@ -30,12 +27,12 @@ RISKS: dict[str, Callable[[], icl.Risk]] = {
     "exchangeable": lambda: icl.Regression(**PLAIN).risk(),
     "exchangeable with noise": lambda: icl.Regression(**PLAIN, N=40, noise=0.5).risk(),
     "symmetric": lambda: icl.SymmetricRisk([2, 3], [0.2, 0.2], 2.0),
-    "gaussian": lambda: icl.GaussianRisk(icl.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.5)),
+    "gaussian": lambda: icl.GaussianRisk(icl.regression.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.5)),
     "sampled": lambda: icl.SampledRisk(FEATURES, icl.tasks.Quadratic(2.0), N=20, batch=16, seed=0),
-    "sampled gaussian": lambda: icl.SampledGaussianRisk(
-        icl.QuadraticLaw.lipschitz(d=2, L=1.0), N=20, batch=16, seed=0
+    "sampled gaussian": lambda: icl.regression.SampledGaussianRisk(
+        icl.regression.QuadraticLaw.lipschitz(d=2, L=1.0), N=20, batch=16, seed=0
     ),
-    "block": lambda: icl.BlockRisk(
+    "block": lambda: icl.regression.BlockRisk(
         icl.SampledRisk(icl.Features.simplex(4, 2.0), icl.tasks.Exchangeable(1.0), N=20, batch=8, seed=0)
     ),
     "recall, linear": lambda: icl.Recall(alpha=0.3).risk(),
@@ -282,260 +279,3 @@ def test_differences_are_of_sixth_order_and_their_error_is_bounded(stencil: Any)
         assert slope == pytest.approx(1.0 if power == 1 else 0.0, abs=1e-12)
     slope, error = difference(lambda x: float(np.exp(x)), 1.0, stencil)
     assert abs(slope - 1.0) <= error < 1e-7
-
-
-# ---- a family with one fault
-
-
-@dataclass(frozen=True, eq=False)
-class Sound(Family):
-    """A toy family: scale² times the toy risk."""
-
-    name, title = "toy", "a toy"
-    phase_names = ("all",)
-    columns = (Column("size", "f8", "", "norm at the end"), Column("kind", "U4", "", "a word", role="word"))
-
-    scale: float = parameter(1.0, kind=Number(), meaning="scale of the loss")
-
-    def risk(self) -> icl.Risk:
-        return Toy()
-
-    def describe(self, run: Trajectory) -> None:
-        run.phases = Phases(all=(0, int(run.t[-1])))
-
-    def measure(self, run: Trajectory) -> dict[str, Any]:
-        return {"size": float(np.linalg.norm(run.params)), "kind": "good"}
-
-
-class NoTitle(Sound):
-    title = ""
-
-
-class WrongRisk(Sound):
-    def risk(self) -> icl.Risk:
-        return Steep()
-
-
-class NoRisk(Sound):
-    def risk(self) -> icl.Risk:
-        return 3  # type: ignore[return-value]
-
-
-class UnknownColumn(Sound):
-    def measure(self, run: Trajectory) -> dict[str, Any]:
-        return {"weight": 1.0}
-
-
-class LongWord(Sound):
-    def measure(self, run: Trajectory) -> dict[str, Any]:
-        return {"kind": "excellent"}
-
-
-class TextForNumber(Sound):
-    def measure(self, run: Trajectory) -> dict[str, Any]:
-        return {"size": "3"}
-
-
-class WrongRole(Sound):
-    columns = (Column("size", "f8", "", "norm at the end", role="number"), *Sound.columns[1:])
-
-
-class UnknownPhase(Sound):
-    def describe(self, run: Trajectory) -> None:
-        run.phases = Phases(other=(0, 1))
-
-
-class PhaseBeyond(Sound):
-    def describe(self, run: Trajectory) -> None:
-        run.phases = Phases(all=(0, int(run.t[-1]) + 1))
-
-
-class NotForJson(Sound):
-    def describe(self, run: Trajectory) -> None:
-        run.notes["size"] = run.params  # type: ignore[assignment]
-
-
-class WrongRate(Sound):
-    def stable_rate(self) -> float:
-        return -1.0
-
-
-class WrongLimits(Sound):
-    @classmethod
-    def limits(cls, arguments: Any) -> Any:
-        return {"width": (0.0, 1.0)}
-
-
-class Restless(Sound):
-    count = 0
-
-    def measure(self, run: Trajectory) -> dict[str, Any]:
-        type(self).count += 1
-        return {"size": float(self.count)}
-
-
-@dataclass(frozen=True, eq=False)
-class Unchecked(Sound):
-    bowl: Any = parameter(None, kind=Object(optional=True), meaning="anything")
-
-
-class Lenient(Kind):
-    def value(self, name: str, value: Any) -> Any:
-        return len(value)
-
-
-@dataclass(frozen=True, eq=False)
-class WrongError(Sound):
-    bowl: Any = parameter(None, kind=Lenient(optional=True), meaning="a sequence")
-
-
-@dataclass(frozen=True, eq=False)
-class WrongDefault(Sound):
-    bowl: float = parameter(-1.0, kind=Number(), meaning="a number")
-
-
-class ClosedToy(Toy):
-    """Descent on the toy in closed form, wrong by a millionth."""
-
-    def closed_form(self, eta: float, rule: str) -> ClosedForm | None:
-        return _Form(self, eta)
-
-
-class _Form:
-    def __init__(self, risk: icl.Risk, eta: float) -> None:
-        self.run = icl.descend(risk, eta, steps=200)
-
-    def states(self, steps: Any) -> Array:
-        return np.array([self.run.at(int(t)).params for t in steps]) * (1.0 + 1e-6)
-
-    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        return self.run.first(lambda state: state.loss <= epsilon), 0.0
-
-
-class WrongForm(Sound):
-    def risk(self) -> icl.Risk:
-        return ClosedToy()
-
-
-class Biased(Toy):
-    """The toy with a random tilt; its loss is shifted by ``bias``, and all of it multiplied by ``slope``."""
-
-    stochastic = True
-
-    def __init__(self, seed: int, bias: float = 0.0, slope: float = 1.0) -> None:
-        self.seed, self.bias, self.slope = seed, bias, slope
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        tilt = np.random.default_rng([self.seed, step]).normal(size=2)
-        loss, gradient = super().evaluate(params, step)
-        tilted = loss + self.bias + float(tilt @ params)
-        return self.slope * tilted, self.slope * (gradient + tilt)
-
-
-class Sampled(Sound):
-    bias, slope = 0.0, 1.0
-
-    def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
-        return Biased(seed, self.bias, self.slope)
-
-
-class SampledOff(Sampled):
-    bias = 1.0
-
-
-class SampledSteep(Sampled):
-    slope = 1.9
-    bias = Toy().loss(Toy.initial) * (1.0 / slope - 1.0)  # so that the first loss is right
-
-
-class SampledOnce(Sampled):
-    def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
-        return Biased(0)
-
-
-class Line(icl.Risk):
-    """½|x|² where both numbers are equal, x = (p, p): a reduction with metric 2."""
-
-    initial = np.array([1.0])
-
-    def __init__(self, metric: float) -> None:
-        self.weight = metric
-
-    @property
-    def metric(self) -> float:
-        return self.weight
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        return float(params @ params), 2.0 * params
-
-
-class Plane(icl.Risk):
-    """½|x|² with a random tilt."""
-
-    initial = np.ones(2)
-    stochastic = True
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        tilt = np.random.default_rng([self.seed, step]).normal(size=2)
-        return 0.5 * float(params @ params) + float(tilt @ params), params + tilt
-
-
-class Reduced(Sound):
-    weight = 2.0
-
-    def risk(self) -> icl.Risk:
-        return Line(self.weight)
-
-    def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
-        return Plane(seed)
-
-
-class ReducedWrong(Reduced):
-    weight = 1.0
-
-
-FAMILIES: dict[type[Family], str] = {
-    ReducedWrong: r"squared norm of the sampled gradient at the beginning: expected 4 within",
-    NoTitle: r"the family: expected no exception, found ValueError: NoTitle.title = ''",
-    WrongRisk: r"gradient of the loss at .*, entry",
-    NoRisk: r"risk: expected a Risk, found 3",
-    UnknownColumn: r"columns that are measured: expected those declared, found also weight",
-    LongWord: r"column kind, of dtype U4: expected a text that it can hold, found excellent",
-    TextForNumber: r"column size, of dtype f8: expected a number, found 3",
-    WrongRole: r"role of column size: expected one of .*, found number",
-    UnknownPhase: r"phases: expected among \('all',\), found \['other'\]",
-    PhaseBeyond: r"phase all: expected an interval within 0 to \d+",
-    NotForJson: r"the run as JSON: expected no exception, found TypeError",
-    WrongRate: r"stable_rate: expected a number > 0, found -1.0",
-    WrongLimits: r"names of limits: expected parameters, found width",
-    Restless: r"column size of a sweep at eta = 0.1: expected that of a simulation",
-    Unchecked: r"Unchecked\(..., bowl=<object .*\): expected a ValueError that names bowl, found none",
-    WrongError: r"WrongError\(..., bowl=<object .*\): expected a ValueError, found TypeError",
-    WrongDefault: r"the problem: expected no exception, found ValueError: bowl = -1.0",
-    WrongForm: r"states in closed form: expected those of single steps to .*, found \d.* off",
-    SampledOff: r"sampled loss at the beginning: expected .* within .* standard errors of .*, found",
-    SampledSteep: r"sampled gradient along itself at the beginning: expected .* within .* standard errors",
-    SampledOnce: r"losses of trainers of two seeds: expected different ones",
-}
-
-
-@pytest.mark.parametrize("family", [Sound, Sampled, Reduced])
-def test_toy_family_without_a_fault_passes(family: type[Family]) -> None:
-    check_family(family, eta=0.1)
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
-def test_fault_of_a_family_is_found(family: type[Family]) -> None:
-    with pytest.raises(AssertionError, match=FAMILIES[family]):
-        check_family(family, eta=0.1)
-
-
-def test_family_defined_in_a_function_cannot_be_sent_to_workers() -> None:
-    class Local(Sound):
-        pass
-
-    with pytest.raises(AssertionError, match="pickle, by which a problem is sent to workers"):
-        check_family(Local, eta=0.1)

@@ -77,10 +77,10 @@ def test_a_loaded_run_of_a_risk_without_a_family_has_its_saved_steps_only(tmp_pa
 
 def test_outcomes_are_typed_and_a_run_is_a_line() -> None:
     run = icl.simulate(2.0, 1.0, 4.0)
-    assert run.stop is icl.Stop.REACHED
+    assert run.stop is icl.engine.Stop.REACHED
     assert repr(run) == "<Trajectory: reached epsilon = 0.001 at step 1413; loss 0.95 -> 0.0009992, 79 saved steps>"
-    assert icl.simulate(2.0, 1.0, 4.0, max_steps=3).stop is icl.Stop.STEPS
-    assert icl.simulate(2.0, 1.0, 4.0, N=30, epsilon=1e-3).stop is icl.Stop.FLOOR
+    assert icl.simulate(2.0, 1.0, 4.0, max_steps=3).stop is icl.engine.Stop.STEPS
+    assert icl.simulate(2.0, 1.0, 4.0, N=30, epsilon=1e-3).stop is icl.engine.Stop.FLOOR
 
 
 def test_failed_save_leaves_the_old_file(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from icl_theory._validate import choice, instance, refuse
-from icl_theory.claims.claim import Answer, Claim
+from icl_theory.claims.claim import HEADINGS, Answer, Claim, Status
+from icl_theory.engine.interrupts import whole_runs
+from icl_theory.engine.shown import Shown
 from icl_theory.families import families_known
-from icl_theory.results import notebook
 
-BINDING = ("exact", "certified")
-HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
+BINDING = (Status.EXACT, Status.CERTIFIED)
 ANSWER_HEADINGS = ("question", "answer", "command")
 
 
@@ -27,7 +27,7 @@ def questions() -> dict[str, Callable[[bool], Answer]]:
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(Shown):
     """A table of claims with verdicts, and a table of answered questions.
 
     Attributes
@@ -49,27 +49,23 @@ class Audit:
     def to_markdown(self) -> str:
         """Return both tables as Markdown."""
         lines = ["# Audit", "", "## Claims", ""]
-        lines += _table(
-            ("claim", *HEADINGS[1:]), [tuple(getattr(c, name) for name in HEADINGS) for c in self.claims]
-        )
+        lines += _table(("claim", *HEADINGS[1:]), [claim.cells() for claim in self.claims])
         lines += ["", "## Open questions", ""]
         lines += _table(ANSWER_HEADINGS, [(a.question, a.answer, f"`{a.command}`") for a in self.answers])
         return "\n".join(lines) + "\n"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: both tables."""
-        claims = {name: [getattr(claim, name) for claim in self.claims] for name in HEADINGS}
-        answers = {name: [getattr(found, name) for found in self.answers] for name in ANSWER_HEADINGS}
-        return notebook.table(claims, "Claims") + "\n" + notebook.table(answers, "Open questions")
 
     def to_dict(self) -> dict[str, Any]:
         """Return both tables as plain text and numbers (strict JSON); figures' data are left out."""
         answers = [
             {"name": a.name, "question": a.question, "answer": a.answer, "command": a.command} for a in self.answers
         ]
-        return {"claims": [asdict(claim) for claim in self.claims], "questions": answers}
+        return {
+            "claims": [dict(zip(HEADINGS, claim.cells(), strict=True)) for claim in self.claims],
+            "questions": answers,
+        }
 
 
+@whole_runs()
 def audit(*, quick: bool = False, callback: Callable[[str], None] | None = None) -> Audit:
     """Measure every claim and answer every open question.
 
@@ -113,6 +109,7 @@ def audit(*, quick: bool = False, callback: Callable[[str], None] | None = None)
     return Audit(tuple(claims), tuple(answers))
 
 
+@whole_runs()
 def answer(name: str, *, quick: bool = False) -> Answer:
     """Answer one open question by measurement.
 
@@ -121,7 +118,7 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     name : str
         One of "linear", "tightness", "separation", "learning-rate", "unequal-features", "large-L", "label-noise",
         "factored", "finite-samples", "degenerate", "recall-exponent", "recall-noise", "recall-samples",
-        "recall-unseen", "recall-roles".
+        "recall-unseen", "recall-roles", "linear-attention-plateau", "linear-attention-depth".
     quick : bool
         Shorter runs.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from icl_theory.results import notebook
-from icl_theory.results.numbers import number
+from icl_theory.engine.shown import Drawn, Shown
 
 
 class BoundCheck(NamedTuple):
@@ -45,16 +45,45 @@ class BoundCheck(NamedTuple):
     note: str = ""
 
 
-class BoundChecks(list[BoundCheck]):
+class BoundChecks(Shown, list[BoundCheck]):
     """A list of `BoundCheck` that notebooks show as a table."""
 
-    def _repr_html_(self) -> str:
-        order = ("name", "kind", "measured", "bound", "holds", "slack", "note", "statement", "source")
-        columns: dict[str, list[Any]] = {name: [getattr(check, name) for check in self] for name in order}
-        columns["bound"] = [
-            " to ".join(map(number, bound)) if isinstance(bound, tuple) else bound for bound in columns["bound"]
-        ]
-        return notebook.table(columns)
+
+HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
+
+
+class Status(StrEnum):
+    """What is claimed: an identity, a proved inequality, an order of magnitude, or an observation."""
+
+    EXACT = "exact"
+    CERTIFIED = "certified"
+    ORDER = "order-wise"
+    MEASURED = "measured"
+
+
+class Outcome(Enum):
+    """Whether the figures bear a statement out; its value is how the sentence on it begins."""
+
+    HOLDS = "holds"
+    LOOSE = "holds, loose"
+    ONLY = "holds only"
+    COUNTEREXAMPLE = "fails: counterexample"
+    FAILS = "fails"
+
+
+class Verdict(NamedTuple):
+    """An outcome, and the words that follow it."""
+
+    outcome: Outcome
+    words: str = ""
+
+    def __str__(self) -> str:
+        return self.outcome.value + self.words
+
+
+def judged(holds: bool, outcome: Outcome = Outcome.HOLDS, words: str = "") -> Verdict:
+    """Return a verdict where the figures are as they should be, and a failure where they are not."""
+    return Verdict(outcome, words) if holds else Verdict(Outcome.FAILS, ": see measured")
 
 
 @dataclass(frozen=True)
@@ -65,37 +94,41 @@ class Claim:
     ----------
     name, source, statement : str
         As in `BoundCheck`.
-    status : {"exact", "certified", "order-wise", "measured"}
-        What is claimed: an identity, a proved inequality, an order of magnitude, or an observation.
+    status : Status
+        What is claimed.
     grid : str
         Where it was checked.
     measured, bound : str
         The figures, in words.
-    verdict : str
-        Starts with "holds", "holds, loose", "holds only" or "fails".
+    verdict : Verdict
+        Whether it holds.
     """
 
     name: str
     source: str
     statement: str
-    status: str
+    status: Status
     grid: str
     measured: str
     bound: str
-    verdict: str
+    verdict: Verdict
+
+    def cells(self) -> tuple[str, ...]:
+        """Return all attributes as text."""
+        return tuple(str(getattr(self, name)) for name in HEADINGS)
 
     @property
     def violated(self) -> bool:
         """Whether the figures contradict the statement."""
-        return self.verdict.startswith("fails")
+        return self.verdict.outcome in (Outcome.FAILS, Outcome.COUNTEREXAMPLE)
 
 
 def exact_row(
-    name: str, source: str, statement: str, grid: str, error: float, allowed: float, status: str = "exact"
+    name: str, source: str, statement: str, grid: str, error: float, allowed: float, status: Status = Status.EXACT
 ) -> Claim:
     """Return the row of an identity whose largest relative error is given."""
-    verdict = "holds" if error <= allowed else "fails: see measured"
-    return Claim(name, source, statement, status, grid, f"error below {decade(error)}", f"{allowed:.0e}", verdict)
+    found = f"error below {decade(error)}"
+    return Claim(name, source, statement, status, grid, found, f"{allowed:.0e}", judged(error <= allowed))
 
 
 def decade(error: float) -> str:
@@ -113,7 +146,7 @@ class Series(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Drawn):
     """An open question about the theory, answered by measurement.
 
     Attributes
@@ -137,14 +170,6 @@ class Answer:
     x: str
     y: str
     x_scale: str = "log"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: question, answer, figure and command."""
-        from icl_theory.results.plots import plot_answer
-
-        words = (f"<p><b>{notebook.text(self.question)}</b></p>", f"<p>{notebook.text(self.answer)}</p>")
-        image = notebook.image(plot_answer(self), f"{self.y} against {self.x}")
-        return "\n".join([*words, image, f"<p><code>{notebook.text(self.command)}</code></p>"])
 
     @property
     def command(self) -> str:

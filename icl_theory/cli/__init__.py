@@ -10,8 +10,10 @@ import typer
 
 from icl_theory._version import __version__
 from icl_theory.cli.audit import audit
+from icl_theory.cli.explore import explore
 from icl_theory.cli.figures import figures
 from icl_theory.cli.report import report
+from icl_theory.cli.reproduce import reproduce
 from icl_theory.cli.simulate import simulate_command
 from icl_theory.cli.sweep import sweep_command
 from icl_theory.cli.table import table
@@ -30,10 +32,14 @@ app.command()(table)
 app.command()(report)
 app.command()(audit)
 app.command()(figures)
+app.command()(reproduce)
+app.command()(explore)
 for _name, _family in families_known().items():
     group = typer.Typer(help=f"{_family.title[0].upper()}{_family.title[1:]}.", no_args_is_help=True)
     group.command("simulate")(simulate_command(_family))
     group.command("sweep")(sweep_command(_family))
+    for _word, _problem in _family.commands.items():
+        group.command(_word)(simulate_command(_problem))
     app.add_typer(group, name=_name)
 
 

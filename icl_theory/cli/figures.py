@@ -15,7 +15,7 @@ from rich.table import Table
 
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
-from icl_theory.engine.interrupts import interruptible
+from icl_theory.engine.interrupts import whole_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ def script(file: str, figure: Callable[..., Figure], quick: dict[str, Any]) -> N
     except ValueError as error:
         parser.error(str(error))
     try:
-        with interruptible():
+        with whole_runs():
             drawn = figure(**(quick if given.quick else {}))
         paths = recipes.write(drawn, given.out, Path(file).stem)
     except KeyboardInterrupt:

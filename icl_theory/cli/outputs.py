@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
 ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
 MOST_ROWS = 60  # printed in a terminal
 IMPORTANT = ("steps", "status", "word", "exponent", "phase", "verdict", "boundary", "predicted")  # roles
+
+
+Over = Annotated[
+    str | None, typer.Option("--over", help="Swept parameter whose values follow one another; the first.")
+]
+TableFile = Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")]
+CsvFile = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
+LatexFile = Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")]
+ParquetFile = Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")]
+PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
 
 
 class Outputs(NamedTuple):

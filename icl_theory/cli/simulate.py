@@ -13,8 +13,9 @@ from rich.table import Table
 
 from icl_theory._validate import refuse
 from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
+from icl_theory.cli.outputs import PlotFile
 from icl_theory.cli.shared import LossProgress, check_targets, print_facts
-from icl_theory.engine.trajectory import Trajectory
+from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
 
 ALL = "all"  # of the words of a parameter
@@ -31,7 +32,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         config: Annotated[
             Path | None, typer.Option("--config", help="TOML file of these options; flags win.")
         ] = None,
-        plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
+        plot: PlotFile = None,
         save: Annotated[Path | None, typer.Option("--save", help="Write the run, for icl_theory.load.")] = None,
         as_json: Annotated[
             bool, typer.Option("--json", help="Print the run as JSON instead of a summary.")
@@ -61,9 +62,13 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             from icl_theory.results.plots import save as save_figure
 
             save_figure(compare_runs(runs) if many else runs[0].plot(), str(plot))
-        return 130 if any(run.interrupted for run in runs) else 0
+        lost = (Stop.LOSS, Stop.PARAMETERS)
+        missed = any(not run.converged and (run.epsilon > 0.0 or run.stop in lost) for run in runs)
+        return 130 if any(run.interrupted for run in runs) else 1 if missed else 0
 
-    simulate.__doc__ = f"Train on {family.title} until the target is reached, and say what happened."
+    simulate.__doc__ = (
+        f"Train on {family.title} until the target is reached, and say what happened; exit status 1 if it is not."
+    )
     return with_options(simulate, family, _help)
 
 

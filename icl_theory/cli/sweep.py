@@ -14,7 +14,16 @@ import typer
 
 from icl_theory._validate import integer, refuse
 from icl_theory.cli.options import from_file, help_text, parse_axis, require, with_options
-from icl_theory.cli.outputs import Outputs, report_failures
+from icl_theory.cli.outputs import (
+    CsvFile,
+    LatexFile,
+    Outputs,
+    Over,
+    ParquetFile,
+    PlotFile,
+    TableFile,
+    report_failures,
+)
 from icl_theory.families import Family
 from icl_theory.grids.sweep import check_picklable, estimate, plan, run_with
 from icl_theory.grids.workers import cluster, processes
@@ -33,16 +42,12 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         config: Annotated[
             Path | None, typer.Option("--config", help="TOML file of these options; flags win.")
         ] = None,
-        over: Annotated[
-            str | None, typer.Option("--over", help="Swept parameter whose values follow one another; the first.")
-        ] = None,
-        table: Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")] = None,
-        csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
-        latex: Annotated[
-            Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")
-        ] = None,
-        parquet: Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")] = None,
-        plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
+        over: Over = None,
+        table: TableFile = None,
+        csv: CsvFile = None,
+        latex: LatexFile = None,
+        parquet: ParquetFile = None,
+        plot: PlotFile = None,
         store: Annotated[
             Path | None, typer.Option("--store", help="Keep finished chunks in this folder (.zarr), to go on from.")
         ] = None,

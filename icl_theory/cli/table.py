@@ -8,23 +8,28 @@ from typing import Annotated
 
 import typer
 
-from icl_theory.cli.outputs import Outputs, report_failures
+from icl_theory.cli.outputs import (
+    CsvFile,
+    LatexFile,
+    Outputs,
+    Over,
+    ParquetFile,
+    PlotFile,
+    TableFile,
+    report_failures,
+)
 from icl_theory.grids.sweep import load_sweep
 from icl_theory.results.columns import count
 
 
 def table(
     store: Annotated[Path, typer.Argument(help="Folder written by --store.")],
-    over: Annotated[
-        str | None, typer.Option("--over", help="Swept parameter whose values follow one another.")
-    ] = None,
-    table: Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
-    latex: Annotated[
-        Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")
-    ] = None,
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")] = None,
+    over: Over = None,
+    table: TableFile = None,
+    csv: CsvFile = None,
+    latex: LatexFile = None,
+    parquet: ParquetFile = None,
+    plot: PlotFile = None,
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
     dataset = load_sweep(store)

@@ -1,1 +1,5 @@
-"""What descends: any Risk, step by step, in closed form, by skipping or along its flow. Knows no family."""
+"""What descends: risks, steps, descent and what it returns."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

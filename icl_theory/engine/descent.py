@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import INT64_MAX, Array, choice, integer, number, refuse
+from icl_theory._validate import Array, choice, integer, number, refuse
 from icl_theory.engine.fastforward import Skipper, first_below, flow, state
 from icl_theory.engine.interpolant import Interpolant
+from icl_theory.engine.interrupts import halves_kept
+from icl_theory.engine.recorder import SETTLED, Recorder
 from icl_theory.engine.risk import ClosedForm, Risk
+from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.steps import Descent, Ended, Point
 from icl_theory.engine.trajectory import State, Stop, Trajectory, saved_steps
 
-RULES = ("gd", "ngd")
 METHODS = ("auto", "closed", "exact", "fast", "flow")
 MAX_STEPS = 10**15
 TOLERANCE = 1e-7
@@ -25,85 +27,9 @@ FAST_EVALUATIONS = 200_000
 FLOW_TOLERANCE, FLOW_EVALUATIONS = 1e-10, 50_000
 AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
 FLOOR_RTOL = 1e-3
-STALL_AFTER = 10_000
 WALK = 10_000  # steps that are taken one by one beyond the last one of a run, or as many as it has
-SETTLED, SETTLED_AFTER = 0.1, 256  # in units of the tolerance; steps
 
 Callback = Callable[[int, float], None]
-
-
-class _Saved(NamedTuple):
-    step: int
-    loss: float
-    slope: float
-    params: Array
-    observed: dict[str, Array]
-
-
-class _Recorder:
-    """Keeps the states at the saved steps; each is added whole, so that an interrupt leaves no half of one."""
-
-    def __init__(self, risk: Risk, last: int) -> None:
-        self._risk = risk
-        self.schedule = saved_steps(last, max(1, np.size(risk.initial)))
-        self._index = 0
-        self.saved: list[_Saved] = []
-
-    @property
-    def due(self) -> int:
-        """The next step to save."""
-        return int(self.schedule[self._index]) if self._index < len(self.schedule) else INT64_MAX
-
-    def save(self, point: Point, slope: float = 0.0) -> None:
-        """Add a point, unless it is not beyond the last one, or out of the range of float64."""
-        if self.saved and (point.step <= self.saved[-1].step or not np.isfinite(point.params).all()):
-            return
-        with np.errstate(over="ignore", invalid="ignore"):
-            seen = self._risk.observe(point.params, point.step)
-        observed = {name: np.asarray(value) for name, value in seen.items()}
-        if self.saved and not all(np.isfinite(value).all() for value in observed.values()):
-            return
-        self.saved.append(_Saved(point.step, point.loss, slope, np.array(point.params), observed))
-        while self.due <= point.step:
-            self._index += 1
-
-    def has_stalled(self, epsilon: float) -> bool:
-        """Whether the last tenfold growth of the step number shows that the loss settles above ``epsilon``.
-
-        Either the least loss has not moved beyond rounding, or it has moved by less than 1e-3 of itself, and by
-        less than is missing, while the slope went down: on a plateau before learning the slope stays or goes up. Or
-        it has moved by less than 1 % of what the slopes promise: the steps go round in a cycle.
-        """
-        last = self.saved[-1]
-        if last.step < STALL_AFTER:
-            return False
-        earlier = [saved for saved in self.saved if saved.step <= last.step // 10]
-        before, now = min(saved.loss for saved in earlier), min(saved.loss for saved in self.saved)
-        small = before - now < min(1e-3 * abs(now), now - epsilon)
-        settles = small and last.slope < 0.5 * earlier[-1].slope
-        promised = min(last.slope, earlier[-1].slope) * (last.step - earlier[-1].step)
-        return settles or (small and before - now < 0.01 * promised) or before - now <= 1e-13 * abs(before)
-
-    def has_settled(self, least: float, move: float) -> bool:
-        """Whether the scores moved by less than ``least`` while the step number doubled, and no faster than before.
-
-        Nor may they ``move`` by more in one step: an oscillation comes back to where it was.
-
-        A slow beginning moves twice as far with every doubling, a logarithm as far as before.
-        """
-        last = self.saved[-1]
-        half, quarter = (self._by(last.step // share) for share in (2, 4))
-        if quarter is None or half is None or last.step < SETTLED_AFTER or move > least:
-            return False
-        gain = self._risk.gain(last.params)
-        before, now = (
-            gain * float(np.abs(b.params - a.params).max(initial=0.0)) for a, b in ((quarter, half), (half, last))
-        )
-        return now <= min(least, 1.5 * before)
-
-    def _by(self, step: int) -> _Saved | None:
-        """Return the last saved state up to a step."""
-        return next((saved for saved in reversed(self.saved) if saved.step <= step), None)
 
 
 def descend(
@@ -113,7 +39,7 @@ def descend(
     epsilon: float | None = None,
     above: float | None = None,
     steps: int | None = None,
-    rule: str = "gd",
+    rule: str | Rule = "gd",
     method: str = "exact",
     tolerance: float = TOLERANCE,
     give_up: bool | None = None,
@@ -138,8 +64,9 @@ def descend(
         Target excess of the loss over the floor of the risk, instead of ``epsilon``.
     steps : int, optional
         Largest number of steps; 10¹⁵ unless given. One of ``epsilon``, ``above`` and ``steps`` is needed.
-    rule : {"gd", "ngd"}
-        Gradient descent or normalised gradient descent.
+    rule : {"gd", "ngd", "ngd-blocks"} or Rule
+        Gradient descent, normalised gradient descent, the same for each block of the parameters, or a rule of one's
+        own.
     method : {"exact", "auto", "closed", "fast", "flow"}
         "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" integrates the flow
         that interpolates the iterates with a method of order eight in ln(1 + t), twice, and takes steps one by one
@@ -192,24 +119,26 @@ def descend(
     if epsilon is not None and above is not None:
         raise refuse("above", above, f"left out where epsilon = {epsilon!r} is given: both are targets")
     last = MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
-    choice("rule", rule, RULES)
+    update = rule_of(rule)
     choice("method", method, METHODS)
     if not (callback is None or callable(callback)):
         raise refuse("callback", callback, "a function of a step and a loss")
     tolerance = number("tolerance", tolerance)
     if risk.stochastic and method != "exact":
         raise refuse("method", method, "'exact' for a risk that draws its data at every step")
+    if not update.autonomous and method != "exact":
+        raise refuse("method", method, f"'exact' for the rule {update.name!r}, which is another one at other steps")
     give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
 
     floor = risk.floor()
     target = _target(epsilon, above, floor)
-    form = risk.closed_form(eta, rule) if method in ("auto", "closed") else None
+    form = risk.closed_form(eta, update.name) if method in ("auto", "closed") else None
     if form is not None:
-        return _closed(risk, form, Descent(risk, eta, rule), target, floor, last, give_up)
+        return _closed(risk, form, Descent(risk, eta, update), target, floor, last, give_up)
     if method == "closed":
         raise refuse("method", method, "'auto', 'exact', 'fast' or 'flow' here: there is no closed form")
-    recorder = _Recorder(risk, last)
-    descent = Descent(risk, eta, rule)
+    recorder = Recorder(risk, last)
+    descent = Descent(risk, eta, update)
     skipper = Skipper(descent, tolerance, FAST_EVALUATIONS) if method in ("fast", "auto") else None
     interpolant = skipper.run if skipper is not None else _interpolant(descent, method, tolerance)
     if skipper is not None:
@@ -258,7 +187,7 @@ def descend(
     except Ended as ended:
         stop, reason = ended.stop, str(ended)
     except KeyboardInterrupt:
-        if previous is None:
+        if previous is None or not halves_kept():
             raise
         stop = Stop.INTERRUPTED
     if previous is None:
@@ -281,7 +210,7 @@ def descend(
         stop_reason=reason,
         floor=floor,
         method="exact" if method == "auto" and not skipped else "fast" if method == "auto" else method,
-        rule=rule,
+        rule=update.name,
         eta=eta,
         epsilon=target,
         error=None,
@@ -292,7 +221,7 @@ def descend(
         run.notes["accuracy"] = (
             f"the estimated error of the scores, {error:.3g}, exceeds the tolerance {tolerance:g}"
         )
-    attach(run, risk, tolerance)
+    attach(run, risk, tolerance, update)
     if skipper is not None and skipped and hit is not None:
         before = run.at(max(hit - 1, 0)).params
         run.error = _count_error(descent, previous, target, before, skipper.error)
@@ -318,9 +247,9 @@ def _closed(
     run = Trajectory.later(
         curves, t=steps, steps=None if lost else hit, stop=stop,
         stop_reason=stop.say(step=end, epsilon=epsilon, floor=floor), floor=floor, method="closed",
-        rule=descent.rule, eta=descent.eta, epsilon=epsilon, error=error,
+        rule=descent.rule.name, eta=descent.eta, epsilon=epsilon, error=error,
     )  # fmt: skip
-    attach(run, risk, form=form)
+    attach(run, risk, rule=descent.rule, form=form)
     return run
 
 
@@ -334,12 +263,18 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
     return floor + excess
 
 
-def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, form: ClosedForm | None = None) -> None:
+def attach(
+    run: Trajectory,
+    risk: Risk,
+    tolerance: float = TOLERANCE,
+    rule: Rule | None = None,
+    form: ClosedForm | None = None,
+) -> None:
     """Tell a run what was trained, so that it can answer for any step."""
     run.risk = risk
     run.form = form or (risk.closed_form(run.eta, run.rule) if run.method == "closed" else None)
     if run.form is None:
-        run.resume = _Resume(run, tolerance)
+        run.resume = _Resume(run, tolerance, rule_of(run.rule if rule is None else rule))
         return
     form = run.form
 
@@ -389,9 +324,9 @@ def _standstill(risk: Risk, point: Point, reachable: float, stalled: bool) -> St
 class _Resume:
     """Finds the state at any step of a run by going on from the nearest one below it that is known."""
 
-    def __init__(self, run: Trajectory, tolerance: float) -> None:
+    def __init__(self, run: Trajectory, tolerance: float, rule: Rule) -> None:
         assert run.risk is not None
-        self._risk, self._make = run.risk, (run.eta, run.rule)
+        self._risk, self._make = run.risk, (run.eta, rule)
         self._method, self._tolerance = run.method, tolerance
         self._last = int(run.t[-1])
         self._known = {int(t): params for t, params in zip(run.t, run.states, strict=True)}

@@ -1,42 +1,27 @@
-"""Runs for measurements and figures: an interrupt ends them instead of giving them half a run."""
+"""The one rule for Ctrl-C: a run returns what it has; within `whole_runs` there are no half runs, and it raises."""
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from contextvars import ContextVar
 
-from icl_theory.engine.trajectory import Trajectory
-
-
-class _Interrupt(BaseException):
-    pass
+_WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Let Ctrl-C end the whole block: runs return what they have on KeyboardInterrupt, and do not see this one."""
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
+def whole_runs() -> Iterator[None]:
+    """Let Ctrl-C end the block: runs in it raise KeyboardInterrupt instead of returning what they have.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise _Interrupt
-
-    signal.signal(signal.SIGINT, interrupt)
+    Measurements, figures and points of a sweep are made of whole runs.
+    """
+    token = _WHOLE.set(True)
     try:
         yield
-    except _Interrupt:
-        raise KeyboardInterrupt from None
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _WHOLE.reset(token)
 
 
-def whole(run: Trajectory) -> Trajectory:
-    """Return the run, but raise KeyboardInterrupt where it was interrupted."""
-    if run.interrupted:
-        raise KeyboardInterrupt
-    return run
+def halves_kept() -> bool:
+    """Whether an interrupted run is to be returned."""
+    return not _WHOLE.get()

@@ -1,4 +1,4 @@
-"""What can be trained: the Risk protocol, and changes of coordinates as Risks around Risks.
+"""What can be trained: the Risk protocol.
 
 A Risk is an initial parameter array, a loss with its gradient, the metric of its coordinates and what to
 observe on the way. The engine (`icl_theory.engine.descent`) knows nothing else about a model.
@@ -7,16 +7,14 @@ observe on the way. The engine (`icl_theory.engine.descent`) knows nothing else 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, store
-
-COORDINATES = ("class", "embedding", "factored")
+from icl_theory._validate import Array, real_array, refuse
+from icl_theory.engine.lanczos import largest_eigenvalue
 
 
 class ClosedForm(Protocol):
@@ -89,6 +87,14 @@ class Risk(Protocol):
             raise refuse("params", array.shape, f"of shape {shape}")
         return array
 
+    def excess(self, params: ArrayLike) -> float:
+        """Loss above the floor; a risk that can keep its digits where it is small does."""
+        return self.loss(params) - self.floor()
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Views of the parts of an array like ``initial`` that some update rules normalise one by one."""
+        return (array,)
+
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Quantities to record along a run, by name; ``attention`` is the one that plots know."""
         return {}
@@ -146,217 +152,5 @@ class Risk(Protocol):
         >>> 2.0 / risk.sharpness(np.eye(5)) > 4.0
         True
         """
-        from icl_theory.engine.sharpness import largest_eigenvalue
-
-        return largest_eigenvalue(self, self._checked(params))[0]
-
-
-@dataclass(frozen=True, eq=False)
-class Embedding(Risk):
-    r"""The risk over ``Q`` of a model whose scores are :math:`S = X Q X^\top`.
-
-    Gradient descent on ``Q`` moves the scores by
-    :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with the Gram matrix
-    :math:`\Gamma = XX^\top`.
-
-    Parameters
-    ----------
-    risk : Risk
-        The risk over class scores, (K, K).
-    vectors : array_like, (K, d)
-        The features, one a row.
-
-    References
-    ----------
-    docs/theory.md, "Coordinates".
-    """
-
-    risk: Risk
-    vectors: Array
-
-    def __post_init__(self) -> None:
-        vectors = real_array("vectors", self.vectors, 2)
-        size = _square(self.risk)
-        if len(vectors) != size:
-            raise refuse("vectors", vectors.shape, f"an array with {size} rows, one a feature")
-        store(self, vectors=vectors)
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether the inner risk draws data."""
-        return self.risk.stochastic
-
-    @property
-    def initial(self) -> Array:
-        """The zero matrix, (d, d)."""
-        d = self.vectors.shape[1]
-        return np.zeros((d, d))
-
-    def inward(self, params: Array) -> Array:
-        """Parameters of the inner risk: class scores ``X Q X^T``, (K, K)."""
-        return self.vectors @ params @ self.vectors.T
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient ``X^T (dL/dS) X`` with respect to ``Q``, (d, d)."""
-        loss, gradient = self.risk.evaluate(self.inward(params), step)
-        return loss, self.vectors.T @ gradient @ self.vectors
-
-    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """What the inner risk observes at these scores."""
-        return self.risk.observe(self.inward(params), step)
-
-    def gain(self, params: Array) -> float:
-        """Squared largest singular value of the features, times the inner gain."""
-        return self._stretch * self.risk.gain(self.inward(params))
-
-    def hessian_product(self, params: Array, direction: Array) -> Array:
-        """``X^T (H[X V X^T]) X`` for a direction V, with the Hessian H of the inner risk."""
-        inner = self.risk.hessian_product(self.inward(params), self.inward(direction))
-        return self.vectors.T @ inner @ self.vectors
-
-    @cached_property
-    def _stretch(self) -> float:
-        return float(np.linalg.norm(self.vectors, 2)) ** 2
-
-    def floor(self) -> float:
-        """Irreducible loss of the inner risk (a lower bound where the features are dependent)."""
-        return self.risk.floor()
-
-
-@dataclass(frozen=True, eq=False)
-class Factored(Risk):
-    r"""The risk over ``(W_K, W_Q)`` of a model with :math:`Q = W_K^\top W_Q`.
-
-    Parameters
-    ----------
-    risk : Risk
-        The risk over the square matrix ``Q``, (d, d).
-    start : ndarray, (2, rank, d)
-        Initial ``W_K`` and ``W_Q``.
-    """
-
-    risk: Risk
-    start: Array
-
-    def __post_init__(self) -> None:
-        start = real_array("start", self.start, 3)
-        d = _square(self.risk)
-        if start.shape[0] != 2 or start.shape[2] != d or not 1 <= start.shape[1] <= d:
-            raise refuse("start", start.shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}")
-        store(self, start=start)
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether the inner risk draws data."""
-        return self.risk.stochastic
-
-    @classmethod
-    def random(cls, risk: Risk, rank: int | None = None, scale: float = 0.01, seed: int = 0) -> Factored:
-        """Start from independent normal entries with standard deviation ``scale / sqrt(rank)``."""
-        d = _square(risk)
-        rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
-        scale = number("scale", scale)
-        rng = np.random.default_rng(integer("seed", seed, minimum=0))
-        return cls(risk, rng.normal(0.0, scale / np.sqrt(rank), (2, rank, d)))
-
-    @property
-    def initial(self) -> Array:
-        """Initial factors, (2, rank, d)."""
-        return self.start
-
-    def inward(self, params: Array) -> Array:
-        """Parameters of the inner risk: ``Q = W_K^T W_Q``, (d, d)."""
-        return params[0].T @ params[1]
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradients ``(W_Q G^T, W_K G)`` for ``G = dL/dQ``, (2, rank, d)."""
-        loss, gradient = self.risk.evaluate(self.inward(params), step)
-        return loss, np.stack([params[1] @ gradient.T, params[0] @ gradient])
-
-    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """What the inner risk observes at this ``Q``."""
-        return self.risk.observe(self.inward(params), step)
-
-    def gain(self, params: Array) -> float:
-        """Largest singular value of one factor for a change of the other, times the inner gain."""
-        stretch = max(float(np.linalg.norm(factor, 2)) for factor in params)
-        return stretch * self.risk.gain(self.inward(params))
-
-    def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Change of ``(W_Q G^T, W_K G)``, G = dL/dQ, in a direction."""
-        inside = self.inward(params)
-        toward = direction[0].T @ params[1] + params[0].T @ direction[1]
-        gradient = self.risk.evaluate(inside)[1]
-        change = self.risk.hessian_product(inside, toward)
-        return np.stack(
-            [
-                direction[1] @ gradient.T + params[1] @ change.T,
-                direction[0] @ gradient + params[0] @ change,
-            ]
-        )
-
-    def floor(self) -> float:
-        """Irreducible loss of the inner risk (a lower bound where ``rank`` limits ``Q``)."""
-        return self.risk.floor()
-
-
-def _square(risk: Risk) -> int:
-    """Return K of a risk over (K, K) parameters, and refuse others."""
-    shape = np.shape(instance("risk", risk, Risk, "a Risk").initial)  # type: ignore[type-abstract]
-    if len(shape) != 2 or shape[0] != shape[1]:
-        raise refuse("risk", shape, "one whose parameters are a square matrix")
-    return int(shape[0])
-
-
-def in_coordinates(
-    risk: Risk,
-    coordinates: str,
-    vectors: ArrayLike,
-    *,
-    rank: int | None = None,
-    scale: float = 0.01,
-    seed: int = 0,
-    start: ArrayLike | None = None,
-) -> Risk:
-    """Wrap a risk over class scores so that it is trained in other coordinates.
-
-    Parameters
-    ----------
-    risk : Risk
-        Its parameters are the class scores, (K, K).
-    coordinates : {"class", "embedding", "factored"}
-        The scores themselves, the matrix ``Q`` of ``S = X Q X^T``, or its factors ``Q = W_K^T W_Q``.
-    vectors : array_like, (K, d)
-        The features, one a row.
-    rank : int, optional
-        Rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` unless given.
-    scale, seed : float, int
-        Size and seed of the random start ("factored" only).
-    start : array_like, (2, rank, d), optional
-        Initial ``W_K`` and ``W_Q`` instead of random ones ("factored" only).
-
-    Returns
-    -------
-    Risk
-        The same loss over the new parameters.
-
-    Raises
-    ------
-    ValueError
-        Unknown coordinates, a rank out of range, or vectors that do not fit the risk.
-
-    Examples
-    --------
-    >>> import icl_theory as icl
-    >>> features = icl.Features.simplex(4, delta=1.0)
-    >>> risk = icl.PopulationRisk(features, icl.tasks.Linear(2.0))
-    >>> icl.in_coordinates(risk, "factored", features.vectors, rank=2).initial.shape
-    (2, 2, 4)
-    """
-    choice("coordinates", coordinates, COORDINATES)
-    embedded = Embedding(risk, np.asarray(vectors))
-    if coordinates == "class":
-        return risk
-    if coordinates == "embedding":
-        return embedded
-    return Factored.random(embedded, rank, scale, seed) if start is None else Factored(embedded, np.asarray(start))
+        at = self._checked(params)
+        return largest_eigenvalue(lambda direction: self.hessian_product(at, direction), at.shape, self.metric)[0]

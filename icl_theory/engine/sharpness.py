@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, instance, integer, refuse
+from icl_theory.engine.lanczos import largest_eigenvalue
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 
-DENSE = 12  # parameters up to which the Hessian is written out
 SEARCHED = 1e-10  # gradient, relative to that at the start, at which Newton's steps begin to decide on a minimum
 NEWTON_STEPS = 8
 SETTLED = 1e-6  # length of a Newton step, relative to the parameters, that ends them
@@ -27,51 +27,6 @@ class Stability(NamedTuple):
     sharpness: float
     params: Array
     loss: float
-
-
-def largest_eigenvalue(risk: Risk, params: Array) -> tuple[float, Array]:
-    """Largest eigenvalue of ``M^-1/2 H M^-1/2`` and its direction in the parameters, by Lanczos' method.
-
-    Parameters
-    ----------
-    risk : Risk
-        Gives the Hessian's products and the metric M.
-    params : ndarray
-        Where to take the Hessian.
-
-    Returns
-    -------
-    (float, ndarray)
-        The eigenvalue, and ``M^-1/2 v`` for its unit eigenvector v, of the shape of ``params``.
-
-    Raises
-    ------
-    RuntimeError
-        Where Lanczos' method does not converge.
-    """
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
-
-    root = np.sqrt(np.broadcast_to(np.asarray(risk.metric, dtype=float), params.shape))
-
-    def product(flat: Array) -> Array:
-        return np.ravel(risk.hessian_product(params, np.reshape(flat, params.shape) / root) / root)
-
-    size = params.size
-    if size <= DENSE:
-        matrix = np.array([product(unit) for unit in np.eye(size)])
-        values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-    else:
-        start = np.random.default_rng(0).normal(size=size)
-        scale = float(np.abs(product(start)).max())
-        if scale == 0.0:
-            return 0.0, start.reshape(params.shape) / root
-        operator = LinearOperator((size, size), matvec=lambda flat: product(flat) / scale, dtype=np.float64)
-        try:
-            values, vectors = eigsh(operator, k=1, which="LA", v0=start, tol=1e-10, maxiter=50 * size)
-        except ArpackNoConvergence as error:
-            raise RuntimeError("the largest eigenvalue of the Hessian did not converge") from error
-        values = values * scale
-    return float(values[-1]), vectors[:, -1].reshape(params.shape) / root
 
 
 def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
@@ -96,7 +51,8 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     Examples
     --------
     >>> import icl_theory as icl
-    >>> steps, sharpness = icl.sharpness_along(icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2]), points=4)
+    >>> run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2])
+    >>> steps, sharpness = icl.engine.sharpness_along(run, points=4)
     >>> bool((2.0 / sharpness[-1]) > (2.0 / sharpness.max()))
     True
     """
@@ -169,7 +125,7 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     params = _settled(risk, np.asarray(found.x).reshape(shape), size)
     if params is None:
         raise refuse("risk", risk, "one with a minimum at finite parameters")
-    value = largest_eigenvalue(risk, params)[0]
+    value = _largest(risk, params)[0]
     return Stability(2.0 / value, value, params, float(risk.evaluate(params)[0]))
 
 
@@ -179,7 +135,7 @@ def _settled(risk: Risk, params: Array, size: float) -> Array | None:
     On the way to a minimum at infinity gradient and curvature vanish together, in some direction at least: as
     e^-x does, whose Newton steps all have length 1. ``size`` is a gradient to compare rounding with.
     """
-    value = largest_eigenvalue(risk, params)[0]
+    value = _largest(risk, params)[0]
     noise = ROUNDING * max(size, value)
     for _ in range(NEWTON_STEPS):
         loss, gradient = risk.evaluate(params)
@@ -217,3 +173,7 @@ def _newton_step(risk: Risk, params: Array, gradient: Array, value: float, noise
             break
         direction = rest + length / before * direction
     return step
+
+
+def _largest(risk: Risk, params: Array) -> tuple[float, Array]:
+    return largest_eigenvalue(lambda direction: risk.hessian_product(params, direction), params.shape, risk.metric)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import Rule
 from icl_theory.engine.trajectory import Stop
 
 
@@ -31,7 +31,7 @@ class Point(NamedTuple):
 
 
 class Descent:
-    r"""The map :math:`\theta \mapsto \theta - \eta\,M^{-1}\nabla\mathcal L` ("gd"), or its normalised form ("ngd").
+    """One step of an update rule.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Descent:
         What is trained.
     eta : float
         Learning rate.
-    rule : {"gd", "ngd"}
+    rule : Rule
         Update rule.
 
     Attributes
@@ -48,7 +48,7 @@ class Descent:
         Gradients evaluated so far.
     """
 
-    def __init__(self, risk: Risk, eta: float, rule: str) -> None:
+    def __init__(self, risk: Risk, eta: float, rule: Rule) -> None:
         self.risk, self.eta, self.rule = risk, eta, rule
         self.evaluations = 0
 
@@ -57,14 +57,9 @@ class Descent:
         self.evaluations += 1
         return Point(step, params, *self.risk.evaluate(params, step))
 
-    def move(self, gradient: Array) -> Array:
+    def move(self, gradient: Array, step: int = 0) -> Array:
         """Change of the parameters in one step."""
-        largest = float(np.abs(gradient).max(initial=0.0)) if self.rule == "ngd" else 0.0
-        if 0.0 < largest < math.inf:
-            gradient = gradient / largest  # squares of tiny gradients would be zero
-            step = gradient / self.risk.metric
-            return -self.eta * step / math.sqrt(float(np.sum(gradient * step)))
-        return -self.eta * gradient / self.risk.metric
+        return self.rule.move(self.risk, gradient, self.eta, step)
 
     def slope(self, gradient: Array) -> float:
         """Decrease of the loss in one step, to first order."""
@@ -81,7 +76,7 @@ class Descent:
         while True:
             point = self.point(params, step)
             yield point
-            move = self.move(point.gradient) - carry
+            move = self.move(point.gradient, step) - carry
             moved = params + move
             carry = (moved - params) - move
             params = moved

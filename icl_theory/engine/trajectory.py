@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, integer, refuse
 from icl_theory._version import __version__
 from icl_theory.engine.risk import ClosedForm, Risk
+from icl_theory.engine.shown import Drawn
 from icl_theory.files import replacing
 
 if TYPE_CHECKING:
-    import matplotlib.axes
     import xarray
 
 Interval = tuple[int, int]
@@ -89,7 +89,7 @@ class State(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class Trajectory:
+class Trajectory(Drawn):
     """A training run, saved at log-spaced steps.
 
     Attributes
@@ -304,29 +304,6 @@ class Trajectory:
         if self.regime is not None:
             facts["regime"] = self.regime
         return facts | self.notes
-
-    def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.axes.Axes:
-        """Draw loss and attention against the step on logarithmic axes, with the phases shaded.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Where to draw the loss; attention goes on the panel below it when a figure is made here.
-
-        Returns
-        -------
-        matplotlib Axes
-            The axes of the loss.
-        """
-        from icl_theory.results.plots import plot_run
-
-        return plot_run(self, ax)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the summary as a table, and the figure."""
-        from icl_theory.results import notebook
-
-        return notebook.facts(self.facts()) + "\n" + notebook.image(self.plot(), self.stop_reason)
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the run as a labelled dataset: ``loss``, every observation and the metadata as attributes.

@@ -8,14 +8,27 @@ import warnings
 from functools import cache
 from importlib.metadata import entry_points
 
+import lazy_loader
+
 from icl_theory._validate import refuse
-from icl_theory.families.family import LOSS, Family, Parameter, parameter
-from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Word, nearest
+from icl_theory.families.family import Family
+from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Wholes, Word, nearest
+from icl_theory.families.panel import Panel
+from icl_theory.families.parameters import LOSS, Later, Parameter, parameter
 from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
-COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures")  # names that the command line has already
-BUILT_IN = ("icl_theory.families.regression:Regression", "icl_theory.families.recall:Recall")
+COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures", "explore", "reproduce")  # names taken
+BUILT_IN = (
+    "icl_theory.families.regression.family:Regression",
+    "icl_theory.families.recall.family:Recall",
+    "icl_theory.families.regression.forms:GroupedRegression",
+    "icl_theory.families.regression.forms:GaussianRegression",
+    "icl_theory.families.linear_attention.family:LinearAttention",
+)
+
+# the folders of the built-in families, each loaded when it is first used
+__getattr__, _, _ = lazy_loader.attach(__name__, sorted({place.split(".")[2] for place in BUILT_IN}))
 
 __all__ = [
     "LOSS",
@@ -23,11 +36,14 @@ __all__ = [
     "Family",
     "Fraction",
     "Kind",
+    "Later",
     "Number",
     "Object",
+    "Panel",
     "Parameter",
     "Probabilities",
     "Whole",
+    "Wholes",
     "Word",
     "families",
     "find",
@@ -69,7 +85,7 @@ def default() -> type[Family]:
 
 
 def find(name: str) -> type[Family]:
-    """Return the family of a name.
+    """Return the family of a name, or the problem of one that has a command of its own.
 
     Raises
     ------
@@ -83,6 +99,9 @@ def find(name: str) -> type[Family]:
     'Recall'
     """
     known = _found()[0]
+    others = {each.name: each for family in known.values() for each in family.commands.values()}
+    if name in others:
+        return others[name]
     if name not in known:
         raise refuse("family", name, f"one of {', '.join(known)}{nearest(str(name), known)}")
     return known[name]

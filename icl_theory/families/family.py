@@ -12,113 +12,24 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
-from icl_theory.engine.descent import MAX_STEPS, METHODS, RULES, Callback, descend
+from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Label, Trajectory
-from icl_theory.families.kinds import Kind, Number, Whole, Word, nearest
+from icl_theory.families.kinds import Number, Whole, Word, nearest
+from icl_theory.families.panel import Panel
+from icl_theory.families.parameters import LOSS, RESERVED, Later, Parameter, parameter
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values
 
 if TYPE_CHECKING:
-    from icl_theory.claims.claim import Answer, BoundChecks, Claim
-
-LOSS = "(units of the loss)"  # stands for the family's own
-REQUIRED = dataclasses.MISSING
-RESERVED = (  # arguments of sweeps, options of commands, names in results
-    "as_json", "config", "context", "csv", "dask", "dry_run", "executor", "family", "given", "help", "json",
-    "latex", "message", "over", "parquet", "plot", "progress", "quiet", "save", "status", "store", "table",
-    "version", "workers",
-)  # fmt: skip
-
-
-class Parameter(NamedTuple):
-    """A parameter of a family: its name, default (``REQUIRED`` if there is none), kind, meaning, symbol and unit.
-
-    ``axis`` says whether a sweep may vary it.
-    """
-
-    name: str
-    default: Any
-    kind: Kind
-    meaning: str
-    symbol: str
-    tex: str
-    unit: str
-    axis: bool
-
-    @property
-    def required(self) -> bool:
-        """Whether it has no default."""
-        return self.default is REQUIRED
-
-    def check(self, value: Any) -> Any:
-        """Return a sound value, or refuse it by name."""
-        return self.kind.check(self.name, value)
-
-    def label(self, loss_unit: str) -> Label:
-        """Return what tables, plots and reports call it."""
-        unit = loss_unit if self.unit == LOSS else self.unit
-        return Label(self.symbol or self.name, self.tex or rf"\mathrm{{{self.name}}}", unit, self.meaning)
-
-
-def parameter(
-    default: Any = REQUIRED,
-    *,
-    kind: Kind,
-    meaning: str,
-    symbol: str = "",
-    tex: str = "",
-    unit: str = "",
-    axis: bool | None = None,
-) -> Any:
-    """Declare a field of a `Family` as a parameter.
-
-    Parameters
-    ----------
-    default : object
-        Its value unless given; a parameter without one has to be given.
-    kind : Kind
-        What it may be: `Number`, `Whole`, `Fraction`, `Word`, `Probabilities` or `Object`.
-    meaning : str
-        What it is, in a few words.
-    symbol, tex : str
-        Its symbol as plain text and as TeX without dollars; its name unless given.
-    unit : str
-        Its unit; ``LOSS`` stands for the unit of the family's loss.
-    axis : bool, optional
-        Whether a sweep may vary it. Numbers and words may unless said otherwise.
-
-    Returns
-    -------
-    dataclasses.Field
-        The field, which takes its value by keyword.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> import numpy as np, icl_theory as icl
-    >>> from icl_theory.families import Family, Number, parameter
-    >>> @dataclass(frozen=True, eq=False)
-    ... class Bowl(Family):
-    ...     name, title = "bowl", "a parabola"
-    ...     width: float = parameter(1.0, kind=Number(), symbol="w", meaning="width of the parabola")
-    ...     def risk(self):
-    ...         width = self.width
-    ...         class Parabola(icl.Risk):
-    ...             initial = np.array([2.0])
-    ...             def evaluate(self, params, step=0):
-    ...                 return 0.5 * float(params @ params) / width**2, params / width**2
-    ...         return Parabola()
-    >>> Bowl(width=2.0, eta=1.0, epsilon=1e-3).simulate().steps
-    11
-    """
-    declared = Parameter("", default, kind, meaning, symbol, tex, unit, kind.text if axis is None else axis)
-    return dataclasses.field(default=default, kw_only=True, metadata={"parameter": declared})
+    from icl_theory.claims.claim import Answer, Claim
+    from icl_theory.claims.paper import Paper
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +46,8 @@ class Family:
         Target loss, in the unit of the loss.
     above : float, optional
         Target excess of the loss over its floor, instead of ``epsilon``; the family's ``goal`` unless one is given.
-    rule : {"gd", "ngd"}
-        Gradient descent, or gradient descent normalised by the norm of the gradient.
+    rule : {"gd", "ngd", "ngd-blocks"}
+        Gradient descent, or gradient descent normalised by the norm of the gradient, or of each of its blocks.
     method : {"auto", "closed", "exact", "fast", "flow"}
         How steps are computed, see `icl_theory.descend`.
     max_steps : int
@@ -146,8 +57,9 @@ class Family:
     ----------
     name, title : str
         What the command line calls it, and what it is in words.
-    goal : tuple of str and float
-        ``("epsilon", value)`` or ``("above", value)``: the target where none is given.
+    goal : tuple of str and float, optional
+        ``("epsilon", value)`` or ``("above", value)``: the target where none is given. With None there is none, and
+        runs take ``max_steps`` steps.
     loss_unit : str
         Unit of its loss.
     phase_names : tuple of str
@@ -155,11 +67,19 @@ class Family:
     columns : tuple of Column
         What `measure` gives for sweeps, besides what every family has.
     check : callable, optional
-        Takes a run and returns the statements of the theory held against it, a list of `BoundCheck`.
+        Takes a run and returns the statements of the theory held against it, a `BoundChecks`.
+    compare : callable, optional
+        Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own comparison with samples.
     rows : tuple of callable
         Rows of the audit: each takes whether to be quick and returns a `Claim`.
     questions : dict of callable
         Open questions by name: each takes whether to be quick and returns an `Answer`.
+    papers : tuple of Paper
+        Papers behind the family and what measures their statements, for ``icl-theory reproduce``.
+    explorer : Panel, optional
+        What the family shows in the explorer.
+    commands : dict of type
+        Other problems of the family, classes like this one, by the word that the command line runs them by.
 
     References
     ----------
@@ -168,13 +88,17 @@ class Family:
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
-    goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
+    goal: ClassVar[tuple[str, float] | None] = ("above", 1e-3)
     loss_unit: ClassVar[str] = "squared label units"
     phase_names: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[Column, ...]] = ()
-    check: ClassVar[Callable[[Trajectory], BoundChecks] | None] = None
-    rows: ClassVar[tuple[Callable[[bool], Claim], ...]] = ()
-    questions: ClassVar[Mapping[str, Callable[[bool], Answer]]] = {}
+    check: ClassVar[Any] = None
+    compare: ClassVar[Any] = None
+    rows: ClassVar[tuple[Callable[[bool], Claim], ...] | Later] = ()
+    questions: ClassVar[Mapping[str, Callable[[bool], Answer]] | Later] = {}
+    papers: ClassVar[tuple[Paper, ...] | Later] = ()
+    explorer: ClassVar[Panel | Later | None] = None
+    commands: ClassVar[Mapping[str, type[Family]] | Later] = {}
 
     eta: float | str = parameter(kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
     epsilon: float | None = parameter(
@@ -191,7 +115,7 @@ class Family:
         unit=LOSS,
         meaning="target excess of the loss over its floor",
     )
-    rule: str = parameter("gd", kind=Word(words=RULES), meaning="update rule")
+    rule: str = parameter("gd", kind=Word(words=tuple(RULES)), meaning="update rule")
     method: str = parameter("auto", kind=Word(words=METHODS), meaning="how steps are computed", axis=False)
     max_steps: int = parameter(MAX_STEPS, kind=Whole(), meaning="largest number of steps", axis=False)
 
@@ -202,7 +126,7 @@ class Family:
             raise refuse(
                 "above", self.above, f"left out where epsilon = {self.epsilon!r} is given: both are targets"
             )
-        if self.epsilon is None and self.above is None:
+        if self.epsilon is None and self.above is None and self.goal is not None:
             object.__setattr__(self, *self.goal)
         self.validate()
         self.rate()
@@ -360,9 +284,10 @@ class Family:
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
         risk = self.risk()
+        method = "exact" if risk.stochastic and self.method == "auto" else self.method
         run = descend(
             risk, self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
-            method=self.method, give_up=True, callback=callback,
+            method=method, give_up=True, callback=callback,
         )  # fmt: skip
         return self.described(run)
 

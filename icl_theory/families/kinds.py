@@ -168,6 +168,29 @@ class Word(Kind):
 
 
 @dataclass(frozen=True)
+class Wholes(Kind):
+    """One or more positive integers up to ``maximum``, as a tuple; ``1,19`` as text."""
+
+    maximum: float = INT64_MAX
+
+    text = True
+
+    def value(self, name: str, value: Any) -> tuple[int, ...]:
+        """Return the integers."""
+        try:
+            found = tuple(value)
+        except TypeError:
+            found = (value,)
+        if not found:
+            raise refuse(name, value, "one or more integers")
+        return tuple(integer(name, each, minimum=1, maximum=int(self.maximum)) for each in found)
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read integers separated by commas."""
+        return [Whole().parse(name, part) for part in text.split(",")]
+
+
+@dataclass(frozen=True)
 class Probabilities(Kind):
     """Positive numbers that sum to 1, as a tuple of floats; ``0.5,0.3,0.2`` as text."""
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from icl_theory._calls import written_sweep
 from icl_theory._validate import dimensions, instance, integer, refuse
 from icl_theory._version import __version__
+from icl_theory.engine.interrupts import whole_runs
 from icl_theory.families import Family, default, find, sound
 from icl_theory.files import checked_path
 from icl_theory.grids import store as storage
@@ -104,9 +105,8 @@ class FamilyModel:
     def _each(self, points: Mapping[str, NDArray[Any]]) -> Values:
         def measure(**point: Any) -> Mapping[str, Any]:
             problem = self.problem(point)
-            run = problem.simulate()
-            if run.interrupted:
-                raise KeyboardInterrupt
+            with whole_runs():
+                run = problem.simulate()
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 return problem.measured(run)
 
@@ -226,7 +226,7 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(goals) == 2:
         raise refuse("above", given["above"], "left out where epsilon is given: both are targets")
-    given = dict(given) if goals else {**given, family.goal[0]: family.goal[1]}
+    given = dict(given) if goals or family.goal is None else {**given, family.goal[0]: family.goal[1]}
     axes, common, labels = [], {}, family.labels()
     for name, declared in family.parameters().items():
         if name not in given and declared.required:

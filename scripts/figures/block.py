@@ -49,8 +49,8 @@ def figure(
     attentions: list[Panel] = []
     for title, task in columns.items():
         data = icl.SampledRisk(features, task, N, batch, seed)
-        block = icl.descend(icl.BlockRisk(data, seed=seed), eta, steps=steps)
-        exact = icl.Embedding(icl.PopulationRisk(features, task, N), features.vectors)
+        block = icl.descend(icl.regression.BlockRisk(data, seed=seed), eta, steps=steps)
+        exact = icl.in_coordinates(icl.PopulationRisk(features, task, N), "embedding", features.vectors)
         matrix = icl.descend(exact, eta, steps=steps, method="auto")
         last = len(losses) == len(columns) - 1  # where the curves of a row are labelled
         curves = [

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
+from icl_theory.engine.pullback import innermost
 from icl_theory.results.plots import draw_maps
 
 QUICK = {"steps": (10, 100), "K": 4, "N": 20}
@@ -36,12 +37,12 @@ def figure(
     rows = {}
     for name, task in (("random", icl.tasks.RandomFourier(L)), ("one", icl.tasks.RandomCosine(L))):
         data = icl.SampledRisk(features, task, N, batch, seed)
-        block = icl.descend(icl.BlockRisk(data, seed=seed), eta, steps=max(steps))
+        block = icl.descend(icl.regression.BlockRisk(data, seed=seed), eta, steps=max(steps))
         exact = icl.PopulationRisk(features, task, N)
-        embedded = icl.Embedding(exact, features.vectors)
+        embedded = icl.in_coordinates(exact, "embedding", features.vectors)
         matrix = icl.descend(embedded, eta, steps=max(steps), method="auto")
         maps = [block.at(step).observed["attention_map"] for step in steps]
-        rows[f"{name} frequency"] = [*maps, exact.attention(embedded.inward(matrix.params))]
+        rows[f"{name} frequency"] = [*maps, exact.attention(innermost(embedded, matrix.params)[1])]
     return draw_maps(rows, [*(f"step {step:,}" for step in steps), "one matrix"])
 
 

@@ -17,6 +17,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
 QUICK = {"K": 4, "epsilon": 1e-2}
+EXPLORER = "regression?L=2&delta=1&eta=0.25&K=10&epsilon=0.001&t=100"
 
 
 def figure(

@@ -43,13 +43,13 @@ def figure(
     for name, constants, last in zip(("flat", "sharp"), (flat, sharp), steps, strict=True):
         curves = []
         for L, colour in zip(constants, CYCLE[1:], strict=False):
-            law = icl.QuadraticLaw.lipschitz(d, L, curved)
+            law = icl.regression.QuadraticLaw.lipschitz(d, L, curved)
             exact = icl.descend(icl.GaussianRisk(law), eta, steps=last)
             steps_taken = np.append(exact.t, last)  # a run ends where steps no longer change the loss
             loss = np.append(exact.loss, exact.loss[-1])
-            losses, others = [], icl.SampledGaussianRisk(law, N, test, runs, dataset=test)
+            losses, others = [], icl.regression.SampledGaussianRisk(law, N, test, runs, dataset=test)
             for seed in range(runs):
-                run = icl.descend(icl.SampledGaussianRisk(law, N, batch, seed), eta, steps=last)
+                run = icl.descend(icl.regression.SampledGaussianRisk(law, N, batch, seed), eta, steps=last)
                 losses.append([others.evaluate(Q)[0] for Q in run.states])
             mean = Curve.mean("", run.t, losses, "--", colour)
             floor = Curve("", [0, last], [exact.floor, exact.floor], style=":", colour=colour)
@@ -63,7 +63,8 @@ def figure(
     title = "all of the above, rescaled"
     panels.append(Panel(scaled, r"$\eta L^2\,\times$ step", "loss / $L^2$", title, limits=(0.01, 1.0)))
 
-    gaussian = icl.descend(icl.GaussianRisk(icl.QuadraticLaw.lipschitz(d, 1.0, curved)), 0.01, steps=10**4)
+    law = icl.regression.QuadraticLaw.lipschitz(d, 1.0, curved)
+    gaussian = icl.descend(icl.GaussianRisk(law), 0.01, steps=10**4)
     finite = icl.simulate(1.0, 1.0, 0.01, K=K, epsilon=1e-6)
     curves = []
     for run, label, colour in ((gaussian, "Gaussian", BLUE), (finite, f"$K = {K}$", RED)):

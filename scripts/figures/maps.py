@@ -18,6 +18,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import draw_maps
 
 QUICK = {"K": 6}
+EXPLORER = "regression?L=2&delta=1&K=12&eta=1&t=1000"
 
 
 def figure(

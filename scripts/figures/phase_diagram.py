@@ -4,9 +4,10 @@ Phase diagram over L and ε
 
 Steps to the loss ε in closed form on a grid of Lipschitz constants and targets. In the flat regime
 ε is reached before the tail and the steps fall like 1/L²; in the sharp one they do not depend on L.
-Red: where the measured exponent d ln T/d ln L passes −1, half-way between the two. White: the same
-point as gradient flow predicts it. Dashed: the exact onset of the tail. Dotted: the leading order of
-both, L*Δ = √(8εK²/(K−1)), where the two parts K²/(ηγ) and (K−1)/(4ηε) of the step count are equal.
+Red: where the measured exponent d ln T/d ln L passes −1, half-way between the two, for some of the
+targets. White: the same point as gradient flow predicts it. Dashed: the exact onset of the tail. Dotted:
+the leading order of both, L*Δ = √(8εK²/(K−1)), where the two parts K²/(ηγ) and (K−1)/(4ηε) of the step
+count are equal.
 With K = 100 features the onset of the tail is at 1.23 times the dotted curve; they agree as K → ∞.
 Grey: the loss starts below ε, and no step is taken.
 """
@@ -21,6 +22,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import whole_figure
 
 QUICK = {"points": 20}
+EXPLORER = "regression?L=0.03&delta=1&eta=0.01&K=100&epsilon=0.0001&t=100000"
 
 
 def figure(
@@ -30,7 +32,7 @@ def figure(
     eta: float = 0.01,
     L: tuple[float, float] = (0.001, 10.0),
     epsilon: tuple[float, float] = (1e-7, 1e-2),
-    points: int = 120,
+    points: int = 600,
 ) -> Figure:
     """Draw the steps over both parameters."""
     found = icl.sweep(

@@ -18,6 +18,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLACK, BLUE, RED, Curve, Panel, draw_panels
 
 QUICK = {"steps": 30}
+EXPLORER = "recall?V=24&triggers=3&alpha=0&eta=0.05&counts=1&t=100"
 
 
 def figure(

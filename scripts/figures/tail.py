@@ -20,6 +20,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
 QUICK = {"steps": 10**6}
+EXPLORER = "regression?L=2&eta=1&epsilon=0.000000001&t=10000000000"
 
 
 def figure(*, eta: float = 1.0, L: float = 2.0, steps: int = 10**10, seed: int = 0) -> Figure:

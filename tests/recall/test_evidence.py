@@ -15,7 +15,7 @@ Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.r
 
 
 def test_a_least_share_of_one_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "_least_share", lambda task: 1.0)
+    monkeypatch.setattr(bounds, "_least_share", lambda *task: 1.0)
     assert evidence.softmax_rate(True).violated
     assert evidence.plain_descent(True).violated
 
@@ -91,9 +91,9 @@ def test_a_note_promises_no_rate_at_which_triggers_overshoot() -> None:
 
 
 def test_a_note_on_the_cycle_is_within_a_tenth_of_the_cycle() -> None:
-    large = icl.recall.simulate(alpha=0.1, eta=100.0, max_steps=500)
+    large = icl.recall.simulate(alpha=0.1, gamma="trained", eta=100.0, max_steps=500)
     assert "does not tend to 0" in large.notes["cycle"]
-    small = icl.recall.simulate(alpha=0.1, eta=0.4, max_steps=20_000, above=1e-5)
+    small = icl.recall.simulate(alpha=0.1, gamma="trained", eta=0.4, max_steps=20_000, above=1e-5)
     level = np.mean([float(small.at(int(small.t[-1]) - i).observed["excess"]) for i in (0, 1)])
     assert f"near α(1-α)η²/8 = {icl.recall.stall(0.1, 0.4):.3g}" in small.notes["cycle"]
     assert level == pytest.approx(cycle_excess(0.1, 0.4), rel=0.05)

@@ -14,7 +14,7 @@ from tests.recall.references import all_losses, cross_entropy, enumerate_sentenc
 from tests.references import slopes
 
 Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
-KINDS = [(attention, alpha) for attention in ("linear", "relu", "softmax") for alpha in (0.0, 0.3)]
+KINDS = [(attention, alpha) for attention in ("linear", "relu", "softmax-limit") for alpha in (0.0, 0.3)]
 
 
 def small(alpha: float = 0.0, **options: object) -> icl.recall.RecallTask:
@@ -55,7 +55,7 @@ def test_softmax_limit_is_exact_for_a_sentence_with_the_average_frequencies(
     gamma = -1.1 if alpha else 0.0
     expected = cross_entropy(task, logits(task, "softmax", tokens, strength, scale, gamma), y)
     params = [strength, strength, scale, *([gamma] if alpha else [])]
-    assert RecallRisk(task, "softmax").loss(params) == pytest.approx(expected, rel=1e-12)
+    assert RecallRisk(task, "softmax-limit").loss(params) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(("attention", "alpha"), KINDS)
@@ -106,10 +106,10 @@ def test_all_six_models_tend_to_the_bayes_risk(kind: tuple[str, float], size: fl
 
 def test_softmax_with_noise_needs_attention_before_value() -> None:
     """Background words feed the noise logit: the value scale alone makes the loss grow."""
-    risk = RecallRisk(small(0.3), "softmax", tied=False)
+    risk = RecallRisk(small(0.3), "softmax-limit", tied=False)
     gamma = risk.task.best_gamma
     assert risk.excess([5.0, 5.0, 5.0, 1000.0, gamma]) > 1.0
-    assert RecallRisk(small(), "softmax").excess([0.0, 0.0, 0.0, 1000.0]) < 1e-30
+    assert RecallRisk(small(), "softmax-limit").excess([0.0, 0.0, 0.0, 1000.0]) < 1e-30
 
 
 @pytest.mark.parametrize(("attention", "alpha"), KINDS)
@@ -164,8 +164,9 @@ def test_outputs_may_be_permuted(order: list[int], kind: tuple[str, float]) -> N
     names = np.arange(task.V)
     names[task.outputs] = task.outputs[order]
     renamed = data._replace(tokens=names[data.tokens], answer=names[data.answer], output=names[data.output])
-    model = icl.recall.Reparameterised(icl.recall.TransformerRisk(task, attention, data=data))
-    other = icl.recall.Reparameterised(icl.recall.TransformerRisk(task, attention, data=renamed))
+    of = attention.removesuffix("-limit")
+    model = icl.recall.Reparameterised(icl.recall.TransformerRisk(task, of, data=data))
+    other = icl.recall.Reparameterised(icl.recall.TransformerRisk(task, of, data=renamed))
     params = np.abs(np.random.default_rng(2).normal(size=model.initial.shape))
     assert model.loss(params) == pytest.approx(other.loss(params), rel=1e-12)
     assert RecallRisk(task, attention, data=data).excess(params) == RecallRisk(
@@ -210,7 +211,7 @@ def test_floor_is_the_infimum_also_where_gamma_is_held() -> None:
 
 def test_softmax_observes_its_attention() -> None:
     task = RecallTask(11, 2, 3, H=17, counts=Counts.fixed(2, 1))
-    seen = RecallRisk(task, "softmax").observe(np.array([math.log(5.0), 0.0, 1.0]))
+    seen = RecallRisk(task, "softmax-limit").observe(np.array([math.log(5.0), 0.0, 1.0]))
     np.testing.assert_allclose(seen["attention"], [2 * 5 / (3 * 5 + 13), 2 / 16])
 
 

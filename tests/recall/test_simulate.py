@@ -26,9 +26,8 @@ def test_closed_form_takes_the_steps_of_the_iteration(
     Q: int, eta: float, alpha: float, attention: str, above: float
 ) -> None:
     task = RecallTask(2 * Q + 5, Q, 2, alpha=alpha)
-    gamma = task.best_gamma if alpha else None
     runs = [
-        icl.recall.simulate(eta=eta, task=task, attention=attention, gamma=gamma, above=above, method=method)
+        icl.recall.simulate(eta=eta, task=task, attention=attention, above=above, method=method)
         for method in ("closed", "exact")
     ]
     assert runs[0].steps == runs[1].steps
@@ -50,7 +49,7 @@ def test_a_run_of_ten_to_the_fourteen_steps_is_counted() -> None:
     assert run.at(run.steps).loss <= 1e-3 < run.at(run.steps - 10**4).loss
 
 
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("attention", ["linear", "softmax-limit"])
 @pytest.mark.parametrize("probs", [None, zipf(6)])
 def test_the_rate_is_the_predicted_one(attention: str, probs: np.ndarray | None) -> None:
     task = RecallTask(40, 6, 8, probs=probs, counts=Counts.fixed(2))
@@ -58,7 +57,9 @@ def test_the_rate_is_the_predicted_one(attention: str, probs: np.ndarray | None)
     run = icl.descend(RecallRisk(task, attention), eta, rule="ngd", steps=800)
     rate = math.log(run.at(400).loss / run.at(800).loss) / 400
     assert rate == pytest.approx(icl.recall.decay_rate(task, eta, attention), rel=1e-2)
-    others = {"linear": 2 * eta / np.array([6.0, 1.0]), "softmax": eta / np.array([6.0, math.sqrt(6.0)])}[attention]
+    others = {"linear": 2 * eta / np.array([6.0, 1.0]), "softmax-limit": eta / np.array([6.0, math.sqrt(6.0)])}[
+        attention
+    ]
     assert (np.abs(rate / others - 1.0) > 0.5).all()
 
 
@@ -73,15 +74,15 @@ def test_unequal_counts_share_the_step_like_their_inverses() -> None:
 @pytest.mark.parametrize("Q", [1, 4])
 def test_softmax_with_noise_is_slowed_down_by_the_words_that_feed_it(Q: int) -> None:
     task = RecallTask(60, Q, 8, alpha=0.1, counts=Counts.fixed(2, 1))
-    run = icl.descend(RecallRisk(task, "softmax", task.best_gamma, tied=True), 0.1, rule="ngd", steps=600)
+    run = icl.descend(RecallRisk(task, "softmax-limit", task.best_gamma, tied=True), 0.1, rule="ngd", steps=600)
     steps = int(run.t[-1])
     ends = [float(run.at(t).observed["excess"]) for t in (steps // 2, steps)]
     rate = math.log(ends[0] / ends[1]) / (steps - steps // 2)
     assert rate == pytest.approx(0.1 / math.sqrt(9 / 4 + Q / 4), rel=0.05)
-    assert rate == pytest.approx(icl.recall.decay_rate(task, 0.1, "softmax"), rel=0.05)
+    assert rate == pytest.approx(icl.recall.decay_rate(task, 0.1, "softmax-limit"), rel=0.05)
 
 
-@pytest.mark.parametrize(("attention", "alpha"), [("linear", 0.0), ("relu", 0.2), ("softmax", 0.0)])
+@pytest.mark.parametrize(("attention", "alpha"), [("linear", 0.0), ("relu", 0.2), ("softmax-limit", 0.0)])
 def test_plain_descent_converges_like_one_over_t(attention: str, alpha: float) -> None:
     task = RecallTask(20, 3, 8, alpha=alpha, probs=[0.5, 0.3, 0.2], counts=Counts.fixed(2))
     run = icl.descend(RecallRisk(task, attention), 4.0, steps=20_000)
@@ -89,10 +90,11 @@ def test_plain_descent_converges_like_one_over_t(attention: str, alpha: float) -
     assert run.t[-1] * run.observed["excess"][-1] == pytest.approx(limit, rel=0.05)
 
 
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("attention", ["linear", "softmax-limit"])
 @pytest.mark.parametrize(("alpha", "eta"), [(0.1, 0.4), (0.3, 0.8)])
 def test_normalised_descent_on_gamma_too_ends_in_a_cycle(attention: str, alpha: float, eta: float) -> None:
-    run = icl.recall.simulate(eta=eta, alpha=alpha, attention=attention, above=1e-4)
+    scale = {"v": "trained"} if attention == "softmax-limit" else {}
+    run = icl.recall.simulate(eta=eta, alpha=alpha, attention=attention, gamma="trained", above=1e-4, **scale)
     assert run.stop_reason.endswith("the loss settles above epsilon")
     pair = [float(run.at(int(run.t[-1]) - shift).observed["excess"]) for shift in (0, 1)]
     assert np.mean(pair) == pytest.approx(icl.recall.stall(alpha, eta), rel=0.2)
@@ -100,7 +102,7 @@ def test_normalised_descent_on_gamma_too_ends_in_a_cycle(attention: str, alpha: 
 
 
 def test_training_on_sentences_reports_the_population() -> None:
-    run = icl.recall.simulate(alpha=0.2, M=50, rule="gd", eta=4.0, above=1e-2)
+    run = icl.recall.simulate(alpha=0.2, M=50, gamma="trained", rule="gd", eta=4.0, above=1e-2)
     assert run.converged
     population = RecallRisk(RecallTask(50, 4, 8, alpha=0.2))
     assert run.notes["population"].startswith(f"{population.excess(run.params):.6g}")
@@ -116,11 +118,11 @@ def test_missing_triggers_are_not_learnt() -> None:
 
 
 def test_runs_are_saved_and_loaded(tmp_path: Path) -> None:
-    run = icl.recall.simulate(alpha=0.1, attention="softmax", above=0.05)
+    run = icl.recall.simulate(alpha=0.1, attention="softmax-limit", above=0.05, v="trained")
     run.save(tmp_path / "run.npz")
     loaded = icl.load(tmp_path / "run.npz")
     np.testing.assert_array_equal(loaded.states, run.states)
-    assert loaded.info["attention"] == "softmax"
+    assert loaded.info["attention"] == "softmax-limit"
     assert run.to_xarray()["excess"].dims == ("t",)
 
 
@@ -158,9 +160,9 @@ def test_runs_that_are_cut_short_say_so() -> None:
         ({"attention": "x"}, "attention = 'x'"),
         ({"rule": "sgd"}, "rule = 'sgd'"),
         ({"method": "fastest"}, "method = 'fastest'"),
-        ({"method": "closed", "attention": "softmax"}, "method = 'closed'"),
+        ({"method": "closed", "attention": "softmax-limit"}, "method = 'closed'"),
         ({"method": "closed", "probs": [0.4, 0.3, 0.2, 0.1]}, "method = 'closed'"),
-        ({"method": "closed", "alpha": 0.1}, "method = 'closed'"),
+        ({"method": "closed", "alpha": 0.1, "gamma": "trained"}, "method = 'closed'"),
         ({"method": "closed", "rule": "gd"}, "method = 'closed'"),
         ({"M": 0}, "M = 0"),
         ({"epsilon": 0.0}, "epsilon = 0.0"),
@@ -179,11 +181,13 @@ def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("attention", ["linear", "relu", "softmax"])
+@pytest.mark.parametrize("attention", ["linear", "relu", "softmax-limit"])
 @pytest.mark.parametrize("alpha", [0.0, 0.1])
 def test_skipped_steps_are_counted_as_if_they_were_taken(attention: str, alpha: float) -> None:
-    above = 2e-4 if attention == "softmax" else 2e-3  # softmax is slow enough for skipping to pay later
-    call = {"attention": attention, "alpha": alpha, "rule": "gd", "above": above}
+    above = 2e-4 if attention == "softmax-limit" else 2e-3  # softmax is slow enough for skipping to pay later
+    call = {"attention": attention, "alpha": alpha, "rule": "gd", "above": above, "gamma": "trained"}
+    if attention == "softmax-limit":
+        call["v"] = "trained"
     exact = icl.recall.simulate(**call, method="exact")  # type: ignore[arg-type]
     fast = icl.recall.simulate(**call, method="fast")  # type: ignore[arg-type]
     assert fast.states_error is not None

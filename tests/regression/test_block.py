@@ -19,14 +19,14 @@ CASES: dict[str, dict[str, object]] = {
 }
 
 
-def block(hidden: int = 5, seed: int = 0, held_out: int = 20, **changes: object) -> icl.BlockRisk:
+def block(hidden: int = 5, seed: int = 0, held_out: int = 20, **changes: object) -> icl.regression.BlockRisk:
     arguments: dict[str, object] = {
         "features": FEATURES, "task": tasks.Quadratic(1.5), "N": 6, "batch": 8, "seed": 3, **changes,
     }  # fmt: skip
-    return icl.BlockRisk(icl.SampledRisk(**arguments), hidden, seed, held_out)  # type: ignore[arg-type]
+    return icl.regression.BlockRisk(icl.SampledRisk(**arguments), hidden, seed, held_out)  # type: ignore[arg-type]
 
 
-def scattered(risk: icl.BlockRisk) -> Array:
+def scattered(risk: icl.regression.BlockRisk) -> Array:
     """Parameters at which no layer is special."""
     return risk.initial + 0.3 * np.random.default_rng(7).normal(size=risk.initial.shape)
 
@@ -135,7 +135,7 @@ def test_without_queries_all_tokens_have_the_same_attention() -> None:
     np.testing.assert_allclose(risk.predict(params, risk.data.prompts())[0], 1 / 6, rtol=1e-12)
 
 
-def copying(risk: icl.BlockRisk, Q: Array, small: float) -> Array:
+def copying(risk: icl.regression.BlockRisk, Q: Array, small: float) -> Array:
     """Parameters that attend like Q and pass the label through the norms in one small coordinate.
 
     It leaves the norms as y small (1 - 1/D) over the deviations, which hardly depend on a small label.
@@ -155,7 +155,7 @@ def copying(risk: icl.BlockRisk, Q: Array, small: float) -> Array:
 def test_block_comes_as_close_to_the_one_matrix_model_as_one_likes() -> None:
     risk = block(features=SIMPLEX, task=tasks.RandomCosine(2.0), N=20)
     Q = np.random.default_rng(0).normal(size=(5, 5))
-    one_matrix = icl.Embedding(risk.data, SIMPLEX.vectors)
+    one_matrix = icl.in_coordinates(risk.data, "embedding", SIMPLEX.vectors)
     expected = one_matrix.loss(Q)
     prompts = risk.data.prompts()
     errors = []
@@ -245,7 +245,7 @@ def test_run_away_training_says_so() -> None:
 def test_refuses_wrong_arguments(changes: dict[str, object], words: str) -> None:
     arguments: dict[str, object] = {"data": block().data, **changes}
     with pytest.raises(ValueError, match=words):
-        icl.BlockRisk(**arguments)  # type: ignore[arg-type]
+        icl.regression.BlockRisk(**arguments)  # type: ignore[arg-type]
 
 
 def test_refuses_wrong_parameters() -> None:

@@ -48,7 +48,7 @@ def run_of(name: str) -> icl.Trajectory:
 @pytest.mark.parametrize("name", RUNS)
 def test_no_exact_or_certified_statement_is_ever_violated(name: str) -> None:
     checks = icl.check_bounds(run_of(name))
-    assert len(checks) == 22
+    assert len(checks) == 24
     for check in checks:
         if check.kind != "order-wise":
             assert check.holds is not False, check

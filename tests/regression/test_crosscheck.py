@@ -182,5 +182,5 @@ def test_work_is_bounded_where_the_precision_is_out_of_reach(monkeypatch: pytest
 
 def test_far_scores_of_large_features_are_compared_too() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 40.0), tasks.Linear(2.0), N=5)
-    run = icl.descend(icl.Embedding(risk, risk.features.vectors), 1e-10, steps=5)
+    run = icl.descend(icl.in_coordinates(risk, "embedding", risk.features.vectors), 1e-10, steps=5)
     assert icl.crosscheck(run, **SMALL).passed  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from icl_theory.families.regression.population import PopulationRisk
 Array = np.ndarray
 
 
-def check(name: str, run: icl.Trajectory) -> icl.BoundCheck:
+def check(name: str, run: icl.Trajectory) -> icl.claims.BoundCheck:
     return next(one for one in icl.check_bounds(run) if one.name == name)
 
 
@@ -123,7 +123,9 @@ def test_a_wrong_bound_on_phase_one_is_seen(monkeypatch: pytest.MonkeyPatch, by:
 
 def test_cross_terms_are_smaller_than_the_growth_for_more_than_exchangeable_tasks() -> None:
     claim = lemmas.lemma_2_signs(True)
-    assert "holds for exchangeable tasks and the kernel diag(1, 1.3, 0.8), not for random kernels" in claim.verdict
+    assert "holds for exchangeable tasks and the kernel diag(1, 1.3, 0.8), not for random kernels" in str(
+        claim.verdict
+    )
     task = tasks.KernelTask(np.diag([1.0, 1.3, 0.8]))
     run = icl.descend(icl.PopulationRisk(icl.Features.simplex(3, 1.0), task), 1.0, steps=2000)
     assert isinstance(run.risk, PopulationRisk)

@@ -16,13 +16,15 @@ import icl_theory as icl
 from tests.references import Array, slopes
 
 LAWS = [
-    icl.QuadraticLaw(1, 1.0, 0.5),
-    icl.QuadraticLaw(1, 1.3, 0.0),
-    icl.QuadraticLaw(2, 0.7, 0.3),
-    icl.QuadraticLaw(2, 0.0, 1.2),
+    icl.regression.QuadraticLaw(1, 1.0, 0.5),
+    icl.regression.QuadraticLaw(1, 1.3, 0.0),
+    icl.regression.QuadraticLaw(2, 0.7, 0.3),
+    icl.regression.QuadraticLaw(2, 0.0, 1.2),
 ]
 seeds = st.integers(0, 2**32 - 1)
-laws = st.builds(icl.QuadraticLaw, st.integers(1, 5), st.just(0.0) | st.floats(0.01, 3.0), st.floats(0.1, 3.0))
+laws = st.builds(
+    icl.regression.QuadraticLaw, st.integers(1, 5), st.just(0.0) | st.floats(0.01, 3.0), st.floats(0.1, 3.0)
+)
 
 
 def grid(d: int, nodes: int) -> tuple[Array, Array]:
@@ -32,7 +34,7 @@ def grid(d: int, nodes: int) -> tuple[Array, Array]:
     return points, np.array([np.prod(c) for c in itertools.product(w / w.sum(), repeat=d)])
 
 
-def quadrature_loss(law: icl.QuadraticLaw, Q: Array) -> float:
+def quadrature_loss(law: icl.regression.QuadraticLaw, Q: Array) -> float:
     """The definition: attention e^(x·Qx_q) / E e^(x·Qx_q) on N(0, I), every monomial's error squared."""
     key, weight = grid(law.d, 120)
     total = 0.0
@@ -46,7 +48,7 @@ def quadrature_loss(law: icl.QuadraticLaw, Q: Array) -> float:
     return float(total)
 
 
-def mp_excess(law: icl.QuadraticLaw, Q: Array) -> float:
+def mp_excess(law: icl.regression.QuadraticLaw, Q: Array) -> float:
     """Loss above the least loss of a multiple of the identity, from the expanded polynomial with 80 digits."""
     with mpmath.workdps(80):
         a, b, d = mpmath.mpf(law.sigma_a) ** 2, mpmath.mpf(law.sigma_b) ** 2, law.d
@@ -65,13 +67,13 @@ def mp_excess(law: icl.QuadraticLaw, Q: Array) -> float:
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("size", [0.0, 0.4, 0.9])
-def test_loss_is_the_expectation_under_the_tilted_gaussian(law: icl.QuadraticLaw, size: float) -> None:
+def test_loss_is_the_expectation_under_the_tilted_gaussian(law: icl.regression.QuadraticLaw, size: float) -> None:
     Q = size * np.random.default_rng(3).normal(size=(law.d, law.d))
     assert icl.GaussianRisk(law).loss(Q) == pytest.approx(quadrature_loss(law, Q), rel=1e-10)
 
 
-@pytest.mark.parametrize("law", [*LAWS, icl.QuadraticLaw(4, 0.3, 2.0)], ids=str)
-def test_gradient_and_hessian_are_derivatives(law: icl.QuadraticLaw) -> None:
+@pytest.mark.parametrize("law", [*LAWS, icl.regression.QuadraticLaw(4, 0.3, 2.0)], ids=str)
+def test_gradient_and_hessian_are_derivatives(law: icl.regression.QuadraticLaw) -> None:
     risk = icl.GaussianRisk(law)
     rng = np.random.default_rng(1)
     Q, V = rng.normal(size=(2, law.d, law.d))
@@ -81,7 +83,9 @@ def test_gradient_and_hessian_are_derivatives(law: icl.QuadraticLaw) -> None:
 
 
 @given(laws, seeds)
-def test_minimisation_from_anywhere_finds_no_less_than_the_floor(law: icl.QuadraticLaw, seed: int) -> None:
+def test_minimisation_from_anywhere_finds_no_less_than_the_floor(
+    law: icl.regression.QuadraticLaw, seed: int
+) -> None:
     risk = icl.GaussianRisk(law)
     starts = 2.0 * np.random.default_rng(seed).normal(size=(2, law.d**2))
 
@@ -97,21 +101,21 @@ def test_minimisation_from_anywhere_finds_no_less_than_the_floor(law: icl.Quadra
 
 
 def test_without_linear_part_both_signs_of_the_identity_are_best() -> None:
-    risk = icl.GaussianRisk(icl.QuadraticLaw(3, 1.0, 0.0))
+    risk = icl.GaussianRisk(icl.regression.QuadraticLaw(3, 1.0, 0.0))
     assert risk.best == pytest.approx(np.sqrt(4.0 / 5.0))
     assert risk.floor() == pytest.approx(0.5 * 3 * 4 / 5)
     assert risk.excess(-risk.best * np.eye(3)) < 1e-12
 
 
 def test_identity_is_not_the_minimum_and_costs_the_trace_of_the_matrix() -> None:
-    risk = icl.GaussianRisk(icl.QuadraticLaw(3, 0.8, 0.6))
+    risk = icl.GaussianRisk(icl.regression.QuadraticLaw(3, 0.8, 0.6))
     assert risk.loss(np.eye(3)) == pytest.approx(0.5 * 3 * 0.8**2)
     assert risk.floor() < risk.loss(np.eye(3))
     assert np.sqrt(4 / 5) < risk.best < 1.0
 
 
 def test_a_weak_linear_part_leaves_a_false_minimum_at_a_negative_multiple() -> None:
-    risk = icl.GaussianRisk(icl.QuadraticLaw(2, 1.0, 0.1))
+    risk = icl.GaussianRisk(icl.regression.QuadraticLaw(2, 1.0, 0.1))
     found = minimize(lambda x: risk.loss(x.reshape(2, 2)), -0.8 * np.eye(2).ravel(), tol=1e-10)
     assert found.x[0] == pytest.approx(-0.865, abs=0.01)
     assert found.fun > risk.floor() + 0.01
@@ -119,8 +123,10 @@ def test_a_weak_linear_part_leaves_a_false_minimum_at_a_negative_multiple() -> N
 
 
 @pytest.mark.parametrize("size", [1e-1, 1e-4, 1e-7])
-@pytest.mark.parametrize("law", [LAWS[0], LAWS[2], icl.QuadraticLaw(3, 1e-3, 1.0)], ids=str)
-def test_excess_and_gradient_keep_their_digits_near_the_minimum(law: icl.QuadraticLaw, size: float) -> None:
+@pytest.mark.parametrize("law", [LAWS[0], LAWS[2], icl.regression.QuadraticLaw(3, 1e-3, 1.0)], ids=str)
+def test_excess_and_gradient_keep_their_digits_near_the_minimum(
+    law: icl.regression.QuadraticLaw, size: float
+) -> None:
     risk = icl.GaussianRisk(law)
     D = size * np.random.default_rng(5).normal(size=(law.d, law.d))
     Q = risk.best * np.eye(law.d) + D
@@ -130,13 +136,13 @@ def test_excess_and_gradient_keep_their_digits_near_the_minimum(law: icl.Quadrat
 
 
 def test_linear_tasks_contract_by_the_same_factor_at_every_step() -> None:
-    run = icl.descend(icl.GaussianRisk(icl.QuadraticLaw(4, 0.0, 0.7)), 0.5, steps=40)
+    run = icl.descend(icl.GaussianRisk(icl.regression.QuadraticLaw(4, 0.0, 0.7)), 0.5, steps=40)
     np.testing.assert_allclose(run.loss, 2.0 * 0.49 * (1.0 - 0.245) ** (2.0 * run.t), rtol=1e-9)
     assert run.floor == 0.0
 
 
 @given(laws, seeds)
-def test_rotations_of_the_inputs_change_nothing(law: icl.QuadraticLaw, seed: int) -> None:
+def test_rotations_of_the_inputs_change_nothing(law: icl.regression.QuadraticLaw, seed: int) -> None:
     risk = icl.GaussianRisk(law)
     rng = np.random.default_rng(seed)
     Q = rng.normal(size=(law.d, law.d))
@@ -147,8 +153,10 @@ def test_rotations_of_the_inputs_change_nothing(law: icl.QuadraticLaw, seed: int
 
 
 @given(laws, seeds, st.floats(0.01, 100.0))
-def test_scale_of_the_tasks_is_a_scale_of_loss_and_time(law: icl.QuadraticLaw, seed: int, scale: float) -> None:
-    larger = icl.QuadraticLaw(law.d, scale * law.sigma_a, scale * law.sigma_b)
+def test_scale_of_the_tasks_is_a_scale_of_loss_and_time(
+    law: icl.regression.QuadraticLaw, seed: int, scale: float
+) -> None:
+    larger = icl.regression.QuadraticLaw(law.d, scale * law.sigma_a, scale * law.sigma_b)
     assert pytest.approx(scale * law.L) == larger.L
     eta = 0.3 / icl.GaussianRisk(law).rate
     one = icl.descend(icl.GaussianRisk(law), eta, steps=30)
@@ -158,7 +166,7 @@ def test_scale_of_the_tasks_is_a_scale_of_loss_and_time(law: icl.QuadraticLaw, s
 
 
 @given(laws)
-def test_descent_from_zero_stays_isotropic_and_rises_to_the_minimum(law: icl.QuadraticLaw) -> None:
+def test_descent_from_zero_stays_isotropic_and_rises_to_the_minimum(law: icl.regression.QuadraticLaw) -> None:
     risk = icl.GaussianRisk(law)
     run = icl.descend(risk, 1.0 / risk.rate, steps=400)
     c = run.observed["alignment"]
@@ -169,7 +177,7 @@ def test_descent_from_zero_stays_isotropic_and_rises_to_the_minimum(law: icl.Qua
 
 
 def test_approach_is_exponential_at_twice_the_largest_curvature() -> None:
-    risk = icl.GaussianRisk(icl.QuadraticLaw(3, 0.5, 0.4))
+    risk = icl.GaussianRisk(icl.regression.QuadraticLaw(3, 0.5, 0.4))
     assert risk.sharpness(risk.best * np.eye(3)) == pytest.approx(risk.rate, rel=1e-10)
     run = icl.descend(risk, 0.1 / risk.rate, steps=220)
     before, after = run.at(200), run.at(210)
@@ -180,7 +188,9 @@ def test_approach_is_exponential_at_twice_the_largest_curvature() -> None:
 @pytest.mark.parametrize(("sigma_a", "sigma_b"), [(0.5, 0.4), (1.0, 0.05), (0.1, 1.0)])
 def test_flow_from_zero_is_a_sum_of_logarithms_over_the_roots(sigma_a: float, sigma_b: float) -> None:
     d, a, b = 3, sigma_a**2, sigma_b**2
-    run = icl.descend(icl.GaussianRisk(icl.QuadraticLaw(d, sigma_a, sigma_b)), 0.01, steps=400, method="flow")
+    run = icl.descend(
+        icl.GaussianRisk(icl.regression.QuadraticLaw(d, sigma_a, sigma_b)), 0.01, steps=400, method="flow"
+    )
     cubic = np.array([2 * a * (d + 2), 0.0, b - 2 * a * (d + 1), -b])
     roots = np.roots(cubic)
     on_the_way = (run.t > 0) & (run.observed["alignment"] < 0.99 * roots[roots > 0].real)
@@ -191,12 +201,12 @@ def test_flow_from_zero_is_a_sum_of_logarithms_over_the_roots(sigma_a: float, si
 
 
 def test_without_linear_part_zero_is_a_saddle_that_descent_does_not_leave() -> None:
-    run = icl.descend(icl.GaussianRisk(icl.QuadraticLaw(3, 1.0, 0.0)), 0.1, epsilon=1e-3)
+    run = icl.descend(icl.GaussianRisk(icl.regression.QuadraticLaw(3, 1.0, 0.0)), 0.1, epsilon=1e-3)
     assert run.stop_reason.startswith("stagnated at step 0")
 
 
 def test_root_mean_square_gradient_is_l() -> None:
-    law = icl.QuadraticLaw.lipschitz(3, L=2.0, curved=0.3)
+    law = icl.regression.QuadraticLaw.lipschitz(3, L=2.0, curved=0.3)
     rng = np.random.default_rng(0)
     A = rng.normal(0.0, law.sigma_a, (100_000, 3, 3))
     b, x = rng.normal(0.0, law.sigma_b, (100_000, 3)), rng.normal(size=(100_000, 3))
@@ -207,7 +217,7 @@ def test_root_mean_square_gradient_is_l() -> None:
 
 @pytest.mark.parametrize("d", [1, 4])
 def test_far_away_the_loss_overflows_to_infinity_and_never_to_nan(d: int) -> None:
-    risk = icl.GaussianRisk(icl.QuadraticLaw(d, 1.0, 1.0))
+    risk = icl.GaussianRisk(icl.regression.QuadraticLaw(d, 1.0, 1.0))
     rng = np.random.default_rng(0)
     for size in (1e60, 1e90, 1e150, 1e300):
         Q = size * rng.normal(size=(d, d))
@@ -217,7 +227,7 @@ def test_far_away_the_loss_overflows_to_infinity_and_never_to_nan(d: int) -> Non
 
 
 def test_far_away_linear_tasks_have_a_large_loss_and_diverge() -> None:
-    risk = icl.GaussianRisk(icl.QuadraticLaw(2, 0.0, 1.0))
+    risk = icl.GaussianRisk(icl.regression.QuadraticLaw(2, 0.0, 1.0))
     for size in (1e100, 1e150):
         assert risk.loss(size * np.eye(2)) == pytest.approx(size**2, rel=1e-12)
         np.testing.assert_allclose(risk.gradient(size * np.eye(2)), size * np.eye(2), rtol=1e-12)
@@ -229,24 +239,24 @@ def test_far_away_linear_tasks_have_a_large_loss_and_diverge() -> None:
 def test_sharpness_far_away_is_refused_or_that_of_linear_tasks() -> None:
     far = 1e200 * np.eye(2)
     with pytest.raises(ValueError, match="such that the Hessian is finite"):
-        icl.GaussianRisk(icl.QuadraticLaw(2, 1.0, 1.0)).sharpness(far)
-    assert icl.GaussianRisk(icl.QuadraticLaw(2, 0.0, 1.5)).sharpness(far) == pytest.approx(2.25)
+        icl.GaussianRisk(icl.regression.QuadraticLaw(2, 1.0, 1.0)).sharpness(far)
+    assert icl.GaussianRisk(icl.regression.QuadraticLaw(2, 0.0, 1.5)).sharpness(far) == pytest.approx(2.25)
 
 
 @pytest.mark.parametrize(("sigma_a", "sigma_b"), [(1e-40, 1e-40), (1e40, 1e-40), (1e-40, 1e40), (0.0, 1e-40)])
 def test_extreme_scales_have_a_floor_and_a_best_multiple(sigma_a: float, sigma_b: float) -> None:
-    risk = icl.GaussianRisk(icl.QuadraticLaw(2, sigma_a, sigma_b))
+    risk = icl.GaussianRisk(icl.regression.QuadraticLaw(2, sigma_a, sigma_b))
     assert np.sqrt(3 / 4) * (1 - 1e-15) <= risk.best <= 1.0
     assert 0.5 * 2 * sigma_a**2 * 3 / 4 <= risk.floor() * (1 + 1e-14)
     assert risk.floor() <= sigma_a**2 * (1 + 1e-14)
     assert 0.0 < risk.loss(np.zeros((2, 2))) < np.inf
 
 
-def sampled(**changes: object) -> icl.SampledGaussianRisk:
+def sampled(**changes: object) -> icl.regression.SampledGaussianRisk:
     arguments: dict[str, object] = {
-        "law": icl.QuadraticLaw(3, 0.8, 0.6), "N": 7, "batch": 16, "seed": 3, **changes,
+        "law": icl.regression.QuadraticLaw(3, 0.8, 0.6), "N": 7, "batch": 16, "seed": 3, **changes,
     }  # fmt: skip
-    return icl.SampledGaussianRisk(**arguments)  # type: ignore[arg-type]
+    return icl.regression.SampledGaussianRisk(**arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("changes", [{}, {"noise": 0.4}, {"dataset": 20}, {"dataset": 10}, {"N": 1}], ids=str)
@@ -259,7 +269,7 @@ def test_backward_pass_is_the_derivative_of_the_forward_pass(changes: dict[str, 
 
 
 def test_labels_and_answer_are_one_quadratic_of_the_law() -> None:
-    prompts = sampled(law=icl.QuadraticLaw(2, 0.8, 0.6), N=12, batch=4000).prompts()
+    prompts = sampled(law=icl.regression.QuadraticLaw(2, 0.8, 0.6), N=12, batch=4000).prompts()
 
     def monomials(x: Array) -> Array:
         first, second = x[..., 0], x[..., 1]
@@ -284,14 +294,14 @@ def test_same_seed_same_bits_other_step_other_prompts() -> None:
 
 def test_scale_of_the_tasks_is_a_scale_of_the_sampled_loss_for_every_length() -> None:
     Q = np.random.default_rng(0).normal(size=(3, 3))
-    larger = sampled(law=icl.QuadraticLaw(3, 2.4, 1.8))
+    larger = sampled(law=icl.regression.QuadraticLaw(3, 2.4, 1.8))
     assert larger.loss(Q) == pytest.approx(9.0 * sampled().loss(Q), rel=1e-12)
 
 
 def test_long_prompts_have_the_population_loss_and_gradient() -> None:
-    law = icl.QuadraticLaw(2, 0.8, 0.6)
+    law = icl.regression.QuadraticLaw(2, 0.8, 0.6)
     Q = 0.35 * np.random.default_rng(2).normal(size=(2, 2)) + 0.2 * np.eye(2)
-    risk = icl.SampledGaussianRisk(law, N=3000, batch=250, seed=11)
+    risk = icl.regression.SampledGaussianRisk(law, N=3000, batch=250, seed=11)
     found = [risk.evaluate(Q, step) for step in range(16)]
     exact = icl.GaussianRisk(law)
     losses = np.array([loss for loss, _ in found])
@@ -302,10 +312,13 @@ def test_long_prompts_have_the_population_loss_and_gradient() -> None:
 
 
 def test_gap_to_infinite_prompts_closes_like_one_over_n_for_a_small_q() -> None:
-    law, Q = icl.QuadraticLaw(1, 1.0, 1.0), np.array([[0.3]])
+    law, Q = icl.regression.QuadraticLaw(1, 1.0, 1.0), np.array([[0.3]])
     exact = icl.GaussianRisk(law).loss(Q)
     gaps = [
-        np.mean([icl.SampledGaussianRisk(law, N, 40_000, seed=5).evaluate(Q, step)[0] for step in range(5)]) - exact
+        np.mean(
+            [icl.regression.SampledGaussianRisk(law, N, 40_000, seed=5).evaluate(Q, step)[0] for step in range(5)]
+        )
+        - exact
         for N in (8, 32)
     ]
     assert gaps[0] / gaps[1] == pytest.approx(4.0, rel=0.25)
@@ -320,14 +333,14 @@ def test_huge_scores_are_hard_attention() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: icl.QuadraticLaw(0, 1.0, 1.0), "d = 0: must be an integer in"),
-        (lambda: icl.QuadraticLaw(20_000, 1.0, 1.0), "d = 20000"),
-        (lambda: icl.QuadraticLaw(2, -1.0, 1.0), "sigma_a = -1.0"),
-        (lambda: icl.QuadraticLaw(2, 1.0, float("nan")), "sigma_b = nan"),
-        (lambda: icl.QuadraticLaw(2, 1e-50, 1.0), "sigma_a = 1e-50: must be 0, or between"),
-        (lambda: icl.QuadraticLaw(2, 0.0, 0.0), "sigma_b = 0.0: must be positive where sigma_a is 0"),
-        (lambda: icl.QuadraticLaw.lipschitz(2, 0.0), "L = 0.0"),
-        (lambda: icl.QuadraticLaw.lipschitz(2, 1.0, 1.5), "curved = 1.5"),
+        (lambda: icl.regression.QuadraticLaw(0, 1.0, 1.0), "d = 0: must be an integer in"),
+        (lambda: icl.regression.QuadraticLaw(20_000, 1.0, 1.0), "d = 20000"),
+        (lambda: icl.regression.QuadraticLaw(2, -1.0, 1.0), "sigma_a = -1.0"),
+        (lambda: icl.regression.QuadraticLaw(2, 1.0, float("nan")), "sigma_b = nan"),
+        (lambda: icl.regression.QuadraticLaw(2, 1e-50, 1.0), "sigma_a = 1e-50: must be 0, or between"),
+        (lambda: icl.regression.QuadraticLaw(2, 0.0, 0.0), "sigma_b = 0.0: must be positive where sigma_a is 0"),
+        (lambda: icl.regression.QuadraticLaw.lipschitz(2, 0.0), "L = 0.0"),
+        (lambda: icl.regression.QuadraticLaw.lipschitz(2, 1.0, 1.5), "curved = 1.5"),
         (lambda: icl.GaussianRisk(2), "law = 2: must be a QuadraticLaw"),  # type: ignore[arg-type]
         (lambda: icl.GaussianRisk(LAWS[2]).loss(np.eye(3)), "params = (3, 3): must be of shape (2, 2)"),
         (lambda: sampled(law=None), "law = None"),

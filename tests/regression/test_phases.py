@@ -15,7 +15,7 @@ from icl_theory.families.regression import crossover, flow_time, papers_regime, 
 EXPONENTS = st.floats(-3.0, 3.0).map(lambda x: 10.0**x)
 
 
-def intervals(phases: icl.Phases | None) -> list[tuple[int, int]]:
+def intervals(phases: icl.engine.Phases | None) -> list[tuple[int, int]]:
     assert phases is not None
     return [interval for interval in phases.values() if interval is not None]
 
@@ -101,7 +101,7 @@ def test_unequal_queries_are_in_phase_one_until_the_slowest_attends() -> None:
 def test_degenerate_tasks_never_leave_phase_one() -> None:
     run = icl.simulate(2.0, 1.0, 4.0, K=6, task=tasks.Halfspace, epsilon=1e-4)
     assert run.converged
-    assert run.phases == icl.Phases(I=(0, int(run.t[-1])), II=None, III=None)
+    assert run.phases == icl.engine.Phases(I=(0, int(run.t[-1])), II=None, III=None)
     assert run.attention[-1].max() < 0.34
 
 
@@ -127,9 +127,15 @@ def test_every_query_has_its_own_phases() -> None:
     assert run.phases.I[1] == max(one.I[1] for one in phases)
 
 
-def test_queries_of_finite_prompts_have_no_known_tail() -> None:
-    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], N=50, epsilon=0.02)
-    assert all(one.III is None for one in query_phases(run))
+def test_queries_of_finite_prompts_are_in_their_tail_by_the_excess_over_their_own_floor() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], N=5, above=1e-3)
+    assert isinstance(run.risk, icl.PopulationRisk)
+    floors = run.risk.floor_per_query()
+    for k, one in enumerate(query_phases(run)):
+        assert one.III is not None
+        state = run.at(one.III[0])
+        excess = run.risk.features.probs[k] * (state.observed["loss_per_query"][k] - floors[k])
+        assert state.t * excess * 4 * 4 * 3 / 2 <= 2.0
 
 
 def test_queries_that_are_alike_have_one_set_of_phases() -> None:
@@ -169,8 +175,12 @@ def test_phases_of_single_and_grouped_features_are_those_of_the_reduced_problem(
     assert reduced is not None
     features = icl.Features.simplex(6, 1.0)
     single = icl.PopulationRisk(features, tasks.Exchangeable(2.0), N=4)
-    for risk in (single, icl.Embedding(single, features.vectors), icl.SymmetricRisk([6], [1 / 6], 2.0, N=4)):
-        eta = 16.0 if isinstance(risk, icl.Embedding) else 4.0
+    for risk in (
+        single,
+        icl.in_coordinates(single, "embedding", features.vectors),
+        icl.SymmetricRisk([6], [1 / 6], 2.0, N=4),
+    ):
+        eta = 16.0 if isinstance(risk, icl.engine.Pullback) else 4.0
         run = icl.descend(risk, eta, steps=300)
         assert {phases.I for phases in query_phases(run)} == {reduced.I}
 

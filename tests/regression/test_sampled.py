@@ -45,7 +45,7 @@ def test_other_coordinates_have_their_derivatives(coordinates: str) -> None:
 
 
 def test_factors_of_a_model_with_token_noise_have_their_derivatives() -> None:
-    risk = icl.Factored.random(sampled(token_noise=0.2), rank=2, scale=1.0, seed=0)
+    risk = icl.engine.Pullback(sampled(token_noise=0.2), icl.engine.Factored.random(3, rank=2, scale=1.0, seed=0))
     params = risk.initial
     np.testing.assert_allclose(risk.gradient(params), slopes(risk.loss, params), rtol=1e-6, atol=1e-10)
 
@@ -53,7 +53,7 @@ def test_factors_of_a_model_with_token_noise_have_their_derivatives() -> None:
 def test_vanishing_token_noise_is_the_embedding_without_it() -> None:
     Q = np.random.default_rng(0).normal(size=(3, 3))
     noisy = sampled(token_noise=1e-9, task=tasks.Linear(1.0), batch=4000)
-    plain = icl.Embedding(sampled(task=tasks.Linear(1.0), batch=4000), FEATURES.vectors)
+    plain = icl.in_coordinates(sampled(task=tasks.Linear(1.0), batch=4000), "embedding", FEATURES.vectors)
     assert noisy.loss(Q) == pytest.approx(plain.loss(Q), rel=0.1)
     prompts = noisy.prompts()
     assert prompts.key is not None

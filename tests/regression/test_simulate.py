@@ -92,7 +92,7 @@ def test_embedding_coordinates_of_equal_features_run_at_eta_delta_to_the_fourth_
     features = make(5, 1.7)  # type: ignore[operator]
     run = icl.simulate(2.0, 1.7, 0.3, K=5, coordinates="embedding", epsilon=1e-2)
     assert run.steps == icl.simulate(2.0, 1.7, 0.3 * 1.7**4 / 4, K=5, epsilon=1e-2).steps
-    full = icl.Embedding(icl.PopulationRisk(features, tasks.Exchangeable(2.0)), features.vectors)
+    full = icl.in_coordinates(icl.PopulationRisk(features, tasks.Exchangeable(2.0)), "embedding", features.vectors)
     assert icl.descend(full, 0.3, epsilon=1e-2).steps == run.steps
 
 
@@ -124,7 +124,7 @@ def test_target_above_the_initial_loss_is_reached_at_once() -> None:
         run = icl.simulate(2.0, 1.0, 4.0, epsilon=5.0, method=method)
         assert run.steps == 0
         assert run.t.tolist() == [0]
-        assert run.phases == icl.Phases(I=(0, 0), II=None, III=None)
+        assert run.phases == icl.engine.Phases(I=(0, 0), II=None, III=None)
         assert "step 0" in run.summary()
 
 

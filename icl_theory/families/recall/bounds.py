@@ -17,20 +17,24 @@ from icl_theory._validate import (
     plain_numbers,
     refuse,
 )
-from icl_theory.families.recall.population import ATTENTION, RecallRisk, divergence
+from icl_theory.families.recall.divergence import divergence
+from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.task import RecallTask
 from icl_theory.memory import check_fits
 
 
-def decay_rate(task: RecallTask, eta: float, attention: str = "linear") -> float:
-    r"""Rate r of the linear convergence :math:`L - H(\alpha) \sim e^{-rt}` of normalised descent on λ (and v).
+def decay_rate(
+    task: RecallTask, eta: float, attention: str = "linear", weights: str = "projection", v: float | None = None
+) -> float:
+    r"""Rate r of the linear convergence :math:`L - L_\infty \sim e^{-rt}` of normalised descent on λ (and v).
 
     For linear and ReLU attention :math:`r = \eta/\sqrt{\sum_q c_q^{-2}}` with :math:`c_q` the least number of
     bigrams of trigger q, whatever the probabilities of the triggers, as long as r < 2; where the :math:`c_q` are
-    equal it is :math:`\eta c/\sqrt{|Q|}`. For softmax attention r = ηs, s the least share of the output among the
-    words after a trigger: there the value scale does the work, and the number of triggers does not matter. With
-    noise γ is held at its optimum; for softmax attention background words then feed the noise logit until λ has
-    silenced them, and :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms.
+    equal it is :math:`\eta c/\sqrt{|Q|}`. For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`; with v
+    trained r = ηs, s the least share of the output among the words after a trigger that are attended to: there the
+    value scale does the work, and the number of triggers does not matter. With noise γ is held at its optimum; for
+    softmax attention background words then feed the noise logit until λ has silenced them, and
+    :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms.
 
     Parameters
     ----------
@@ -38,8 +42,12 @@ def decay_rate(task: RecallTask, eta: float, attention: str = "linear") -> float
         The task.
     eta : float
         Learning rate of normalised gradient descent.
-    attention : {"linear", "relu", "softmax"}
+    attention : {"linear", "relu", "softmax", "softmax-limit"}
         The attention weights.
+    weights : {"projection", "identity"}
+        Which matrices, see `RecallRisk`; "identity" does not attend to noise after a trigger.
+    v : float, optional
+        Where v is held; trained unless given.
 
     Returns
     -------
@@ -59,8 +67,10 @@ def decay_rate(task: RecallTask, eta: float, attention: str = "linear") -> float
     """
     _checked(task)
     eta = number("eta", eta)
-    if choice("attention", attention, ATTENTION) == "softmax":
-        return eta / math.sqrt(_least_share(task) ** -2.0 + _fed(task) / 4.0)
+    if choice("attention", attention, ATTENTION).startswith("softmax"):
+        if v is not None:
+            return eta / math.sqrt(task.Q)
+        return eta / math.sqrt(_least_share(task, attention, weights) ** -2.0 + _fed(task) / 4.0)
     least = np.array([law.minimum for law in task.counts], dtype=float)
     return eta / math.sqrt(float(np.sum(least**-2.0)))
 
@@ -115,7 +125,7 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
         The task.
     eta : float
         Learning rate of gradient descent.
-    attention : {"linear", "relu", "softmax"}
+    attention : {"linear", "relu", "softmax", "softmax-limit"}
         The attention weights.
 
     Returns
@@ -136,8 +146,8 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     """
     _checked(task)
     eta = number("eta", eta, minimum=1e-200)
-    if choice("attention", attention, ATTENTION) == "softmax":
-        return 1.0 / (eta * _least_share(task) ** 2)
+    if choice("attention", attention, ATTENTION).startswith("softmax"):
+        return 1.0 / (eta * _least_share(task, attention) ** 2)
     return float(sum(law.minimum**-2.0 for law in task.counts)) / eta
 
 
@@ -280,8 +290,14 @@ def _checked(task: RecallTask) -> RecallTask:
     return instance("task", task, RecallTask, "a RecallTask")
 
 
-def _least_share(task: RecallTask) -> float:
-    return min(law.mean / (law.mean + law.noise_mean) for law in dict.fromkeys(task.counts))
+def _least_share(task: RecallTask, attention: str, weights: str = "projection") -> float:
+    """Least share of the output among what is attended to after its trigger; in the limit that of the means."""
+    laws = dict.fromkeys(task.counts)
+    if attention == "softmax-limit":
+        return min(law.mean / (law.mean + law.noise_mean) for law in laws)
+    if weights == "identity" and task.alpha:
+        return 1.0
+    return min(float(np.min(c / (c + c_tau))) for c, c_tau in map(np.nonzero, (law.pmf for law in laws)))
 
 
 def _fed(task: RecallTask) -> int:

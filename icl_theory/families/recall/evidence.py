@@ -10,9 +10,8 @@ import math
 
 import numpy as np
 
-from icl_theory.claims.claim import Claim
+from icl_theory.claims.claim import Claim, Outcome, Status, judged
 from icl_theory.engine.descent import descend
-from icl_theory.engine.interrupts import whole
 from icl_theory.families.recall.bounds import decay_rate, missing_loss, noise_cost, plain_tail, stall
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.evidence_model import (
@@ -50,25 +49,25 @@ def linear_convergence(quick: bool) -> Claim:
     for Q, eta in ((1, 0.3), (4, 0.5), (9, 2.0)):
         for attention in ("linear", "relu"):
             task = RecallTask(40, Q, 8, counts=Counts(np.array([0.0, 0.5, 0.3, 0.2])))
-            run = whole(descend(RecallRisk(task, attention), eta, rule="ngd", steps=400))
+            run = descend(RecallRisk(task, attention), eta, rule="ngd", steps=400)
             predicted = eta * run.t[1:, None] / math.sqrt(Q)
             error = max(error, float(np.max(np.abs(run.states[1:] / predicted - 1.0))))
             tied, closed = (
-                whole(simulate(eta=eta, task=task, attention=attention, above=1e-6, method=method)).steps
+                simulate(eta=eta, task=task, attention=attention, above=1e-6, method=method).steps
                 for method in ("exact", "closed")
             )
-            own = whole(descend(RecallRisk(task, attention), eta, rule="ngd", epsilon=1e-6)).steps
+            own = descend(RecallRisk(task, attention), eta, rule="ngd", epsilon=1e-6).steps
             wrong, count = wrong + (not tied == closed == own), count + 1
     return Claim(
         "recall: Theorem 3.2",
         PAPER.format("Thm 3.2"),
         "normalised descent, uniform triggers: λ_q = ηt/√|Q|, L(t) = E ln(1 + (V-1) e^(-ηtc/√|Q|))",
-        "exact",
+        Status.EXACT,
         "|Q| = 1, 4, 9, linear and ReLU, every trigger its own λ, 400 steps; steps to a loss of 1e-6",
         f"λ off by less than 1e{max(-16, math.ceil(math.log10(max(error, 1e-300))))}; {wrong} of {count} step"
         " counts differ between single steps, one λ for all triggers, and the closed form",
         "1e-12; 0",
-        "holds" if error <= 1e-12 and not wrong else "fails: see measured",
+        judged(error <= 1e-12 and not wrong),
     )
 
 
@@ -82,36 +81,37 @@ def exponents(quick: bool) -> Claim:
         "recall: exponent",
         PAPER.format("Thm 3.2"),
         "L <= O(exp(-ηt/√|Q|)), printed as ηt/|Q| and ηt in other places",
-        "order-wise",
+        Status.ORDER,
         f"|Q| = 1..{sizes[-1]}, η = 0.5, one bigram",
         "rate ~ |Q|^b with " + ", ".join(f"b = {power:.3f} ({name})" for name, power in found.items()),
         "-1/2, -1 or 0",
-        "holds with "
-        + ", with ".join(f"{which} ({name})" for name, which in nearest.items())
-        + (f"; {', '.join(absent)} is nowhere the rate" if absent else "")
-        if all(which == ("ηt" if "softmax" in name else "ηt/√|Q|") for name, which in nearest.items())
-        else "fails: see measured",
+        judged(
+            all(which == ("ηt" if "softmax" in name else "ηt/√|Q|") for name, which in nearest.items()),
+            words=" with "
+            + ", with ".join(f"{which} ({name})" for name, which in nearest.items())
+            + (f"; {', '.join(absent)} is nowhere the rate" if absent else ""),
+        ),
     )
 
 
 def plain_descent(quick: bool) -> Claim:
     """Plain gradient descent converges like 1/t."""
     ratios = []
-    for attention, alpha in itertools.product(("linear", "softmax"), (0.0, 0.2)):
+    for attention, alpha in itertools.product(("linear", "softmax-limit"), (0.0, 0.2)):
         law = Counts.fixed(2, 1)
         task = RecallTask(20, 3, 8, alpha=alpha, probs=[0.5, 0.3, 0.2], counts=law)
-        run = whole(descend(RecallRisk(task, attention), 2.0, steps=4000 if quick else 15_000))
+        run = descend(RecallRisk(task, attention), 2.0, steps=4000 if quick else 15_000)
         ratios.append(float(run.t[-1] * run.observed["excess"][-1]) / plain_tail(task, 2.0, attention))
     allowed = 0.03
     return Claim(
         "recall: plain descent",
         OURS,
         "without normalisation t (L - H(α)) -> Σ_q 1/(η c_q²) (linear), 1/(η s²) (softmax): not a linear rate",
-        "measured",
+        Status.MEASURED,
         f"unequal triggers, c = 2, c_τ = 1, s = 2/3, α = 0, 0.2, t = {4000 if quick else 15_000:,}",
         f"measured/predicted {min(ratios):.3f}..{max(ratios):.3f}",
         "1",
-        "holds" if max(abs(r - 1.0) for r in ratios) < allowed else "fails: see measured",
+        judged(max(abs(r - 1.0) for r in ratios) < allowed),
     )
 
 
@@ -120,27 +120,28 @@ def softmax_rate(quick: bool) -> Claim:
     eta, ratios, slowed = 0.5, [], []
     for Q, counts in ((1, ONCE), (4, ONCE), (16, None), (3, SHARED)):
         task = RecallTask(60, Q, 8, counts=counts)
-        rate = final_rate(RecallRisk(task, "softmax"), eta, 300.0 if quick else 600.0)
-        ratios.append(rate / decay_rate(task, eta, "softmax"))
+        rate = final_rate(RecallRisk(task, "softmax-limit"), eta, 300.0 if quick else 600.0)
+        ratios.append(rate / decay_rate(task, eta, "softmax-limit"))
     for law, Q in itertools.product((ONCE, Counts.fixed(1, 1)), (4, 16) if quick else (1, 4, 16, 64)):
         noisy = RecallTask(2 * Q + 52, Q, 8, alpha=0.1, counts=law)
-        held = RecallRisk(noisy, "softmax", noisy.best_gamma, tied=True)
-        slowed.append(final_rate(held, 0.1, 30.0) / decay_rate(noisy, 0.1, "softmax"))
+        held = RecallRisk(noisy, "softmax-limit", noisy.best_gamma, tied=True)
+        slowed.append(final_rate(held, 0.1, 30.0) / decay_rate(noisy, 0.1, "softmax-limit"))
     error = max(abs(ratio - 1.0) for ratio in ratios)
     return Claim(
         "recall: Theorem 4.2",
         PAPER.format("Thm 4.2"),
         "softmax attention: linear convergence under normalised descent on λ and v",
-        "order-wise",
+        Status.ORDER,
         "|Q| = 1, 3, 4, 16, least share s of the output 1, 1/2, η = 0.5, from zero; with noise α = 0.1, |Q| ="
         f" {4 if quick else 1}..{16 if quick else 64}, s = 1, 1/2, γ held",
         f"rate/(ηs) = {min(ratios):.4f}..{max(ratios):.4f}; with noise, down to an excess of e^-30,"
         f" rate/(η/√(s^-2 + |Q|/4)) = {min(slowed):.2f}..{max(slowed):.2f}",
         "rate ηs, whatever |Q|",
-        "holds without noise, with the exponent ηt; with it background words feed the noise logit, and the rate"
-        f" falls with |Q| like η/√(s^-2 + |Q|/4), up to logarithms: here {1 - min(slowed):.0%} at most"
-        if error < 0.02 and min(slowed) > 0.85 and max(slowed) < 1.0
-        else "fails: see measured",
+        judged(
+            error < 0.02 and min(slowed) > 0.85 and max(slowed) < 1.0,
+            words=" without noise, with the exponent ηt; with it background words feed the noise logit, and the"
+            f" rate falls with |Q| like η/√(s^-2 + |Q|/4), up to logarithms: here {1 - min(slowed):.0%} at most",
+        ),
     )
 
 
@@ -156,11 +157,11 @@ def missing_triggers(quick: bool) -> Claim:
         PAPER.format("finite-sample analysis"),
         "M sentences, no noise: mean population loss in the end ln V Σ p_q (1-p_q)^M: the triggers"
         " that are missing",
-        "measured",
+        Status.MEASURED,
         f"M = {', '.join(map(str, sizes))}, {sets} data sets each",
         f"largest |z| {z.max():.1f}",
         "4",
-        "holds" if z.max() < 4.0 else "fails: see measured",
+        judged(z.max() < 4.0),
     )
 
 
@@ -181,11 +182,11 @@ def learnt_frequency(quick: bool) -> Claim:
         "recall: learnt noise frequency",
         OURS,
         "M sentences, noise: γ learns their noise frequency, which costs its mean divergence from α, ~ 1/(2M)",
-        "exact",
+        Status.EXACT,
         "α = 0.1, 0.4, M = 5, 40, 400: the risk at every frequency but 0 and 1, with its binomial probability",
         f"off by {error:.0e}; 2M × cost = " + ", ".join(f"{end:.3f}" for end in ends),
         "1e-9; -> 1",
-        "holds" if holds else "fails: see measured",
+        judged(holds),
     )
 
 
@@ -203,13 +204,14 @@ def unequal_rate(quick: bool) -> Claim:
         "recall: rate, unequal triggers",
         OURS,
         "linear attention: rate η/√(Σ c_q^-2), c_q the least count of trigger q, for any p and rates below 2",
-        "measured",
+        Status.MEASURED,
         "p = 0.6, 0.3, 0.1; least counts 1 to 4; and η = 8 for |Q| = 4",
         f"off by at most {error:.0e}; measured/predicted {large:.2f} where η/√|Q| = 4",
         "1e-3",
-        "holds for rates below 2; beyond, triggers overshoot in turn and it is slower"
-        if error < 1e-3 and large < 0.95
-        else "fails: see measured",
+        judged(
+            error < 1e-3 and large < 0.95,
+            words=" for rates below 2; beyond, triggers overshoot in turn and it is slower",
+        ),
     )
 
 
@@ -218,7 +220,7 @@ def noisy_convergence(quick: bool) -> Claim:
     task, eta, steps = RecallTask(50, 4, 8, alpha=0.1, counts=ONCE), 0.4, 2000 if quick else 20_000
     alone = RecallRisk(task, gamma=task.best_gamma)
     rate = final_rate(alone, eta, 30.0) / decay_rate(task, eta)
-    joint = whole(descend(RecallRisk(task), eta, rule="ngd", steps=steps))
+    joint = descend(RecallRisk(task), eta, rule="ngd", steps=steps)
     last = np.mean([float(joint.at(steps - shift).observed["excess"]) for shift in (0, 1)])
     ratio = float(last) / stall(task.alpha, eta)
     good = abs(rate - 1.0) < 1e-3 and abs(ratio - 1.0) < 0.2
@@ -226,13 +228,15 @@ def noisy_convergence(quick: bool) -> Claim:
         "recall: Theorem 5.4",
         PAPER.format("Thm 5.4"),
         "with noise the loss converges to H(α) at the rate η/√|Q| of the noiseless model",
-        "order-wise",
+        Status.ORDER,
         f"α = 0.1, |Q| = 4, η = {eta:g}, linear attention; γ held at ln(α/(1-α)), or trained from zero",
         f"rate/predicted {rate:.4f} with γ held; with γ trained the excess stays at {ratio:.3f} α(1-α)η²/8",
         "1; 0",
-        "holds only for normalised descent on λ alone; on λ and γ with constant η it cycles above the Bayes risk"
-        if good
-        else "fails: see measured",
+        judged(
+            good,
+            Outcome.ONLY,
+            " for normalised descent on λ alone; on λ and γ with constant η it cycles above the Bayes risk",
+        ),
     )
 
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from icl_theory._validate import integer, refuse
-from icl_theory.engine.descent import RULES, VISIBLE
+from icl_theory.engine.descent import VISIBLE
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.family import Family, parameter
+from icl_theory.families.family import Family
 from icl_theory.families.kinds import Number, Object, Probabilities, Whole, Word
+from icl_theory.families.parameters import Later, parameter
 from icl_theory.families.recall.bounds import cycle_excess, decay_rate, stall
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
-from icl_theory.families.recall.task import LARGEST_VOCABULARY, RecallTask, Sentences
+from icl_theory.families.recall.reparameterised import Reparameterised
+from icl_theory.families.recall.sampled import TransformerRisk
+from icl_theory.families.recall.task import LARGEST_VOCABULARY, LAWS, RecallTask, Sentences
+from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
 from icl_theory.grids.grid import Column
 
 LARGEST_RATE = 2.0  # beyond which unequal triggers overshoot
@@ -48,14 +56,23 @@ class Recall(Family):
         Probability that the next word is noise, in [0, 1).
     H : int
         Words of a sentence.
-    attention : {"linear", "relu", "softmax"}
-        Attention weights; softmax is taken in the limit of long contexts.
+    law : {"markov", "planted"}
+        Law of the sentences, see `RecallTask`: words drawn one after the other, or one planted bigram.
+    attention : {"linear", "relu", "softmax", "softmax-limit"}
+        Attention weights; "softmax-limit" is softmax in the limit of long contexts.
+    weights : {"projection", "identity"}
+        What value and feed-forward matrix let through, see `RecallRisk`; "identity" is the paper's.
+    kappa : {1, 0}
+        Whether the feed-forward layer reads what is attended to (weights "identity" with noise).
     probs : sequence of float, optional
         Probabilities of the triggers; uniform unless given.
     counts : int, Counts or array_like, optional
         Number of times that the output follows the trigger, or its law; that of random sentences unless given.
     gamma : float or {"trained", "best"}
-        Log-odds of noise: trained, held at a value, or held at ``"best"``, :math:`\ln(\alpha/(1-\alpha))`.
+        Log-odds of noise: trained, held at a value, or held at ``"best"``, :math:`\ln(\alpha/(1-\alpha))`, with the
+        frequency of noise in the M sentences for α (half an answer more where there is none of a kind).
+    v : float or {"trained"}
+        Value scale of softmax attention: trained, or held at a value.
     M : int or math.inf
         Train on the empirical risk of M sentences; on the population risk where it is infinite.
     seed : int
@@ -80,10 +97,14 @@ class Recall(Family):
     title: ClassVar[str] = "in-context recall"
     goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
     loss_unit: ClassVar[str] = "nats"
+    explorer = Later("icl_theory.families.recall.explorer:PANEL")
     columns: ClassVar[tuple[Column, ...]] = (
         Column("excess", "f8", "nats", "population loss above the Bayes risk at the end"),
         Column("bayes_risk", "f8", "nats", "entropy of the noise"),
     )
+    rows = Later("icl_theory.families.recall.evidence:ROWS")
+    questions = Later("icl_theory.families.recall.questions:QUESTIONS")
+    commands = Later("icl_theory.families.recall.training:COMMANDS")
 
     eta: float | str = parameter(
         0.5, kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
@@ -101,7 +122,17 @@ class Recall(Family):
         meaning="probability that the next word is noise",
     )
     H: int = parameter(33, kind=Whole(minimum=3), symbol="H", tex="H", meaning="words of a sentence")
+    law: str = parameter("markov", kind=Word(words=LAWS), meaning="law of the sentences")
     attention: str = parameter("linear", kind=Word(words=ATTENTION), meaning="attention weights")
+    weights: str = parameter("projection", kind=Word(words=WEIGHTS), meaning="what the matrices let through")
+    kappa: int = parameter(
+        1,
+        kind=Whole(minimum=0, maximum=1),
+        symbol="κ",
+        tex=r"\kappa",
+        meaning="whether the feed-forward layer reads what is attended to",
+        axis=False,
+    )
     probs: Any = parameter(
         None,
         kind=Probabilities(optional=True),
@@ -114,62 +145,86 @@ class Recall(Family):
         meaning="times that the output follows the trigger; random unless given",
     )
     gamma: float | str = parameter(
-        "trained",
+        "best",
         kind=Number(signed=True, words=("trained", "best")),
         symbol="γ",
         tex=r"\gamma",
         meaning="log-odds of noise: trained, best, or held at a number",
+    )
+    v: float | str = parameter(
+        1.0,
+        kind=Number(signed=True, words=("trained",)),
+        symbol="v",
+        tex="v",
+        meaning="value scale of softmax attention: trained, or held at a number",
     )
     M: float = parameter(
         math.inf, kind=Whole(infinite=True), symbol="M", tex="M", meaning="number of sentences trained on, or inf"
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of these sentences", axis=False)
     task: RecallTask | None = parameter(None, kind=Object(optional=True), meaning="the task, instead of its parts")
-    rule: str = parameter("ngd", kind=Word(words=RULES), meaning="normalised or plain gradient descent")
+    rule: str = parameter("ngd", kind=Word(words=tuple(RULES)), meaning="normalised or plain gradient descent")
 
     def validate(self) -> None:
         """Make the task, which checks its parts against each other."""
         if self.task is None:
             counts = Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
             made = RecallTask(
-                self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H
-            )
-            object.__setattr__(self, "_task", made)
-            return
-        if not isinstance(self.task, RecallTask):
+                self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H,
+                law=self.law,
+            )  # fmt: skip
+        elif not isinstance(self.task, RecallTask):
             raise refuse("task", self.task, "a RecallTask")
-        for name in ("V", "triggers", "outputs", "alpha", "H", "probs", "counts"):
+        else:
+            made = self.task
+        for name in ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts"):
             value = getattr(self, name)
-            if value != self.parameters()[name].default:
+            if self.task is not None and value != self.parameters()[name].default:
                 raise refuse(name, value, "left out where a task is given: it carries its own")
-        object.__setattr__(self, "_task", self.task)
+        object.__setattr__(self, "_task", made)
+        self.population()  # refuses what does not go together
 
     @property
     def whole_task(self) -> RecallTask:
         """The task."""
         return self._task  # type: ignore[attr-defined, no-any-return]
 
-    def held(self) -> float | None:
-        """Return the value at which the log-odds of noise are held; None where they are trained."""
-        if self.gamma == "best":
-            return self.whole_task.best_gamma if self.whole_task.alpha > 0 else None
-        return None if isinstance(self.gamma, str) else self.gamma
-
+    @cached_property
     def data(self) -> Sentences | None:
-        """Return the sentences of an empirical risk."""
+        """The sentences of an empirical risk."""
         if math.isinf(self.M):
             return None
         return self.whole_task.sentences(np.random.default_rng(self.seed), int(self.M))
 
-    def risk(self) -> RecallRisk:
-        """Return the risk over λ, and where they are trained v and γ."""
+    @property
+    def held(self) -> tuple[float | None, float | None]:
+        """Where γ and v are held; None where they are trained, or do not exist."""
+        gamma, task = self.gamma, self.whole_task
+        if gamma == "best":
+            gamma = estimated_gamma(task, self.data) if task.alpha else "trained"
+        free = self.v == 1.0 and not self.attention.startswith("softmax")
+        return None if isinstance(gamma, str) else gamma, None if free or isinstance(self.v, str) else self.v
+
+    def population(self) -> RecallRisk:
+        """Return the population risk over λ, and where they are trained v and γ."""
         tied = self.whole_task.alike and math.isinf(self.M)
-        return RecallRisk(self.whole_task, self.attention, self.held(), tied=tied, data=self.data())
+        gamma, v = self.held
+        return RecallRisk(self.whole_task, self.attention, gamma, tied, None, v, self.weights, self.kappa)
+
+    def risk(self) -> Risk:
+        """Return the risk over λ, and where they are trained v and γ."""
+        if self.data is None:
+            return self.population()
+        if self.attention == "softmax" or self.kappa == 0:
+            full = TransformerRisk(
+                self.whole_task, self.attention, data=self.data, weights=self.weights, kappa=self.kappa
+            )
+            return Reparameterised(full, *self.held)
+        return dataclasses.replace(self.population(), data=self.data)
 
     def population_excess(self, run: Trajectory) -> float:
         """Return the population loss above the Bayes risk at the end of a run."""
-        tied = self.whole_task.alike and math.isinf(self.M)
-        return RecallRisk(self.whole_task, self.attention, self.held(), tied=tied).excess(run.params)
+        return self.population().excess(run.params)
 
     def describe(self, run: Trajectory) -> None:
         """Add the Bayes risk, and what the theory says of the end."""
@@ -193,11 +248,13 @@ def _in_the_end(risk: RecallRisk, eta: float) -> dict[str, str]:
         if abs(stall(task.alpha, eta) - lasting) > 0.1 * lasting:
             return {"cycle": "constant steps in γ: the excess does not tend to 0"}
         return {"cycle": f"constant steps in γ: the excess stays near α(1-α)η²/8 = {stall(task.alpha, eta):.3g}"}
-    rate = decay_rate(task, eta, risk.attention)
+    above = risk.floor() - task.bayes_risk
+    floor = "" if above <= VISIBLE else f" over a floor {above:.3g} above the Bayes risk"
+    if risk.noisy and (risk.kappa == 0 or (risk.scaled and risk.v is not None)):
+        return {"floor": f"the least loss{floor} lies at a finite λ" if floor else "the least loss is not known"}
+    rate = decay_rate(task, eta, risk.attention, risk.weights, risk.v)
     if rate >= LARGEST_RATE and not risk.tied:
         return {
             "rate": f"triggers overshoot in turn: the loss falls more slowly than exp(-{rate:.4g} t) in the end"
         }
-    above = risk.floor() - task.bayes_risk
-    floor = "" if above <= VISIBLE else f" over a floor {above:.3g} above the Bayes risk"
     return {"rate": f"the excess{floor} falls like exp(-{rate:.4g} t) in the end"}

@@ -15,15 +15,17 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.polynomial.legendre import leggauss
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, choice, refuse, store
 from icl_theory.engine.risk import Risk
+from icl_theory.families.recall import softmax
+from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.task import RecallTask, Sentences, Words, entropy
+from icl_theory.families.recall.weights import check_weights, held
 
-NODES, WEIGHTS = leggauss(20)  # on (-1, 1)
-ATTENTION = ("linear", "relu", "softmax")
+ATTENTION = ("linear", "relu", "softmax", "softmax-limit")
+ENDLESS = 60.0  # strength at which only the words after the trigger are attended to
 
 
 class Atoms(NamedTuple):
@@ -58,7 +60,8 @@ class RecallRisk(Risk):
         L(\lambda) = \sum_q p_q E_c \ln\bigl(1 + (V-1)e^{-\lambda_q c}\bigr), \qquad
         L(\lambda, \gamma) = \sum_q p_q E_c \ln\bigl(1 + e^\gamma + (V-2)e^{-\lambda_q c}\bigr) - \alpha\gamma.
 
-    Softmax attention is taken in the limit of long contexts that keep the task's average fractions
+    "softmax" is the mean over all sentences of H words, exactly (`icl_theory.families.recall.softmax`).
+    "softmax-limit" is the limit of long contexts that keep the task's average fractions
     :math:`\rho = E[c + c_\tau]/(H-1)` of words after q, :math:`\rho_y = E[c]/(H-1)` of them the output: with
     :math:`Z = \rho e^\lambda + 1 - \rho`, the logit of y is v times :math:`A + B`,
     :math:`A = \rho_y e^\lambda/Z`, that of the other words that may be outputs v times
@@ -68,15 +71,22 @@ class RecallRisk(Risk):
     ----------
     task : RecallTask
         The task.
-    attention : {"linear", "relu", "softmax"}
+    attention : {"linear", "relu", "softmax", "softmax-limit"}
         The attention weights; ReLU has the derivative 1 at 0, or it would not start.
     gamma : float, optional
         Hold γ at this value instead of training it (tasks with noise only).
     tied : bool
         One λ for all triggers, which must be alike: the same descent with one number, its metric being Q.
     data : Sentences, optional
-        The empirical risk over these sentences instead of the population risk. Softmax, in its limit, takes
-        from them the frequencies of triggers and noise alone.
+        The empirical risk over these sentences instead of the population risk (not for "softmax", of which
+        `Reparameterised` has it). The limit takes from them the frequencies of triggers and noise alone.
+    v : float, optional
+        Hold v at this value instead of training it (softmax attention only; v = 1 otherwise).
+    weights : {"projection", "identity"}
+        What value and feed-forward matrix let through: all words that may be outputs ("projection"), or, as in the
+        paper's experiments, everything ("identity"), where W repels noise instead.
+    kappa : {1, 0}
+        Whether the feed-forward layer reads what is attended to ("identity" with noise only).
 
     Raises
     ------
@@ -101,22 +111,41 @@ class RecallRisk(Risk):
     gamma: float | None = None
     tied: bool = False
     data: Sentences | None = None
+    v: float | None = None
+    weights: str = "projection"
+    kappa: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, RecallTask):
             raise refuse("task", self.task, "a RecallTask")
         choice("attention", self.attention, ATTENTION)
+        check_weights(self.task, self.weights, self.kappa)
+        if self.attention == "softmax-limit" and (self.weights, self.task.law) != ("projection", "markov"):
+            raise refuse("attention", self.attention, "'softmax' unless weights = 'projection' and law = 'markov'")
+        if self.data is not None and (self.attention == "softmax" or self.kappa == 0):
+            raise refuse(
+                "data", "sentences", "left out: Reparameterised has softmax attention and kappa = 0 on them"
+            )
+        if self.v is not None:
+            if not self.scaled:
+                raise refuse("v", self.v, f"left out where attention = {self.attention!r}")
+            store(self, v=held("v", self.v))
         if self.tied and (not self.task.alike or self.data is not None):
             raise refuse("tied", self.tied, "False unless all triggers are alike, and for empirical risks")
         if self.gamma is not None:
             if not self.noisy:
                 raise refuse("gamma", self.gamma, "left out where alpha = 0: there is no noise to predict")
-            store(self, gamma=held_gamma(self.gamma))
+            store(self, gamma=held("gamma", self.gamma))
 
     @property
     def noisy(self) -> bool:
         """Whether the model has a feed-forward layer, for noise."""
         return self.task.alpha > 0
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the value matrix has a scale v."""
+        return self.attention.startswith("softmax")
 
     @property
     def strengths(self) -> int:
@@ -126,8 +155,7 @@ class RecallRisk(Risk):
     @property
     def initial(self) -> Array:
         """Zero."""
-        softmax, trained = self.attention == "softmax", self.noisy and self.gamma is None
-        return np.zeros(self.strengths + softmax + trained)
+        return np.zeros(self.strengths + (self.scaled and self.v is None) + (self.noisy and self.gamma is None))
 
     @property
     def metric(self) -> float | Array:
@@ -150,12 +178,15 @@ class RecallRisk(Risk):
         return self._split(self._checked(params))
 
     def _split(self, flat: Array) -> tuple[Array, float, float]:
-        scale = float(flat[self.strengths]) if self.attention == "softmax" else 1.0
+        scale = 1.0 if not self.scaled else float(flat[self.strengths]) if self.v is None else self.v
         gamma = -math.inf if not self.noisy else float(flat[-1]) if self.gamma is None else self.gamma
         return flat[: self.strengths], scale, gamma
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss in nats, and its gradient."""
+        if self.attention == "softmax":
+            found = self._finite(params)
+            return found.excess + self.task.bayes_risk, self._joined(*found[1:4])
         logits = self._logits(params)
         weight = self._atoms.weight
         noise = logits.noise
@@ -171,12 +202,12 @@ class RecallRisk(Risk):
             loss -= self.noise_rate * float(weight @ noise)
             by_gamma = float(weight @ surplus)
         by_strength = np.bincount(self._atoms.group, weights=weight * slope, minlength=self.strengths)
-        parts = [by_strength]
-        if self.attention == "softmax":
-            parts.append(np.array([weight @ by_scale]))
-        if self.noisy and self.gamma is None:
-            parts.append(np.array([by_gamma]))
-        return loss, np.concatenate(parts)
+        return loss, self._joined(np.asarray(by_strength, dtype=float), float(weight @ by_scale), by_gamma)
+
+    def _joined(self, by_strength: Array, by_scale: float, by_gamma: float) -> Array:
+        """Put the parts of a gradient together that are trained."""
+        trained = [by_scale] * (self.scaled and self.v is None) + [by_gamma] * (self.noisy and self.gamma is None)
+        return np.concatenate([by_strength, trained])
 
     def excess(self, params: ArrayLike) -> float:
         r"""Loss minus the entropy of the noise, without cancellation.
@@ -185,6 +216,8 @@ class RecallRisk(Risk):
         \int_0^u \frac{\alpha(1-\alpha)(e^s - 1)}{1 - \alpha + \alpha e^s} ds`, and the other words add
         :math:`\ln(1 + e^R/(1 + e^N))`.
         """
+        if self.attention == "softmax":
+            return self._finite(params).excess
         logits = self._logits(self._checked(params))
         weight = self._atoms.weight
         if logits.noise is None:
@@ -194,22 +227,53 @@ class RecallRisk(Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Excess over the Bayes risk; for softmax the attention on the output after its trigger, () or (Q,)."""
-        seen = {"excess": np.asarray(self.excess(params))}
         if self.attention == "softmax":
+            found = self._finite(params)
+            return {
+                "excess": np.asarray(found.excess),
+                "attention": found.attention.reshape(() if self.tied else -1),
+            }
+        seen = {"excess": np.asarray(self.excess(params))}
+        if self.scaled:
             strength, _, _ = self._split(params)
             seen["attention"] = (self._shares * _sigmoid(strength + self._odds)).reshape(() if self.tied else -1)
         return seen
 
     def floor(self) -> float:
-        """Infimum over the parameters: the entropy of the noise, unless γ is held elsewhere."""
-        if self.gamma is None:
-            return entropy(self.noise_rate)
-        gamma = np.array([self.gamma])
-        return entropy(self.noise_rate) + float(divergence(self.noise_rate, gamma)[0])
+        """Infimum over the parameters: the entropy of the noise, unless γ or v is held elsewhere.
+
+        Only a lower bound where one of them is held and the other trained.
+        """
+        least = entropy(self.noise_rate)
+        if self.noisy and self.gamma is None:
+            return least
+        if (self.v is not None) if self.scaled else (self.kappa == 0):
+            return least + self._least_excess
+        if self.gamma is None or (self.scaled and self.gamma < self.task.best_gamma):  # other words feed the noise
+            return least
+        return least + float(divergence(self.noise_rate, np.array([self.gamma]))[0])
+
+    @cached_property
+    def _least_excess(self) -> float:
+        """Least excess over λ where nothing else is trained: at infinity without noise, and else found."""
+        from scipy.optimize import minimize_scalar
+
+        ends = np.full(self.strengths, ENDLESS)
+        last = total = self.excess(ends)
+        for index in range(self.strengths * self.noisy):
+
+            def along(x: float, index: int = index) -> float:
+                return self.excess(np.where(np.arange(self.strengths) == index, x, ends))
+
+            grid = np.linspace(-10.0, ENDLESS, 36)
+            best = int(np.argmin([along(x) for x in grid]))
+            bounds = (grid[max(best - 1, 0)], grid[min(best + 1, 35)])
+            total += min(0.0, float(minimize_scalar(along, bounds=bounds, method="bounded").fun) - last)
+        return total
 
     def closed_form(self, eta: float, rule: str) -> StraightLine | None:
         """Normalised descent on λ alone, the same for all triggers: λ = ηt/√Q, whatever the loss."""
-        if rule != "ngd" or not self.tied or len(self.initial) > 1:
+        if rule != "ngd" or not self.tied or len(self.initial) > 1 or self.scaled or self.kappa == 0:
             return None
         return StraightLine(self, eta / math.sqrt(self.task.Q))
 
@@ -218,11 +282,11 @@ class RecallRisk(Risk):
         task = self.task
         if self.data is not None:
             trigger, c = self.data.trigger, self.data.c
-            if self.attention == "softmax":
+            if self.scaled:
                 c = np.zeros_like(c)
             pairs, number = np.unique(np.stack([trigger, c]), axis=1, return_counts=True)
             return Atoms(pairs[0], pairs[1].astype(float), number / len(trigger))
-        if self.attention == "softmax":
+        if self.scaled:
             index = np.arange(self.strengths)
             return Atoms(index, np.zeros(len(index)), np.ones(1) if self.tied else task.probs)
         laws = [law.marginal for law in task.counts[: self.strengths]]
@@ -253,9 +317,22 @@ class RecallRisk(Risk):
         right, wrong = self._fractions
         return np.asarray(right / (right + wrong))
 
+    @cached_property
+    def _cells(self) -> list[softmax.Cell]:
+        return softmax.cells(self.task, self.weights, self.strengths)
+
+    def _finite(self, params: ArrayLike) -> softmax.Slopes:
+        """Softmax attention over all sentences."""
+        task, ours = self.task, self.weights == "projection"
+        seen = task.Q - (not ours) if ours or task.law == "planted" else 0  # triggers with the logit 0
+        quiet = seen + (not self.noisy and (ours or task.law == "planted"))
+        kappa = -1 if ours else self.kappa
+        kinds, flat = softmax.fillers(task, self.weights), np.asarray(params, dtype=np.float64)
+        return softmax.excess(self._cells, kinds, quiet, kappa, task.alpha, *self._split(flat))
+
     def _logits(self, params: Array) -> _Logits:
         strength, scale, gamma = self._split(params)
-        if self.attention == "softmax":
+        if self.scaled:
             return self._averaging(strength, scale, gamma)
         return self._adding(strength, gamma)
 
@@ -266,10 +343,12 @@ class RecallRisk(Risk):
         if self.attention == "relu":
             strength, on = np.maximum(strength, 0.0), (strength >= 0.0).astype(float)
         rest = math.log(self.task.V - (2 if self.noisy else 1)) - strength[self._atoms.group] * c
-        zero = np.zeros_like(rest)
-        return _Logits(
-            rest, -c * on[self._atoms.group], zero, np.full_like(rest, gamma) if self.noisy else None, zero, zero
-        )
+        zero, by_strength = np.zeros_like(rest), -c * on[self._atoms.group]
+        if not self.noisy:
+            return _Logits(rest, by_strength, zero, None, zero, zero)
+        if self.kappa == 1:
+            return _Logits(rest, by_strength, zero, np.full_like(rest, gamma), zero, zero)
+        return _Logits(rest, by_strength, zero, gamma - strength[self._atoms.group] * c, by_strength, zero)
 
     def _averaging(self, strength: Array, scale: float, gamma: float) -> _Logits:
         """Softmax attention in the long-context limit."""
@@ -331,25 +410,6 @@ class StraightLine:
             middle = (low + high) // 2
             low, high = (low, middle) if reached(middle) else (middle, high)
         return high, 0.0
-
-
-def held_gamma(value: object) -> float:
-    """Return a finite log-odds."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-        raise refuse("gamma", value, "a finite number")
-    return float(value)
-
-
-def divergence(alpha: float, logit: Array) -> Array:
-    """Divergence of Bernoulli(sigmoid(logit)) from Bernoulli(alpha), accurate also where they are close."""
-    if not 0.0 < alpha < 1.0:
-        return np.asarray(np.logaddexp(0.0, logit if alpha == 0 else -logit))
-    u = logit - (math.log(alpha) - math.log1p(-alpha))
-    s = 0.5 * np.clip(u, -1.0, 1.0)[..., None] * (NODES + 1.0)
-    slope = alpha * (1.0 - alpha) * np.expm1(s) / (1.0 - alpha + alpha * np.exp(s))
-    near = 0.5 * np.clip(u, -1.0, 1.0) * (slope @ WEIGHTS)
-    far = np.logaddexp(0.0, logit) - alpha * logit - entropy(alpha)
-    return np.where(np.abs(u) <= 1.0, near, far)
 
 
 def _sigmoid(x: Array) -> Array:

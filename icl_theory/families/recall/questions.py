@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.claims.claim import Answer, Series
 from icl_theory.engine.descent import descend
-from icl_theory.engine.interrupts import whole
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.recall.bounds import decay_rate, missing_loss, noise_cost, stall
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import RecallRisk
-from icl_theory.families.recall.sampled import Reparameterised, TransformerRisk
+from icl_theory.families.recall.reparameterised import Reparameterised
+from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask
 
 ONCE = Counts.fixed(1)
@@ -53,11 +53,11 @@ def noise(quick: bool) -> Answer:
     """Whether normalised descent reaches the Bayes risk where there is noise."""
     task, eta, steps = RecallTask(50, 4, 8, alpha=0.1, counts=ONCE), 0.4, 2000 if quick else 20_000
     runs = {
-        "normalised, λ and γ": whole(descend(RecallRisk(task, tied=True), eta, rule="ngd", steps=steps)),
-        "normalised, λ alone, γ = ln(α/(1-α))": whole(
-            descend(RecallRisk(task, gamma=task.best_gamma, tied=True), eta, rule="ngd", steps=200)
+        "normalised, λ and γ": descend(RecallRisk(task, tied=True), eta, rule="ngd", steps=steps),
+        "normalised, λ alone, γ = ln(α/(1-α))": descend(
+            RecallRisk(task, gamma=task.best_gamma, tied=True), eta, rule="ngd", steps=200
         ),
-        "plain, λ and γ": whole(descend(RecallRisk(task, tied=True), eta, steps=steps)),
+        "plain, λ and γ": descend(RecallRisk(task, tied=True), eta, steps=steps),
     }
     joint, alone, plain = runs.values()
     last = [joint.at(int(joint.t[-1]) - shift).observed["excess"] for shift in (0, 1)]
@@ -130,7 +130,7 @@ def unseen(quick: bool) -> Answer:
     models: dict[str, Risk] = {"reparameterised": Reparameterised(full), "full matrices": full}
     series, found = [], {}
     for name, model in models.items():
-        run = whole(descend(model, 0.05, rule="ngd", steps=100 if quick else 600))
+        run = descend(model, 0.05, rule="ngd", steps=100 if quick else 600)
         found[name] = {key: float(values[-1]) for key, values in run.observed.items()}
         for kind in ("seen", "unseen"):
             losses = run.observed[f"{kind}_loss"][1:]
@@ -169,7 +169,7 @@ def roles(quick: bool) -> Answer:
         ("full matrices", full, lambda params: params),
     )
     for name, model, inward in models:
-        run = whole(descend(model, 0.1, rule="ngd", steps=100 if quick else 600))
+        run = descend(model, 0.1, rule="ngd", steps=100 if quick else 600)
         shown = np.unique(np.linspace(1, len(run.t) - 1, 20).astype(int))
         for part, without in parts.items():
             curve = [full.measure(inward(state), test, without) for state in run.states[shown]]
@@ -215,7 +215,7 @@ def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
         ("linear, uniform triggers", False, "linear"),
         ("linear, p ~ 1/rank", True, "linear"),
         ("ReLU, uniform triggers", False, "relu"),
-        ("softmax, uniform triggers", False, "softmax"),
+        ("softmax, uniform triggers", False, "softmax-limit"),
     ):
         tasks = [
             RecallTask(2 * Q + 20, Q, 8, probs=zipf(Q) if unequal else None, counts=ONCE) for Q in sizes.tolist()
@@ -271,7 +271,7 @@ def zipf(Q: int) -> Array:
 def final_rate(risk: RecallRisk, eta: float, far: float) -> float:
     """Decay per step of the excess of normalised descent over the second half of a run that ends near e^-far."""
     steps = 2 * math.ceil(0.5 * far / decay_rate(risk.task, eta, risk.attention))
-    run = whole(descend(risk, eta, rule="ngd", steps=steps))
+    run = descend(risk, eta, rule="ngd", steps=steps)
     return _last_rate(run)
 
 
@@ -283,7 +283,7 @@ def costs(task: RecallTask, M: int, sets: int, rule: str, eta: float, steps: int
     population = RecallRisk(task)
 
     def trained(risk: RecallRisk) -> Trajectory:
-        return whole(descend(risk, eta, rule=rule, steps=steps, give_up=False))
+        return descend(risk, eta, rule=rule, steps=steps, give_up=False)
 
     best = population.excess(trained(population).params)
     found: list[float] = []

@@ -25,8 +25,12 @@ def simulate(
     probs: ArrayLike | None = None,
     counts: Counts | ArrayLike | None = None,
     H: int | None = None,
+    law: str | None = None,
+    weights: str | None = None,
+    kappa: int | None = None,
     task: RecallTask | None = None,
-    gamma: float | None = None,
+    gamma: float | str | None = None,
+    v: float | str | None = None,
     M: int | None = None,
     seed: int = 0,
     rule: str = "ngd",
@@ -44,8 +48,8 @@ def simulate(
         Number of words, of triggers and of outputs; 50, 4 and 8 unless given.
     eta : float
         Learning rate.
-    attention : {"linear", "relu", "softmax"}
-        Attention weights; softmax is taken in the limit of long contexts.
+    attention : {"linear", "relu", "softmax", "softmax-limit"}
+        Attention weights; "softmax-limit" is softmax in the limit of long contexts.
     alpha : float
         Probability that the next word is noise, in [0, 1); 0 unless given.
     probs : array_like, (triggers,), optional
@@ -54,10 +58,16 @@ def simulate(
         Law of the number of times that the output follows the trigger; that of random sentences unless given.
     H : int
         Words of a sentence; 33 unless given.
+    law : {"markov", "planted"}
+        Law of the sentences: words drawn one after the other ("markov" unless given), or one planted bigram.
+    weights, kappa : str, int
+        What the matrices let through, see `RecallRisk`.
     task : RecallTask, optional
-        The task, instead of ``V, triggers, outputs, alpha, probs, counts, H``.
-    gamma : float, optional
-        Hold the log-odds of noise there instead of training them (``task.best_gamma`` is best).
+        The task, instead of ``V, triggers, outputs, alpha, probs, counts, H, law``.
+    gamma : float or {"trained", "best"}
+        Log-odds of noise: held at their best value, or estimate from M sentences, unless given; or trained.
+    v : float or {"trained"}
+        Value scale of softmax attention; held at 1 unless given.
     M : int, optional
         Train on the empirical risk of M sentences instead of the population risk.
     seed : int
@@ -103,7 +113,8 @@ def simulate(
     """
     given: dict[str, Any] = {
         "V": V, "triggers": triggers, "outputs": outputs, "alpha": alpha, "probs": probs, "counts": counts, "H": H,
-        "task": task, "gamma": gamma, "M": M, "epsilon": epsilon, "above": above,
+        "law": law, "weights": weights, "kappa": kappa, "v": v, "task": task, "gamma": gamma, "M": M,
+        "epsilon": epsilon, "above": above,
     }  # fmt: skip
     problem = Recall(
         eta=eta, attention=attention, seed=seed, rule=rule, method=method, max_steps=max_steps,

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, instance, integer, probabilities, refuse
+from icl_theory._validate import Array, choice, instance, integer, probabilities, refuse
 from icl_theory.families.recall.counts import Counts, noise_level
 from icl_theory.memory import check_fits
 
 LARGEST_VOCABULARY = 10**9
 MOST_WORDS = 10**6  # triggers or outputs
+LAWS = ("markov", "planted")
 Words = NDArray[np.intp]
 
 
@@ -61,6 +62,8 @@ class RecallTask:
         Words of a sentence.
     noise_word : int, optional
         τ; the last word unless given.
+    law : {"markov", "planted"}
+        Law of the sentences, see the notes.
 
     Raises
     ------
@@ -69,13 +72,16 @@ class RecallTask:
 
     Notes
     -----
-    `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first H − 1 words and fills the
-    rest with words other than q, uniformly: so no bigram with q arises by accident, and the counts have exactly the
-    law ``counts``. For `Counts.sentence` this is the law of the sequential model described there.
+    `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first H - 1 words and fills the
+    rest uniformly, with words other than q: so no bigram with q arises by accident, and the counts have the law
+    ``counts`` exactly. The law "markov" fills with all of these words; for `Counts.sentence` it is the law of the
+    Markov chain described there. The law "planted" is that of the paper's experiments: what fills are neither
+    triggers nor τ, and one bigram (q, y) is planted among them, with noise one bigram (q, τ) too, unless ``counts``
+    says otherwise. With noise it has one trigger.
 
     References
     ----------
-    docs/theory.md, "In-context recall".
+    docs/theory.md, "In-context recall"; *How Transformers Learn In-Context Recall Tasks?*, experiments.
 
     Examples
     --------
@@ -97,7 +103,9 @@ class RecallTask:
         counts: Counts | ArrayLike | Sequence[Counts] | None = None,
         H: int = 33,
         noise_word: int | None = None,
+        law: str = "markov",
     ) -> None:
+        self.law = choice("law", law, LAWS)
         self.V = integer("V", V, minimum=3, maximum=LARGEST_VOCABULARY)
         self.noise_word = self.V - 1 if noise_word is None else _word("noise_word", noise_word, self.V)
         self.triggers = self._words("triggers", triggers, 0)
@@ -119,6 +127,8 @@ class RecallTask:
         if integer("H", H, minimum=0) < 3:
             raise refuse("H", H, "at least 3: a trigger, its output, and the trigger again")
         self.H = int(H)
+        if self.law == "planted" and self.alpha and Q > 1:
+            raise refuse("triggers", Q, "1 with noise where law = 'planted': the paper's noisy sentences have one")
         self.counts = self._laws(counts)
         longest = max(law.longest for law in set(self.counts))
         if 2 * longest + 1 > self.H:
@@ -128,7 +138,10 @@ class RecallTask:
 
     def __repr__(self) -> str:
         outputs = len(self.outputs)
-        return f"RecallTask(V={self.V}, triggers={self.Q}, outputs={outputs}, alpha={self.alpha:g}, H={self.H})"
+        law = "" if self.law == "markov" else f", law={self.law!r}"
+        return (
+            f"RecallTask(V={self.V}, triggers={self.Q}, outputs={outputs}, alpha={self.alpha:g}, H={self.H}{law})"
+        )
 
     @property
     def Q(self) -> int:
@@ -157,10 +170,15 @@ class RecallTask:
         return math.log(self.alpha) - math.log1p(-self.alpha) if self.alpha else -math.inf
 
     @cached_property
+    def passing(self) -> Words:
+        """Words that may be outputs, seen or not: neither triggers nor noise."""
+        check_fits("V", self.V, 40.0 * self.V)
+        return np.setdiff1d(np.arange(self.V), [*self.triggers, self.noise_word]).astype(np.intp)
+
+    @cached_property
     def unseen(self) -> Words:
         """Words that could be outputs and never are: neither triggers, nor outputs, nor noise."""
-        check_fits("V", self.V, 40.0 * self.V)
-        return np.setdiff1d(np.arange(self.V), [*self.triggers, *self.outputs, self.noise_word]).astype(np.intp)
+        return np.setdiff1d(self.passing, self.outputs)
 
     def sentences(
         self, rng: np.random.Generator, size: int, outputs: Sequence[int] | Words | None = None
@@ -191,17 +209,19 @@ class RecallTask:
         output = words[(rng.random(size) * len(words)).astype(np.intp)]  # other outputs leave all other draws alone
         c, c_tau = self._draw_counts(rng, trigger)
         q = self.triggers[trigger]
-        tokens = rng.integers(self.V - 1, size=(size, self.H))
-        tokens += tokens >= q[:, None]  # any word but the sentence's trigger
+        if self.law == "planted":
+            tokens = self.passing[rng.integers(len(self.passing), size=(size, self.H))]
+        else:
+            tokens = rng.integers(self.V - 1, size=(size, self.H))
+            tokens += tokens >= q[:, None]  # any word but the sentence's trigger
         tokens[:, -1] = q
         blocks = c + c_tau
         for k in np.unique(blocks):
             rows = np.flatnonzero(blocks == k)
-            rank = np.argsort(rng.random((len(rows), self.H - 1 - k)), axis=1).argsort(axis=1)
-            slot_row, slot = np.nonzero(rank < k)
+            slot, rank = self._slots(rng, len(rows), int(k))
             start = slot + (np.arange(len(slot)) % k)  # each earlier block of the sentence takes two words
-            row = rows[slot_row]
-            right = rank[slot_row, slot] < c[row]
+            row = np.repeat(rows, k)
+            right = rank < c[row]
             tokens[row, start] = q[row]
             tokens[row, start + 1] = np.where(right, output[row], self.noise_word)
         answer = np.where(rng.random(size) < self.alpha, self.noise_word, output)
@@ -256,7 +276,9 @@ class RecallTask:
 
     def _laws(self, counts: Counts | ArrayLike | Sequence[Counts] | None) -> tuple[Counts, ...]:
         if counts is None:
-            return (Counts.sentence(self.H, noise=self.alpha),) * self.Q
+            planted = self.law == "planted"
+            law = Counts.fixed(1, int(self.alpha > 0)) if planted else Counts.sentence(self.H, noise=self.alpha)
+            return (law,) * self.Q
         if isinstance(counts, Counts):
             return (counts,) * self.Q
         if isinstance(counts, list | tuple) and any(isinstance(law, Counts) for law in counts):
@@ -264,6 +286,21 @@ class RecallTask:
                 raise refuse("counts", counts, f"one Counts, or {self.Q} of them, one a trigger")
             return tuple(counts)
         return (Counts(counts),) * self.Q  # type: ignore[arg-type]
+
+    def _slots(self, rng: np.random.Generator, size: int, k: int) -> tuple[Words, Words]:
+        """Places of k blocks among H − 1 − k in each of some sentences, in order, and the blocks' random ranks."""
+        if self.law == "markov":
+            rank = np.argsort(rng.random((size, self.H - 1 - k)), axis=1).argsort(axis=1)
+            row, slot = np.nonzero(rank < k)
+            return slot, rank[row, slot]
+        drawn = np.empty((size, 0), dtype=np.intp)
+        for taken in range(k):  # few blocks: place after place, past those that are taken
+            place = rng.integers(self.H - 1 - k - taken, size=size)
+            for column in np.sort(drawn, axis=1).T:
+                place += place >= column
+            drawn = np.column_stack([drawn, place])
+        order = np.argsort(drawn, axis=1)
+        return np.take_along_axis(drawn, order, axis=1).ravel(), order.ravel()
 
     def _draw_counts(self, rng: np.random.Generator, trigger: Words) -> tuple[Words, Words]:
         uniform = rng.random(len(trigger))

@@ -250,7 +250,7 @@ def _series(c: Array, x: Array, form: str) -> Array:
     if small.size == 1:  # the same arithmetic without arrays, of which each costs as much as all of it
         return np.full_like(small, _series_of_one(small.item(), x.item(), form))
     total = np.zeros_like(small)
-    for quotient in reversed(_quotients(form)):
+    for quotient in reversed(quotients(form)):
         value = np.full_like(small, quotient[0])
         for coefficient in quotient[1:]:
             value *= x
@@ -262,7 +262,7 @@ def _series(c: Array, x: Array, form: str) -> Array:
 
 def _series_of_one(small: float, x: float, form: str) -> float:
     total = 0.0
-    for quotient in reversed(_quotients(form)):
+    for quotient in reversed(quotients(form)):
         value = quotient[0]
         for coefficient in quotient[1:]:
             value = value * x + coefficient
@@ -329,7 +329,7 @@ def _flow_estimate(K: Array, c: Array, u1: Array, steps: Array) -> Array:
 
 
 @cache
-def _quotients(form: str) -> tuple[tuple[float, ...], ...]:
+def quotients(form: str) -> tuple[tuple[float, ...], ...]:
     """Coefficients of ``Q_j = P_j / x^(power j)``, highest power first."""
     power = 1 if form == "a" else 2  # P_j starts with a^j, or s^(2j)
     return tuple(polynomial[: -power * j] for j, polynomial in enumerate(abel_polynomials(form), start=1))

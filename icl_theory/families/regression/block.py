@@ -103,7 +103,7 @@ class BlockRisk(Risk):
     >>> import icl_theory as icl
     >>> features = icl.Features.simplex(4, delta=2.0)
     >>> data = icl.SampledRisk(features, icl.tasks.Exchangeable(1.0), N=30, batch=64, seed=0)
-    >>> run = icl.descend(icl.BlockRisk(data), eta=0.3, steps=1000)
+    >>> run = icl.descend(icl.regression.BlockRisk(data), eta=0.3, steps=1000)
     >>> bool(run.attention[0].mean() < 0.3 < 0.8 < run.attention[-1].mean())
     True
     """

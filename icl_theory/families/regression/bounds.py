@@ -10,7 +10,8 @@ import numpy as np
 
 from icl_theory._validate import Array, instance, refuse
 from icl_theory.claims.claim import BoundCheck, BoundChecks
-from icl_theory.engine.risk import Embedding, Factored, Risk
+from icl_theory.engine.pullback import innermost
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.certified import (
     after_phase_one,
@@ -22,7 +23,9 @@ from icl_theory.families.regression.direct import direct, enumerable, lipschitz_
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.orderwise import STATEMENTS, check_order
 from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.reduction import expanded, is_nondegenerate
+from icl_theory.families.regression.progress import least_progress, slowest_tail, tail_ratio
+from icl_theory.families.regression.reduction import expanded
+from icl_theory.families.regression.sampled_bounds import population_of, within_noise
 from icl_theory.families.regression.tasks import FiniteTask
 
 OURS = "this package"
@@ -36,7 +39,9 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     Parameters
     ----------
     run : Trajectory
-        From `simulate`, or from `descend` on a regression risk in class coordinates; not one loaded from a file.
+        From `simulate`, or from `descend` on a regression risk or a trainer on sampled prompts; not one loaded from
+        a file. Of a trainer's run, its scores are held against the statements on any scores, and its losses and
+        gradients against Lemmas 1 and 2 within their noise.
 
     Returns
     -------
@@ -69,7 +74,9 @@ def check_bounds(run: Trajectory) -> BoundChecks:
         ]
         checks += [_entry(head, evaluate(run)) for head, evaluate in ON_RUNS]
     orders = [check_order(statement, run) for statement in STATEMENTS if "L" in run.info]
-    return BoundChecks([*checks, *orders])
+    population = None if run.risk is None else population_of(run.risk)
+    sampled = [] if population is None else within_noise(run, population)
+    return BoundChecks([*checks, *orders, *sampled])
 
 
 def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
@@ -81,13 +88,8 @@ def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
         if risk.K > LARGEST:
             return None, np.zeros((0, 0))
         full = expanded(risk)
-        on_scores = full.risk if isinstance(full, Embedding) else full
-        assert isinstance(on_scores, PopulationRisk)
-        return on_scores, risk.scores(float(run.params))
-    params = run.params
-    while isinstance(risk, Embedding | Factored):
-        params = risk.inward(params)
-        risk = risk.risk
+        return innermost(full)[0], risk.scores(float(run.params))
+    risk, params = innermost(population_of(risk) or risk, run.params)
     if not isinstance(risk, PopulationRisk):
         raise refuse("run", type(run.risk).__name__, "a run on a population risk of in-context regression")
     return risk, params
@@ -309,30 +311,22 @@ def _theorem_1(run: Trajectory) -> _Outcome | str:
     return _Outcome(general.measured, bound, general.measured <= bound * (1.0 + 1e-12), bound / general.measured)
 
 
+def _one_step(run: Trajectory) -> _Outcome | str:
+    least = least_progress(run)
+    return least if isinstance(least, str) else _Outcome(least, 1.0, least >= 1.0 - 1e-6, least)
+
+
+def _tail_steps(run: Trajectory) -> _Outcome | str:
+    found = slowest_tail(run)
+    if isinstance(found, str):
+        return found
+    steps, bound = found
+    return _Outcome(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
+
+
 def _tail(run: Trajectory) -> _Outcome | str:
-    if run.phases is None:
-        return "needs a run of simulate"
-    if run.phases.III is None or run.rule != "gd":
-        return "the run does not reach Phase III"
-    speed, K = 1.0, run.attention.shape[-1]
-    if isinstance(run.risk, ExchangeableRisk):
-        speed, K = run.risk.speed, run.risk.K
-    limit = (K - 1.0) / (4.0 * run.eta * speed)
-    begin, end = run.phases.III
-    # the law is 1/loss = t/limit + const: t must outgrow the constant, which large first steps make large
-    start = run.at(begin)
-    own = limit / max(start.loss - run.floor, 1e-300)
-    if isinstance(run.risk, PopulationRisk):
-        each = run.risk.features.probs * start.observed["loss_per_query"]
-        own = limit / K / max(float(each.min()), 1e-300)
-    if end < 100.0 * max(begin, own, 1.0):
-        return "Phase III has not lasted for two decades of its own time scale"
-    risk, _ = _expanded(run)
-    if risk is not None and not is_nondegenerate(risk):
-        return "c_k = 0: the law needs a non-degenerate task"
-    missed = 1.0 - float(np.min(run.attention[-1]))
-    ratio = float(run.t[-1] * (run.loss[-1] - run.floor)) / limit
-    return _same(ratio, 1.0, 0.05 + 8.0 * missed, "asymptotic: 1 + O(1 - Attn)")
+    found = tail_ratio(run)
+    return found if isinstance(found, str) else _same(found[0], 1.0, found[1], "asymptotic: 1 + O(1 - Attn)")
 
 
 ON_SCORES: tuple[tuple[_Head, Callable[[PopulationRisk, Array], _Outcome | str]], ...] = (
@@ -384,5 +378,18 @@ ON_RUNS: tuple[tuple[_Head, Callable[[Trajectory], _Outcome | str]], ...] = (
         _theorem_1,
     ),
     (_Head("gradient flow", OURS, "c t = F(a_t) - F(1/K)", "identity"), _flow),
-    (_Head("tail law", OURS, "t (L(t) - L_∞) 4η/(K-1) -> 1", "identity"), _tail),
+    (
+        _Head("one step, any task", OURS, "1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more", "lower"),
+        _one_step,
+    ),
+    (
+        _Head(
+            "tail steps, any task",
+            OURS,
+            "steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ...",
+            "upper",
+        ),
+        _tail_steps,
+    ),
+    (_Head("tail law", OURS, "η t (L(t) - L_∞) -> tail_constant", "identity"), _tail),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from icl_theory._validate import refuse
-from icl_theory.engine.risk import COORDINATES
+from icl_theory.engine.pullback import COORDINATES
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.simulate import simulate
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, number, store
 from icl_theory.engine.risk import Risk
@@ -12,11 +14,12 @@ from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Task
 
 BLOCK = 2**19  # numbers in one array
+MOST_TOKENS = 10  # a feature in a prompt: more are quicker drawn as a multinomial number
 
 
 @dataclass(frozen=True, eq=False)
 class CountedRisk(Risk):
-    r"""Squared error of softmax attention on sampled prompts, each of which is asked for all features.
+    r"""Squared error of softmax attention on sampled prompts that are drawn by their counts.
 
     A prompt is drawn as the counts :math:`n_m` of its features and the sums :math:`y_m` of their labels, which is
     all that attention over class scores sees of it. With :math:`e_{mk} = e^{S_{mk}}`,
@@ -25,8 +28,9 @@ class CountedRisk(Risk):
         \ell = \tfrac12 \sum_k p_k (\hat y_k - f_k)^2, \quad
         \frac{\partial\ell}{\partial S_{mk}} = p_k (\hat y_k - f_k)\,\frac{e_{mk}}{Z_k}\,(y_m - n_m \hat y_k).
 
-    The mean over the queries stands in for one query a prompt, so that losses and gradients have the trainer's mean
-    (`SampledRisk`) and a smaller variance. No formula is shared with the population risk.
+    With one query a prompt, its factor p_k is 1 for the query and 0 elsewhere, and losses and gradients have the
+    law of the trainer's (`SampledRisk`). Asked for every feature, as above, they have its mean and a smaller
+    variance. No formula is shared with the population risk.
 
     Parameters
     ----------
@@ -42,6 +46,8 @@ class CountedRisk(Risk):
         The prompts of step t are a function of (seed, t).
     noise : float
         Standard deviation of the label noise, label units.
+    every_query : bool
+        Whether each prompt is asked for every feature, instead of one.
 
     Notes
     -----
@@ -68,6 +74,7 @@ class CountedRisk(Risk):
     batch: int
     seed: int
     noise: float = 0.0
+    every_query: bool = True
 
     def __post_init__(self) -> None:
         for name, minimum in (("N", 1), ("batch", 1), ("seed", 0)):
@@ -85,9 +92,11 @@ class CountedRisk(Risk):
         return True
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's prompts over all queries, and its gradient, (K, K)."""
+        """Mean loss of the step's prompts and its gradient, (K, K)."""
         rng = np.random.default_rng([self.seed, 3, step])
         weight = np.exp(params - params.max(axis=0))
+        if not self.every_query:
+            return self._asked(weight, rng)
         loss, gradient = 0.0, np.zeros_like(params)
         most = max(1, BLOCK // self.features.K)
         for start in range(0, self.batch, most):
@@ -97,14 +106,46 @@ class CountedRisk(Risk):
 
     def _block(self, weight: Array, rng: np.random.Generator, size: int) -> tuple[float, Array]:
         """Sums over some prompts: of the loss, and of its derivatives without the factor p_k."""
-        values = self.task.sample(self.features, rng, size)
-        counts = rng.multinomial(self.N, self.features.probs, size).astype(np.float64)
-        labels = counts * values
-        if self.noise:
-            labels += self.noise * np.sqrt(counts) * rng.standard_normal(counts.shape)
+        values, counts, labels = self._prompts(rng, size)
         total = counts @ weight
         prediction = labels @ weight / total
         error = prediction - values
         back = error / total
         gradient = weight * (labels.T @ back - counts.T @ (prediction * back))
         return 0.5 * float(self.features.probs @ np.einsum("bk,bk->k", error, error)), gradient
+
+    def _asked(self, weight: Array, rng: np.random.Generator) -> tuple[float, Array]:
+        """Mean loss and gradient where each prompt is asked for one feature."""
+        query = np.sort(_tokens(self.features, rng, self.batch))  # the prompts are alike, so that any order will do
+        values, counts, labels = self._prompts(rng, self.batch)
+        rows = weight.T[query]
+        total = np.einsum("bk,bk->b", counts, rows)
+        prediction = np.einsum("bk,bk->b", labels, rows) / total
+        error = prediction - values[np.arange(self.batch), query]
+        labels -= counts * prediction[:, None]
+        labels *= rows * (error / (total * self.batch))[:, None]
+        first = np.flatnonzero(np.diff(query, prepend=-1))
+        gradient = np.zeros_like(weight)
+        gradient[:, query[first]] = np.add.reduceat(labels, first).T
+        return 0.5 * float(np.mean(error**2)), gradient
+
+    def _prompts(self, rng: np.random.Generator, size: int) -> tuple[Array, Array, Array]:
+        """Draw functions, counts and sums of labels, (size, K) each."""
+        values = self.task.sample(self.features, rng, size)
+        K = self.features.K
+        if self.features.uniform and self.N <= MOST_TOKENS * K:
+            cell = _tokens(self.features, rng, (size, self.N)) + K * np.arange(size)[:, None]
+            counts = np.bincount(cell.ravel(), minlength=size * K).reshape(size, K).astype(np.float64)
+        else:
+            counts = rng.multinomial(self.N, self.features.probs, size).astype(np.float64)
+        labels = counts * values
+        if self.noise:
+            labels += self.noise * np.sqrt(counts) * rng.standard_normal(counts.shape)
+        return values, counts, labels
+
+
+def _tokens(features: Features, rng: np.random.Generator, size: int | tuple[int, int]) -> NDArray[np.integer[Any]]:
+    """Draw feature indices."""
+    if features.uniform:
+        return rng.integers(features.K, size=size, dtype=np.int16 if features.K < 2**15 else np.int64)
+    return np.searchsorted(np.cumsum(features.probs)[:-1], rng.random(size), side="right")

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, integer, number, prompt_length, refuse
-from icl_theory.engine.risk import Embedding, Factored, Risk
+from icl_theory.claims.comparison import Check, CrossCheck, Power, detectable, limit_of, mean_check, z_score
+from icl_theory.engine.descent import descend
+from icl_theory.engine.interrupts import whole_runs
+from icl_theory.engine.pullback import around, innermost
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.reduction import expanded
 from icl_theory.families.regression.sampled import SampledRisk
-from icl_theory.families.regression.whole import descend
-from icl_theory.results import notebook
+from icl_theory.families.regression.sampled_phases import DEFAULT_N, sampled_phases
 
-FALSE_ALARM = 1e-3  # of all comparisons together, and how it is shared out:
-MEAN_SHARE = 0.1  # loss, and gradient, of each of the two samplers
+MEAN_SHARE = 0.1  # of the false alarms: loss, and gradient, of each of the two samplers
 ENTRY_SHARE = 0.15  # all entries of the gradient, of each of them
 CURVE_SHARE = 0.3  # all steps of SGD
-FOUND = 0.9  # how often an error of the size that `Power` states is found
-DEFAULT_N = 100
 ENOUGH = 1000  # prompts in which an entry of the gradient has a sample
 MOST_SAMPLED = 1000
 COUNTED_BATCHES = 64
@@ -36,84 +36,7 @@ SPREAD = 8.0  # of the scores at which the two are compared: beyond, entries han
 Steps = NDArray[np.int64]
 
 
-class Check(NamedTuple):
-    r"""One comparison: population value, sampled mean, its standard error, z-score and the limit of \|z\|."""
-
-    name: str
-    population: float
-    sampled: float
-    standard_error: float
-    z: float
-    limit: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether the two agree within the limit."""
-        return abs(self.z) <= self.limit
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the figures and the verdict as text."""
-        figures = (f"{self.population:.3g}", f"{self.sampled:.3g}", f"{self.standard_error:.1g}")
-        return (*figures, f"{self.z:+.2f}", f"{self.limit:.1f}", "pass" if self.passed else "FAIL")
-
-
-class Power(NamedTuple):
-    """Smallest relative errors that a cross-check finds nine times in ten: of all losses, and of all gradients.
-
-    An error is a common factor on the population's values; infinite where the sampled values are all zero.
-    """
-
-    loss: float
-    gradient: float
-
-    def __str__(self) -> str:
-        """Return both in words."""
-        return f"errors found nine times in ten: {self.loss:.2%} of the loss, {self.gradient:.2%} of the gradient"
-
-
-@dataclass(frozen=True)
-class CrossCheck:
-    """Outcome of `crosscheck`: the comparisons, and the two loss curves of the SGD run.
-
-    Attributes
-    ----------
-    checks : tuple of Check
-        One row a comparison.
-    note : str
-        What was compared, and what was left out, in words.
-    power : Power
-        Smallest relative errors of loss and gradient that these comparisons find nine times in ten.
-    t, population, sgd, band : ndarray, (T,)
-        Steps, population loss along exact gradient descent, population loss along the SGD run, and the
-        half-width of the band that SGD runs stay in.
-    """
-
-    checks: tuple[Check, ...]
-    note: str
-    power: Power
-    t: Steps
-    population: Array
-    sgd: Array
-    band: Array
-
-    @property
-    def passed(self) -> bool:
-        """Whether every comparison passed."""
-        return all(check.passed for check in self.checks)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the comparisons as a table."""
-        names = ("name", "population", "sampled", "standard_error", "z", "limit", "passed")
-        columns = {name: [getattr(check, name) for check in self.checks] for name in names}
-        return notebook.table(columns, f"{self.note}; {self.power}")
-
-    def to_markdown(self) -> str:
-        """Return the comparisons as a Markdown table, and under it what they can find."""
-        lines = ["| check | population | sampled | std. error | z | limit | |", "|" + "---|" * 7]
-        lines += ["| " + " | ".join((c.name, *c.cells())) + " |" for c in self.checks]
-        return "\n".join([*lines, "", f"{self.note}; {self.power}."])
-
-
+@whole_runs()
 def crosscheck(
     run_or_risk: Trajectory | Risk,
     *,
@@ -125,6 +48,7 @@ def crosscheck(
     points: int = 3,
     steps: int = 100,
     runs: int = 12,
+    phases: int = 0,
     seed: int = 0,
 ) -> CrossCheck:
     """Hold sampled prompts against the population risk.
@@ -157,6 +81,9 @@ def crosscheck(
         Number of random score matrices.
     steps, runs : int
         Length of the SGD runs; number of runs that measure their spread, at least 3.
+    phases : int
+        Number of sampled runs to the target, at least 3, whose phases are compared as by `sampled_phases`; none
+        at 0.
     seed : int
         Seed of everything.
 
@@ -192,7 +119,7 @@ def crosscheck(
     eta = number("eta", eta)
     streams = np.random.SeedSequence(seed).generate_state(runs + 2 * points + 3, dtype=np.uint32).tolist()
     known = _known(population, points, np.random.default_rng(streams[-1]))
-    core = _core(population)
+    core = innermost(population)[0]
     args = (core.features, core.task, int(core.N))
 
     needed = _prompts_needed(known, CountedRisk(*args, PILOT, streams[-3], core.noise), precision)
@@ -211,10 +138,10 @@ def crosscheck(
         checks += [check._replace(name=name + check.name) for check in found]
         if not often.any():
             left_out.append(f"{name}no entry of the gradient has a sample in {ENOUGH} prompts")
-    power = Power(*(_detectable(check, COUNTED_BATCHES - 1) for check in checks[:2]))
+    power = Power(*(detectable(check, COUNTED_BATCHES - 1) for check in checks[:2]))
 
     trainers = [
-        _rewrapped(population, SampledRisk(*args, batch, stream, noise=core.noise))
+        around(population, SampledRisk(*args, batch, stream, noise=core.noise))
         for stream in [*streams[:runs], streams[-2]]
     ]
     exact = descend(population, eta, steps=steps)
@@ -228,7 +155,13 @@ def crosscheck(
         checks += _curve_checks(t, expected, curves[-1], spread, runs - 1)
     else:
         left_out.append("nothing is left to learn for SGD")
-    band = _limit(CURVE_SHARE / max(size, 1), runs - 1) * spread
+    band = limit_of(CURVE_SHARE / max(size, 1), runs - 1) * spread
+    if phases:
+        if not isinstance(run_or_risk, Trajectory):
+            raise refuse("phases", phases, "0 for a risk: it has no phases")
+        passed = sampled_phases(run_or_risk, N=N, runs=phases, batch=batch, seed=seed)
+        checks += passed.checks
+        left_out.append(f"phases: {passed.note}")
     return CrossCheck(tuple(checks), "; ".join([note, *left_out]), power, t, expected, curves[-1], band)
 
 
@@ -243,10 +176,10 @@ class _Known(NamedTuple):
 
 def _known(population: Risk, points: int, rng: np.random.Generator) -> list[_Known]:
     """Population values at normal parameters, halved until their scores have a moderate spread."""
-    result, core = [], _core(population)
+    result, core = [], innermost(population)[0]
     for _ in range(points):
         params = rng.normal(size=population.initial.shape)
-        while np.ptp(scores := _class_scores(population, params), axis=0).max() > SPREAD:
+        while np.ptp(scores := innermost(population, params)[1], axis=0).max() > SPREAD:
             params = 0.5 * params
         loss, gradient = core.evaluate(scores)
         result.append(_Known(scores, loss, gradient, float(np.linalg.norm(gradient))))
@@ -267,22 +200,22 @@ def _sums(known: list[_Known], samplers: list[Risk], batches: int) -> tuple[Arra
 
 def _sum_checks(known: list[_Known], losses: Array, slopes: Array, limit: float) -> list[Check]:
     return [
-        _mean_check("loss", sum(point.loss for point in known), losses, limit),
-        _mean_check("gradient norm", sum(point.norm for point in known), slopes, limit),
+        mean_check("loss", sum(point.loss for point in known), losses, limit),
+        mean_check("gradient norm", sum(point.norm for point in known), slopes, limit),
     ]
 
 
 def _point_checks(known: list[_Known], samplers: list[Risk], batches: int, often: NDArray[np.bool_]) -> list[Check]:
     """Compare losses, norms and entries of the gradients of one kind of sampler."""
     losses, slopes, every = _sums(known, samplers, batches)
-    checks = _sum_checks(known, losses, slopes, _limit(MEAN_SHARE, batches - 1))
+    checks = _sum_checks(known, losses, slopes, limit_of(MEAN_SHARE, batches - 1))
     kept = np.flatnonzero(often)
     count = len(known) * len(kept)
     if not count:
         return checks
-    name, limit = f"worst of {count} entries", _limit(ENTRY_SHARE / count, batches - 1)
+    name, limit = f"worst of {count} entries", limit_of(ENTRY_SHARE / count, batches - 1)
     entries = [
-        _mean_check(name, float(point.gradient.flat[index]), gradients[:, index], limit)
+        mean_check(name, float(point.gradient.flat[index]), gradients[:, index], limit)
         for point, gradients in zip(known, every, strict=True)
         for index in kept
     ]
@@ -291,9 +224,9 @@ def _point_checks(known: list[_Known], samplers: list[Risk], batches: int, often
 
 def _curve_checks(t: Steps, expected: Array, curve: Array, spread: Array, freedom: int) -> list[Check]:
     """Compare the losses of one SGD run with those of exact descent, in units of the spread of other runs."""
-    limit = _limit(CURVE_SHARE / len(t), freedom)
+    limit = limit_of(CURVE_SHARE / len(t), freedom)
     along = [
-        Check(f"SGD loss, worst of {len(t)} steps", *map(float, (e, value, sd, _z(value - e, sd, e), limit)))
+        Check(f"SGD loss, worst of {len(t)} steps", *map(float, (e, value, sd, z_score(value - e, sd, e), limit)))
         for e, value, sd in zip(expected, curve, spread, strict=True)
     ]
     worst = max(along, key=lambda check: abs(check.z))
@@ -304,29 +237,13 @@ def _prompts_needed(known: list[_Known], pilot: Risk, precision: float) -> int:
     """Prompts in a batch that find an error of ``precision``, as a pilot foretells, or that the work allows."""
     freedom = COUNTED_BATCHES - 1
     losses, slopes, _ = _sums(known, [pilot] * len(known), PILOT_BATCHES)
-    checks = _sum_checks(known, losses, slopes, _limit(MEAN_SHARE, freedom))
-    found = [error for check in checks if math.isfinite(error := _detectable(check, freedom))]
+    checks = _sum_checks(known, losses, slopes, limit_of(MEAN_SHARE, freedom))
+    found = [error for check in checks if math.isfinite(error := detectable(check, freedom))]
     # somewhat more than foretold, as sixteen batches do not foretell well
     wanted = 1.2 * (max([0.0, *found]) / precision) ** 2 * PILOT * PILOT_BATCHES / COUNTED_BATCHES
     K = len(known[0].scores)
     most = WORK / (len(known) * COUNTED_BATCHES * (K * (K + 400.0) + 1000.0))
     return int(max(PILOT, min(wanted, most)))
-
-
-def _limit(share: float, freedom: int) -> float:
-    r"""Limit of \|z\| that a share of the false alarms amounts to."""
-    from scipy.special import stdtrit
-
-    return -float(stdtrit(freedom, 0.5 * share * FALSE_ALARM))
-
-
-def _detectable(check: Check, freedom: int) -> float:
-    """Relative error of a population value at which its check fails nine times in ten (noncentral t)."""
-    from scipy.special import nctdtrinc
-
-    if not (check.population and check.standard_error):
-        return math.inf if not check.population else 0.0
-    return float(nctdtrinc(freedom, 1.0 - FOUND, check.limit)) * check.standard_error / abs(check.population)
 
 
 def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, str]:
@@ -336,9 +253,7 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
         if risk.K > MOST_SAMPLED:
             raise refuse("run_or_risk", risk, f"of at most {MOST_SAMPLED} features to be sampled")
         risk = expanded(risk)
-    inner = risk
-    while isinstance(inner, Embedding | Factored):
-        inner = inner.risk
+    inner, _ = innermost(risk)
     if risk is None or not isinstance(inner, PopulationRisk):
         raise refuse("run_or_risk", run_or_risk, "a run of simulate (not loaded from a file), or a regression risk")
     if math.isfinite(inner.N):
@@ -349,26 +264,7 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
     if math.isinf(length):
         raise refuse("N", N, "finite: infinite prompts cannot be sampled")
     note = f"prompts of N = {length:g} tokens on both sides (N = ∞ cannot be sampled)"
-    return _rewrapped(risk, replace(inner, N=length)), note
-
-
-def _core(risk: Risk) -> PopulationRisk:
-    while isinstance(risk, Embedding | Factored):
-        risk = risk.risk
-    assert isinstance(risk, PopulationRisk)
-    return risk
-
-
-def _rewrapped(risk: Risk, core: Risk) -> Risk:
-    """The same changes of coordinates around another core."""
-    return replace(risk, risk=_rewrapped(risk.risk, core)) if isinstance(risk, Embedding | Factored) else core
-
-
-def _class_scores(risk: Risk, params: Array) -> Array:
-    """Class scores that parameters in any coordinates stand for, (K, K)."""
-    while isinstance(risk, Embedding | Factored):
-        params, risk = risk.inward(params), risk.risk
-    return params
+    return around(risk, replace(inner, N=length)), note
 
 
 def _often(core: PopulationRisk, prompts: int, *, every_query: bool) -> NDArray[np.bool_]:
@@ -377,14 +273,3 @@ def _often(core: PopulationRisk, prompts: int, *, every_query: bool) -> NDArray[
     present = -np.expm1(core.N * np.log1p(-np.minimum(p, 1.0 - 1e-16)))
     asked = np.ones_like(p) if every_query else p
     return np.asarray(prompts * present[:, None] * asked >= ENOUGH)
-
-
-def _mean_check(name: str, population: float, samples: Array, limit: float) -> Check:
-    mean = float(np.mean(samples))
-    error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
-    return Check(name, population, mean, error, _z(mean - population, error, population), limit)
-
-
-def _z(difference: float, error: float, scale: float) -> float:
-    """Difference in standard errors; where the samples do not scatter, 0 if it is rounding and large if not."""
-    return difference / (error + 1e-14 * abs(scale) + np.finfo(float).tiny)

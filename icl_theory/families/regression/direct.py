@@ -6,6 +6,7 @@ law's second moments, and the prediction is the mean of the labels under a softm
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ class Direct(NamedTuple):
     attention: Array
 
 
+@functools.cache
 def count_vectors(N: int, K: int) -> Array:
     """All ways to distribute N tokens over K features, (J, K)."""
     if K == 1:
@@ -103,6 +105,41 @@ def direct(risk: PopulationRisk, scores: Array) -> Direct:
         slope[:, k] = probability @ (a * (pull - (a * pull).sum(axis=1, keepdims=True)))
         attention[:, k] = probability @ a
     return Direct(loss, slope, attention)
+
+
+def flow(risk: PopulationRisk, times: Array) -> Array:
+    """Scores along gradient flow from zero at increasing times, in units of 1/η, (T, K, K); implicit in ln t."""
+    from scipy.integrate import solve_ivp
+
+    p = risk.features.probs
+    K = len(p)
+
+    def rate(x: float, scores: Array) -> Array:
+        return np.asarray(-math.exp(x) * (p * direct(risk, scores.reshape(K, K)).slope).ravel())
+
+    def bend(x: float, scores: Array) -> Array:
+        """Columns do not mix: a row of scores is shifted in all of them together."""
+        found = np.zeros((K, K, K, K))
+        for m in range(K):
+            shift = np.repeat(1e-4 * (np.arange(K) == m), K)
+            change = (rate(x, scores + shift) - rate(x, scores - shift)) / 2e-4
+            found[:, range(K), m, range(K)] = change.reshape(K, K)
+        return found.reshape(K * K, K * K)
+
+    span = (0.0, math.log(times[-1]))
+    found = solve_ivp(rate, span, np.zeros(K * K), "Radau", np.log(times), jac=bend, rtol=1e-5, atol=1e-6)
+    return np.asarray(found.y.T.reshape(-1, K, K))
+
+
+def tails(risk: PopulationRisk, time: float) -> Array:
+    """``t p_k (ℓ_k - ℓ'_k)`` along the flow, (K,), ℓ' the loss with the features that part set 60 nats apart."""
+    before, scores = flow(risk, np.array([time / 100.0, time]))
+    apart = scores.copy()
+    for k in range(len(scores)):
+        order = np.argsort(-scores[:, k])
+        parting = np.diff(before[order, k] - scores[order, k]) > 0.7
+        apart[order[1:], k] -= 60.0 * np.cumsum(parting)
+    return np.asarray(time * risk.features.probs * (direct(risk, scores).loss - direct(risk, apart).loss))
 
 
 def lipschitz_values(distances: Array, L: float, rng: np.random.Generator, size: int) -> Array:

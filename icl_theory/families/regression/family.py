@@ -10,13 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import LARGEST, MOST_FEATURES, probabilities, refuse
-from icl_theory.engine.risk import COORDINATES, Embedding, Risk, in_coordinates
+from icl_theory._validate import MOST_FEATURES, probabilities, refuse
+from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.family import Family, parameter
-from icl_theory.families.kinds import Fraction, Number, Object, Probabilities, Whole, Word
+from icl_theory.families.family import Family
+from icl_theory.families.kinds import Fraction, Object, Probabilities, Whole, Word
+from icl_theory.families.parameters import Later, parameter
 from icl_theory.families.regression import points as measures
 from icl_theory.families.regression.closed import ExchangeableSteps
+from icl_theory.families.regression.counted import CountedRisk
+from icl_theory.families.regression.declared import feature_gap, label_noise, lipschitz_constant, prompt_length
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import (
@@ -24,13 +28,12 @@ from icl_theory.families.regression.phases import (
     papers_regime,
     phases_of,
     run_phases,
-    tail_limit,
     tail_start,
 )
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.reduction import alike, embedding_speed, expanded
-from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.stability import stable_rate
+from icl_theory.families.regression.tails import tail_limit
 from icl_theory.families.regression.tasks import (
     Exchangeable,
     Halfspace,
@@ -98,27 +101,20 @@ class Regression(Family):
     goal: ClassVar[tuple[str, float]] = ("epsilon", 1e-3)
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
     columns: ClassVar[tuple[Column, ...]] = measures.COLUMNS
+    rows = Later("icl_theory.families.regression.evidence:ROWS")
+    questions = Later("icl_theory.families.regression.questions:QUESTIONS")
+    papers = Later("icl_theory.families.regression.papers:PAPERS")
+    check = Later("icl_theory.families.regression.bounds:check_bounds")
+    compare = Later("icl_theory.families.regression.crosscheck:crosscheck")
+    explorer = Later("icl_theory.families.regression.explorer:PANEL")
 
-    L: float = parameter(
-        kind=Number(),
-        symbol="L",
-        tex="L",
-        unit="label units per feature unit",
-        meaning="Lipschitz constant of the tasks",
-    )
-    delta: float = parameter(kind=Number(), symbol="Δ", tex=r"\Delta", unit="feature units", meaning="feature gap")
+    L: float = lipschitz_constant()
+    delta: float = feature_gap()
     K: int = parameter(
         20, kind=Whole(minimum=2, maximum=MOST_FEATURES), symbol="K", tex="K", meaning="number of features"
     )
-    N: float = parameter(math.inf, kind=Whole(infinite=True), symbol="N", tex="N", meaning="prompt length, or inf")
-    noise: float = parameter(
-        0.0,
-        kind=Number(zero=True, maximum=LARGEST),
-        symbol="σ",
-        tex=r"\sigma",
-        unit="label units",
-        meaning="standard deviation of the label noise",
-    )
+    N: float = prompt_length()
+    noise: float = label_noise()
     imbalance: float | None = parameter(
         None,
         kind=Fraction(optional=True),
@@ -179,17 +175,15 @@ class Regression(Family):
         return in_coordinates(population, self.coordinates, features.vectors)
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return the trainer on sampled prompts, in the same coordinates."""
+        """Return the trainer on sampled prompts, drawn by their counts, in the same coordinates."""
         risk = self.risk()
         if isinstance(risk, ExchangeableRisk):
             risk = expanded(risk)
-        core = risk
-        while not isinstance(core, PopulationRisk):
-            core = core.risk  # type: ignore[attr-defined]
+        core, _ = innermost(risk)
         if math.isinf(core.N):
             raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
-        trainer = SampledRisk(core.features, core.task, int(core.N), batch, seed, noise=core.noise)
-        return _rewrapped(risk, trainer)
+        trainer = CountedRisk(core.features, core.task, int(core.N), batch, seed, core.noise, every_query=False)
+        return around(risk, trainer)
 
     def stable_rate(self) -> float:
         """Return the learning rate at which every step lowers the loss, whatever the task."""
@@ -264,12 +258,3 @@ class Regression(Family):
     ) -> tuple[Values, NDArray[np.bool_]]:
         """Simulate them in step."""
         return measures.joint_values(cls.every_column(), points, common)
-
-
-def _rewrapped(risk: Any, core: Risk) -> Risk:
-    """The same changes of coordinates around another core."""
-    if isinstance(risk, Embedding):
-        return Embedding(core, risk.vectors)
-    if isinstance(risk, PopulationRisk):
-        return core
-    return type(risk)(_rewrapped(risk.risk, core), risk.start)  # type: ignore[no-any-return]

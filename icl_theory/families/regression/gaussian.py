@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from icl_theory._validate import LARGEST, Array, integer, lipschitz, number, refuse, store
 from icl_theory.engine.risk import Risk
@@ -137,7 +138,7 @@ class GaussianRisk(Risk):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> risk = icl.GaussianRisk(icl.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.0))
+    >>> risk = icl.GaussianRisk(icl.regression.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.0))
     >>> risk.floor(), round(risk.best**2, 15)
     (0.75, 0.75)
     """
@@ -185,9 +186,9 @@ class GaussianRisk(Risk):
         part = self._around(params)
         return self.floor() + part.excess, part.gradient
 
-    def excess(self, Q: Array) -> float:
+    def excess(self, params: ArrayLike) -> float:
         """Loss above the floor, without cancellation, squared label units."""
-        return self._around(self._checked(Q)).excess
+        return self._around(self._checked(params)).excess
 
     def floor(self) -> float:
         r"""Minimum over all Q, :math:`\tfrac d2\{\sigma_a^2[(d+1)(1-c_*^2)^2 + c_*^4] + \sigma_b^2(1-c_*)^2\}`."""
@@ -311,8 +312,8 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> law = icl.QuadraticLaw.lipschitz(d=2, L=1.0)
-    >>> run = icl.descend(icl.SampledGaussianRisk(law, N=50, batch=64, seed=0), eta=0.3, steps=30)
+    >>> law = icl.regression.QuadraticLaw.lipschitz(d=2, L=1.0)
+    >>> run = icl.descend(icl.regression.SampledGaussianRisk(law, N=50, batch=64, seed=0), eta=0.3, steps=30)
     >>> bool(run.observed["alignment"][-1] > 0.5)
     True
     """

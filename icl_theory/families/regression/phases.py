@@ -14,14 +14,15 @@ from functools import cache
 import numpy as np
 
 from icl_theory._validate import MOST_FEATURES, Array, fraction, instance, integer, number, refuse
-from icl_theory.engine.risk import Embedding, Factored, Risk
+from icl_theory.engine.pullback import innermost
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, State, Trajectory
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.flow import flow_difference
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import presence
-from icl_theory.families.regression.reduction import is_nondegenerate, tail_limits
 from icl_theory.families.regression.symmetric import SymmetricRisk
+from icl_theory.families.regression.tails import infima_of, tail_limits
 
 TAIL_RATIO = 2.0
 
@@ -53,17 +54,20 @@ def tail_start(K: int) -> float:
     >>> round(icl.regression.tail_start(20), 4)
     0.0979
     """
-    from scipy.optimize import brentq
-
     K = integer("K", K, minimum=2, maximum=MOST_FEATURES)
     if K == 2:
         return 0.5
-
-    def excess(s: float) -> float:
+    # Newton's method in w = 1/s², in which the equation is nearly linear: d(w - Φ)/dw = 1 - 1/(2a²)
+    w, step, before = 2.0 * K + 8.0, math.inf, math.inf
+    while abs(step) > 1e-15 * w:
+        s = 1.0 / math.sqrt(w)
         u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
-        return 1.0 / s**2 - float(flow_difference(np.zeros(()), np.asarray(u), K))
-
-    return float(brentq(excess, 0.1 / math.sqrt(K), 0.5, xtol=1e-15))
+        total = float(flow_difference(np.zeros(()), np.asarray(u), K))
+        step = (w - total) / (1.0 - 0.5 / (1.0 - s) ** 2)
+        if abs(step) >= before:  # rounding is reached
+            break
+        w, before = w - step, abs(step)
+    return 1.0 / math.sqrt(w)
 
 
 def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool = False) -> float:
@@ -149,7 +153,7 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
         return ((1.0 - s) * s) ** 2 * float(flow_difference(np.zeros(()), np.asarray(u), K)) - 1.0
 
     # the left side is a² < 1 at the tail start, and for K >= 7 above 1 at s = 1/3, which it passes but once
-    s = float(brentq(excess, tail_start(K), 1.0 / 3.0, xtol=1e-15))
+    s = float(brentq(excess, tail_start(K), 1.0 / 3.0, xtol=1e-20))
     return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / s / delta
 
 
@@ -188,9 +192,9 @@ def query_phases(run: Trajectory) -> list[Phases]:
     r"""Phases of every query, or of a query of every group, where queries differ.
 
     Query k attends from the first step with :math:`E[a_k \mid n_k \ge 1] = E[a_k]/(1 - (1 - p_k)^N) \ge 1/2`, the
-    attention on prompts that contain its feature. Its tail is
-    :math:`t\, p_k \ell_k \cdot 4\eta K/(K-1) \to 1` for a non-degenerate task and N = ∞ in class coordinates;
-    Phase III begins where that ratio falls to 2 for good.
+    attention on prompts that contain its feature. Over class scores
+    :math:`\eta\,t\,p_k (\ell_k - \inf \ell_k)` tends to a constant, which is (K-1)/(4K) for N = ∞ (see
+    `tail_constant`); Phase III begins where its ratio to that constant falls to 2 for good.
 
     Parameters
     ----------
@@ -200,7 +204,7 @@ def query_phases(run: Trajectory) -> list[Phases]:
     Returns
     -------
     list of Phases
-        One entry a query; without Phase III where no tail is known.
+        One entry a query; without Phase III where no tail is known, or the excess falls faster.
 
     Raises
     ------
@@ -224,6 +228,7 @@ def query_phases(run: Trajectory) -> list[Phases]:
     if run.risk is None and not math.isinf(run.info.get("N", math.nan)):
         raise refuse("run", "loaded from a file that does not say its prompts are infinite", "one with its risk")
     tail = tail_limits(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
+    floors = infima_of(run.risk) if run.risk is not None and tail is not None else np.zeros(run.attention.shape[1])
     half = np.broadcast_to(0.5 * _presence(run.risk), run.attention.shape[1:])
     result = []
     for k in range(run.attention.shape[1]):
@@ -233,22 +238,19 @@ def query_phases(run: Trajectory) -> list[Phases]:
 
         def decays(state: State, k: int = k) -> bool:
             assert tail is not None
-            return bool(state.t * state.observed["loss_per_query"][k] <= TAIL_RATIO * tail[k])
+            return bool(state.t * (state.observed["loss_per_query"][k] - floors[k]) <= TAIL_RATIO * tail[k])
 
-        above = np.zeros(0)
-        if tail is not None:
-            above = run.t[run.t * run.observed["loss_per_query"][:, k] > TAIL_RATIO * tail[k]]
-        begin = int(above[-1]) if above.size else 0
-        result.append(
-            phases_of(int(run.t[-1]), run.first(attends), None if tail is None else run.first(decays, after=begin))
-        )
+        second = None
+        if tail is not None and tail[k] > 0.0:
+            above = run.t[run.t * (run.observed["loss_per_query"][:, k] - floors[k]) > TAIL_RATIO * tail[k]]
+            second = run.first(decays, after=int(above[-1]) if above.size else 0)
+        result.append(phases_of(int(run.t[-1]), run.first(attends), second))
     return result
 
 
 def _presence(risk: Risk | None) -> Array:
     """Probability that a prompt contains the query's feature, (K,), (G,) or (); 1 where the risk does not say."""
-    while isinstance(risk, Embedding | Factored):
-        risk = risk.risk
+    risk, _ = innermost(risk)
     if isinstance(risk, ExchangeableRisk):
         return presence(np.asarray(1.0 / risk.K), risk.N)
     if isinstance(risk, PopulationRisk):
@@ -268,15 +270,6 @@ def phases_of(last: int, first: int | None, second: int | None) -> Phases:
     return Phases(I=(0, first), II=(first, second), III=(second, last))
 
 
-def tail_limit(risk: Risk, eta: float) -> float | None:
-    """Return the limit of t·(loss − floor) by the universal tail law, None where it does not hold or is unknown."""
-    if isinstance(risk, ExchangeableRisk):
-        return None if risk.noise and math.isfinite(risk.N) else (risk.K - 1.0) / (4.0 * eta * risk.speed)
-    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and is_nondegenerate(risk):
-        return (risk.features.K - 1.0) / (4.0 * eta)
-    return None
-
-
 def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None = None) -> Phases:
     """Phases of any run, from its states; the attention is that of the slowest query on prompts with its feature.
 
@@ -285,7 +278,7 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     run : Trajectory
         With ``attention`` among its observations.
     tail : float or None
-        Limit of t·(loss − floor), ``(K-1)/(4η)`` in class coordinates; None where none is known, and then
+        Limit of t·(loss − floor), see `tail_constant`; None where none is known, and then
         Phase II goes on to the end.
     tail_deficit : float, optional
         Attention deficit at which Phase III begins, where the model knows it (see `tail_start`).

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,22 +17,20 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds_of
 from icl_theory.families.regression.closed import closed_runs, step_constant
+from icl_theory.families.regression.declared import LIPSCHITZ
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
-from icl_theory.families.regression.phases import crossover, half_way, tail_limit, tail_start
+from icl_theory.families.regression.phases import crossover, half_way, tail_start
 from icl_theory.families.regression.reduction import embedding_speed
 from icl_theory.families.regression.stability import stable_rate
+from icl_theory.families.regression.tails import tail_limit
 from icl_theory.families.regression.together import MOST, Points, together
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
-
-if TYPE_CHECKING:
-    from icl_theory.families.regression.family import Regression
 
 LONGEST_PROMPT = 10**5  # of points that are simulated together
 THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
-LIPSCHITZ = "label units per feature unit"
 COLUMNS: tuple[Column, ...] = (
     Column(
         "regime", "U6", "", '"flat" or "sharp"; empty where it is not defined', role="word", extra=(("table", 1),),
@@ -221,7 +219,7 @@ def _theorems(values: Values, points: Mapping[str, Any], eta: Array) -> None:
         values[f"theorem_{i}"] = np.where(applies, after <= BOUNDED * bound, -1).astype(np.int8)
 
 
-def measured(problem: Regression, run: Trajectory) -> dict[str, Any]:
+def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     """Return the family's columns of one run."""
     tail = math.nan if run.risk is None else tail_limit(run.risk, run.eta)
     tail = math.nan if tail is None else tail

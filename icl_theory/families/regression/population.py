@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import LARGEST, Array, number, prompt_length, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.levels import Levels, single_features
 from icl_theory.families.regression.prompts import Moments, infima, moments
 from icl_theory.families.regression.tasks import Task
 from icl_theory.memory import check_fits
@@ -280,14 +282,20 @@ class PopulationRisk(Risk):
         return float(self.features.probs @ self.floor_per_query())
 
     def floor_per_query(self) -> Array:
-        """Infima of the ℓ_k, (K,), found from above: to 1e-6, or to 1 % where further scores go to infinity.
-
-        The work is bounded, so that for K >= 60 or so the minimisation ends before it has converged.
-        """
+        """Infima of the ℓ_k, (K,), to rounding where `levels` are known, else from above, to 1 % for K < 60."""
         K = self.features.K
         if math.isinf(self.N):
             return np.zeros(K)
+        if self.levels is not None:
+            return np.array([each.loss for each in self.levels])
         return infima(self._moments, np.eye(K, dtype=bool), self.N, self.noise)
+
+    @cached_property
+    def levels(self) -> tuple[Levels, ...] | None:
+        """Levels of the features at the infimum of every query, for finite N; None where they are not known."""
+        if math.isinf(self.N):
+            return None
+        return single_features(self._form.variogram, self.features.probs, self.N, self.noise)  # type: ignore[attr-defined]
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r"""Product of the Hessian with a direction, exactly, (K, K).

@@ -11,7 +11,9 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.claims.claim import Answer, Series, decade
-from icl_theory.engine.risk import Risk, in_coordinates
+from icl_theory.engine.descent import descend
+from icl_theory.engine.pullback import in_coordinates
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.sharpness import largest_stable_eta
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import tasks
@@ -20,8 +22,8 @@ from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import crossover
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.sampled import SampledRisk
+from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.transition import separation
-from icl_theory.families.regression.whole import descend, simulate
 
 
 def linear(quick: bool) -> Answer:

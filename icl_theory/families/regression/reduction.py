@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.risk import Embedding, Risk
+from icl_theory.engine.pullback import Embedding, Pullback
+from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.symmetric import SymmetricRisk
 from icl_theory.families.regression.tasks import Exchangeable, Task
 
 
@@ -48,18 +48,7 @@ def expanded(risk: ExchangeableRisk) -> Risk:
     else:
         features, law = risk.origin
     full = PopulationRisk(features, law, risk.N, risk.noise)
-    return full if risk.speed == 1.0 else Embedding(full, features.vectors)
-
-
-def tail_limits(risk: Risk, eta: float) -> Array | None:
-    """Limits of t·ℓ_k for every query (or group) of a non-degenerate task with N = ∞, None where none is known."""
-    if isinstance(risk, SymmetricRisk) and math.isinf(risk.N) and risk.nondegenerate:
-        K, probs = risk.K, risk.probs
-    elif isinstance(risk, PopulationRisk) and math.isinf(risk.N) and is_nondegenerate(risk):
-        K, probs = risk.features.K, risk.features.probs
-    else:
-        return None
-    return (K - 1.0) / (4.0 * eta * K * probs)
+    return full if risk.speed == 1.0 else Pullback(full, Embedding(features.vectors))
 
 
 def is_nondegenerate(risk: PopulationRisk) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +28,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.levels import Levels, Query, levels_of
 from icl_theory.families.regression.prompts import Moments, infima, moments
 from icl_theory.families.regression.tasks import Task
 from icl_theory.memory import check_fits
@@ -176,6 +178,11 @@ class SymmetricRisk(Risk):
         return int(self.sizes.sum())
 
     @property
+    def members(self) -> Array:
+        """Features in the classes of a query of each group, (G + 1, G), the first class its own feature."""
+        return self._members  # type: ignore[attr-defined, no-any-return]
+
+    @property
     def initial(self) -> Array:
         """Zero scores, (G, G + 1)."""
         return np.zeros((len(self.sizes), len(self.sizes) + 1))
@@ -230,8 +237,24 @@ class SymmetricRisk(Risk):
         if math.isinf(self.N):
             return 0.0
         G = len(self.sizes)
+        if self.levels is not None:
+            return float(self.sizes * self.probs @ np.array([each.loss for each in self.levels]))
         target = np.arange(G + 1)[:, None] == np.zeros(G)
         return float(self.sizes * self.probs @ infima(self._finite, target, self.N, self.noise))
+
+    @cached_property
+    def levels(self) -> tuple[Levels, ...] | None:
+        """Levels of the classes at the infimum of every group's query, as for `PopulationRisk`."""
+        if math.isinf(self.N):
+            return None
+        return levels_of(map(self._query, range(len(self.sizes))), len(self.sizes))
+
+    def _query(self, g: int) -> Query:
+        """Group g's query over the classes that have a feature, its own first."""
+        there = np.flatnonzero(self._members[:, g] > 0)  # type: ignore[attr-defined]
+        matrix = np.pad(self._matrix[g], ((1, 0), (1, 0)))[np.ix_(there, there)]  # type: ignore[attr-defined]
+        own = np.append(0.0, 2.0 * self.variogram[g])[there] + self.noise**2
+        return Query(matrix, own, self._mass[there, g], self.N, self.noise, 0)  # type: ignore[attr-defined]
 
     def _parts(self, params: Array, toward: Array | None = None) -> Moments:
         return self._infinite(params.T, toward) if math.isinf(self.N) else self._finite(params.T, toward)

@@ -217,11 +217,11 @@ def _colours(panel: Panel) -> list[str]:
 
 
 def _shown(values: ArrayLike, scale: str, least: float = 0.0) -> Any:
-    """Values as they are drawn; on a logarithmic axis those at or below ``least`` are lifted to it or left out."""
+    """Values as they are drawn; on a logarithmic axis ``least`` stands for what is not positive, or nothing."""
     array = np.asarray(values, dtype=np.float64)
     if scale != "log":
         return array
-    return np.maximum(array, least) if least > 0.0 else np.where(array > 0.0, array, np.nan)
+    return np.where(array > 0.0, array, least or np.nan)
 
 
 def label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FEW = 5  # integers that are drawn side by side like words
 MOST_CURVES = 10
+MOST_POINTS = 40  # measured transitions over a diagram
 LARGEST = 1e100  # value on an axis that is legible
 # what became of points that have no number of steps to be drawn: marker on a line, and colour in a diagram
 MISSING = {
@@ -340,10 +341,11 @@ def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Sca
         if np.isfinite(x * y).sum() > 1:
             ax.plot(x, y, style, color="white", label=label)
     if limits_of(dataset, over.name) is not None and len(over.places) >= FEWEST:
-        found = transition_table(dataset, over.name)
+        few = slice(None, None, -(-len(other.places) // MOST_POINTS))  # each can be seen
+        found = transition_table(dataset.isel({other.name: few}), over.name)
         if found["measured"].notna().any():
             ax.errorbar(
-                found["measured"], other.places, xerr=found["error"], color=RED, marker="o", markersize=3,
+                found["measured"], other.places[few], xerr=found["error"], color=RED, marker="o", markersize=3,
                 linestyle="none", label=f"half-way in {over.label}, measured",
             )  # fmt: skip
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from icl_theory._validate import refuse
 from icl_theory._version import __version__
+from icl_theory.claims.checks import check_bounds
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families import families_known
+from icl_theory.results.display import html
 from icl_theory.results.labels import parameters
 from icl_theory.results.notebook import picture, render
 from icl_theory.results.plots.runs import plot_run
@@ -117,13 +118,10 @@ def _statements(run: Trajectory) -> str | None:
     """Return, as HTML, the statements of the theory held against a run that carries its risk, if any."""
     if run.risk is None:
         return None
-    asked = families_known().values() if run.family is None else [type(run.family)]
-    for check in filter(None, (family.check for family in asked)):
-        try:
-            return check(run)._repr_html_()
-        except ValueError:  # of a risk of which these statements do not speak
-            continue
-    return None
+    try:
+        return str(html(check_bounds(run)))
+    except ValueError:  # of a risk of which no statements speak
+        return None
 
 
 def _saved_steps(run: Trajectory) -> dict[str, Any]:

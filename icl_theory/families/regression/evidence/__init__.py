@@ -3,10 +3,11 @@
 A row is a function of whether the grid is to be small; `ROWS` lists them in the order of the table.
 """
 
-from icl_theory.families.regression.evidence import dynamics, lemmas, orders, parts
+from icl_theory.families.regression.evidence import dynamics, lemmas, measured, orders, parts
 from icl_theory.families.regression.evidence.common import Row
 from icl_theory.families.regression.orderwise import STATEMENTS
 
+ORDERS: dict[str, Row] = {statement.name: orders.order_statement(statement) for statement in STATEMENTS}
 ROWS: tuple[Row, ...] = (
     lemmas.lemma_1_identity,
     lemmas.direct_sums,
@@ -19,7 +20,7 @@ ROWS: tuple[Row, ...] = (
     lemmas.lemma_2_identity,
     lemmas.lemma_2_signs,
     lemmas.concentration,
-    *(orders.order_statement(statement) for statement in STATEMENTS),
+    *ORDERS.values(),
     orders.phase_one_explicit,
     orders.after_phase_one_explicit,
     orders.theorem_1_explicit,
@@ -38,6 +39,8 @@ ROWS: tuple[Row, ...] = (
     dynamics.embedding,
     dynamics.tail_law,
     dynamics.tail_law_finite,
+    dynamics.tail_law_embeddings,
+    *measured.ROWS,
     lemmas.noise_floor,
     lemmas.lengths,
 )

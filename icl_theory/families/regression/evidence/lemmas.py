@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, decade, exact_row
+from icl_theory.claims.claim import Claim, Outcome, Status, Verdict, decade, exact_row, judged
+from icl_theory.engine.descent import descend
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.bounds import check_bounds, missed_squared
@@ -23,7 +24,7 @@ from icl_theory.families.regression.evidence.common import OURS, PAPER, random_r
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.whole import descend, simulate
+from icl_theory.families.regression.simulate import simulate
 
 
 def lemma_1_identity(quick: bool) -> Claim:
@@ -97,11 +98,11 @@ def lemma_1_samples(quick: bool) -> Claim:
         "Lemmas 1, 2 against samples",
         "paper, Lemmas 1, 2 (exact form)",
         "sampled loss, gradient and SGD agree with the formulas",
-        "exact",
+        Status.EXACT,
         "random kernels and p, K = 4, 8, N = 12, 40",
         f"largest |z| {abs(worst.z):.1f}",
         f"{worst.limit:.1f}",
-        "holds" if passed else f"fails: {worst.name}",
+        Verdict(Outcome.HOLDS) if passed else Verdict(Outcome.FAILS, f": {worst.name}"),
     )
 
 
@@ -123,13 +124,13 @@ def lemma_1_envelope(quick: bool) -> Claim:
         "Lemma 1, envelope",
         OURS,
         "c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf",
-        "certified",
+        Status.CERTIFIED,
         f"{count} random kernels and p, K = 3..7, N = 5, 60, inf; N = inf: attention that attains the sides, by"
         " search",
         f"{'inside on all' if inside else 'outside on some'}; sides attained to {decade(nearest)}; envelope up to"
         f" {spread:.3g} wide",
         "certified constants, attained to 1e-5",
-        "holds" if inside and nearest < 1e-5 else "fails: see measured",
+        judged(inside and nearest < 1e-5),
     )
 
 
@@ -174,14 +175,14 @@ def lemma_1_degenerate(quick: bool) -> Claim:
         "Lemma 1, lower bound",
         PAPER.format("Lemma 1"),
         "L = Θ(L²Δ²) E(1 - Attn_k)² for every non-degenerate L-Lipschitz class",
-        "order-wise" if reproduced else "exact",
+        Status.ORDER if reproduced else Status.EXACT,
         "f = ±L on two halves of K = 6 features",
         f"loss {loss:.0e} with Attn <= {reached:.3f}, c_k = {constant:g}; max_m |f_m - f_k| >= LΔ for all k:"
         f" {'yes' if condition else 'no'}",
         "Attn -> 1",
-        f"fails: counterexample Halfspace, where c_k = {constant:g}"
+        Verdict(Outcome.COUNTEREXAMPLE, f" Halfspace, where c_k = {constant:g}")
         if reproduced
-        else "fails: the counterexample does not reproduce",
+        else Verdict(Outcome.FAILS, ": the counterexample does not reproduce"),
     )
 
 
@@ -234,16 +235,17 @@ def lemma_2_signs(quick: bool) -> Claim:
         "Lemma 2, signs",
         "paper, Lemma 2",
         "α_k >= 0; β_mk has either sign and is smaller",
-        "certified",
+        Status.CERTIFIED,
         f"{count} random kernels and scores, N = 2, 4, inf, against direct sums; sizes at S = 0, and along runs of"
         " exchangeable tasks (K = 5) and of the kernel diag(1, 1.3, 0.8)",
         f"least α {lowest:.0e} of the loss at S = 0; off the direct sums by {decade(worst)}; β > 0 in"
         f" {positive / total:.0%}; |β| > α for {larger} of {queries} queries of random kernels; |β|/α at most "
         + ", ".join(f"{ratio:.2g} ({name})" for name, ratio in along.items()),
         "α >= 0",
-        f"holds for the signs; of these tasks |β| <= α holds for {small}, not for {large}"
-        if holds
-        else "fails: see measured",
+        judged(
+            holds,
+            words=f" for the signs; of these tasks |β| <= α holds for {small}, not for {large}",
+        ),
     )
 
 
@@ -284,12 +286,12 @@ def proposition_1(quick: bool) -> Claim:
         "Proposition 1",
         "paper, Prop. 1 (our constants)",
         "1 - Attn_k <= √(2ℓ_k/c_k); |ŷ - f(v_k)| <= L Σ Attn_m |v_m - v_k| for every L-Lipschitz f; both attained",
-        "certified",
+        Status.CERTIFIED,
         f"{count} checks: random features, four families; f = L|x - v_k| and 100 drawn L-Lipschitz f a run",
         f"measured/bound at most {worst_reach:.6f} and {worst_error:.6f}; the second at least {least_error:.6f};"
         f" the worst function by linear programming: off the bound by {decade(searched)}",
         "1, attained to 1e-6; 1e-7",
-        "holds" if holds and attained else "fails: see measured",
+        judged(holds and attained),
     )
 
 
@@ -329,13 +331,17 @@ def concentration(quick: bool) -> Claim:
         "Eq. 9, concentration",
         "paper, Eq. 9",
         "P(|n_m - p_m N| <= δN for all m) >= 1 - 2K exp(-2Nδ²)",
-        "certified",
+        Status.CERTIFIED,
         f"{count} of N = 50..20,000, K = 2..20, δ = 0.02..0.15 with a bound in (0, 1 - 1e-6)",
         f"exact failure probability at least {gap:.2g} times below the bound; off sums over all prompts, N <="
         " 30, by"
         f" {decade(worst)}",
         "union bound; 1e-12",
-        "fails: see measured" if violated or worst > 1e-12 else f"holds, loose by {gap:.2g} at least",
+        judged(
+            not (violated or worst > 1e-12),
+            Outcome.LOOSE,
+            f" by {gap:.2g} at least",
+        ),
     )
 
 

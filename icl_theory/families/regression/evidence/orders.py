@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim
+from icl_theory.claims.claim import Claim, Outcome, Status, Verdict, judged
 from icl_theory.families.regression.certified import after_phase_one_of, phase_one_bounds_of
 from icl_theory.families.regression.evidence.common import OURS, Row, iterated_after_phase_one, iterated_phase_one
 from icl_theory.families.regression.law import DRAWS, SEED, WHOLE, law_runs
@@ -39,7 +39,7 @@ def order_statement(statement: OrderStatement) -> Row:
             statement.name,
             statement.source,
             statement.statement,
-            "order-wise",
+            Status.ORDER,
             f"{found.runs} of {DRAWS} runs (seed {SEED}), log-uniform in {WHOLE}",
             measured,
             f"{sides} on the inner law, times {BOUNDED:g}",
@@ -49,22 +49,22 @@ def order_statement(statement: OrderStatement) -> Row:
     return row
 
 
-def verdict(statement: OrderStatement, found: Survey) -> str:
+def verdict(statement: OrderStatement, found: Survey) -> Verdict:
     """Say which sides of an order of magnitude hold over the law."""
     highest = fitted_constants()[statement.name].highest
     below, above = bounded_sides(statement, found.low, found.high)
     if statement.upper_only:
         if not above:
-            return f"fails: counterexample {found.where[1]}"
+            return Verdict(Outcome.COUNTEREXAMPLE, f" {found.where[1]}")
         loose = highest / found.low
-        return f"holds, loose by up to {loose:.2g}" if loose > 2.0 * BOUNDED else "holds"
+        return Verdict(Outcome.LOOSE, f" by up to {loose:.2g}") if loose > 2.0 * BOUNDED else Verdict(Outcome.HOLDS)
     if below and above:
-        return "holds"
+        return Verdict(Outcome.HOLDS)
     if below:
-        return f"holds only as a lower bound: the ratio rises to {found.high:.2g} at {found.where[1]}"
+        return Verdict(Outcome.ONLY, f" as a lower bound: the ratio rises to {found.high:.2g} at {found.where[1]}")
     if above:
-        return f"holds only as an upper bound: the ratio falls to {found.low:.2g} at {found.where[0]}"
-    return f"fails: counterexample {found.where[0]} (ratio {found.low:.2g})"
+        return Verdict(Outcome.ONLY, f" as an upper bound: the ratio falls to {found.low:.2g} at {found.where[0]}")
+    return Verdict(Outcome.COUNTEREXAMPLE, f" {found.where[0]} (ratio {found.low:.2g})")
 
 
 def _moving(rates: dict[str, float]) -> str:
@@ -85,12 +85,12 @@ def phase_one_explicit(quick: bool) -> Claim:
         "Phase I, explicit",
         OURS,
         "[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(ηL²Δ²) + ln(K/3) + 2 for K >= 3 and every η; T₁ = 0 for K = 2",
-        "certified",
+        Status.CERTIFIED,
         f"{len(K)} runs iterated, K = 2..{sizes[-1]}, c = ηγK/(K-1)² = 0.01..1e6; {len(runs.K)} runs of the law in"
         " closed form",
         f"T₁ over the lower bound at least {low:.3f}, over the upper one at most {high:.3f}",
         "1; the upper one attained to 5 %",
-        "holds" if inside and high > 0.95 else "fails: see measured",
+        judged(inside and high > 0.95),
     )
 
 
@@ -109,13 +109,13 @@ def after_phase_one_explicit(quick: bool) -> Claim:
         "Theorem 2, explicit",
         OURS,
         "T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε",
-        "certified",
+        Status.CERTIFIED,
         f"{len(K)} runs iterated, K = 2..100, c = 0.01..1e6, deficits {min(deficits)}..{max(deficits)};"
         f" {len(runs.K)}"
         " runs of the law in closed form",
         f"T - T₁ - 1 over (7/16)(K-1)/(ηε) at most {high:.4f}",
         "1, attained to 1 %",
-        "holds" if inside and high > 0.99 else "fails: see measured",
+        judged(inside and high > 0.99),
     )
 
 
@@ -138,13 +138,13 @@ def theorem_1_explicit(quick: bool) -> Claim:
         "Theorem 1, explicit",
         OURS,
         "T_f - T₁ <= (7/4)(K-1)/(ηL²Δ²δ²) + 1 where ε >= L²Δ²δ²/4, no logarithm",
-        "certified",
+        Status.CERTIFIED,
         f"{len(K)} runs iterated with ε = L²Δ²δ²/4, K = 3..100, c = 0.01..100; the {int(stated.sum())} runs of"
         " the law"
         " with L <= 1/(Δδ) and such an ε",
         f"T_f - T₁ - 1 over (7/4)(K-1)/(ηL²Δ²δ²) at most {high:.4f}",
         "1, attained to 1 %",
-        "holds" if inside and high > 0.99 else "fails: see measured",
+        judged(inside and high > 0.99),
     )
 
 

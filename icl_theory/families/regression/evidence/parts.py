@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, decade, exact_row
-from icl_theory.engine.risk import Risk, in_coordinates
+from icl_theory.claims.claim import Claim, Status, decade, exact_row, judged
+from icl_theory.engine.descent import descend
+from icl_theory.engine.pullback import in_coordinates
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.sharpness import largest_stable_eta
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.counted import CountedRisk
@@ -23,7 +25,6 @@ from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.stability import curvature_bound, stable_rate
 from icl_theory.families.regression.symmetric import SymmetricRisk
-from icl_theory.families.regression.whole import descend
 
 FALSE_ALARM = 1e-3
 LABELS = np.array([0, 1, 1, 1, 2, 2])  # groups of exchangeable features
@@ -66,6 +67,7 @@ def _risks() -> dict[str, Risk]:
         "trainer, token noise": SampledRisk(*sampled, noise=0.3, token_noise=0.2),
         "trainer, Gaussian inputs": SampledGaussianRisk(QuadraticLaw(3, 0.7, 1.1), 7, 40, 0),
         "counted prompts": CountedRisk(*sampled, noise=0.3),
+        "counted prompts, one query each": CountedRisk(*sampled, noise=0.3, every_query=False),
     }
 
 
@@ -146,12 +148,12 @@ def skipped_steps(quick: bool) -> Claim:
         "skipped steps",
         OURS,
         'method="fast": the states of single steps to a tolerance of 1e-7, within the estimate; their counts',
-        "measured",
+        Status.MEASURED,
         f"{len(risks)} risks, single features, groups and one number, η = 0.1, {steps:,} steps, every one taken",
         f"scores apart by less than {decade(worst)}, {'within' if inside else 'beyond'} the estimate; {wrong} of"
         f" {counts} counts differ",
         "1e-7; 0",
-        "holds" if worst <= 1e-7 and inside and not wrong else "fails: see measured",
+        judged(worst <= 1e-7 and inside and not wrong),
     )
 
 
@@ -205,12 +207,12 @@ def laws(quick: bool) -> Claim:
         "laws against samples",
         OURS,
         "½ E(f_m - f_j)² of every task family, from formulas and factors; tokens, queries and noise of the trainer",
-        "exact",
+        Status.EXACT,
         f"{len(families)} laws, {size:,} functions each; {size:,} tokens of prompts with equal p and unequal p,"
         " σ = 0.5",
         f"largest |z| of {len(found)} means {max(found):.1f}",
         f"{limit:.1f} (a false alarm in one of {1 / FALSE_ALARM:,.0f} seeds)",
-        "holds" if max(found) <= limit else "fails: see measured",
+        judged(max(found) <= limit),
     )
 
 
@@ -234,7 +236,7 @@ def stable_rates(quick: bool) -> Claim:
         OURS,
         "λ_max(∇²L) <= κ (max Γ + σ² [N < ∞])/K, attained by two features; descent at 1 over it never rises; at a"
         " minimum it stays for η < 2/λ_max, not beyond",
-        "certified",
+        Status.CERTIFIED,
         f"two features by search, with sums over functions; {count} random kernels, p, scores, N = 4, inf, σ = 0,"
         " 0.5; a minimum of three equidistant features, N = 6, σ = 0.5, plain iteration at 0.98 and 1.02 times"
         " 2/λ_max",
@@ -242,7 +244,7 @@ def stable_rates(quick: bool) -> Claim:
         f" {rises:.0e} of the initial loss; the gradient {'shrinks' if below < 1 else 'grows'} at 0.98,"
         f" {'grows' if above > 1 else 'shrinks'} at 1.02",
         "1, attained to 1e-8; 0",
-        "holds" if good else "fails: see measured",
+        judged(good),
     )
 
 

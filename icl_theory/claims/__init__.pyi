@@ -1,0 +1,14 @@
+from .audit import Audit as Audit
+from .audit import answer as answer
+from .audit import audit as audit
+from .claim import Answer as Answer
+from .claim import BoundCheck as BoundCheck
+from .claim import BoundChecks as BoundChecks
+from .claim import Claim as Claim
+from .claim import Outcome as Outcome
+from .claim import Status as Status
+from .claim import Verdict as Verdict
+from .claim import judged as judged
+from .comparison import Check as Check
+from .comparison import Comparison as Comparison
+from .comparison import CrossCheck as CrossCheck

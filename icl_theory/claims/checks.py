@@ -1,0 +1,121 @@
+"""Runs held against the theory and against samples, by what their family says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from icl_theory._validate import integer, refuse
+from icl_theory.claims.claim import BoundChecks
+from icl_theory.claims.comparison import CrossCheck, Power, compare, detectable
+from icl_theory.engine.interrupts import whole_runs
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families import Family, default
+
+
+def check_bounds(run: Trajectory) -> BoundChecks:
+    """Evaluate on one run every statement of the theory that its family has.
+
+    Parameters
+    ----------
+    run : Trajectory
+        From `simulate`, or from `descend` on a regression risk; not one loaded from a file that does not say what
+        was trained.
+
+    Returns
+    -------
+    BoundChecks
+        A list of `BoundCheck`, one entry a statement; ``holds`` is None, with the reason in ``note``, where its
+        hypotheses fail.
+
+    Raises
+    ------
+    ValueError
+        A run of a family without such statements, or of a risk of which they do not speak.
+
+    References
+    ----------
+    docs/theory.md; each entry names its source.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> checks = icl.check_bounds(icl.simulate(2.0, 1.0, 4.0, imbalance=0.1))
+    >>> all(check.holds is not False for check in checks)
+    True
+    """
+    if not isinstance(run, Trajectory):
+        raise refuse("run", run, "a Trajectory")
+    family = _family(run)
+    if family.check is None:
+        raise refuse("run", f"a run of the family {family.name}", "of a family that has statements to check")
+    found: BoundChecks = family.check(run)
+    return found
+
+
+def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
+    """Hold the population risk of a run against sampled data.
+
+    Where a family has a comparison of its own, that is made, with its own options: for regression see
+    `icl_theory.regression.crosscheck`. For any other family that can be sampled, losses and gradients of the
+    trainer are compared with the exact ones at the first, a middle and the last saved state.
+
+    Parameters
+    ----------
+    run_or_risk : Trajectory or Risk
+        A run of a problem, or a risk of regression.
+    **options
+        Those of the family's own comparison; for others ``batch`` (512), the number of prompts in a batch,
+        ``batches`` (64), the number of independent batches, and ``seed`` (0).
+
+    Returns
+    -------
+    CrossCheck
+        With ``passed``, ``power`` and ``to_markdown()``. A false alarm, over all comparisons together, is a
+        one-in-a-thousand event.
+
+    Raises
+    ------
+    ValueError
+        A run that cannot be sampled, an option that is not known, or one out of range.
+
+    References
+    ----------
+    docs/theory.md, "Population against samples".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> icl.crosscheck(icl.simulate(2.0, 1.0, 4.0, K=4, N=20), batch=128, steps=20).passed
+    True
+    """
+    family = _family(run_or_risk) if isinstance(run_or_risk, Trajectory) else default()
+    own: Any = _with_samples if family.compare is None else family.compare
+    try:
+        found: CrossCheck = own(run_or_risk, **options)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise refuse("options", sorted(options), f"those of the comparison ({error})") from None
+    return found
+
+
+@whole_runs()
+def _with_samples(run: Trajectory, *, batch: int = 512, batches: int = 64, seed: int = 0) -> CrossCheck:
+    batch, seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
+    batches = integer("batches", batches, minimum=4)
+    problem: Family = run.family
+    states = {"the beginning": 0, "the middle": len(run.t) // 2, "the end": len(run.t) - 1}
+    points = {name: run.states[index] for name, index in states.items()}
+    checks = compare(problem.risk(), problem.sampled(batch, seed), points, batches)
+    found = [max(detectable(check, batches - 1) for check in checks if word in check.name.split(" at ")[0])
+             for word in ("loss", "gradient")]  # fmt: skip
+    none = np.zeros(0)
+    note = f"{batches} batches of {batch} samples at {len(checks)} comparisons"
+    return CrossCheck(tuple(checks), note, Power(*found), np.zeros(0, dtype=np.int64), none, none, none)
+
+
+def _family(run: Trajectory) -> type[Family]:
+    return default() if run.family is None else type(run.family)

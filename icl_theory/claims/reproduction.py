@@ -1,0 +1,217 @@
+"""A page for a paper: each statement, the command that measures it, a figure or a number, and the verdict."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from icl_theory import figures
+from icl_theory._validate import choice
+from icl_theory._version import __version__
+from icl_theory.claims.audit import BINDING, answer
+from icl_theory.claims.claim import Answer, Claim, Outcome
+from icl_theory.claims.paper import Paper, Reading
+from icl_theory.families import families_known
+from icl_theory.files import replacing
+from icl_theory.results.notebook import picture, render
+from icl_theory.results.numbers import markdown
+from icl_theory.results.plots import plot_answer, save
+
+WORST_FIRST = (Outcome.FAILS, Outcome.COUNTEREXAMPLE, Outcome.ONLY, Outcome.LOOSE, Outcome.HOLDS)
+COLUMNS = ("name", "statement", "grid", "measured", "bound", "verdict")
+
+
+class Drawn(NamedTuple):
+    """A figure, or the axes of one: name of its file, caption and command that draws it alone."""
+
+    name: str
+    caption: str
+    command: str
+    figure: Any
+
+
+class Reproduced(NamedTuple):
+    """One statement with what was measured: rows of the audit, an answered question, and figures."""
+
+    reading: Reading
+    command: str
+    claims: tuple[Claim, ...]
+    answer: Answer | None
+    drawn: tuple[Drawn, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Return how many claims of each source hold and fail, the worst first."""
+        found: dict[str, Counter[Outcome]] = {}
+        for claim in self.claims:
+            found.setdefault(claim.source.split(",")[0], Counter())[claim.verdict.outcome] += 1
+        words = [
+            f"{source}: " + ", ".join(f"{kind.value} ({kinds[kind]})" for kind in WORST_FIRST if kinds[kind])
+            for source, kinds in found.items()
+        ]
+        return "; ".join(words) or "no number is claimed"
+
+    @property
+    def table(self) -> dict[str, list[str]]:
+        """Return the claims by columns."""
+        return {name.replace("name", "claim"): [str(getattr(c, name)) for c in self.claims] for name in COLUMNS}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What `reproduce` measured of a paper.
+
+    Attributes
+    ----------
+    paper : Paper
+        The paper.
+    command : str
+        The command that makes the page.
+    parts : tuple of Reproduced
+        One for each statement.
+    """
+
+    paper: Paper
+    command: str
+    parts: tuple[Reproduced, ...]
+
+    @property
+    def violations(self) -> tuple[Claim, ...]:
+        """Claims marked exact or certified that the measurements contradict; there should be none."""
+        return tuple(c for part in self.parts for c in part.claims if c.violated and c.status in BINDING)
+
+    @property
+    def overview(self) -> dict[str, list[str]]:
+        """Return the table of statements, commands, what each was held against, and verdicts."""
+        return {
+            "statement": [part.reading.name for part in self.parts],
+            "command": [part.command for part in self.parts],
+            "held against": [
+                ", ".join([c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn])
+                for part in self.parts
+            ],
+            "verdict": [part.verdict for part in self.parts],
+        }
+
+    def to_markdown(self) -> str:
+        """Return the page as Markdown; its pictures are files beside it, named after their figures."""
+        overview = self.overview | {"command": [f"`{part.command}`" for part in self.parts]}
+        lines = [f"# {self.paper.title}", self.paper.reference, self.paper.note]
+        lines += [f"This page is what `{self.command}` writes.", markdown(overview)]
+        for part in self.parts:
+            lines += [f"## {part.reading.name}", part.reading.says]
+            lines += [f"*Reconstructed:* {part.reading.reconstructed}"] if part.reading.reconstructed else []
+            lines += [f"```\n{part.command}\n```"]
+            lines += [markdown(part.table)] if part.claims else []
+            lines += [f"*{part.answer.question}* {part.answer.answer}"] if part.answer else []
+            for drawn in part.drawn:
+                lines += [f"![{drawn.caption}]({drawn.name}.png)", f"*{drawn.caption}:* `{drawn.command}`"]
+        return "\n\n".join(filter(None, lines)) + "\n"
+
+    def to_html(self) -> str:
+        """Return the page as one HTML file that needs nothing else."""
+        parts = [
+            {"part": part, "pictures": [(picture(drawn.figure), drawn) for drawn in part.drawn]}
+            for part in self.parts
+        ]
+        return render(
+            "paper.html", title=self.paper.title, paper=self.paper, overview=self.overview, parts=parts,
+            commands=[self.command], modules="", version=__version__, package=__version__, source=None, date=None,
+        )  # fmt: skip
+
+    def write(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write both pages and the pictures of the Markdown one into a folder, which is made if need be.
+
+        Returns
+        -------
+        list of Path
+            The files, each written whole or not at all.
+        """
+        figures.check_folder(folder)
+        pages = [Path(folder, f"{self.paper.name}{ending}") for ending in (".md", ".html")]
+        for path, page in zip(pages, (self.to_markdown(), self.to_html()), strict=True):
+            with replacing(path) as temporary:
+                temporary.write_text(page, encoding="utf-8")
+        pictures = {Path(folder, f"{drawn.name}.png"): drawn.figure for part in self.parts for drawn in part.drawn}
+        for path, figure in pictures.items():
+            save(figure, path)
+        return [*pages, *pictures]
+
+
+def papers() -> dict[str, Paper]:
+    """Return the papers of every family by name.
+
+    Examples
+    --------
+    >>> from icl_theory.claims.reproduction import papers
+    >>> papers()["nonlinear-regression"].identifier
+    'arXiv:2507.20443'
+    """
+    return {paper.name: paper for family in families_known().values() for paper in family.papers}
+
+
+def reproduce(
+    name: str, *, only: str | None = None, quick: bool = False, callback: Callable[[str], None] | None = None
+) -> Reproduction:
+    """Measure every statement of a paper.
+
+    Parameters
+    ----------
+    name : str
+        One of `papers`.
+    only : str, optional
+        Name of a statement, to measure no other.
+    quick : bool
+        Smaller grids and shorter runs.
+    callback : callable, optional
+        Called with the name of each statement before it is measured, for progress displays.
+
+    Returns
+    -------
+    Reproduction
+        Deterministic: the same page at every call.
+
+    Raises
+    ------
+    ValueError
+        An unknown paper or statement.
+
+    Examples
+    --------
+    >>> from icl_theory.claims.reproduction import reproduce
+    >>> found = reproduce("nonlinear-regression", only="Equation 9", quick=True)
+    >>> found.overview["held against"], found.overview["verdict"]
+    (['Eq. 9, concentration'], ['paper: holds, loose (1)'])
+    """
+    known = papers()
+    paper = known[choice("paper", name, known)]
+    readings = {reading.name: reading for reading in paper.readings}
+    if only is not None:
+        readings = {only: readings[choice("only", only, readings)]}
+    begin, end = f"icl-theory reproduce {name}", " --quick" if quick else ""
+
+    @cache
+    def measured(row: Callable[[bool], Claim]) -> Claim:
+        return row(quick)
+
+    parts = []
+    for reading in readings.values():
+        if callback is not None:
+            callback(reading.name)
+        claims = tuple(measured(row) for row in reading.rows)
+        found, drawn = None, []
+        if reading.question:
+            found = answer(reading.question, quick=quick)
+            drawn += [Drawn(found.name, f"{found.y} against {found.x}", found.command + end, plot_answer(found))]
+        if reading.figure:
+            title = figures.available()[reading.figure]
+            figure = figures.draw(reading.figure, quick=quick)
+            drawn += [Drawn(reading.figure, title, f"icl-theory figures {reading.figure}{end}", figure)]
+        parts.append(Reproduced(reading, f'{begin} --only "{reading.name}"{end}', claims, found, tuple(drawn)))
+    chosen = "" if only is None else f' --only "{only}"'
+    return Reproduction(paper, begin + chosen + end, tuple(parts))

@@ -1,0 +1,30 @@
+"""`icl-theory explore`: the page on which the closed forms can be tried."""
+
+from __future__ import annotations
+
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icl_theory.cli.shared import check_targets
+from icl_theory.explorer import page
+from icl_theory.files import replacing
+
+
+def explore(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File for the page; one among the temporary files unless given.")
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in the web browser.")] = True,
+) -> None:
+    """Write the explorer, one page of HTML that needs no network, and open it in the web browser."""
+    check_targets(None, out=out)
+    target = (Path(tempfile.gettempdir(), "icl-theory-explorer.html") if out is None else out).absolute()
+    with replacing(target) as temporary:
+        temporary.write_text(page(), encoding="utf-8")
+    print(target)
+    if browser and not webbrowser.open(target.as_uri()):
+        print("No web browser was found: open the file in one.")

@@ -1,0 +1,43 @@
+"""`icl-theory reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from icl_theory import figures
+from icl_theory.claims.reproduction import papers
+from icl_theory.claims.reproduction import reproduce as measure
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Name of a paper; without one all are listed.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pages and pictures.")] = Path("reproduced"),
+    only: Annotated[str | None, typer.Option("--only", help="One statement, by its name.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller grids and shorter runs.")] = False,
+) -> int:
+    """Measure every statement of a paper and write a page of it; status 1 if an exact claim is violated."""
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE, pad_edge=False, show_header=name is not None)
+    if name is None:
+        for paper in papers().values():
+            table.add_row(paper.name, paper.reference)
+        console.print(table)
+        return 0
+    figures.check_folder(out)
+    with Console(stderr=True).status("") as status:
+        found = measure(name, only=only, quick=quick, callback=lambda part: status.update(f"measuring {part}"))
+        paths = found.write(out)
+    for heading in ("statement", "held against", "verdict"):
+        table.add_column(heading)
+    for row in zip(*(found.overview[column.header] for column in table.columns), strict=True):  # type: ignore[index]
+        table.add_row(*row)
+    console.print(table)
+    for path in paths:
+        print(path)
+    return 1 if found.violations else 0

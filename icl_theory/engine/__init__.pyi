@@ -1,0 +1,17 @@
+from .descent import descend as descend
+from .pullback import Embedding as Embedding
+from .pullback import Factored as Factored
+from .pullback import Map as Map
+from .pullback import Pullback as Pullback
+from .pullback import in_coordinates as in_coordinates
+from .risk import ClosedForm as ClosedForm
+from .risk import Risk as Risk
+from .rules import Rule as Rule
+from .sharpness import Stability as Stability
+from .sharpness import largest_stable_eta as largest_stable_eta
+from .sharpness import sharpness_along as sharpness_along
+from .trajectory import Label as Label
+from .trajectory import Phases as Phases
+from .trajectory import State as State
+from .trajectory import Stop as Stop
+from .trajectory import Trajectory as Trajectory

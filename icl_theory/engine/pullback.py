@@ -1,0 +1,321 @@
+"""Changes of coordinates: a risk as a function of other parameters, which a map takes to its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import Array, choice, integer, number, real_array, refuse, store
+from icl_theory.engine.risk import Risk
+
+COORDINATES = ("class", "embedding", "factored")
+
+
+@runtime_checkable
+class Map(Protocol):
+    """A map from the parameters that are trained to those of a risk, with its first and second derivatives."""
+
+    @property
+    def initial(self) -> Array:
+        """Parameters at step 0."""
+        ...
+
+    def inward(self, params: Array) -> Array:
+        """Parameters of the inner risk."""
+        ...
+
+    def push(self, params: Array, direction: Array) -> Array:
+        """Derivative of `inward` along a direction."""
+        ...
+
+    def outward(self, params: Array, gradient: Array) -> Array:
+        """Transposed derivative: the gradient in these parameters, from that in the inner ones."""
+        ...
+
+    def bend(self, params: Array, direction: Array, gradient: Array) -> Array | float:
+        """Derivative of `outward` along a direction, at one inner gradient; 0 for an affine map."""
+        return 0.0
+
+    def stretch(self, params: Array) -> float:
+        """Norm of the change of the inner parameters per unit change of these, or a bound of it."""
+        ...
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Views of the parts of a parameter array that are matrices of their own."""
+        return (array,)
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding(Map):
+    r"""The scores :math:`S = X Q X^\top` of a matrix ``Q``, which starts at zero.
+
+    Gradient descent on ``Q`` moves the scores by
+    :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with the Gram matrix
+    :math:`\Gamma = XX^\top`.
+
+    Parameters
+    ----------
+    vectors : array_like, (K, d)
+        The features, one a row.
+
+    References
+    ----------
+    docs/theory.md, "Coordinates".
+    """
+
+    vectors: Array
+
+    def __post_init__(self) -> None:
+        store(self, vectors=real_array("vectors", self.vectors, 2))
+
+    @property
+    def initial(self) -> Array:
+        """The zero matrix, (d, d)."""
+        d = self.vectors.shape[1]
+        return np.zeros((d, d))
+
+    def inward(self, params: Array) -> Array:
+        """Class scores ``X Q X^T``, (K, K)."""
+        return self.vectors @ params @ self.vectors.T
+
+    def push(self, params: Array, direction: Array) -> Array:
+        """``X V X^T`` for a direction V."""
+        return self.inward(direction)
+
+    def outward(self, params: Array, gradient: Array) -> Array:
+        """``X^T (dL/dS) X``, (d, d)."""
+        return self.vectors.T @ gradient @ self.vectors
+
+    def stretch(self, params: Array) -> float:
+        """Squared largest singular value of the features."""
+        return self._stretch
+
+    @cached_property
+    def _stretch(self) -> float:
+        return float(np.linalg.norm(self.vectors, 2)) ** 2
+
+
+@dataclass(frozen=True, eq=False)
+class Factored(Map):
+    r"""The matrix :math:`Q = W_K^\top W_Q` of two factors.
+
+    Parameters
+    ----------
+    start : ndarray, (2, rank, d)
+        Initial ``W_K`` and ``W_Q``.
+    """
+
+    start: Array
+
+    def __post_init__(self) -> None:
+        start = real_array("start", self.start, 3)
+        if start.shape[0] != 2 or not 1 <= start.shape[1] <= start.shape[2]:
+            raise refuse("start", start.shape, "of shape (2, rank, d) with a rank from 1 to d")
+        store(self, start=start)
+
+    @classmethod
+    def random(cls, d: int, rank: int | None = None, scale: float = 0.01, seed: int = 0) -> Factored:
+        """Start from independent normal entries with standard deviation ``scale / sqrt(rank)``."""
+        rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
+        scale = number("scale", scale)
+        rng = np.random.default_rng(integer("seed", seed, minimum=0))
+        return cls(rng.normal(0.0, scale / np.sqrt(rank), (2, rank, d)))
+
+    @property
+    def initial(self) -> Array:
+        """Initial factors, (2, rank, d)."""
+        return self.start
+
+    def inward(self, params: Array) -> Array:
+        """``Q = W_K^T W_Q``, (d, d)."""
+        return params[0].T @ params[1]
+
+    def push(self, params: Array, direction: Array) -> Array:
+        """Change of ``Q``."""
+        return direction[0].T @ params[1] + params[0].T @ direction[1]
+
+    def outward(self, params: Array, gradient: Array) -> Array:
+        """``(W_Q G^T, W_K G)`` for ``G = dL/dQ``, (2, rank, d)."""
+        return np.stack([params[1] @ gradient.T, params[0] @ gradient])
+
+    def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
+        """Change of ``(W_Q G^T, W_K G)`` with the factors."""
+        return self.outward(direction, gradient)
+
+    def stretch(self, params: Array) -> float:
+        """Largest singular value of one factor for a change of the other."""
+        return max(float(np.linalg.norm(factor, 2)) for factor in params)
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The two factors."""
+        return tuple(array)
+
+
+@dataclass(frozen=True, eq=False)
+class Pullback(Risk):
+    r"""A risk as a function of other parameters θ: the loss is :math:`\mathcal L(\phi(\theta))` for a map φ.
+
+    Parameters
+    ----------
+    risk : Risk
+        The inner risk.
+    map : Map
+        Takes θ to the parameters of the inner risk.
+
+    Raises
+    ------
+    ValueError
+        The map leads to parameters of another shape.
+
+    References
+    ----------
+    docs/theory.md, "Coordinates".
+
+    Examples
+    --------
+    >>> import numpy as np, icl_theory as icl
+    >>> from icl_theory.engine import Embedding, Factored, Pullback
+    >>> features = icl.Features.simplex(4, delta=1.0)
+    >>> over_q = Pullback(icl.PopulationRisk(features, icl.tasks.Linear(2.0)), Embedding(features.vectors))
+    >>> Pullback(over_q, Factored.random(4, rank=2)).initial.shape
+    (2, 2, 4)
+    """
+
+    risk: Risk
+    map: Map
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.risk, Risk):
+            raise refuse("risk", self.risk, "a Risk")
+        if not isinstance(self.map, Map):
+            raise refuse("map", self.map, "a Map (with initial, inward, push, outward and stretch)")
+        shape = np.shape(self.risk.initial)
+        try:
+            found: Any = np.shape(self.map.inward(self.map.initial))
+        except (ValueError, IndexError, TypeError, AttributeError) as error:
+            found = str(error)
+        if found != shape:
+            raise refuse("map", found, f"one to parameters of the inner risk, of shape {shape}")
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the inner risk draws data."""
+        return self.risk.stochastic
+
+    @property
+    def initial(self) -> Array:
+        """Where the map starts."""
+        return self.map.initial
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss, and its gradient pulled back."""
+        loss, gradient = self.risk.evaluate(self.map.inward(params), step)
+        return loss, self.map.outward(params, gradient)
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """What the inner risk observes at its parameters."""
+        return self.risk.observe(self.map.inward(params), step)
+
+    def excess(self, params: ArrayLike) -> float:
+        """Excess of the inner risk."""
+        return self.risk.excess(self.map.inward(self._checked(params)))
+
+    def gain(self, params: Array) -> float:
+        """Stretch of the map, times the inner gain."""
+        return self.map.stretch(params) * self.risk.gain(self.map.inward(params))
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        r"""``φ'^T H φ' v`` with the inner Hessian H, and what the bend of the map adds."""
+        inside = self.map.inward(params)
+        change = self.risk.hessian_product(inside, self.map.push(params, direction))
+        along = self.map.outward(params, change)
+        if type(self.map).bend is Map.bend:
+            return along
+        return along + self.map.bend(params, direction, self.risk.evaluate(inside)[1])
+
+    def floor(self) -> float:
+        """Irreducible loss of the inner risk (a lower bound where the map does not reach all of its parameters)."""
+        return self.risk.floor()
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Those of the map."""
+        return self.map.blocks(array)
+
+
+def around(risk: Risk, core: Risk) -> Risk:
+    """Return the changes of coordinates of a risk, if it has any, around another innermost risk."""
+    return replace(risk, risk=around(risk.risk, core)) if isinstance(risk, Pullback) else core
+
+
+def innermost(risk: Risk | None, params: Array | None = None) -> tuple[Any, Array]:
+    """Return the risk inside all changes of coordinates, and its parameters for given outer ones."""
+    params = np.zeros(0) if params is None or risk is None else params
+    while isinstance(risk, Pullback):
+        params, risk = risk.map.inward(params) if params.size else params, risk.risk
+    return risk, params
+
+
+def in_coordinates(
+    risk: Risk,
+    coordinates: str,
+    vectors: ArrayLike,
+    *,
+    rank: int | None = None,
+    scale: float = 0.01,
+    seed: int = 0,
+    start: ArrayLike | None = None,
+) -> Risk:
+    """Wrap a risk over class scores so that it is trained in other coordinates.
+
+    Parameters
+    ----------
+    risk : Risk
+        Its parameters are the class scores, (K, K).
+    coordinates : {"class", "embedding", "factored"}
+        The scores themselves, the matrix ``Q`` of ``S = X Q X^T``, or its factors ``Q = W_K^T W_Q``.
+    vectors : array_like, (K, d)
+        The features, one a row.
+    rank : int, optional
+        Rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` unless given.
+    scale, seed : float, int
+        Size and seed of the random start ("factored" only).
+    start : array_like, (2, rank, d), optional
+        Initial ``W_K`` and ``W_Q`` instead of random ones ("factored" only).
+
+    Returns
+    -------
+    Risk
+        The same loss over the new parameters.
+
+    Raises
+    ------
+    ValueError
+        Unknown coordinates, a rank out of range, or vectors that do not fit the risk.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> features = icl.Features.simplex(4, delta=1.0)
+    >>> risk = icl.PopulationRisk(features, icl.tasks.Linear(2.0))
+    >>> icl.in_coordinates(risk, "factored", features.vectors, rank=2).initial.shape
+    (2, 2, 4)
+    """
+    choice("coordinates", coordinates, COORDINATES)
+    points, size = Embedding(np.asarray(vectors)), np.shape(risk.initial)[0]
+    if len(points.vectors) != size:
+        raise refuse("vectors", points.vectors.shape, f"an array with {size} rows, one a feature")
+    if coordinates == "class":
+        return risk
+    embedded = Pullback(risk, points)
+    if coordinates == "embedding":
+        return embedded
+    d = points.vectors.shape[1]
+    factors = Factored.random(d, rank, scale, seed) if start is None else Factored(np.asarray(start))
+    if factors.start.shape[2] != d:
+        raise refuse("start", factors.start.shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}")
+    return Pullback(embedded, factors)

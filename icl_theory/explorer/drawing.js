@@ -1,0 +1,180 @@
+// Axes and curves on a canvas. Colours come from the style sheet, so that all figures follow the light and the dark.
+"use strict";
+
+const { raised, short } = require("numbers");
+
+const FONT = "12px system-ui, sans-serif";
+const tickText = (value, log) => {
+  if (!log) return short(value);
+  const power = Math.round(Math.log10(value));
+  return power >= -2 && power <= 3 ? short(value) : `10${raised(power)}`;
+};
+
+// positions of ticks, at most some of them
+function ticks({ low, high, log }, most) {
+  if (log) {
+    const first = Math.ceil(Math.log10(low) - 1e-9), last = Math.floor(Math.log10(high) + 1e-9);
+    const every = Math.max(1, Math.ceil((last - first + 1) / most));
+    return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => first + i)
+      .filter((power) => power % every === 0).map((power) => 10 ** power);
+  }
+  const raw = (high - low) / most, unit = 10 ** Math.floor(Math.log10(raw));
+  const step = unit * [1, 2, 5, 10].find((factor) => factor * unit >= raw * 0.999);
+  const first = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => (first + i) * step);
+}
+
+// One pair of axes. A scale is { low, high, log, label, tick }, where tick writes a value of its own.
+class Axes {
+  constructor(context, width, height, colours, x, y) {
+    Object.assign(this, { context, width, height, colours, x, y });
+    this.left = 54;
+    this.right = width - 20;
+    this.top = 12;
+    this.bottom = height - 38;
+  }
+
+  static part({ low, high, log }, value) {
+    const part = log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
+    return Number.isNaN(part) ? 0 : Math.max(-0.5, Math.min(1.5, part));
+  }
+
+  X(value) { return this.left + (this.right - this.left) * Axes.part(this.x, value); }
+
+  Y(value) { return this.bottom - (this.bottom - this.top) * Axes.part(this.y, value); }
+
+  // the value at a place of the canvas
+  xAt(place) {
+    const part = Math.max(0, Math.min(1, (place - this.left) / (this.right - this.left))), { low, high, log } = this.x;
+    return log ? low * (high / low) ** part : low + (high - low) * part;
+  }
+
+  yAt(place) {
+    const part = Math.max(0, Math.min(1, (this.bottom - place) / (this.bottom - this.top))), { low, high, log } = this.y;
+    return log ? low * (high / low) ** part : low + (high - low) * part;
+  }
+
+  frame() {
+    const { context: pen, colours, left, right, top, bottom } = this;
+    pen.font = FONT;
+    pen.lineWidth = 1;
+    pen.strokeStyle = colours.grid;
+    pen.fillStyle = colours.muted;
+    pen.textAlign = "center";
+    pen.textBaseline = "top";
+    for (const value of ticks(this.x, (right - left) / 56)) {
+      const place = Math.round(this.X(value)) + 0.5;
+      this.stroke([[place, top], [place, bottom]]);
+      pen.fillText((this.x.tick ?? tickText)(value, this.x.log), place, bottom + 5);
+    }
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    for (const value of ticks(this.y, (bottom - top) / 34)) {
+      const place = Math.round(this.Y(value)) + 0.5;
+      this.stroke([[left, place], [right, place]]);
+      pen.fillText((this.y.tick ?? tickText)(value, this.y.log), left - 7, place);
+    }
+    pen.strokeStyle = colours.axis;
+    this.stroke([[left + 0.5, top], [left + 0.5, bottom + 0.5], [right, bottom + 0.5]]);
+    pen.textAlign = "center";
+    pen.textBaseline = "bottom";
+    pen.fillText(this.x.label, (left + right) / 2, this.height - 1);
+    pen.save();
+    pen.translate(11, (top + bottom) / 2);
+    pen.rotate(-Math.PI / 2);
+    pen.textBaseline = "middle";
+    pen.fillText(this.y.label, 0, 0);
+    pen.restore();
+  }
+
+  stroke(points) {
+    this.context.beginPath();
+    points.forEach(([x, y], i) => (i ? this.context.lineTo(x, y) : this.context.moveTo(x, y)));
+    this.context.stroke();
+  }
+
+  // draw inside the axes only
+  inside(draw) {
+    const { context: pen, left, right, top, bottom } = this;
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, top, right - left, bottom - top);
+    pen.clip();
+    draw();
+    pen.restore();
+  }
+
+  curve(xs, ys, colour, { width = 2, dash = [] } = {}) {
+    this.inside(() => {
+      this.pen(colour, width, dash);
+      this.stroke(xs.map((x, i) => [this.X(x), this.Y(ys[i])]));
+    });
+  }
+
+  pen(colour, width = 1, dash = []) {
+    Object.assign(this.context, { strokeStyle: this.colours[colour], lineWidth: width, lineJoin: "round" });
+    this.context.setLineDash(dash);
+  }
+
+  // shade from x to x, with a word at the top where there is room
+  shade(from, to, colour, word) {
+    const pen = this.context, a = Math.max(this.X(from), this.left), b = Math.min(this.X(to), this.right);
+    if (b <= a) return;
+    pen.globalAlpha = 0.16;
+    pen.fillStyle = this.colours[colour];
+    pen.fillRect(a, this.top, b - a, this.bottom - this.top);
+    pen.globalAlpha = 1;
+    if (word && b - a > pen.measureText(word).width + 6) this.text(word, (a + b) / 2, this.top + 9, "muted", "center");
+  }
+
+  vertical(x, colour, { dash = [4, 4], width = 1, word = "", row = 0 } = {}) {
+    const place = this.X(x);
+    if (place < this.left - 1 || place > this.right + 1) return;
+    this.pen(colour, width, dash);
+    this.stroke([[place, this.top], [place, this.bottom]]);
+    this.context.setLineDash([]);
+    const right = place > this.right - 60;
+    if (word) this.text(word, place + (right ? -5 : 5), this.top + 9 + 15 * row, colour, right ? "right" : "left");
+  }
+
+  horizontal(y, colour, { dash = [4, 4], width = 1, word = "" } = {}) {
+    const place = this.Y(y);
+    if (place < this.top - 1 || place > this.bottom + 1) return;
+    this.pen(colour, width, dash);
+    this.stroke([[this.left, place], [this.right, place]]);
+    this.context.setLineDash([]);
+    if (word) this.text(word, this.right - 4, place - 8, colour, "right");
+  }
+
+  dot(x, y, colour, size = 5) {
+    const pen = this.context;
+    const top = Math.max(this.top, Math.min(this.bottom, this.Y(y)));
+    pen.beginPath();
+    pen.arc(Math.max(this.left, Math.min(this.right, this.X(x))), top, size, 0, 2 * Math.PI);
+    Object.assign(pen, { fillStyle: this.colours[colour], strokeStyle: this.colours.paper, lineWidth: 2 });
+    pen.fill();
+    pen.stroke();
+  }
+
+  // words on a piece of the paper's colour, so that curves do not run through them
+  text(words, x, y, colour = "ink", align = "left") {
+    const pen = this.context;
+    Object.assign(pen, { font: FONT, textAlign: "left", textBaseline: "middle" });
+    const wide = pen.measureText(words).width, wanted = x - { left: 0, center: wide / 2, right: wide }[align];
+    const start = Math.max(2, Math.min(this.width - wide - 2, wanted));
+    pen.globalAlpha = 0.75;
+    pen.fillStyle = this.colours.paper;
+    pen.fillRect(start - 2, y - 7, wide + 4, 14);
+    pen.globalAlpha = 1;
+    pen.fillStyle = this.colours[colour];
+    pen.fillText(words, start, y);
+  }
+}
+
+// some numbers between low and high, evenly spaced or on a logarithmic scale
+function spread(low, high, size, log = true) {
+  const step = (i) => i / (size - 1);
+  return Array.from({ length: size }, (_, i) => (log ? low * (high / low) ** step(i) : low + (high - low) * step(i)));
+}
+
+module.exports = { Axes, spread };

@@ -1,0 +1,83 @@
+// A figure of the page: a canvas with a description. What moves with time is drawn over a picture of what does not.
+"use strict";
+
+const { Axes } = require("drawing");
+
+const NAMES = ["paper", "ink", "muted", "grid", "axis", "blue", "orange", "green", "red", "pink"];
+
+// the colours of the style sheet as it stands
+function palette() {
+  const style = getComputedStyle(document.documentElement);
+  return Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+}
+
+class Card {
+  // `figure` as panels declare them; `change` takes new values while somebody drags
+  constructor(figure, change) {
+    this.figure = figure;
+    this.canvas = element("canvas", { role: "img", "aria-label": figure.title });
+    this.behind = document.createElement("canvas");
+    this.caption = element("figcaption", {}, element("b", {}, figure.title), " ", figure.caption ?? "");
+    const place = element("div", { class: "canvas", style: `height:${figure.height ?? 240}px` }, this.canvas);
+    this.node = element("figure", { id: `figure-${figure.name}`, class: figure.wide ? "wide" : "" }, place, this.caption);
+    if (figure.drag) this.listen(change);
+  }
+
+  listen(change) {
+    const move = (event) => {
+      if (!this.axes || (event.type === "pointermove" && !this.held)) return;
+      const box = this.canvas.getBoundingClientRect();
+      const found = this.figure.drag(this.axes, event.clientX - box.left, event.clientY - box.top, ...this.last);
+      if (found) change(found);
+    };
+    this.canvas.classList.add("draggable");
+    this.canvas.addEventListener("pointerdown", (event) => {
+      this.held = true;
+      this.canvas.setPointerCapture(event.pointerId);
+      move(event);
+    });
+    this.canvas.addEventListener("pointermove", move);
+    for (const end of ["pointerup", "pointercancel"]) this.canvas.addEventListener(end, () => { this.held = false; });
+  }
+
+  // `fresh`: the figure itself has changed, not only the moment
+  draw(model, moment, values, colours, fresh) {
+    const { canvas, behind, figure } = this, ratio = window.devicePixelRatio || 1;
+    const { clientWidth: width, clientHeight: height } = canvas.parentElement;
+    if (!width) return;
+    const size = [Math.round(width * ratio), Math.round(height * ratio)];
+    this.last = [model, moment, values];
+    if (fresh || canvas.width !== size[0] || canvas.height !== size[1]) {
+      for (const one of [canvas, behind]) [one.width, one.height] = size;
+      const pen = behind.getContext("2d");
+      pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+      this.axes = new Axes(pen, width, height, colours, ...figure.scales(model, values));
+      if (!figure.bare) this.axes.frame();
+      figure.still?.(this.axes, model, values);
+    }
+    const pen = canvas.getContext("2d");
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.fillStyle = colours.paper;
+    pen.fillRect(0, 0, ...size);
+    pen.drawImage(behind, 0, 0);
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const axes = Object.assign(Object.create(Object.getPrototypeOf(this.axes)), this.axes, { context: pen, colours });
+    figure.moving?.(axes, model, moment, values);
+  }
+
+  describe(model, moment, values) {
+    this.canvas.setAttribute("aria-label", `${this.figure.title}. ${this.figure.describe(model, moment, values)}`);
+  }
+}
+
+module.exports = { Card, element, palette };

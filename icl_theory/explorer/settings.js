@@ -1,0 +1,97 @@
+// What can be set: declared by a panel, with symbols, units and limits from the family; read from and written to URLs.
+"use strict";
+
+const { parse, short, count } = require("numbers");
+
+// A setting with everything filled in. `stops` are the values of its slider.
+function complete(declared, parameters) {
+  const known = parameters[declared.name] ?? {};
+  const setting = { unit: "", symbol: declared.name, meaning: "", minimum: null, maximum: null, ...known, ...declared };
+  if (setting.words || setting.text) return setting;
+  const stops = [], { low, high, log, whole, steps = 300 } = setting;
+  if (setting.zero) stops.push(0);
+  for (let i = 0; i <= steps; i++) {
+    const raw = log ? low * (high / low) ** (i / steps) : low + ((high - low) * i) / steps;
+    const value = whole ? Number(Math.round(raw).toPrecision(3)) : Number(raw.toPrecision(3));
+    if (!stops.length || value > stops[stops.length - 1]) stops.push(value);
+  }
+  return { ...setting, stops };
+}
+
+const written = (setting, value) => (typeof value === "string" ? value : setting.whole ? count(value) : short(value, 4));
+
+// a sound value of what was typed or stands in a URL, and a sentence where it is not what was asked for
+function read(setting, text) {
+  const name = setting.symbol;
+  if (setting.words) {
+    if (Object.hasOwn(setting.words, text)) return { value: text };
+    return { value: setting.value, problem: `${name} = “${text}” is none of ${Object.keys(setting.words).join(", ")}: ${setting.value} is used.` };
+  }
+  if (setting.text) {
+    const found = setting.text(text);
+    return found === null ? { value: setting.value, problem: `${name} = “${text}” cannot be read: the default is used.` } : { value: found };
+  }
+  const number = parse(text);
+  if (number === null || Number.isNaN(number)) {
+    return { value: setting.value, problem: `${name} = “${text}” is not a number: ${written(setting, setting.value)} is used.` };
+  }
+  const { minimum, maximum, whole } = setting;
+  let value = whole ? Math.round(number) : number;
+  if (minimum !== null && value < minimum) value = minimum;
+  if (maximum !== null && value > maximum) value = maximum;
+  if (value === number) return { value };
+  const allowed = Math.round(number) === value ? "whole" : value > number ? `at least ${short(minimum)}` : `at most ${short(maximum)}`;
+  return { value, problem: `${name} = ${short(number)} has to be ${allowed}: ${written(setting, value)} is used.` };
+}
+
+const defaults = (settings) => Object.fromEntries(settings.map(({ name, value }) => [name, value]));
+
+// "L=2" → its name and its value; what is no escape stays as it is
+function pair(text) {
+  const [key, ...rest] = text.split("=");
+  try {
+    return [key, decodeURIComponent(rest.join("="))];
+  } catch {
+    return [key, rest.join("=")];
+  }
+}
+
+// "family?L=2&K=20" → the family, values for all settings, and sentences on what could not be used
+function fromFragment(fragment, panels) {
+  const [name, query = ""] = fragment.replace(/^#/, "").split("?");
+  const problems = [], names = Object.keys(panels);
+  const chosen = names.includes(name) ? name : names[0];
+  if (name && name !== chosen) problems.push(`There is no panel “${name}”: ${panels[chosen].family.title} is shown.`);
+  const settings = panels[chosen].settings, values = defaults(settings);
+  for (const [key, text] of query.split("&").filter(Boolean).map(pair)) {
+    const setting = settings.find((one) => one.name === key);
+    if (!setting) {
+      problems.push(`There is no setting “${key}”.`);
+      continue;
+    }
+    const { value, problem } = read(setting, text);
+    values[key] = value;
+    if (problem) problems.push(problem);
+  }
+  return { name: chosen, values, problems };
+}
+
+const toFragment = (name, settings, values) =>
+  `#${name}?${settings.map((one) => `${one.name}=${encodeURIComponent(values[one.name]).replaceAll("%2C", ",")}`).join("&")}`;
+
+// the family's parameters as Python, as a command and as JSON
+function copies(family, parameters, more = {}) {
+  const literal = (value) => (typeof value === "string" ? JSON.stringify(value) : String(value));
+  const given = Object.entries(parameters);
+  const brought = family.module === "icl_theory" ? "" : `from ${family.module} import ${family.class}\n`;
+  const made = `${brought ? "" : "icl."}${family.class}(${given.map(([name, value]) => `${name}=${literal(value)}`).join(", ")})`;
+  const options = given.map(([name, value]) => `--${name.replaceAll("_", "-")} ${value}`).join(" ");
+  const step = more.t === undefined ? "" : `print(run.at(${more.t}).loss)  # ${short(more.loss, 12)}\n`;
+  return {
+    Python: `import icl_theory as icl\n${brought}\nproblem = ${made}\nrun = problem.simulate()\nprint(run.summary())\n${step}`,
+    Command: `icl-theory ${family.name} simulate ${options}`,
+    JSON: JSON.stringify({ name: family.name, parameters, found: more }, null, 1),
+  };
+}
+
+module.exports = { complete, read, written, defaults, fromFragment, toFragment, copies };

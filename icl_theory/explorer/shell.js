@@ -1,0 +1,244 @@
+// The page: tabs, sliders, words, figures, copies, the URL. It knows panels only by what they export.
+"use strict";
+
+const { Card, element, palette } = require("figures");
+const { complete, read, written, defaults, fromFragment, toFragment, copies } = require("settings");
+const { tour } = require("tour");
+
+const SECONDS = 9; // that playing takes
+
+// **bold** as elements
+const marked = (text) => text.split("**").map((part, i) => (i % 2 ? element("b", {}, part) : part));
+
+class Shell {
+  constructor(names) {
+    this.panels = Object.fromEntries(names.map((name) => {
+      const panel = require(`${name}/panel`), family = require(`${name}/family`);
+      return [name, { ...panel, family, settings: panel.settings.map((one) => complete(one, family.parameters)) }];
+    }));
+    this.kept = {}; // values of the panels that are not shown
+    this.colours = palette();
+    this.tabs();
+    this.buttons();
+    addEventListener("hashchange", () => this.open(location.hash));
+    addEventListener("resize", () => this.redraw(true));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.repaint());
+    addEventListener("beforeprint", () => this.repaint("light", true));
+    addEventListener("afterprint", () => this.repaint());
+    this.open(location.hash);
+  }
+
+  tabs() {
+    const bar = document.getElementById("tabs"), names = Object.keys(this.panels);
+    names.forEach((name, i) => bar.append(element("button", {
+      type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "panel",
+      onclick: () => this.show(name, this.kept[name] ?? defaults(this.panels[name].settings)),
+      onkeydown: (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (step) document.getElementById(`tab-${names.at((i + step) % names.length)}`).focus();
+      },
+    }, this.panels[name].tab)));
+  }
+
+  buttons() {
+    const on = (id, action) => document.getElementById(id).addEventListener("click", action);
+    on("start-tour", () => this.guide());
+    on("theme", () => {
+      const root = document.documentElement;
+      root.dataset.theme = this.dark() ? "light" : "dark";
+      this.theme = root.dataset.theme;
+      this.repaint();
+    });
+    on("reset", () => this.set(defaults(this.panel.settings)));
+    on("play", () => this.play());
+    document.getElementById("copy").addEventListener("click", (event) => this.copy(event.target));
+  }
+
+  dark() {
+    return (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  }
+
+  repaint(theme = this.theme, now = false) {
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    this.colours = palette();
+    if (now) this.render(true);
+    else this.redraw(true);
+  }
+
+  // what a URL asks for
+  open(fragment) {
+    if (fragment && fragment === this.fragment) return;
+    const { name, values, problems } = fromFragment(fragment, this.panels);
+    this.show(name, values, problems);
+  }
+
+  complain(problems) {
+    const box = document.getElementById("problems");
+    box.replaceChildren(...problems.map((problem) => element("p", {}, problem)));
+    box.hidden = !problems.length;
+  }
+
+  show(name, values, problems = []) {
+    if (this.name) this.kept[this.name] = this.values;
+    this.stop();
+    if (name !== this.name) this.build(name);
+    this.set(values, problems);
+  }
+
+  build(name) {
+    this.name = name;
+    this.panel = this.panels[name];
+    for (const tab of document.querySelectorAll("[role=tab]")) {
+      const here = tab.id === `tab-${name}`;
+      tab.setAttribute("aria-selected", here);
+      tab.tabIndex = here ? 0 : -1;
+    }
+    document.getElementById("panel").setAttribute("aria-labelledby", `tab-${name}`);
+    document.getElementById("clock").hidden = !this.panel.settings.some((setting) => setting.play);
+    document.getElementById("lead").textContent = this.panel.lead;
+    const places = { sliders: document.getElementById("sliders"), timeline: document.getElementById("timeline") };
+    for (const place of Object.values(places)) place.replaceChildren();
+    this.controls = this.panel.settings.map((setting) => {
+      const control = this.control(setting);
+      places[setting.play ? "timeline" : "sliders"].append(control.node);
+      return control;
+    });
+    document.getElementById("presets").replaceChildren(...this.panel.presets.map(({ name: word, sentence, values }) =>
+      element("li", {}, element("button", { type: "button", onclick: () => this.set({ ...defaults(this.panel.settings), ...values }) }, word),
+        element("span", {}, sentence))));
+    this.cards = this.panel.figures.map((figure) => new Card(figure, (values) => this.set(values)));
+    document.getElementById("figures").replaceChildren(...this.cards.map((card) => card.node));
+  }
+
+  control(setting) {
+    const id = `set-${setting.name}`, { name } = setting;
+    const label = element("label", { for: id }, element("b", {}, setting.symbol), ` ${setting.meaning}`,
+      setting.unit ? element("small", {}, ` (${setting.unit})`) : "");
+    const take = (text) => {
+      const { value, problem } = read(setting, text);
+      this.set({ [name]: value }, problem ? [problem] : []);
+    };
+    if (setting.words) {
+      const choice = element("select", { id, onchange: () => take(choice.value) },
+        ...Object.entries(setting.words).map(([value, words]) => element("option", { value }, words)));
+      return { node: element("div", { class: "control" }, label, choice), update: (value) => { choice.value = value; } };
+    }
+    const field = element("input", { id, type: "text", inputmode: setting.text ? "text" : "decimal", autocomplete: "off", spellcheck: "false", onchange: () => take(field.value) });
+    const write = (value) => { field.value = written(setting, value); };
+    if (setting.text) {
+      const again = element("button", { type: "button", onclick: () => this.set({ [name]: setting.random() }) }, "Random");
+      return { node: element("div", { class: "control text" }, label, field, again), update: write };
+    }
+    const { stops } = setting;
+    const slider = element("input", { type: "range", min: 0, max: stops.length - 1, step: 1, "aria-label": `${setting.symbol}, ${setting.meaning}`, oninput: () => {
+      this.stop();
+      this.set({ [name]: stops[slider.value] });
+    } });
+    const update = (value) => {
+      write(value);
+      let nearest = stops.findIndex((stop) => stop >= value);
+      if (nearest < 0) nearest = stops.length - 1;
+      if (nearest > 0 && value - stops[nearest - 1] < stops[nearest] - value) nearest -= 1;
+      slider.value = nearest;
+      slider.setAttribute("aria-valuetext", field.value);
+    };
+    return { node: element("div", { class: "control" }, label, field, slider), update };
+  }
+
+  // new values of some settings, and sentences on what was asked for and cannot be; panels add theirs
+  set(given, problems = []) {
+    const before = this.computed === this.name ? this.values : defaults(this.panel.settings);
+    const { changes, problem } = this.panel.sound?.({ ...before, ...given }) ?? {};
+    const values = { ...given, ...changes };
+    this.complain(problem ? [...problems, problem] : problems);
+    const still = this.panel.settings.some(({ name, moving }) => !moving && name in values && values[name] !== this.values?.[name]);
+    const fresh = still || this.computed !== this.name;
+    this.values = { ...before, ...values };
+    this.computed = this.name;
+    if (fresh) this.model = this.panel.compute(this.values);
+    this.moment = this.panel.moment(this.model, this.values);
+    this.panel.settings.forEach(({ name }, i) => this.controls[i].update(this.values[name]));
+    this.redraw(fresh);
+    clearTimeout(this.later);
+    this.later = setTimeout(() => this.settle(), 150);
+  }
+
+  redraw(fresh) {
+    this.fresh = this.fresh || fresh;
+    if (!this.frame) this.frame = requestAnimationFrame(() => this.render(this.fresh));
+  }
+
+  render(fresh) {
+    this.frame = null;
+    this.fresh = false;
+    const [headline, ...lines] = this.panel.words(this.model, this.moment, this.values);
+    document.getElementById("headline").replaceChildren(...marked(headline));
+    document.getElementById("lines").replaceChildren(...lines.map((line) => element("p", {}, ...marked(line))));
+    for (const card of this.cards) card.draw(this.model, this.moment, this.values, this.colours, fresh);
+  }
+
+  // what can wait until nothing moves: the URL, the copies, descriptions for screen readers
+  settle() {
+    this.fragment = toFragment(this.name, this.panel.settings, this.values);
+    if (this.fragment !== location.hash) history.replaceState(null, "", this.fragment);
+    for (const card of this.cards) card.describe(this.model, this.moment, this.values);
+    document.getElementById("spoken").textContent = document.getElementById("headline").textContent;
+    const { family, parameters, found } = this.panel;
+    const texts = copies(family, parameters(this.values), found(this.model, this.moment, this.values));
+    for (const [name, text] of Object.entries(texts)) document.getElementById(`copy-${name}`).textContent = text;
+  }
+
+  async copy(button) {
+    const target = button.dataset?.copy;
+    if (!target) return;
+    this.settle();
+    const source = target === "link" ? location.href : document.getElementById(`copy-${target}`).textContent;
+    try {
+      await navigator.clipboard.writeText(source);
+    } catch {
+      const area = element("textarea", {}, source); // pages that were opened from a file may not use the clipboard
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    document.getElementById("copied").textContent = `Copied: ${button.textContent.trim()}.`;
+  }
+
+  play() {
+    if (this.playing) return this.stop();
+    const { name } = this.panel.settings.find((setting) => setting.play), end = Math.log10(1 + this.panel.end(this.model));
+    let begun = null;
+    document.getElementById("play").textContent = "Stop";
+    const next = (now) => {
+      begun ??= now;
+      const part = Math.min(1, (now - begun) / (1000 * SECONDS));
+      this.set({ [name]: Math.round(10 ** (part * end) - 1) });
+      if (part < 1) this.playing = requestAnimationFrame(next);
+      else this.stop();
+    };
+    this.playing = requestAnimationFrame(next);
+  }
+
+  stop() {
+    cancelAnimationFrame(this.playing);
+    this.playing = null;
+    document.getElementById("play").textContent = "Play";
+  }
+
+  guide() {
+    this.endTour?.();
+    const button = document.getElementById("start-tour");
+    this.endTour = tour(this.panel.tour, (values, play) => {
+      this.stop();
+      this.set({ ...defaults(this.panel.settings), ...values });
+      if (play) this.play();
+    }, () => {
+      this.endTour = null;
+      button.focus();
+    });
+  }
+}
+
+module.exports = { Shell };

@@ -1,0 +1,289 @@
+r"""Layers in a loop: each is a step of gradient descent on the prompt's least squares, all of one trained length.
+
+The population loss is a polynomial in that length. Its coefficients are moments of a real Wishart matrix, which are
+computed in integers. From them comes a quadrature of positive weights that integrates such polynomials exactly, so
+that the loss is a sum of squares in which nothing cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
+from functools import cache, cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import LARGEST, Array, integer, number, prompt_length, real_array, store
+from icl_theory.engine.risk import Risk
+
+DEEPEST = 16  # the number of products of traces, and the work, grow like exp(π √(4 depth/3))
+GRID = 2000
+DIGITS = 400
+
+
+@cache
+def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
+    r"""Moments :math:`E\,\mathrm{tr}\,\hat\Sigma^k` of :math:`\hat\Sigma = \frac1N\sum x_ix_i^\top`, exactly.
+
+    Parameters
+    ----------
+    d, N : int
+        Dimension, and number of standard normal vectors.
+    most : int
+        Largest k.
+
+    Returns
+    -------
+    tuple of Fraction
+        For k = 0 to ``most``.
+
+    References
+    ----------
+    docs/linear-attention-theory.md, "Wishart moments".
+
+    Examples
+    --------
+    >>> from icl_theory.families.linear_attention.depth import wishart_moments
+    >>> wishart_moments(2, 4, 2)  # d, d, d(N + d + 1)/N
+    (Fraction(2, 1), Fraction(2, 1), Fraction(7, 2))
+    """
+    d, N = integer("d", d, minimum=1), integer("N", N, minimum=1)
+
+    @cache
+    def product(powers: tuple[int, ...]) -> int:
+        """Return E Π tr (N Σ̂)^k over the powers, sorted, by Gaussian integration by parts in the largest."""
+        if not powers:
+            return 1
+        *others, k = powers
+
+        def expected(*new: int, without: int = -1) -> int:
+            every = [each for i, each in enumerate(others) if i != without] + [each for each in new if each]
+            return d ** new.count(0) * product(tuple(sorted(every)))
+
+        found = (N + k - 1) * expected(k - 1) + sum(expected(j + 1, k - 2 - j) for j in range(k - 1))
+        return found + sum(2 * m * expected(k + m - 1, without=i) for i, m in enumerate(others))
+
+    return (Fraction(d), *(Fraction(product((k,)), N**k) for k in range(1, integer("most", most, minimum=0) + 1)))
+
+
+class Quadrature(NamedTuple):
+    """Nodes and weights of the mean spectrum of Σ̂, a node at 0 first."""
+
+    nodes: Array
+    weights: Array
+
+
+@cache
+def quadrature(d: int, N: float, depth: int) -> Quadrature:
+    r"""Quadrature with :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for polynomials of degree 2·depth.
+
+    The Gauss–Radau rule with a node at 0, by Chebyshev's algorithm in 400 digits from the exact moments.
+
+    Parameters
+    ----------
+    d : int
+        Dimension.
+    N : int or math.inf
+        Pairs in a prompt.
+    depth : int
+        Half the degree; the rule has one node more.
+
+    Returns
+    -------
+    Quadrature
+        The weights are positive, and their sum is d.
+
+    References
+    ----------
+    docs/linear-attention-theory.md, "Loops".
+
+    Examples
+    --------
+    >>> from icl_theory.families.linear_attention.depth import quadrature
+    >>> rule = quadrature(2, 4, 1)
+    >>> rule.nodes.round(6).tolist(), float((rule.weights * rule.nodes**2).sum().round(6))
+    ([0.0, 1.75], 3.5)
+    """
+    depth = integer("depth", depth, minimum=1, maximum=DEEPEST)
+    if math.isinf(prompt_length(N)):
+        return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
+    with localcontext(Context(prec=DIGITS)):
+        moments = wishart_moments(d, int(N), 2 * depth)
+        row = [Decimal(each.numerator) / each.denominator for each in moments]
+        older = [Decimal(0)] * len(row)
+        alpha, beta, norms = [row[1] / row[0]], [Decimal(0)], [row[0]]
+        for k in range(1, depth + 1):
+            new = [row[i + 1] - alpha[-1] * row[i] - beta[-1] * older[i + 1] for i in range(1, len(row) - 1)]
+            beta.append(new[0] / row[0])
+            norms.append(new[0])
+            if k < depth:
+                alpha.append(new[1] / new[0] - row[1] / row[0])
+            older, row = row, new
+        values = [Decimal(1), -alpha[0]]  # of the monic orthogonal polynomials at 0
+        for k in range(1, depth):
+            values.append(-alpha[k] * values[-1] - beta[k] * values[-2])
+        alpha.append(-beta[depth] * values[depth - 1] / values[depth])  # puts a node at 0
+        at_zero = float(1 / sum(p * p / h for p, h in zip(values, norms, strict=True)))
+    off = np.sqrt([float(each) for each in beta[1:]])
+    matrix = np.diag([float(each) for each in alpha]) + np.diag(off, 1) + np.diag(off, -1)
+    nodes, vectors = np.linalg.eigh(matrix)
+    nodes[0], weights = 0.0, d * vectors[0] ** 2
+    weights[0] = at_zero
+    return Quadrature(nodes, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class LoopedRisk(Risk):
+    r"""The risk of D layers of linear attention in a loop, for isotropic tokens and tasks, over one number γ.
+
+    Each layer is a step of length γ/D on the prompt's least squares, so that without noise
+    :math:`\mathcal L = \tfrac12 E\,\mathrm{tr}(I - \tfrac\gamma D\hat\Sigma)^{2D}`; with noise
+    :math:`\tfrac{\sigma^2}{2N}E\,\mathrm{tr}\,\hat\Sigma^{-1}[I - (I - \tfrac\gamma D\hat\Sigma)^D]^2` is added.
+
+    Parameters
+    ----------
+    d : int
+        Dimension.
+    N : int or math.inf
+        Pairs in a prompt.
+    depth : int
+        Number D of layers, at most 16.
+    noise : float
+        Standard deviation of the label noise.
+    start : float
+        γ at step 0.
+
+    References
+    ----------
+    docs/linear-attention-theory.md, "Loops".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> [round(icl.linear_attention.LoopedRisk(8, 20, depth).floor(), 4) for depth in (1, 2, 4, 8)]
+    [1.2414, 0.668, 0.3005, 0.1164]
+    """
+
+    d: int
+    N: float
+    depth: int
+    noise: float = 0.0
+    start: float = 0.0
+
+    def __post_init__(self) -> None:
+        store(self, d=integer("d", self.d, minimum=1), N=prompt_length(self.N))
+        store(self, depth=integer("depth", self.depth, minimum=1, maximum=DEEPEST))
+        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        store(self, start=float(real_array("start", self.start, 0)))
+
+    @property
+    def initial(self) -> Array:
+        """γ at step 0, (1,)."""
+        return np.array([self.start])
+
+    @cached_property
+    def _rule(self) -> tuple[Array, Array]:
+        rule = quadrature(self.d, self.N, self.depth)
+        return rule.nodes, rule.weights
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its derivative."""
+        (x, w), D, power = self._rule, self.depth, self.noise**2 / self.N
+        left = 1.0 - params[0] / D * x
+        done = 1.0 - left**D
+        loss = 0.5 * np.sum(w * left ** (2 * D))
+        slope = -np.sum(w * x * left ** (2 * D - 1))
+        if power:
+            loss += 0.5 * power * np.sum(np.divide(w * done**2, x, out=np.zeros_like(x), where=x > 0.0))
+            slope += power * np.sum(w * (x > 0.0) * done * left ** (D - 1))
+        return float(loss), np.array([slope])
+
+    def curvature(self, gamma: float) -> float:
+        """Return the second derivative at γ."""
+        (x, w), D, power = self._rule, self.depth, self.noise**2 / self.N
+        left = 1.0 - gamma / D * x
+        second = (2 * D - 1) / D * np.sum(w * x**2 * left ** (2 * D - 2))
+        bent = left ** (2 * D - 2) - (D - 1) / D * left ** max(D - 2, 0) * (1.0 - left**D)
+        return float(second + power * np.sum(w * x * bent))
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Second derivative times a number."""
+        return self.curvature(float(params[0])) * direction
+
+    @cached_property
+    def best(self) -> Array:
+        """The best γ, (1,): the least of the minima between 0 and where the loss is above its start."""
+        high, start = 1.0, self.evaluate(np.zeros(1))[0]
+        while self.evaluate(np.array([high]))[0] <= start:
+            high *= 2.0
+        grid = np.linspace(0.0, high, GRID)
+        i = int(np.argmin([self.evaluate(np.array([each]))[0] for each in grid]))
+        return np.array([_root(lambda g: float(self.evaluate(np.array([g]))[1][0]), grid[i - 1], grid[i + 1])])
+
+    def floor(self) -> float:
+        """Loss of the best γ."""
+        return self.evaluate(self.best)[0]
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Loss above the floor, and γ, (1,)."""
+        return {"excess": np.asarray(max(self.evaluate(params)[0] - self.floor(), 0.0)), "gamma": params}
+
+    def stable_rate(self) -> float:
+        """Return one over the largest curvature between the start and the best γ."""
+        between = np.linspace(self.start, float(self.best[0]), 101)
+        return 1.0 / max(self.curvature(float(each)) for each in between)
+
+
+def _root(slope: Callable[[float], float], low: float, high: float) -> float:
+    """Bisect a derivative that goes from negative to positive."""
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if slope(middle) < 0.0 else (low, middle)
+    return 0.5 * (low + high)
+
+
+class Layers(NamedTuple):
+    """The best lengths of the steps of D layers, (D,), largest first, and the loss that they reach."""
+
+    lengths: Array
+    loss: float
+
+
+def best_layers(d: int, N: float, depth: int) -> Layers:
+    r"""Return the best layers where each has a length of its own, without label noise.
+
+    The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) = \prod_l(1 - s_lx)`. Among all
+    polynomials of degree D with p(0) = 1 the least is half the Christoffel number of the mean spectrum at 0, which
+    is the weight of the Gauss–Radau rule there, and p vanishes at the D other nodes: :math:`s_l = 1/x_l`.
+
+    Parameters
+    ----------
+    d : int
+        Dimension.
+    N : int or math.inf
+        Pairs in a prompt.
+    depth : int
+        Number of layers.
+
+    Returns
+    -------
+    Layers
+        With the fields ``lengths`` and ``loss``.
+
+    References
+    ----------
+    docs/linear-attention-theory.md, "Layers of their own".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> found = icl.linear_attention.best_layers(8, 20, 2)
+    >>> found.lengths.round(3).tolist(), round(found.loss, 4)
+    ([1.218, 0.453], 0.5152)
+    """
+    rule = quadrature(d, N, depth)
+    return Layers(np.pad(1.0 / rule.nodes[1:], (0, depth + 1 - len(rule.nodes))), 0.5 * float(rule.weights[0]))

@@ -1,0 +1,242 @@
+"""Task diversity: trained on k tasks, tested on these and on new ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
+
+from icl_theory._validate import Array, integer, number, prompt_length, real_array, refuse
+from icl_theory.families.linear_attention.family import LinearAttention
+from icl_theory.families.linear_attention.law import PromptLaw, root
+
+
+class Estimate(NamedTuple):
+    """A mean over sampled prompts, and its standard error."""
+
+    value: float
+    error: float
+
+
+class Losses(NamedTuple):
+    """Loss on the pretraining tasks and on new ones."""
+
+    pretraining: Array
+    new: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Diversity:
+    """Losses of the best matrix for k pretraining tasks, over draws of the tasks.
+
+    Attributes
+    ----------
+    tasks : ndarray of int64, (n,)
+        Numbers k.
+    pretraining, new : ndarray, (n, draws)
+        Loss on the k tasks and on new ones, squared label units.
+    """
+
+    tasks: NDArray[np.int64]
+    pretraining: Array
+    new: Array
+
+    def mean(self) -> Losses:
+        """Return the means over draws, (n,) each."""
+        return Losses(self.pretraining.mean(axis=1), self.new.mean(axis=1))
+
+    def band(self, share: float = 0.8) -> tuple[Losses, Losses]:
+        """Return the quantiles between which this share of the draws lies, (n,) each."""
+        ends = (0.5 - 0.5 * share, 0.5 + 0.5 * share)
+        low, high = (Losses(*(np.quantile(each, q, axis=1) for each in (self.pretraining, self.new))) for q in ends)
+        return low, high
+
+
+def task_diversity(problem: LinearAttention, tasks: Sequence[int], draws: int = 10, seed: int = 0) -> Diversity:
+    r"""Find the best matrix for k tasks, and its exact loss on these and on new tasks, for each draw of the tasks.
+
+    Parameters
+    ----------
+    problem : LinearAttention
+        Its prior is that of the tasks, drawn for pretraining and new.
+    tasks : sequence of int
+        Numbers k of pretraining tasks.
+    draws : int
+        Draws of the tasks for each.
+    seed : int
+        Seed of the first draw; the others have the following ones.
+
+    Returns
+    -------
+    Diversity
+        With ``mean()`` and ``band()``.
+
+    Raises
+    ------
+    ValueError
+        A number that is no integer >= 1.
+
+    References
+    ----------
+    docs/linear-attention-theory.md, "Task diversity"; Raventós et al. 2023; Lu et al. 2024.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> problem = icl.LinearAttention(d=16, N=64, noise=0.5)
+    >>> (icl.linear_attention.task_diversity(problem, [1, 1000]).mean().new / 16).round(2)
+    array([0.48, 0.11])
+    """
+    draws = integer("draws", draws, minimum=1)
+    shape = len(tasks), draws
+    found = Losses(np.empty(shape), np.empty(shape))
+    for i in _one_thread(len(tasks)):
+        for j in range(draws):
+            drawn = problem.changed(tasks=integer("tasks", tasks[i], minimum=1), seed=seed + j)
+            law = drawn.law()
+            found.pretraining[i, j], found.new[i, j] = law.floor, drawn.new_tasks().loss(law.best)
+    return Diversity(np.array(tasks, dtype=np.int64), *found)
+
+
+def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
+    r"""Limit of `task_diversity` for isotropic tokens and tasks, with d, k, N and σ² in proportion.
+
+    The spectrum of :math:`R = \frac1k\sum w_jw_j^\top` tends to the Marchenko–Pastur law of ratio d/k,
+    whose Stieltjes transform gives both losses in closed form.
+
+    Parameters
+    ----------
+    d, N : int
+        Dimension and pairs in a prompt.
+    noise : float
+        Standard deviation of the label noise, label units.
+    ratio : array_like
+        Values of k/d.
+
+    Returns
+    -------
+    Losses
+        ``pretraining`` and ``new``, of the shape of ``ratio``, squared label units.
+
+    References
+    ----------
+    docs/linear-attention-theory.md, "Many tasks in many dimensions".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> (icl.linear_attention.diversity_limit(64, 256, 0.5, [0.0625, 64.0]).new / 64).round(3)
+    array([0.476, 0.102])
+    """
+    share = real_array("ratio", ratio, np.ndim(ratio))
+    if not (share > 0.0).all():
+        raise refuse("ratio", ratio, "> 0")
+    y = 1.0 / share
+    d, N = integer("d", d, minimum=1), prompt_length(N)
+    a, c = 1.0 + 1.0 / N, (d + number("noise", noise, zero=True) ** 2) / N
+    if c == 0.0:  # infinite prompts: every direction that a task has is learnt
+        return Losses(np.zeros_like(y), 0.5 * d * np.maximum(1.0 - 1.0 / y, 0.0))
+    z = c / a
+    # s = ∫ dμ/(r + z) solves y z s² + (z + 1 - y) s - 1 = 0; t = ∫ dμ/(r + z)² = -ds/dz
+    middle = z + 1.0 - y
+    s = 2.0 / (middle + np.sqrt(middle**2 + 4.0 * y * z))
+    t = s * (1.0 + y * s) / (middle + 2.0 * y * z * s)
+    learnt, squared = (1.0 - z * s) / a, (1.0 - 2.0 * z * s + z**2 * t) / a**2  # of g = r/(a r + c)
+    new = (a + c) * squared - 2.0 * learnt + 1.0
+    return Losses(0.5 * d * (1.0 - 1.0 / a + z / a * (1.0 - z * s)), 0.5 * d * new)
+
+
+def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
+    r"""Loss of the Bayes-optimal prediction for normal tasks, ridge regression, by sampling the tokens.
+
+    Half the mean of :math:`\mathrm{tr}\,\Lambda_q(W^{-1} + X^\top X/\sigma^2)^{-1}`; only X is sampled.
+
+    Parameters
+    ----------
+    law : PromptLaw
+        Law of the prompts, with finite N.
+    prompts : int
+        Prompts that are sampled.
+    seed : int
+        Of these.
+
+    Returns
+    -------
+    Estimate
+        With its standard error.
+    """
+    tokens, rng = root(law.dense.moments[0]), np.random.default_rng(integer("seed", seed, minimum=0))
+    factor, query = root(law.dense.moments[1]), law.dense.moments[2]
+    within = factor @ query @ factor.T
+    losses = np.empty(integer("prompts", prompts, minimum=2))
+    for i in _one_thread(len(losses)):
+        seen = rng.normal(size=(_length(law), law.d)) @ tokens @ factor.T
+        values, vectors = np.linalg.eigh(seen.T @ seen)
+        values = np.maximum(values, 0.0)
+        scale = law.noise**2 if law.noise else law.d * np.finfo(float).eps * values[-1]
+        left = scale / (scale + values) if law.noise else (values <= scale).astype(float)
+        losses[i] = 0.5 * float(left @ np.sum(vectors * (within @ vectors), axis=0))
+    return _estimate(losses)
+
+
+def posterior_loss(
+    law: PromptLaw, tasks: ArrayLike, prompts: int = 1000, seed: int = 0, new: bool = False
+) -> Estimate:
+    r"""Loss of the Bayes-optimal prediction for a uniform prior on k tasks, by sampling prompts.
+
+    The prediction is the posterior mean, with weights :math:`\propto e^{-\|y - Xw_j\|^2/2\sigma^2}`.
+
+    Parameters
+    ----------
+    law : PromptLaw
+        Law of the prompts, with noise and finite N.
+    tasks : array_like, (k, d)
+        The tasks.
+    prompts : int
+        Prompts that are sampled.
+    seed : int
+        Of these.
+    new : bool
+        Whether their tasks are new ones of the law's prior instead of the k ones.
+
+    Returns
+    -------
+    Estimate
+        With its standard error.
+    """
+    if law.noise == 0.0:
+        raise refuse("noise", law.noise, "> 0: without it the posterior is a single task")
+    known, rng = real_array("tasks", tasks, 2), np.random.default_rng(integer("seed", seed, minimum=0))
+    if known.shape[1] != law.d or not len(known):
+        raise refuse("tasks", known.shape, f"of shape (k, {law.d})")
+    covariance, prior, query = (root(matrix) for matrix in law.dense.moments)
+    losses = np.empty(integer("prompts", prompts, minimum=2))
+    for i in _one_thread(len(losses)):
+        truth = rng.normal(size=law.d) @ prior if new else known[rng.integers(len(known))]
+        seen = rng.normal(size=(_length(law), law.d)) @ covariance
+        off = seen @ (truth - known).T + law.noise * rng.normal(size=(len(seen), 1))
+        log = -0.5 * np.sum(off**2, axis=0) / law.noise**2
+        weight = np.exp(log - log.max())
+        losses[i] = 0.5 * float(np.sum((query @ (weight @ known / weight.sum() - truth)) ** 2))
+    return _estimate(losses)
+
+
+def _one_thread(count: int) -> Iterator[int]:
+    """Count, with one thread for linear algebra: the matrices are small."""
+    with threadpool_limits(limits=1):
+        yield from range(count)
+
+
+def _length(law: PromptLaw) -> int:
+    if math.isinf(law.N):
+        raise refuse("N", law.N, "finite: infinite prompts cannot be sampled")
+    return int(law.N)
+
+
+def _estimate(losses: Array) -> Estimate:
+    return Estimate(float(losses.mean()), float(losses.std(ddof=1)) / math.sqrt(len(losses)))

@@ -1,0 +1,357 @@
+"""In-context linear regression with linear attention, as a family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import LARGEST, Array, integer, real_array, refuse
+from icl_theory.engine.pullback import Pullback, around, innermost
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.trajectory import Phases, Trajectory
+from icl_theory.families.family import Family
+from icl_theory.families.kinds import Number, Object, Whole, Word
+from icl_theory.families.linear_attention import closed
+from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
+from icl_theory.families.linear_attention.law import PromptLaw, moment, root
+from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
+from icl_theory.families.linear_attention.risks import Heads, MergedRisk, Pair
+from icl_theory.families.parameters import Later, parameter
+from icl_theory.grids.grid import Column, Values
+
+COORDINATES = ("merged", "pair", "heads")
+DENSE = 4000  # largest dimension of a matrix
+DIMENSIONS = 10**6
+ISOTROPIC = (
+    "decay",
+    "coordinates",
+    "tasks",
+    "covariance",
+    "prior",
+    "query",
+)  # left as they are by layers in a loop
+
+
+def _nested(array: Array) -> Any:
+    """An array as tuples, which runs can keep as plain numbers."""
+    return tuple(map(_nested, array)) if array.ndim else float(array)
+
+
+def _moment(name: str, value: Any) -> Any:
+    """A moment as tuples, that of a diagonal matrix as its diagonal."""
+    found = moment(name, value)
+    diagonal = np.diag(found) if found.ndim == 2 else found
+    return _nested(diagonal if found.ndim == 2 and np.array_equal(found, np.diag(diagonal)) else found)
+
+
+@dataclass(frozen=True)
+class Start(Number):
+    """A size, or the parameters at step 0 themselves."""
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return the number, or the array as tuples."""
+        dimensions = np.ndim(value)
+        if isinstance(value, str) or dimensions == 0:
+            return super().value(name, value)
+        return _nested(real_array(name, value, dimensions))
+
+
+@dataclass(frozen=True)
+class Tasks(Whole):
+    """A number of tasks, or the tasks themselves."""
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return the number, or the tasks (k, d) as tuples."""
+        if isinstance(value, str) or np.ndim(value) == 0:
+            return super().value(name, value)
+        found = real_array(name, value, 2)
+        if not found.size or not found.any():
+            raise refuse(name, value, "one task or more, not all of them zero")
+        return _nested(found)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearAttention(Family):
+    r"""In-context linear regression, learnt by one layer of linear attention.
+
+    Parameters
+    ----------
+    d : int
+        Dimension of the tokens.
+    decay : float
+        Exponent of the spectrum of the tokens, :math:`\lambda_j = j^{-\mathrm{decay}}`.
+    N : int or math.inf
+        Pairs in a prompt.
+    noise : float
+        Standard deviation of the label noise, label units.
+    coordinates : {"merged", "pair", "heads"}
+        What is trained: the matrix Γ, :math:`(v, A)` with :math:`\Gamma = vA`, or heads with separate keys and
+        queries, :math:`\Gamma = \sum_h v_hQ_h^\top K_h`.
+    heads, rank : int
+        Number of heads, and rows of the keys and queries of each.
+    start : float or array_like
+        Size of the parameters at step 0: Γ = start·I; v = start, A = start·I/√d; or independent normal numbers of
+        this standard deviation. An array gives the parameters themselves.
+    tasks : int or array_like, (k, d), optional
+        Train on k tasks, drawn from the prior or given, instead of on the prior.
+    seed : int
+        Seed of these tasks, and of the start of heads.
+    depth : int
+        Layers in a loop, each a step of length γ/depth on the prompt's least squares, of which γ is trained; more
+        than one for isotropic tokens and tasks alone.
+    covariance, prior, query : array_like, (d, d) or (d,), optional
+        Covariance of the tokens instead of ``d`` and ``decay``; second moment of the tasks, I unless given; second
+        moment of the query, that of the tokens unless given.
+    eta, epsilon, above, rule, method, max_steps
+        As for every `Family`; ``eta="auto"`` is the stable learning rate of `stable_rate`.
+
+    References
+    ----------
+    docs/linear-attention-theory.md.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> icl.LinearAttention(d=8, decay=1.0, noise=0.5).simulate().steps
+    494
+    >>> icl.LinearAttention(d=8, decay=1.0, coordinates="heads", heads=8).risk().initial.shape
+    (8, 17)
+    """
+
+    name: ClassVar[str] = "linear-attention"
+    title: ClassVar[str] = "in-context linear regression with linear attention"
+    goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
+    phase_names: ClassVar[tuple[str, ...]] = ("plateau", "learning")
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("excess", "f8", "squared label units", "loss above its floor at the end"),
+        Column("learnt", "i8", "", "directions along which Γ is half of the best one, or more, at the end"),
+        Column("new_loss", "f8", "squared label units", "loss on new tasks at the end, where there are tasks"),
+    )
+    rows = Later("icl_theory.families.linear_attention.evidence:ROWS")
+    questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
+
+    eta: float | str = parameter(
+        "auto", kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
+    )
+    d: int = parameter(8, kind=Whole(maximum=DIMENSIONS), symbol="d", tex="d", meaning="dimension of the tokens")
+    decay: float = parameter(
+        0.0, kind=Number(zero=True, maximum=40.0), symbol="α", tex=r"\alpha",
+        meaning="exponent of the spectrum of the tokens, λ_j = j^-α",
+    )  # fmt: skip
+    N: float = parameter(20, kind=Whole(infinite=True), symbol="N", tex="N", meaning="pairs in a prompt, or inf")
+    noise: float = parameter(
+        0.0, kind=Number(zero=True, maximum=LARGEST), symbol="σ", tex=r"\sigma", unit="label units",
+        meaning="standard deviation of the label noise",
+    )  # fmt: skip
+    coordinates: str = parameter("merged", kind=Word(words=COORDINATES), meaning="what is trained")
+    heads: int = parameter(1, kind=Whole(), symbol="H", tex="H", meaning="number of heads")
+    rank: int = parameter(1, kind=Whole(), symbol="R", tex="R", meaning="rows of the keys and queries of a head")
+    start: Any = parameter(0.01, kind=Start(zero=True, maximum=LARGEST), meaning="size of the parameters at step 0")
+    tasks: Any = parameter(
+        None, kind=Tasks(optional=True), symbol="k", tex="k", meaning="pretraining tasks; all unless given"
+    )
+    seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the tasks and of the start of heads")
+    depth: int = parameter(
+        1, kind=Whole(maximum=DEEPEST), symbol="D", tex="D", meaning="layers in a loop, of one trained length"
+    )
+    covariance: Any = parameter(
+        None,
+        kind=Object(optional=True, checker=_moment),
+        meaning="covariance of the tokens",
+    )
+    prior: Any = parameter(None, kind=Object(optional=True, checker=_moment), meaning="second moment of the tasks")
+    query: Any = parameter(
+        None,
+        kind=Object(optional=True, checker=_moment),
+        meaning="second moment of the query",
+    )
+
+    def validate(self) -> None:
+        """Make the law and the risk, which check the parts against each other."""
+        if self.covariance is not None:
+            if self.decay:
+                raise refuse("decay", self.decay, "left out where a covariance is given")
+            object.__setattr__(self, "d", len(self.covariance))
+        if isinstance(self.tasks, tuple) and len(self.tasks[0]) != self.d:
+            raise refuse("tasks", np.shape(self.tasks), f"of shape (k, {self.d})")
+        if self.coordinates != "heads":
+            for name in ("heads", "rank"):
+                if getattr(self, name) != 1:
+                    raise refuse(name, getattr(self, name), "left out unless coordinates = 'heads'")
+        if self.rank > self.d:
+            raise refuse("rank", self.rank, f"at most d = {self.d}")
+        if self.coordinates != "merged" and self.start == 0.0:
+            raise refuse("start", self.start, f"> 0 for coordinates = {self.coordinates!r}: zero is a saddle")
+        if self.depth > 1:
+            plain = {name: self.parameters()[name].default for name in ISOTROPIC}
+            for name, default in plain.items():
+                if getattr(self, name) != default:
+                    raise refuse(name, getattr(self, name), f"{default!r} for more layers than one")
+            if not isinstance(self.start, float):
+                raise refuse("start", self.start, "a number for more layers than one")
+        object.__setattr__(self, "_laws", self._made_laws())
+        object.__setattr__(self, "_risk", self._made_risk())
+        if self.coordinates == "merged" and self.depth == 1 and self.rule == "gd" and self.method != "flow":
+            limit = 2.0 * self.stable_rate()
+            if not isinstance(self.eta, str) and self.eta >= limit:
+                raise refuse("eta", self.eta, f"below 2/(q_max m_max) = {limit:.6g}, beyond which descent diverges")
+
+    def _made_laws(self) -> tuple[PromptLaw, PromptLaw]:
+        """Laws of the prompts that are trained on, and of those with new tasks."""
+        spectrum = np.arange(1.0, self.d + 1.0) ** -self.decay if self.covariance is None else self.covariance
+        new = PromptLaw(spectrum, self.prior, self.query, N=self.N, noise=self.noise)
+        if new.d > DENSE and (self.tasks is not None or self.coordinates == "heads" or not new.diagonal):
+            raise refuse("d", self.d, f"at most {DENSE} where Γ is not diagonal")
+        if self.tasks is None:
+            return new, new
+        tasks = drawn(new, self.tasks, self.seed) if isinstance(self.tasks, int) else np.array(self.tasks)
+        return PromptLaw(spectrum, tasks.T @ tasks / len(tasks), self.query, N=self.N, noise=self.noise), new
+
+    def _made_risk(self) -> Risk:
+        law, scale = self.law(), self.start
+        if self.depth > 1:
+            return LoopedRisk(self.d, self.N, self.depth, self.noise, scale)
+        given = None if isinstance(scale, float) else np.array(scale)
+        shape = (law.d,) if law.diagonal and self.coordinates != "heads" else (law.d, law.d)
+        unit = np.ones(law.d) if len(shape) == 1 else np.eye(law.d)
+        if self.coordinates == "merged":
+            return MergedRisk(law, scale * unit if given is None else given)
+        if self.coordinates == "pair":
+            if given is not None and given.shape == (1 + law.d**2,):
+                unit = np.eye(law.d)
+            merged = MergedRisk(law, 0.0 * unit)
+            whole = scale * np.append(1.0, unit / math.sqrt(law.d)) if given is None else given
+            wanted: tuple[int, ...] = (1 + unit.size,)
+        else:
+            merged = MergedRisk(law, 0.0 * unit)
+            wanted = (self.heads, 1 + 2 * self.rank * law.d)
+            whole = given if given is not None else np.random.default_rng([self.seed, 1]).normal(0.0, scale, wanted)
+        if whole.shape != wanted:
+            raise refuse("start", whole.shape, f"a number, or of shape {wanted}")
+        return Pullback(merged, Pair(whole, unit.shape) if self.coordinates == "pair" else Heads(whole, law.d))
+
+    def law(self) -> PromptLaw:
+        """Return the law of the prompts that are trained on."""
+        return self._laws[0]  # type: ignore[attr-defined, no-any-return]
+
+    def new_tasks(self) -> PromptLaw:
+        """Return the law of prompts with new tasks of the prior."""
+        return self._laws[1]  # type: ignore[attr-defined, no-any-return]
+
+    def risk(self) -> Risk:
+        """Return the risk over Γ or its factors; over the diagonal alone where all moments are diagonal."""
+        return self._risk  # type: ignore[attr-defined, no-any-return]
+
+    def merged(self) -> MergedRisk:
+        """Return the risk over Γ itself, of one layer."""
+        merged: MergedRisk = innermost(self.risk())[0]
+        return merged
+
+    def sampled(self, batch: int, seed: int = 0) -> Risk:
+        """Return the trainer on sampled prompts: of the whole layer (P, K) for ``"pair"``, of layers in a loop."""
+        law, risk = self.law().dense, self.risk()
+        if isinstance(risk, LoopedRisk):
+            return SampledLoop(law, risk.initial, batch, seed, risk.depth)
+        if self.coordinates == "pair":
+            return LayerRisk.of(law, risk.initial, batch, seed)
+        start = self.merged().initial
+        return around(risk, SampledRisk(law, np.diag(start) if start.ndim == 1 else start, batch, seed))
+
+    def stable_rate(self) -> float:
+        r"""Return half the largest stable learning rate at the minimum that is reached from a small start.
+
+        :math:`1/(q_{\max}m_{\max})` for the merged Γ; that divided by :math:`2\|\Gamma^*\|_F` for (v, A), and by
+        :math:`3s^{4/3}` for heads, with the sum s of the R largest singular values of Γ*.
+        """
+        law, risk = self.law(), self.risk()
+        if isinstance(risk, LoopedRisk):
+            return risk.stable_rate()
+        if self.coordinates == "merged":
+            largest = float(self.merged().curvature.max())
+            return 1.0 / largest if largest > 0.0 else 1.0  # zero where no token has a direction of the query
+        values = np.abs(law.best) if law.diagonal else np.linalg.svd(law.best, compute_uv=False)
+        if self.coordinates == "pair":
+            stretch = 2.0 * float(np.linalg.norm(values))
+        else:
+            stretch = 3.0 * float(np.sort(values)[-self.rank :].sum()) ** (4.0 / 3.0)
+        return 1.0 / (stretch * law.largest_curvature())
+
+    def expected_steps(self) -> float | None:
+        """Return the length of the first plateau, roughly: the time to leave the saddle at zero."""
+        law = self.law()
+        if self.coordinates == "merged" or not isinstance(self.start, float):
+            return None
+        q, cross = law.moments[2], law.best * law.second if law.diagonal else law.best @ law.second
+        pull = np.abs(q * cross) if law.diagonal else np.linalg.svd(q @ cross, compute_uv=False)
+        if self.coordinates == "pair":
+            best = max(float(np.linalg.norm(law.best)) ** 0.5, self.start)
+            return math.log(best / self.start) / float(np.linalg.norm(pull)) / self.rate()
+        return 1.0 / (float(pull.max()) * self.start * self.rate())
+
+    def describe(self, run: Trajectory) -> None:
+        """Add the phases and what was learnt."""
+        last, excess = int(run.t[-1]), run.observed["excess"]
+        over = run.first(lambda state: state.observed["excess"] <= closed.PLATEAU * excess[0])
+        run.phases = Phases(
+            plateau=(0, last if over is None else over), learning=None if over is None else (over, last)
+        )
+        measured = self.measure(run)
+        run.notes["learnt"] = f"{measured['learnt']} of {self.d} directions"
+        if "new_loss" in measured:
+            run.notes["new tasks"] = f"{measured['new_loss']:.6g} (best {self.new_tasks().floor:.3g})"
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return the family's columns of a run."""
+        risk: Any = self.risk() if self.depth > 1 else self.merged()
+        best = risk.best if self.depth > 1 else risk.components(risk.best)
+        learnt = int(np.sum((run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)))
+        found = {
+            "excess": float(run.observed["excess"][-1]),
+            "learnt": learnt if self.depth == 1 else learnt * self.d,
+        }
+        return found if self.tasks is None else found | {"new_loss": self.new_tasks().loss(self.gamma(run.params))}
+
+    def gamma(self, params: Array) -> Array:
+        """Return the matrix Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
+        return innermost(self.risk(), np.asarray(params))[1]
+
+    @classmethod
+    def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """Say which points are diagonal and merged, with a target above the floor."""
+        given = {**common, **points}
+        mask = np.broadcast_to(given["depth"] == 1, len(next(iter(points.values())))).copy()
+        for name, allowed in (("coordinates", ("merged",)), ("method", ("auto", "closed")), ("rule", ("gd",))):
+            mask &= np.isin(given[name], allowed)
+        plain = "above" in points and isinstance(given["start"], float | np.ndarray)
+        return mask & (plain and all(given.get(name) is None for name in ("tasks", "covariance", "prior", "query")))
+
+    @classmethod
+    def closed_values(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
+        """Compute them in whole arrays, those of one dimension together."""
+        size = len(points["d"])
+        problems = [
+            cls(**{**common, **{name: np.asarray(value[i]).item() for name, value in points.items()}})
+            for i in range(size)
+        ]
+        rates = np.array([problem.rate() for problem in problems])
+        values: Values = {}
+        for d in np.unique(points["d"]):
+            where = np.flatnonzero(points["d"] == d)
+            found = closed.closed_values(
+                cls.every_column(), [problems[i].merged() for i in where], rates[where], points["above"][where],
+                common["max_steps"],
+            )  # fmt: skip
+            for name, column in found.items():
+                values.setdefault(name, np.empty(size, dtype=column.dtype))[where] = column
+        return values
+
+
+def drawn(law: PromptLaw, k: int, seed: int) -> Array:
+    """Draw k tasks of a law's prior, (k, d)."""
+    rng = np.random.default_rng([integer("seed", seed, minimum=0), 0])
+    return np.asarray(rng.normal(size=(integer("tasks", k, minimum=1), law.d)) @ root(law.dense.moments[1]))

@@ -1,0 +1,299 @@
+"""What is trained: the matrix Γ of the prediction xᵀΓh, or what Γ is a product of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from icl_theory._validate import Array, refuse, store
+from icl_theory.engine.pullback import Map
+from icl_theory.engine.risk import ClosedForm, Risk
+from icl_theory.families.linear_attention.closed import ModeSteps
+from icl_theory.families.linear_attention.law import PromptLaw
+
+
+@dataclass(frozen=True, eq=False)
+class MergedRisk(Risk):
+    r"""The risk over the matrix Γ, a quadratic form in :math:`\Gamma - \Gamma^*`.
+
+    With :math:`\Lambda_q = \sum q_a u_a u_a^\top`, :math:`M = \sum m_b v_b v_b^\top` and
+    :math:`C_{ab} = u_a^\top(\Gamma - \Gamma^*)v_b` the loss is
+    :math:`\mathcal L_\infty + \tfrac12\sum q_a m_b C_{ab}^2`, and descent multiplies :math:`C_{ab}` by
+    :math:`1 - \eta q_a m_b` in each step.
+
+    Parameters
+    ----------
+    law : PromptLaw
+        Law of the prompts.
+    start : array_like, (d, d) or (d,)
+        Γ at step 0; (d,) is the diagonal of a matrix that stays diagonal, where all moments are.
+
+    References
+    ----------
+    docs/linear-attention-theory.md, "Merged parameters".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> risk = icl.linear_attention.MergedRisk(icl.linear_attention.PromptLaw([1.0, 0.5], N=10), [0.0, 0.0])
+    >>> icl.descend(risk, eta=0.5, above=1e-6, method="closed").steps
+    67
+    """
+
+    law: PromptLaw
+    start: Array
+
+    def __post_init__(self) -> None:
+        d = self.law.d
+        try:
+            start = np.array(self.start, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise refuse("start", self.start, "a finite real array") from None
+        shapes = [(d,), (d, d)] if self.law.diagonal else [(d, d)]
+        if start.shape not in shapes or not np.isfinite(start).all():
+            raise refuse("start", self.start, "finite numbers of shape " + " or ".join(map(str, shapes)))
+        store(self, start=start)
+
+    @property
+    def initial(self) -> Array:
+        """Γ at step 0."""
+        return self.start
+
+    @cached_property
+    def curvature(self) -> Array:
+        """Eigenvalues of the Hessian in the modes, of the shape of the parameters."""
+        q, m, _ = self.law.modes
+        return np.asarray(q * m if self.start.ndim == 1 else np.multiply.outer(q, m))
+
+    @cached_property
+    def best(self) -> Array:
+        """The minimiser, of the shape of the parameters."""
+        best = self.law.best
+        return np.diag(best) if best.ndim < self.start.ndim else best
+
+    def modes(self, off: Array) -> Array:
+        """Coordinates of a change of Γ, or of many, in the modes."""
+        bases = self.law.modes[2]
+        return off if bases is None else bases[0].T @ off @ bases[1]
+
+    def back(self, modes: Array) -> Array:
+        """Change of Γ with given coordinates in the modes."""
+        bases = self.law.modes[2]
+        return modes if bases is None else bases[0] @ modes @ bases[1].T
+
+    def excess(self, params: ArrayLike) -> float:
+        """Loss above the floor, a sum of squares."""
+        return excess_of(self.modes(np.asarray(params) - self.best), self.curvature)
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        r"""Loss and its gradient, :math:`\Lambda_q(\Gamma - \Gamma^*)M`."""
+        modes = self.modes(params - self.best)
+        return self.law.floor + excess_of(modes, self.curvature), self.back(self.curvature * modes)
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        r""":math:`\Lambda_q\,\delta\Gamma\,M`."""
+        return self.back(self.curvature * self.modes(direction))
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Loss above the floor, and `components` of Γ."""
+        return {"excess": np.asarray(self.excess(params)), "gamma": self.components(params)}
+
+    def components(self, params: Array) -> Array:
+        """Entries of Γ along the eigenvectors of Λ, largest eigenvalue first, (d,)."""
+        order, axes = self._principal
+        if axes is None:
+            return (params if params.ndim == 1 else np.diag(params))[order]
+        return np.sum(axes * (params @ axes), axis=0)
+
+    @cached_property
+    def _principal(self) -> tuple[NDArray[np.intp], Array | None]:
+        covariance = self.law.covariance
+        if self.law.diagonal:
+            return np.argsort(-covariance, kind="stable"), None
+        return np.arange(self.law.d), np.ascontiguousarray(np.linalg.eigh(covariance)[1][:, ::-1])
+
+    def floor(self) -> float:
+        """Loss of the best matrix."""
+        return self.law.floor
+
+    def closed_form(self, eta: float, rule: str) -> ClosedForm | None:
+        """Return every mode in closed form, for plain gradient descent."""
+        return ModeSteps(self, eta) if rule == "gd" else None
+
+
+def excess_of(modes: Array, curvature: Array) -> float:
+    """Half the sum of curvature times squared mode."""
+    return 0.5 * float(np.sum(curvature * modes * modes))
+
+
+@dataclass(frozen=True, eq=False)
+class Pair(Map):
+    r"""The matrix :math:`\Gamma = vA`: a value, and keys and queries merged.
+
+    The gradient is :math:`(\langle G, A\rangle, vG)` with :math:`G = \nabla_\Gamma\mathcal L`; the flow conserves
+    :math:`v^2 - \|A\|_F^2`.
+
+    Parameters
+    ----------
+    start : ndarray, (1 + d²,) or (1 + d,)
+        v and the entries of A, or its diagonal, at step 0.
+    shape : tuple of int
+        (d, d) or (d,).
+
+    References
+    ----------
+    docs/linear-attention-theory.md, "A value and a matrix".
+    """
+
+    start: Array
+    shape: tuple[int, ...]
+
+    @property
+    def initial(self) -> Array:
+        """The value and the matrix at step 0."""
+        return self.start
+
+    def inward(self, params: Array) -> Array:
+        """Return vA."""
+        return np.asarray(params[0] * params[1:].reshape(self.shape))
+
+    def outward(self, params: Array, gradient: Array) -> Array:
+        """Return ⟨G, A⟩ and vG."""
+        flat = gradient.ravel()
+        return np.concatenate([[flat @ params[1:]], params[0] * flat])
+
+    def push(self, params: Array, direction: Array) -> Array:
+        """Return δv A + v δA."""
+        return np.asarray((direction[0] * params[1:] + params[0] * direction[1:]).reshape(self.shape))
+
+    def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
+        """Return ⟨G, δA⟩ and δv G."""
+        return self.outward(direction, gradient)
+
+    def stretch(self, params: Array) -> float:
+        """Largest change of Γ for a unit change of v and A."""
+        return float(np.linalg.norm(params))
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The value and the matrix."""
+        return array[:1], array[1:].reshape(self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Heads(Map):
+    r"""The matrix of H heads with separate keys and queries, :math:`\Gamma = \sum_h v_h Q_h^\top K_h`.
+
+    Parameters
+    ----------
+    start : ndarray, (H, 1 + 2Rd)
+        The value, the keys (R, d) and the queries (R, d) of each head at step 0.
+    d : int
+        Dimension of the tokens.
+
+    References
+    ----------
+    Zhang, Singh, Latham, Saxe 2025; docs/linear-attention-theory.md, "Heads".
+    """
+
+    start: Array
+    d: int
+
+    @property
+    def initial(self) -> Array:
+        """Heads at step 0."""
+        return self.start
+
+    def split(self, params: Array) -> tuple[Array, Array, Array]:
+        """Return values (H, 1, 1), keys and queries, (H, R, d) each."""
+        both = params[:, 1:].reshape(len(params), 2, -1, self.d)
+        return params[:, :1, None], both[:, 0], both[:, 1]
+
+    def inward(self, params: Array) -> Array:
+        """Return the sum over heads."""
+        v, keys, queries = self.split(params)
+        return self._sum(v * queries, keys)
+
+    def _sum(self, left: Array, right: Array) -> Array:
+        return left.reshape(-1, self.d).T @ right.reshape(-1, self.d)
+
+    def outward(self, params: Array, gradient: Array) -> Array:
+        """Return the gradients ⟨Q_hᵀK_h, G⟩, v_h Q_h G and v_h K_h Gᵀ."""
+        v, keys, queries = self.split(params)
+        forward = queries @ gradient
+        return _joined(forward * keys, v * forward, v * (keys @ gradient.T))
+
+    def push(self, params: Array, direction: Array) -> Array:
+        """Return the three terms of the product rule."""
+        (v, keys, queries), (dv, dkeys, dqueries) = self.split(params), self.split(direction)
+        return self._sum(dv * queries + v * dqueries, keys) + self._sum(v * queries, dkeys)
+
+    def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
+        """Return the change of the three gradients in a direction."""
+        (v, keys, queries), (dv, dkeys, dqueries) = self.split(params), self.split(direction)
+        forward, change = queries @ gradient, dqueries @ gradient
+        back = dv * (keys @ gradient.T) + v * (dkeys @ gradient.T)
+        return _joined(change * keys + forward * dkeys, dv * forward + v * change, back)
+
+    def stretch(self, params: Array) -> float:
+        """Norm of the change of Γ for a unit change of the heads, from above."""
+        v, keys, queries = (np.sum(each**2, axis=(1, 2)) for each in self.split(params))
+        return float(np.sqrt(np.sum(keys * queries + v * (keys + queries))))
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Value, keys and queries of each head."""
+        return [block for parts in zip(*self.split(array), strict=True) for block in parts]
+
+
+def _joined(products: Array, keys: Array, queries: Array) -> Array:
+    """Gradients by values, from products to be summed, by keys and by queries, as parameters."""
+    heads = len(keys)
+    values = np.sum(products, axis=(1, 2)).reshape(heads, 1)
+    return np.concatenate([values, keys.reshape(heads, -1), queries.reshape(heads, -1)], axis=1)
+
+
+def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
+    r"""Flow of :math:`(v, A)` from :math:`v = \|A\|_F` with A along I, isotropic tokens and tasks, in closed form.
+
+    .. math:: \gamma(\tau) = \frac{\gamma^*}{1 + (\gamma^*/\gamma_0 - 1)\,e^{-2\sqrt d\,\lambda^2\tau}}, \qquad
+        \Gamma = \gamma I,\ \gamma_0 = v_0^2/\sqrt d.
+
+    Parameters
+    ----------
+    law : PromptLaw
+        With Λ = Λ_q = λI and W = I.
+    start : float
+        :math:`v_0`.
+    time : array_like
+        Times τ = ηt.
+
+    Returns
+    -------
+    ndarray
+        γ at these times.
+
+    Raises
+    ------
+    ValueError
+        The law is not isotropic.
+
+    References
+    ----------
+    docs/linear-attention-theory.md, "A value and a matrix".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> law = icl.linear_attention.PromptLaw([1.0, 1.0], N=10)
+    >>> icl.linear_attention.balanced_flow(law, 0.01, [0.0, 10.0]).round(6)
+    array([7.10000e-05, 7.69231e-01])
+    """
+    q = law.moments[2]
+    plain = law.diagonal and np.ptp(q) == 0.0 and bool(np.all(law.moments[1] == 1.0))
+    if not plain or np.any(q != law.covariance):
+        raise refuse("law", law, "isotropic: Λ = Λ_q = λI and W = I")
+    best, first, root = float(law.best[0]), start**2 / np.sqrt(law.d), np.sqrt(law.d)
+    return np.asarray(best / (1.0 + (best / first - 1.0) * np.exp(-2.0 * root * q[0] ** 2 * np.asarray(time))))

@@ -1,0 +1,25 @@
+"""What wrong odds of noise cost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.polynomial.legendre import leggauss
+
+from icl_theory._validate import Array
+from icl_theory.families.recall.task import entropy
+
+NODES, WEIGHTS = leggauss(20)  # on (-1, 1)
+
+
+def divergence(alpha: float, logit: Array) -> Array:
+    """Divergence of Bernoulli(sigmoid(logit)) from Bernoulli(alpha), accurate also where they are close."""
+    if not 0.0 < alpha < 1.0:
+        return np.asarray(np.logaddexp(0.0, logit if alpha == 0 else -logit))
+    u = logit - (math.log(alpha) - math.log1p(-alpha))
+    s = 0.5 * np.clip(u, -1.0, 1.0)[..., None] * (NODES + 1.0)
+    slope = alpha * (1.0 - alpha) * np.expm1(s) / (1.0 - alpha + alpha * np.exp(s))
+    near = 0.5 * np.clip(u, -1.0, 1.0) * (slope @ WEIGHTS)
+    far = np.logaddexp(0.0, logit) - alpha * logit - entropy(alpha)
+    return np.where(np.abs(u) <= 1.0, near, far)

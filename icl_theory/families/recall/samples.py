@@ -1,0 +1,251 @@
+r"""How many sentences are needed: the probability that training on M of them leaves a given excess.
+
+Training on M sentences to the end leaves a trigger that none of them has at λ = 0, and no other. Without noise the
+excess is therefore ln V times the probability of the missing triggers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from icl_theory._validate import Array, fraction, integer, number, refuse
+from icl_theory.families.recall.divergence import divergence
+from icl_theory.families.recall.task import RecallTask
+
+MOST_SETS = 20_000  # sums of probabilities of missing triggers that are told apart
+SPREAD, FEW = 12.0, 500  # half-width of the saddle in standard deviations, for more than a few sentences
+MOST_SENTENCES = 10**9
+MOST_NOISY = 10**5
+
+
+def missing_probability(task: RecallTask, M: int, mass: float) -> float:
+    r"""Probability that the triggers missing from M sentences have together more than a probability, exactly.
+
+    With a Poisson number of sentences the triggers are independent. Its generating function at z, by adding trigger
+    after trigger to the sums of those that miss, is
+
+    .. math:: E(z) = \sum_{A:\, p(A) > m} \prod_{q \in A} e^{-p_q z} \prod_{q \notin A} (1 - e^{-p_q z}),
+
+    and the probability for M sentences is :math:`M!\,[z^M]\, e^z E(z)`, by the trapezoidal rule on the circle
+    :math:`|z| = M`.
+
+    Parameters
+    ----------
+    task : RecallTask
+        The task; only the probabilities of its triggers matter.
+    M : int
+        Number of sentences, 1 to 10⁹.
+    mass : float
+        m, at least 0.
+
+    Returns
+    -------
+    float
+        The probability.
+
+    Raises
+    ------
+    ValueError
+        An argument out of range, or more than 20,000 different sums up to m.
+
+    References
+    ----------
+    docs/theory.md, "How many sentences".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(20, 2, 8, counts=icl.recall.Counts.fixed(1))
+    >>> round(icl.recall.missing_probability(task, 5, 0.0) * 2**5, 12)  # all sentences have the same trigger
+    2.0
+    """
+    from scipy.special import gammaln
+
+    M = integer("M", M, minimum=1, maximum=MOST_SENTENCES)
+    mass = number("mass", mass, zero=True)
+    points = M + math.ceil(2.0 * SPREAD * math.sqrt(M)) + 32
+    last = points // 2 if M <= FEW else math.ceil(points * SPREAD / (2.0 * math.pi * math.sqrt(M)))
+    angle = 2.0 * np.pi / points * np.arange(last + 1)
+    z = M * np.exp(1j * angle)
+    below: dict[float, Array] = {0.0: np.ones(len(z), dtype=complex)}
+    above = np.zeros(len(z), dtype=complex)
+    for p in np.sort(task.probs)[::-1]:
+        missed = np.exp(-p * z)
+        met = -np.expm1(-p * z)
+        after: dict[float, Array] = {}
+        for total, chance in below.items():
+            after[total] = after.get(total, 0.0) + chance * met
+            more = round(total + float(p), 12)
+            if more > mass * (1.0 + 1e-9):
+                above = above + chance * missed
+            else:
+                after[more] = after.get(more, 0.0) + chance * missed
+        below = after
+        if len(below) > MOST_SETS:
+            raise refuse("mass", mass, f"such that at most {MOST_SETS:,} sums of probabilities are below it")
+    scale = np.exp(float(gammaln(M + 1.0)) - M * math.log(M) + z - 1j * M * angle)
+    twice = np.where((np.arange(last + 1) == 0) | (2 * np.arange(last + 1) == points), 1.0, 2.0)
+    return min(1.0, max(0.0, float(np.sum(twice * (above * scale).real)) / points))
+
+
+def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
+    r"""Probability that training λ on M sentences to the end leaves more than ε above the Bayes risk, exactly.
+
+    Linear or ReLU attention. Without noise :math:`P(\ln V\, p(\text{missing}) > \varepsilon)`. With noise
+    :math:`\gamma = \ln(k/(M-k))` is the estimate from the k answers that are noise, binomial and independent of the
+    triggers: met triggers cost the divergence d of k/M from α, missing ones
+    :math:`\ln(V - 1 + e^\gamma) - \alpha\gamma - H(\alpha)`; a sum over k.
+
+    Parameters
+    ----------
+    task : RecallTask
+        The task.
+    M : int
+        Number of sentences; with noise at most 10⁵.
+    epsilon : float
+        ε > 0, nats.
+
+    Returns
+    -------
+    float
+        The probability.
+
+    References
+    ----------
+    docs/theory.md, "How many sentences".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(60, 5, 4, H=256, law="planted")
+    >>> round(icl.recall.failure_probability(task, 30, 0.1), 6)  # 5 (4/5)^30, nearly
+    0.006183
+    """
+    epsilon = number("epsilon", epsilon)
+    if not task.alpha:
+        return missing_probability(task, M, epsilon / math.log(task.V))
+    from scipy.stats import binom
+
+    M = integer("M", M, minimum=1, maximum=MOST_NOISY)
+    k = np.arange(M + 1)
+    noise = np.clip(k, 0.5, M - 0.5)
+    gamma = np.log(noise) - np.log(M - noise)
+    met = divergence(task.alpha, gamma)
+    missing = np.logaddexp(math.log(task.V - 1.0), gamma) - task.alpha * gamma - task.bayes_risk
+    weight = binom.pmf(k, M, task.alpha)
+    worth = (met <= epsilon) & (weight > 1e-30 * weight.max())
+    allowed = (epsilon - met[worth]) / (missing - met)[worth]
+    total = float(weight[met > epsilon].sum())
+    sums = np.append(_sums(task, float(allowed.max(initial=0.0))), math.inf)
+    step = np.searchsorted(sums, allowed * (1.0 + 1e-9), side="right")  # which sum is the first not allowed
+    chances = {int(i): missing_probability(task, M, float(sums[i - 1])) for i in np.unique(step)}
+    return min(1.0, total + float(sum(w * chances[int(i)] for w, i in zip(weight[worth], step, strict=True))))
+
+
+def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
+    r"""Upper bound on `failure_probability` in closed form: union over the triggers, Chernoff for the noise.
+
+    :math:`\sum_q (1-p_q)^M`, where one missing trigger is too many, plus with noise
+    :math:`e^{-M D(a_-\|\alpha)} + e^{-M D(a_+\|\alpha)}`, :math:`a_\pm` being the frequencies of noise that cost ε.
+
+    Parameters
+    ----------
+    task : RecallTask
+        The task.
+    M : int
+        Number of sentences.
+    epsilon : float
+        ε > 0, nats.
+
+    Returns
+    -------
+    float
+        At most 1.
+
+    References
+    ----------
+    docs/theory.md, "How many sentences".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(60, 5, 4, H=256, law="planted")
+    >>> round(icl.recall.failure_bound(task, 30, 0.1), 6)
+    0.00619
+    """
+    from scipy.optimize import brentq
+    from scipy.special import kl_div
+
+    M, epsilon = integer("M", M, minimum=1), number("epsilon", epsilon)
+    bound = float(np.sum(np.exp(M * np.log1p(-task.probs)))) if task.Q > 1 else 0.0
+    if task.alpha:
+        a = task.alpha
+        for side in (1e-300, 1.0 - 2.0**-53):
+
+            def surplus(x: float) -> float:
+                return float(kl_div(a, x) + kl_div(1.0 - a, 1.0 - x)) - epsilon
+
+            end = brentq(surplus, min(a, side), max(a, side)) if surplus(side) > 0.0 else side
+            bound += math.exp(-M * float(kl_div(end, a) + kl_div(1.0 - end, 1.0 - a)))
+    return min(1.0, bound)
+
+
+def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
+    r"""Least M(ε, δ) with `failure_probability` at most δ, by bisection.
+
+    With noise the probability is not quite monotone in M, since k/M moves through a lattice: then the M returned is
+    one at which it falls below δ.
+
+    Parameters
+    ----------
+    task : RecallTask
+        The task.
+    epsilon : float
+        Excess allowed, nats.
+    delta : float
+        Probability allowed, in (0, 1).
+
+    Returns
+    -------
+    int
+        Number of sentences.
+
+    Raises
+    ------
+    ValueError
+        More than 10⁹ sentences would be needed, 10⁵ with noise.
+
+    References
+    ----------
+    docs/theory.md, "How many sentences".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(60, 5, 4, H=256, law="planted")
+    >>> icl.recall.sentences_needed(task, 0.1, 0.01), icl.recall.failure_probability(task, 27, 0.1) > 0.01
+    (28, True)
+    """
+    epsilon, delta = number("epsilon", epsilon), fraction("delta", delta)
+    most = MOST_NOISY if task.alpha else MOST_SENTENCES
+    low, high = 0, 1
+    while failure_probability(task, high, epsilon) > delta:
+        if high == most:
+            raise refuse("epsilon", epsilon, f"such that {most:,} sentences are enough (delta = {delta:g})")
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if failure_probability(task, middle, epsilon) <= delta else (middle, high)
+    return high
+
+
+def _sums(task: RecallTask, most: float) -> Array:
+    """Probabilities of sets of triggers up to ``most``, increasing."""
+    sums = {0.0}
+    for p in task.probs.tolist():
+        sums |= {more for total in sums if (more := round(total + p, 12)) <= most * (1.0 + 1e-9)}
+        if len(sums) > MOST_SETS:
+            raise refuse("epsilon", most, f"such that at most {MOST_SETS:,} sets of triggers may be missing")
+    return np.array(sorted(sums))

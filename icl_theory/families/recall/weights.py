@@ -1,0 +1,65 @@
+"""What the value and feed-forward matrices let through: two published ways to write the same transformer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from icl_theory._validate import Array, choice, integer, refuse
+from icl_theory.families.recall.task import RecallTask, Sentences
+
+WEIGHTS = ("projection", "identity")
+
+
+def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
+    """Refuse a model that a task cannot have."""
+    choice("weights", weights, WEIGHTS)
+    integer("kappa", kappa, minimum=0, maximum=1)
+    if weights == "projection" or not task.alpha:
+        if kappa != 1:
+            raise refuse("kappa", kappa, "1 unless weights = 'identity' and there is noise")
+    elif task.law != "planted":
+        raise refuse(
+            "weights",
+            weights,
+            "'projection' with noise unless law = 'planted': -E(τ) in W repels noise elsewhere too",
+        )
+    if weights == "identity" and not task.alpha and any(law.noise_mean for law in task.counts):
+        raise refuse("counts", "with noise", "without noise where alpha = 0 and weights = 'identity'")
+
+
+def held(name: str, value: object) -> float:
+    """Return a finite number at which a parameter is held."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+        raise refuse(name, value, "a finite number")
+    return float(value)
+
+
+def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
+    r"""Return the matrices 𝒱 (for v = 1) and F that let words through, (2V, 2V) each.
+
+    "projection": :math:`\sum_x E(x)E(x)^\top` and
+    :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x that may be outputs.
+    "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`. Without noise F = 0.
+    """
+    V, q, tau = task.V, task.triggers, task.noise_word
+    value, feed_forward = np.eye(2 * V), np.zeros((2 * V, 2 * V))
+    if weights == "projection":
+        value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
+    if task.alpha:
+        feed_forward[tau, q] = gamma
+        feed_forward[tau, V + q if weights == "identity" else task.passing] = 1.0
+    return {"value": value, "feed_forward": feed_forward}
+
+
+def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
+    """Return the best log-odds of noise, or those in some sentences; 0 without noise.
+
+    Where the sentences have no answer of a kind they count half a one.
+    """
+    if not task.alpha or data is None:
+        return task.best_gamma if task.alpha else 0.0
+    noise, size = float(np.sum(data.answer == task.noise_word)), len(data.answer)
+    noise = min(max(noise, 0.5), size - 0.5)
+    return math.log(noise) - math.log(size - noise)

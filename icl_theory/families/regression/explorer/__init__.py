@@ -1,0 +1,23 @@
+"""The panel of in-context regression in the explorer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from icl_theory.families.panel import Panel
+from icl_theory.families.regression.abel import SMALL_STEP, TERMS, quotients
+from icl_theory.families.regression.stability import CURVATURE
+
+
+def constants() -> dict[str, Any]:
+    """Return the polynomials in the Abel function, and the numbers that say where they are used."""
+    return {
+        "quotients": {form: quotients(form) for form in ("a", "s")},
+        "terms": TERMS,
+        "smallStep": SMALL_STEP,
+        "curvature": CURVATURE,
+    }
+
+
+PANEL = Panel(Path(__file__).parent, ("closed.js", "panel.js"), constants)

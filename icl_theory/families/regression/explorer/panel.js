@@ -1,0 +1,270 @@
+// The panel of in-context regression: exchangeable tasks and long prompts, where a run is one number.
+"use strict";
+
+const { spread } = require("drawing");
+const { count, short, percent, plural } = require("numbers");
+const { Run, predicted } = require("./closed");
+
+const MOST = 24; // features that are drawn
+const RANGE = { minimum: 1e-30, maximum: 1e30 }; // within which nothing overflows
+
+// numbers from a seed, in (0, 1)
+function random(seed) {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+// the function's values in units of LΔ, between −½ and ½; "random 7" is one from a seed
+function functionValues(text, K) {
+  const size = Math.min(K, MOST), seed = text.match(/^random (\d+)$/);
+  const draw = random(seed ? Number(seed[1]) : 0);
+  const given = seed ? [] : text.split(",").map(Number);
+  return Array.from({ length: size }, (_, i) => (seed ? draw() - 0.5 : given[i] ?? 0));
+}
+
+function readFunction(text) {
+  const plain = text.trim().toLowerCase().replaceAll("−", "-");
+  if (/^random \d{1,9}$/.test(plain)) return plain;
+  const values = plain.split(/[,;]\s*|\s+/).filter(Boolean).map(Number);
+  if (!values.length || values.some(Number.isNaN)) return null;
+  return values.slice(0, MOST).map((value) => Number(Math.max(-0.5, Math.min(0.5, value)).toFixed(3))).join(",");
+}
+
+const settings = [
+  { name: "L", value: 2, low: 0.01, high: 1000, log: true, ...RANGE },
+  { name: "delta", value: 1, low: 0.1, high: 10, log: true, ...RANGE },
+  { name: "eta", value: 1, low: 1e-4, high: 1e4, log: true, ...RANGE },
+  { name: "K", value: 20, low: 2, high: 1e6, log: true },
+  { name: "epsilon", value: 1e-3, low: 1e-12, high: 1, log: true, unit: "", minimum: 1e-300, maximum: 1e30 },
+  { name: "f", symbol: "f", meaning: "a function, in units of LΔ from −½ to ½: draw it below, or type values", value: "random 1", text: readFunction, random: () => `random ${Math.floor(1e6 * Math.random())}`, moving: true },
+  { name: "t", symbol: "t", meaning: "step", value: 100, low: 1, high: 1e15, zero: true, log: true, whole: true, minimum: 0, maximum: 1e15, steps: 1500, moving: true, play: true },
+];
+
+const presets = [
+  { name: "Flat", sentence: "A small L: the loss is at ε before the tail begins. Every step goes into learning where to look.", values: { L: 0.2, t: 300 } },
+  { name: "Sharp", sentence: "A large L: attention is learnt early, and most steps go into the tail, where the loss falls like 1/t.", values: { L: 5, t: 1000 } },
+  { name: "Far above L*", sentence: "The number of steps no longer depends on L at all: only ε, η and K count.", values: { L: 300, t: 1000 } },
+  { name: "K = 10⁶", sentence: "A million features: the first phase takes K²/(ηγ) steps, and skipping none of them costs nothing here.", values: { K: 1e6, L: 20, t: 1e9 } },
+  { name: "10¹⁴ steps", sentence: "A target that takes a hundred million million steps, counted by one formula.", values: { L: 2, epsilon: 5e-14, t: 1e10 } },
+];
+
+const tour = [
+  { text: "A transformer with one layer is trained to predict f(x) from examples in its prompt. Everything on this page follows from a formula: move any slider, and the whole run of training is there, to its last step.", values: {}, figure: "loss" },
+  { text: "This is the loss while it trains, on logarithmic axes, from the first step to far beyond the target ε. Press Play at any time, or drag in the figure, to move through training.", values: { t: 0 }, figure: "loss", play: true },
+  { text: "Attention explains it. In Phase I the target's share of attention creeps up from 1/K to one half. In Phase II it becomes nearly everything. In Phase III only a tail is left.", values: { t: 400 }, figure: "attention" },
+  { text: "The same as a map: rows are queries, columns are features of the prompt. Learning is the diagonal filling.", values: { t: 900 }, figure: "map" },
+  { text: "Now a prediction. Bars are a function that the model has never seen, dots what it says. The band is proved: no L-Lipschitz function can be missed by more. Draw in the figure to change the function.", values: { t: 150 }, figure: "function" },
+  { text: "How long does it take? For small L the time falls like 1/L², for large L it does not depend on L. The bend at L* is the phase transition. Drag the dot through it.", values: { L: 0.2, t: 300 }, figure: "steps" },
+  { text: "Far above L* the tail decides, and T is (K − 1)/(4ηε), whatever L is. All counts here are the integers that the Python package prints; at the bottom left is the code that prints them.", values: { L: 300 }, figure: "steps" },
+];
+
+const parameters = ({ L, delta, eta, K, epsilon }) => ({ L, delta, eta, K, epsilon });
+
+// steps to ε by L, with the two laws it follows
+function transition(values, run) {
+  const { K, delta, eta, epsilon } = values;
+  const nothing = Math.sqrt((4 * epsilon * K) / (K - 1)) / delta; // at or below it there is nothing to learn
+  const low = Math.min(nothing / 2, values.L / 3), high = Math.max(run.boundary * 100, values.L * 10);
+  const from = spread(low, high, 220).filter((L) => L > nothing);
+  const at = [nothing * (1 + 1e-9), ...from].map((L) => [L, new Run({ ...values, L }).steps]).filter(([, steps]) => steps > 0 && steps < Infinity);
+  return {
+    low, high, L: at.map(([L]) => L), steps: at.map(([, steps]) => steps),
+    attending: (L) => (2 * K * K) / (eta * (L * delta) ** 2),
+    tail: (K - 1) / (4 * eta * epsilon),
+  };
+}
+
+function compute(values) {
+  const run = new Run(values);
+  const end = Math.min(1e15, 10 ** Math.ceil(Math.log10(Math.max(1000, 3 * run.last))));
+  const times = [0.5, ...spread(1, end, 500).map(Math.round).filter((t, i, all) => t !== all[i - 1])];
+  const states = times.map((t) => run.at(Math.floor(t)));
+  return { run, end, times, states, transition: transition(values, run) };
+}
+
+function moment({ run }, values) {
+  const state = run.at(values.t), size = values.L * values.delta;
+  const truth = functionValues(values.f, values.K).map((value) => value * size);
+  const guess = predicted(truth, values.K, state.deficit);
+  return { ...state, size, truth, guess, band: state.deficit * size, ratio: (state.t * state.loss * 4 * values.eta) / (values.K - 1) };
+}
+
+function phaseAt({ run }, t) {
+  if (t > run.last) return run.reached ? "beyond the target" : "beyond the last step";
+  return `in Phase ${run.phases.find(({ to }) => t <= to)?.name ?? "I"}`;
+}
+
+function certainty({ run }) {
+  if (run.sure) return "rounding leaves no doubt about the count";
+  return `rounding leaves the count open by ${plural(Math.ceil(run.error), "step")} either way`;
+}
+
+function words(model, now, { L, epsilon, eta, K }) {
+  const { run } = model;
+  const place = `L is ${short(L / run.boundary)} times L* = ${short(run.boundary)}`;
+  const headline = run.steps === 0
+    ? `**Nothing to learn**: the loss is ${short(run.initial)} at the start, at or below ε = ${short(epsilon)} already: 0 steps.`
+    : run.reached
+      ? `**${run.regime === "sharp" ? "Sharp" : "Flat"}**: the loss is at ε = ${short(epsilon)} after **${count(run.steps)}** step${run.steps === 1 ? "" : "s"}.`
+      : `**${run.regime === "sharp" ? "Sharp" : "Flat"}**: after all ${count(run.last)} steps the loss is still ${short(run.at(run.last).loss)}, above ε = ${short(epsilon)}.`;
+  const lengths = run.phases.map(({ name, from, to }) => `Phase ${name} takes **${count(to - from)}**`).join(", ");
+  const lines = [`${place}${run.steps > 0 && run.reached ? `; ${certainty(model)}` : ""}. Steps: ${lengths}.`];
+  lines.push(`At step **${count(now.t)}**, ${phaseAt(model, now.t)}: loss **${short(now.loss, 4)}**, attention on the target **${percent(now.attention)}**, predictions off by at most ${short(now.band)}${now.t > 0 ? `, tail ratio ${short(now.ratio)}` : ""}.`);
+  if (run.counter.c * (4 / 27) > 1) lines.push(`Single steps are large here (η is ${short(eta / run.stable)} times the rate that is stable for every task): one lucky step may end the run.`);
+  if (K < 7 && run.steps > 0) lines.push("With fewer than 7 features the exponent of T in L never comes to −1: there is no half-way point.");
+  return [headline, ...lines];
+}
+
+const timeScale = ({ end }) => ({ low: 0.5, high: end, log: true, label: "step t" });
+const atTime = (t) => Math.max(0.5, t);
+const lowest = 1e-300;
+
+function shadePhases(axes, { run }) {
+  const colours = { I: "orange", II: "blue", III: "green" };
+  for (const { name, from, to } of run.phases) axes.shade(from || 0.5, to, colours[name], name);
+}
+
+const dragTime = (axes, x) => ({ t: Math.round(axes.xAt(x)) });
+
+const loss = {
+  name: "loss", title: "Loss", height: 280,
+  caption: "by gradient descent, phases shaded. Drag to move through training.",
+  scales(model, { epsilon }) {
+    const { run, states } = model, last = states[states.length - 1].loss;
+    const low = Math.max(lowest, Math.min(epsilon, Math.max(last, epsilon * 1e-3)) / 5);
+    return [timeScale(model), { low, high: Math.max(run.initial, epsilon, 10 * low) * 3, log: true, label: "loss" }];
+  },
+  still(axes, model, { K, eta, epsilon }) {
+    const { times, states, end } = model;
+    shadePhases(axes, model);
+    axes.curve([0.5, end], [0.5, end].map((t) => (K - 1) / (4 * eta * t)), "muted", { width: 1.2, dash: [6, 4] });
+    axes.horizontal(epsilon, "red", { word: `ε = ${short(epsilon)}` });
+    axes.curve(times, states.map((state) => Math.max(state.loss, lowest)), "blue", { width: 2.4 });
+    const place = axes.xAt(axes.left + 0.3 * (axes.right - axes.left)), tail = (K - 1) / (4 * eta * place);
+    if (tail < axes.y.high && tail > axes.y.low) axes.text("(K − 1)/(4ηt)", axes.X(place) - 6, axes.Y(tail) + 12, "muted", "right");
+  },
+  moving(axes, model, now) {
+    axes.vertical(atTime(now.t), "axis", { dash: [] });
+    axes.dot(atTime(now.t), Math.max(now.loss, lowest), "blue");
+  },
+  drag: dragTime,
+  describe: ({ run }, now, { epsilon }) => `It starts at ${short(run.initial)}, is ${short(now.loss)} at step ${now.t}, and reaches ${short(epsilon)} ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
+};
+
+const attention = {
+  name: "attention", title: "Attention", height: 280,
+  caption: "on the target, and on each of the other K − 1 features.",
+  scales: (model) => [timeScale(model), { low: 0, high: 1.02, label: "attention" }],
+  still(axes, model, { K }) {
+    const { times, states } = model;
+    shadePhases(axes, model);
+    axes.curve(times, states.map((state) => state.attention), "blue", { width: 2.4 });
+    axes.curve(times, states.map((state) => state.deficit / (K - 1)), "red");
+    axes.horizontal(0.5, "axis");
+  },
+  moving(axes, model, now, { K }) {
+    axes.vertical(atTime(now.t), "axis", { dash: [] });
+    axes.dot(atTime(now.t), now.attention, "blue");
+    axes.dot(atTime(now.t), now.deficit / (K - 1), "red", 4);
+  },
+  drag: dragTime,
+  describe: (model, now, { K }) => `${percent(now.attention)} on the target, ${percent(now.deficit / (K - 1))} on each other feature at step ${now.t}.`,
+};
+
+const map = {
+  name: "map", title: "Attention map", height: 280, bare: true,
+  caption: "Rows are queries, columns features; the share of attention is the depth of colour.",
+  scales: () => [{ low: 0, high: 1 }, { low: 0, high: 1 }],
+  moving(axes, model, now, { K }) {
+    const { context: pen, width, height, colours } = axes, size = Math.min(K, MOST);
+    const side = Math.min(width, height - 22), left = (width - side) / 2, cell = side / size, gap = cell > 8 ? 1 : 0;
+    for (let row = 0; row < size; row++) {
+      for (let column = 0; column < size; column++) {
+        const share = row === column ? now.attention : now.deficit / (K - 1);
+        pen.globalAlpha = 0.05 + 0.95 * share;
+        pen.fillStyle = colours.blue;
+        pen.fillRect(left + column * cell, row * cell, cell - gap, cell - gap);
+      }
+    }
+    pen.globalAlpha = 1;
+    const shown = size < K ? `${size} of ${count(K)} features` : `${K} features`;
+    axes.text(`${percent(now.attention)} on the diagonal, ${shown}`, width / 2, height - 9, "muted", "center");
+  },
+  describe: (model, now, { K }) => `${Math.min(K, MOST)} by ${Math.min(K, MOST)} cells; the diagonal has ${percent(now.attention)} each.`,
+};
+
+const prediction = {
+  name: "function", title: "A function never seen", height: 280,
+  caption: "Bars: its values. Dots: what the model predicts. The band holds for every L-Lipschitz function. Draw your own.",
+  scales(model, { L, delta, K }) {
+    const size = L * delta;
+    return [{ low: -0.5, high: Math.min(K, MOST) - 0.5, label: K > MOST ? `feature (${MOST} of ${count(K)}; the values repeat)` : "feature", tick: (value) => (Number.isInteger(value) ? String(value + 1) : "") },
+      { low: -0.8 * size, high: 0.8 * size, label: "label" }];
+  },
+  moving(axes, model, { truth, guess, band }) {
+    const pen = axes.context, wide = (axes.right - axes.left) / truth.length, zero = axes.Y(0);
+    truth.forEach((value, i) => {
+      const x = axes.X(i), top = axes.Y(value);
+      pen.fillStyle = axes.colours.muted;
+      pen.globalAlpha = 0.3;
+      pen.fillRect(x - 0.36 * wide, Math.min(zero, top), 0.72 * wide, Math.abs(top - zero));
+      pen.fillStyle = axes.colours.green;
+      pen.globalAlpha = 0.22;
+      const high = Math.max(axes.top, axes.Y(value + band)), low = Math.min(axes.bottom, axes.Y(value - band));
+      pen.fillRect(x - 0.36 * wide, high, 0.72 * wide, low - high);
+      pen.globalAlpha = 1;
+      axes.pen("ink", 2);
+      axes.stroke([[x - 0.36 * wide, top], [x + 0.36 * wide, top]]);
+      axes.dot(i, guess[i], "blue", Math.min(5, 0.3 * wide + 1));
+    });
+  },
+  drag(axes, x, y, model, { truth, size }) {
+    const values = truth.map((value) => value / size), place = Math.round(axes.xAt(x));
+    values[Math.max(0, Math.min(values.length - 1, place))] = Math.max(-0.5, Math.min(0.5, axes.yAt(y) / size));
+    return { f: values.map((value) => Number(value.toFixed(3))).join(",") };
+  },
+  describe(model, { truth, guess, band }) {
+    const worst = Math.max(...truth.map((value, i) => Math.abs(value - guess[i])));
+    return `The worst prediction is off by ${short(worst)}; no L-Lipschitz function can be missed by more than ${short(band)}.`;
+  },
+};
+
+const steps = {
+  name: "steps", title: "Steps to ε, against L", height: 320, wide: true,
+  caption: "with the power laws of the flat and the sharp regime, and where the one gives way to the other. Drag to change L.",
+  scales({ run, transition: { low, high, steps: all, tail } }) {
+    const most = Math.max(10 * tail, ...all), bottom = Math.max(0.5, Math.min(tail / 20, Math.max(run.steps, 1) / 3));
+    return [{ low, high, log: true, label: "Lipschitz constant L" }, { low: bottom, high: Math.max(most * 3, 100 * bottom), log: true, label: "steps T" }];
+  },
+  still(axes, { run, transition: { low, high, L, steps: all, attending, tail } }) {
+    axes.shade(low, run.boundary, "orange", "flat");
+    axes.shade(run.boundary, high, "green", "sharp");
+    axes.curve([low, high], [attending(low), attending(high)], "orange", { width: 1.4, dash: [6, 4] });
+    axes.curve([low, high], [tail, tail], "green", { width: 1.4, dash: [6, 4] });
+    axes.vertical(run.boundary, "ink", { word: `L* = ${short(run.boundary)}`, row: 1 });
+    if (run.half !== null) axes.vertical(run.half, "pink", { word: `half-way ${short(run.half)}`, row: 2 });
+    axes.curve(L, all, "blue", { width: 2.4 });
+    const left = axes.xAt(axes.left + 12);
+    axes.text("2K²/(ηL²Δ²)", axes.left + 14, Math.max(axes.top + 26, Math.min(axes.bottom - 10, axes.Y(attending(left)) + 30)), "orange");
+    axes.text("(K − 1)/(4ηε)", axes.right - 8, Math.min(axes.bottom - 10, axes.Y(tail) + 12), "green", "right");
+  },
+  moving(axes, { run }, now, { L }) {
+    if (run.steps < Infinity) axes.dot(L, Math.max(run.steps, axes.y.low), "red", 7);
+  },
+  drag: (axes, x) => ({ L: Number(axes.xAt(x).toPrecision(3)) }),
+  describe: ({ run, transition: { tail } }) => `L* is ${short(run.boundary)}${run.half === null ? "" : `, half-way is ${short(run.half)}`}; for large L the number of steps tends to ${short(tail)}.`,
+};
+
+module.exports = {
+  tab: "Regression",
+  lead: "In-context regression: softmax attention learns to find the query among K features, on tasks that are L-Lipschitz. Infinite prompts, exchangeable tasks: the whole run of gradient descent in closed form.",
+  settings, presets, tour, compute, moment, words, parameters,
+  end: ({ end }) => end,
+  found: ({ run }, now) => ({ steps: run.reached ? run.steps : null, error: run.error, regime: run.regime, phases: Object.fromEntries(run.phases.map(({ name, from, to }) => [name, [from, to]])), t: now.t, loss: now.loss, attention: now.attention }),
+  figures: [loss, attention, map, prediction, steps],
+};

@@ -1,0 +1,195 @@
+"""Two more forms of regression as families: groups of features that are alike, and Gaussian inputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from icl_theory._validate import MOST_FEATURES, integer, refuse
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.family import Family
+from icl_theory.families.kinds import Number, Probabilities, Whole, Wholes
+from icl_theory.families.parameters import parameter
+from icl_theory.families.regression.declared import feature_gap, label_noise, lipschitz_constant, prompt_length
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.gaussian import MOST_DIMENSIONS, GaussianRisk, QuadraticLaw
+from icl_theory.families.regression.phases import query_phases, run_phases
+from icl_theory.families.regression.sampled import SampledRisk
+from icl_theory.families.regression.stability import stable_rate
+from icl_theory.families.regression.symmetric import SymmetricRisk
+from icl_theory.families.regression.tasks import Exchangeable, exchangeable_gamma
+from icl_theory.grids.grid import Column
+
+MOST_SAMPLED = 1000  # features
+
+MOST_SAMPLED = 1000  # features
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedRegression(Family):
+    r"""In-context regression where some features are more frequent than others, in groups of any size.
+
+    Tasks are exchangeable: all pairs of features are alike. The cost does not depend on the number of features.
+
+    Parameters
+    ----------
+    L, delta, N, noise
+        As for `Regression`.
+    sizes : sequence of int
+        Number of features in each group.
+    shares : sequence of float
+        Probability of each group as a whole; a feature of it has that of the group over its size.
+    eta, epsilon, above, rule, method, max_steps
+        As for every `Family`; ``eta="auto"`` is a learning rate at which every step lowers the loss.
+
+    References
+    ----------
+    docs/theory.md, "Groups of features".
+
+    Examples
+    --------
+    Ten frequent features and a thousand rare ones, which are learnt later:
+
+    >>> import icl_theory as icl
+    >>> problem = icl.regression.GroupedRegression(L=2.0, delta=1.0, sizes=(10, 1000), shares=(0.5, 0.5))
+    >>> values = problem.measured(problem.simulate())
+    >>> values["attends_first"] < values["attends_last"] == values["T_I"]
+    True
+    """
+
+    name: ClassVar[str] = "grouped-regression"
+    title: ClassVar[str] = "in-context regression on groups of features"
+    goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
+    phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("attends_first", "i8", "steps", "end of Phase I of the first group to attend; -1 if none does"),
+        Column("attends_last", "i8", "steps", "the same of the last group; -1 where the run ends before"),
+    )
+
+    eta: float | str = parameter(
+        "auto", kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
+    )
+    L: float = lipschitz_constant()
+    delta: float = feature_gap()
+    sizes: tuple[int, ...] = parameter(
+        (1, 19), kind=Wholes(maximum=MOST_FEATURES), meaning="number of features in each group", axis=False
+    )
+    shares: tuple[float, ...] = parameter(
+        (0.5, 0.5), kind=Probabilities(), meaning="probability of each group as a whole", axis=False
+    )
+    N: float = prompt_length()
+    noise: float = label_noise()
+
+    def validate(self) -> None:
+        """Refuse shares that are not one for each group."""
+        if len(self.shares) != len(self.sizes):
+            raise refuse("shares", self.shares, f"{len(self.sizes)} numbers, one for each group of sizes")
+
+    def _probs(self) -> Any:
+        return np.asarray(self.shares) / np.asarray(self.sizes, dtype=float)
+
+    def risk(self) -> SymmetricRisk:
+        """Return the risk over G(G + 1) scores."""
+        gamma = exchangeable_gamma(self.L, self.delta)
+        return SymmetricRisk(np.asarray(self.sizes, float), self._probs(), np.asarray(gamma), self.N, self.noise)
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledRisk:
+        """Return the trainer on sampled prompts, over the scores of all single features."""
+        if math.isinf(self.N):
+            raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
+        if sum(self.sizes) > MOST_SAMPLED:
+            raise refuse("sizes", self.sizes, f"{MOST_SAMPLED} features at most to be sampled")
+        probs = np.repeat(self._probs(), self.sizes)
+        features = Features.simplex(len(probs), self.delta, probs)
+        return SampledRisk(features, Exchangeable(self.L), int(self.N), batch, seed, noise=self.noise)
+
+    def stable_rate(self) -> float:
+        """Return the learning rate at which every step lowers the loss."""
+        gamma = exchangeable_gamma(self.L, self.delta)
+        return float(stable_rate(gamma, 1.0 / float(self._probs().max()), noise=self.noise, N=self.N))
+
+    def describe(self, run: Trajectory) -> None:
+        """Add the phases of the slowest group."""
+        features = integer("sizes", sum(self.sizes), minimum=2)
+        known = math.isinf(self.N) and self.rule == "gd"
+        run.phases = run_phases(run, (features - 1.0) / (4.0 * run.eta) if known else None)
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return when the first and the last group attend."""
+        ends = [phases.present()["I"][1] for phases in query_phases(run) if phases.II is not None]
+        every = len(ends) == len(self.sizes)
+        return {"attends_first": min(ends, default=-1), "attends_last": max(ends) if every else -1}
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianRegression(Family):
+    r"""In-context regression of random quadratic functions on Gaussian inputs, for prompts of any length.
+
+    Parameters
+    ----------
+    L : float
+        Root mean square of the norm of the functions' gradient, label units.
+    d : int
+        Dimension of the inputs.
+    curved : float
+        Share of L² that is due to the quadratic part, in [0, 1].
+    eta, epsilon, above, rule, method, max_steps
+        As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of the Hessian at the minimum.
+
+    References
+    ----------
+    docs/theory.md, "Gaussian inputs".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.regression.GaussianRegression(L=2.0, d=3, above=1e-6).simulate()
+    >>> run.converged, bool(run.observed["alignment"][-1] < 1.0)
+    (True, True)
+    """
+
+    name: ClassVar[str] = "gaussian-regression"
+    title: ClassVar[str] = "in-context regression on Gaussian inputs"
+    goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("alignment", "f8", "", "tr(Q)/d at the end"),
+        Column("excess", "f8", "squared label units", "loss above the floor at the end"),
+    )
+
+    eta: float | str = parameter(
+        "auto", kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
+    )
+    L: float = parameter(
+        kind=Number(), symbol="L", tex="L", unit="label units", meaning="root mean square gradient of the functions"
+    )
+    d: int = parameter(
+        4, kind=Whole(maximum=MOST_DIMENSIONS), symbol="d", tex="d", meaning="dimension of the inputs"
+    )
+    curved: float = parameter(
+        0.5, kind=Number(zero=True, maximum=1.0), meaning="share of L² that is due to the quadratic part"
+    )
+
+    def risk(self) -> GaussianRisk:
+        """Return the risk over Q."""
+        return GaussianRisk(QuadraticLaw.lipschitz(self.d, self.L, self.curved))
+
+    def stable_rate(self) -> float:
+        """Return 1/λ, at which descent from zero comes closer to the minimum at every step."""
+        return 1.0 / self.risk().rate
+
+    def expected_steps(self) -> float | None:
+        """Return the steps that the excess takes to the target at the rate of the end."""
+        risk = self.risk()
+        start, goal = risk.excess(risk.initial), self.above if self.above is not None else self.epsilon
+        if self.epsilon is not None:
+            goal = self.epsilon - risk.floor()
+        if goal is None or goal <= 0.0:
+            return None
+        return max(0.0, math.log(start / goal)) / (2.0 * self.rate() * risk.rate)
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return the end of the run."""
+        return {name: float(run.observed[name][-1]) for name in ("alignment", "excess")}

@@ -1,0 +1,222 @@
+"""Where the loss of finite prompts has its infimum: features in levels, each infinitely far above the next.
+
+A prompt is answered by its tokens of the highest level that it has; within a level scores differ by finite amounts.
+See docs/tail-laws.md, "Finite prompts".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.families.regression.prompts import Moments, moments
+
+DEEP = 40.0  # nats that stand for infinitely many: attention below 1e-17
+NEAR = 3.0  # least gap that a search leaves where scores run away
+ALIKE = 1e-7  # relative difference of infima that count as equal
+FLAT = 1e-12  # curvature, beside the largest or the loss, of a direction in which nothing changes
+MOST = 16  # classes of features that are searched
+ZERO = 1e-9  # first-order change of the loss, beside its terms, that counts as none
+Mask = NDArray[np.bool_]
+
+
+class Levels(NamedTuple):
+    """The infimum of one query's loss, and the classes of features level by level, the highest first.
+
+    ``weights`` are what tokens of these classes weigh beside the others of their level, and ``gaps`` the
+    coefficients of ln t in the differences between the scores of a level and the next.
+    """
+
+    loss: float
+    classes: tuple[NDArray[np.intp], ...]
+    weights: tuple[Array, ...]
+    gaps: tuple[float, ...]
+
+
+class Query(NamedTuple):
+    """One query over C classes of features.
+
+    Its error form and the weight of a token counted twice, (C, C) and (C,); the probabilities of the classes, (C,);
+    prompt length; standard deviation of the noise; and the class of the query's own feature.
+    """
+
+    matrix: Array
+    own: Array
+    probs: Array
+    N: float
+    noise: float
+    target: int
+
+    def seen(self, scores: Array, level: Mask, above: Mask, turns: Array | None = None) -> Moments:
+        """Moments over the prompts without a token from ``above`` that have one of the level.
+
+        All other tokens get no attention. The gradient on these is that with respect to their weight, where the
+        largest weight of the level is 1.
+        """
+        below = ~(level | above)
+        top = scores[level].max()
+        log_w = np.where(above, -np.inf, np.where(below, scores[level].min() - DEEP, scores))
+        matrix = np.where(below[:, None] & below, 0.0, self.matrix)
+        own = np.where(below, 0.0, self.own)
+        size = 1 if turns is None else turns.shape[1]
+
+        def form(z: Array, block: slice) -> tuple[Array, Array]:
+            product = np.einsum("cd,dqj->cqj", matrix, z)
+            return np.einsum("cqj,cqj->qj", z, product), product
+
+        log_ws, probs, owns = (np.repeat(each[:, None], size, axis=1) for each in (log_w, self.probs, own))
+        found = moments(log_ws, probs, owns, self.N, form, turns)
+        weight = np.exp(np.maximum(np.where(below, log_w - top, 0.0), -650.0))[:, None]
+        return found._replace(gradient=found.gradient / weight)
+
+
+def find_levels(query: Query) -> Levels | None:
+    """Levels of the infimum that a search from equal scores finds, None where it is of no kind that is known."""
+    none = np.zeros(len(query.probs), dtype=bool)
+    if query.N == 1 or len(none) == 1:
+        return _below(query, ~none, none, None, np.zeros(len(none)))
+    if query.noise > 0.0:
+        return _search(query, none)
+    only = np.arange(len(none)) == query.target
+    return _below(query, only, none, _search(query, only), np.zeros(len(none)))
+
+
+def _search(query: Query, above: Mask) -> Levels | None:
+    """Levels of the prompts that have no token from ``above``."""
+    rest, none = ~above, np.zeros(len(query.probs))
+    if rest.sum() == 1 or query.seen(none, rest, above).loss[0] < 1e-290:
+        return _below(query, rest, above, None, none)
+    if query.noise == 0.0:
+        # a feature as good as its mixtures with the others is the best answer of every prompt that has it
+        squares, tolerance = np.diagonal(query.matrix), ZERO * query.own.max()
+        best = int(np.argmin(np.where(rest, squares, np.inf)))
+        first = np.arange(len(rest)) == best
+        gain, apart = query.matrix[best] - squares[best], squares - 2.0 * query.matrix[best] + squares[best]
+        alone = abs(query.own[best] - squares[best]) <= tolerance
+        if alone and (gain >= -tolerance)[rest].all() and (apart > tolerance)[rest & ~first].all():
+            return _below(query, first, above, _search(query, above | first), none)
+    found = [_levels_from(query, above, start) for start in _starts(query, above)]
+    known = [each for each in found if each is not None]
+    return min(known, key=lambda each: each.loss) if known else None
+
+
+def _starts(query: Query, above: Mask) -> list[Array]:
+    start = np.zeros(len(above))
+    if query.noise == 0.0 or above[query.target]:
+        return [start]
+    return [start, np.where(np.arange(len(start)) == query.target, np.log(len(start)), start)]
+
+
+def _levels_from(query: Query, above: Mask, start: Array) -> Levels | None:
+    """Levels by a local search: the classes of largest scores that stay where they are when the others are gone."""
+    rest = ~above
+    scores = _descended(query, rest, above, start)
+    order = np.argsort(np.where(rest, -scores, np.inf))[: rest.sum()]
+    drops = np.append(-np.diff(scores[order]), np.inf)
+    found: list[Levels] = []
+    for size in np.flatnonzero(drops > NEAR):
+        level = np.zeros(len(above), dtype=bool)
+        level[order[: size + 1]] = True
+        settled = _settled(query, level, above, scores)
+        if settled is not None:
+            further = None if level[rest].all() else _search(query, above | level)
+            found += [each for each in [_below(query, level, above, further, settled)] if each is not None]
+    # a search that comes close to infinity makes a level of what is several: of equal infima the first is meant
+    return min(found, key=lambda each: each.loss * (1.0 + (each is not found[0]) * ALIKE), default=None)
+
+
+def _descended(query: Query, level: Mask, above: Mask, start: Array) -> Array:
+    from scipy.optimize import minimize
+
+    scale = float(query.seen(start, level, above).loss[0])
+
+    def objective(part: Array) -> tuple[float, Array]:
+        scores = start.copy()
+        scores[level] = part
+        found = query.seen(scores, level, above)
+        return float(found.loss[0]) / scale, found.gradient[level, 0] / scale
+
+    options = {"ftol": 0.0, "gtol": 1e-9, "maxiter": 200, "maxfun": 400, "maxcor": 20}
+    found = minimize(objective, start[level], jac=True, method="L-BFGS-B", options=options)
+    scores = start.copy()
+    scores[level] = found.x
+    return scores
+
+
+def _settled(query: Query, level: Mask, above: Mask, scores: Array) -> Array | None:
+    """Minimum of the level's loss near these scores, by Newton's method; None where there is none."""
+    start, scores = scores, scores.copy()
+    turns = np.eye(len(level))[:, level]
+    for _ in range(30):
+        found = query.seen(scores, level, above, turns)
+        values, vectors = np.linalg.eigh(found.change[level])
+        largest = max(float(np.abs(values).max()), float(found.loss[0]))
+        if values[0] < -ZERO * largest:
+            return None
+        keep = values > FLAT * largest
+        step = vectors[:, keep] @ ((vectors[:, keep].T @ found.gradient[level, 0]) / values[keep])
+        scores[level] -= step
+        if np.abs(scores - start).max() > 5.0:
+            return None
+        if np.abs(step).max(initial=0.0) < 1e-9:
+            return scores
+    return None
+
+
+def _below(query: Query, level: Mask, above: Mask, further: Levels | None, scores: Array) -> Levels | None:
+    """Put a level on top of the further ones; None where attention would leave it for the next."""
+    found, classes = query.seen(scores, level, above), np.flatnonzero(level)
+    loss, weights = float(found.loss[0]), np.exp(scores[level] - scores[level].max())
+    if (level | above).all():
+        return Levels(loss, (classes,), (weights,), ())
+    if further is None:
+        return None
+    share = np.zeros(len(level))
+    share[further.classes[0]] = further.weights[0]
+    change = float(found.gradient[:, 0] @ share)
+    # by the order of its terms: tokens of the next level beside those of this one, times what an error costs
+    odds = float(query.probs @ share) / float(query.probs[level].sum())
+    terms = float(found.attention[level, 0].sum()) * odds * float(np.abs(query.matrix).max() + query.noise**2)
+    gap = 1.0
+    if change <= ZERO * terms:
+        own, squares = classes[0], np.diagonal(query.matrix)
+        apart = (squares - 2.0 * query.matrix[own] + squares[own])[further.classes[0]]
+        if query.noise > 0.0 or len(classes) > 1 or change < -ZERO * terms or apart.max() <= ZERO * squares.max():
+            return None
+        gap = 0.5  # of second order
+    return Levels(
+        loss + further.loss, (classes, *further.classes), (weights, *further.weights), (gap, *further.gaps)
+    )
+
+
+def on_levels(levels: Levels, members: Array) -> float:
+    """Squared norm of the smallest scores with these gaps, a class standing for some features."""
+    heights = -np.cumsum([0.0, *levels.gaps])
+    sizes = np.array([members[classes].sum() for classes in levels.classes])
+    centred = heights - sizes @ heights / sizes.sum()
+    return float(sizes @ centred**2)
+
+
+def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | None:
+    """Levels of several queries, None where there are more than `MOST` classes or one query's are not known."""
+    found: list[Levels] = []
+    for query in queries if classes <= MOST else ():
+        each = find_levels(query)
+        if each is None:
+            return None
+        found.append(each)
+    return tuple(found) or None
+
+
+def single_features(variogram: Array, probs: Array, N: float, noise: float) -> tuple[Levels, ...] | None:
+    """Levels of the queries for K single features with this variogram, (K, K), and these probabilities."""
+
+    def query(k: int) -> Query:
+        matrix = variogram[k][:, None] + variogram[k] - variogram
+        return Query(matrix, 2.0 * variogram[k] + noise**2, probs, N, noise, k)
+
+    return levels_of(map(query, range(len(probs))), len(probs))

@@ -1,0 +1,198 @@
+"""Phases of sampled runs beside those of the exact one: how long each lasts, and how fast own scores grow in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array, integer, prompt_length, refuse
+from icl_theory.claims.comparison import Comparison, limit_of, mean_check
+from icl_theory.engine.pullback import innermost
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.family import Regression
+from icl_theory.families.regression.phases import TAIL_RATIO
+from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.prompts import presence
+from icl_theory.families.regression.reduction import expanded
+from icl_theory.families.regression.tails import tail_limit
+
+COARSE = 48  # steps at which a path is looked at before a crossing is searched between two of them
+LONGER = 1.2  # of the exact run, that a sampled one may take
+MOST_STEPS = 100_000
+DEFAULT_N = 100
+ALIKE = 1e-9  # of the attention of queries that are averaged
+
+
+@dataclass(frozen=True)
+class SampledPhases(Comparison):
+    """Outcome of `sampled_phases`.
+
+    Attributes
+    ----------
+    checks : tuple of Check
+        Times T_I, T_II, T_III and T_ε in steps, and the growth of the mean own score per step in each phase.
+    note : str
+        What was compared.
+    exact : Trajectory
+        The exact run on the same prompts.
+    """
+
+    exact: Trajectory
+
+
+class _Path:
+    """A run on K x K scores, exact or sampled, seen through the population risk."""
+
+    def __init__(self, risk: PopulationRisk, scores: Callable[[int], Array], last: int) -> None:
+        self.risk, self.scores, self.last = risk, scores, last
+        self._seen: dict[int, tuple[Array, float]] = {}
+
+    def at(self, t: int) -> tuple[Array, float]:
+        """Attention of every query on prompts with its feature, (K,), and the loss."""
+        if t not in self._seen:
+            seen = self.risk.observe(self.scores(t))
+            loss = float(self.risk.features.probs @ seen["loss_per_query"])
+            self._seen[t] = np.asarray(seen["attention"] / presence(self.risk.features.probs, self.risk.N)), loss
+        return self._seen[t]
+
+    def crossing(self, height: Callable[[int], float], *, last: bool = False) -> float:
+        """First step, or last one, at which a height falls to 0, with its fraction; infinite where it does not."""
+        grid = np.unique(np.geomspace(1, self.last + 1, COARSE).astype(int) - 1)
+        above = np.array([height(int(t)) > 0.0 for t in grid])
+        falls = np.flatnonzero(above[:-1] & ~above[1:])
+        if not falls.size:
+            return math.inf
+        low, high = (int(t) for t in grid[falls[-1 if last else 0] :][:2])
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if height(middle) > 0.0 else (low, middle)
+        return low + height(low) / (height(low) - height(high))
+
+
+def sampled_phases(
+    run: Trajectory, *, N: int | None = None, runs: int = 16, batch: int = 512, seed: int = 0
+) -> SampledPhases:
+    r"""Hold the phases of independent sampled runs against those of the exact run on the same prompts.
+
+    Each run is stochastic gradient descent on fresh prompts, drawn by their counts. Its scores are seen through the
+    population risk, so that no batch's noise is added to that of the run. Phase I ends where the attention on
+    prompts with the query's feature passes ½, Phase III begins where t·(loss − floor) falls to twice its limit for
+    good, and the run ends where the loss passes ε. Times have fractions, by linear interpolation between two steps.
+    The growth of a phase is that of the mean own score per step, from the step at which the exact run enters it to
+    that at which it leaves it.
+
+    Means over the runs are compared by Student's t; the limits make a false alarm, over all rows together, a
+    one-in-a-thousand event, as long as SGD follows gradient descent on average: its bias is of order eta/batch.
+
+    Parameters
+    ----------
+    run : Trajectory
+        Of `simulate`, in any coordinates, by gradient descent.
+    N : int, optional
+        Prompt length where the run has N = ∞, which cannot be sampled; 100 unless given.
+    runs : int
+        Number of sampled runs, at least 3.
+    batch, seed : int
+        Prompts a step, and seed of all.
+
+    Returns
+    -------
+    SampledPhases
+        With `passed` and `to_markdown`.
+
+    Raises
+    ------
+    ValueError
+        A run that is not of `simulate`, or does not reach ε with such prompts in 2 to 100,000 steps.
+
+    References
+    ----------
+    docs/theory.md, "Population against samples".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 2.0, K=4, epsilon=0.02)
+    >>> found = icl.regression.sampled_phases(run, N=40, runs=4)
+    >>> [check.name for check in found.checks][:4], found.passed
+    (['T_I', 'T_II', 'T_III', 'T_ε'], True)
+    """
+    problem = run.family
+    if not isinstance(problem, Regression) or run.rule != "gd":
+        raise refuse(
+            "run", run.stop_reason, "one of simulate, by gradient descent, that was not loaded from a file"
+        )
+    runs, batch = integer("runs", runs, minimum=3), integer("batch", batch, minimum=1)
+    seed = integer("seed", seed, minimum=0)
+    if math.isinf(problem.N):
+        problem = problem.changed(N=prompt_length(DEFAULT_N if N is None else N))
+    elif N not in (None, problem.N):
+        raise refuse("N", N, f"left out, or the run's own {problem.N:g}")
+    exact = problem.changed(method="auto", max_steps=MOST_STEPS).simulate()
+    if exact.steps is None or exact.steps < 2 or exact.phases is None:
+        raise refuse("run", exact.stop_reason, f"one that reaches its target with N = {problem.N:g}, in steps")
+    assert exact.risk is not None
+    reduced = exact.risk if isinstance(exact.risk, ExchangeableRisk) else None
+    whole = exact.risk if reduced is None else expanded(reduced)
+    core, _ = innermost(whole)
+
+    def inward(params: Array) -> Array:
+        return innermost(whole, params)[1]
+
+    def exact_scores(t: int) -> Array:
+        params = exact.at(t).params
+        return inward(params) if reduced is None else np.asarray(reduced.scores(float(params)))
+
+    path = _Path(core, exact_scores, int(exact.t[-1]) + 1)
+    attention, _ = path.at(exact.phases.I[1])
+    measure = partial(
+        _measure, asked=attention <= attention.min() + ALIKE, exact=exact, tail=tail_limit(exact.risk, exact.eta)
+    )
+    expected, last, sampled = measure(path), int(LONGER * exact.steps) + 1, []
+    for each in np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32).tolist():
+        states = run_states(problem.sampled(batch, each), exact.eta, last)
+        sampled.append(measure(_Path(core, lambda t, states=states: inward(states[t]), last)))  # type: ignore[misc]
+    if not all(sampled):
+        raise refuse("batch", batch, f"more: with it a sampled run does not pass all phases in {last} steps")
+    limit = limit_of(1.0 / len(expected), runs - 1)
+    checks = [
+        mean_check(name, value, np.array([found[name] for found in sampled]), limit)
+        for name, value in expected.items()
+    ]
+    return SampledPhases(
+        tuple(checks), f"{runs} sampled runs, {batch} prompts of N = {core.N:g} tokens a step", exact
+    )
+
+
+def run_states(trainer: Risk, eta: float, last: int) -> Array:
+    """Parameters at every step of stochastic gradient descent, (last + 1, ...)."""
+    states = np.empty((last + 1, *np.shape(trainer.initial)))
+    states[0] = trainer.initial
+    for step in range(last):
+        states[step + 1] = states[step] - eta * trainer.evaluate(states[step], step)[1] / trainer.metric
+    return states
+
+
+def _measure(path: _Path, asked: NDArray[np.bool_], exact: Trajectory, tail: float | None) -> dict[str, float]:
+    """Read times and growth off a path, those that the exact run has; nothing where it does not pass all phases."""
+    phases: dict[str, tuple[int, int]] = {} if exact.phases is None else exact.phases.present()
+    ends = [path.crossing(lambda t: 0.5 - float(path.at(t)[0][asked].mean()))]
+    if tail is not None and "III" in phases:
+        ends.append(path.crossing(lambda t: t * (path.at(t)[1] - exact.floor) - TAIL_RATIO * tail, last=True))
+    ends.append(path.crossing(lambda t: path.at(t)[1] - exact.epsilon))
+    ends = ends[-len(phases) :]  # a run that ends in Phase I has no other
+    if math.inf in ends:
+        return {}
+    found = {f"T_{name}": length for name, length in zip(phases, np.diff([0.0, *ends]).tolist(), strict=True)}
+    found["T_ε"] = ends[-1]
+    for name, (first, last) in phases.items():
+        rise = np.mean(np.diagonal(path.scores(last) - path.scores(first)))
+        found[f"growth in {name}"] = float(rise) / (last - first)
+    return found

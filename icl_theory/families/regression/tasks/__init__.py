@@ -1,0 +1,19 @@
+"""Task families: laws of the functions that a prompt shows, in closed form and as samples."""
+
+from icl_theory.families.regression.tasks.functions import Halfspace, Linear, Quadratic, RandomCosine, RandomFourier
+from icl_theory.families.regression.tasks.functions import quadratics as quadratics
+from icl_theory.families.regression.tasks.law import Exchangeable, Task
+from icl_theory.families.regression.tasks.law import exchangeable_gamma as exchangeable_gamma
+from icl_theory.families.regression.tasks.values import FiniteTask, KernelTask
+
+__all__ = [
+    "Exchangeable",
+    "FiniteTask",
+    "Halfspace",
+    "KernelTask",
+    "Linear",
+    "Quadratic",
+    "RandomCosine",
+    "RandomFourier",
+    "Task",
+]

@@ -1,0 +1,205 @@
+"""Task families: the law of f at the features, in closed form and as samples.
+
+Only differences of values matter to the loss, so besides the kernel each family gives its *variogram*
+Γ_mj = ½ E(f_m − f_j)² (without cancellation where the formula allows) and, where its rank is low, a
+*factor* Φ with E(f_m − f_j)² = ‖φ_m − φ_j‖².
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from icl_theory._validate import Array, instance, lipschitz, number, refuse, store
+from icl_theory.families.regression.features import Features
+
+Function = Callable[[Array], Array]
+
+
+def _of_features(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a task that refuses what is no `Features`."""
+
+    @wraps(method)
+    def checked(self: Task, features: Features, *others: Any, **named: Any) -> Any:
+        instance("features", features, Features, "a Features object")
+        return method(self, features, *others, **named)
+
+    return checked
+
+
+class Task(ABC):
+    """A law of task functions, known through their values at the features.
+
+    To add a family, inherit and give `kernel` and `sample`; override `variogram` and `factor` where a formula
+    beats the general one. Every method refuses what is no `Features`.
+    """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for name in ("kernel", "sample", "variogram", "factor", "functions", "nondegeneracy", "gamma"):
+            if callable(method := vars(cls).get(name)):
+                setattr(cls, name, _of_features(method))
+
+    @abstractmethod
+    def kernel(self, features: Features) -> Array:
+        """Second moments ``E[f_m f_j]``, (K, K), squared label units."""
+
+    @abstractmethod
+    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+        """Draw the values at the features of ``size`` independent functions, (size, K)."""
+
+    def variogram(self, features: Features) -> Array:
+        """Half the mean squared differences ``E(f_m - f_j)^2 / 2``, (K, K), zero on the diagonal."""
+        kernel = self.kernel(features)
+        diagonal = np.diagonal(kernel)
+        result = np.maximum(0.5 * (diagonal[:, None] + diagonal) - kernel, 0.0)
+        np.fill_diagonal(result, 0.0)
+        return result
+
+    def factor(self, features: Features) -> Array:
+        """Vectors with the task's mean squared differences as squared distances, (K, r), r <= K."""
+        return factor_of(self.variogram(features))
+
+    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+        """Draw ``size`` functions on the whole space, as one map from points (size, n, d) to values (size, n).
+
+        A family that is defined at the features only extends its values to the nearest feature's.
+        """
+        values = self.sample(features, rng, size)
+
+        def nearest(points: Array) -> Array:
+            squares = np.sum(features.vectors**2, axis=1)
+            index = np.argmin(squares - 2.0 * points @ features.vectors.T, axis=-1)
+            return np.take_along_axis(values, index, axis=1)
+
+        return nearest
+
+    def nondegeneracy(self, features: Features) -> Array:
+        r"""Non-degeneracy constants of all queries.
+
+        .. math:: c_k = \min\{x^\top C^{(k)} x : x \ge 0,\ {\textstyle\sum_{m\ne k} x_m = 1}\},
+            \quad C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]
+
+        With ``E(f_m - f_j)^2 = |φ_m - φ_j|^2`` this is the squared distance from ``φ_k`` to the convex hull
+        of the others, which non-negative least squares finds by an active-set method in finitely many steps.
+
+        Returns
+        -------
+        ndarray, (K,)
+            Squared label units; zero for a query whose feature the task cannot tell from a mixture of others.
+
+        References
+        ----------
+        docs/theory.md, "Lemma 1, exactly".
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> features = icl.Features.simplex(4, delta=1.0)
+        >>> icl.tasks.Halfspace(1.0).nondegeneracy(features)
+        array([0., 0., 0., 0.])
+        """
+        from scipy.optimize import nnls
+
+        factor = self.factor(features)
+        result = np.zeros(features.K)
+        for k in range(features.K):
+            edges = np.delete(factor, k, axis=0) - factor[k]
+            scale = np.abs(edges).max()
+            if scale == 0:
+                continue
+            rows = np.vstack([edges.T / scale, np.ones(features.K - 1)])
+            target = np.zeros(len(rows))
+            target[-1] = 1.0
+            weights, _ = nnls(rows, target)
+            point = (weights / weights.sum()) @ edges
+            squared = float(point @ point)
+            result[k] = squared if squared > (1e-13 * scale) ** 2 * len(rows) else 0.0
+        return result
+
+
+def factor_of(variogram: Array) -> Array:
+    """Vectors φ_m with half squared distances equal to ``variogram``: classical scaling, rank as found.
+
+    Distances come out to an absolute error of about 1e-8 of the largest one.
+    """
+    row = variogram.mean(axis=1)
+    centred = row[:, None] + row - variogram - row.mean()
+    eigenvalues, vectors = np.linalg.eigh(centred)
+    keep = eigenvalues > len(row) * np.finfo(float).eps * max(eigenvalues[-1], 0.0)
+    return np.asarray(vectors[:, keep] * np.sqrt(eigenvalues[keep]))
+
+
+class OnSpace(Task):
+    """Families of functions on the whole space; values at the features are theirs there."""
+
+    @abstractmethod
+    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+        """Draw ``size`` functions on the whole space."""
+
+    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+        """Draw the values at the features of ``size`` independent functions, (size, K)."""
+        points = np.broadcast_to(features.vectors, (size, *features.vectors.shape))
+        return self.functions(features, rng, size)(points)
+
+
+@dataclass(frozen=True)
+class Exchangeable(Task):
+    r"""Independent normal values with :math:`E(f_m - f_k)^2 = L^2\Delta^2` for every pair.
+
+    The kernel is :math:`\gamma I` with :math:`\gamma = L^2\Delta^2/2`: the class that is L-Lipschitz in mean
+    square and saturates it at the gap. (No law of *surely* L-Lipschitz functions does so for K > 2; the most
+    they reach is about half of it, which changes time by a factor 2 and nothing else.)
+
+    Parameters
+    ----------
+    L : float
+        Lipschitz constant in mean square.
+
+    References
+    ----------
+    docs/theory.md, "The exchangeable case".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> icl.tasks.Exchangeable(2.0).kernel(icl.Features.simplex(2, delta=1.0)).round(12)
+    array([[2., 0.],
+           [0., 2.]])
+    """
+
+    L: float
+
+    def __post_init__(self) -> None:
+        store(self, L=lipschitz(self.L))
+
+    def gamma(self, features: Features) -> float:
+        """Variogram of every pair, ``L^2 gap^2 / 2``."""
+        return exchangeable_gamma(self.L, features.gap)
+
+    def kernel(self, features: Features) -> Array:
+        """``γ I``."""
+        return self.gamma(features) * np.eye(features.K)
+
+    def factor(self, features: Features) -> Array:
+        """``√γ I``."""
+        return float(np.sqrt(self.gamma(features))) * np.eye(features.K)
+
+    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+        """Independent N(0, γ) values, (size, K)."""
+        return rng.normal(0.0, np.sqrt(self.gamma(features)), (size, features.K))
+
+
+def exchangeable_gamma(L: float, delta: float) -> float:
+    """``L^2 delta^2 / 2``, refused where it leaves the range of float64."""
+    product = number("L", L) * number("delta", delta)
+    gamma = 0.5 * (product * product) if product < 1e150 else np.inf  # not a power: NumPy rounds those its own way
+    if not 1e-290 < gamma < 1e290:
+        raise refuse("L", L, f"such that L*delta lies between 1e-140 and 1e140 (delta = {delta!r})")
+    return float(gamma)

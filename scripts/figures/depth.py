@@ -1,0 +1,59 @@
+"""
+Linear attention: depth against context
+=======================================
+
+Least loss of D layers of linear attention, each a step of gradient descent on the prompt, against
+the number of layers (left) and the length of the prompt (right): layers in a loop, which share one
+length of their steps, and (dashed) layers with lengths of their own. The losses are exact, from
+moments of Wishart matrices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.results.plots import Curve, Panel, draw_panels
+from icl_theory.results.plots.style import CYCLE
+
+QUICK = {"depth": 4, "lengths": (8, 16, 64)}
+
+
+def figure(
+    *,
+    d: int = 8,
+    depth: int = 16,
+    lengths: tuple[int, ...] = (8, 12, 16, 24, 32, 64, 128),
+    shown: tuple[int, ...] = (16, 64),
+) -> Figure:
+    """Draw both panels."""
+    layers = np.arange(1, depth + 1)
+
+    def least(N: int, D: int) -> tuple[float, float]:
+        """Loss/d of a loop, and of layers of their own."""
+        loop = icl.linear_attention.LoopedRisk(d, N, D).floor()
+        return loop / d, icl.linear_attention.best_layers(d, N, D).loss / d
+
+    left, right = [], []
+    for N, colour in zip(shown, CYCLE, strict=False):
+        loop, own = np.array([least(N, D) for D in layers.tolist()]).T
+        left.append(Curve(f"N = {N}, loop", layers, loop, colour=colour))
+        left.append(Curve(f"N = {N}, own", layers, own, style="--", colour=colour))
+    for D, colour in zip((1, 2, 4, 8), CYCLE, strict=False):
+        loop, own = np.array([least(N, D) for N in lengths]).T
+        right.append(Curve(f"D = {D}", lengths, loop, colour=colour))
+        right.append(Curve("", lengths, own, style="--", colour=colour))
+    scales = ("linear", "log")
+    return draw_panels(
+        [
+            Panel(left, "layers D", "least loss / d", "", scales),
+            Panel(right, "pairs in a prompt N", "least loss / d ", ""),
+        ],
+        columns=2,
+    )
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

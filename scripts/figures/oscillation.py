@@ -1,0 +1,57 @@
+"""
+Does off-target attention oscillate?
+====================================
+
+Attention of one query on the other features, on long prompts, while the scores are trained in three ways.
+Exact descent on long prompts and on short ones with label noise: curves rise and fall, some of them turn
+once or a few times, and none goes on oscillating. Stochastic descent on a few prompts a step: every curve
+turns at almost every step, by the noise of its prompts, around the exact one (dotted).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.families.regression.counted import CountedRisk
+from icl_theory.families.regression.sampled_phases import run_states
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
+
+QUICK = {"steps": 100, "N": 5}
+
+
+def figure(
+    *, K: int = 6, L: float = 2.0, N: int = 8, noise: float = 1.0, eta: float = 2.0, batch: int = 64,
+    steps: int = 500, query: int = 3, seed: int = 1,
+) -> Figure:  # fmt: skip
+    """Draw the attention of one query on the others, for exact, noisy and sampled descent."""
+    features, law = icl.Features.random(K, 3, 0.7, seed=seed), icl.tasks.RandomFourier(L)
+    seen, short = icl.PopulationRisk(features, law), icl.PopulationRisk(features, law, N)
+    risks = {
+        "exact, $N = \\infty$": seen,
+        f"exact, $N = {N}$, $\\sigma = {noise:g}$": icl.PopulationRisk(features, law, N, noise),
+        f"SGD, $N = {N}$, {batch} prompts a step": CountedRisk(features, law, N, batch, seed, every_query=False),
+    }
+    t, panels = np.arange(steps + 1), []
+    others = np.delete(np.arange(K), query % K)
+
+    def attention(risk: icl.Risk) -> np.ndarray:  # type: ignore[type-arg]
+        return np.array([seen.attention(scores)[:, query % K] for scores in run_states(risk, eta, steps)])
+
+    for title, risk in risks.items():
+        path, sampled = attention(risk), isinstance(risk, CountedRisk)
+        curves = [
+            Curve("", t, path[:, m], colour=colour)
+            for m, colour in zip(others, CYCLE * (K // len(CYCLE) + 1), strict=False)
+        ]
+        if sampled:
+            mean = attention(short)
+            curves += [Curve("", t, mean[:, m], style=":", colour="0.4") for m in others]
+        panels.append(Panel(curves, "step", f"attention of query {query % K + 1}", title))
+    return draw_panels(panels, columns=3, size=(3.0, 2.8))
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

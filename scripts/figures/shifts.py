@@ -1,0 +1,67 @@
+"""
+Linear attention: trained here, tested there
+============================================
+
+The best layer for each law of prompts (rows) on prompts of the others (columns): the excess of its
+loss over the least loss there, in percent of it. A shift of the query alone costs nothing. Other
+tokens, another length, noise or other tasks cost what is printed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.results.plots import new_figure
+
+QUICK = {"d": 4}
+
+
+def figure(
+    *,
+    d: int = 8,
+    decay: float = 1.0,
+    other: float = 2.0,
+    N: int = 20,
+    short: int = 5,
+    noise: float = 0.5,
+    loud: float = 2.0,
+) -> Figure:
+    """Draw the table as a map."""
+    base = icl.LinearAttention(d=d, decay=decay, N=N, noise=noise)
+    laws = {
+        "base": base,
+        "query": base.changed(query=np.arange(1.0, d + 1.0)),
+        "tokens": base.changed(decay=other),
+        "length": base.changed(N=short),
+        "noise": base.changed(noise=loud),
+        "tasks": base.changed(prior=1.0 / np.arange(1.0, d + 1.0)),
+    }
+    table = icl.linear_attention.shift_table(laws)
+    share = 100.0 * table.excess / table.floor
+    drawn = new_figure(4.4, 3.6)
+    ax = drawn.subplots()
+    shade = np.log10(np.maximum(share, 0.1))
+    ax.imshow(shade, cmap="Greys", vmin=-1.0)
+    for (i, j), value in np.ndenumerate(share):
+        dark = shade[i, j] > 0.5 * (shade.max() - 1.0)
+        ax.text(
+            j,
+            i,
+            f"{value:.3g}" if value >= 1e-9 else "0",
+            ha="center",
+            va="center",
+            color="w" if dark else "k",
+            fontsize=8,
+        )
+    places = range(len(laws))
+    ax.set_xticks(places, table.names)
+    ax.set_yticks(places, table.names)
+    ax.set(xlabel="tested on", ylabel="trained on", title="excess, % of the least loss")
+    return drawn
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

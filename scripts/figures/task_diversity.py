@@ -1,0 +1,62 @@
+"""
+Linear attention: from memorising to learning in context
+========================================================
+
+The best layer of linear attention for k pretraining tasks in d dimensions: its loss on these tasks
+and on new ones, exact for each draw of the tasks, as mean and band of four fifths of the draws. The
+dashed curves are the limit of many dimensions, in closed form. Dotted are the layer trained on all
+tasks, and the Bayes-optimal prediction for all tasks, ridge regression. Points are the
+Bayes-optimal prediction for the k tasks, on new ones. Both Bayes losses are sampled. In long
+prompts the loss on new tasks falls along d(1 − k/d)/2 until there are as many tasks as dimensions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.results.plots import BLUE, GREEN, RED, Curve, Panel, draw_panels
+
+QUICK = {"d": 16, "draws": 4, "prompts": 20}
+
+
+def figure(
+    *,
+    d: int = 64,
+    lengths: tuple[float, float] = (4, 32),
+    noise: float = 0.5,
+    ratios: tuple[float, ...] = (0.0625, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 64),
+    draws: int = 10,
+    prompts: int = 50,
+    seed: int = 0,
+) -> Figure:
+    """Draw a panel for each ratio of prompt length to dimension."""
+    panels = []
+    for length in lengths:
+        problem = icl.LinearAttention(d=d, N=round(length * d), noise=noise)
+        tasks = [max(1, round(ratio * d)) for ratio in ratios]
+        found = icl.linear_attention.task_diversity(problem, tasks, draws, seed)
+        fine = np.geomspace(tasks[0], tasks[-1], 200)
+        limit = icl.linear_attention.diversity_limit(d, problem.N, noise, fine / d)
+        mean, (low, high) = found.mean(), found.band()
+        curves = []
+        for name, colour in (("new", RED), ("pretraining", BLUE)):
+            middle, least, most = (getattr(each, name) / d for each in (mean, low, high))
+            curves.append(Curve(f"{name} tasks", tasks, middle, least, most, colour=colour))
+            curves.append(Curve("", fine, getattr(limit, name) / d, style="--", colour=colour))
+        law, seeds = problem.law(), np.random.default_rng(seed)
+        bayes = [
+            icl.linear_attention.posterior_loss(law, seeds.normal(size=(k, d)), prompts, new=True) for k in tasks
+        ]
+        curves.append(Curve("Bayes, new", tasks, [each.value / d for each in bayes], style="o", colour=GREEN))
+        ridge = icl.linear_attention.ridge_loss(problem.law(), prompts, seed).value / d
+        levels = {"all tasks": problem.law().floor / d, "ridge": ridge}
+        title = f"N = {length:g} d, d = {d}"
+        panels.append(Panel(curves, "pretraining tasks", "loss / dimension", title, levels=levels))
+    return draw_panels(panels, columns=2)
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

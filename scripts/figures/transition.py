@@ -1,0 +1,76 @@
+"""
+The transition between the regimes
+==================================
+
+Steps to the loss ε against L, for so many features that both power laws are seen: learning to attend
+takes K²/(ηγ) ~ 1/L² steps, the tail (K−1)/(4ηε) steps whatever L is. Two points lie between the
+regimes, and each has its definition. At the half-way point L½ the exponent d ln T/d ln L of gradient
+flow is −1, half-way from −2 to 0. From L* on the loss reaches ε only in the tail: t ε 4η/(K−1) is
+then below 2. For few features the exponent never comes near −2, as the red curve shows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.results.plots import BLACK, BLUE, GREEN, RED, Curve, Panel, draw_panels
+
+QUICK = {"points": 40}
+
+
+def figure(
+    *, K: int = 1000, few: int = 20, delta: float = 1.0, eta: float = 0.01, epsilon: float = 1e-6, points: int = 400
+) -> Figure:
+    """Draw the steps above their exponent."""
+    begin = 1.05 * np.sqrt(4.0 * epsilon * K / (K - 1)) / delta  # below it the loss is ε from the start
+    onset, half = (law(epsilon, delta, K) for law in (icl.regression.crossover, icl.regression.half_way))
+    L = np.geomspace(begin, 100.0 * onset, points)
+    found = icl.sweep(L=L, delta=delta, eta=eta, K=[few, K], epsilon=epsilon, progress=False)
+    steps = found.steps.sel(K=K).values
+    exponents = {size: found.exponent_L.sel(K=size).values for size in (few, K)}
+    attend = K**2 / (eta * 0.5 * (L * delta) ** 2)
+    tail = np.full(points, (K - 1) / (4.0 * eta * epsilon))
+    drawn = draw_panels(
+        [
+            Panel(
+                [
+                    Curve(f"$T_\\varepsilon$, exact, $K = {K}$", L, steps, colour=BLACK),
+                    Curve(r"$K^2/(\eta\gamma) \propto L^{-2}$", L, attend, style="--", colour=BLUE),
+                    Curve(r"$(K-1)/(4\eta\varepsilon) \propto L^0$", L, tail, style="--", colour=GREEN),
+                ],
+                "$L$",
+                r"steps to $\varepsilon$",
+                limits=(0.5 * float(tail[0]), 2.0 * float(steps.max())),
+            ),
+            Panel(
+                [
+                    Curve(f"$K = {K}$", L, exponents[K], colour=BLACK),
+                    Curve(f"$K = {few}$", L, exponents[few], colour=RED),
+                ],
+                "$L$",
+                r"$d\,\ln T_\varepsilon\,/\,d\,\ln L$",
+                scales=("log", "linear"),
+                limits=(-2.3, 0.3),
+                levels={"": -2.0, " ": 0.0},
+            ),
+        ],
+        size=(4.6, 2.6),
+    )
+    for ax in drawn.axes:
+        for place, style in ((half, ":"), (onset, "-.")):
+            ax.axvline(place, color="0.3", linestyle=style, linewidth=1.0)
+    drawn.axes[0].text(
+        half, 1.02, "$L_{1/2}$: exponent $-1$ ", transform=drawn.axes[0].get_xaxis_transform(), ha="right"
+    )
+    drawn.axes[0].text(
+        onset, 1.02, r" $L^*$: the tail begins at $\varepsilon$", transform=drawn.axes[0].get_xaxis_transform()
+    )
+    drawn.axes[1].plot(half, -1.0, "o", color=BLACK, markersize=4)
+    return drawn
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

@@ -1,0 +1,49 @@
+"""
+Prediction of a function never seen
+===================================
+
+Attention is trained on random cosines over features on a line, and then predicts a zigzag, which is no
+cosine nor a sum of the cosines of training. The prediction at each query is the mean of the function under
+the attention; training sharpens the attention, and the prediction goes to the function. The band is
+certified (Proposition 1): no L-Lipschitz function is predicted worse than L Σ Attn_m |v_m − v_k|.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
+
+QUICK = {"steps": (0, 10, 100, 1000)}
+
+
+def figure(
+    *, K: int = 12, L: float = 2.0, delta: float = 0.5, eta: float = 2.0, period: float = 2.6,
+    steps: tuple[int, ...] = (0, 100, 1000, 100_000),
+) -> Figure:  # fmt: skip
+    """Draw function, prediction and band at some steps of one run."""
+    x = delta * np.arange(K)
+    features = icl.Features(x[:, None])
+    risk = icl.PopulationRisk(features, icl.tasks.RandomCosine(L))
+    zigzag = L * (np.abs((x / period + 0.1) % 1.0 - 0.5) - 0.25) * period
+    run = icl.descend(risk, eta, steps=max(steps), method="fast")
+    panels = []
+    for step in steps:
+        state = run.at(step)
+        attention = risk.attention(state.params)
+        band = L * np.sum(attention * features.distances, axis=0)
+        curves = [
+            Curve("function", x, zigzag, zigzag - band, zigzag + band, colour=BLUE),
+            Curve("prediction", x, zigzag @ attention, style="o", colour=RED),
+        ]
+        title = f"step {step:,}, attention {state.attention.mean():.2f}"
+        limits = (-1.6 * L * period / 2.0, 1.6 * L * period / 2.0)
+        panels.append(Panel(curves, "feature $v_k$", "value", title, ("linear", "linear"), limits))
+    return draw_panels(panels, columns=2, size=(3.4, 2.2))
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

@@ -1,0 +1,91 @@
+"""The explorer in a headless browser: a page that drives itself, and writes down what it found."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icl_theory.explorer import page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-extensions", "--virtual-time-budget=60000",
+)  # fmt: skip
+
+# what goes wrong on the page: errors, refused requests, words and places that are no numbers
+WATCH = """<script>
+const trouble = [];
+for (const name of ["error", "unhandledrejection", "securitypolicyviolation"]) {
+  addEventListener(name, (event) => trouble.push(`${name}: ${event.message ?? event.reason ?? event.blockedURI}`));
+}
+for (const name of ["error", "warn"]) console[name] = (...words) => trouble.push(words.join(" "));
+for (const name of ["moveTo", "lineTo", "arc", "fillRect", "fillText"]) {
+  const drawn = CanvasRenderingContext2D.prototype[name];
+  CanvasRenderingContext2D.prototype[name] = function (...given) {
+    const odd = (one) => (typeof one === "number" ? !Number.isFinite(one) : /NaN|undefined|Infinity/.test(one));
+    if (given.some(odd)) trouble.push(`${name} ${given}`);
+    return drawn.apply(this, given);
+  };
+}
+// frames by the clock that the browser turns forward, not by the screen
+window.requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), 16);
+window.cancelAnimationFrame = clearTimeout;
+const frames = () => new Promise((done) => setTimeout(done, 200));
+const text = (id) => document.getElementById(id).textContent;
+const change = (id, value) => {
+  const field = document.getElementById(id);
+  field.value = value;
+  field.dispatchEvent(new Event("change"));
+};
+</script>"""
+DRIVE = """<script>
+(async () => {
+  const found = {};
+  try {
+    await frames();
+    Object.assign(found, await (async () => { %s })());
+  } catch (error) {
+    trouble.push(error.stack);
+  }
+  const said = document.body.innerText.match(/.*(?:NaN|undefined|Infinity|null).*/g) ?? [];
+  const requests = performance.getEntriesByType("resource").map((entry) => entry.name);
+  const report = document.createElement("pre");
+  report.id = "report";
+  report.textContent = JSON.stringify({ ...found, trouble: [...new Set(trouble)].slice(0, 20), said, requests });
+  document.body.append(report);
+})();
+</script>"""
+
+
+def visit(folder: Path, fragment: str, script: str, width: int = 1200) -> dict[str, Any]:
+    """Open the page at a fragment, run a script in it, and return what the script returns.
+
+    No trouble, no request and no word that is no number is allowed.
+    """
+    browser = next(filter(None, map(shutil.which, NAMES)), None)
+    if browser is None:
+        pytest.skip(f"the page needs a browser, and none of {', '.join(NAMES)} is installed")
+    made = (
+        page().replace("<meta charset", WATCH + "<meta charset", 1).replace("</body>", DRIVE % script + "</body>")
+    )
+    file = folder / "explorer.html"
+    file.write_text(made, encoding="utf-8")
+    command = [browser, *FLAGS, f"--window-size={width},900", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    shown = subprocess.run(
+        [*command, file.as_uri() + fragment], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    report = re.search(r'<pre id="report">(.*?)</pre>', shown, re.DOTALL)
+    assert report, shown[-2000:]
+    found: dict[str, Any] = json.loads(html.unescape(report[1]))
+    assert found["trouble"] == []
+    assert found["said"] == []
+    assert found["requests"] == []
+    return found

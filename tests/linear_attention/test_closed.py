@@ -1,0 +1,90 @@
+"""Descent on the merged matrix in closed form: against single steps, against mpmath, and in sweeps."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.families.linear_attention import MergedRisk, PromptLaw
+from icl_theory.testing import check_family
+from tests.linear_attention.references import random_law
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0, 1.9])
+def test_closed_form_is_descent_step_by_step(rate: float) -> None:
+    """Matrices that do not commute, from any start; beyond rate 1 the fastest modes change their sign."""
+    found = random_law(4, 6, 0.4, seed=2)
+    law = PromptLaw(*found[:3], N=6, noise=0.4)
+    risk = MergedRisk(law, np.random.default_rng(3).normal(size=(4, 4)))
+    eta = rate / float(risk.curvature.max())
+    exact = icl.descend(risk, eta, above=1e-4)
+    closed = icl.descend(risk, eta, above=1e-4, method="closed")
+    assert closed.steps == exact.steps
+    assert exact.steps is not None
+    assert exact.steps > 100
+    form = risk.closed_form(eta, "gd")
+    assert form is not None
+    assert np.abs(form.states(exact.t) - exact.states).max() < 1e-10 * np.abs(exact.states).max()
+    some = [closed.at(int(t)).observed["excess"] for t in exact.t]
+    np.testing.assert_allclose(some, exact.observed["excess"], rtol=1e-10)
+
+
+def test_number_of_steps_of_a_slow_mode_is_right() -> None:
+    """One mode in 10^12 steps, counted by mpmath."""
+    law = PromptLaw([1.0, 1e-4], N=math.inf)
+    run = icl.descend(MergedRisk(law, [1.0, 0.0]), 1.0, above=1e-9, method="closed")
+    with mpmath.workdps(40):
+        h = mpmath.mpf(1e-4) ** 3  # λ_q m = λ·λ², from 0 to 1/λ
+        ratio = mpmath.mpf(1e-9) / (h / mpmath.mpf(1e-4) ** 2 / 2)
+        exact = int(mpmath.ceil(mpmath.log(ratio) / (2 * mpmath.log1p(-h))))
+    assert run.steps is not None
+    assert run.error is not None
+    assert abs(run.steps - exact) <= max(1.0, run.error)
+    assert run.error < 1e-3 * exact
+
+
+def test_sweep_in_closed_form_is_the_simulations() -> None:
+    axes = {"d": [3, 8], "N": [5, math.inf], "start": [0.0, 0.1], "decay": 1.0, "noise": 0.5}
+    found = icl.sweep(icl.LinearAttention, above=1e-2, max_steps=2000, progress=False, **axes)
+    assert set(found.method.values.ravel()) == {"closed"}
+    assert set(found.status.values.ravel()) == {"reached"}
+    for i, d in enumerate(axes["d"]):  # type: ignore[arg-type]
+        point = found.isel(d=i, N=0, start=1)
+        run = icl.LinearAttention(d=d, N=5, start=0.1, decay=1.0, noise=0.5, above=1e-2).simulate()
+        assert run.phases is not None
+        assert (int(point.steps), int(point.T_plateau)) == (run.steps, run.phases.plateau[1])
+        assert float(point.excess) == run.observed["excess"][-1]
+
+
+def test_rate_beyond_stability_fails_in_a_sweep_with_the_limit() -> None:
+    found = icl.sweep(icl.LinearAttention, eta=[0.5, 5.0], progress=False)
+    assert found.status.values.tolist() == ["reached", "failed"]
+    assert "2/(q_max m_max) = 1.37931" in str(found.message.values[1])
+
+
+@pytest.mark.parametrize(("factor", "falls"), [(0.999, True), (1.001, False)])
+def test_stability_ends_where_it_is_said_to(factor: float, falls: bool) -> None:
+    risk = icl.LinearAttention(d=4, N=6, decay=1.0).merged()
+    run = icl.descend(risk, factor * 2.0 / float(risk.curvature.max()), steps=4000)
+    assert (run.loss[-1] < run.loss[0]) == falls
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"d": 8, "noise": 0.5},
+        {"d": 4, "decay": 1.5, "N": 10, "eta": 1.0},
+        {"d": 5, "tasks": 3},
+        {"covariance": [[1.0, 0.2], [0.2, 0.5]], "prior": [1.0, 2.0], "query": [[1.0, 0.1], [0.1, 3.0]]},
+        {"d": 3, "decay": 0.5, "coordinates": "pair", "above": 0.05},
+        {"covariance": [[1.0, 0.2], [0.2, 0.5]], "coordinates": "pair", "above": 0.1, "start": 0.3},
+        {"d": 3, "coordinates": "heads", "heads": 2, "rank": 2, "start": 0.1, "above": 1e-2, "max_steps": 500},
+    ],
+    ids=str,
+)
+def test_family_is_sound(arguments: dict[str, object]) -> None:
+    check_family(icl.LinearAttention, **arguments)

@@ -1,0 +1,142 @@
+"""A value and a matrix, and heads: gradients, conserved quantities, closed forms, plateaus and staircases."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.engine import Pullback
+from icl_theory.families.linear_attention import Heads, MergedRisk, Pair, PromptLaw, balanced_flow
+from icl_theory.testing import check_risk
+from tests.linear_attention.references import layer, merged, random_law
+
+
+def some_law(d: int = 3) -> PromptLaw:
+    return PromptLaw(*random_law(d, 6, 0.4, seed=d)[:3], N=6, noise=0.4)
+
+
+def test_heads_sum_what_each_attends_to() -> None:
+    """Σ_h v_h Σ_i (K_h x_i · Q_h x) y_i / N, summed over heads and tokens of every prompt of a grid."""
+    found = random_law(2, 2, 0.5)
+    law = PromptLaw(*found[:3], N=2, noise=0.5)
+    start = np.random.default_rng(0).normal(size=(3, 1 + 2 * 2 * 2))
+    risk = Pullback(MergedRisk(law, np.zeros((2, 2))), Heads(start, 2))
+    gamma = sum(
+        head[0] * np.outer(head[1 + 4 + 2 * r : 7 + 2 * r], head[1 + 2 * r : 3 + 2 * r])
+        for head in start
+        for r in range(2)
+    )
+    np.testing.assert_allclose(risk.map.inward(start), gamma, rtol=1e-13)
+    assert risk.loss(start) == pytest.approx(merged(found, gamma)[0], rel=1e-12)
+    P, K = np.zeros((3, 3)), np.zeros((3, 3))
+    P[2, 2], K[:2, :2] = 1.0, gamma.T
+    assert risk.loss(start) == pytest.approx(layer(found, P, K)[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["pair", "heads"])
+def test_gradients_and_hessians_are_those_of_the_loss(kind: str) -> None:
+    merged_risk = MergedRisk(some_law(), np.zeros((3, 3)))
+    rng = np.random.default_rng(1)
+    factors = Pair(rng.normal(size=10), (3, 3)) if kind == "pair" else Heads(rng.normal(size=(4, 13)), 3)
+    check_risk(Pullback(merged_risk, factors))
+
+
+def test_flow_of_the_pair_conserves_the_difference_of_squares() -> None:
+    start = np.random.default_rng(2).normal(0.0, 0.3, 10)
+    risk = Pullback(MergedRisk(some_law(), np.zeros((3, 3))), Pair(start, (3, 3)))
+    run = icl.descend(risk, 0.05, steps=2000, method="flow")
+    assert run.observed["excess"][-1] < 0.2 * run.observed["excess"][0]
+    kept = run.states[:, 0] ** 2 - np.sum(run.states[:, 1:] ** 2, axis=1)
+    assert np.ptp(kept) < 1e-8
+
+
+@pytest.mark.parametrize(("d", "N", "noise"), [(2, 3, 0.0), (7, 50, 0.6), (5, math.inf, 0.0)])
+def test_balanced_pair_flows_along_the_logistic_curve(d: int, N: float, noise: float) -> None:
+    problem = icl.LinearAttention(
+        d=d, N=N, noise=noise, coordinates="pair", start=1e-3, eta=0.01, above=1e-8, method="flow"
+    )
+    run = problem.simulate()
+    learnt = run.states[:, 0] * run.states[:, 1]
+    np.testing.assert_allclose(learnt, balanced_flow(problem.law(), 1e-3, 0.01 * run.t), rtol=2e-8)
+
+
+def test_logistic_curve_is_refused_where_it_does_not_hold() -> None:
+    with pytest.raises(ValueError, match="isotropic"):
+        balanced_flow(PromptLaw([1.0, 0.5], N=5), 0.1, [0.0])
+
+
+def test_sharpness_of_the_pair_at_its_balanced_minimum_is_the_formula() -> None:
+    law = some_law()
+    risk = Pullback(MergedRisk(law, np.zeros((3, 3))), Pair(np.ones(10), (3, 3)))
+    v = math.sqrt(float(np.linalg.norm(law.best)))
+    minimum = np.concatenate([[v], law.best.ravel() / v])
+    hessian = np.kron(law.moments[2], law.second)
+    a = minimum[1:]
+    wanted = np.linalg.eigvals((v**2 * np.eye(9) + np.outer(a, a)) @ hessian).real.max()
+    assert risk.sharpness(minimum) == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("coordinates", ["pair", "heads"])
+@pytest.mark.parametrize("decay", [0.0, 1.0])
+def test_automatic_rate_is_below_the_edge_of_stability(coordinates: str, decay: float) -> None:
+    problem = icl.LinearAttention(d=4, decay=decay, coordinates=coordinates, start=0.1, max_steps=20_000)
+    if coordinates == "heads":
+        problem = problem.changed(heads=4)
+    run = problem.simulate()
+    assert run.risk is not None
+    worst = max(icl.engine.sharpness_along(run, points=20)[1])
+    assert problem.rate() * worst < 2.0
+    assert np.all(np.diff(run.loss) <= 1e-12)
+
+
+def test_plateau_of_the_pair_grows_like_the_logarithm_of_the_start() -> None:
+    """A tenth of the start: ln 10 / ln(1 + η‖ΛqWΛ‖) steps more, up to the step at which it ends."""
+    eta, plateaus = 0.002, []
+    for start in (1e-2, 1e-4, 1e-6):
+        problem = icl.LinearAttention(d=4, decay=1.0, coordinates="pair", start=start, eta=eta, above=0.5)
+        run = problem.simulate()
+        assert run.phases is not None
+        plateaus.append(run.phases.plateau[1])
+    rate = math.log1p(eta * math.sqrt(sum(j**-4 for j in range(1, 5))))
+    more = np.diff(plateaus) * rate / math.log(100.0)
+    assert more[1] == pytest.approx(1.0, abs=2e-3)
+
+
+def test_aligned_heads_learn_one_direction_after_the_other_at_the_predicted_times() -> None:
+    """Head j along axis j with v = |k| = |q| = s: s' = λ(λ - m s³)s², half of the best at a time in closed form."""
+    d, s, eta = 3, 0.02, 0.005
+    start = np.zeros((d, 1 + 2 * d))
+    start[:, 0] = s
+    for j in range(d):
+        start[j, 1 + j] = start[j, 1 + d + j] = s
+    problem = icl.LinearAttention(
+        d=d, decay=1.0, N=50, coordinates="heads", heads=d, start=start, eta=eta, above=1e-4, method="flow"
+    )
+    run = problem.simulate()
+    law = problem.law()
+    for j, (spectrum, m, best) in enumerate(zip(law.covariance, law.second, law.best, strict=True)):
+        x = np.linspace(s, (0.5 * best) ** (1 / 3), 2_000_001)
+        slope = 1.0 / (spectrum * (spectrum - m * x**3) * x**2)
+        time = float(np.sum(0.5 * (slope[1:] + slope[:-1]) * np.diff(x))) / eta
+        half = run.first(lambda state, j=j, best=best: state.observed["gamma"][j] >= 0.5 * best)  # type: ignore[misc]
+        assert half is not None
+        assert -1e-6 * time < half - time < 1.0 + 1e-6 * time  # the first whole step
+
+
+def test_staircase_has_the_losses_of_principal_component_regression() -> None:
+    """On its plateaus Γ is the best one along the first directions, and nothing along the others."""
+    problem = icl.LinearAttention(
+        d=3, decay=1.0, N=100, coordinates="heads", heads=3, start=1e-2, eta=0.1, seed=1, above=1e-4, method="exact"
+    )
+    run, law = problem.simulate(), problem.law()
+    excess = run.observed["excess"]
+    steps = law.moments[2] * law.second * law.best**2 / 2.0
+    for learnt in (1, 2):
+        level = float(steps[learnt:].sum())
+        assert np.min(np.abs(excess / level - 1.0)) < 0.02
+    order = [int(np.argmax(run.observed["gamma"][:, j] >= 0.5 * law.best[j])) for j in range(3)]
+    assert order == sorted(order)
+    assert min(order) > 0

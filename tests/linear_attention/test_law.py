@@ -1,0 +1,161 @@
+"""The population loss against every prompt of a grid, against samples, and at extremes against mpmath."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.engine import Pullback
+from icl_theory.families.linear_attention import LayerRisk, MergedRisk, Pair, PromptLaw, SampledRisk
+from tests.linear_attention.references import layer, merged, random_law
+
+BATCHES, BATCH = 50, 2000
+
+
+@pytest.mark.parametrize(("d", "N", "noise"), [(1, 4, 0.7), (2, 1, 0.0), (2, 2, 0.5), (2, 3, 1.0)])
+def test_loss_and_gradient_are_those_of_all_prompts(d: int, N: int, noise: float) -> None:
+    found = random_law(d, N, noise, seed=N)
+    law = PromptLaw(*found[:3], N=N, noise=noise)
+    gamma = np.random.default_rng(1).normal(size=(d, d))
+    loss, gradient = merged(found, gamma)
+    assert law.loss(gamma) == pytest.approx(loss, rel=1e-12)
+    risk = MergedRisk(law, gamma)
+    assert risk.loss(gamma) == pytest.approx(loss, rel=1e-12)
+    np.testing.assert_allclose(risk.gradient(gamma), gradient, atol=1e-12 * np.abs(gradient).max())
+
+
+def test_layer_is_the_pair_and_its_other_blocks_stay_zero() -> None:
+    found, d = random_law(2, 2, 0.5), 2
+    law = PromptLaw(*found[:3], N=2, noise=0.5)
+    pair = np.concatenate([[1.3], np.random.default_rng(2).normal(size=d * d)])
+    P, K = LayerRisk.of(law, pair, batch=1).initial
+    loss, by_P, by_K = layer(found, P, K)
+    risk = Pullback(MergedRisk(law, np.zeros((d, d))), Pair(pair, (d, d)))
+    assert risk.loss(pair) == pytest.approx(loss, rel=1e-12)
+    gradient = risk.gradient(pair)
+    assert by_P[d, d] == pytest.approx(gradient[0], rel=1e-12)
+    np.testing.assert_allclose(by_K[:d, :d].T.ravel(), gradient[1:], rtol=1e-11)
+    by_P[d, d], by_K[:d, :d] = 0.0, 0.0
+    assert np.abs(by_P).max() < 1e-12
+    assert np.abs(by_K).max() < 1e-12
+
+
+def test_sampled_layer_has_the_population_loss_and_gradient() -> None:
+    """100,000 prompts; each of the 51 figures within four standard errors."""
+    found = random_law(4, 6, 0.5, seed=3)
+    law = PromptLaw(*found[:3], N=6, noise=0.5)
+    pair = np.concatenate([[0.8], 0.5 * np.random.default_rng(4).normal(size=16)])
+    trainer = LayerRisk.of(law, pair, BATCH, seed=5)
+    risk = Pullback(MergedRisk(law, np.zeros((4, 4))), Pair(pair, (4, 4)))
+    loss, gradient = risk.evaluate(pair)
+    exact = np.zeros((2, 5, 5))
+    exact[0, 4, 4], exact[1, :4, :4] = gradient[0], gradient[1:].reshape(4, 4).T
+    drawn = [trainer.evaluate(trainer.initial, step) for step in range(BATCHES)]
+    losses, gradients = np.array([each for each, _ in drawn]), np.array([each for _, each in drawn])
+    assert abs(losses.mean() - loss) < 4.0 * losses.std(ddof=1) / math.sqrt(BATCHES)
+    error = gradients.std(axis=0, ddof=1) / math.sqrt(BATCHES)
+    assert (np.abs(gradients.mean(axis=0) - exact) <= 4.0 * error).all()
+
+
+def test_sampled_risk_over_gamma_has_the_population_loss_and_gradient() -> None:
+    found = random_law(3, 5, 0.3, seed=6)
+    law = PromptLaw(*found[:3], N=5, noise=0.3)
+    gamma = np.random.default_rng(7).normal(size=(3, 3))
+    trainer, risk = SampledRisk(law, gamma, BATCH, seed=8), MergedRisk(law, gamma)
+    drawn = [trainer.evaluate(gamma, step) for step in range(BATCHES)]
+    losses, gradients = np.array([each for each, _ in drawn]), np.array([each for _, each in drawn])
+    loss, gradient = risk.evaluate(gamma)
+    assert abs(losses.mean() - loss) < 4.0 * losses.std(ddof=1) / math.sqrt(BATCHES)
+    assert (
+        np.abs(gradients.mean(axis=0) - gradient) < 4.0 * gradients.std(axis=0, ddof=1) / math.sqrt(BATCHES)
+    ).all()
+
+
+def test_minimiser_is_the_published_one_whatever_the_query() -> None:
+    spectrum, N, noise = np.array([1.0, 0.3, 0.05]), 7, 0.4
+    published = 1.0 / ((1 + 1 / N) * spectrum + (spectrum.sum() + noise**2) / N)
+    for query in (None, [2.0, 0.1, 1.0]):
+        np.testing.assert_allclose(
+            PromptLaw(spectrum, None, query, N=N, noise=noise).minimiser(), published, rtol=1e-14
+        )
+    dense = random_law(3, 5, 0.2)
+    risk = MergedRisk(PromptLaw(*dense[:3], N=5, noise=0.2), np.eye(3))
+    _, gradient = risk.evaluate(risk.law.minimiser())
+    assert np.abs(gradient).max() < 1e-15
+
+
+def test_dense_and_diagonal_are_one() -> None:
+    law = PromptLaw([1.0, 0.2, 0.1], [1.0, 2.0, 0.5], [0.3, 1.0, 1.0], N=9, noise=0.3)
+    gamma = np.array([0.5, 1.0, -2.0])
+    assert law.dense.floor == pytest.approx(law.floor, rel=1e-13)
+    for one in (gamma, np.diag(gamma)):
+        for other in (law, law.dense):
+            assert other.loss(one) == pytest.approx(law.loss(gamma), rel=1e-13)
+            assert other.excess(one) == pytest.approx(law.loss(gamma) - law.floor, rel=1e-11)
+
+
+@pytest.mark.parametrize("N", [10**3, 10**8, 10**14])
+def test_floor_keeps_its_digits_in_long_prompts(N: int) -> None:
+    """L∞ = ½ Σ λ (1 - λ²/m) by mpmath, and for a rotated covariance the same."""
+    spectrum = [1.0, 0.1, 0.003]
+    with mpmath.workdps(50):
+        total = mpmath.fsum(map(mpmath.mpf, spectrum))
+        terms = []
+        for each in map(mpmath.mpf, spectrum):
+            m = each**2 * (1 + mpmath.mpf(1) / N) + each * total / N
+            terms.append(each * (1 - each**2 / m) / 2)
+        exact = float(mpmath.fsum(terms))
+    assert PromptLaw(spectrum, N=N).floor == pytest.approx(exact, rel=1e-14)
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    assert PromptLaw((turn * spectrum) @ turn.T, N=N).floor == pytest.approx(exact, rel=1e-9)
+
+
+def test_singular_moments_have_a_floor_and_a_minimiser_that_descent_reaches() -> None:
+    tasks = np.array([[1.0, 0.0, 1.0], [0.0, 2.0, 0.0]])
+    problem = icl.LinearAttention(d=3, N=math.inf, tasks=tasks, start=0.0, above=1e-9)
+    assert problem.law().floor == pytest.approx(0.0, abs=1e-30)
+    run = problem.simulate()
+    assert run.converged
+    assert problem.law().excess(run.params) <= 1.01e-9
+    flat = icl.LinearAttention(covariance=np.diag([1.0, 0.0]), N=5, query=[0.0, 1.0])
+    assert flat.law().floor == pytest.approx(0.5)  # the query's direction is never seen
+    assert flat.simulate().steps == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"covariance": [[1.0, 0.5], [0.0, 1.0]]}, r"covariance = .*symmetric.*differs from its transpose by 0\.5"),
+        ({"covariance": [[1.0, 2.0], [2.0, 1.0]]}, r"covariance = .*its least eigenvalue is -1"),
+        ({"covariance": [1.0, -0.1]}, r"covariance = .*the least is -0\.1"),
+        ({"covariance": [0.0, 0.0]}, r"covariance = .*largest entry between"),
+        ({"covariance": [[1.0, math.nan], [0.0, 1.0]]}, r"covariance = "),
+        ({"covariance": [1.0, 0.5], "decay": 1.0}, r"decay = 1\.0: must be left out"),
+        ({"prior": [1.0, 1.0]}, r"prior = .*\(8 x 8\)"),
+        ({"query": "all"}, r"query = 'all'"),
+        ({"N": 0}, r"N = 0: must be an integer >= 1, or math\.inf"),
+        ({"tasks": 0}, r"tasks = 0: must be an integer >= 1"),
+        ({"tasks": [[1.0, 2.0]]}, r"tasks = \(1, 2\): must be of shape \(k, 8\)"),
+        ({"tasks": [[0.0] * 8]}, r"tasks = .*not all of them zero"),
+        ({"coordinates": "heads", "rank": 9}, r"rank = 9: must be at most d = 8"),
+        ({"heads": 2}, r"heads = 2: must be left out unless coordinates = 'heads'"),
+        ({"coordinates": "pair", "start": 0.0}, r"start = 0\.0: must be > 0 .*saddle"),
+        ({"coordinates": "heads", "heads": 2, "start": [1.0]}, r"start = \(1,\): must be .*\(2, 17\)"),
+        ({"start": [1.0, 2.0]}, r"start = .*of shape \(8,\) or \(8, 8\)"),
+        ({"eta": 3.0}, r"eta = 3\.0: must be below 2/\(q_max m_max\) = 1\.37931, beyond which descent diverges"),
+        ({"d": 5000, "tasks": 3}, r"d = 5000: must be at most 4000"),
+    ],
+)  # fmt: skip
+def test_problem_that_cannot_be_is_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        icl.LinearAttention(**arguments)
+
+
+def test_infinite_prompts_are_not_sampled() -> None:
+    with pytest.raises(ValueError, match="N = inf: must be finite"):
+        icl.LinearAttention(N=math.inf).sampled(8)

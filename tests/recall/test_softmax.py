@@ -1,0 +1,154 @@
+"""The exact risks of both laws and both kinds of weights, against transformers that read every sentence."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.families.recall.softmax import Fillers, means
+from tests.recall.enumeration import loss
+from tests.references import compositions, slopes
+
+Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
+Reparameterised, TransformerRisk = icl.recall.Reparameterised, icl.recall.TransformerRisk
+
+
+def planted(alpha: float, H: int = 7) -> icl.recall.RecallTask:
+    probs = None if alpha else [0.7, 0.3]
+    return RecallTask(5, 1 if alpha else 2, 2 - (alpha == 0), alpha=alpha, H=H, law="planted", probs=probs)
+
+
+CASES = [
+    (planted(0.0), "identity", 1),
+    (planted(0.0), "projection", 1),
+    (planted(0.3, 9), "identity", 1),
+    (planted(0.3), "identity", 0),
+    (planted(0.3), "projection", 1),
+    (RecallTask(5, 2, 2, H=6), "projection", 1),
+    (RecallTask(5, 2, 2, H=6, alpha=0.3), "projection", 1),
+    (RecallTask(5, 2, 1, H=6), "identity", 1),
+]
+
+
+@pytest.mark.parametrize(("task", "weights", "kappa"), CASES, ids=str)
+@pytest.mark.parametrize("attention", ["linear", "relu", "softmax"])
+def test_loss_is_the_mean_over_all_sentences(
+    task: icl.recall.RecallTask, weights: str, kappa: int, attention: str
+) -> None:
+    risk = RecallRisk(task, attention, weights=weights, kappa=kappa)
+    for seed, size in ((0, 1.0), (1, 4.0)):
+        params = size * np.random.default_rng(seed).normal(size=risk.initial.shape)
+        strength, v, gamma = risk.split(params)
+        expected = loss(task, attention, weights, kappa, strength, v, gamma if task.alpha else 0.0)
+        assert risk.loss(params) == pytest.approx(expected, rel=1e-12 if attention != "softmax" else 1e-13)
+        np.testing.assert_allclose(risk.gradient(params), slopes(risk.loss, params), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("n", "kinds", "beta", "top", "log_rest"),
+    [
+        (6, Fillers(3, 0, 0), 0.7, [1.0, 3.0], 0.5),
+        (6, Fillers(2, 2, 1), 3.0, [9.0, -3.0], 2.0),
+        (7, Fillers(4, 0, 0), -0.7, [1.0, 40.0], -2.0),
+        (0, Fillers(4, 0, 0), 1.0, [1.0, 300.0], -2.0),
+        (8, Fillers(0, 1, 0), 9.0, [30.0, 90.0], 0.0),
+        (8, Fillers(2, 3, 0), 40.0, [100.0, 0.0], 0.0),
+        (5, Fillers(3, 0, 0), 130.0, [590.0, 0.0], 0.0),
+    ],
+)
+def test_integral_is_the_mean_over_all_counts(
+    n: int, kinds: Fillers, beta: float, top: list[float], log_rest: float
+) -> None:
+    """Relative to the value, also where that is 1e-130."""
+    words, rest = kinds.loud + kinds.silent, math.exp(log_rest)
+    found = np.array(means(np.array(top), beta, log_rest, np.full(len(top), n), n, kinds))
+    for index, D in enumerate(top):
+        terms = []
+        for counts in compositions(n, words):
+            weight = math.factorial(n) / math.prod(math.factorial(k) for k in counts) / words**n
+            loud = counts[: kinds.loud]
+            T, slope = sum(math.exp(beta * k) for k in loud), sum(k * math.exp(beta * k) for k in loud)
+            whole = math.exp(D) + T + rest
+            parts = (math.log1p((T + rest) * math.exp(-D)), -(T + rest) / whole, slope / whole, rest / whole)
+            terms.append(weight * np.array(parts))
+        np.testing.assert_allclose(found[:3, index], np.sum(terms, axis=0)[:3], rtol=1e-12)
+        assert found[3, index] == pytest.approx(np.sum(terms, axis=0)[3], rel=1e-9, abs=1e-14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("alpha", "weights"), [(0.2, "identity"), (0.0, "projection")])
+def test_long_sentences_agree_with_a_hundred_thousand_sampled_ones(alpha: float, weights: str) -> None:
+    task = RecallTask(60, 1 if alpha else 5, 4, alpha=alpha, H=256, law="planted")
+    risk = RecallRisk(task, "softmax", weights=weights, tied=True)
+    params = np.array([3.5, 12.0, *([-1.0] if alpha else [])])
+    every = np.concatenate([np.full(task.Q, 3.5), params[1:]])
+    full = TransformerRisk(task, "softmax", batch=1000, weights=weights)
+    drawn = np.array([Reparameterised(full).evaluate(every, step) for step in range(100)], dtype=object)
+    found = np.array([[each[0], each[1][: task.Q].sum(), *each[1][task.Q :]] for each in drawn])
+    expected = np.array([risk.loss(params), *risk.gradient(params)])
+    z = (found.mean(axis=0) - expected) / (found.std(axis=0, ddof=1) / 10.0)
+    assert np.abs(z).max() < 4.0
+
+
+def test_digits_survive_in_tiny_excesses() -> None:
+    """With one word that fills nothing is random: the excess is ln(1 + ...) of two other words."""
+    task = RecallTask(3, 1, 1, H=9, law="planted")
+    risk = RecallRisk(task, "softmax", weights="identity", tied=True)
+    for strength, v in ((3.0, 20.0), (9.0, 300.0), (30.0, 600.0)):
+        Z = math.exp(strength) + 8
+        y, q = v * (math.exp(strength) + 6) / Z, v * 2 / Z
+        assert risk.excess([strength, v]) == pytest.approx(math.log1p(math.exp(-y) + math.exp(q - y)), rel=1e-12)
+
+
+def test_a_task_with_short_sentences_is_not_its_limit() -> None:
+    """λ = 0 and v = 900: words that occur as often as the output by chance cost nats, in the limit nothing."""
+    task = RecallTask(60, 5, 4, H=33, counts=Counts.fixed(1))
+    assert RecallRisk(task, "softmax-limit", tied=True).excess([0.0, 900.0]) < 1e-9
+    params = np.array([0.0] * 5 + [900.0])
+    losses = [
+        Reparameterised(TransformerRisk(task, "softmax", data=task.sentences(np.random.default_rng(i), 200))).loss(
+            params
+        )
+        for i in range(20)
+    ]
+    exact = RecallRisk(task, "softmax", tied=True).excess([0.0, 900.0])
+    assert abs(np.mean(losses) - exact) < 4.0 * np.std(losses, ddof=1) / math.sqrt(20)
+    assert exact > 30.0
+
+
+@pytest.mark.parametrize(("alpha", "v"), [(0.0, 1.0), (0.2, 1.0), (0.0, 6.0)])
+def test_the_floor_of_a_held_scale_is_the_least_loss(alpha: float, v: float) -> None:
+    task = RecallTask(12, 1, 3, alpha=alpha, H=9, law="planted")
+    risk = RecallRisk(task, "softmax", task.best_gamma if alpha else None, weights="identity", v=v)
+    losses = [risk.loss([x]) for x in np.linspace(-12.0, 80.0, 400)]
+    assert risk.floor() <= min(losses) + 1e-12
+    assert min(losses) - risk.floor() < 1e-3
+    if not alpha:
+        assert risk.floor() == pytest.approx(math.log1p(11 * math.exp(-v)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"law": "uniform"}, "law = 'uniform': must be one of markov, planted"),
+        ({"law": "planted", "alpha": 0.1, "triggers": 2}, "triggers = 2: must be 1 with noise"),
+        ({"law": "planted", "H": 4, "alpha": 0.1, "triggers": 1}, "H = 4: must be at least 5"),
+        ({"law": "planted", "V": 8}, "V = 8: must be at least 13"),
+        ({"law": "planted", "alpha": 1.0, "triggers": 1}, "alpha = 1.0"),
+        ({"attention": "softmax", "counts": 17}, "H = 33: must be at least 35"),
+        ({"attention": "softmax-limit", "law": "planted"}, "attention = 'softmax-limit'"),
+        ({"weights": "identity", "alpha": 0.1}, "weights = 'identity'"),
+        ({"weights": "x"}, "weights = 'x'"),
+        ({"kappa": 0}, "kappa = 0"),
+        ({"v": 2.0}, "v = 2.0: must be left out"),
+        ({"v": "x", "attention": "softmax"}, "v = 'x'"),
+        ({"weights": "identity", "counts": Counts.fixed(1, 1)}, "counts = 'with noise'"),
+    ],
+)
+def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the words are checked below
+        icl.recall.simulate(**options)  # type: ignore[arg-type]
+    assert words in str(error.value)

@@ -1,0 +1,313 @@
+"""The explorer: one file that asks for nothing, driven in a browser, and what it copies run by Python."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import icl_theory as icl
+from icl_theory import figures
+from icl_theory.cli import main
+from icl_theory.explorer import description, page
+from icl_theory.families import Family, Number, Panel, families, parameter
+from tests.browser import visit
+from tests.javascript import call
+
+ROOT = Path(__file__).parents[1]
+PANELS = [name for name, family in families().items() if family.explorer is not None]
+NONSENSE = [
+    "#nothing", "#regression?L=abc&K=&eta=NaN&nothing=1", "#regression?K=1&t=-5&epsilon=0",
+    "#regression?K=2.5&L=1e99", "#regression?K=2", "#regression?epsilon=100", "#regression?eta=1e9",
+    "#regression?L=1e30&delta=1e30&eta=1e30", "#regression?L=1e-30&delta=1e-30&eta=1e-30&epsilon=1e-300&t=1e15",
+    "#regression?f=x,y&K=3", "#regression?K=1e9&f=0.5,-0.5&t=1e15", "#recall?triggers=100&V=10&alpha=1",
+    "#recall?eta=1e-30&t=1e15", "#recall?eta=1e6&counts=1e6&above=1e-12&t=1e15", "#recall?above=100&alpha=0",
+]  # fmt: skip
+
+
+def test_the_page_is_one_file_below_a_megabyte() -> None:
+    made = page()
+    assert len(made.encode()) < 10**6
+    assert not re.search(
+        r"https?:|@import|url\s*\(|<link|<img|<iframe|\bsrc\s*=|fetch\(|XMLHttpRequest|import\(", made
+    )
+    assert not re.search(r"\[\[[a-z]+\]\]", made)
+
+
+def test_parameters_come_from_the_family() -> None:
+    told = description(families()["regression"])
+    assert told["parameters"]["delta"]["symbol"] == "Δ"
+    assert told["parameters"]["K"] | {"whole": True, "minimum": 2} == told["parameters"]["K"]
+
+
+def test_words_stand_out_from_the_paper_in_both_themes() -> None:
+    """The contrast that WCAG 2 asks of text at level AA, 4.5, for every colour in which words are written."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    themes = re.findall(r"--paper: .*?color-scheme", page(), re.DOTALL)
+    assert len(themes) == 3
+    for theme in themes:
+        colour = dict(re.findall(r"--([\w-]+): (#\w{6})", theme))
+        pairs = [(word, paper) for word in ("ink", "muted", "accent") for paper in ("paper", "back")]
+        pairs += [(word, "paper") for word in ("blue", "orange", "green", "red", "pink")]
+        for word, paper in [*pairs, ("ink", "warn"), ("on-accent", "accent")]:
+            light, dark = sorted((luminance(colour[word]), luminance(colour[paper])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (word, paper)
+
+
+@pytest.mark.parametrize(
+    ("typed", "number"),
+    [
+        ("1e-3", 1e-3), ("10^6", 1e6), ("1.5·10⁻⁹", 1.5e-9), ("10⁶", 1e6), ("1 000", 1000), ("−2", -2), ("x", None),
+        ("", None), ("1e", None),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_as_people_type_them(typed: str, number: float | None) -> None:
+    found = call("return require('numbers').parse(...given)", typed)
+    assert found is None if number is None else found == pytest.approx(number, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"), (0.001, "0.001"), (12345, "12\u202f300"), (1e-9, "10⁻⁹"), (2.5e9, "2.5·10⁹"), (0.05, "0.05"),
+        (-1, "−1"), (99.96, "100"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_with_three_digits(number: float, text: str) -> None:
+    assert call("return require('numbers').short(...given)", number) == text
+
+
+ADDRESS = """
+const { complete, fromFragment } = require("settings");
+const panels = Object.fromEntries(given[1].map((name) => {
+  const family = require(`${name}/family`), { settings } = require(`${name}/panel`);
+  return [name, { family, settings: settings.map((one) => complete(one, family.parameters)) }];
+}));
+return fromFragment(given[0], panels);
+"""
+
+
+def test_figures_of_the_gallery_open_with_their_parameters() -> None:
+    linked = 0
+    for name in figures.available():
+        script = (ROOT / "scripts" / "figures" / f"{name}.py").read_text(encoding="utf-8")
+        place = re.search(r'^EXPLORER = "(.*?)"', script, re.MULTILINE)
+        if not place:
+            continue
+        linked += 1
+        found = call(ADDRESS, f"#{place[1]}", PANELS)
+        assert found["problems"] == []
+        for key, value in figures.parameters(name).items():
+            if key in found["values"] and not isinstance(value, tuple) and f"{key}=" in place[1]:
+                assert found["values"][key] == value, (name, key)
+    assert linked >= 6
+
+
+def test_command_writes_the_page_and_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    file = tmp_path / "explorer.html"
+    for arguments in (["--out", str(file)], ["--out", str(file), "--no-browser"]):
+        with pytest.raises(SystemExit) as stop:
+            main(["explore", *arguments])
+        assert stop.value.code == 0
+    assert file.read_text(encoding="utf-8") == page()
+    assert opened == [file.as_uri()]
+
+
+def test_command_refuses_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["explore", "--out", str(tmp_path / "none" / "explorer.html")])
+    assert stop.value.code == 2
+    assert "in a folder that exists" in capsys.readouterr().err
+
+
+DRIVEN = """
+  const seen = {};
+  const { shell } = explorer;
+  for (const slider of document.querySelectorAll("input[type=range]")) {
+    for (const part of [0, 0.31, 1, 0.62]) {
+      slider.value = Math.round(part * slider.max);
+      slider.dispatchEvent(new Event("input"));
+      await frames();
+    }
+  }
+  for (const button of document.querySelectorAll("#presets button")) { button.click(); await frames(); }
+  seen.headlines = [text("headline")];
+  const there = location.hash, values = { ...shell.values };
+  document.getElementById("reset").click();
+  await frames();
+  seen.reset = location.hash !== there;
+  location.hash = there;
+  await frames();
+  seen.back = JSON.stringify(shell.values) === JSON.stringify(values);
+  document.getElementById("start-tour").click();
+  seen.stops = 0;
+  while (document.getElementById("tour")) {
+    seen.stops += 1;
+    await frames();
+    document.querySelector("#tour .primary").click();
+  }
+  document.getElementById("theme").click();
+  document.getElementById("play").click();
+  await new Promise((done) => setTimeout(done, 10500));
+  seen.end = shell.values.t;
+  for (const canvas of document.querySelectorAll("canvas.draggable")) {
+    canvas.setPointerCapture = () => {};
+    const { left, width, top } = canvas.getBoundingClientRect();
+    const place = { clientX: left + 0.6 * width, clientY: top + 40 };
+    for (const name of ["pointerdown", "pointermove", "pointerup"]) {
+      canvas.dispatchEvent(new PointerEvent(name, place));
+    }
+    await frames();
+  }
+  const named = (one) =>
+    one.labels?.length || one.ariaLabel || one.getAttribute("aria-labelledby") || one.textContent;
+  const needy = document.querySelectorAll("input, select, canvas, button, [role]:not([role=alert], [role=status])");
+  seen.labels = [...needy].filter((one) => !named(one)).map((one) => one.outerHTML);
+  return seen;
+"""  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_everything_on_the_page_can_be_used(tmp_path: Path, name: str) -> None:
+    """Sliders, presets, reset, a URL and back, the tour, both themes, playing, dragging; controls have names."""
+    seen = visit(tmp_path, f"#{name}", DRIVEN)
+    assert seen["reset"]
+    assert seen["back"]
+    assert seen["stops"] >= 4
+    assert seen["end"] > 0
+    assert seen["labels"] == []
+
+
+def test_every_panel_fits_a_phone(tmp_path: Path) -> None:
+    body = """
+      const wide = {};
+      for (const tab of document.querySelectorAll("[role=tab]")) {
+        tab.click();
+        await frames();
+        wide[tab.id] = [innerWidth, document.documentElement.scrollWidth];
+      }
+      return { wide };
+    """
+    found = visit(tmp_path, "", body, 390)["wide"]
+    assert len(found) == len(PANELS)
+    assert all(needed <= window <= 500 for window, needed in found.values()), found
+
+
+TOY = """
+const { half } = require("./constants");
+module.exports = {
+  tab: "Toy", lead: "A panel of somebody else.", presets: [], tour: [{ text: "Look." }],
+  settings: [{ name: "width", value: 2, low: 1, high: 4 }],
+  compute: ({ width }) => half * width,
+  moment: (model) => model,
+  words: (model) => [`Half is **${model}**.`],
+  parameters: ({ width }) => ({ width, eta: 0.1 }),
+  found: (model) => ({ model }),
+  figures: [{ name: "line", title: "A line", describe: (model) => `It ends at ${model}.`,
+    scales: () => [{ low: 0, high: 1, label: "x" }, { low: 0, high: 4, label: "y" }],
+    still: (axes, model) => axes.curve([0, 1], [0, model], "blue") }],
+};
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Toy(Family):
+    name, title = "toy", "a family of another package"
+
+    width: float = parameter(2.0, kind=Number(), symbol="w", unit="inches", meaning="width of the thing")
+
+    def risk(self) -> icl.Risk:
+        raise NotImplementedError
+
+
+def test_a_family_of_another_package_brings_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "panel.js").write_text(TOY, encoding="utf-8")
+    monkeypatch.setattr(Toy, "explorer", Panel(tmp_path, constants=lambda: {"half": 0.5}))
+    monkeypatch.setattr("icl_theory.explorer.families_known", lambda: {"toy": Toy})
+    body = """
+      change("set-width", "3");
+      await frames();
+      const label = document.querySelector("#sliders label").textContent, canvas = document.querySelector("canvas");
+      return { hash: location.hash, told: [text("headline"), label, canvas.ariaLabel, text("copy-Python")] };
+    """
+    found = visit(tmp_path, "", body)
+    headline, label, canvas, python = found["told"]
+    assert found["hash"] == "#toy?width=3"
+    assert headline == "Half is 1.5."
+    assert label == "w width of the thing (inches)"
+    assert canvas == "A line. It ends at 1.5."
+    assert "from tests.test_explorer import Toy\n" in python
+    assert "problem = Toy(width=3, eta=0.1)" in python
+
+
+COPIED = """
+  const copied = {};
+  for (const place of given) {
+    location.hash = place;
+    await frames();
+    copied[place] = [text("copy-Python"), text("copy-Command"), text("copy-JSON")];
+  }
+  return { copied };
+"""
+
+
+@pytest.mark.parametrize("name", PANELS)
+def test_what_is_copied_runs_and_says_the_same(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    presets = call("return require(`${given[0]}/panel`).presets.map(({ values }) => values)", name)
+    places = [f"#{name}?" + "&".join(f"{key}={value}" for key, value in values.items()) for values in presets]
+    found = visit(tmp_path, "", COPIED.replace("given", json.dumps(places)))
+    assert len(found["copied"]) == len(places) >= 3
+    for python, command, said in found["copied"].values():
+        told = json.loads(said)
+        space: dict[str, Any] = {}
+        exec(python, space)
+        run = space["run"]
+        assert run.steps == told["found"]["steps"]
+        assert run.at(told["found"]["t"]).loss == pytest.approx(told["found"]["loss"], rel=1e-11)
+        if told["found"].get("phases"):
+            parts = {name: list(part) for name, part in run.phases.present().items() if part[1] > part[0]}
+            assert parts == told["found"]["phases"]
+        assert space["problem"].plain()["parameters"] | told["parameters"] == space["problem"].plain()["parameters"]
+        capsys.readouterr()
+        _, *arguments = shlex.split(command)
+        with pytest.raises(SystemExit) as stop:
+            main([*arguments, "--json"])
+        assert stop.value.code == 0
+        assert json.loads(capsys.readouterr().out)["steps"] == run.steps
+
+
+def test_nonsense_in_the_address_is_answered_in_words(tmp_path: Path) -> None:
+    body = """
+      const said = {};
+      for (const place of given) {
+        location.hash = place;
+        await frames();
+        said[place] = [text("problems"), text("headline"), Object.values(explorer.shell.values)];
+      }
+      return { answers: said };
+    """
+    answers = visit(tmp_path, "", body.replace("given", json.dumps(NONSENSE)))["answers"]
+    problems = {place: problem for place, (problem, _, _) in answers.items()}
+    assert "There is no panel “nothing”" in problems["#nothing"]
+    for words in ("L = “abc” is not a number", "K = “”", "η = “NaN”", "no setting “nothing”"):
+        assert words in problems["#regression?L=abc&K=&eta=NaN&nothing=1"]
+    assert "K = 1 has to be at least 2" in problems["#regression?K=1&t=-5&epsilon=0"]
+    assert "K = 2.5 has to be whole" in problems["#regression?K=2.5&L=1e99"]
+    assert "at the start" in answers["#regression?epsilon=100"][1]
+    assert all(headline for _, headline, _ in answers.values())
+    assert problems["#regression?K=2"] == ""
+    assert "V = 102 is used" in problems["#recall?triggers=100&V=10&alpha=1"]

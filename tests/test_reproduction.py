@@ -1,0 +1,129 @@
+"""Pages of papers: what families declare of them, what is made of it, and the command."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from icl_theory import figures
+from icl_theory.claims import reproduction
+from icl_theory.claims.claim import Claim, Outcome, Status, Verdict
+from icl_theory.claims.paper import Paper, Reading
+from icl_theory.claims.reproduction import papers, reproduce
+from icl_theory.cli import main
+from icl_theory.families import families_known
+from tests.pages import Page
+
+ROOT = Path(__file__).parents[1]
+
+
+def claim(outcome: Outcome, status: str = "exact", source: str = "paper, Thm 1") -> Claim:
+    return Claim("<row>", source, "a | b", Status(status), "nowhere", "1", "2", Verdict(outcome, " x"))
+
+
+def paper_of(*claims: Claim) -> Paper:
+    rows = tuple(lambda quick, each=each: each for each in claims)
+    return Paper("theirs", "Is it <so>?", "A. Author", 2025, "arXiv:0000.00000", (Reading("Claim", "so", rows),))
+
+
+def stops_with(status: int, *arguments: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert stop.value.code == status
+
+
+@pytest.mark.parametrize(
+    ("family", "paper"),
+    [(family, paper) for family in families_known().values() for paper in family.papers],
+    ids=lambda each: each.name,
+)
+def test_a_paper_names_what_its_family_has(family: type, paper: Paper) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9-]*", paper.name)
+    assert len({reading.name for reading in paper.readings}) == len(paper.readings)
+    for reading in paper.readings:
+        assert reading.rows or reading.question or reading.figure, reading.name
+        assert set(reading.rows) <= set(family.rows), reading.name  # type: ignore[attr-defined]
+        assert reading.question in {"", *family.questions}, reading.name  # type: ignore[attr-defined]
+        assert reading.figure in {"", *figures.available()}, reading.name
+
+
+def test_papers_are_told_apart_and_are_cited() -> None:
+    every = [paper for family in families_known().values() for paper in family.papers]
+    assert len(papers()) == len(every) >= 1
+    page = (ROOT / "docs" / "citing.md").read_text(encoding="utf-8")
+    for paper in every:
+        assert paper.identifier in page
+        assert paper.title in " ".join(page.split())
+
+
+def test_a_page_has_statement_command_figure_and_verdict() -> None:
+    found = reproduce("nonlinear-regression", only="Lemma 1", quick=True)
+    command = 'icl-theory reproduce nonlinear-regression --only "Lemma 1" --quick'
+    page, text = Page(found.to_html()), found.to_markdown()
+    assert found.overview["command"] == [found.command] == [command]
+    assert page.column(0, "verdict") == [found.parts[0].verdict]
+    assert page.column(1, "claim") == [each.name for each in found.parts[0].claims]
+    assert len(page.images) == 1
+    assert all(each in page.text for each in (command, found.paper.reference, found.parts[0].reading.says))
+    assert all(each in text for each in (command, found.paper.reference, "](degenerate.png)"))
+
+
+def test_a_row_is_measured_once_on_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def row(quick: bool) -> Claim:
+        calls.append(quick)
+        return claim(Outcome.HOLDS)
+
+    twice = Paper("theirs", "T", "A", 2025, "x", (Reading("one", "", (row,)), Reading("two", "", (row,))))
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": twice})
+    assert reproduce("theirs").overview["verdict"] == ["paper: holds (1)"] * 2
+    assert calls == [False]
+
+
+def test_verdicts_are_counted_by_source_the_worst_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = (
+        *map(claim, (Outcome.LOOSE, Outcome.FAILS, Outcome.HOLDS)),
+        claim(Outcome.HOLDS, source="this package"),
+    )
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(*claims)})
+    (part,) = reproduce("theirs").parts
+    assert part.verdict == "paper: fails (1), holds, loose (1), holds (1); this package: holds (1)"
+
+
+def test_text_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(claim(Outcome.HOLDS))})
+    found = reproduce("theirs")
+    assert Page(found.to_html()).column(1, "claim") == ["<row>"]
+    assert r"a \| b" in found.to_markdown()
+
+
+@pytest.mark.parametrize(("claimed", "status"), [("exact", 1), ("certified", 1), ("order-wise", 0)])
+def test_command_writes_the_pages_and_tells_violations(
+    claimed: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(claim(Outcome.FAILS, claimed))})
+    stops_with(status, "reproduce", "theirs", "--out", str(tmp_path / "new"))
+    printed = capsys.readouterr().out
+    for ending in (".md", ".html"):
+        path = tmp_path / "new" / f"theirs{ending}"
+        assert str(path) in printed
+        assert "fails x" in path.read_text(encoding="utf-8")
+
+
+def test_papers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    stops_with(0, "reproduce")
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in papers())
+
+
+@pytest.mark.parametrize("arguments", [("no-paper",), ("nonlinear-regression", "--only", "Lemma 99")])
+def test_unknown_names_are_refused(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stops_with(2, "reproduce", *arguments, "--out", str(tmp_path))
+    message = capsys.readouterr().err
+    assert arguments[-1] in message
+    assert message.count("\n") == 1
