@@ -67,7 +67,7 @@ class Curvature:
     @property
     def known(self) -> bool:
         """Whether modes can be found at all."""
-        return self.descent.rule == "gd" and self.size <= LARGEST
+        return self.descent.rule.name == "gd" and self.size <= LARGEST
 
     @property
     def cost(self) -> int:

@@ -172,6 +172,7 @@ class RecallTask:
     @cached_property
     def passing(self) -> Words:
         """Words that may be outputs, seen or not: neither triggers nor noise."""
+        check_fits("V", self.V, 40.0 * self.V)
         return np.setdiff1d(np.arange(self.V), [*self.triggers, self.noise_word]).astype(np.intp)
 
     @cached_property
