@@ -172,12 +172,12 @@ class RecallTask:
     @cached_property
     def passing(self) -> Words:
         """Words that may be outputs, seen or not: neither triggers nor noise."""
+        check_fits("V", self.V, 40.0 * self.V)
         return np.setdiff1d(np.arange(self.V), [*self.triggers, self.noise_word]).astype(np.intp)
 
     @cached_property
     def unseen(self) -> Words:
         """Words that could be outputs and never are: neither triggers, nor outputs, nor noise."""
-        check_fits("V", self.V, 40.0 * self.V)
         return np.setdiff1d(self.passing, self.outputs).astype(np.intp)
 
     def sentences(
