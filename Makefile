@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs benchmark clean
+.PHONY: demo test test-lowest lint docs benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --out demo
 
 test: $(VENV)/.installed-test lint
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+# the lowest versions that pyproject.toml allows, in an environment of their own
+test-lowest: $(VENV)-lowest/.installed
+	$(VENV)-lowest/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -29,7 +33,7 @@ benchmark: $(VENV)/.installed
 
 clean:
 	rm -rf docs/_build docs/api/generated docs/gallery
-	rm -rf $(VENV) demo benchmark.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest demo benchmark.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -45,3 +49,9 @@ $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	touch $@ $(VENV)/.installed
+
+$(VENV)-lowest/.installed: pyproject.toml scripts/lowest.py
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python scripts/lowest.py > $(VENV)-lowest/constraints.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' -c $(VENV)-lowest/constraints.txt
+	touch $@

@@ -98,6 +98,7 @@ def pools() -> Mapping[str, Pool]:
     scores = (0.0, np.zeros((3, 3)), np.eye(3) * 700.0, -np.eye(3) * 1e300, np.zeros(2), [1.0, 2.0], 700.0, -1e300,
               np.zeros((2, 3)), np.eye(2), np.zeros(3), np.full(3, 800.0), [5.0, 5.0, -2.0])  # fmt: skip
     small = (1, 2, 3, 10, 100)
+    laws = (icl.regression.QuadraticLaw(2, 1.0, 1.0), icl.regression.QuadraticLaw.lipschitz(3, 2.0))
     return {
         "L": positive, "delta": positive, "eta": (*positive, 0.1, 0.1, "auto"), "epsilon": positive,
         "above": positive,
@@ -130,11 +131,10 @@ def pools() -> Mapping[str, Pool]:
         "dataset_of_sweep": sweeps,
         "vectors": vectors, "direction": (None, [1.0, 0.0, 0.0], [1.0, 1.0]), "start": (None, np.zeros((2, 1, 3)),
         *scores),
-        "params": scores, "S": scores, "Q": scores, "groups": (None, [0, 1, 1], [0, 0, 0]),
-        "law": (icl.regression.QuadraticLaw(2, 1.0, 1.0), icl.regression.QuadraticLaw.lipschitz(3, 2.0)),
+        "params": scores, "S": scores, "Q": scores, "groups": (None, [0, 1, 1], [0, 0, 0]), "law": laws,
         "distances": (np.ones((3, 3)) - np.eye(3),),
         "matrix": (np.eye(3), np.ones((2, 2)), np.eye(2) * 1e200), "values": (np.eye(3), [[1.0, 2.0], [3.0, 4.0]]),
-        "weights": (None, [0.5, 0.5], [1.0, 3.0, 5.0]), "data": (None, SAMPLED[0](), *(icl.Recall(M=5).data,)),
+        "weights": (None, [0.5, 0.5], [1.0, 3.0, 5.0]), "data": (None, SAMPLED[0](), icl.Recall(M=5).data),
         "trained": (None, ["V"], "all"), "tied": (True, False), "full": (icl.recall.TransformerRisk(task,
         batch=4),),
         "origin": (None,), "form": ("n", "x", "gd"), "leading_order": (True, False), "tail": (None, *positive),
@@ -179,8 +179,8 @@ RISKS: tuple[Callable[[], Any], ...] = (
     lambda: icl.SymmetricRisk(np.array([1.0, 2.0]), np.array([0.5, 0.25]), np.full((2, 2), 2.0), 30, 1.0),
     lambda: icl.GaussianRisk(icl.regression.QuadraticLaw(2, 1.0, 1.0)),
     lambda: icl.regression.SampledGaussianRisk(icl.regression.QuadraticLaw(2, 1.0, 1.0), N=4, batch=3, seed=0),
-    lambda: icl.in_coordinates(RISKS[3](), "embedding", np.eye(3)),
-    lambda: icl.in_coordinates(RISKS[3](), "factored", np.eye(3), rank=2),
+    lambda: icl.engine.Pullback(RISKS[3](), icl.engine.Embedding(np.eye(3))),
+    lambda: icl.engine.Pullback(RISKS[9](), icl.engine.Factored.random(3, rank=2)),
     lambda: icl.regression.BlockRisk(SAMPLED[0](), hidden=3, held_out=4),
     lambda: icl.recall.RecallRisk(icl.recall.RecallTask(8, 2, 3, counts=icl.recall.Counts.fixed(1))),
     lambda: icl.recall.RecallRisk(icl.recall.RecallTask(8, 2, 3, alpha=0.1, H=9), "softmax"),
@@ -218,7 +218,7 @@ def targets() -> tuple[Target, ...]:
     """Every public function, class and method, each under one name."""
     found: dict[str, Target] = {}
     for prefix, module in (("icl", icl), ("icl.regression", icl.regression), ("icl.recall", icl.recall),
-                           ("icl.tasks", icl.tasks)):  # fmt: skip
+                           ("icl.tasks", icl.tasks), ("icl.engine", icl.engine)):  # fmt: skip
         for name in getattr(module, "__all__", [name for name in vars(module) if name[0].isupper()]):
             thing = getattr(module, name)
             known = any(target.get() is thing for target in found.values())
@@ -248,7 +248,8 @@ def pool_of(target: Target, name: str) -> Pool:
     """Values to give to a parameter."""
     if name == "dataset" and not target.name.startswith("icl.Sampled"):
         name = "dataset_of_sweep"
-    return pools()[name]
+    numbers = (0, 1, 2, 0.5, 3.0, 1e-3, 1e12, 1e40, None)
+    return pools().get(name, numbers)
 
 
 def arguments(target: Target, rng: np.random.Generator) -> tuple[list[Any], dict[str, Any]]:

@@ -134,7 +134,7 @@ def test_stops_where_nothing_can_change() -> None:
     assert "remaining steps cannot change the loss" in icl.descend(Flat(), 1.0, epsilon=0.0).stop_reason
 
 
-def test_flow_that_becomes_stiff_ends_on_its_budget() -> None:
+def test_a_stiff_flow_follows_its_slow_part_until_it_rests() -> None:
     class Stiff(icl.Risk):
         initial = np.array([1.0, 1.0])
 
@@ -143,8 +143,8 @@ def test_flow_that_becomes_stiff_ends_on_its_budget() -> None:
             return 0.5 * float(params @ (scales * params)), scales * params
 
     run = icl.descend(Stiff(), 1.0, epsilon=0.0, method="flow")
-    assert "gradient evaluations" in run.stop_reason or "cannot change" in run.stop_reason
-    assert np.isfinite(run.loss).all()
+    assert "settled" in run.stop_reason
+    np.testing.assert_allclose(run.states[:, 1], np.exp(-1e-9 * run.t), rtol=0.0, atol=1e-8)
 
 
 def test_interrupt_returns_what_there_is() -> None:

@@ -21,7 +21,8 @@ from icl_theory.families import find
 from icl_theory.families.regression.tasks import Task
 from icl_theory.grids import workers
 from icl_theory.grids.evaluate import evaluate
-from icl_theory.grids.sweep import estimate, local_exponent, plan
+from icl_theory.grids.exponents import local_exponent
+from icl_theory.grids.sweep import estimate, plan
 from icl_theory.grids.workers import cluster, processes
 
 FINITE: dict[str, Any] = {

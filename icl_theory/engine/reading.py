@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, choice, integer, number, refuse
 from icl_theory.engine.descent import METHODS
-from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Interval, Label, Phases, Stop, Trajectory
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
@@ -86,7 +85,7 @@ def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajector
         stop_reason=_text(meta["stop_reason"]),
         floor=number("floor", meta["floor"], zero=True),
         method=choice("method", meta["method"], METHODS),
-        rule=choice("rule", meta["rule"], RULES),
+        rule=_text(meta["rule"]),
         eta=number("eta", meta["eta"]),
         epsilon=number("epsilon", meta["epsilon"], zero=True),
         error=_error(meta["error"]),

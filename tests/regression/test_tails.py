@@ -239,6 +239,22 @@ def test_a_run_of_finite_unequal_prompts_has_its_tail() -> None:
     assert check.measured == pytest.approx(1.0, abs=0.05)
 
 
+def test_a_run_over_embeddings_of_any_features_has_its_tail() -> None:
+    x = np.random.default_rng(0).normal(size=(3, 3))
+    features = icl.Features(x)
+    run = icl.simulate(
+        1.0, features.gap, 1.0, features=features, task=tasks.KernelTask(np.eye(3)), coordinates="embedding",
+        epsilon=1e-4, max_steps=10**7,
+    )  # fmt: skip
+    constant = tail_constant(run.risk)  # type: ignore[arg-type]
+    assert constant is not None
+    assert run.phases is not None
+    assert run.phases.III is not None
+    begin = run.at(run.phases.III[0])
+    assert begin.t * begin.loss <= 2.0 * constant
+    assert run.t[-1] * run.loss[-1] == pytest.approx(constant, rel=0.1)
+
+
 def unequal(seed: int, eta: float, steps: int, K: int = 4) -> icl.Trajectory:
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(K, K))

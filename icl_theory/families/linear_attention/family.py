@@ -26,7 +26,7 @@ from icl_theory.grids.grid import Column, Values
 
 COORDINATES = ("merged", "pair", "heads")
 DENSE = 4000  # largest dimension of a matrix
-DIMENSIONS = 10**6
+DIMENSIONS = 10**5
 ISOTROPIC = (
     "decay",
     "coordinates",
@@ -141,6 +141,7 @@ class LinearAttention(Family):
     explorer = Later("icl_theory.families.linear_attention.explorer:PANEL")
     rows = Later("icl_theory.families.linear_attention.evidence:ROWS")
     questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
+    papers = Later("icl_theory.families.linear_attention.papers:PAPERS")
 
     eta: float | str = parameter(
         "auto", kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"

@@ -329,8 +329,8 @@ class RecallRisk(Risk):
         seen = task.Q - (not ours) if ours or task.law == "planted" else 0  # triggers with the logit 0
         quiet = seen + (not self.noisy and (ours or task.law == "planted"))
         kappa = -1 if ours else self.kappa
-        kinds = softmax.fillers(task, self.weights)
-        return softmax.excess(self._cells, kinds, quiet, kappa, task.alpha, *self.split(params))
+        kinds, flat = softmax.fillers(task, self.weights), np.asarray(params, dtype=np.float64)
+        return softmax.excess(self._cells, kinds, quiet, kappa, task.alpha, *self._split(flat))
 
     def _logits(self, params: Array) -> _Logits:
         strength, scale, gamma = self._split(params)

@@ -188,6 +188,7 @@ class TransformerRisk(Risk):
     def sentences(self, step: int = 0) -> Sentences:
         """Return the sentences of one step."""
         assert self.batch is not None
+        step = integer("step", step, minimum=0)
         if self.data is None:
             return self.task.sentences(np.random.default_rng([self.seed, 0, step]), self.batch)
         if not self.stochastic:

@@ -1,0 +1,106 @@
+"""Stores that are damaged, and runs that are killed: nothing may be lost or taken for what it is not.
+
+python scripts/stores.py --flips 6000 --kills 100
+
+Every byte of the metadata has a bit flipped, and random bytes of the chunks; then sweeps are killed at random
+moments and gone on with. ``python -m tests.grids.crash FOLDER clean`` or ``torn`` ends one at any file operation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import icl_theory as icl
+
+SWEEP = """
+import sys, numpy as np, icl_theory as icl
+given = dict(L=np.geomspace(0.5, 2.0, 6), delta=1.0, eta=[1.0, 2.0, 4.0, 8.0], K=3, task="linear", above=0.03)
+icl.sweep(**given, store=sys.argv[1], progress=False)
+"""
+
+
+def silent_flips(path: Path, flips: int, seed: int = 0) -> tuple[int, list[str]]:
+    """Flip single bits of a store; return how many and which went unnoticed."""
+    expected = icl.load_sweep(path)
+    rng, silent, tried = random.Random(seed), [], 0
+    files = sorted(each for each in path.rglob("*") if each.is_file() and each.name != "lock")
+    metadata = [(each, place) for each in files if each.suffix == ".json" for place in range(each.stat().st_size)]
+    chunks = [each for each in files if each.suffix != ".json" and each.stat().st_size]
+    some = [(each, rng.randrange(each.stat().st_size)) for each in rng.choices(chunks, k=flips)]
+    for file, place in [*rng.sample(metadata, min(flips, len(metadata))), *some]:
+        content = bytearray(file.read_bytes())
+        whole = bytes(content)
+        content[place] ^= 1 << rng.randrange(8)
+        file.write_bytes(content)
+        try:
+            found = icl.load_sweep(path)
+            if not found.identical(expected):
+                silent.append(f"{file.relative_to(path)}, byte {place}: read as something else")
+            else:
+                silent.append(f"{file.relative_to(path)}, byte {place}: not noticed")
+        except ValueError as error:
+            if "\n" in str(error):
+                silent.append(f"{file.relative_to(path)}, byte {place}: {error!r}")
+        file.write_bytes(whole)
+        tried += 1
+    return tried, silent
+
+
+def lost_after_kills(folder: Path, kills: int, seed: int = 0) -> tuple[int, list[str]]:
+    """Kill sweeps at random moments until each is done; return how many kills there were and what differed."""
+    rng, wrong, killed = random.Random(seed), [], 0
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", SWEEP, str(folder / "whole.zarr")], check=True)
+    length, expected, number = time.perf_counter() - start, icl.load_sweep(folder / "whole.zarr"), 0
+    while killed < kills:
+        path, number = folder / f"{number}.zarr", number + 1
+        while True:
+            run = subprocess.Popen([sys.executable, "-c", SWEEP, str(path)], stderr=subprocess.PIPE, text=True)
+            try:
+                run.wait(rng.uniform(0.3, 1.1) * length)
+            except subprocess.TimeoutExpired:
+                run.send_signal(signal.SIGKILL)
+                killed += 1
+            said = run.communicate()[1]
+            if run.returncode == 0:
+                break
+            if run.returncode != -signal.SIGKILL:
+                wrong.append(f"store {number}: {said.splitlines()[-1]}")
+                break
+        if run.returncode == 0 and not icl.load_sweep(path).identical(expected):
+            wrong.append(f"store {number}: other values than those of a run that was not killed")
+        shutil.rmtree(path)
+    return killed, wrong
+
+
+def main() -> None:
+    """Print what was tried, and what was wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--flips", type=int, default=1000, help="of bits in the metadata, and as many in chunks")
+    parser.add_argument("--kills", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        icl.sweep(
+            L=np.geomspace(0.1, 10.0, 9), delta=1.0, eta=0.1, K=[5, 20], store=folder / "a.zarr", progress=False
+        )
+        flips, wrong = silent_flips(folder / "a.zarr", options.flips)
+        killed, lost = lost_after_kills(folder, options.kills) if options.kills else (0, [])
+    for line in [*wrong, *lost]:
+        sys.stdout.write(line + "\n")
+    sys.stdout.write(f"{flips} bits flipped, {len(wrong)} wrong; {killed} runs killed, {len(lost)} wrong\n")
+    sys.exit(1 if wrong or lost else 0)
+
+
+if __name__ == "__main__":
+    main()
