@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import Array, fraction, integer, number, refuse
+from icl_theory._validate import Array, fraction, instance, integer, number, refuse
 from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.task import RecallTask
 
@@ -63,6 +63,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     """
     from scipy.special import gammaln
 
+    instance("task", task, RecallTask, "a RecallTask")
     M = integer("M", M, minimum=1, maximum=MOST_SENTENCES)
     mass = number("mass", mass, zero=True)
     points = M + math.ceil(2.0 * SPREAD * math.sqrt(M)) + 32
@@ -121,8 +122,9 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     >>> import icl_theory as icl
     >>> task = icl.recall.RecallTask(60, 5, 4, H=256, law="planted")
     >>> round(icl.recall.failure_probability(task, 30, 0.1), 6)  # 5 (4/5)^30, nearly
-    0.006183
+    0.006187
     """
+    instance("task", task, RecallTask, "a RecallTask")
     epsilon = number("epsilon", epsilon)
     if not task.alpha:
         return missing_probability(task, M, epsilon / math.log(task.V))
@@ -178,6 +180,7 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     from scipy.optimize import brentq
     from scipy.special import kl_div
 
+    instance("task", task, RecallTask, "a RecallTask")
     M, epsilon = integer("M", M, minimum=1), number("epsilon", epsilon)
     bound = float(np.sum(np.exp(M * np.log1p(-task.probs)))) if task.Q > 1 else 0.0
     if task.alpha:
@@ -228,6 +231,7 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     >>> icl.recall.sentences_needed(task, 0.1, 0.01), icl.recall.failure_probability(task, 27, 0.1) > 0.01
     (28, True)
     """
+    instance("task", task, RecallTask, "a RecallTask")
     epsilon, delta = number("epsilon", epsilon), fraction("delta", delta)
     most = MOST_NOISY if task.alpha else MOST_SENTENCES
     low, high = 0, 1
