@@ -25,6 +25,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "commands",
     "docstrings",
+    "downloads",
     "explorer",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # the script and its fonts come with the site, not from a server

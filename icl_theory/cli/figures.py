@@ -16,6 +16,7 @@ from rich.table import Table
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
 from icl_theory.engine.interrupts import whole_runs
+from icl_theory.results.plots.style import release
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,6 +78,7 @@ def script(file: str, figure: Callable[..., Figure], quick: dict[str, Any]) -> N
         with whole_runs():
             drawn = figure(**(quick if given.quick else {}))
         paths = recipes.write(drawn, given.out, Path(file).stem)
+        release(drawn)
     except KeyboardInterrupt:
         parser.exit(130, "interrupted\n")
     for path in paths:

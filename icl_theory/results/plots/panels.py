@@ -125,7 +125,7 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     """
     rows = -(-len(panels) // columns)
     with styled():
-        figure = new_figure(size[0] * columns, size[1] * rows)
+        figure = new_figure(size[0] * columns, size[1] * rows, returned=True)
         grid = figure.subplots(rows, columns, squeeze=False)
         for ax in grid.ravel()[len(panels) :]:
             ax.remove()
@@ -160,7 +160,7 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str]) ->
     3
     """
     with styled():
-        figure = new_figure(0.5 + 1.3 * len(titles), 0.35 + 1.3 * len(rows))
+        figure = new_figure(0.5 + 1.3 * len(titles), 0.35 + 1.3 * len(rows), returned=True)
         grid = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
         for (name, maps), line in zip(rows.items(), grid, strict=True):
             for attention, ax in zip(maps, line, strict=True):
