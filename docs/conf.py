@@ -23,6 +23,7 @@ extensions = [
     "myst_parser",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
+    "cards",
     "commands",
     "docstrings",
     "downloads",
