@@ -74,7 +74,7 @@ def transition(console: Console, out: Path) -> None:
     console.print(shown)
     measured = float(icl.transition_table(found, "L")["measured"].iloc[0])
     predicted = icl.regression.half_way(EPSILON, DELTA, K)
-    console.print(f"The power is -1 at L = {measured:.4g}, measured, and {predicted:.4g} by the theory (half_way).\n")
+    console.print(f"The power is -1 at L = {measured:.4g} as measured, at {predicted:.4g} in theory (half_way).\n")
 
 
 def crosscheck(console: Console, out: Path) -> None:
