@@ -30,7 +30,7 @@ def typeset(text: str) -> str:
     for plain, sign in SIGNS.items():
         text = text.replace(plain, sign)
     text = html.escape(text)
-    text = re.sub(r"\^\(([^()]*)\)|\^(-?[\w½√|/]+)", lambda found: f"<sup>{found[1] or found[2]}</sup>", text)
+    text = re.sub(r"\^\(([^()]*)\)|\^(-?[\w½√|/]+)", lambda found: f"<sup>{found[0][1:]}</sup>", text)
     return re.sub(r"(?<=[\w)>])_(\w+)", r"<sub>\1</sub>", text)
 
 

@@ -26,6 +26,7 @@ def figures(
     names: Annotated[list[str] | None, typer.Argument(help="Names of figures; all unless given.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the files, PDF and PNG.")] = Path("figures"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
+    animate: Annotated[bool, typer.Option("--animate", help="Attention maps over training, as a film.")] = False,
     show: Annotated[bool, typer.Option("--list", help="Print the names and titles.")] = False,
 ) -> int:
     """Reproduce the figures of the papers and of the documentation."""
@@ -41,6 +42,12 @@ def figures(
         console.print(table)
         return 0
     recipes.check_folder(out)
+    if animate:
+        for name in names or []:
+            choice("figure", name, ["maps"])
+        for path in recipes.animate(out, quick=quick):
+            print(path)
+        return 0
     with Console(stderr=True).status("") as status:
         for name in names or available:
             status.update(f"{name}: {available[name]}")
