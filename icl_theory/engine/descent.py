@@ -12,6 +12,7 @@ from icl_theory._validate import Array, choice, integer, number, refuse
 from icl_theory.engine.fastforward import Skipper, first_below, flow, state
 from icl_theory.engine.interpolant import Interpolant
 from icl_theory.engine.interrupts import halves_kept
+from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.recorder import SETTLED, Recorder
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.engine.rules import Rule, rule_of
@@ -44,6 +45,7 @@ def descend(
     tolerance: float = TOLERANCE,
     give_up: bool | None = None,
     callback: Callback | None = None,
+    progress: bool = False,
 ) -> Trajectory:
     r"""Train a risk from its initial parameters.
 
@@ -86,6 +88,8 @@ def descend(
         a cycle). True unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
+    progress : bool
+        Show step, loss and speed on standard error once a run takes longer than half a second.
 
     Returns
     -------
@@ -111,6 +115,12 @@ def descend(
     >>> run.stop_reason
     'reached epsilon = 0.01 at step 47'
     """
+    if progress:
+        with StepProgress(callback) as shown:
+            return descend(
+                risk, eta, epsilon=epsilon, above=above, steps=steps, rule=rule, method=method, tolerance=tolerance,
+                give_up=give_up, callback=shown,
+            )  # fmt: skip
     if not isinstance(risk, Risk):
         raise refuse("risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)")
     eta = number("eta", eta)
