@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, integer, number, real_array, refuse, store
+from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, store
 from icl_theory.engine.risk import Risk
 
 COORDINATES = ("class", "embedding", "factored")
@@ -306,7 +306,11 @@ def in_coordinates(
     (2, 2, 4)
     """
     choice("coordinates", coordinates, COORDINATES)
-    points, size = Embedding(np.asarray(vectors)), np.shape(risk.initial)[0]
+    instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
+    points, shape = Embedding(np.asarray(vectors)), np.shape(risk.initial)
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise refuse("risk", shape, "one whose parameters are a square matrix")
+    size = shape[0]
     if len(points.vectors) != size:
         raise refuse("vectors", points.vectors.shape, f"an array with {size} rows, one a feature")
     if coordinates == "class":

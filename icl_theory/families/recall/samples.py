@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import Array, fraction, integer, number, refuse
+from icl_theory._validate import Array, fraction, instance, integer, number, refuse
 from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.task import RecallTask
 
@@ -61,6 +61,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     >>> round(icl.recall.missing_probability(task, 5, 0.0) * 2**5, 12)  # all sentences have the same trigger
     2.0
     """
+    instance("task", task, RecallTask, "a RecallTask")
     from scipy.special import gammaln
 
     M = integer("M", M, minimum=1, maximum=MOST_SENTENCES)
@@ -123,6 +124,7 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     >>> round(icl.recall.failure_probability(task, 30, 0.1), 6)  # 5 (4/5)^30, nearly
     0.006183
     """
+    instance("task", task, RecallTask, "a RecallTask")
     epsilon = number("epsilon", epsilon)
     if not task.alpha:
         return missing_probability(task, M, epsilon / math.log(task.V))
@@ -175,6 +177,7 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     >>> round(icl.recall.failure_bound(task, 30, 0.1), 6)
     0.00619
     """
+    instance("task", task, RecallTask, "a RecallTask")
     from scipy.optimize import brentq
     from scipy.special import kl_div
 
@@ -228,6 +231,7 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     >>> icl.recall.sentences_needed(task, 0.1, 0.01), icl.recall.failure_probability(task, 27, 0.1) > 0.01
     (28, True)
     """
+    instance("task", task, RecallTask, "a RecallTask")
     epsilon, delta = number("epsilon", epsilon), fraction("delta", delta)
     most = MOST_NOISY if task.alpha else MOST_SENTENCES
     low, high = 0, 1
