@@ -79,7 +79,7 @@ def transition(console: Console, out: Path) -> None:
 
 def crosscheck(console: Console, out: Path) -> None:
     """Hold a sampled trainer against the exact loss and gradient."""
-    checked = icl.crosscheck(icl.simulate(2.0, DELTA, ETA, epsilon=1e-3), points=2, steps=40, runs=6)
+    checked = icl.crosscheck(icl.simulate(2.0, DELTA, ETA, epsilon=1e-3), points=2, steps=40, runs=6, phases=8)
     console.print(f"[bold]3. The cross-check[/bold] with K = 20: {checked.note}")
     shown = table("check", "population", "sampled", "± s.e.", "z", "limit", "")
     for check in checked.checks:

@@ -28,6 +28,7 @@ FAST_EVALUATIONS = 200_000
 FLOW_TOLERANCE, FLOW_EVALUATIONS = 1e-10, 50_000
 AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
 FLOOR_RTOL = 1e-3
+NOTHING = np.zeros(0)
 WALK = 10_000  # steps that are taken one by one beyond the last one of a run, or as many as it has
 
 Callback = Callable[[int, float], None]
@@ -170,6 +171,8 @@ def descend(
                     stop, reason = Stop.LOSS, Stop.LOSS.say(step=point.step)
                     break
                 above_it, previous = previous, point
+                if interpolant is None:  # large gradients are not kept beside the next ones
+                    above_it, previous = None, point._replace(gradient=NOTHING)
                 if point.loss <= goal:
                     if interpolant is not None and above_it is not None:
                         previous = first_below(interpolant, target, above_it, point)
@@ -194,6 +197,7 @@ def descend(
                     break
                 if callback is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):
                     callback(point.step, point.loss)
+                del point
     except Ended as ended:
         stop, reason = ended.stop, str(ended)
     except KeyboardInterrupt:
@@ -203,6 +207,7 @@ def descend(
     if previous is None:
         raise refuse("risk", risk, "finite in loss and gradient at its initial parameters")
     assert stop is not None
+    del point  # and neither is the last gradient
     reason = reason or stop.say(step=previous.step, epsilon=target, floor=floor)
     recorder.save(previous)
     saved = recorder.saved
