@@ -79,8 +79,9 @@ def transition(console: Console, out: Path) -> None:
 
 def crosscheck(console: Console, out: Path) -> None:
     """Hold a sampled trainer against the exact loss and gradient."""
-    checked = icl.crosscheck(icl.simulate(2.0, DELTA, ETA, epsilon=1e-3), points=2, steps=40, runs=6, phases=8)
-    console.print(f"[bold]3. The cross-check[/bold] with K = 20: {checked.note}")
+    run = icl.simulate(2.0, DELTA, ETA, K=10, epsilon=1e-2)
+    checked = icl.crosscheck(run, N=100, points=2, steps=40, runs=6, phases=4)
+    console.print(f"[bold]3. The cross-check[/bold] with K = 10: {checked.note}")
     shown = table("check", "population", "sampled", "± s.e.", "z", "limit", "")
     for check in checked.checks:
         shown.add_row(check.name, *check.cells())

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import icl_theory as icl
+from icl_theory.claims import Outcome, Verdict
 
 PACKAGE = Path(icl.__file__).parent
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -79,18 +80,18 @@ def test_what_is_called_on_import_reaches_all_that_use_its_file() -> None:
 
 def test_findings_count_where_they_read_otherwise() -> None:
     row, guard = ("row", "0", ""), ("row", "1", "")
-    right = faults.Found({row: faults.outcome_of("holds only for 48%"), guard: faults.HOLDS}, {}, {})
+    right = faults.Found({row: faults.outcome_of(Verdict(Outcome.ONLY, " for 48%")), guard: faults.HOLDS}, {}, {})
     for verdict, said in (
-        ("holds only for 47%", "reads otherwise"),
-        ("holds", "reads otherwise"),
-        ("fails: x", "fails"),
+        (Verdict(Outcome.ONLY, " for 47%"), "reads otherwise"),
+        (Verdict(Outcome.HOLDS), "reads otherwise"),
+        (Verdict(Outcome.FAILS, ": x"), "fails"),
     ):
         wrong = faults.Found({row: faults.outcome_of(verdict), guard: faults.HOLDS}, {}, {})
         assert faults.turned(right, wrong) == {row: said}
     assert faults.turned(right, right) == {}
-    assert faults.turned(right, faults.Found({guard: faults.outcome_of("holds only here")}, {}, {})) == {
-        guard: "fails"
-    }
+    assert faults.turned(
+        right, faults.Found({guard: faults.outcome_of(Verdict(Outcome.ONLY, " here"))}, {}, {})
+    ) == {guard: "fails"}
 
 
 def test_the_page_has_every_fault_and_each_is_found() -> None:
