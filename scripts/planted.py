@@ -169,7 +169,8 @@ FAULTS = (
           "Probability(min(1.0, value), value", "Probability(0.99 * min(1.0, value), value"),
     # coordinates and the engine
     Fault("embedding-gradient", "gradient by Q 1 % too large", "engine/pullback.py",
-          "return self.vectors.T @ gradient @ self.vectors", "return 1.01 * self.vectors.T @ gradient @ self.vectors"),
+          "return self.vectors.T @ gradient @ self.vectors",
+          "return 1.01 * self.vectors.T @ gradient @ self.vectors"),
     Fault("factored-gradient", "gradient of W_K without its transpose", "engine/pullback.py",
           "np.stack([params[1] @ gradient.T, params[0] @ gradient])",
           "np.stack([params[1] @ gradient, params[0] @ gradient])"),
@@ -184,7 +185,8 @@ FAULTS = (
     Fault("skipping-order", "gradient flow instead of the flow through the iterates", "engine/interpolant.py",
           "(LOGARITHMS[order] @ moves[:order])", "(LOGARITHMS[1] @ moves[:1])"),
     # tasks and samplers
-    Fault("halfspace", "one feature alone instead of half of them in the degenerate task", "regression/tasks/functions.py",
+    Fault("halfspace", "one feature alone instead of half of them in the degenerate task",
+          "regression/tasks/functions.py",
           "np.arange(features.K) < (features.K + 1) // 2", "np.arange(features.K) < 1"),
     Fault("nondegeneracy", "c_k twice too large", "regression/tasks/law.py",
           "squared = float(point @ point)", "squared = 2.0 * float(point @ point)"),
