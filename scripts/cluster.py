@@ -30,10 +30,8 @@ if __name__ == "__main__":
         icl.sweep(**given)
         print(time.perf_counter() - start)
     else:
-        with (
-            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-            Client(cluster) as client,
-        ):
+        workers = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+        with workers, Client(workers) as client:
             client.wait_for_workers(2)
             start = time.perf_counter()
             icl.sweep(**given, executor=client.get_executor())

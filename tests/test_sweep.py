@@ -313,7 +313,7 @@ def test_a_dask_cluster_that_loses_a_worker_gives_the_same_bits(dask_cluster: Cl
     made = plan(
         find("regression"),
         {"L": np.geomspace(1.0, 2.0, 12), "delta": 1.0, "eta": 2.0, "K": [6, 8], "N": [40, 60], "epsilon": 0.02,
-         "method": "exact"},
+         "imbalance": 0.1, "method": "exact"},
     )  # fmt: skip
     expected = evaluate(made.grid, made.model).values
     victim, _ = dask_cluster.worker(), dask_cluster.worker()

@@ -207,7 +207,7 @@ def descend(
     if previous is None:
         raise refuse("risk", risk, "finite in loss and gradient at its initial parameters")
     assert stop is not None
-    point = previous  # noqa: F841 - keeps the last gradient no longer
+    point = previous  # noqa: F841 - and neither is the last gradient
     reason = reason or stop.say(step=previous.step, epsilon=target, floor=floor)
     recorder.save(previous)
     saved = recorder.saved
