@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from icl_theory._validate import Array, refuse, store
+from icl_theory._validate import Array, instance, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import Words
@@ -47,6 +47,7 @@ class Reparameterised(Risk):
     v: float | None = None
 
     def __post_init__(self) -> None:
+        instance("full", self.full, TransformerRisk, "a TransformerRisk")
         noisy, softmax = bool(self.full.task.alpha), self.full.attention == "softmax"
         wanted = ("attention", "value", "feed_forward") if noisy else ("attention", "value")
         if self.full.trained != wanted:
