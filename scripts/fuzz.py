@@ -34,7 +34,8 @@ WRONG = 0.12  # of the arguments
 MADE = {
     "Answer", "Audit", "BoundCheck", "Check", "Claim", "CrossCheck", "Family", "Measure", "Phases", "Risk",
     "Sentences",
-    "Stability", "State", "Stop", "Task", "Trajectory", "parameter",
+    "Stability", "State", "Stop", "Task", "Trajectory", "parameter", "ClosedForm", "Label", "Map", "Rule",
+    "SampledPhases",
 }  # fmt: skip
 # what only the engine calls, in the innermost loop or with what it has made itself
 ENGINE = {
@@ -43,7 +44,7 @@ ENGINE = {
     "observe",
     "population_excess", "refuse_unknown", "sampled", "series", "unpack", "validate", "functions", "sample",
     "predict",
-    "to_dict", "excess",
+    "to_dict", "excess", "joint_mask", "joint_values", "later", "blocks", "push", "outward", "bend", "stretch",
 }  # fmt: skip
 
 Pool = tuple[Any, ...]

@@ -276,3 +276,19 @@ def test_a_target_just_above_the_floor_is_still_reached() -> None:
     run = icl.descend(Power(4.0, floor=1.0), 0.5, epsilon=1.0 + 1e-9)
     assert run.converged
     assert run.t[-1] > 10_000
+
+
+def test_progress_shows_step_and_loss_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("icl_theory.engine.progress.SILENT", 0.0)
+    monkeypatch.setattr("icl_theory.engine.progress.INTERVALS", (0.0, 0.0))
+    risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), icl.tasks.Linear(2.0))
+    heard: list[tuple[int, float]] = []
+    quiet = icl.descend(risk, 4.0, steps=20)
+    assert capsys.readouterr().err == ""
+    run = icl.descend(risk, 4.0, steps=20, progress=True, callback=lambda *given: heard.append(given))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(heard) > 10
+    assert lines[-1].startswith(f"step {heard[-1][0]:,}, loss {heard[-1][1]:.4g}, ")
+    assert (run.loss == quiet.loss).all()

@@ -12,6 +12,7 @@ from icl_theory._validate import Array, choice, integer, number, refuse
 from icl_theory.engine.fastforward import Skipper, first_below, flow, state
 from icl_theory.engine.interpolant import Interpolant
 from icl_theory.engine.interrupts import halves_kept
+from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.recorder import SETTLED, Recorder
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.engine.rules import Rule, rule_of
@@ -27,6 +28,7 @@ FAST_EVALUATIONS = 200_000
 FLOW_TOLERANCE, FLOW_EVALUATIONS = 1e-10, 50_000
 AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
 FLOOR_RTOL = 1e-3
+NOTHING = np.zeros(0)
 WALK = 10_000  # steps that are taken one by one beyond the last one of a run, or as many as it has
 
 Callback = Callable[[int, float], None]
@@ -44,6 +46,7 @@ def descend(
     tolerance: float = TOLERANCE,
     give_up: bool | None = None,
     callback: Callback | None = None,
+    progress: bool = False,
 ) -> Trajectory:
     r"""Train a risk from its initial parameters.
 
@@ -86,6 +89,8 @@ def descend(
         a cycle). True unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
+    progress : bool
+        Show step, loss and speed on standard error once a run takes longer than half a second.
 
     Returns
     -------
@@ -111,6 +116,12 @@ def descend(
     >>> run.stop_reason
     'reached epsilon = 0.01 at step 47'
     """
+    if progress:
+        with StepProgress(callback) as shown:
+            return descend(
+                risk, eta, epsilon=epsilon, above=above, steps=steps, rule=rule, method=method, tolerance=tolerance,
+                give_up=give_up, callback=shown,
+            )  # fmt: skip
     if not isinstance(risk, Risk):
         raise refuse("risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)")
     eta = number("eta", eta)
@@ -160,6 +171,8 @@ def descend(
                     stop, reason = Stop.LOSS, Stop.LOSS.say(step=point.step)
                     break
                 above_it, previous = previous, point
+                if interpolant is None:  # large gradients are not kept beside the next ones
+                    above_it, previous = None, point._replace(gradient=NOTHING)
                 if point.loss <= goal:
                     if interpolant is not None and above_it is not None:
                         previous = first_below(interpolant, target, above_it, point)
@@ -184,6 +197,7 @@ def descend(
                     break
                 if callback is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):
                     callback(point.step, point.loss)
+                del point
     except Ended as ended:
         stop, reason = ended.stop, str(ended)
     except KeyboardInterrupt:
@@ -193,6 +207,7 @@ def descend(
     if previous is None:
         raise refuse("risk", risk, "finite in loss and gradient at its initial parameters")
     assert stop is not None
+    del point  # and neither is the last gradient
     reason = reason or stop.say(step=previous.step, epsilon=target, floor=floor)
     recorder.save(previous)
     saved = recorder.saved

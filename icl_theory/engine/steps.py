@@ -80,8 +80,11 @@ class Descent:
         while True:
             point = self.point(params, step)
             yield point
-            move = self.move(point.gradient, step) - carry
-            moved = params + move
-            carry = (moved - params) - move
-            params = moved
+            move = self.move(point.gradient, step)
+            del point  # large parameters leave room for few arrays of their size
+            carry = move - carry
+            del move
+            moved = params + carry
+            params = np.subtract(moved, params) - carry
+            params, carry = moved, params
             step += 1

@@ -7,11 +7,9 @@ import json
 import math
 import os
 import pickle
-import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,14 +18,14 @@ from numpy.typing import NDArray
 from icl_theory._calls import written_sweep
 from icl_theory._validate import dimensions, instance, integer, refuse
 from icl_theory._version import __version__
-from icl_theory.engine.interrupts import whole_runs
 from icl_theory.families import Family, default, find, sound
 from icl_theory.files import checked_path
 from icl_theory.grids import store as storage
-from icl_theory.grids.evaluate import evaluate, point_by_point
+from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.exponents import exponent_along
-from icl_theory.grids.grid import Axis, Column, Grid, Values, assembled, axis_values, blank, bytes_of, whole_numbers
+from icl_theory.grids.grid import Axis, Grid, Values, assembled, axis_values, bytes_of, whole_numbers
 from icl_theory.grids.large import is_large, lazy_values
+from icl_theory.grids.model import FamilyModel
 from icl_theory.grids.progress import PointProgress, duration
 from icl_theory.grids.workers import processes
 from icl_theory.memory import free
@@ -42,92 +40,6 @@ CHUNK = 8  # points that are simulated one by one
 SAMPLED = 1000  # points that say how the others are computed
 SECONDS_PER_POINT = 6e-6  # of a closed form
 COUNTED = 100_000  # points that a dry run asks for their method, or a sample of so many
-PROBED = 200  # steps that are taken to estimate how long a point takes
-
-
-@dataclass(frozen=True)
-class FamilyModel:
-    """A family as a model that can be evaluated on a grid.
-
-    Attributes
-    ----------
-    family : type
-        The family.
-    common : dict
-        Parameters that are no numbers or words on the grid.
-    """
-
-    family: type[Family]
-    common: Mapping[str, Any]
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """What is measured."""
-        return self.family.every_column()
-
-    def closed(self, points: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-        """Say which points are computed in whole arrays."""
-        return self.family.closed_mask(points, self.common)
-
-    def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        """Measure some points."""
-        closed = self.closed(points)
-        if closed.all():
-            return self._closed(points)
-        values, left = blank(self.columns, len(closed)), ~closed
-
-        def place(part: NDArray[np.bool_], measure: Callable[[Mapping[str, NDArray[Any]]], Any]) -> None:
-            index = np.flatnonzero(part)
-            if not index.size:
-                return
-            found, done = measure({name: value[index] for name, value in points.items()})
-            left[index[done]] = False
-            for name, column in values.items():
-                column[index[done]] = found[name][done]
-
-        place(closed, lambda some: (self._closed(some), slice(None)))
-        place(left & self.joint(points), self._together)
-        place(left, lambda some: (self._each(some), slice(None)))
-        return values
-
-    def joint(self, points: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-        """Say which points may be simulated together."""
-        return self.family.joint_mask(points, self.common)
-
-    def _together(self, points: Mapping[str, NDArray[Any]]) -> tuple[Values, NDArray[np.bool_]]:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
-            return self.family.joint_values(points, self.common)
-
-    def _closed(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return self.family.closed_values(points, self.common)
-
-    def _each(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        def measure(**point: Any) -> Mapping[str, Any]:
-            problem = self.problem(point)
-            with whole_runs():
-                run = problem.simulate()
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                return problem.measured(run)
-
-        return point_by_point(self.columns, points, measure)
-
-    def problem(self, point: Mapping[str, Any], **changes: Any) -> Family:
-        """Return the problem at a point."""
-        return self.family(
-            **{**self.common, **{name: np.asarray(value).item() for name, value in point.items()}, **changes}
-        )
-
-    def seconds(self, point: Mapping[str, NDArray[Any]]) -> float:
-        """Estimate how long a point takes, from its first steps and the family's guess of their number."""
-        problem = self.problem(point, max_steps=min(PROBED, self.common["max_steps"]))
-        start = time.perf_counter()
-        run = problem.simulate()
-        spent, taken = time.perf_counter() - start, int(run.t[-1])
-        expected = problem.expected_steps()
-        if run.converged or taken < problem.max_steps or expected is None:
-            return spent
-        return spent * max(1.0, min(expected, self.common["max_steps"]) / taken)
 
 
 class Plan(NamedTuple):

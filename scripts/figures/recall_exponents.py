@@ -17,6 +17,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLACK, BLUE, GREEN, RED, Curve, Panel, draw_panels
 
 QUICK = {"H": 24, "steps": 120}
+EXPLORER = "recall?V=60&triggers=25&alpha=0&eta=0.2&counts=1&t=50"
 
 
 def figure(

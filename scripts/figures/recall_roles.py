@@ -17,6 +17,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
 QUICK = {"V": 20, "H": 24, "steps": 100, "tests": 64}
+EXPLORER = "recall?V=60&triggers=1&alpha=0.5&eta=0.05&counts=1&t=60"
 PARTS = {"whole": (), "attention alone": ("feed_forward",), "feed-forward alone": ("attention",)}
 
 

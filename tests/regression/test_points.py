@@ -120,10 +120,11 @@ def test_other_points_are_runs_of_simulate(changes: dict[str, Any]) -> None:
     found = evaluated(**changes)
     run = icl.simulate(**{**ONE, **changes})
     assert found["steps"][0] == (run.steps if run.steps is not None else -1)
-    assert found["loss"][0] == run.loss[-1]
-    assert found["floor"][0] == run.floor
+    off = 1e-12 if "N" in changes else 0.0  # such points are simulated together, by tables of the same functions
+    assert found["loss"][0] == pytest.approx(run.loss[-1], rel=off)
+    assert found["floor"][0] == pytest.approx(run.floor, rel=off)
     assert found["method"][0] == run.method
-    assert found["attention"][0] == np.mean(run.attention[-1])
+    assert found["attention"][0] == pytest.approx(np.mean(run.attention[-1]), rel=off)
     assert found["T_I"][0] + found["T_II"][0] + found["T_III"][0] == found["last"][0] == run.t[-1]
 
 

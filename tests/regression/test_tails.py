@@ -97,6 +97,18 @@ def test_features_on_a_line_are_left_one_after_the_other() -> None:
     np.testing.assert_allclose(found, np.array([59 / 3, 1.0, 1.0, 59 / 3]) * 3 / 16, rtol=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+def test_descent_has_the_constant_of_the_flow(noise: float) -> None:
+    points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
+    features = icl.Features(points, [0.3, 0.3, 0.4])
+    risk = icl.PopulationRisk(features, tasks.KernelTask(points @ points.T), 4, noise)
+    run = icl.descend(risk, 2.0, steps=10**10, method="fast")
+    assert run.t[-1] == 10**10
+    found = 2.0 * float(run.t[-1]) * (float(run.loss[-1]) - run.floor)
+    assert found == pytest.approx(tail_constant(risk), rel=1e-4)
+
+
 def test_a_level_of_second_order_is_half_as_far_below() -> None:
     """Without the first feature the second is best; the third, at a right angle to it, costs nothing at first."""
     x = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])

@@ -33,8 +33,8 @@ def planned(**given: Any) -> Plan:
     ("given", "share"),
     [
         ({"L": np.geomspace(0.2, 8.0, 5), "eta": 4.0, "N": [50, 200, 800], "epsilon": 1e-2}, 1.0),
-        ({"L": np.geomspace(0.2, 8, 4), "eta": 1.0, "K": 5, "N": [20, 90], "noise": [0.1, 1], "epsilon": 2e-2}, 1),
-        ({"L": [0.3, 5.0], "eta": "auto", "K": [2, 7], "N": [2, 30, 4000], "noise": [0, 0.3], "above": 1e-3}, 0.7),
+        ({"L": np.geomspace(0.2, 8, 4), "eta": 1.0, "K": 5, "N": [20, 90], "noise": [0.1, 1], "epsilon": 0.02}, 1),
+        ({"L": [0.3, 5.0], "eta": "auto", "K": [2, 7], "N": [1, 2, 30, 4000], "noise": [0, 1], "above": 1e-3}, 0.5),
         ({"L": [0.5, 5.0], "eta": [0.1, 3.0], "K": 4, "N": 30, "coordinates": "embedding", "above": 1e-2}, 0.9),
         ({"L": [1.0, 4.0], "eta": 1e-3, "N": [60, 300], "above": 1e-3, "max_steps": 700}, 0.0),
         ({"L": [1.0, 4.0], "eta": 1e3, "N": [60, 300], "above": 1e-3, "noise": 0.1}, 0.0),

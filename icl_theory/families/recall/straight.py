@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icl_theory._validate import Array
+from icl_theory.engine.counting import Steps, first_steps
 from icl_theory.engine.risk import Risk
 
 
@@ -26,24 +26,18 @@ class StraightLine:
     risk: Risk
     step: float
 
-    def states(self, steps: NDArray[np.int64]) -> Array:
+    def states(self, steps: Steps) -> Array:
         """Return λ at some steps, (T, 1)."""
         return self.step * np.asarray(steps, dtype=np.float64)[:, None]
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon by bisection; it is exact."""
+        """Return the first step with loss <= epsilon, and how far rounding of λ and of the loss may move it."""
 
-        def reached(t: int) -> bool:
-            return self.risk.evaluate(np.array([self.step * t]))[0] <= epsilon
+        def loss(steps: Steps) -> Array:
+            return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])
 
-        if reached(0):
-            return 0, 0.0
-        if not reached(last):
-            return None, 0.0
-        low, high = 0, 1
-        while not reached(high):
-            low, high = high, min(2 * high, last)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if reached(middle) else (middle, high)
-        return high, 0.0
+        high = 1
+        while high < last and loss(np.array([high]))[0] > epsilon:
+            high = min(2 * high, last)
+        hit, error = first_steps(loss, np.array([epsilon]), high)
+        return (int(hit[0]), float(error[0] + 2.0**-51 * hit[0])) if hit[0] <= last else (None, 0.0)

@@ -161,7 +161,7 @@ def closed_values(
         "eta_used": eta, "steps": np.where(reached, found.hit, -1), "T_I": found.attends,
         "T_II": found.tails - found.attends, "T_III": found.last - found.tails, "last": found.last,
         "error": np.where(reached, found.error, 0.0), "loss": found.loss, "attention": found.attention,
-        "floor": np.zeros(len(K)), "tail_constant": (K - 1.0) / (4.0 * eta * speed),
+        "floor": np.zeros(len(K)), "tail_constant": (K - 1.0) / (4.0 * speed) / eta,
     }  # fmt: skip
     values["method"][:] = "closed"
     values["regime"] = np.where(np.sqrt(2.0 * gamma) > exact_crossover(epsilon, 1.0, K, tail), "sharp", "flat")

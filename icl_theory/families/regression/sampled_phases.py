@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, integer, prompt_length, refuse
+from icl_theory._validate import Array, instance, integer, prompt_length, refuse
 from icl_theory.claims.comparison import Comparison, limit_of, mean_check
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
@@ -124,7 +124,7 @@ def sampled_phases(
     >>> [check.name for check in found.checks][:4], found.passed
     (['T_I', 'T_II', 'T_III', 'T_ε'], True)
     """
-    problem = run.family
+    problem = instance("run", run, Trajectory, "a run").family
     if not isinstance(problem, Regression) or run.rule != "gd":
         raise refuse(
             "run", run.stop_reason, "one of simulate, by gradient descent, that was not loaded from a file"

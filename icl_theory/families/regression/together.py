@@ -225,7 +225,7 @@ def descents(points: Points, max_steps: int) -> Descents:
     half = np.where(attention >= 0.5 * present, 0.0, half)
 
     c = points.eta / (points.K - 1.0)
-    limit = np.where(noisy, np.inf, TAIL_RATIO * (points.K - 1.0) / (4.0 * points.eta))
+    limit = np.where(noisy | (points.N == 1), np.inf, TAIL_RATIO * (points.K - 1.0) / (4.0 * points.eta))
     u, carry, pace, begin = np.zeros(size), np.zeros(size), np.full(size, np.inf), np.zeros(size, dtype=np.int64)
     last, attends, first_above, last_above = (np.full(size, -1) for _ in range(4))
     rises, error = np.zeros(size, dtype=np.int64), np.zeros(size)
@@ -286,7 +286,7 @@ def descents(points: Points, max_steps: int) -> Descents:
         schedule, first_above
     )
     sure &= (first_above < 0) | seen | (last_above == last)
-    tail = np.where(noisy | (last_above == last), -1, last_above + 1)
+    tail = np.where(np.isinf(limit) | (last_above == last), -1, last_above + 1)
     return Descents(
         sure, attainable & (u >= goal), ~attainable & (u >= goal), last, attends, tail, error, loss, floor, target,
         tables.value(ATTENTION, u, every),
@@ -378,8 +378,8 @@ def together(
     first = np.where((found.attends < 0) | (found.attends == found.last), found.last, found.attends)
     second = np.where((found.tail < 0) | (found.tail == found.last), found.last, np.maximum(first, found.tail))
     second = np.where(first == found.last, found.last, second)
-    quiet = points.noise == 0
-    tail = np.where(quiet, (points.K - 1.0) / (4.0 * points.eta), np.nan)
+    quiet = (points.noise == 0) & (points.N > 1)
+    tail = np.where(quiet, (points.K - 1.0) / (4.0 * speed) / (points.eta / speed), np.nan)
     taken = found.last <= AUTO_STEPS  # one by one, by a simulation
     decays = (second < found.last) & (first < found.last)
     defined = quiet & (found.reached | decays)

@@ -97,13 +97,15 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
         return panels[0, 0]  # type: ignore[no-any-return]
 
 
-def plot_answer(answer: Answer) -> Axes:
+def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     """Draw the figure of an answered question.
 
     Parameters
     ----------
     answer : Answer
         From `icl_theory.audit` or `icl_theory.answer`.
+    ax : matplotlib Axes, optional
+        Axes to draw into.
 
     Returns
     -------
@@ -111,8 +113,8 @@ def plot_answer(answer: Answer) -> Axes:
         The axes of the figure.
     """
     with styled():
-        figure = new_figure(4.6, 3.2)
-        ax = figure.subplots()
+        if ax is None:
+            ax = new_figure(4.6, 3.2).subplots()
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
             style = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
             ax.plot(series.x, series.y, color=colour, label=series.label, **style)  # type: ignore[arg-type]
@@ -122,7 +124,7 @@ def plot_answer(answer: Answer) -> Axes:
         ax.set_ylabel(answer.y)
         ax.set_title(textwrap.fill(answer.question, 60), fontsize=9)
         ax.legend(fontsize=8)
-        return ax  # type: ignore[no-any-return]
+        return ax
 
 
 def _title(run: Trajectory, among: Sequence[Trajectory] = ()) -> str:
