@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -152,3 +153,22 @@ def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the words are checked below
         icl.recall.simulate(**options)  # type: ignore[arg-type]
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("size", [1e6, -1e6, 1e300, -1e300])
+@pytest.mark.parametrize(("alpha", "weights"), [(0.0, "projection"), (0.3, "identity")])
+def test_huge_parameters_do_not_overflow(alpha: float, weights: str, size: float) -> None:
+    risk = RecallRisk(planted(alpha), "softmax", weights=weights)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss, gradient = risk.evaluate(np.full(len(risk.initial), size))
+    assert math.isfinite(loss)
+    assert np.isfinite(gradient).all()
+
+
+def test_far_apart_logits_compare_the_largest_counts() -> None:
+    """v -> ∞ without attention: the loss over v tends to the mean of max(n_x, 0) - n_y where that is positive."""
+    task = planted(0.0)
+    risk, v = RecallRisk(task, "softmax", tied=False), 1e5
+    exact = loss(task, "softmax", "projection", 1, np.zeros(2), v, 0.0)
+    assert risk.loss([0.0, 0.0, v]) == pytest.approx(exact, rel=1e-10)

@@ -26,6 +26,7 @@ RARE = 1e-30  # probability of what is left out
 FLAT = (42.0, 6.0)  # how far left and right of ln s = -D a factor exp(-s e^D) still changes
 FAR = 60.0  # points of the circle where a generating function is below e^-FAR of its largest value are left out
 BLOCK = 512  # nodes at a time
+LARGEST = 1e6  # of v and γ in size: beyond it they count as this much
 
 
 class Means(NamedTuple):
@@ -151,7 +152,7 @@ def means(top: Array, beta: float, log_rest: float, free: Words, n: int, kinds: 
         missing, change = ((each @ back).real[:, place] for each in (missing, change))
         reach_top = np.minimum(x[:, None] + top, 700.0)
         weight = width[:, None] * np.exp(-np.exp(reach_top))
-        rest = np.exp(min(log_rest, 700.0) + x) if log_rest < 700.0 else np.exp(np.minimum(x + log_rest, 700.0))
+        rest = np.exp(np.minimum(x + log_rest, 700.0))
         left = np.exp(-rest)[:, None]
         integrand = -np.expm1(-rest)[:, None] + left * missing
         sums[0] += np.sum(weight * integrand, axis=0)
@@ -236,6 +237,7 @@ def excess(
         Whether F reads what is attended to; -1 for the weights "projection", where a = c and b counts the words.
     """
     value = by_value = by_gamma = 0.0
+    v, gamma = min(max(v, -LARGEST), LARGEST), min(max(gamma, -LARGEST), LARGEST)
     by_strength, attention = np.zeros(len(strength)), np.zeros(len(strength))
     shares = np.bincount([cell.group for cell in found], [cell.weight.sum() for cell in found])
     for cell in found:
