@@ -18,7 +18,11 @@ from icl_theory.cli import main
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "icl_theory"
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
-PAGES = ["README.md", *(page for page in DOCS if "/_" not in page)]  # built pages lie in folders like docs/_build
+PAGES = [
+    "README.md",
+    "paper/paper.md",
+    *(page for page in DOCS if "/_" not in page),
+]  # built pages lie in folders like docs/_build
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MATCHES = doctest.OutputChecker().check_output
 

@@ -36,8 +36,8 @@ def figure(
     scaled = [Curve(name, run.t * pace[name], run.loss, style=style[name]) for name, run in runs.items()]
     return draw_panels(
         [
-            Panel(losses, "step", "loss", levels={r"$\epsilon$": epsilon}),
-            Panel(scaled, r"step × ($\Delta^4/4$ on $Q$)", "loss", levels={r"$\epsilon$": epsilon}),
+            Panel(losses, "step", "loss", levels={r"$\epsilon$": epsilon}, legend=True),
+            Panel(scaled, r"step × ($\Delta^4/4$ on $Q$)", "loss", levels={r"$\epsilon$": epsilon}, legend=True),
         ],
         columns=2,
     )

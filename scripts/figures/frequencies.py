@@ -46,8 +46,8 @@ def figure(
     attention = [Curve(f"$p = {probs[k]:.2f}$", t, runs["unequal"].attention[:, k]) for k in shown]
     return draw_panels(
         [
-            Panel(losses, "step", "loss"),
-            Panel(attention, "step", "attention on the target", "", ("log", "linear"), limits=(0.0, 1.0)),
+            Panel(losses, "step", "loss", legend=True),
+            Panel(attention, "step", "attention", "", ("log", "linear"), limits=(0.0, 1.0), legend=True),
         ],
         columns=2,
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from icl_theory.engine.trajectory import Phases
 
+EARLY = 0.85  # of the axes: a curve that ends before it has its label there
 LINE_HEIGHT = 9.5  # points between two labels
 
 
@@ -210,8 +211,13 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
         y = _shown(curve.y, panel.scales[1])
         drawn = np.flatnonzero(np.isfinite(y))
-        if curve.label and len(drawn):
-            ends.append((float(y[drawn[-1]]), curve.label, colour))
+        if not curve.label or not len(drawn):
+            continue
+        end = float(_shown(curve.x, panel.scales[0], 0.5)[drawn[-1]]), float(y[drawn[-1]])
+        if (ax.transData + ax.transAxes.inverted()).transform(end)[0] < EARLY:
+            ax.annotate(curve.label, end, (3, 0), textcoords="offset points", color=colour, fontsize=8, va="center")
+        else:
+            ends.append((end[1], curve.label, colour))
     label_ends(ax, ends, height)
 
 
