@@ -12,6 +12,7 @@ import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.engine.collocation import STAGES, radau
 from icl_theory.engine.curvature import Curvature
+from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
 
 
@@ -95,7 +96,7 @@ def test_modes_of_a_hessian_in_blocks_are_those_of_the_whole_one() -> None:
     values = rng.normal(size=(4, 4))
     features = icl.Features.simplex(4, 1.0, rng.dirichlet(np.ones(4)))
     risk = icl.PopulationRisk(features, tasks.KernelTask(values @ values.T), 6)
-    curvature = Curvature(Descent(risk, 2.0, "gd"))
+    curvature = Curvature(Descent(risk, 2.0, rule_of("gd")))
     assert curvature.cost == 16 + 1
     curvature.find(0.0, rng.normal(size=16))
     assert curvature.cost <= 4 + 1

@@ -9,6 +9,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import GradientDescent
 from icl_theory.engine.steps import Descent
 
 LARGEST = 1024  # parameters of which all modes are found
@@ -67,7 +68,7 @@ class Curvature:
     @property
     def known(self) -> bool:
         """Whether modes can be found at all."""
-        return self.descent.rule.name == "gd" and self.size <= LARGEST
+        return isinstance(self.descent.rule, GradientDescent) and self.size <= LARGEST
 
     @property
     def cost(self) -> int:
