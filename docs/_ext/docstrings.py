@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import cached_property, reduce
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -19,6 +20,7 @@ import icl_theory
 PLACE = re.compile(r'docs/([a-z]+)\.md((?:, "[^"]+")*)')
 ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 
+REFERENCE = "".join(page.read_text(encoding="utf-8") for page in Path(__file__).parents[1].glob("api/*.rst"))
 METHODS = (FunctionType, property, cached_property, classmethod)
 
 
@@ -38,7 +40,7 @@ def name_inherited(app: Sphinx, what: str, name: str, obj: Any, options: object,
     """List what a class has from other public classes at the end of its docstring."""
     known = set(vars(obj)) if what == "class" else set()
     for base in obj.__mro__[1:] if what == "class" else ():
-        if base.__module__.startswith("icl_theory") and not base.__name__.startswith("_"):
+        if base.__module__.startswith("icl_theory") and re.search(rf"\b{base.__name__}$", REFERENCE, re.M):
             parts = {part for part, value in vars(base).items() if part[0] != "_" and isinstance(value, METHODS)}
             links = ", ".join(f"`~{base.__name__}.{part}`" for part in sorted(parts - known))
             lines += ["", f"From `{base.__name__}`: {links}.", ""] if links else []
