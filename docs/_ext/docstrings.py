@@ -17,7 +17,12 @@ from sphinx.util.nodes import make_refnode
 
 import icl_theory
 
-PLACE = re.compile(r'docs/([a-z]+)\.md((?:, "[^"]+")*)')
+PLACE = re.compile(r'docs/([a-z-]+)\.md((?:, "[^"]+")*)')
+PARTS = {  # of the mathematics, by their sections
+    section: f"theory/{page.stem}"
+    for page in Path(__file__).parents[1].glob("theory/*.md")
+    for section in re.findall(r"^##+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+}
 ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 
 REFERENCE = "".join(page.read_text(encoding="utf-8") for page in Path(__file__).parents[1].glob("api/*.rst"))
@@ -32,7 +37,8 @@ def link_places(app: Sphinx, what: str, name: str, obj: object, options: object,
 
 def _links(place: re.Match[str]) -> str:
     page, sections = place[1], re.findall(r'"([^"]+)"', place[2])
-    links = [f":doc:`/{page}`", *(f":ref:`{section} <{page}:{section}>`" for section in sections)]
+    pages = {section: PARTS.get(section, page) if page == "theory" else page for section in sections}
+    links = [f":doc:`/{page}`", *(f":ref:`{section} <{place}:{section}>`" for section, place in pages.items())]
     return ", ".join(links)
 
 
