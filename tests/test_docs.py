@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,24 @@ def test_links_between_pages_have_targets(page: Path) -> None:
         target = source((page.parent / path).resolve()) if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_the_audit_has_a_card_for_each_claim_with_all_that_its_row_says() -> None:
+    """The table is taken apart here by its own means: a bar that is not escaped begins a cell."""
+    cards = runpy.run_path(str(DOCS / "_ext" / "cards.py"))
+    text = (DOCS / "audit.md").read_text(encoding="utf-8")
+    table = text[text.index("| claim |") : text.index("## Open questions")].strip()
+    page = cards["_claims"](table)
+    lines = table.replace("\\|", "\0").splitlines()[2:]
+    assert page.count('<article class="claim') == len(lines)
+    shown = re.findall(r"<header><b>(.*?)</b><span>(.*?)</span>.*?<p class=\"verdict\">(.*?)</p>", page)
+    for line, (name, status, verdict) in zip(lines, shown, strict=True):
+        cells = [cell.strip().replace("\0", "|") for cell in line.split("|")[1:-1]]
+        assert [html.unescape(name), status] == [cells[0], cells[3]]
+        assert html.unescape(verdict)[:5] == cells[-1][:5]
+
+
+def test_formulas_of_the_audit_have_indices_powers_and_signs() -> None:
+    typeset = runpy.run_path(str(DOCS / "_ext" / "cards.py"))["typeset"]
+    assert typeset("c_k <= 2 e^-2 C^(k)_mm") == "c<sub>k</sub> ≤ 2 e<sup>-2</sup> C<sup>(k)</sup><sub>mm</sub>"
+    assert typeset("<b> |z|") == "&lt;b&gt; |z|"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 CELL = re.compile(r"(?<!\\)\|")
 SIGNS = {"<=": "≤", ">=": "≥", "->": "→", " - ": " − "}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import cached_property, reduce
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -16,9 +17,15 @@ from sphinx.util.nodes import make_refnode
 
 import icl_theory
 
-PLACE = re.compile(r'docs/([a-z]+)\.md((?:, "[^"]+")*)')
+PLACE = re.compile(r'docs/([a-z-]+)\.md((?:, "[^"]+")*)')
+PARTS = {  # of the mathematics, by their sections
+    section: f"theory/{page.stem}"
+    for page in Path(__file__).parents[1].glob("theory/*.md")
+    for section in re.findall(r"^##+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+}
 ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 
+REFERENCE = "".join(page.read_text(encoding="utf-8") for page in Path(__file__).parents[1].glob("api/*.rst"))
 METHODS = (FunctionType, property, cached_property, classmethod)
 
 
@@ -30,7 +37,8 @@ def link_places(app: Sphinx, what: str, name: str, obj: object, options: object,
 
 def _links(place: re.Match[str]) -> str:
     page, sections = place[1], re.findall(r'"([^"]+)"', place[2])
-    links = [f":doc:`/{page}`", *(f":ref:`{section} <{page}:{section}>`" for section in sections)]
+    pages = {section: PARTS.get(section, page) if page == "theory" else page for section in sections}
+    links = [f":doc:`/{page}`", *(f":ref:`{section} <{place}:{section}>`" for section, place in pages.items())]
     return ", ".join(links)
 
 
@@ -38,7 +46,7 @@ def name_inherited(app: Sphinx, what: str, name: str, obj: Any, options: object,
     """List what a class has from other public classes at the end of its docstring."""
     known = set(vars(obj)) if what == "class" else set()
     for base in obj.__mro__[1:] if what == "class" else ():
-        if base.__module__.startswith("icl_theory") and not base.__name__.startswith("_"):
+        if base.__module__.startswith("icl_theory") and re.search(rf"\b{base.__name__}$", REFERENCE, re.M):
             parts = {part for part, value in vars(base).items() if part[0] != "_" and isinstance(value, METHODS)}
             links = ", ".join(f"`~{base.__name__}.{part}`" for part in sorted(parts - known))
             lines += ["", f"From `{base.__name__}`: {links}.", ""] if links else []

@@ -59,8 +59,8 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     """Hold the population risk of a run against sampled data.
 
     Where a family has a comparison of its own, that is made, with its own options: for regression see
-    `icl_theory.regression.crosscheck`. For any other family that can be sampled, losses and gradients of the
-    trainer are compared with the exact ones at the first, a middle and the last saved state.
+    `icl_theory.families.regression.crosscheck`. For any other family that can be sampled, losses and gradients of
+    the trainer are compared with the exact ones at the first, a middle and the last saved state.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ Figure 1: loss and attention, flat and sharp
 Cosine tasks with a small and a large Lipschitz constant. Lines are gradient descent on the exact
 population loss of prompts of N tokens; dots with bands are a sampled trainer on fresh prompts, its
 mean over independent runs and two standard errors of that. The phases that are shaded are those of
-long prompts (N = ∞), which end at ε.
+long prompts (N = ∞), which end at ε; the white area after them is what training does beyond ε.
 
 The frequency is such that a cosine takes the values of K equally spaced points of a circle on the K
 features. All queries are then alike, and the mean over them is each of them.

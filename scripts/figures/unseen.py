@@ -5,7 +5,7 @@ Prediction of a function never seen
 Attention is trained on random cosines over features on a line, and then predicts a zigzag, which is no
 cosine nor a sum of the cosines of training. The prediction at each query is the mean of the function under
 the attention; training sharpens the attention, and the prediction goes to the function. The band is
-certified (Proposition 1): no L-Lipschitz function is predicted worse than L Σ Attn_m |v_m − v_k|.
+certified (Proposition 1): no L-Lipschitz function is predicted worse than L Σ Attn_m ‖v_m − v_k‖.
 """
 
 from __future__ import annotations

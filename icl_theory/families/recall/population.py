@@ -61,7 +61,7 @@ class RecallRisk(Risk):
         L(\lambda) = \sum_q p_q E_c \ln\bigl(1 + (V-1)e^{-\lambda_q c}\bigr), \qquad
         L(\lambda, \gamma) = \sum_q p_q E_c \ln\bigl(1 + e^\gamma + (V-2)e^{-\lambda_q c}\bigr) - \alpha\gamma.
 
-    "softmax" is the mean over all sentences of H words, exactly (`icl_theory.families.recall.softmax`).
+    "softmax" is the mean over all sentences of H words, exactly (module ``icl_theory.families.recall.softmax``).
     "softmax-limit" is the limit of long contexts that keep the task's average fractions
     :math:`\rho = E[c + c_\tau]/(H-1)` of words after q, :math:`\rho_y = E[c]/(H-1)` of them the output: with
     :math:`Z = \rho e^\lambda + 1 - \rho`, the logit of y is v times :math:`A + B`,

@@ -105,7 +105,7 @@ def sampled_phases(
     Returns
     -------
     SampledPhases
-        With `passed` and `to_markdown`.
+        With ``passed`` and ``to_markdown``.
 
     Raises
     ------
