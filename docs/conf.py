@@ -23,8 +23,10 @@ extensions = [
     "myst_parser",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
+    "cards",
     "commands",
     "docstrings",
+    "downloads",
     "explorer",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # the script and its fonts come with the site, not from a server

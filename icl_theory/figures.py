@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import choice, integer, number, refuse
 from icl_theory.engine.interrupts import whole_runs
+from icl_theory.files import replacing
 from icl_theory.results.numbers import markdown
 
 if TYPE_CHECKING:
@@ -184,6 +185,69 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
     paths = [Path(folder) / f"{name}{ending}" for ending in ENDINGS]
     for path in paths:
         save(figure, path)
+    return paths
+
+
+def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int = 60) -> list[Path]:
+    """Write the attention maps of a flat and a sharp run as they change during training, as an animation.
+
+    The runs are those of the figure ``maps``; frames are equally far apart in ln(1 + t).
+
+    Parameters
+    ----------
+    folder : path-like
+        Where to.
+    quick : bool
+        With fewer features.
+    frames : int
+        How many pictures, two or more.
+
+    Returns
+    -------
+    list of Path
+        ``maps.gif``, and ``maps.mp4`` where ffmpeg is installed.
+
+    Raises
+    ------
+    ValueError
+        The folder cannot be made or written to.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from icl_theory import figures
+    >>> figures.animate(tempfile.mkdtemp(), quick=True, frames=2)[0].name
+    'maps.gif'
+    """
+    import numpy as np
+    from matplotlib import animation
+
+    from icl_theory.results.plots import draw_maps, release
+
+    check_folder(folder)
+    last = parameters("maps")["steps"][-1]
+    count = integer("frames", frames, minimum=2)
+    steps = np.unique(np.rint(np.expm1(np.linspace(0.0, np.log1p(last), count))).astype(int))
+    rows = _recipe("maps")["attention"](**parameters("maps", quick=quick) | {"steps": tuple(steps.tolist())})
+    figure = draw_maps({name: maps[:1] for name, maps in rows.items()}, ["step 0"], size=1.9)
+    release(figure)
+    first, *_ = figure.axes
+
+    def show(frame: int) -> list[Any]:
+        first.set_title(f"step {steps[frame]:,}", fontsize=9)
+        images = [ax.images[0] for ax in figure.axes if ax.images]
+        for image, maps in zip(images, rows.values(), strict=True):
+            image.set_data(maps[frame])
+        return images
+
+    moving = animation.FuncAnimation(figure, show, frames=len(steps), interval=80)
+    writers: dict[str, animation.AbstractMovieWriter] = {".gif": animation.PillowWriter(fps=12)}
+    if animation.FFMpegWriter.isAvailable():
+        writers[".mp4"] = animation.FFMpegWriter(fps=12)
+    paths = [Path(folder) / f"maps{ending}" for ending in writers]
+    for path, writer in zip(paths, writers.values(), strict=True):
+        with replacing(path) as temporary:
+            moving.save(temporary, writer=writer, dpi=120)
     return paths
 
 

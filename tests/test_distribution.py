@@ -126,6 +126,7 @@ def test_an_installed_wheel_simulates_reports_and_knows_its_figures(command: Cal
     command("icl-theory", "report", "run.npz", "--out", "run.html")
     command("icl-theory", "sweep", "--L", "0.03:30:log:25", "--delta", "1", "--eta", "4", "--csv", "a.csv")
     assert "figure1" in command("icl-theory", "figures", "--list")
+    assert "explorer.html" in command("icl-theory", "explore", "--no-browser", "--out", "explorer.html")
 
 
 def test_an_installed_wheel_runs_the_tutorial(command: Callable[..., str], tmp_path: Path) -> None:

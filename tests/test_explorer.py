@@ -27,6 +27,9 @@ NONSENSE = [
     "#regression?L=1e30&delta=1e30&eta=1e30", "#regression?L=1e-30&delta=1e-30&eta=1e-30&epsilon=1e-300&t=1e15",
     "#regression?f=x,y&K=3", "#regression?K=1e9&f=0.5,-0.5&t=1e15", "#recall?triggers=100&V=10&alpha=1",
     "#recall?eta=1e-30&t=1e15", "#recall?eta=1e6&counts=1e6&above=1e-12&t=1e15", "#recall?above=100&alpha=0",
+    "#linear-attention?eta=5", "#linear-attention?d=1&N=1&noise=1000&decay=10&t=1e15",
+    "#linear-attention?above=1e6",
+    "#linear-attention?d=1000&decay=10&eta=1e-30&start=1&test_decay=0&test_noise=0&N=1e9&test_N=1",
 ]  # fmt: skip
 
 
@@ -68,7 +71,8 @@ def test_words_stand_out_from_the_paper_in_both_themes() -> None:
     ("typed", "number"),
     [
         ("1e-3", 1e-3), ("10^6", 1e6), ("1.5·10⁻⁹", 1.5e-9), ("10⁶", 1e6), ("1 000", 1000), ("−2", -2), ("x", None),
-        ("", None), ("1e", None),
+        ("", None), ("1e", None), ("1e999", None), ("0,5", None),
+        ("1\u202f000", 1000), ("+3.", 3), (".5E-2", 0.005),
     ],
 )  # fmt: skip
 def test_numbers_are_read_as_people_type_them(typed: str, number: float | None) -> None:
@@ -101,7 +105,7 @@ def test_figures_of_the_gallery_open_with_their_parameters() -> None:
     linked = 0
     for name in figures.available():
         script = (ROOT / "scripts" / "figures" / f"{name}.py").read_text(encoding="utf-8")
-        place = re.search(r'^EXPLORER = "(.*?)"', script, re.MULTILINE)
+        place = re.search(r'^EXPLORER = \(?\s*"(.*?)"', script, re.MULTILINE)
         if not place:
             continue
         linked += 1
@@ -110,7 +114,7 @@ def test_figures_of_the_gallery_open_with_their_parameters() -> None:
         for key, value in figures.parameters(name).items():
             if key in found["values"] and not isinstance(value, tuple) and f"{key}=" in place[1]:
                 assert found["values"][key] == value, (name, key)
-    assert linked >= 6
+    assert linked >= 10
 
 
 def test_command_writes_the_page_and_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,4 +314,5 @@ def test_nonsense_in_the_address_is_answered_in_words(tmp_path: Path) -> None:
     assert "at the start" in answers["#regression?epsilon=100"][1]
     assert all(headline for _, headline, _ in answers.values())
     assert problems["#regression?K=2"] == ""
+    assert "descent diverges" in problems["#linear-attention?eta=5"]
     assert "V = 102 is used" in problems["#recall?triggers=100&V=10&alpha=1"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import signal
 import subprocess
@@ -9,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image, ImageSequence
 
 import icl_theory as icl
 from icl_theory import figures
@@ -146,3 +149,16 @@ def test_interrupt_ends_all_figures_and_draws_none_of_half_a_run(
     assert not list(tmp_path.iterdir())
     assert "interrupted at maps" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_animation_is_of_the_maps_at_steps_far_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its first frame is the first map, and the next ones differ from it; --animate knows no other figure."""
+    gif, *_ = figures.animate(tmp_path, quick=True, frames=3)
+    with Image.open(gif) as moving:
+        frames = [np.asarray(frame.convert("L"), dtype=float) for frame in ImageSequence.Iterator(moving)]
+    assert len(frames) == 3
+    assert all(np.abs(after - before).max() > 100 for before, after in itertools.pairwise(frames))
+    stops_with(2, "figures", "--animate", "tail", "--out", str(tmp_path))
+    assert capsys.readouterr().err.endswith("figure = 'tail': must be one of maps\n")

@@ -28,10 +28,7 @@ def written_picture(block: Any, block_vars: dict[str, Any], gallery_conf: dict[s
         return ""
     target = next(block_vars["image_path_iterator"])
     shutil.move(picture, target)
-    place = block_vars["example_globals"].get("EXPLORER")
-    shown = figure_rst([target], gallery_conf["src_dir"])
-    return (
-        shown + f"`The nearest setting in the explorer <../_static/explorer.html#{place}>`__\n\n"
-        if place
-        else shown
-    )
+    shown, place = figure_rst([target], gallery_conf["src_dir"]), block_vars["example_globals"].get("EXPLORER")
+    if place is None:
+        return shown
+    return f"{shown}\n\n`The nearest setting in the explorer <../_static/explorer.html#{place}>`__\n\n"

@@ -87,6 +87,42 @@ def judged(holds: bool, outcome: Outcome = Outcome.HOLDS, words: str = "") -> Ve
 
 
 @dataclass(frozen=True)
+class Statement:
+    """A statement of the theory, written down once for checks of runs and rows of the audit.
+
+    Attributes
+    ----------
+    name, source, statement : str
+        What it is called, where it comes from (paper and number, or "this package"), and what it says.
+    kind : str
+        As in `BoundCheck`.
+    status : Status
+        What is claimed.
+    """
+
+    name: str
+    source: str
+    statement: str
+    kind: str
+    status: Status
+
+    def check(
+        self,
+        measured: float | None = None,
+        bound: float | tuple[float, float] | None = None,
+        holds: bool | None = None,
+        slack: float | None = None,
+        note: str = "",
+    ) -> BoundCheck:
+        """Return its evaluation on one run; without figures ``note`` says why there are none."""
+        return BoundCheck(self.name, self.source, self.statement, self.kind, measured, bound, holds, slack, note)
+
+    def claim(self, grid: str, measured: str, bound: str, verdict: Verdict) -> Claim:
+        """Return its row in the audit."""
+        return Claim(self.name, self.source, self.statement, self.status, grid, measured, bound, verdict)
+
+
+@dataclass(frozen=True)
 class Claim:
     """A statement held against a grid of runs.
 

@@ -20,7 +20,7 @@ from icl_theory.families import families_known
 from icl_theory.files import replacing
 from icl_theory.results.notebook import picture, render
 from icl_theory.results.numbers import markdown
-from icl_theory.results.plots import plot_answer, save
+from icl_theory.results.plots import plot_answer, release, save
 
 WORST_FIRST = (Outcome.FAILS, Outcome.COUNTEREXAMPLE, Outcome.ONLY, Outcome.LOOSE, Outcome.HOLDS)
 COLUMNS = ("name", "statement", "grid", "measured", "bound", "verdict")
@@ -92,7 +92,7 @@ class Reproduction:
             "statement": [part.reading.name for part in self.parts],
             "command": [part.command for part in self.parts],
             "held against": [
-                ", ".join([c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn])
+                "; ".join([c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn])
                 for part in self.parts
             ],
             "verdict": [part.verdict for part in self.parts],
@@ -212,6 +212,8 @@ def reproduce(
             title = figures.available()[reading.figure]
             figure = figures.draw(reading.figure, quick=quick)
             drawn += [Drawn(reading.figure, title, f"icl-theory figures {reading.figure}{end}", figure)]
+        for each in drawn:
+            release(each.figure)
         parts.append(Reproduced(reading, f'{begin} --only "{reading.name}"{end}', claims, found, tuple(drawn)))
     chosen = "" if only is None else f' --only "{only}"'
     return Reproduction(paper, begin + chosen + end, tuple(parts))

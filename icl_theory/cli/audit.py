@@ -70,7 +70,8 @@ def _print_audit(report: Audit) -> None:
         claims.add_column(heading, ratio=ratio, overflow="fold")
     for claim in report.claims:
         style = "red" if claim in report.violations else None
-        claims.add_row(f"{claim.name} ({claim.status})", claim.measured, str(claim.verdict), style=style)
+        name = f"{claim.name} ({claim.status}; {claim.source})"
+        claims.add_row(name, claim.measured, str(claim.verdict), style=style)
     console.print(claims)
     for found in report.answers:
         console.print(found.question, style="bold")

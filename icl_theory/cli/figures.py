@@ -16,6 +16,7 @@ from rich.table import Table
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
 from icl_theory.engine.interrupts import whole_runs
+from icl_theory.results.plots.style import release
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +26,7 @@ def figures(
     names: Annotated[list[str] | None, typer.Argument(help="Names of figures; all unless given.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the files, PDF and PNG.")] = Path("figures"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
+    animate: Annotated[bool, typer.Option("--animate", help="Attention maps over training, as a film.")] = False,
     show: Annotated[bool, typer.Option("--list", help="Print the names and titles.")] = False,
 ) -> int:
     """Reproduce the figures of the papers and of the documentation."""
@@ -40,6 +42,12 @@ def figures(
         console.print(table)
         return 0
     recipes.check_folder(out)
+    if animate:
+        for name in names or []:
+            choice("figure", name, ["maps"])
+        for path in recipes.animate(out, quick=quick):
+            print(path)
+        return 0
     with Console(stderr=True).status("") as status:
         for name in names or available:
             status.update(f"{name}: {available[name]}")
@@ -77,6 +85,7 @@ def script(file: str, figure: Callable[..., Figure], quick: dict[str, Any]) -> N
         with whole_runs():
             drawn = figure(**(quick if given.quick else {}))
         paths = recipes.write(drawn, given.out, Path(file).stem)
+        release(drawn)
     except KeyboardInterrupt:
         parser.exit(130, "interrupted\n")
     for path in paths:

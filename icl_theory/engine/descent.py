@@ -12,6 +12,7 @@ from icl_theory._validate import Array, choice, integer, number, refuse
 from icl_theory.engine.fastforward import Skipper, first_below, flow, state
 from icl_theory.engine.interpolant import Interpolant
 from icl_theory.engine.interrupts import halves_kept
+from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.recorder import SETTLED, Recorder
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.engine.rules import Rule, rule_of
@@ -45,6 +46,7 @@ def descend(
     tolerance: float = TOLERANCE,
     give_up: bool | None = None,
     callback: Callback | None = None,
+    progress: bool = False,
 ) -> Trajectory:
     r"""Train a risk from its initial parameters.
 
@@ -70,8 +72,8 @@ def descend(
         own.
     method : {"exact", "auto", "closed", "fast", "flow"}
         "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" integrates the flow
-        that interpolates the iterates with a method of order eight in ln(1 + t), twice, and takes steps one by one
-        where the expansion of its field does not converge or does not pay; it evaluates at most 200 000 gradients.
+        that interpolates the iterates in ln(1 + t), twice, by implicit steps where modes rest beside a slow tail,
+        and takes steps one by one where that does not converge or pay; it evaluates at most 200 000 gradients.
         "auto" takes the closed form where there is one, and else 4096 steps one by one before it goes on like
         "fast". "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
         relative to :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the
@@ -87,6 +89,8 @@ def descend(
         a cycle). True unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
+    progress : bool
+        Show step, loss and speed on standard error once a run takes longer than half a second.
 
     Returns
     -------
@@ -112,6 +116,12 @@ def descend(
     >>> run.stop_reason
     'reached epsilon = 0.01 at step 47'
     """
+    if progress:
+        with StepProgress(callback) as shown:
+            return descend(
+                risk, eta, epsilon=epsilon, above=above, steps=steps, rule=rule, method=method, tolerance=tolerance,
+                give_up=give_up, callback=shown,
+            )  # fmt: skip
     if not isinstance(risk, Risk):
         raise refuse("risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)")
     eta = number("eta", eta)

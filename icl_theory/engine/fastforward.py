@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.interpolant import FIRST_STRIDE, Anchor, Interpolant, Segment, TooFast
-from icl_theory.engine.steps import Descent, Ended, Point
+from icl_theory.engine.collocation import FEWER
+from icl_theory.engine.curvature import Curvature
+from icl_theory.engine.interpolant import FIRST_STRIDE, Anchor, Interpolant, Segment
+from icl_theory.engine.steps import Descent, Ended, Point, TooFast
 
 SLOW = 256.0  # steps in which the moves must change by less than a factor e for skipping to be worth a try
 BLOCK = 64  # steps taken one by one between two tries, doubled after each try that did not pay
@@ -50,15 +52,20 @@ class Skipper:
         Estimated error of the scores, when the shadow was last looked at and at worst.
     doubt : float
         Part of it that comes from interpolation between steps of the solver.
+    left : float
+        Part of it that the equations of implicit steps leave.
     skipped : bool
         Whether any step was skipped.
     """
 
     def __init__(self, descent: Descent, tolerance: float, budget: int) -> None:
         self.descent, self.tolerance = descent, tolerance
-        self.run = Interpolant(descent, True, tolerance, budget, share=SHARE, spare=1)
-        self.error, self.worst, self.doubt, self.skipped = 0.0, 0.0, 0.0, False
-        self._shadow = Interpolant(descent, True, tolerance, budget, share=LOOSE, first_stride=1.6 * FIRST_STRIDE)
+        self._curvature = curvature = Curvature(descent)
+        self.run = Interpolant(descent, True, tolerance, budget, share=SHARE, spare=1, curvature=curvature)
+        self.error, self.worst, self.doubt, self.left, self.skipped = 0.0, 0.0, 0.0, 0.0, False
+        self._shadow = Interpolant(
+            descent, True, tolerance, budget, LOOSE, 0, 1.6 * FIRST_STRIDE, curvature=curvature, stages=FEWER
+        )
         self._last = 0.0
         self._other: Array | None = None  # the shadow where iterates are taken one by one
 
@@ -110,6 +117,7 @@ class Skipper:
         try:
             for segment in self._that_pay(self.run.segments(start.params, start.step, end)):
                 self._follow(segment, shadow, shadows, end)
+                self.left += self.descent.risk.gain(params) * segment.left
                 within, ahead = ahead[ahead <= segment.end], ahead[ahead > segment.end]
                 for t in within.tolist():
                     last, params = t, segment.state(t)
@@ -128,13 +136,13 @@ class Skipper:
     def _that_pay(self, segments: Iterator[Segment]) -> Iterator[Segment]:
         """Pass on the steps of the solver as long as they pay, and none where the first ones do not.
 
-        Its cost includes the shadow's, with which an iterate costs two gradients.
+        Its cost includes the shadow's, with which an iterate costs two gradients. Modes of the map are worth their
+        price for long.
         """
-        descent = self.descent
-        spent, loss = descent.evaluations, 0.0
+        spent, loss = self._spent, 0.0
         held: list[Segment] = []
         for number, segment in enumerate(segments):
-            cost, steps = descent.evaluations - spent, segment.end - segment.begin
+            cost, steps = self._spent - spent, segment.end - segment.begin
             if number < TRIAL:
                 if cost > PAYS * steps:
                     return
@@ -146,7 +154,12 @@ class Skipper:
                 held = [segment]
             if number >= TRIAL - 1:
                 yield from held
-            spent = descent.evaluations
+            spent = self._spent
+
+    @property
+    def _spent(self) -> int:
+        """Gradients so far, those for the modes left out."""
+        return self.descent.evaluations - self._curvature.spent
 
     def _follow(self, segment: Segment, shadow: Iterator[Segment], shadows: deque[Segment], end: float) -> None:
         """Let the shadow go on beyond a segment of the run, and compare the two where its steps end."""
@@ -172,10 +185,10 @@ class Skipper:
         """Estimate the error from the shadow."""
         apart = float(np.abs(params - other).max(initial=0.0))
         rounding = 2.0**-50 * float(np.abs(params).max(initial=0.0))
-        before, self._last = self._last, self.descent.risk.gain(params) * (MARGIN * apart + rounding) + self.doubt
-        self.error = max(
-            before, self._last
-        )  # the shadow is looked at now and then: either side may be the worse one
+        seen = self.descent.risk.gain(params) * (MARGIN * apart + rounding)
+        before, self._last = self._last, seen + self.doubt + self.left
+        # the shadow is looked at now and then: either side may be the worse one
+        self.error = max(before, self._last)
         self.worst = max(self.worst, self.error)
 
 

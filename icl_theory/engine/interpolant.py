@@ -18,13 +18,22 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array
+from icl_theory.engine.collocation import STAGES, Collocation
+from icl_theory.engine.curvature import Curvature
 from icl_theory.engine.solver import Field, Step
-from icl_theory.engine.steps import Descent, Ended
+from icl_theory.engine.stepping import Stepper
+from icl_theory.engine.steps import Descent, Ended, TooFast
 from icl_theory.engine.trajectory import Stop
 
 START_ORDER, LOWEST_ORDER, HIGHEST_ORDER = 4, 2, 7
 ROUNDING = 2.3e-14  # of the parameters: no step of the solver is asked for more
 FIRST_STRIDE, LEAST_STRIDE = 0.05, 1e-13  # first and shortest step of the solver, in x
+FIRST_JUMP, FIRST_IMPLICIT = (
+    4.0,
+    0.2,
+)  # factor from the last explicit step to the first implicit one, up to a length
+IMPLICIT_SHARE = 0.15  # of the tolerance, at most, for an implicit step
+FASTER = 2.0  # at most: factor from one implicit step to the next
 GROWTH = 1.25  # at most: factor from one step to the next where steps are taken to go on growing as they did
 PACE = 1.0  # what an error of the tolerance in x is in the parameters, in units of dθ/dx
 OMITTED = 0.25  # of the tolerance: what the terms that are left out may amount to,
@@ -47,10 +56,6 @@ def _logarithm(order: int) -> Array:
 
 DIFFERENCES = {order: _difference(order) for order in range(1, HIGHEST_ORDER + 1)}
 LOGARITHMS = {order: _logarithm(order) for order in range(1, HIGHEST_ORDER + 1)}
-
-
-class TooFast(Exception):  # noqa: N818 - sends the run back to single steps
-    """The expansion does not converge to the tolerance here."""
 
 
 class Anchor(NamedTuple):
@@ -79,15 +84,19 @@ class Segment:
     ----------
     doubt : float
         Estimated error of the interpolation that gave the last state.
+    left : float
+        What the solution of the step's equations leaves.
     """
 
-    _landed: Step | None
+    _landed: Step | Collocation | None
 
-    def __init__(self, begin: float, end: float, step: Step, limit: float, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, begin: float, end: float, step: Step | Collocation, limit: float, shape: tuple[int, ...]
+    ) -> None:
         self.begin, self.end = begin, end
         self._step, self._limit, self._shape = step, limit, shape
-        self.doubt, self._landed = 0.0, None
-        self._halves: list[Step] = []
+        self.doubt, self.left, self._landed = 0.0, step.left, None
+        self._halves: list[Step | Collocation] = []
 
     @property
     def anchor(self) -> Anchor:
@@ -104,37 +113,37 @@ class Segment:
                 value, self.doubt = self._half(x).between(x)
             if self.doubt <= self._limit:
                 return value.reshape(self._shape)
-        self.doubt = 0.0
         return self.land(t)
 
-    def _half(self, x: float) -> Step:
+    def _half(self, x: float) -> Step | Collocation:
         """Half of the step, taken by itself: interpolation is better there by a factor of some 2⁷."""
         whole = self._step
         middle = 0.5 * (whole.begin + whole.end)
         if not self._halves:
-            self._halves = [Step(whole.field, whole.begin, whole.state, whole.slope, middle - whole.begin, middle)]
+            self._halves = [whole.again(whole.begin, whole.state, whole.slope, middle - whole.begin, middle)]
         first = self._halves[0]
         if x <= middle:
             return first
         if len(self._halves) == 1:
-            self._halves.append(
-                Step(whole.field, middle, first.arrival, first.leaving, whole.end - middle, whole.end)
-            )
+            self._halves.append(whole.again(middle, first.arrival, first.leaving, whole.end - middle, whole.end))
         return self._halves[1]
 
     def land(self, t: float) -> Array:
         """State at a time within, by a step of the solver that ends there."""
-        x, start = math.log1p(t), self._step
+        x, start, self.doubt = math.log1p(t), self._step, 0.0
         if t >= self.end:
             return start.arrival.reshape(self._shape)
         if x <= start.begin:
             return start.state.reshape(self._shape)
         landed = self._landed
         if landed is None or landed.end > x:
-            landed = Step(start.field, start.begin, start.state, start.slope, x - start.begin, x)
+            landed = start.again(start.begin, start.state, start.slope, x - start.begin, x)
         elif landed.end < x:
-            landed = Step(start.field, landed.end, landed.arrival, landed.leaving, x - landed.end, x)
-        self._landed = landed
+            landed = start.again(landed.end, landed.arrival, landed.leaving, x - landed.end, x)
+        if not math.isfinite(landed.left):
+            value, self.doubt = start.between(x)
+            return value.reshape(self._shape)
+        self._landed, self.doubt = landed, landed.left
         return landed.arrival.reshape(self._shape)
 
 
@@ -157,6 +166,10 @@ class Interpolant:
         How many terms the expansion has more than the tolerance asks for.
     first_stride : float
         First step of the solver, in x.
+    curvature : Curvature, optional
+        Finds the modes of the map where the flow is stiff; one of its own unless given.
+    stages : int
+        Nodes of implicit steps.
 
     Attributes
     ----------
@@ -173,6 +186,8 @@ class Interpolant:
         share: float = 1.0,
         spare: int = 0,
         first_stride: float = FIRST_STRIDE,
+        curvature: Curvature | None = None,
+        stages: int = STAGES,
     ) -> None:
         self.descent, self.skipping, self.tolerance, self.budget = descent, skipping, tolerance, budget
         self.share, self.spare, self.first_stride = share, spare, first_stride
@@ -180,6 +195,7 @@ class Interpolant:
         self._moves = np.zeros((HIGHEST_ORDER, descent.risk.initial.size))
         self._omitted = 0.0
         self.anchor: Anchor | None = None
+        self._stepper = Stepper(curvature or Curvature(descent), skipping, stages)
 
     def segments(self, params: Array, begin: float, end: float, stride: float = 0.0) -> Iterator[Segment]:
         """Integrate from ``params`` at time ``begin`` and yield every step of the solver.
@@ -194,25 +210,35 @@ class Interpolant:
             Where the budget is used up, or a flow cannot go on.
         """
         shape, bound = np.shape(params), math.log1p(end)
-        x, state, stride = math.log1p(begin), np.ravel(params), stride or self.first_stride
+        x, state, stepper = math.log1p(begin), np.ravel(params), self._stepper
+        stepper.start()
+        stride = stride or (FIRST_IMPLICIT if stepper.stiff else self.first_stride)
         order, before = 0, 0.0
         while x < bound:
             if order != self.order:
                 order = self.order
                 field = self._field(shape, order)
                 slope = field(x, state)
+            if stepper.turns_implicit():
+                stride, before = max(stride, min(FIRST_JUMP * stride, FIRST_IMPLICIT)), 0.0
             self._omitted = 0.0
             last = x + stride >= bound
-            step = Step(field, x, state, slope, bound - x if last else stride, bound if last else None)
-            limit = self._limit(step.arrival, step.leaving, shape)
-            stride = step.next_stride(self.share * limit)
+            h, stop = (bound - x, bound) if last else (stride, None)
+            wanted = min(self.share, IMPLICIT_SHARE) * self._limit(state, slope, shape)
+            step = stepper.take(field, order, x, state, slope, h, stop, wanted)
+            share = min(self.share, IMPLICIT_SHARE) if isinstance(step, Collocation) else self.share
+            limit = max(self._limit(step.arrival, step.leaving, shape), step.noise / share)
+            stride = step.next_stride(share * limit)
             if before:
-                stride = min(stride, GROWTH * before)
+                stride = min(stride, (FASTER if isinstance(step, Collocation) else GROWTH) * before)
             grown, before = stride / before if before else 1.0, stride
-            if not step.error <= self.share * limit:
+            if not step.error <= share * limit:
                 if stride < LEAST_STRIDE:
                     raise TooFast if self.skipping else Ended(Stop.FLOW)
                 continue
+            if isinstance(step, Collocation):
+                self._omitted = 0.0  # on the way to the solution differences mean nothing
+                field(step.end, step.arrival)
             if self.skipping and not self._converges(limit):
                 stride = step.end - x
                 continue
@@ -221,6 +247,7 @@ class Interpolant:
                 math.expm1(x), end if last else min(math.expm1(step.end), end), step, BETWEEN * limit, shape
             )
             x, state, slope = step.end, step.arrival, step.leaving
+            stepper.accept(step, order)
 
     def check_budget(self, wanted: int) -> None:
         """Raise `Ended` where the run may not evaluate so many gradients more."""

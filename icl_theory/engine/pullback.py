@@ -306,11 +306,10 @@ def in_coordinates(
     (2, 2, 4)
     """
     choice("coordinates", coordinates, COORDINATES)
-    instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
-    points, shape = Embedding(np.asarray(vectors)), np.shape(risk.initial)
+    shape = np.shape(instance("risk", risk, Risk, "a Risk").initial)  # type: ignore[type-abstract]
     if len(shape) != 2 or shape[0] != shape[1]:
         raise refuse("risk", shape, "one whose parameters are a square matrix")
-    size = shape[0]
+    points, size = Embedding(np.asarray(vectors)), shape[0]
     if len(points.vectors) != size:
         raise refuse("vectors", points.vectors.shape, f"an array with {size} rows, one a feature")
     if coordinates == "class":

@@ -31,7 +31,11 @@ class Step:
         Where it ends, and the field there.
     error : float
         Estimated error of the largest entry; NaN where the field was not finite.
+    left, noise : float
+        What the solution of a step's equations leaves, and what rounding makes of it: 0, for the step is explicit.
     """
+
+    left = noise = 0.0
 
     def __init__(self, field: Field, x: float, y: Array, slope: Array, h: float, end: float | None = None) -> None:
         from scipy.integrate import DOP853 as Table  # noqa: N811
@@ -41,8 +45,10 @@ class Step:
         stages = len(Table.B)
         self._slopes = np.empty((stages + 1 + len(Table.C_EXTRA), y.size))
         self._slopes[0] = slope
+        place = y
         for i in range(1, stages):
-            self._slopes[i] = field(x + Table.C[i] * h, y + h * (Table.A[i, :i] @ self._slopes[:i]))
+            place = y + h * (Table.A[i, :i] @ self._slopes[:i])
+            self._slopes[i] = field(x + Table.C[i] * h, place)
         self.arrival: Array = y + h * (Table.B @ self._slopes[:stages])
         self.leaving = field(self.end, self.arrival)
         self._slopes[stages] = self.leaving
@@ -50,6 +56,20 @@ class Step:
         self.error = float(fifth**2 / np.hypot(fifth, 0.1 * third)) if fifth > 0.0 else 0.0 * float(fifth)
         self._terms: Array | None = None
         self._between = 0.0
+        steeper, moved = self.leaving - self._slopes[stages - 1], self.arrival - place  # two states at the end
+        self._stretch = float(np.linalg.norm(steeper)), float(np.linalg.norm(moved))
+
+    @property
+    def stiffness(self) -> float:
+        """How often the fastest mode turns over within the step: the field's change from one state to another."""
+        steeper, moved = self._stretch
+        if not np.isfinite(steeper):
+            return np.inf
+        return self._h * steeper / moved if moved > 0.0 else 0.0
+
+    def again(self, x: float, y: Array, slope: Array, h: float, end: float) -> Step:
+        """Take a part of the step by itself."""
+        return Step(self.field, x, y, slope, h, end)
 
     def next_stride(self, tolerance: float) -> float:
         """Length that the next step may have, or this one should have had."""

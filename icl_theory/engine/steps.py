@@ -21,6 +21,10 @@ class Ended(Exception):  # noqa: N818 - not an error of the caller's
         self.stop = stop
 
 
+class TooFast(Exception):  # noqa: N818 - sends the run back to single steps
+    """The flow through the iterates cannot be followed to the tolerance here."""
+
+
 class Point(NamedTuple):
     """An iterate with its loss and gradient."""
 

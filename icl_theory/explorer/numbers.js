@@ -30,14 +30,14 @@ function short(x, digits = 3) {
 const percent = (x) => `${short(100 * x)} %`;
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 
-// what somebody types: 0.001, 1e-3, 10^-3, 10⁻³, 1.5·10^6, 1 000; null where it is no number
+// what somebody types: 0.001, 1e-3, 10^-3, 10⁻³, 1.5·10^6, 1 000; null where it is no number (commas say different things)
 function parse(text) {
-  const plain = String(text).trim().replace(/[\s\u202f,_]/g, "").replace(/−/g, "-")
+  const plain = String(text).trim().replace(/[\s_]/g, "").replace(/−/g, "-")
     .replace(/[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+/g, (marks) => `^${[...marks].map((mark) => Object.keys(RAISED).find((key) => RAISED[key] === mark)).join("")}`);
   const number = "[+-]?(?:\\d+\\.?\\d*|\\.\\d+)(?:e[+-]?\\d+)?";
   const power = plain.match(new RegExp(`^(?:(${number})[·*x×])?10\\^([+-]?\\d+)$`, "i"));
-  if (power) return Number(`${power[1] ?? "1"}`) * Number(`1e${power[2]}`);
-  return new RegExp(`^${number}$`, "i").test(plain) ? Number(plain) : null;
+  const value = power ? Number(power[1] ?? "1") * Number(`1e${power[2]}`) : new RegExp(`^${number}$`, "i").test(plain) ? Number(plain) : NaN;
+  return Number.isFinite(value) ? value : null;
 }
 
 module.exports = { count, short, percent, plural, parse, raised };

@@ -32,7 +32,7 @@ function read(setting, text) {
     return found === null ? { value: setting.value, problem: `${name} = “${text}” cannot be read: the default is used.` } : { value: found };
   }
   const number = parse(text);
-  if (number === null || Number.isNaN(number)) {
+  if (number === null) {
     return { value: setting.value, problem: `${name} = “${text}” is not a number: ${written(setting, setting.value)} is used.` };
   }
   const { minimum, maximum, whole } = setting;

@@ -31,7 +31,8 @@ class Column(NamedTuple):
 
     Where a point has no value it is NaN, -1 or the empty text. ``symbol`` and ``tex`` are how it is written. Its
     role says what tables and figures make of it: "steps", "phase", "word", "verdict" (1 holds, 0 fails, -1 does not
-    apply), "predicted", "boundary", "status" or "detail"; ``extra`` are further attributes.
+    apply), "predicted", "boundary", "status" or "detail"; ``extra`` are further attributes: ("table", 1) puts
+    a word or a detail into tables, where any point has a value.
     """
 
     name: str

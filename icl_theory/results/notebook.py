@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from icl_theory.results.numbers import goes_right, number
-from icl_theory.results.plots.style import styled, whole_figure
+from icl_theory.results.plots.style import release, styled, whole_figure
 
 if TYPE_CHECKING:
     import jinja2
@@ -100,6 +100,7 @@ def picture(ax: Axes) -> str:
         whole_figure(ax).savefig(
             buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
         )
+    release(ax)
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 

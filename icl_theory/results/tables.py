@@ -38,8 +38,9 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     pandas.DataFrame
         Swept parameters under their names and quantities under their symbols: the regime, lengths of the phases and
         T_ε in steps, the measured local exponent :math:`d\ln T/d\ln x`, what is predicted of T_ε and of the
-        boundaries between regimes, statements as ✓ (holds), ✗ (fails) or nothing (does not apply), and the status
-        where not all points reached their target. Points not computed are left out.
+        boundaries between regimes, what the family puts into tables, statements as ✓ (holds), ✗ (fails) or nothing
+        (does not apply), and the status where not all points reached their target. Points not computed are left
+        out.
 
     Raises
     ------
@@ -54,15 +55,21 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     ['10.0', 'sharp', '4', '11967']
     """
     over = dimension(dataset, over)
-    words = [name for name in with_role(dataset, "word") if dataset[name].attrs.get("table") == 1]
+    words, details = (
+        [name for name in with_role(dataset, role) if dataset[name].attrs.get("table") == 1]
+        for role in ("word", "detail")
+    )
+    details = [name for name in details if dataset[name].notnull().any()]
     exponent = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") == over]
     verdicts = with_role(dataset, "verdict")
     order = [
         *words, *with_role(dataset, "phase", "steps"), *exponent, *with_role(dataset, "predicted", "boundary"),
-        *verdicts,
+        *details, *verdicts,
     ]  # fmt: skip
     if every:
-        order += [name for name in with_role(dataset, "word", "detail") if name not in (*words, "message")]
+        order += [
+            name for name in with_role(dataset, "word", "detail") if name not in (*words, *details, "message")
+        ]
     frame = _frame(dataset[[*order, "status"]], over)
     if not (frame["status"] == "reached").all():
         order.append("status")

@@ -17,6 +17,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import new_figure
 
 QUICK = {"d": 4}
+EXPLORER = "linear-attention?d=8&decay=1&N=20&noise=0.5&test_noise=2&t=1000"
 
 
 def figure(

@@ -19,6 +19,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLACK, BLUE, GREEN, RED, Curve, Panel, draw_panels
 
 QUICK = {"points": 40}
+EXPLORER = "regression?L=0.02&delta=1&eta=0.01&K=1000&epsilon=0.000001&t=100000000"
 
 
 def figure(

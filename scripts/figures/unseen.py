@@ -18,6 +18,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
 QUICK = {"steps": (0, 10, 100, 1000)}
+EXPLORER = "regression?L=2&delta=0.5&eta=2&K=12&t=100"
 
 
 def figure(

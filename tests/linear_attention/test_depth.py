@@ -140,6 +140,14 @@ def test_risk_and_its_trainer_are_sound() -> None:
     check_family(icl.LinearAttention, d=4, N=10, depth=3, noise=0.3)
 
 
+def test_loud_noise_leaves_a_short_step() -> None:
+    """One layer by its formula, and more than one to first order in γ, where they are the same step."""
+    best = 1.0 / (21 / 20 + (8 + 1e6) / 20)
+    for depth in (1, 2, 16):
+        assert LoopedRisk(8, 20, depth, 1e3).best[0] == pytest.approx(best, rel=1e-3)
+    assert LoopedRisk(8, 20, 1, 1e3).best[0] == pytest.approx(best, rel=1e-9)
+
+
 def test_infinite_prompts_are_learnt_by_one_layer_of_its_own() -> None:
     assert best_layers(8, math.inf, 3).loss == 0.0
     assert LoopedRisk(8, math.inf, 3).floor() == pytest.approx(0.0, abs=1e-30)

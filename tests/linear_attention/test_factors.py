@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from icl_theory.engine import Pullback
 from icl_theory.families.linear_attention import Heads, MergedRisk, Pair, PromptLaw, balanced_flow
 from icl_theory.testing import check_risk
 from tests.linear_attention.references import layer, merged, random_law
+from tests.test_cli import run_main
 
 
 def some_law(d: int = 3) -> PromptLaw:
@@ -90,6 +93,24 @@ def test_automatic_rate_is_below_the_edge_of_stability(coordinates: str, decay: 
     worst = max(icl.engine.sharpness_along(run, points=20)[1])
     assert problem.rate() * worst < 2.0
     assert np.all(np.diff(run.loss) <= 1e-12)
+
+
+@pytest.mark.parametrize("arguments", [{"coordinates": "pair"}, {"depth": 4}], ids=str)
+def test_rate_beyond_stability_is_said_with_the_limit(arguments: dict[str, Any]) -> None:
+    problem = icl.LinearAttention(d=3, max_steps=200, **arguments)
+    limit = 2.0 * problem.rate()
+    assert f"below η = {limit:.4g}" in problem.changed(eta=8.0 * limit).simulate().notes["stability"]
+    assert "stability" not in problem.simulate().notes
+
+
+def test_three_parameterisations_are_drawn_side_by_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A family without attention."""
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    command = "linear-attention simulate --d 1 --coordinates all --above 0.1 --plot"
+    assert run_main(capsys, *command.split(), str(tmp_path / "all.png"))[0] == 0
+    assert (tmp_path / "all.png").stat().st_size > 1000
 
 
 def test_plateau_of_the_pair_grows_like_the_logarithm_of_the_start() -> None:

@@ -74,6 +74,14 @@ def test_loss_on_tasks_and_on_new_ones_is_that_of_all_prompts() -> None:
     assert problem.measure(problem.simulate())["new_loss"] == pytest.approx(new, rel=0.05)
 
 
+def test_table_of_a_sweep_over_tasks_has_the_loss_on_new_ones() -> None:
+    found = icl.sweep(icl.LinearAttention, d=3, tasks=[1, 50], N=9, above=1e-2, progress=False)
+    table = icl.phase_table(found)
+    assert table["new_loss"].tolist() == found.new_loss.values.tolist()
+    assert table["new_loss"][0] > 2.0 * table["new_loss"][1]
+    assert "new_loss" not in icl.phase_table(icl.sweep(icl.LinearAttention, d=[3, 4], above=1e-2, progress=False))
+
+
 def test_sampled_layer_has_the_new_loss() -> None:
     """Drawn tasks in 8 dimensions: the minimiser in the whole layer on 10^5 prompts with new tasks."""
     problem = icl.LinearAttention(d=8, N=16, noise=0.5, tasks=6, seed=3)

@@ -97,6 +97,18 @@ def test_features_on_a_line_are_left_one_after_the_other() -> None:
     np.testing.assert_allclose(found, np.array([59 / 3, 1.0, 1.0, 59 / 3]) * 3 / 16, rtol=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+def test_descent_has_the_constant_of_the_flow(noise: float) -> None:
+    points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
+    features = icl.Features(points, [0.3, 0.3, 0.4])
+    risk = icl.PopulationRisk(features, tasks.KernelTask(points @ points.T), 4, noise)
+    run = icl.descend(risk, 2.0, steps=10**10, method="fast")
+    assert run.t[-1] == 10**10
+    found = 2.0 * float(run.t[-1]) * (float(run.loss[-1]) - run.floor)
+    assert found == pytest.approx(tail_constant(risk), rel=1e-4)
+
+
 def test_a_level_of_second_order_is_half_as_far_below() -> None:
     """Without the first feature the second is best; the third, at a right angle to it, costs nothing at first."""
     x = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
@@ -237,6 +249,22 @@ def test_a_run_of_finite_unequal_prompts_has_its_tail() -> None:
     check = {each.name: each for each in icl.check_bounds(run)}["tail law"]
     assert check.holds
     assert check.measured == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_run_over_embeddings_of_any_features_has_its_tail() -> None:
+    x = np.random.default_rng(0).normal(size=(3, 3))
+    features = icl.Features(x)
+    run = icl.simulate(
+        1.0, features.gap, 1.0, features=features, task=tasks.KernelTask(np.eye(3)), coordinates="embedding",
+        epsilon=1e-4, max_steps=10**7,
+    )  # fmt: skip
+    constant = tail_constant(run.risk)  # type: ignore[arg-type]
+    assert constant is not None
+    assert run.phases is not None
+    assert run.phases.III is not None
+    begin = run.at(run.phases.III[0])
+    assert begin.t * begin.loss <= 2.0 * constant
+    assert run.t[-1] * run.loss[-1] == pytest.approx(constant, rel=0.1)
 
 
 def unequal(seed: int, eta: float, steps: int, K: int = 4) -> icl.Trajectory:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from icl_theory._validate import INT64_MAX, Array, refuse
+from icl_theory._validate import Array, refuse
+from icl_theory.engine.counting import Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
 
 if TYPE_CHECKING:
     from icl_theory.families.linear_attention.risks import MergedRisk
 
-ROUNDING = 2.0**-50
 PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
-Steps = NDArray[np.int64]
 
 
 def powers(shrink: Array, steps: Steps) -> Array:
@@ -56,37 +54,6 @@ class ModeSteps:
 
         hit, error = first_steps(loss, np.array([epsilon]), last)
         return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)
-
-
-def first_steps(loss: Callable[[Steps], Array], epsilon: Array, last: int) -> tuple[Steps, Array]:
-    """Find the first steps at which losses that fall are at their targets.
-
-    Parameters
-    ----------
-    loss : callable
-        Takes a step for each point, (P,), and returns the losses there.
-    epsilon : ndarray, (P,)
-        Targets.
-    last : int
-        Largest number of steps.
-
-    Returns
-    -------
-    (ndarray of int64, (P,), ndarray, (P,))
-        The steps, INT64_MAX where the target is not reached, and their error by the rounding of the loss.
-    """
-    low, high = np.full(len(epsilon), -1, dtype=np.int64), np.full(len(epsilon), last, dtype=np.int64)
-    reached = loss(high) <= epsilon
-    while (open_ := reached & (high - low > 1)).any():
-        middle = np.maximum(low + (high - low) // 2, 0)
-        below = loss(middle) <= epsilon
-        high, low = np.where(open_ & below, middle, high), np.where(open_ & ~below, middle, low)
-    before, after = loss(np.maximum(high - 1, 0)), loss(high)
-    doubt = ROUNDING * epsilon
-    error = doubt / np.maximum(before - after, doubt * 2.0**-53)
-    close = np.minimum(np.abs(before - epsilon), np.abs(after - epsilon)) <= doubt
-    error = np.where(close, np.ceil(error), error)
-    return np.where(reached, high, INT64_MAX), np.where(reached & (high > 0), error, 0.0)
 
 
 def closed_values(

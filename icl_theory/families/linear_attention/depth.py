@@ -221,7 +221,7 @@ class LoopedRisk(Risk):
         while self.evaluate(np.array([high]))[0] <= start:
             high *= 2.0
         grid = np.linspace(0.0, high, GRID)
-        i = int(np.argmin([self.evaluate(np.array([each]))[0] for each in grid]))
+        i = max(int(np.argmin([self.evaluate(np.array([each]))[0] for each in grid])), 1)
         return np.array([_root(lambda g: float(self.evaluate(np.array([g]))[1][0]), grid[i - 1], grid[i + 1])])
 
     def floor(self) -> float:

@@ -26,7 +26,7 @@ from icl_theory.grids.grid import Column, Values
 
 COORDINATES = ("merged", "pair", "heads")
 DENSE = 4000  # largest dimension of a matrix
-DIMENSIONS = 10**6
+DIMENSIONS = 10**5
 ISOTROPIC = (
     "decay",
     "coordinates",
@@ -130,10 +130,18 @@ class LinearAttention(Family):
     columns: ClassVar[tuple[Column, ...]] = (
         Column("excess", "f8", "squared label units", "loss above its floor at the end"),
         Column("learnt", "i8", "", "directions along which Γ is half of the best one, or more, at the end"),
-        Column("new_loss", "f8", "squared label units", "loss on new tasks at the end, where there are tasks"),
+        Column(
+            "new_loss",
+            "f8",
+            "squared label units",
+            "loss on new tasks at the end, where there are tasks",
+            extra=(("table", 1),),
+        ),
     )
+    explorer = Later("icl_theory.families.linear_attention.explorer:PANEL")
     rows = Later("icl_theory.families.linear_attention.evidence:ROWS")
     questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
+    papers = Later("icl_theory.families.linear_attention.papers:PAPERS")
 
     eta: float | str = parameter(
         "auto", kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
@@ -300,6 +308,9 @@ class LinearAttention(Family):
         run.phases = Phases(
             plateau=(0, last if over is None else over), learning=None if over is None else (over, last)
         )
+        limit = 2.0 * self.stable_rate()
+        if run.eta > limit and self.rule == "gd":
+            run.notes["stability"] = f"only below η = {limit:.4g} is descent known to stay at the minimum"
         measured = self.measure(run)
         run.notes["learnt"] = f"{measured['learnt']} of {self.d} directions"
         if "new_loss" in measured:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, refuse, store
+from icl_theory._validate import Array, number, refuse, store
 from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.families.linear_attention.closed import ModeSteps
@@ -295,5 +295,6 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     plain = law.diagonal and np.ptp(q) == 0.0 and bool(np.all(law.moments[1] == 1.0))
     if not plain or np.any(q != law.covariance):
         raise refuse("law", law, "isotropic: Λ = Λ_q = λI and W = I")
-    best, first, root = float(law.best[0]), start**2 / np.sqrt(law.d), np.sqrt(law.d)
+    root = np.sqrt(law.d)
+    best, first = float(law.best[0]), number("start", start) ** 2 / root
     return np.asarray(best / (1.0 + (best / first - 1.0) * np.exp(-2.0 * root * q[0] ** 2 * np.asarray(time))))

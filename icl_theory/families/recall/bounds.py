@@ -7,16 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import (
-    Array,
-    choice,
-    fraction,
-    instance,
-    integer,
-    number,
-    plain_numbers,
-    refuse,
-)
+from icl_theory._validate import Array, choice, fraction, instance, integer, number, plain_numbers, refuse
 from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.task import RecallTask
@@ -104,8 +95,8 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     (0.1205, 0.128)
     """
     instance("risk", risk, RecallRisk, "a RecallRisk")
-    if risk.attention == "softmax":
-        raise refuse("risk", risk.attention, "one with linear or relu attention")
+    if risk.scaled or risk.kappa == 0:
+        raise refuse("risk", risk.attention, "one with linear or relu attention, and kappa = 1")
     strength, _, _ = risk.split(params)
     if (strength < 0).any():
         raise refuse("params", params, "of strengths >= 0")

@@ -1,4 +1,4 @@
-"""What wrong odds of noise cost."""
+"""What wrong probabilities cost, with all digits: of every word, and of noise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.polynomial.legendre import leggauss
 
 from icl_theory._validate import Array
-from icl_theory.families.recall.task import entropy
+from icl_theory.families.recall.task import Words, entropy
 
 NODES, WEIGHTS = leggauss(20)  # on (-1, 1)
 
@@ -23,3 +23,14 @@ def divergence(alpha: float, logit: Array) -> Array:
     near = 0.5 * np.clip(u, -1.0, 1.0) * (slope @ WEIGHTS)
     far = np.logaddexp(0.0, logit) - alpha * logit - entropy(alpha)
     return np.where(np.abs(u) <= 1.0, near, far)
+
+
+def cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
+    """Losses, accurate however small, (B,), and probabilities, (B, V)."""
+    rows = np.arange(len(answer))
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    others = logits - logits[rows, answer][:, None]
+    others[rows, answer] = -np.inf
+    top = others.max(axis=1)
+    wrong = top + np.log(np.sum(np.exp(others - top[:, None]), axis=1))
+    return np.logaddexp(0.0, wrong), shifted / shifted.sum(axis=1, keepdims=True)

@@ -15,12 +15,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, choice, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall import softmax
 from icl_theory.families.recall.divergence import divergence
+from icl_theory.families.recall.straight import StraightLine
 from icl_theory.families.recall.task import RecallTask, Sentences, Words, entropy
 from icl_theory.families.recall.weights import check_weights, held
 
@@ -216,9 +217,10 @@ class RecallRisk(Risk):
         \int_0^u \frac{\alpha(1-\alpha)(e^s - 1)}{1 - \alpha + \alpha e^s} ds`, and the other words add
         :math:`\ln(1 + e^R/(1 + e^N))`.
         """
+        params = self._checked(params)
         if self.attention == "softmax":
             return self._finite(params).excess
-        logits = self._logits(self._checked(params))
+        logits = self._logits(params)
         weight = self._atoms.weight
         if logits.noise is None:
             return float(weight @ np.logaddexp(0.0, logits.rest))
@@ -265,9 +267,9 @@ class RecallRisk(Risk):
             def along(x: float, index: int = index) -> float:
                 return self.excess(np.where(np.arange(self.strengths) == index, x, ends))
 
-            grid = np.linspace(-10.0, ENDLESS, 36)
+            grid = np.linspace(-10.0, ENDLESS, 15)
             best = int(np.argmin([along(x) for x in grid]))
-            bounds = (grid[max(best - 1, 0)], grid[min(best + 1, 35)])
+            bounds = (grid[max(best - 1, 0)], grid[min(best + 1, 14)])
             total += min(0.0, float(minimize_scalar(along, bounds=bounds, method="bounded").fun) - last)
         return total
 
@@ -372,44 +374,6 @@ class RecallRisk(Risk):
         return _Logits(
             rest, by_strength, by_scale, gamma + scale * passing * B, scale * passing * B_strength, passing * B
         )
-
-
-@dataclass(frozen=True, eq=False)
-class StraightLine:
-    """Normalised descent on one number, a closed form: it moves by ``step`` at every step.
-
-    Parameters
-    ----------
-    risk : RecallRisk
-        Its loss falls with the one parameter.
-    step : float
-        How far each step goes.
-    """
-
-    risk: RecallRisk
-    step: float
-
-    def states(self, steps: NDArray[np.int64]) -> Array:
-        """Return λ at some steps, (T, 1)."""
-        return self.step * np.asarray(steps, dtype=np.float64)[:, None]
-
-    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon by bisection; it is exact."""
-
-        def reached(t: int) -> bool:
-            return self.risk.evaluate(np.array([self.step * t]))[0] <= epsilon
-
-        if reached(0):
-            return 0, 0.0
-        if not reached(last):
-            return None, 0.0
-        low, high = 0, 1
-        while not reached(high):
-            low, high = high, min(2 * high, last)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if reached(middle) else (middle, high)
-        return high, 0.0
 
 
 def _sigmoid(x: Array) -> Array:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array, choice, integer, number, refuse, store
 from icl_theory.engine.risk import Risk
+from icl_theory.families.recall.divergence import cross_entropy
 from icl_theory.families.recall.population import ATTENTION
 from icl_theory.families.recall.task import RecallTask, Sentences, Words
 from icl_theory.families.recall.weights import check_weights, estimated_gamma, gates, held
@@ -29,6 +30,7 @@ MATRICES = ("embedding", "previous", "attention", "value", "feed_forward", "read
 PARTS = ("attention", "feed_forward")
 LARGEST_MODEL = 10**7
 NEGLIGIBLE = 1e-200
+CHUNK = 64  # sentences at a time: their arrays stay in the cache
 
 
 class Measure(NamedTuple):
@@ -196,18 +198,24 @@ class TransformerRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's sentences and its gradient, by the backward pass below."""
-        matrices = self.matrices(params)
-        sentences = self.sentences(step)
-        forward = self._forward(matrices, sentences.tokens)
-        if not np.isfinite(forward.logits).all():
-            return math.inf, np.zeros_like(params)
-        losses, probs = _cross_entropy(forward.logits, sentences.answer)
-        rows = np.arange(len(losses))
-        error = np.where(probs > NEGLIGIBLE, probs, 0.0)  # denormal numbers slow the products down
-        error[rows, sentences.answer] = 0.0
-        error[rows, sentences.answer] = -error.sum(axis=1)
-        gradients = self._backward(matrices, forward, error / len(rows))
-        return float(np.mean(losses)), np.concatenate([gradients[name].ravel() for name in self.trained or ()])
+        m, sentences, trained = self.matrices(params), self.sentences(step), self.trained or ()
+        size, total = len(sentences.answer), 0.0
+        sums = {name: np.zeros(self._shapes[name]) for name in trained}
+        for first in range(0, size, CHUNK):
+            tokens, answer = (each[first : first + CHUNK] for each in sentences[:2])
+            forward = self._forward(m, tokens)
+            if not np.isfinite(forward.logits).all():
+                return math.inf, np.zeros_like(params)
+            losses, probs = cross_entropy(forward.logits, answer)
+            rows = np.arange(len(losses))
+            error = np.where(probs > NEGLIGIBLE, probs, 0.0)  # denormal numbers slow the products down
+            error[rows, answer] = 0.0
+            error[rows, answer] = -error.sum(axis=1)
+            gradients = self._backward(m, forward, error / size)
+            total += float(losses.sum())
+            for name in trained:
+                sums[name] += gradients[name]
+        return total / size, np.concatenate([sums[name].ravel() for name in trained])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Measure it on outputs seen in training and, where there are, on unseen ones.
@@ -266,7 +274,7 @@ class TransformerRisk(Risk):
     def _measured(self, logits: Array, sentences: Sentences) -> Measure:
         if not np.isfinite(logits).all():
             return Measure(math.inf, 0.0, 0.0, 0.0)
-        losses, probs = _cross_entropy(logits, sentences.answer)
+        losses, probs = cross_entropy(logits, sentences.answer)
         return Measure(
             float(np.mean(losses)),
             float(np.mean(logits.argmax(axis=1) == sentences.output)),
@@ -385,14 +393,3 @@ class TransformerRisk(Risk):
                 gradients[name] = by_weight.T @ by_attended + by_product.T @ key
                 np.add.at(gradients[name], end, by_query)
         return gradients
-
-
-def _cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
-    """Losses, accurate however small, (B,), and probabilities, (B, V)."""
-    rows = np.arange(len(answer))
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    others = logits - logits[rows, answer][:, None]
-    others[rows, answer] = -np.inf
-    top = others.max(axis=1)
-    wrong = top + np.log(np.sum(np.exp(others - top[:, None]), axis=1))
-    return np.logaddexp(0.0, wrong), shifted / shifted.sum(axis=1, keepdims=True)

@@ -64,6 +64,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     instance("task", task, RecallTask, "a RecallTask")
     from scipy.special import gammaln
 
+    instance("task", task, RecallTask, "a RecallTask")
     M = integer("M", M, minimum=1, maximum=MOST_SENTENCES)
     mass = number("mass", mass, zero=True)
     points = M + math.ceil(2.0 * SPREAD * math.sqrt(M)) + 32
@@ -122,7 +123,7 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     >>> import icl_theory as icl
     >>> task = icl.recall.RecallTask(60, 5, 4, H=256, law="planted")
     >>> round(icl.recall.failure_probability(task, 30, 0.1), 6)  # 5 (4/5)^30, nearly
-    0.006183
+    0.006187
     """
     instance("task", task, RecallTask, "a RecallTask")
     epsilon = number("epsilon", epsilon)
@@ -181,6 +182,7 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     from scipy.optimize import brentq
     from scipy.special import kl_div
 
+    instance("task", task, RecallTask, "a RecallTask")
     M, epsilon = integer("M", M, minimum=1), number("epsilon", epsilon)
     bound = float(np.sum(np.exp(M * np.log1p(-task.probs)))) if task.Q > 1 else 0.0
     if task.alpha:
@@ -196,10 +198,10 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
 
 
 def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
-    r"""Least M(ε, δ) with `failure_probability` at most δ, by bisection.
+    r"""Sentences M(ε, δ) from which on `failure_probability` is at most δ, by bisection below a certified M.
 
-    With noise the probability is not quite monotone in M, since k/M moves through a lattice: then the M returned is
-    one at which it falls below δ.
+    With noise the probability is not quite monotone in M, since k/M moves through a lattice: the M returned is one
+    at which it falls below δ, found from above, where `failure_bound` proves that it is.
 
     Parameters
     ----------
@@ -235,10 +237,10 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     epsilon, delta = number("epsilon", epsilon), fraction("delta", delta)
     most = MOST_NOISY if task.alpha else MOST_SENTENCES
     low, high = 0, 1
-    while failure_probability(task, high, epsilon) > delta:
-        if high == most:
-            raise refuse("epsilon", epsilon, f"such that {most:,} sentences are enough (delta = {delta:g})")
-        low, high = high, min(2 * high, most)
+    while high < most and failure_bound(task, high, epsilon) > delta:
+        high = min(2 * high, most)
+    if failure_probability(task, high, epsilon) > delta:
+        raise refuse("epsilon", epsilon, f"such that {most:,} sentences are enough (delta = {delta:g})")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if failure_probability(task, middle, epsilon) <= delta else (middle, high)

@@ -19,8 +19,8 @@ from icl_theory.families.recall.counts import Counts, noise_level
 from icl_theory.memory import check_fits
 
 LARGEST_VOCABULARY = 10**9
-MOST_WORDS = 10**6  # triggers or outputs
 LAWS = ("markov", "planted")
+MOST_WORDS = 10**6  # triggers or outputs
 Words = NDArray[np.intp]
 
 
@@ -178,7 +178,7 @@ class RecallTask:
     @cached_property
     def unseen(self) -> Words:
         """Words that could be outputs and never are: neither triggers, nor outputs, nor noise."""
-        return np.setdiff1d(self.passing, self.outputs)
+        return np.setdiff1d(self.passing, self.outputs).astype(np.intp)
 
     def sentences(
         self, rng: np.random.Generator, size: int, outputs: Sequence[int] | Words | None = None

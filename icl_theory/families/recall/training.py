@@ -69,7 +69,8 @@ class Training(Family):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> run = icl.recall.Training(model="attention", V=12, triggers=2, outputs=3, H=12, max_steps=60).simulate()
+    >>> small = {"V": 12, "triggers": 2, "outputs": 3, "H": 12, "max_steps": 60, "eta": 0.1}
+    >>> run = icl.recall.Training(model="attention", **small).simulate()
     >>> bool(run.observed["unseen_loss"][-1] < 0.5 * run.observed["unseen_loss"][0])
     True
     """

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array, instance, refuse
-from icl_theory.claims.claim import BoundCheck, BoundChecks
+from icl_theory.claims.claim import BoundCheck, BoundChecks, Statement
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.regression import statements
 from icl_theory.families.regression.certified import (
     after_phase_one,
     flow_time_between,
@@ -28,7 +29,6 @@ from icl_theory.families.regression.reduction import expanded
 from icl_theory.families.regression.sampled_bounds import population_of, within_noise
 from icl_theory.families.regression.tasks import FiniteTask
 
-OURS = "this package"
 LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
 TOO_MANY = "too many prompts to sum over all: see crosscheck"
 
@@ -95,14 +95,7 @@ def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
     return risk, params
 
 
-class _Head(NamedTuple):
-    name: str
-    source: str
-    statement: str
-    kind: str
-
-
-class _Outcome(NamedTuple):
+class _Found(NamedTuple):
     measured: float
     bound: float | tuple[float, float]
     holds: bool
@@ -110,27 +103,27 @@ class _Outcome(NamedTuple):
     note: str = ""
 
 
-def _entry(head: _Head, outcome: _Outcome | str) -> BoundCheck:
+def _entry(statement: Statement, outcome: _Found | str) -> BoundCheck:
     """Put a statement and its outcome together; an outcome in words is the reason why there is none."""
     if isinstance(outcome, str):
-        return BoundCheck(*head, None, None, None, None, outcome)
+        return statement.check(note=outcome)
     if not np.isfinite([outcome.measured, *np.atleast_1d(outcome.bound)]).all():
-        return BoundCheck(*head, None, None, None, None, "beyond the range of float64")
+        return statement.check(note="beyond the range of float64")
     if outcome.slack is not None and not math.isfinite(outcome.slack):
         outcome = outcome._replace(slack=None)
-    return BoundCheck(*head, *outcome)  # type: ignore[arg-type]
+    return statement.check(*outcome)
 
 
 def _noisy(risk: PopulationRisk) -> bool:
     return risk.noise > 0.0 and math.isfinite(risk.N)
 
 
-def _same(measured: float, other: float, within: float, note: str = "") -> _Outcome:
+def _same(measured: float, other: float, within: float, note: str = "") -> _Found:
     difference = abs(measured - other) / max(abs(other), np.finfo(float).tiny)
-    return _Outcome(measured, other, difference <= within, difference, note)
+    return _Found(measured, other, difference <= within, difference, note)
 
 
-def _lemma_1(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+def _lemma_1(risk: PopulationRisk, scores: Array) -> _Found | str:
     """Loss by the quadratic form against the mean square of ŷ - f, summed over prompts and functions."""
     if not enumerable(risk.N, risk.features.K):
         return TOO_MANY
@@ -140,7 +133,7 @@ def _lemma_1(risk: PopulationRisk, scores: Array) -> _Outcome | str:
     return _same(risk.loss(scores), found, 1e-7)
 
 
-def _lemma_2(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+def _lemma_2(risk: PopulationRisk, scores: Array) -> _Found | str:
     """Slope of the loss along the growth direction, by a sixth-order difference, against the norm of the growth."""
     growth = risk.growth(scores)
     size = float(np.linalg.norm(growth))
@@ -156,7 +149,7 @@ def _lemma_2(risk: PopulationRisk, scores: Array) -> _Outcome | str:
     return _same(-slope, size, 1e-6 + rounding) if rounding < 1e-3 else "the slope is lost in the loss's rounding"
 
 
-def _growth_sign(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+def _growth_sign(risk: PopulationRisk, scores: Array) -> _Found | str:
     """α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is all that ℓ_k depends on."""
     if _noisy(risk):
         return "label noise adds a term of the other sign"
@@ -170,7 +163,7 @@ def _growth_sign(risk: PopulationRisk, scores: Array) -> _Outcome | str:
     rounding = 1e-6 * np.abs(fall) + 1e-13 * start / step
     same = bool((np.abs(fall - alpha) <= rounding).all())
     note = "" if same else "the growth is not the fall of the loss"
-    return _Outcome(float(fall.min()), 0.0, same and bool((fall >= -rounding).all()), None, note)
+    return _Found(float(fall.min()), 0.0, same and bool((fall >= -rounding).all()), None, note)
 
 
 def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
@@ -182,7 +175,7 @@ def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
     return np.array([2.0 * task.loss_per_query(scores)[k] for k, task in enumerate(tasks)])
 
 
-def _envelope(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+def _envelope(risk: PopulationRisk, scores: Array) -> _Found | str:
     if _noisy(risk):
         return "label noise adds to the loss"
     if risk.features.K > 30 and math.isfinite(risk.N):
@@ -197,10 +190,10 @@ def _envelope(risk: PopulationRisk, scores: Array) -> _Outcome | str:
     holds = bool(((low * (1 - 1e-9) <= ratio + 1e-13 * high) & (ratio <= high * (1 + 1e-9))).all())
     note = "" if low.min() > 0 else "c_k = 0 for some query: the loss does not control the attention"
     slack = float((high[k] - low[k]) / max(ratio[k], np.finfo(float).tiny))
-    return _Outcome(float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note)
+    return _Found(float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note)
 
 
-def _reach(risk: PopulationRisk, scores: Array) -> _Outcome | str:
+def _reach(risk: PopulationRisk, scores: Array) -> _Found | str:
     if _noisy(risk):
         return "label noise adds to the loss"
     low = risk.task.nondegeneracy(risk.features)
@@ -213,10 +206,10 @@ def _reach(risk: PopulationRisk, scores: Array) -> _Outcome | str:
         return "the attention deficit is below the range of float64"
     k = int(np.argmax(missed / bound))
     holds = bool((missed <= bound * (1 + 1e-9)).all())
-    return _Outcome(float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k]))
+    return _Found(float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k]))
 
 
-def _prediction(run: Trajectory) -> _Outcome | str:
+def _prediction(run: Trajectory) -> _Found | str:
     """Errors of the worst Lipschitz function and of drawn ones, by attention summed over prompts; the formula."""
     risk, scores = _expanded(run)
     if "L" not in run.info:
@@ -236,7 +229,7 @@ def _prediction(run: Trajectory) -> _Outcome | str:
         return "the attention deficit is below the range of float64"
     holds = worst <= bound * (1.0 + 1e-9) and attained >= bound * (1.0 - 1e-9)
     note = "expected attention over prompts" if math.isfinite(risk.N) else ""
-    return _Outcome(worst, bound, holds, bound / max(worst, 1e-300), note)
+    return _Found(worst, bound, holds, bound / max(worst, 1e-300), note)
 
 
 def _step_constant(run: Trajectory) -> float | None:
@@ -247,7 +240,7 @@ def _step_constant(run: Trajectory) -> float | None:
     return run.eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
 
 
-def _steps(run: Trajectory) -> _Outcome | str:
+def _steps(run: Trajectory) -> _Found | str:
     c = _step_constant(run)
     if c is None or run.method == "flow":
         return "for gradient descent in the exchangeable case, N = inf"
@@ -255,10 +248,10 @@ def _steps(run: Trajectory) -> _Outcome | str:
     if c < 1e-290 or u > 300.0:
         return "the steps are below the range of float64"
     low, high = step_bounds(run.info.get("K", getattr(run.risk, "K", 0)), c, u)
-    return _Outcome(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
+    return _Found(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
 
 
-def _flow(run: Trajectory) -> _Outcome | str:
+def _flow(run: Trajectory) -> _Found | str:
     c = _step_constant(run)
     if c is None or run.method != "flow" or run.t[-1] == 0:
         return "for gradient flow in the exchangeable case, N = inf"
@@ -267,7 +260,7 @@ def _flow(run: Trajectory) -> _Outcome | str:
     return _same(flow_time_between(0.0, u, run.risk.K) / c, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
 
 
-def _phase_one(run: Trajectory) -> _Outcome | str:
+def _phase_one(run: Trajectory) -> _Found | str:
     c = _step_constant(run)
     if c is None or run.method == "flow":
         return "for gradient descent in the exchangeable case, N = inf"
@@ -281,10 +274,10 @@ def _phase_one(run: Trajectory) -> _Outcome | str:
     assert isinstance(run.risk, ExchangeableRisk)
     low, high = phase_one_bounds(run.risk.K, c)
     holds = low * (1.0 - 1e-12) <= count <= high * (1.0 + 1e-12)
-    return _Outcome(float(count), (low, high), holds, (high - low) / max(count, 1.0))
+    return _Found(float(count), (low, high), holds, (high - low) / max(count, 1.0))
 
 
-def _after_phase_one(run: Trajectory) -> _Outcome | str:
+def _after_phase_one(run: Trajectory) -> _Found | str:
     if _step_constant(run) is None or run.method == "flow":
         return "for gradient descent in the exchangeable case, N = inf"
     if run.phases is None or run.steps is None:
@@ -294,10 +287,10 @@ def _after_phase_one(run: Trajectory) -> _Outcome | str:
     assert isinstance(run.risk, ExchangeableRisk)
     bound = after_phase_one(run.risk.K, run.eta * run.risk.speed, run.epsilon)
     count = float(run.steps - run.phases.I[1])
-    return _Outcome(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
+    return _Found(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
 
 
-def _theorem_1(run: Trajectory) -> _Outcome | str:
+def _theorem_1(run: Trajectory) -> _Found | str:
     general, delta = _after_phase_one(run), run.info.get("imbalance")
     if isinstance(general, str):
         return general
@@ -308,88 +301,69 @@ def _theorem_1(run: Trajectory) -> _Outcome | str:
     if run.epsilon < least:
         return f"claimed for ε >= γδ²/2 = {least:.3g}"
     bound = after_phase_one(run.risk.K, run.eta * run.risk.speed, least)
-    return _Outcome(general.measured, bound, general.measured <= bound * (1.0 + 1e-12), bound / general.measured)
+    return _Found(general.measured, bound, general.measured <= bound * (1.0 + 1e-12), bound / general.measured)
 
 
-def _one_step(run: Trajectory) -> _Outcome | str:
+def _one_step(run: Trajectory) -> _Found | str:
     least = least_progress(run)
-    return least if isinstance(least, str) else _Outcome(least, 1.0, least >= 1.0 - 1e-6, least)
+    return least if isinstance(least, str) else _Found(least, 1.0, least >= 1.0 - 1e-6, least)
 
 
-def _tail_steps(run: Trajectory) -> _Outcome | str:
+def _tail_steps(run: Trajectory) -> _Found | str:
     found = slowest_tail(run)
     if isinstance(found, str):
         return found
     steps, bound = found
-    return _Outcome(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
+    return _Found(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
 
 
-def _tail(run: Trajectory) -> _Outcome | str:
+def _tail(run: Trajectory) -> _Found | str:
     found = tail_ratio(run)
     return found if isinstance(found, str) else _same(found[0], 1.0, found[1], "asymptotic: 1 + O(1 - Attn)")
 
 
-ON_SCORES: tuple[tuple[_Head, Callable[[PopulationRisk, Array], _Outcome | str]], ...] = (
+ON_SCORES: tuple[tuple[Statement, Callable[[PopulationRisk, Array], _Found | str]], ...] = (
     (
-        _Head(
-            "Lemma 1, identity",
-            "paper, Lemma 1 (exact form)",
-            "½ E[aᵀC^(k)a + σ² Σ a²/n] = ½ E(Σ a_m y_m - f_k)² over prompts and functions",
-            "identity",
-        ),
+        statements.LEMMA_1,
         _lemma_1,
     ),
     (
-        _Head(
-            "Lemma 2, identity", "paper, Lemma 2", "d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2", "identity"
-        ),
+        statements.LEMMA_2,
         _lemma_2,
     ),
-    (_Head("Lemma 2, sign", "paper, Lemma 2", "α_k = -∂L/∂S_kk >= 0", "lower"), _growth_sign),
+    (statements.GROWTH_SIGN, _growth_sign),
     (
-        _Head("Lemma 1, envelope", OURS, "c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm", "two-sided"),
+        statements.ENVELOPE,
         _envelope,
     ),
     (
-        _Head("Prop. 1, attention", "paper, Prop. 1 (our constant)", "1 - Attn_k <= √(2 ℓ_k / c_k)", "upper"),
+        statements.ATTENTION,
         _reach,
     ),
 )
-ON_RUNS: tuple[tuple[_Head, Callable[[Trajectory], _Outcome | str]], ...] = (
+ON_RUNS: tuple[tuple[Statement, Callable[[Trajectory], _Found | str]], ...] = (
     (
-        _Head(
-            "Prop. 1, prediction",
-            "paper, Prop. 1",
-            "|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained",
-            "upper",
-        ),
+        statements.PREDICTION,
         _prediction,
     ),
-    (_Head("step count", OURS, "flow time bounds the number of steps from both sides", "two-sided"), _steps),
+    (statements.STEP_COUNT, _steps),
     (
-        _Head(
-            "Phase I, explicit", OURS, "[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2, K >= 3", "two-sided"
-        ),
+        statements.PHASE_ONE,
         _phase_one,
     ),
-    (_Head("Theorem 2, explicit", OURS, "T - T₁ <= (7/16)(K-1)/(ηε) + 1", "upper"), _after_phase_one),
+    (statements.THEOREM_2, _after_phase_one),
     (
-        _Head("Theorem 1, explicit", OURS, "T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2", "upper"),
+        statements.THEOREM_1,
         _theorem_1,
     ),
-    (_Head("gradient flow", OURS, "c t = F(a_t) - F(1/K)", "identity"), _flow),
+    (statements.FLOW, _flow),
     (
-        _Head("one step, any task", OURS, "1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more", "lower"),
+        statements.ONE_STEP,
         _one_step,
     ),
     (
-        _Head(
-            "tail steps, any task",
-            OURS,
-            "steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ...",
-            "upper",
-        ),
+        statements.TAIL_STEPS,
         _tail_steps,
     ),
-    (_Head("tail law", OURS, "η t (L(t) - L_∞) -> tail_constant", "identity"), _tail),
+    (statements.TAIL, _tail),
 )

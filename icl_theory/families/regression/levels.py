@@ -19,7 +19,7 @@ DEEP = 40.0  # nats that stand for infinitely many: attention below 1e-17
 NEAR = 3.0  # least gap that a search leaves where scores run away
 ALIKE = 1e-7  # relative difference of infima that count as equal
 FLAT = 1e-12  # curvature, beside the largest or the loss, of a direction in which nothing changes
-MOST = 16  # classes of features that are searched
+MOST = 12  # classes of features that are searched
 ZERO = 1e-9  # first-order change of the loss, beside its terms, that counts as none
 Mask = NDArray[np.bool_]
 
@@ -99,9 +99,12 @@ def _search(query: Query, above: Mask) -> Levels | None:
         alone = abs(query.own[best] - squares[best]) <= tolerance
         if alone and (gain >= -tolerance)[rest].all() and (apart > tolerance)[rest & ~first].all():
             return _below(query, first, above, _search(query, above | first), none)
-    found = [_levels_from(query, above, start) for start in _starts(query, above)]
-    known = [each for each in found if each is not None]
-    return min(known, key=lambda each: each.loss) if known else None
+    ends = [_descended(query, rest, above, start) for start in _starts(query, above)]
+    for scores in sorted(ends, key=lambda end: float(query.seen(end, rest, above).loss[0])):
+        found = _levels_from(query, above, scores)
+        if found is not None:
+            return found
+    return None
 
 
 def _starts(query: Query, above: Mask) -> list[Array]:
@@ -111,10 +114,9 @@ def _starts(query: Query, above: Mask) -> list[Array]:
     return [start, np.where(np.arange(len(start)) == query.target, np.log(len(start)), start)]
 
 
-def _levels_from(query: Query, above: Mask, start: Array) -> Levels | None:
-    """Levels by a local search: the classes of largest scores that stay where they are when the others are gone."""
+def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
+    """Levels by the gaps of these scores: classes that stay where they are when those below are gone."""
     rest = ~above
-    scores = _descended(query, rest, above, start)
     order = np.argsort(np.where(rest, -scores, np.inf))[: rest.sum()]
     drops = np.append(-np.diff(scores[order]), np.inf)
     found: list[Levels] = []

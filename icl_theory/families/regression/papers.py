@@ -98,12 +98,13 @@ NONLINEAR_REGRESSION = Paper(
             "Prompts are sampled, and tokens are noisy versions of the features.",
             (measured.phases_of_samples, measured.noisy_tokens),
         ),
-        Reading("Figure 1", "Loss and attention against the step, flat and sharp.", figure="figure1",
-                reconstructed="all parameters are chosen"),
-        Reading("Figures 2 and 3", "Attention maps: the diagonal darkens, the rest fades.", figure="maps",
-                reconstructed="all parameters are chosen"),
+        Reading("Figure 1", "Loss and attention against the step: two phases for small L, three for large; larger"
+                " L is faster.",
+                (measured.experiments,), figure="figure1", reconstructed="all parameters are chosen"),
+        Reading("Figures 2 and 3", "Attention maps: the diagonal darkens, the rest fades.",
+                (measured.experiments,), figure="maps", reconstructed="all parameters are chosen"),
         Reading("Figure 4", "Random quadratic functions of Gaussian inputs: the same phases, faster for larger L.",
-                figure="figure4", reconstructed="all parameters are chosen"),
+                (measured.experiments,), figure="figure4", reconstructed="all parameters are chosen"),
     ),
     "The version that was read has lost its formulas and numbers: orders of magnitude were reconstructed from the"
     " proofs, constants fitted, and the parameters of all runs chosen.",

@@ -76,7 +76,7 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
 
     >>> import icl_theory as icl
     >>> round(icl.regression.tail_steps(start=0.5, end=1e-3, c=4.0, rate=0.08), 1)
-    8184.0
+    13698.3
     """
     start, end, c, rate = number("start", start), number("end", end), number("c", c), number("rate", rate)
     if not end <= start < 0.5 * c:

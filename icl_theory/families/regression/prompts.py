@@ -110,9 +110,9 @@ def _block(
     near_one = np.einsum("mq,mqj->qj", probs, np.expm1(-y)) - absent[:, None]
     phi = np.maximum(np.einsum("mq,mqj->qj", probs, decay), 1e-300)
     log_phi = np.where(near_one > -0.5, np.log1p(np.maximum(near_one, -0.5)), np.log(phi))
-    first, second, third, fourth = (
+    first, second, third, *fourth = (
         jacobian * math.prod(N - i for i in range(k)) * np.exp((N - k) * log_phi) if k <= N else np.zeros_like(phi)
-        for k in (1, 2, 3, 4)
+        for k in range(1, 4 if direction is None else 5)
     )
 
     b = decay
@@ -124,9 +124,11 @@ def _block(
     pairs, product = form(b.copy(), block)
     loss = 0.5 * np.einsum("qj->q", second * pairs + first * diagonal)
     both = third * pairs + second * diagonal
-    gradient = 2.0 * _integral(second, b - double, product)
-    gradient -= np.einsum("qj,mqj->mq", both, b)
-    gradient += own * np.einsum("qj,mqj->mq", first, 2.0 * double - double * y)
+    gradient = _balanced(
+        2.0 * _integral(second, b - double, product),
+        -np.einsum("qj,mqj->mq", both, b),
+        own * np.einsum("qj,mqj->mq", first, 2.0 * double - double * y),
+    )
     if direction is None:
         return Moments(loss, 0.5 * gradient, expected, np.zeros((0, len(loss))))
 
@@ -137,7 +139,9 @@ def _block(
     _, change_product = form(change_b.copy(), block)
     change_pairs = 2.0 * np.einsum("mqj,mqj->qj", product, change_b)
     change_diagonal = np.einsum("mqj,mq->qj", change_double, own)
-    change_both = change_phi * (fourth * pairs + third * diagonal) + third * change_pairs + second * change_diagonal
+    change_both = (
+        change_phi * (fourth[0] * pairs + third * diagonal) + third * change_pairs + second * change_diagonal
+    )
     change = 2.0 * (
         _integral(third * change_phi, b - double, product)
         + _integral(second, change_b - change_double, product)
@@ -151,6 +155,17 @@ def _block(
 
 def _integral(weight: Array, left: Array, right: Array) -> Array:
     return np.einsum("qj,mqj,mqj->mq", weight, left, right)
+
+
+def _balanced(*terms: Array) -> Array:
+    """Sum the terms of a gradient; each column is left with the sum zero that it has.
+
+    A loss does not notice a shift of its column. What rounding leaves in the sum is taken from the entries in which
+    terms cancel: in the tail of a run it would shift the scores, step by step.
+    """
+    gradient: Array = sum(terms[1:], start=terms[0])
+    scale: Array = sum((np.abs(term) for term in terms), start=np.full(gradient.shape[1], 1e-300))
+    return gradient - scale * (gradient.sum(axis=0) / scale.sum(axis=0))
 
 
 def presence(probs: Array, N: float) -> Array:

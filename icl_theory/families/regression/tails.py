@@ -51,7 +51,7 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         In units of the scores squared. 0 where the excess falls faster than 1/t: where all scores stay finite, as
         with label noise and exchangeable tasks. None where no law is known: degenerate tasks with N = ∞, factored
         coordinates, embeddings in which the margins contradict each other, or of dependent features with finite
-        prompts; more than 16 features with finite prompts.
+        prompts; more than 12 features with finite prompts.
 
     References
     ----------

@@ -11,6 +11,7 @@ from icl_theory.results.plots.style import (
     RED,
     STYLE,
     new_figure,
+    release,
     save,
     whole_figure,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "plot_answer",
     "plot_run",
     "plot_sweep",
+    "release",
     "save",
     "whole_figure",
 ]

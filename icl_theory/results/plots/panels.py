@@ -125,7 +125,7 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     """
     rows = -(-len(panels) // columns)
     with styled():
-        figure = new_figure(size[0] * columns, size[1] * rows)
+        figure = new_figure(size[0] * columns, size[1] * rows, returned=True)
         grid = figure.subplots(rows, columns, squeeze=False)
         for ax in grid.ravel()[len(panels) :]:
             ax.remove()
@@ -137,7 +137,7 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     return figure
 
 
-def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str]) -> Figure:
+def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], size: float = 1.3) -> Figure:
     """Draw attention maps: a row of maps for each name, a column for each title.
 
     Parameters
@@ -146,6 +146,8 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str]) ->
         Attention of query k (column) on feature m (row), in [0, 1].
     titles : sequence of str
         One for each map of a row, the same for all rows.
+    size : float
+        Width and height of a map, inches.
 
     Returns
     -------
@@ -159,20 +161,22 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str]) ->
     >>> len(draw_maps({"flat": [np.full((3, 3), 1 / 3), np.eye(3)]}, ["start", "end"]).axes)
     3
     """
+    from matplotlib.colors import PowerNorm
+
     with styled():
-        figure = new_figure(0.5 + 1.3 * len(titles), 0.35 + 1.3 * len(rows))
+        figure = new_figure(0.5 + size * len(titles), 0.35 + size * len(rows), returned=True)
         grid = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
         for (name, maps), line in zip(rows.items(), grid, strict=True):
             for attention, ax in zip(maps, line, strict=True):
-                # white to black: darker is more attention, in print as well
-                image = ax.imshow(np.asarray(attention), vmin=0.0, vmax=1.0, cmap="Greys")
+                # white to black: darker is more attention, in print as well; the root shows 1/K apart from 0
+                image = ax.imshow(np.asarray(attention), norm=PowerNorm(0.5, 0.0, 1.0), cmap="Greys")
                 ax.set(xticks=[], yticks=[])
                 ax.spines[:].set_visible(True)
             line[0].set_ylabel(f"{name}\nkey")
         for title, top, bottom in zip(titles, grid[0], grid[-1], strict=True):
             top.set_title(title, fontsize=9)
             bottom.set_xlabel("query")
-        figure.colorbar(image, ax=grid, label="attention", shrink=0.8)
+        figure.colorbar(image, ax=grid, label="attention", shrink=0.8, ticks=(0.0, 0.1, 0.5, 1.0))
     return figure
 
 

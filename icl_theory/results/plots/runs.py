@@ -70,12 +70,12 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
 
 
 def compare_runs(runs: Sequence[Trajectory]) -> Axes:
-    """Draw several runs side by side, loss above attention, with common axes.
+    """Draw several runs side by side with common axes: the loss, and below it the attention where all have it.
 
     Parameters
     ----------
     runs : sequence of Trajectory
-        At least one; each with ``attention``.
+        At least one.
 
     Returns
     -------
@@ -83,25 +83,29 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
         The first axes of the figure.
     """
     with styled():
-        figure = new_figure(3.2 * len(runs), 4.2)
-        panels = figure.subplots(2, len(runs), sharex="col", sharey="row", squeeze=False)
+        rows = 2 if all("attention" in run.observed for run in runs) else 1
+        figure = new_figure(3.2 * len(runs), 4.2 if rows == 2 else 2.4)
+        panels = figure.subplots(rows, len(runs), sharex="col", sharey="row", squeeze=False)
         for column, run in zip(panels.T, runs, strict=True):
             _draw_loss(run, column[0])
-            _draw_attention(run, column[1])
-            column[1].set_xlabel("step")
+            if rows == 2:
+                _draw_attention(run, column[1])
+            column[-1].set_xlabel("step")
             column[0].set_title(_title(run, runs), fontsize=9, pad=16)
         for ax in panels[:, 1:].ravel():
             ax.set_ylabel("")
         return panels[0, 0]  # type: ignore[no-any-return]
 
 
-def plot_answer(answer: Answer) -> Axes:
+def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     """Draw the figure of an answered question.
 
     Parameters
     ----------
     answer : Answer
         From `icl_theory.audit` or `icl_theory.answer`.
+    ax : matplotlib Axes, optional
+        Axes to draw into.
 
     Returns
     -------
@@ -109,8 +113,8 @@ def plot_answer(answer: Answer) -> Axes:
         The axes of the figure.
     """
     with styled():
-        figure = new_figure(4.6, 3.2)
-        ax = figure.subplots()
+        if ax is None:
+            ax = new_figure(4.6, 3.2).subplots()
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
             style = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
             ax.plot(series.x, series.y, color=colour, label=series.label, **style)  # type: ignore[arg-type]
@@ -120,7 +124,7 @@ def plot_answer(answer: Answer) -> Axes:
         ax.set_ylabel(answer.y)
         ax.set_title(textwrap.fill(answer.question, 60), fontsize=9)
         ax.legend(fontsize=8)
-        return ax  # type: ignore[no-any-return]
+        return ax
 
 
 def _title(run: Trajectory, among: Sequence[Trajectory] = ()) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
+import sys
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -40,6 +42,9 @@ def styled(more: Any = None) -> AbstractContextManager[None]:
     """Return a context in which figures are drawn in the common style."""
     import matplotlib as mpl
 
+    pyplot = _pyplot()
+    if pyplot is not None:
+        pyplot.draw_if_interactive()  # loads its backend: what that sets inside of the context would be undone
     return mpl.rc_context({**STYLE, **(more or {})})
 
 
@@ -76,14 +81,34 @@ def mathematics(tex: str, plain: str) -> str:
     return f"${tex}$" if tex else escape(plain)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure that is not pyplot's, width and height in inches."""
+def new_figure(width: float, height: float, *, returned: bool = False) -> Figure:
+    """Return an empty figure, width and height in inches; it is pyplot's where pyplot is in use.
+
+    Then notebooks show it below the cell and ``pyplot.show()`` in a window. A figure that is ``returned``, not its
+    axes, is one that a notebook shows as the value of a cell; as pyplot's it would appear there twice.
+    """
+    pyplot = _pyplot()
+    if pyplot is not None and not (returned and "inline" in pyplot.get_backend()):
+        return pyplot.figure(figsize=(width, height), layout="constrained")  # type: ignore[no-any-return]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def release(drawn: Axes | Figure) -> None:
+    """Take a figure from pyplot, if it is there: it is in a file or a page by now, and nobody waits for it."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None:
+        pyplot.close(whole_figure(drawn))
+
+
+def _pyplot() -> Any:
+    """Return pyplot where somebody uses it: who imported it, or sits in IPython or Jupyter."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.modules.get("matplotlib.pyplot") if shell is None else importlib.import_module("matplotlib.pyplot")
 
 
 def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> None:

@@ -2,6 +2,8 @@
 // fixed number of bigrams, and the log-odds of noise at their best. No part of the page is touched here.
 "use strict";
 
+const ROUNDING = 2 ** -50;
+
 // ln(eᵃ + eᵇ)
 function logAddExp(a, b) {
   return Math.max(a, b) + Math.log1p(Math.exp(-Math.abs(a - b)));
@@ -17,7 +19,7 @@ class Run {
     this.others = V - (alpha > 0 ? 2 : 1); // words that are neither the output nor predicted noise
     this.floor = entropy(alpha);
     this.epsilon = this.floor + above;
-    this.steps = this.hitting();
+    Object.assign(this, this.hitting());
     this.reached = this.steps !== null;
     this.last = this.steps ?? most;
   }
@@ -34,19 +36,21 @@ class Run {
     return logAddExp(0, this.alpha > 0 ? rest - logAddExp(0, this.gamma) : rest);
   }
 
-  // the first step with loss ≤ target, by bisection
+  // the first step with loss ≤ target, by bisection, and how far rounding of λ and of the loss may move it
   hitting() {
-    const reached = (t) => this.lossAt(t) <= this.epsilon;
-    if (reached(0)) return 0;
-    if (!reached(this.most)) return null;
-    let low = 0, high = 1;
-    while (!reached(high)) [low, high] = [high, Math.min(2 * high, this.most)];
+    const { epsilon } = this;
+    if (!(this.lossAt(this.most) <= epsilon)) return { steps: null, error: 0 };
+    let low = -1, high = this.most;
     while (high - low > 1) {
-      const middle = Math.floor((low + high) / 2);
-      if (reached(middle)) high = middle;
+      const middle = Math.max(low + Math.floor((high - low) / 2), 0);
+      if (this.lossAt(middle) <= epsilon) high = middle;
       else low = middle;
     }
-    return high;
+    if (high === 0) return { steps: 0, error: 0 };
+    const before = this.lossAt(high - 1), after = this.lossAt(high), doubt = ROUNDING * epsilon;
+    const error = doubt / Math.max(before - after, doubt * 2 ** -53);
+    const close = Math.min(Math.abs(before - epsilon), Math.abs(after - epsilon)) <= doubt;
+    return { steps: high, error: (close ? Math.ceil(error) : error) + 2 ** -51 * high };
   }
 
   // loss and probabilities of the output, of noise, and of all other words together, after t steps

@@ -73,10 +73,11 @@ function words({ run, laws }, now, { alpha, above }) {
     : run.reached
       ? `The loss is within ε = ${short(above)} of the Bayes risk after **${count(run.steps)}** step${run.steps === 1 ? "" : "s"}.`
       : `After all ${count(run.last)} steps the loss is still ${short(run.excessAt(run.last))} above the Bayes risk.`;
+  const doubt = run.error >= 1 ? ` Rounding of the loss leaves the count open by ${count(Math.ceil(run.error))} either way.` : "";
   const predictions = wrong.map((law) => `${law.words} would say **${count(Math.ceil(law.steps))}**`).join(", ");
   return [
     headline,
-    `It falls like exp(−${short(right.rate)} t), the exponent ${right.words}${run.counts > 1 ? " times c" : ""}; ${predictions}. Bayes risk: ${short(run.floor)} nats.`,
+    `It falls like exp(−${short(right.rate)} t), the exponent ${right.words}${run.counts > 1 ? " times c" : ""}; ${predictions}. Bayes risk: ${short(run.floor)} nats.${doubt}`,
     `At step **${count(now.t)}**: loss **${short(now.loss, 4)}**, ${short(now.excess)} above the Bayes risk; the output has probability **${percent(now.output)}**${alpha > 0 ? `, noise **${percent(now.noise)}**` : ""}, seen in training or not.`,
   ];
 }
@@ -180,6 +181,6 @@ module.exports = {
   lead: "In-context recall: a sentence ends with a trigger, and the model says what followed it before. Linear attention, one strength for all triggers, normalised descent: a straight line in λ, and all else in closed form.",
   settings, presets, tour, compute, moment, words, parameters, sound,
   end: ({ end }) => end,
-  found: ({ run }, now) => ({ steps: run.steps, t: now.t, loss: now.loss, excess: now.excess, output: now.output, noise: now.noise }),
+  found: ({ run }, now) => ({ steps: run.steps, error: run.error, t: now.t, loss: now.loss, excess: now.excess, output: now.output, noise: now.noise }),
   figures: [loss, probabilities, next, steps],
 };

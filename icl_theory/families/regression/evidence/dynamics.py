@@ -11,7 +11,7 @@ from icl_theory.claims.claim import Claim, Outcome, Status, Verdict, decade, exa
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import tasks
+from icl_theory.families.regression import statements, tasks
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds
 from icl_theory.families.regression.direct import tails
@@ -38,11 +38,7 @@ def step_counts(quick: bool) -> Claim:
             low, high = step_bounds(K, c, float(u))
             holds, count = holds and low <= n <= high, count + 1
         widest = max(widest, (high - low) / n)
-    return Claim(
-        "step count, certified",
-        OURS,
-        "flow time ± logarithms bounds the number of steps on both sides",
-        Status.CERTIFIED,
+    return statements.STEP_COUNT.claim(
         f"{count} states, K = 2..1000, c = {1e-3 if quick else 1e-4:g}..{100 if quick else 1000:g}",
         f"inside on all; interval at loss 1e-9 at most {widest:.1e} of n" if widest < 1 else "inside on all",
         "two-sided",
@@ -97,7 +93,8 @@ def flow_solution(quick: bool) -> Claim:
         c = eta * 2.0 * K / (K - 1.0) ** 2
         for t, a in zip(run.t[40:].tolist(), run.attention[40:], strict=True):
             worst = max(worst, abs(flow_time(float(a), K) / c - t) / t)
-    return exact_row("gradient flow", OURS, "c t = F(a_t) - F(1/K)", "K = 2..400, t up to 10⁷, DOP853", worst, 1e-6)
+    found = f"error below {decade(worst)}"
+    return statements.FLOW.claim("K = 2..400, t up to 10⁷, DOP853", found, "1e-06", judged(worst <= 1e-6))
 
 
 def phase_one(quick: bool) -> Claim:

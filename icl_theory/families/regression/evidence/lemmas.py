@@ -14,7 +14,7 @@ from icl_theory._validate import Array
 from icl_theory.claims.claim import Claim, Outcome, Status, Verdict, decade, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import tasks
+from icl_theory.families.regression import statements, tasks
 from icl_theory.families.regression.bounds import check_bounds, missed_squared
 from icl_theory.families.regression.certified import worst_prediction
 from icl_theory.families.regression.concentration import concentration_probability
@@ -120,11 +120,7 @@ def lemma_1_envelope(quick: bool) -> Claim:
         if seed % 3 == 0:  # N = inf
             least, most = _extreme_ratios(risk)
             nearest = max(nearest, float(np.abs(least / low - 1.0).max()), float(np.abs(most / high - 1.0).max()))
-    return Claim(
-        "Lemma 1, envelope",
-        OURS,
-        "c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf",
-        Status.CERTIFIED,
+    return statements.ENVELOPE.claim(
         f"{count} random kernels and p, K = 3..7, N = 5, 60, inf; N = inf: attention that attains the sides, by"
         " search",
         f"{'inside on all' if inside else 'outside on some'}; sides attained to {decade(nearest)}; envelope up to"

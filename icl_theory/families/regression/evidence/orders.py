@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.claims.claim import Claim, Outcome, Status, Verdict, judged
+from icl_theory.families.regression import statements
 from icl_theory.families.regression.certified import after_phase_one_of, phase_one_bounds_of
-from icl_theory.families.regression.evidence.common import OURS, Row, iterated_after_phase_one, iterated_phase_one
+from icl_theory.families.regression.evidence.common import Row, iterated_after_phase_one, iterated_phase_one
 from icl_theory.families.regression.law import DRAWS, SEED, WHOLE, law_runs
 from icl_theory.families.regression.orderwise import (
     BOUNDED,
@@ -81,11 +82,7 @@ def phase_one_explicit(quick: bool) -> Claim:
         _inside(runs.attends, *phase_one_bounds_of(runs.K, runs.counter.c)),
     ]
     inside, low, high = _together(found)
-    return Claim(
-        "Phase I, explicit",
-        OURS,
-        "[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(ηL²Δ²) + ln(K/3) + 2 for K >= 3 and every η; T₁ = 0 for K = 2",
-        Status.CERTIFIED,
+    return statements.PHASE_ONE.claim(
         f"{len(K)} runs iterated, K = 2..{sizes[-1]}, c = ηγK/(K-1)² = 0.01..1e6; {len(runs.K)} runs of the law in"
         " closed form",
         f"T₁ over the lower bound at least {low:.3f}, over the upper one at most {high:.3f}",
@@ -105,11 +102,7 @@ def after_phase_one_explicit(quick: bool) -> Claim:
     later = after_phase_one_of(runs.K, runs.eta, runs.epsilon) - 1.0
     found = [_inside(beyond, 0.0 * bound, bound), _inside(runs.steps - runs.attends - 1.0, 0.0 * later, later)]
     inside, _, high = _together(found)
-    return Claim(
-        "Theorem 2, explicit",
-        OURS,
-        "T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε",
-        Status.CERTIFIED,
+    return statements.THEOREM_2.claim(
         f"{len(K)} runs iterated, K = 2..100, c = 0.01..1e6, deficits {min(deficits)}..{max(deficits)};"
         f" {len(runs.K)}"
         " runs of the law in closed form",
@@ -134,11 +127,7 @@ def theorem_1_explicit(quick: bool) -> Claim:
         _inside((runs.steps - runs.attends)[stated] - 1.0, 0.0 * later, later),
     ]
     inside, _, high = _together(found)
-    return Claim(
-        "Theorem 1, explicit",
-        OURS,
-        "T_f - T₁ <= (7/4)(K-1)/(ηL²Δ²δ²) + 1 where ε >= L²Δ²δ²/4, no logarithm",
-        Status.CERTIFIED,
+    return statements.THEOREM_1.claim(
         f"{len(K)} runs iterated with ε = L²Δ²δ²/4, K = 3..100, c = 0.01..100; the {int(stated.sum())} runs of"
         " the law"
         " with L <= 1/(Δδ) and such an ε",

@@ -200,10 +200,10 @@ const map = {
 
 const prediction = {
   name: "function", title: "A function never seen", height: 280,
-  caption: "Bars: its values. Dots: what the model predicts. The band holds for every L-Lipschitz function. Draw your own.",
+  caption: "Bars: its values, in turn where there are more features. Dots: what the model predicts. The band holds for every L-Lipschitz function. Draw your own.",
   scales(model, { L, delta, K }) {
     const size = L * delta;
-    return [{ low: -0.5, high: Math.min(K, MOST) - 0.5, label: K > MOST ? `feature (${MOST} of ${count(K)}; the values repeat)` : "feature", tick: (value) => (Number.isInteger(value) ? String(value + 1) : "") },
+    return [{ low: -0.5, high: Math.min(K, MOST) - 0.5, label: K > MOST ? `${MOST} of ${count(K)} features` : "feature", tick: (value) => (Number.isInteger(value) ? String(value + 1) : "") },
       { low: -0.8 * size, high: 0.8 * size, label: "label" }];
   },
   moving(axes, model, { truth, guess, band }) {

@@ -1,0 +1,51 @@
+"""Steps counted by bisection, where the loss at any step is known and falls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import INT64_MAX, Array
+
+ROUNDING = 2.0**-50
+Steps = NDArray[np.int64]
+
+
+def first_steps(loss: Callable[[Steps], Array], epsilon: Array, last: int) -> tuple[Steps, Array]:
+    """Find the first steps at which losses that fall are at their targets.
+
+    Parameters
+    ----------
+    loss : callable
+        Takes a step for each point, (P,), and returns the losses there.
+    epsilon : ndarray, (P,)
+        Targets.
+    last : int
+        Largest number of steps.
+
+    Returns
+    -------
+    (ndarray of int64, (P,), ndarray, (P,))
+        The steps, INT64_MAX where the target is not reached, and their error by the rounding of the loss.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from icl_theory.engine.counting import first_steps
+    >>> first_steps(lambda steps: 0.5**steps, np.array([0.1, 0.5]), last=100)[0]
+    array([4, 1])
+    """
+    low, high = np.full(len(epsilon), -1, dtype=np.int64), np.full(len(epsilon), last, dtype=np.int64)
+    reached = loss(high) <= epsilon
+    while (open_ := reached & (high - low > 1)).any():
+        middle = np.maximum(low + (high - low) // 2, 0)
+        below = loss(middle) <= epsilon
+        high, low = np.where(open_ & below, middle, high), np.where(open_ & ~below, middle, low)
+    before, after = loss(np.maximum(high - 1, 0)), loss(high)
+    doubt = ROUNDING * epsilon
+    error = doubt / np.maximum(before - after, doubt * 2.0**-53)
+    close = np.minimum(np.abs(before - epsilon), np.abs(after - epsilon)) <= doubt
+    error = np.where(close, np.ceil(error), error)
+    return np.where(reached, high, INT64_MAX), np.where(reached & (high > 0), error, 0.0)

@@ -1,0 +1,9 @@
+"""The panel of linear attention in the explorer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from icl_theory.families.panel import Panel
+
+PANEL = Panel(Path(__file__).parent, ("closed.js", "panel.js"))

@@ -1,0 +1,93 @@
+// Descent on the diagonal of Γ, mode by mode: law.py, risks.py and closed.py for diagonal moments, tasks of unit variance and
+// merged parameters. No part of the page is touched here.
+"use strict";
+
+const ROUNDING = 2 ** -50;
+const PLATEAU = 0.9; // of the excess at the start
+
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+// A law of prompts: λ_j = j^-decay, N pairs, label noise.
+class Law {
+  constructor({ d, decay, N, noise }) {
+    this.spectrum = Array.from({ length: d }, (_, i) => (i + 1) ** -decay);
+    const power = sum(this.spectrum) + noise ** 2;
+    this.scatter = this.spectrum.map((value) => (value ** 2 + power * value) / N);
+    this.second = this.spectrum.map((value, i) => value ** 2 + this.scatter[i]);
+    this.best = this.spectrum.map((value, i) => value / this.second[i]);
+    this.curvature = this.spectrum.map((value, i) => value * this.second[i]);
+    this.floor = this.loss(this.best);
+  }
+
+  // of the diagonal of Γ: a sum of squares
+  loss(gamma) {
+    return 0.5 * sum(this.spectrum.map((value, i) => value * ((gamma[i] * value - 1) ** 2 + gamma[i] ** 2 * this.scatter[i])));
+  }
+
+  excess(gamma) {
+    return 0.5 * sum(this.curvature.map((value, i) => value * (gamma[i] - this.best[i]) ** 2));
+  }
+}
+
+// (1 − x)^t
+function power(x, t) {
+  if (t === 0) return 1;
+  const size = Math.exp(t * (x <= 0.5 ? Math.log1p(-x) : Math.log(Math.abs(1 - x))));
+  return x > 1 && t % 2 === 1 ? -size : size;
+}
+
+// the first step at which a loss that falls is at its target, or null, and its error by the rounding of the loss
+function firstStep(loss, target, most) {
+  if (!(loss(most) <= target)) return { steps: null, error: 0 };
+  let low = -1, high = most;
+  while (high - low > 1) {
+    const middle = Math.max(low + Math.floor((high - low) / 2), 0);
+    if (loss(middle) <= target) high = middle;
+    else low = middle;
+  }
+  if (high === 0) return { steps: 0, error: 0 };
+  const before = loss(high - 1), after = loss(high), doubt = ROUNDING * target;
+  const error = doubt / Math.max(before - after, doubt * 2 ** -53);
+  const close = Math.min(Math.abs(before - target), Math.abs(after - target)) <= doubt;
+  return { steps: high, error: close ? Math.ceil(error) : error };
+}
+
+class Run {
+  constructor(values, most = 1e15) {
+    const { eta, start, above } = values;
+    this.law = new Law(values);
+    this.shrink = this.law.curvature.map((value) => eta * value);
+    this.offset = this.law.best.map((value) => start - value);
+    this.initial = this.excessAt(0);
+    const { floor } = this.law;
+    Object.assign(this, firstStep((t) => floor + this.excessAt(t), floor + above, most));
+    this.reached = this.steps !== null;
+    this.last = this.steps ?? most;
+    this.plateau = Math.min(this.last, firstStep((t) => this.excessAt(t), PLATEAU * this.initial, most).steps ?? most);
+  }
+
+  gammaAt(t) {
+    return this.law.best.map((value, i) => value + this.offset[i] * power(this.shrink[i], t));
+  }
+
+  excessAt(t) {
+    return this.law.excess(this.gammaAt(t));
+  }
+
+  at(t) {
+    const gamma = this.gammaAt(t), excess = this.law.excess(gamma);
+    const learnt = gamma.filter((value, i) => value >= 0.5 * this.law.best[i]).length;
+    return { t, gamma, excess, loss: this.law.floor + excess, learnt };
+  }
+}
+
+// largest learning rate at which no mode grows
+const limit = (values) => 2 / Math.max(...new Law(values).curvature);
+
+// Γ = γ·I as a product v·A of balanced factors, isotropic tokens, along the flow: γ at the time τ = ηt
+function product({ d, start }, law, tau) {
+  const best = law.best[0];
+  return best / (1 + (best / start - 1) * Math.exp(-2 * Math.sqrt(d) * law.spectrum[0] ** 2 * tau));
+}
+
+module.exports = { Law, Run, limit, product };

@@ -1,0 +1,177 @@
+// The panel of linear attention: a matrix Γ whose modes are learnt each at its own rate.
+"use strict";
+
+const { spread } = require("drawing");
+const { count, short } = require("numbers");
+const { Law, Run, limit, product } = require("./closed");
+
+const MODES = 12; // whose curves are drawn
+const NOISE = { minimum: 0, maximum: 1e3 };
+const SPECTRUM = "exponent of the spectrum, λⱼ = j⁻ᵅ";
+
+const settings = [
+  { name: "d", value: 8, low: 1, high: 200, log: true, maximum: 1000 },
+  { name: "decay", value: 1, low: 0, high: 3, steps: 60, meaning: SPECTRUM, maximum: 10 },
+  { name: "N", meaning: "pairs in a prompt", value: 20, low: 1, high: 1e4, log: true, maximum: 1e9 },
+  { name: "noise", value: 0.5, low: 0, high: 3, steps: 60, ...NOISE },
+  { name: "eta", value: 0.02, low: 1e-4, high: 1.9, log: true, minimum: 1e-30, maximum: 1e6 },
+  { name: "start", symbol: "γ₀", meaning: "the diagonal of Γ at the start", value: 0.001, low: 1e-6, high: 1, log: true, minimum: 1e-12, maximum: 1 },
+  { name: "above", symbol: "ε", meaning: "target loss above the floor", value: 1e-3, low: 1e-9, high: 1, log: true, minimum: 1e-9, maximum: 1e6 },
+  { name: "test_N", symbol: "N′", meaning: "pairs in a prompt of the test", whole: true, value: 20, low: 1, high: 1e4, log: true, minimum: 1, maximum: 1e9 },
+  { name: "test_noise", symbol: "σ′", meaning: "label noise of the test", value: 0.5, low: 0, high: 3, steps: 60, ...NOISE },
+  { name: "test_decay", symbol: "α′", meaning: "exponent of the spectrum of the test", value: 1, low: 0, high: 3, steps: 60, minimum: 0, maximum: 10 },
+  { name: "t", symbol: "t", meaning: "step", value: 300, low: 1, high: 1e15, zero: true, log: true, whole: true, minimum: 0, maximum: 1e15, steps: 1500, moving: true, play: true },
+];
+
+const presets = [
+  { name: "One drop", sentence: "Isotropic tokens: all directions are learnt at once. As a product vA, the same model waits, then drops.", values: { decay: 0, test_decay: 0, t: 100 } },
+  { name: "Staircase", sentence: "A steep spectrum: one direction after the other, largest first, each a step of its own.", values: { decay: 2, test_decay: 2, noise: 0.1, test_noise: 0.1, above: 1e-6, t: 3000 } },
+  { name: "Long prompts", sentence: "With many pairs and little noise the floor is low: Γ comes close to the inverse of Λ.", values: { N: 5000, test_N: 5000, noise: 0.1, test_noise: 0.1, t: 1000 } },
+  { name: "Other noise", sentence: "Tested with more noise than in training: the loss turns, and stopping early would be better.", values: { noise: 0, test_noise: 2, t: 1000 } },
+  { name: "Other spectrum", sentence: "Tested on isotropic tokens: what was learnt for one covariance fails on another.", values: { test_decay: 0, t: 1000 } },
+];
+
+const tour = [
+  { text: "Prompts of N pairs (x, y) of a linear regression, and a query. One layer of linear attention answers with xᵀΓh, one preconditioned step of least squares. What is learnt is the matrix Γ, and its loss is a parabola.", values: {}, figure: "loss" },
+  { text: "Every direction of the tokens shrinks its distance to the best Γ by its own factor in each step. Large eigenvalues come first: press Play.", values: { t: 0, decay: 2, test_decay: 2, above: 1e-6, noise: 0.1, test_noise: 0.1 }, figure: "modes", play: true },
+  { text: "With equal eigenvalues there is one drop. Trained as a product v·A instead, from the same small start, the model rests on a plateau first: the dashed curve, along gradient flow.", values: { decay: 0, test_decay: 0 }, figure: "loss" },
+  { text: "What remains is the floor: no Γ is better for prompts this short and this noisy. It falls like 1/N. Drag the dot.", values: { N: 100, test_N: 100 }, figure: "floor" },
+  { text: "The same Γ on another law of prompts: more noise, other lengths, another spectrum. Here the test loss turns while training goes on.", values: { noise: 0, test_noise: 2, t: 1000 }, figure: "loss" },
+];
+
+function sound(values) {
+  const most = limit(values);
+  if (values.eta < most) return {};
+  const eta = Number((0.99 * most).toPrecision(3));
+  return { changes: { eta }, problem: `From η = ${short(most)} on descent diverges: η = ${short(eta)} is used.` };
+}
+
+const parameters = ({ d, decay, N, noise, eta, start, above }) => ({ d, decay, N, noise, eta, start, above });
+const testOf = ({ d, test_decay, test_N, test_noise }) => new Law({ d, decay: test_decay, N: test_N, noise: test_noise });
+
+function compute(values) {
+  const run = new Run(values), { decay, eta } = values;
+  const end = Math.min(1e15, 10 ** Math.ceil(Math.log10(Math.max(100, 3 * run.last))));
+  const times = [0.5, ...spread(1, end, 260).map(Math.round).filter((t, i, all) => t !== all[i - 1])];
+  const states = times.map((t) => run.at(Math.floor(t))), test = testOf(values);
+  const tested = states.map(({ gamma }) => test.loss(gamma));
+  const least = tested.indexOf(Math.min(...tested));
+  const waits = decay === 0 ? times.map((t) => run.law.loss(run.law.best.map(() => product(values, run.law, eta * Math.floor(t))))) : null;
+  const lengths = [...new Set(spread(1, Math.max(1e5, 10 * values.N), 60).map(Math.round))];
+  const floors = lengths.map((N) => new Law({ ...values, N }).floor);
+  return { run, end, times, states, test, tested, least, waits, lengths, floors };
+}
+
+function moment({ run, test }, { t }) {
+  const state = run.at(t);
+  return { ...state, tested: test.loss(state.gamma) };
+}
+
+const same = (values) => values.N === values.test_N && values.noise === values.test_noise && values.decay === values.test_decay;
+
+function words(model, now, values) {
+  const { run, tested, least, times, test } = model, { d, above } = values;
+  const headline = run.steps === 0
+    ? `**Nothing to learn**: the loss is within ε = ${short(above)} of the floor at the start: 0 steps.`
+    : run.reached
+      ? `The loss is within ε = ${short(above)} of the floor ${short(run.law.floor)} after **${count(run.steps)}** step${run.steps === 1 ? "" : "s"}.`
+      : `After all ${count(run.last)} steps the loss is still ${short(run.excessAt(run.last))} above the floor.`;
+  const doubt = run.error >= 1 ? ` Rounding of the loss leaves the count open by ${count(Math.ceil(run.error))} either way.` : "";
+  const lines = [
+    `The plateau takes **${count(run.plateau)}**, learning **${count(run.last - run.plateau)}** steps; η is ${short(values.eta / limit(values))} of the largest stable rate.${doubt}`,
+    `At step **${count(now.t)}**: loss **${short(now.loss, 4)}**, **${count(now.learnt)}** of ${count(d)} directions learnt.`,
+  ];
+  if (!same(values)) {
+    const turns = tested[least] < tested[tested.length - 1] * (1 - 1e-6);
+    lines.push(`On the law of the test the loss is **${short(now.tested, 4)}**, where ${short(test.floor, 4)} would be possible${turns ? `; it was least, ${short(tested[least], 4)}, at step ${count(times[least])} or so` : ""}.`);
+  }
+  return [headline, ...lines];
+}
+
+const timeScale = ({ end }) => ({ low: 0.5, high: end, log: true, label: "step t" });
+const atTime = (t) => Math.max(0.5, t);
+const dragTime = (axes, x) => ({ t: Math.round(axes.xAt(x)) });
+const PHASES = (axes, { run }) => {
+  axes.shade(0.5, run.plateau, "orange", "plateau");
+  axes.shade(atTime(run.plateau), run.last, "blue", "learning");
+};
+
+const loss = {
+  name: "loss", title: "Loss", height: 300, wide: true,
+  caption: "and the best that any Γ can do. Drag to move through training.",
+  scales(model, values) {
+    const all = [...model.states.map((state) => state.loss), ...(same(values) ? [] : model.tested)];
+    return [timeScale(model), { low: 0, high: 1.12 * Math.max(...all), label: "loss" }];
+  },
+  still(axes, model, values) {
+    const { run, times, states, tested, waits } = model;
+    PHASES(axes, model);
+    axes.horizontal(run.law.floor, "red", { word: "floor" });
+    if (waits) {
+      axes.curve(times, waits, "muted", { width: 1.6, dash: [6, 4] });
+      const place = waits.findIndex((value) => value < 0.75 * waits[0]);
+      if (place > 0) axes.text("as a product vA", axes.X(times[place]) + 8, axes.Y(waits[place]) - 4, "muted");
+    }
+    if (!same(values)) {
+      axes.curve(times, tested, "pink", { width: 2.2, dash: [2, 3] });
+      axes.text("test", axes.right - 6, axes.Y(tested[tested.length - 1]) - 10, "pink", "right");
+    }
+    axes.curve(times, states.map((state) => state.loss), "blue", { width: 2.6 });
+  },
+  moving(axes, model, now, values) {
+    axes.vertical(atTime(now.t), "axis", { dash: [] });
+    if (!same(values)) axes.dot(atTime(now.t), now.tested, "pink", 4);
+    axes.dot(atTime(now.t), now.loss, "blue");
+  },
+  drag: dragTime,
+  describe: ({ run }, now) => `${short(now.loss, 4)} at step ${now.t}; the floor is ${short(run.law.floor, 4)}, reached to ε ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
+};
+
+// modes that are drawn: some of all, evenly on a logarithmic scale
+const shown = (d) => (d <= MODES ? [...Array(d).keys()] : [...new Set(spread(1, d, MODES).map(Math.round))].map((j) => j - 1));
+
+const modes = {
+  name: "modes", title: "Directions", height: 290,
+  caption: "Γ over the best Γ, along each eigenvector of Λ; the largest eigenvalue is darkest.",
+  scales: (model) => [timeScale(model), { low: 0, high: 1.05, label: "share learnt" }],
+  still(axes, model, { d }) {
+    const { run, times, states } = model, drawn = shown(d);
+    PHASES(axes, model);
+    axes.horizontal(0.5, "axis");
+    drawn.forEach((j, i) => {
+      axes.context.globalAlpha = 1 - (0.75 * i) / drawn.length;
+      axes.curve(times, states.map(({ gamma }) => gamma[j] / run.law.best[j]), "blue", { width: 2 });
+      axes.context.globalAlpha = 1;
+    });
+  },
+  moving(axes, { run }, now, { d }) {
+    axes.vertical(atTime(now.t), "axis", { dash: [] });
+    for (const j of shown(d)) axes.dot(atTime(now.t), now.gamma[j] / run.law.best[j], "blue", 3.5);
+  },
+  drag: dragTime,
+  describe: (model, now, { d }) => `${now.learnt} of ${d} directions are learnt by half or more at step ${now.t}.`,
+};
+
+const floor = {
+  name: "floor", title: "Floor, against N", height: 290,
+  caption: "the loss of the best Γ by the length of prompts. Drag to change N.",
+  scales: ({ lengths, floors }) => [{ low: 1, high: lengths[lengths.length - 1], log: true, label: "pairs in a prompt N" },
+    { low: floors[floors.length - 1] / 2, high: floors[0] * 2, log: true, label: "floor" }],
+  still(axes, { lengths, floors, run }, { N }) {
+    axes.curve(lengths, floors, "blue", { width: 2.6 });
+    axes.curve(lengths, lengths.map((length) => floors[floors.length - 1] * (lengths[lengths.length - 1] / length)), "green", { width: 1.4, dash: [5, 5] });
+    axes.text("1/N", axes.X(lengths[lengths.length - 1]) - 20, axes.Y(floors[floors.length - 1]) - 26, "green", "right");
+    axes.dot(N, run.law.floor, "red", 7);
+  },
+  drag: (axes, x) => ({ N: Math.max(1, Number(axes.xAt(x).toPrecision(2))) | 0 }),
+  describe: ({ run }, now, { N }) => `${short(run.law.floor, 4)} for prompts of ${N} pairs.`,
+};
+
+module.exports = {
+  tab: "Linear attention",
+  lead: "In-context linear regression: one layer of linear attention is one preconditioned step of least squares on the prompt. Its loss, and gradient descent on it, in closed form, direction by direction.",
+  settings, presets, tour, compute, moment, words, parameters, sound,
+  end: ({ end }) => end,
+  found: ({ run }, now) => ({ steps: run.steps, error: run.error, t: now.t, loss: now.loss, excess: now.excess, floor: run.law.floor, learnt: now.learnt, phases: { ...(run.plateau > 0 ? { plateau: [0, run.plateau] } : {}), ...(run.last > run.plateau ? { learning: [run.plateau, run.last] } : {}) } }),
+  figures: [loss, modes, floor],
+};

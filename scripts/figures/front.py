@@ -1,0 +1,72 @@
+"""
+In one picture: how long attention takes to learn
+=================================================
+
+Left, the loss of three runs that differ in the Lipschitz constant L alone. A black dot is the step at
+which the loss reaches ε. Right, that step for every L. Left of the threshold L* (flat) the loss
+reaches ε while attention is still being learnt, which takes a time like 1/L². Right of it (sharp)
+attention is learnt early, and a tail that does not depend on L takes the time: the loss there falls
+like 1/t. Steps are counted in closed form, and none of them is taken.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.results.plots import BLACK, BLUE, GREEN, RED, Curve, Panel, draw_panels
+
+QUICK = {"points": 40}
+EXPLORER = "regression?L=2&delta=1&eta=4&K=1000&epsilon=0.000001&t=100000"
+
+
+def figure(
+    *,
+    L: tuple[float, ...] = (0.02, 0.1, 2.0),
+    K: int = 1000,
+    delta: float = 1.0,
+    eta: float = 4.0,
+    epsilon: float = 1e-6,
+    points: int = 400,
+) -> Figure:
+    """Draw the losses left of the number of steps."""
+    runs = [icl.simulate(each, delta, eta, K=K, epsilon=epsilon) for each in L]
+    colours = [(BLUE, GREEN, RED)[place % 3] for place in range(len(L))]
+    onset = icl.regression.crossover(epsilon, delta, K)
+    many = np.geomspace(onset / 30.0, 100.0 * onset, points)
+    found = icl.sweep(L=many, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False)
+    losses = [
+        Curve(f"$L = {each:g}$", run.t, run.loss, colour=colour)
+        for each, run, colour in zip(L, runs, colours, strict=True)
+    ]
+    drawn = draw_panels(
+        [
+            Panel(losses, "step", "loss", "loss during training", levels={r"$\varepsilon$": epsilon}, legend=True),
+            Panel(
+                [Curve("", many, found.steps.values, colour=BLACK)],
+                "Lipschitz constant $L$ of the functions",
+                r"steps until the loss is $\varepsilon$",
+                "training time against $L$",
+            ),
+        ],
+        columns=2,
+        size=(4.2, 2.9),
+    )
+    left, right = drawn.axes[:2]
+    for each, run, colour in zip(L, runs, colours, strict=True):
+        left.plot(run.t[-1], run.loss[-1], "o", color=BLACK, markersize=4, clip_on=False)
+        right.plot(each, float(run.t[-1]), "o", color=colour, markersize=6)
+    right.axvspan(many[0], onset, color=BLUE, alpha=0.10, linewidth=0)
+    right.axvspan(onset, many[-1], color=RED, alpha=0.10, linewidth=0)
+    flat, sharp = np.sqrt(many[0] * onset), np.sqrt(onset * many[-1])
+    words = ((flat, "flat:\n$\\propto 1/L^2$"), (sharp, "sharp:\nany $L$ alike"))
+    for place, text in words:
+        right.text(place, 0.93, text, transform=right.get_xaxis_transform(), ha="center", va="top")
+    right.text(onset, 0.04, "$L^*$ ", transform=right.get_xaxis_transform(), ha="right")
+    return drawn
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

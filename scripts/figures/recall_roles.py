@@ -1,0 +1,55 @@
+"""
+In-context recall: roles of attention and feed-forward layer
+============================================================
+
+Mean probabilities of the output and of noise along normalised descent on λ alone with γ = ln(α/(1−α)), of
+the whole model, of attention without the feed-forward layer, and of the feed-forward layer without
+attention. Attention finds the output, and the feed-forward layer sets the odds of noise against it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
+
+QUICK = {"V": 20, "H": 24, "steps": 100, "tests": 64}
+EXPLORER = "recall?V=60&triggers=1&alpha=0.5&eta=0.05&counts=1&t=60"
+PARTS = {"whole": (), "attention alone": ("feed_forward",), "feed-forward alone": ("attention",)}
+
+
+def figure(
+    *,
+    V: int = 60,
+    outputs: int = 4,
+    H: int = 256,
+    alphas: tuple[float, ...] = (0.2, 0.5, 0.8),
+    eta: float = 0.05,
+    steps: int = 400,
+    tests: int = 512,
+) -> Figure:
+    """Draw the probabilities against the step, a row for each α and a column for each part."""
+    panels = []
+    for alpha in alphas:
+        task = icl.recall.RecallTask(V, 1, outputs, alpha=alpha, H=H, law="planted")
+        full = icl.recall.TransformerRisk(task, weights="identity")
+        model = icl.recall.Reparameterised(full, gamma=task.best_gamma)
+        risk = icl.recall.RecallRisk(task, gamma=task.best_gamma, weights="identity", tied=True)
+        run = icl.descend(risk, eta, rule="ngd", steps=steps)
+        sentences = task.sentences(np.random.default_rng(0), tests)
+        for part, without in PARTS.items():
+            found = [full.measure(model.inward(state), sentences, without) for state in run.states]
+            curves = [
+                Curve("output", run.t, [each.output for each in found], colour=BLUE),
+                Curve("noise", run.t, [each.noise for each in found], style="--", colour=RED),
+            ]
+            title = f"{part}, α = {alpha:g}"
+            panels.append(Panel(curves, "step", "mean probability", title, ("linear", "linear"), (-0.02, 1.02)))
+    return draw_panels(panels, columns=len(PARTS))
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

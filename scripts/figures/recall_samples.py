@@ -1,0 +1,61 @@
+"""
+In-context recall: how many sentences are needed
+================================================
+
+The probability that training on M sentences leaves more than ε above the Bayes risk, exactly (lines), and
+an upper bound in closed form (dashed); on the left without noise, where triggers may be missing, on the
+right with noise, where its frequency is learnt. Points: the share of data sets on which training failed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
+
+QUICK = {"sets": 10, "points": 8}
+
+
+def figure(
+    *,
+    V: int = 60,
+    triggers: int = 5,
+    alpha: float = 0.2,
+    epsilons: tuple[float, ...] = (0.003, 0.03, 1.7),
+    sets: int = 100,
+    points: int = 24,
+) -> Figure:
+    """Draw the probability of failure against the number of sentences, a colour for each ε."""
+    panels = []
+    for noise, Q, longest in ((0.0, triggers, 200), (alpha, 1, 1500)):
+        task = icl.recall.RecallTask(V, Q, 4, alpha=noise, H=256, law="planted")
+        sizes = np.unique(np.geomspace(2, longest, points).astype(int))
+        some = sizes[:: max(1, len(sizes) // 5)].tolist()
+        left = {M: np.array([_excess(task, M, seed) for seed in range(sets)]) for M in some}
+        curves = []
+        for epsilon, colour in zip(epsilons, CYCLE, strict=False):
+            exact, bound = (
+                [chance(task, M, epsilon) for M in sizes.tolist()]
+                for chance in (icl.recall.failure_probability, icl.recall.failure_bound)
+            )
+            curves += [
+                Curve(f"ε = {epsilon:g}", sizes, exact, colour=colour),
+                Curve("", sizes, bound, style="--", colour=colour),
+            ]
+            share = [np.mean(left[M] > epsilon) for M in some]
+            curves.append(Curve("", some, share, style="o", colour=colour))
+        title = f"α = {noise:g}, |Q| = {Q}"
+        panels.append(Panel(curves, "sentences M", "probability of failure", title, ("log", "log"), (1e-4, 1.5)))
+    return draw_panels(panels, columns=2)
+
+
+def _excess(task: icl.recall.RecallTask, M: int, seed: int) -> float:
+    run = icl.Recall(task=task, M=M, seed=seed, eta=2.0, above=1e-6).simulate()
+    return float(run.notes["population"].split()[0])
+
+
+if __name__ == "__main__":
+    script(__file__, figure, QUICK)

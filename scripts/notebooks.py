@@ -1,0 +1,64 @@
+"""Pages of the guide as notebooks: blocks of python and sh become cells, the prose between them text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+PAGES = ("tutorial.md", "guide/finite-prompts.md", "guide/methods.md")
+DOCS = Path(__file__).parents[1] / "docs"
+FENCED = re.compile(r"^```(python|sh|text)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+
+
+def notebook(page: str) -> dict[str, Any]:
+    """Return the notebook of a page: shown output is left out, for running the cells makes it.
+
+    Parameters
+    ----------
+    page : str
+        A path below ``docs``.
+
+    Returns
+    -------
+    dict
+        The notebook, format 4.5.
+    """
+    text = (DOCS / page).read_text(encoding="utf-8")
+    pieces = FENCED.split(text)  # prose, language, block, prose, ...
+    cells = [cell("markdown", pieces[0])]
+    for language, block, prose in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+        if language != "text":
+            cells.append(cell("code", block if language == "python" else _shell(block)))
+        cells.append(cell("markdown", prose))
+    cells = [each | {"id": f"cell-{number}"} for number, each in enumerate(cells) if each["source"]]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def cell(kind: str, text: str) -> dict[str, Any]:
+    """Return a cell of a kind, "code" or "markdown"."""
+    made: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": text.strip("\n")}
+    return made | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+
+
+def _shell(block: str) -> str:
+    return re.sub(r"^(?=icl-theory)", "!", block, flags=re.MULTILINE)
+
+
+def write(folder: Path) -> list[Path]:
+    """Write the notebooks of all pages into a folder, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{Path(page).stem}.ipynb" for page in PAGES]
+    for page, path in zip(PAGES, paths, strict=True):
+        path.write_text(json.dumps(notebook(page), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return paths
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("notebooks"), help="folder for the notebooks")
+    for written in write(parser.parse_args().out):
+        print(written)

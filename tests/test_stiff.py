@@ -1,0 +1,107 @@
+"""Skipping where modes rest beside a slow tail: implicit steps against single steps and against the tail's law."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.polynomial import polynomial
+
+import icl_theory as icl
+from icl_theory import tasks
+from icl_theory.engine.collocation import STAGES, radau
+from icl_theory.engine.curvature import Curvature
+from icl_theory.engine.steps import Descent
+
+
+class Resting(icl.Risk):
+    """exp(-u) + ½ λ (v - ½u - bend sin u)²: v rests on a curve along which u creeps like ln t."""
+
+    initial = np.zeros(2)
+
+    def __init__(self, rate: float, bend: float = 0.0) -> None:
+        self.rate, self.bend, self.count = rate, bend, 0
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        self.count += 1
+        u, v = params.tolist()
+        with np.errstate(all="ignore"):
+            off, tail = v - 0.5 * u - self.bend * float(np.sin(u)), float(np.exp(-u))
+        slope = self.rate * off
+        return tail + 0.5 * slope * off, np.array([-tail - slope * (0.5 + self.bend * float(np.cos(u))), slope])
+
+
+def test_the_scheme_integrates_polynomials_up_to_twice_its_stages_less_two() -> None:
+    scheme = radau(STAGES)
+    for degree in range(2 * STAGES - 1):
+        assert scheme.weights[-1] @ scheme.nodes**degree == pytest.approx(1.0 / (degree + 1), rel=1e-13)
+    values = polynomial.polyval(np.append(0.0, scheme.nodes), np.arange(STAGES + 1.0))
+    at_one = (scheme.coefficients @ values).sum()
+    assert at_one == pytest.approx(np.arange(STAGES + 1.0).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize(("turned", "bend"), [(0.02, 0.1), (0.3, 0.1), (0.3, 0.0), (0.9, 0.0), (1.4, 0.0)])
+def test_beside_a_resting_mode_no_state_is_off_by_more_than_estimated(turned: float, bend: float) -> None:
+    """η times the curvature of the resting mode, (1 + ½²) λ, up to oscillations that die out."""
+    risk = Resting(turned / 1.25, bend)
+    exact = icl.descend(risk, 1.0, steps=60_000)
+    fast = icl.descend(risk, 1.0, steps=60_000, method="fast")
+    assert fast.states_error is not None
+    assert fast.states_error <= 1e-7
+    apart = np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states[np.isin(fast.t, exact.t)]).max()
+    assert apart <= fast.states_error
+
+
+@pytest.mark.parametrize("turned", [0.3, 1.4])
+def test_a_resting_mode_costs_nothing_per_step(turned: float) -> None:
+    """The slow motion has the closed form η t exp(-u) → 1 + ½²; explicit steps gave up near t = 10⁷."""
+    risk = Resting(turned / 1.25)
+    run = icl.descend(risk, 1.0, steps=10**12, method="fast")
+    assert run.t[-1] == 10**12
+    assert risk.count < 10_000
+    assert 1e12 * math.exp(-run.params[0]) == pytest.approx(1.25, rel=1e-7)
+    assert run.params[1] == pytest.approx(0.5 * run.params[0], abs=1e-9)
+
+
+def test_a_mode_that_the_map_does_not_contract_is_never_taken_to_rest() -> None:
+    """Just below ηλ = 2 its oscillation dies too slowly to be left out, and above it grows."""
+    below = icl.descend(Resting(1.99 / 1.25), 1.0, steps=30_000, method="fast")
+    exact = icl.descend(Resting(1.99 / 1.25), 1.0, steps=30_000)
+    shared = np.isin(exact.t, below.t)
+    assert np.abs(exact.states[shared] - below.states[np.isin(below.t, exact.t)]).max() <= (
+        below.states_error or 1e-12
+    )
+    above = icl.descend(Resting(2.05 / 1.25, bend=0.05), 1.0, steps=3000, method="fast")
+    assert above.states_error is None
+    assert above.params == pytest.approx(icl.descend(Resting(2.05 / 1.25, bend=0.05), 1.0, steps=3000).params)
+
+
+def test_finite_prompts_of_unequal_tasks_reach_the_max_margin_tail() -> None:
+    """Four points on a line, N = 3: η t p_k (ℓ_k - inf ℓ_k) → 59/3, 1, 1, 59/3 times (K - 1)/4K."""
+    features = icl.Features(np.array([0.0, 1.0, 2.2, 3.5])[:, None], np.full(4, 0.25))
+    risk = icl.PopulationRisk(features, tasks.Linear(1.0), 3)
+    run = icl.descend(risk, 1.0, steps=10**11, method="fast")
+    assert run.t[-1] == 10**11
+    early, late = int(np.searchsorted(run.t, 10**10)), len(run.t) - 1
+    fallen = risk.loss_per_query(run.states[early]) - risk.loss_per_query(run.states[late])
+    constant = 0.25 * fallen / (1.0 / run.t[early] - 1.0 / run.t[late]) / (3.0 / 16.0)
+    np.testing.assert_allclose(constant, [59.0 / 3.0, 1.0, 1.0, 59.0 / 3.0], rtol=2e-4)
+
+
+def test_modes_of_a_hessian_in_blocks_are_those_of_the_whole_one() -> None:
+    """The columns of class scores do not meet: from the second time on a product serves one parameter of each."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(4, 4))
+    features = icl.Features.simplex(4, 1.0, rng.dirichlet(np.ones(4)))
+    risk = icl.PopulationRisk(features, tasks.KernelTask(values @ values.T), 6)
+    curvature = Curvature(Descent(risk, 2.0, "gd"))
+    assert curvature.cost == 16 + 1
+    curvature.find(0.0, rng.normal(size=16))
+    assert curvature.cost <= 4 + 1
+    state = rng.normal(size=16)
+    found = curvature.find(0.0, state)
+    assert found is not None
+    hessian = np.array([np.ravel(risk.hessian_product(state.reshape(4, 4), e.reshape(4, 4))) for e in np.eye(16)])
+    np.testing.assert_allclose(found.vectors * found.rates @ found.vectors.T, 2.0 * hessian, atol=1e-13)
+    assert curvature.fastest(state) == pytest.approx(found.rates[-1], rel=1e-12)
