@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -292,3 +293,18 @@ def test_progress_shows_step_and_loss_and_changes_nothing(
     assert len(lines) == len(heard) > 10
     assert lines[-1].startswith(f"step {heard[-1][0]:,}, loss {heard[-1][1]:.4g}, ")
     assert (run.loss == quiet.loss).all()
+
+
+def test_a_run_that_is_ended_between_two_points_has_what_came_before() -> None:
+    """The generator of iterates may end a run, and so may Ctrl-C within it."""
+
+    class Parabola(icl.Risk):
+        initial = np.array([2.0])
+
+        def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+            if step == 3:
+                raise KeyboardInterrupt
+            return 0.5 * float(params @ params), params
+
+    run = icl.descend(Parabola(), eta=0.5, epsilon=1e-6)
+    assert (run.interrupted, int(run.t[-1])) == (True, 2)
