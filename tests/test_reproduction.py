@@ -55,6 +55,7 @@ def test_papers_are_told_apart_and_are_cited() -> None:
     page = (ROOT / "docs" / "citing.md").read_text(encoding="utf-8")
     for paper in every:
         assert paper.identifier in page
+        assert paper.identifier in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
         assert paper.title in " ".join(page.split())
 
 
