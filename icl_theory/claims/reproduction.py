@@ -23,6 +23,7 @@ from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import plot_answer, release, save
 
 WORST_FIRST = (Outcome.FAILS, Outcome.COUNTEREXAMPLE, Outcome.ONLY, Outcome.LOOSE, Outcome.HOLDS)
+OURS = "this package"
 COLUMNS = ("name", "statement", "grid", "measured", "bound", "verdict")
 
 
@@ -46,10 +47,11 @@ class Reproduced(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Return how many claims of each source hold and fail, the worst first."""
+        """Return how many claims of the paper and of this package hold and fail, the worst first."""
         found: dict[str, Counter[Outcome]] = {}
         for claim in self.claims:
-            found.setdefault(claim.source.split(",")[0], Counter())[claim.verdict.outcome] += 1
+            source = OURS if claim.source == OURS else "paper"
+            found.setdefault(source, Counter())[claim.verdict.outcome] += 1
         words = [
             f"{source}: " + ", ".join(f"{kind.value} ({kinds[kind]})" for kind in WORST_FIRST if kinds[kind])
             for source, kinds in found.items()

@@ -104,6 +104,7 @@ class Recall(Family):
     )
     rows = Later("icl_theory.families.recall.evidence:ROWS")
     questions = Later("icl_theory.families.recall.questions:QUESTIONS")
+    papers = Later("icl_theory.families.recall.papers:PAPERS")
     commands = Later("icl_theory.families.recall.training:COMMANDS")
 
     eta: float | str = parameter(

@@ -1,0 +1,45 @@
+"""The paper on in-context recall: its statements, and the rows, questions and figures that measure them."""
+
+from icl_theory.claims.paper import Paper, Reading
+from icl_theory.families.recall import evidence, evidence_model
+from icl_theory.families.recall.evidence import ROWS
+
+UNSEEN, UNSEEN_NOISY = (row for row in ROWS if row.__name__ == "row")
+RATE = "the exponent, which the paper prints in different ways"
+
+IN_CONTEXT_RECALL = Paper(
+    "in-context-recall",
+    "How Transformers Learn In-Context Recall Tasks? Optimality, Training Dynamics and Generalization",
+    "Quan Nguyen, Thanh Nguyen-Tang",
+    2025,
+    "arXiv:2505.15009",
+    (
+        Reading("Lemma 3.1", "Linear and ReLU attention reach the Bayes risk under the paper's reparameterisation.",
+                (evidence_model.lemma_adding, evidence_model.bayes, evidence_model.sentence_counts),
+                reconstructed="the loss as a function of the trained numbers"),
+        Reading("Theorem 3.2", "Normalised descent without noise: the loss falls exponentially.",
+                (evidence_model.certified_bound, evidence.linear_convergence, evidence.exponents,
+                 evidence.unequal_rate, evidence.plain_descent),
+                question="recall-exponent", figure="recall_exponents", reconstructed=RATE),
+        Reading("Theorem 3.3", "Outputs that training has never seen are recalled like seen ones.",
+                (UNSEEN, evidence_model.unseen_rows), question="recall-unseen", figure="recall_models"),
+        Reading("Lemma 4.1", "Softmax attention reaches the Bayes risk as well.", (evidence_model.lemma_averaging,),
+                reconstructed="the loss at finite length, by one integral"),
+        Reading("Theorem 4.2", "Normalised descent on softmax attention: the loss falls exponentially.",
+                (evidence.softmax_rate,), reconstructed=RATE),
+        Reading("Theorem 5.4", "The same with noise, down to the Bayes risk.", (evidence.noisy_convergence,),
+                question="recall-noise", reconstructed=RATE),
+        Reading("Theorem 5.5", "Outputs never seen are recalled with noise, too.", (UNSEEN_NOISY,)),
+        Reading("Theorem 5.6", "Attention finds the output, and the feed-forward layer the noise.",
+                (evidence_model.part_roles,), question="recall-roles", figure="recall_roles"),
+        Reading("Finite samples", "So many sentences suffice for a small excess with high probability.",
+                (evidence.missing_triggers, evidence.sample_complexity, evidence.learnt_frequency),
+                question="recall-samples", figure="recall_samples", reconstructed="the number of sentences"),
+        Reading("Experiments, finite data", "Training on a fixed set of sentences, epoch by epoch.",
+                figure="recall_finite"),
+        Reading("Experiments, layers", "Logits of the two layers during training.", figure="recall_layers"),
+    ),
+    "The version that was read has lost its formulas: losses and rates were reconstructed from text and proofs.",
+)  # fmt: skip
+
+PAPERS = (IN_CONTEXT_RECALL,)
