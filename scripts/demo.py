@@ -21,9 +21,9 @@ This demo shows three things, and writes their figures into {out}/:
   3. a cross-check: a trainer that samples its prompts against the exact loss."""
 CLOSING = """
 [bold]Next[/bold]
-  .venv/bin/icl-theory explore                   sliders for the whole of training
-  .venv/bin/icl-theory figures figure1 --quick   Figure 1 of the regression paper
-  .venv/bin/icl-theory simulate --help           a run of your own"""
+  .venv/bin/icl-theory explore                 sliders for all of training
+  .venv/bin/icl-theory figures figure1         Figure 1 of the regression paper
+  .venv/bin/icl-theory simulate --help         a run of your own"""
 
 
 def main() -> None:

@@ -187,7 +187,7 @@ def test_dry_run_says_how_much_work_it_is(capsys: pytest.CaptureFixture[str], tm
     lines = out.splitlines()
     assert status == 0
     assert lines[:2] == ["96 points in 12 chunks", "0 in closed form, 96 simulated one by one"]
-    assert re.fullmatch(r"about at most 0:0\d:\d\d on 2 workers", lines[2])
+    assert re.fullmatch(r"at most about 0:0\d:\d\d on 2 workers", lines[2])
     assert not list(tmp_path.iterdir())
 
 

@@ -323,13 +323,13 @@ def estimate(made: Plan, workers: int = 1) -> list[str]:
         each = [_seconds(model, grid.points(slow[i : i + 1])) for i in range(slow.size)]
         seconds += (grid.size - closed) * float(np.mean(each))
     by = f" on {workers} workers" if workers > 1 else ""
-    limit, some = "at most " if slow.size else "", "" if exact else "about "
+    limit, some = "at most about" if slow.size else "about", "" if exact else "about "
     needed, there = bytes_of(model.columns, grid.size), free()
     large = ", more than is well held: with a store they stay in it" if is_large(model.columns, grid) else ""
     return [
         f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}",
         f"{some}{closed:,} in closed form, {some}{grid.size - closed:,} simulated one by one",
-        f"about {limit}{duration(seconds / workers)}{by}",
+        f"{limit} {duration(seconds / workers)}{by}",
         f"{human(needed)} of memory for the results, {human(there)} free{large}",
     ]
 
