@@ -16,6 +16,7 @@ from icl_theory._validate import choice, integer, number, refuse
 from icl_theory.engine.interrupts import whole_runs
 from icl_theory.files import replacing
 from icl_theory.results.numbers import markdown
+from icl_theory.results.plots import draw_maps, release, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -179,8 +180,6 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
     ValueError
         The folder cannot be made or written to.
     """
-    from icl_theory.results.plots import save
-
     check_folder(folder)
     paths = [Path(folder) / f"{name}{ending}" for ending in ENDINGS]
     for path in paths:
@@ -221,8 +220,6 @@ def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int 
     """
     import numpy as np
     from matplotlib import animation
-
-    from icl_theory.results.plots import draw_maps, release
 
     check_folder(folder)
     last = parameters("maps")["steps"][-1]

@@ -18,6 +18,8 @@ from icl_theory.claims.audit import audit as measure_audit
 from icl_theory.claims.claim import Answer
 from icl_theory.cli.shared import check_targets
 from icl_theory.files import replacing
+from icl_theory.results.plots import plot_answer
+from icl_theory.results.plots import save as save_figure
 
 
 def audit(
@@ -57,9 +59,6 @@ def _print_answer(found: Answer, plot: Path | None, as_json: bool) -> None:
         console.print(found.question, style="bold")
         console.print(found.answer)
     if plot is not None:
-        from icl_theory.results.plots import plot_answer
-        from icl_theory.results.plots import save as save_figure
-
         save_figure(plot_answer(found), str(plot))
 
 

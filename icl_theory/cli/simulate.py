@@ -17,6 +17,8 @@ from icl_theory.cli.outputs import PlotFile
 from icl_theory.cli.shared import LossProgress, check_targets, print_facts
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
+from icl_theory.results.plots import compare_runs
+from icl_theory.results.plots import save as save_figure
 
 ALL = "all"  # of the words of a parameter
 FILES = {"plot": str, "save": str}
@@ -58,9 +60,6 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         if save is not None:
             runs[0].save(save)
         if plot is not None:
-            from icl_theory.results.plots import compare_runs
-            from icl_theory.results.plots import save as save_figure
-
             save_figure(compare_runs(runs) if many else runs[0].plot(), str(plot))
         lost = (Stop.LOSS, Stop.PARAMETERS)
         missed = any(not run.converged and (run.epsilon > 0.0 or run.stop in lost) for run in runs)

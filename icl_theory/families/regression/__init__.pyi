@@ -1,6 +1,5 @@
 from . import tasks as tasks
 from .abel import StepCounter as StepCounter
-from .abel import abel_polynomials as abel_polynomials
 from .block import BlockRisk as BlockRisk
 from .bounds import check_bounds as check_bounds
 from .certified import after_phase_one as after_phase_one
@@ -27,6 +26,7 @@ from .phases import papers_regime as papers_regime
 from .phases import query_phases as query_phases
 from .phases import run_phases as run_phases
 from .phases import tail_start as tail_start
+from .polynomials import abel_polynomials as abel_polynomials
 from .population import PopulationRisk as PopulationRisk
 from .progress import step_rate as step_rate
 from .progress import tail_steps as tail_steps
