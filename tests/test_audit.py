@@ -56,7 +56,7 @@ def test_findings_are_those_of_the_documentation(report: icl.claims.Audit) -> No
     assert verdicts["tail law, finite N"] == "holds"
     assert verdicts["Lemma 1, lower bound"].startswith("fails: counterexample Halfspace")
     assert verdicts["recall: exponent"].startswith("holds with ηt/√|Q|")
-    assert verdicts["recall: Theorem 5.4"].startswith("holds only for normalised descent on λ alone")
+    assert verdicts["recall: Theorem 5.4"].startswith("holds; beyond the theorem")
     assert verdicts["recall: Theorem 3.3"].startswith("holds by symmetry under the reparameterisation; full")
 
 

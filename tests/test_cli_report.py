@@ -59,7 +59,7 @@ def test_another_command_goes_on_with_the_store_and_both_are_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     store = tmp_path / "a.zarr"
-    first = [*SLOW, "--store", str(store), "--quiet"]
+    first = [*SLOW, "--imbalance", "0.1", "--store", str(store), "--quiet"]  # points one by one
     second = [*first, "--plot", str(tmp_path / "a.png")]
     assert run_main(capsys, *first)[0] == 0
     (store / "loss" / "c.1").unlink()

@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "tutorial.md"
 NAME = f"icl_theory-{icl.__version__}"
 INFO = f"{NAME}.dist-info"
 LEFT = {"__pycache__", "_build", "generated", "gallery"}
-CORE = {"numpy", "scipy", "matplotlib", "xarray", "typer", "rich", "threadpoolctl", "jinja2"}
+CORE = {"numpy", "scipy", "matplotlib", "xarray", "typer", "rich", "threadpoolctl", "jinja2", "lazy-loader"}
 
 
 class Built(NamedTuple):
@@ -107,8 +107,17 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(built: Built) -> None:
 def test_the_source_distribution_has_what_is_needed_to_test_it(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
         found = {member.name.removeprefix(f"{NAME}/") for member in archive.getmembers() if member.isfile()}
-    expected = set().union(*(files(ROOT / folder) for folder in ("icl_theory", "tests", "scripts", "docs")))
-    single = {"README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "Makefile", "pyproject.toml"}
+    folders = (".github", "icl_theory", "tests", "scripts", "docs", "paper")
+    expected = set().union(*(files(ROOT / folder) for folder in folders))
+    single = {
+        "README.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CODE_OF_CONDUCT.md",
+        "LICENSE",
+        "Makefile",
+        "pyproject.toml",
+    }
     assert found - {"PKG-INFO", ".gitignore"} == expected | single
 
 

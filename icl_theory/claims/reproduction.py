@@ -188,7 +188,7 @@ def reproduce(
     >>> from icl_theory.claims.reproduction import reproduce
     >>> found = reproduce("nonlinear-regression", only="Equation 9", quick=True)
     >>> found.overview["held against"], found.overview["verdict"]
-    (['Eq. 9, concentration'], ['paper: holds, loose (1)'])
+    (['Eq. 9, concentration; loss on the event'], ['paper: holds, loose (1), holds (1)'])
     """
     known = papers()
     paper = known[choice("paper", name, known)]
