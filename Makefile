@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-lowest lint docs benchmark clean
+.PHONY: demo test test-slow test-lowest lint docs benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --out demo
 
 test: $(VENV)/.installed-test lint
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not slow"
+
+# the tests that take longest, which `make test` leaves out
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m slow
 
 # the lowest versions that pyproject.toml allows, in an environment of their own
 test-lowest: $(VENV)-lowest/.installed

@@ -39,9 +39,9 @@ def check_family(family: type[Family], /, **parameters: Any) -> None:
     refused by a ValueError that names the parameter. The risk passes `check_risk`, at the beginning, on the way and
     at the end of a run and off its way. A simulation reaches its target or says why not, and gives the same bits
     twice. What is measured is declared, and is what the dtype of its column can hold. A sweep over two learning
-    rates gives the bits of two simulations, or of a family that computes points together the same integers and words. A run that is saved and loaded is the same. Where there is a closed
-    form it agrees with single steps. Where there is a trainer on samples, the means of its loss and gradient are
-    those of the risk.
+    rates gives the bits of two simulations; where a family computes points together, their integers and words. A
+    run that is saved and loaded is the same. Where there is a closed form it agrees with single steps. Where
+    there is a trainer on samples, the means of its loss and gradient are those of the risk.
 
     Parameters
     ----------
