@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from icl_theory.engine.interrupts import whole_block
 from icl_theory.grids.grid import FAILED, MESSAGE, PENDING, STATUS, Column, Grid, Values, blank
 
 WINDOW = 1024  # tiles handed to an executor at a time
@@ -133,9 +134,10 @@ def evaluate(
         with threadpool_limits(limits=1), contextlib.closing(_parts(grid, model, todo, executor)) as parts:
             for chunk, part, keep in parts:
                 part[MESSAGE.name] = _plain_texts(part[MESSAGE.name])
-                if storage is not None and keep:
-                    storage.write(chunk, part)
-                place(chunk, part)
+                with whole_block():  # what is kept is counted, and what is counted is kept
+                    if storage is not None and keep:
+                        storage.write(chunk, part)
+                    place(chunk, part)
                 if progress is not None:
                     progress(finished, grid.size)
     except KeyboardInterrupt:

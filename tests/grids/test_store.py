@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -41,6 +42,29 @@ def test_chunks_of_an_interrupted_run_are_not_computed_again(tmp_path: Path) -> 
     again = run(path, Squares(fails=2.0))  # would fail, were it computed
     assert equal(again.values, evaluate(grid(), Squares()).values)
     assert equal(run(path, Squares(fails=15.0)).values, again.values)
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_an_interrupted_run_returns_what_it_has_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Ctrl-C comes while a chunk is written: when its first file or its mark has got its name."""
+    path, written = tmp_path / "a.zarr", iter(range(1000))
+    real_replace = os.replace
+
+    def replace(source: Path, target: Path) -> None:
+        real_replace(source, target)
+        if target.match("mark/c*" if moment % 2 else "square/c*") and next(written) == moment // 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("os.replace", replace)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # also where tests run in the background
+    try:
+        found = run(path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert found.interrupted
+    assert (found.values["status"] == "done").sum() == 2 * sum(done(path)) > 0
 
 
 def test_what_is_kept_is_read_again_with_its_sweep(tmp_path: Path) -> None:
