@@ -65,6 +65,15 @@ def test_the_audit_is_the_same_every_time(report: icl.claims.Audit) -> None:
     assert icl.audit(quick=True).to_markdown() == report.to_markdown()
 
 
+def test_one_claim_is_measured_by_its_number(report: icl.claims.Audit, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (5, 11):
+        assert icl.audit(quick=True, claim=number).claims == report.claims[number - 1 : number]
+    status, out, _ = run_main(capsys, "audit", "--quick", "--claim", "11")
+    assert (status, out.splitlines()[0].split()) == (0, ["name", *report.claims[10].name.split()])
+    assert run_main(capsys, "audit", "--claim", "1000")[0] == 2
+    assert run_main(capsys, "audit", "--claim", "3", "--question", "linear")[0] == 2
+
+
 def test_markdown_has_one_row_a_claim_and_a_question(report: icl.claims.Audit) -> None:
     rows = [line for line in report.to_markdown().splitlines() if line.startswith("| ")]
     assert len(rows) == len(report.claims) + len(report.answers) + 2

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -293,6 +294,19 @@ def test_progress_shows_step_and_loss_and_changes_nothing(
     assert len(lines) == len(heard) > 10
     assert lines[-1].startswith(f"step {heard[-1][0]:,}, loss {heard[-1][1]:.4g}, ")
     assert (run.loss == quiet.loss).all()
+
+
+def test_progress_is_a_live_line_in_a_terminal_that_disappears(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("icl_theory.engine.progress.SILENT", 0.0)
+    monkeypatch.setattr("icl_theory.engine.progress.INTERVALS", (0.0, 0.0))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    icl.descend(icl.ExchangeableRisk(4, 2.0), 4.0, steps=20, progress=True)
+    written = capsys.readouterr().err
+    assert "step 19, loss " in written
+    assert "\x1b[2K" in written  # and gone
 
 
 def test_a_run_that_is_ended_between_two_points_has_what_came_before() -> None:

@@ -60,6 +60,8 @@ def test_the_audit_has_a_card_for_each_claim_with_all_that_its_row_says() -> Non
         cells = [cell.strip().replace("\0", "|") for cell in line.split("|")[1:-1]]
         assert [html.unescape(name), status] == [cells[0], cells[3]]
         assert html.unescape(verdict)[:5] == cells[-1][:5]
+    commands = re.findall(r"icl-theory audit --claim (\d+)", page)
+    assert commands == [str(number) for number in range(1, len(lines) + 1)]
 
 
 def test_formulas_of_the_audit_have_indices_powers_and_signs() -> None:

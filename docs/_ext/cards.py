@@ -42,7 +42,7 @@ def rows(table: str) -> list[list[str]]:
     return cells[:1] + cells[2:]
 
 
-def _claim(headings: list[str], cells: list[str]) -> str:
+def _claim(number: int, headings: list[str], cells: list[str]) -> str:
     claim = dict(zip(headings, cells, strict=True))
     verdict = next(kind for kind in VERDICTS if claim["verdict"].startswith(kind))
     source = "recall paper" if claim["source"].startswith("recall") else claim["source"].split(",")[0]
@@ -54,7 +54,8 @@ def _claim(headings: list[str], cells: list[str]) -> str:
         f"<span>{claim['status']}</span></header>"
         f'<p class="statement">{typeset(claim["statement"])}</p>'
         f'<p class="source">{html.escape(claim["source"])}</p>'
-        f'<dl>{facts}</dl><p class="verdict">{typeset(claim["verdict"])}</p></article>'
+        f'<dl>{facts}</dl><p class="verdict">{typeset(claim["verdict"])}</p>'
+        f"<p><code>icl-theory audit --claim {number}</code></p></article>"
     )
 
 
@@ -69,7 +70,7 @@ def _choices(name: str, values: dict[str, str], counts: Counter[str]) -> str:
 
 def _claims(table: str) -> str:
     headings, *claims = rows(table)
-    cards = [_claim(headings, cells) for cells in claims]
+    cards = [_claim(number, headings, cells) for number, cells in enumerate(claims, start=1)]
     kinds = {
         name: Counter(re.findall(rf'data-{name}="([^"]*)"', "".join(cards)))
         for name in ("status", "verdict", "source")
@@ -86,9 +87,10 @@ def _claims(table: str) -> str:
     )
     meanings = "".join(f"<dt>{status}</dt><dd>{words}</dd>" for status, words in STATUSES.items())
     page = (
-        "<p>{number} claims of the papers and of this package, held against measurements: {counted}. The cards are "
-        "the output of <code>icl-theory audit --out audit.md</code>, which measures every claim anew. A source "
-        "marked <i>reconstructed</i> is a statement whose formula is missing in the text we worked from: the "
+        "<p>{number} claims of the papers and of this package, each compared with measurements: {counted}. The "
+        "cards are the output of <code>icl-theory audit --out audit.md</code>, which measures all of them anew. "
+        "The command at the foot of a card measures that claim alone. A source marked <i>reconstructed</i> is a "
+        "statement whose formula is missing in the text we worked from: the "
         'formula is ours.</p><dl class="statuses">{meanings}</dl><form class="filters" role="search">'
         '<input type="search" placeholder="Search the claims" aria-label="Search">{selects}<output></output></form>'
         '<div class="claims">{cards}</div>'

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from icl_theory._validate import choice, instance, refuse
+from icl_theory._validate import choice, instance, integer, refuse
 from icl_theory.claims.claim import HEADINGS, Answer, Claim, Status
 from icl_theory.engine.interrupts import whole_runs
 from icl_theory.engine.shown import Shown
@@ -66,13 +66,15 @@ class Audit(Shown):
 
 
 @whole_runs()
-def audit(*, quick: bool = False, callback: Callable[[str], None] | None = None) -> Audit:
+def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[str], None] | None = None) -> Audit:
     """Measure every claim and answer every open question.
 
     Parameters
     ----------
     quick : bool
         Smaller grids.
+    claim : int, optional
+        Measure one claim, the one with this number in the table (the first is 1), and answer no question.
     callback : callable, optional
         Called with the name of each row before it is measured, for progress displays.
 
@@ -80,6 +82,11 @@ def audit(*, quick: bool = False, callback: Callable[[str], None] | None = None)
     -------
     Audit
         Deterministic: the same tables at every call.
+
+    Raises
+    ------
+    ValueError
+        There is no claim with the number ``claim``.
 
     References
     ----------
@@ -89,9 +96,12 @@ def audit(*, quick: bool = False, callback: Callable[[str], None] | None = None)
     --------
     The rows are those of all families, and an audit of none has no violations:
 
+    >>> import icl_theory as icl
     >>> from icl_theory.claims.audit import Audit, rows
     >>> len(rows()) > 70, Audit((), ()).violations
     (True, ())
+    >>> icl.audit(claim=5).claims[0].name
+    'derivatives'
     """
     instance("quick", quick, bool, "True or False")
     if not (callback is None or callable(callback)):
@@ -99,11 +109,14 @@ def audit(*, quick: bool = False, callback: Callable[[str], None] | None = None)
     claims: list[Claim] = []
     answers: list[Answer] = []
     every = rows()
-    for row in every:
-        if callback is not None:
-            callback(f"claim {len(claims) + 1} of {len(every)}")
-        claims.append(row(quick))
-    for name in questions():
+    if claim is not None:
+        claim = integer("claim", claim, minimum=1, maximum=len(every))
+    for number, row in enumerate(every, start=1):
+        if claim in (None, number):
+            if callback is not None:
+                callback(f"claim {number} of {len(every)}")
+            claims.append(row(quick))
+    for name in questions() if claim is None else ():
         if callback is not None:
             callback(f"question {name}")
         answers.append(answer(name, quick=quick))

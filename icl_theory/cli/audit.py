@@ -15,8 +15,8 @@ from icl_theory._validate import refuse
 from icl_theory.claims.audit import Audit
 from icl_theory.claims.audit import answer as measure_answer
 from icl_theory.claims.audit import audit as measure_audit
-from icl_theory.claims.claim import Answer
-from icl_theory.cli.shared import check_targets
+from icl_theory.claims.claim import HEADINGS, Answer
+from icl_theory.cli.shared import check_targets, print_facts
 from icl_theory.files import replacing
 from icl_theory.results.plots import plot_answer
 from icl_theory.results.plots import save as save_figure
@@ -26,11 +26,14 @@ def audit(
     out: Annotated[Path | None, typer.Option("--out", help="Write both tables as Markdown.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller grids.")] = False,
+    claim: Annotated[int | None, typer.Option("--claim", help="Measure one claim only, by its number.")] = None,
     question: Annotated[str | None, typer.Option("--question", help="Answer one open question only.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure of --question.")] = None,
 ) -> int:
     """Hold every claim of the theory against measurements; status 1 if an exact one is violated."""
     check_targets(plot=plot, out=out)
+    if claim is not None and question is not None:
+        raise refuse("claim", claim, f"left out where --question {question} is given")
     if plot is not None and question is None:
         raise refuse("plot", str(plot), "given together with --question")
     if question is not None:
@@ -40,11 +43,13 @@ def audit(
         return 0
     console = Console(stderr=True)
     with console.status("measuring") as status:
-        report = measure_audit(quick=quick, callback=lambda name: status.update(f"measuring {name}"))
+        report = measure_audit(quick=quick, claim=claim, callback=lambda name: status.update(f"measuring {name}"))
     if out is not None:
         with replacing(out) as temporary:
             temporary.write_text(report.to_markdown(), encoding="utf-8")
-    if as_json:
+    if claim is not None and not as_json:
+        print_facts(dict(zip(HEADINGS, report.claims[0].cells(), strict=True)))
+    elif as_json:
         print(json.dumps(report.to_dict(), allow_nan=False, ensure_ascii=False))
     else:
         _print_audit(report)

@@ -1,17 +1,14 @@
-"""What the commands share: checks of their files and numbers, and the progress of a run."""
+"""What the commands share: checks of their files, and tables of facts."""
 
 from __future__ import annotations
 
-import sys
-import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from icl_theory._validate import refuse
-from icl_theory.engine.trajectory import Trajectory
 
 FORMATS = (".png", ".pdf", ".svg")
 
@@ -25,47 +22,11 @@ def check_targets(plot: Path | None, **others: Path | None) -> None:
         raise refuse("plot", str(plot), "a file name ending in " + ", ".join(FORMATS))
 
 
-def print_facts(run: Trajectory) -> None:
-    """Print the summary of a run as a table."""
+def print_facts(facts: Mapping[str, str]) -> None:
+    """Print names and values as a table."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for name, value in run.facts().items():
+    for name, value in facts.items():
         table.add_row(name, value)
     Console(highlight=False).print(table)
-
-
-class LossProgress:
-    """Progress on standard error after a second: a live line in a terminal, plain lines elsewhere."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + 1.0
-        self._display: Progress | None = None
-
-    def __enter__(self) -> LossProgress:
-        return self
-
-    def update(self, step: int, loss: float) -> None:
-        """Take note of a step and its loss."""
-        if time.monotonic() < self._next:
-            return
-        if not sys.stderr.isatty():
-            print(f"step {step:,}  loss {loss:.4g}", file=sys.stderr, flush=True)
-            self._next = time.monotonic() + 10.0
-            return
-        if self._display is None:
-            self._display = Progress(
-                SpinnerColumn(),
-                TextColumn("step {task.fields[step]:,}  loss {task.fields[loss]:.4g}"),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._display.start()
-            self._task = self._display.add_task("", total=None, step=0, loss=loss)
-        self._display.update(self._task, step=step, loss=loss)
-        self._next = time.monotonic() + 0.1
-
-    def __exit__(self, *_: object) -> None:
-        if self._display is not None:
-            self._display.stop()

@@ -14,7 +14,8 @@ from rich.table import Table
 from icl_theory._validate import refuse
 from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
 from icl_theory.cli.outputs import PlotFile
-from icl_theory.cli.shared import LossProgress, check_targets, print_facts
+from icl_theory.cli.shared import check_targets, print_facts
+from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
 from icl_theory.results.plots import compare_runs
@@ -52,9 +53,9 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         words = [{}] if not many else [{many[0]: word} for word in known[many[0]].kind.words]
         problems = [family(**{**settings, **word}) for word in words]
         runs = []
-        with LossProgress() as progress:
+        with StepProgress() as progress:
             for problem in problems:
-                runs.append(problem.simulate(callback=progress.update))
+                runs.append(problem.simulate(callback=progress))
                 runs[-1].command = context.obj
         _show(runs, [", ".join(word.values()) for word in words], as_json)
         if save is not None:
@@ -86,7 +87,7 @@ def _show(runs: list[Trajectory], names: list[str], as_json: bool) -> None:
         found: Any = [run.to_dict() for run in runs]
         print(json.dumps(dict(zip(names, found, strict=True)) if len(runs) > 1 else found[0], allow_nan=False))
     elif len(runs) == 1:
-        print_facts(runs[0])
+        print_facts(runs[0].facts())
     else:
         _print_side_by_side(dict(zip(names, runs, strict=True)))
 

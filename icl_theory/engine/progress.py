@@ -1,10 +1,14 @@
-"""How far a run is, on standard error, where its caller asked for it."""
+"""How far a run is, on standard error: a live line in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 SILENT = 0.5  # seconds before anything is shown
 INTERVALS = (0.1, 5.0)  # seconds between two changes of a line in a terminal, and between two lines elsewhere
@@ -29,27 +33,43 @@ class StepProgress:
         self._callback = callback
         self._start = time.monotonic()
         self._next = self._start + SILENT
-        self._live = sys.stderr.isatty()
-        self._width = 0
+        self._last = 0
+        self._display: tuple[Progress, TaskID] | None = None
 
     def __enter__(self) -> StepProgress:
         return self
 
     def __call__(self, step: int, loss: float) -> None:
-        """Take note of a step."""
+        """Take note of a step; a smaller one than the last begins another run."""
         if self._callback is not None:
             self._callback(step, loss)
         now = time.monotonic()
-        if now >= self._next:
-            self._next = now + INTERVALS[0 if self._live else 1]
-            line = f"step {step:,}, loss {loss:.4g}, {step / (now - self._start):,.3g} steps/s"
-            self._write(f"\r{line:<{self._width}}" if self._live else f"{line}\n")
-            self._width = max(self._width, len(line))
+        if step < self._last:
+            self._start = now
+        self._last = step
+        if now < self._next:
+            return
+        live = sys.stderr.isatty()
+        self._next = now + INTERVALS[0 if live else 1]
+        line = f"step {step:,}, loss {loss:.4g}, {step / max(now - self._start, 1e-9):,.3g} steps/s"
+        if live:
+            self._draw(line)
+        else:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
-    def __exit__(self, *reason: object) -> None:
-        if self._live and self._width:
-            self._write(f"\r{'':{self._width}}\r")
+    def _draw(self, line: str) -> None:
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        if self._display is None:
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            display = Progress(*columns, console=Console(stderr=True), transient=True)
+            display.start()
+            self._display = display, display.add_task(line, total=None)
+        display, task = self._display
+        display.update(task, description=line)
+
+    def __exit__(self, *_: object) -> None:
+        if self._display is not None:
+            self._display[0].stop()

@@ -6,12 +6,11 @@ A whole transformer block (softmax attention, feed-forward layer, layer norms, l
 stochastic gradient descent, next to exact descent of the one-matrix model that the theorems are about, on the same
 tasks with the same learning rate.
 
-Left and middle: cosines of random frequency, a small and a large Lipschitz constant. The block first learns to
+Top and middle: cosines of random frequency, a small and a large Lipschitz constant. The block first learns to
 predict without attending, then attends to the query's feature like the one-matrix model, three to five times
-later. Right: cosines of one frequency, whose value at a feature is a multiple of a mixture of the others'. The
+later. Bottom: cosines of one frequency, whose value at a feature is a multiple of a mixture of the others'. The
 layers after the attention supply the factor, and the loss falls without attention on the target. "Attention
-alone" is the loss that the block's attention would have in the one-matrix model. Bands are the range over the
-queries.
+alone" is the loss that the block's attention would have in the one-matrix model.
 """
 
 from __future__ import annotations
@@ -38,35 +37,34 @@ def figure(
     steps: int = 10_000,
     seed: int = 0,
 ) -> Figure:
-    """Draw the losses above the attention, a column for each task law."""
+    """Draw the loss beside the attention, a row for each task law."""
     features = icl.Features.simplex(K, delta)
-    columns: dict[str, Task] = {
+    laws: dict[str, Task] = {
         f"random frequency, $L = {flat:g}$": RandomFourier(flat),
         f"random frequency, $L = {sharp:g}$": RandomFourier(sharp),
         f"one frequency, $L = {sharp:g}$": RandomCosine(sharp),
     }
-    losses: list[Panel] = []
-    attentions: list[Panel] = []
-    for title, task in columns.items():
+    panels: list[Panel] = []
+    for title, task in laws.items():
         data = icl.SampledRisk(features, task, N, batch, seed)
         block = icl.descend(icl.regression.BlockRisk(data, seed=seed), eta, steps=steps)
         exact = icl.in_coordinates(icl.PopulationRisk(features, task, N), "embedding", features.vectors)
         matrix = icl.descend(exact, eta, steps=steps, method="auto")
-        last = len(losses) == len(columns) - 1  # where the curves of a row are labelled
         curves = [
-            Curve("one matrix" * last, matrix.t, matrix.loss, colour=BLUE),
-            Curve("block" * last, block.t, block.observed["test_loss"], colour=RED),
-            Curve("attention alone" * last, block.t, block.observed["attention_loss"], style=":", colour=ORANGE),
+            Curve("one matrix", matrix.t, matrix.loss, colour=BLUE),
+            Curve("block", block.t, block.observed["test_loss"], colour=RED),
+            Curve("attention alone", block.t, block.observed["attention_loss"], style=":", colour=ORANGE),
         ]
-        losses.append(Panel(curves, "step", "loss", title))
+        panels.append(Panel(curves, "step", "loss", title))
         curves = []
         for name, run, colour in (("one matrix", matrix, BLUE), ("block", block, RED)):
             target = run.attention
             others = (1.0 - target.mean(axis=1)) / (K - 1)
-            curves.append(Curve(name * last, run.t, target.mean(1), target.min(1), target.max(1), colour=colour))
-            curves.append(Curve(f"{name}, others" * last, run.t, others, style="--", colour=colour))
-        attentions.append(Panel(curves, "step", "attention", "", ("log", "linear"), (0.0, 1.0)))
-    return draw_panels([*losses, *attentions], columns=3, size=(2.5, 2.1))
+            curves.append(Curve(name, run.t, target.mean(1), target.min(1), target.max(1), colour=colour))
+            curves.append(Curve(f"{name}, others", run.t, others, style="--", colour=colour))
+        note = "" if len(panels) > 1 else "bands: all queries"
+        panels.append(Panel(curves, "step", "attention", "", ("log", "linear"), (0.0, 1.0), note=note))
+    return draw_panels(panels, columns=2, size=(3.4, 2.1))
 
 
 if __name__ == "__main__":

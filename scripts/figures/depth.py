@@ -44,7 +44,7 @@ def figure(
     for D, colour in zip((1, 2, 4, 8), CYCLE, strict=False):
         loop, own = np.array([least(N, D) for N in lengths]).T
         right.append(Curve(f"D = {D}", lengths, loop, colour=colour))
-        right.append(Curve("", lengths, own, style="--", colour=colour))
+        right.append(Curve(f"D = {D}, own" * (D > 1), lengths, own, style="--", colour=colour))
     scales = ("linear", "log")
     return draw_panels(
         [

@@ -7,9 +7,9 @@ the exact loss of infinitely long prompts. Dashes are a sampled trainer on fresh
 other prompts, the mean over independent runs with two standard errors. Dots are the floors of the lines: no
 parameters give less. L is the root mean square gradient. All values are chosen.
 
-Flat and sharp are one curve at two scales of loss and time (lower left): with a larger L training ends sooner,
-and at a higher floor. What is left above the floor decays exponentially, and with K features like 1/t (lower
-right, in units of its value at the start and of the time at which half of it is gone).
+Flat and sharp are one curve at two scales of loss and time (lower left, for the largest L of each): with a larger
+L training ends sooner, and at a higher floor. What is left above the floor decays exponentially, and with K
+features like 1/t (lower right, in units of its value at the start and of the time at which half of it is gone).
 """
 
 from __future__ import annotations
@@ -54,14 +54,22 @@ def figure(
             mean = Curve.mean("", run.t, losses, "--", colour)
             floor = Curve("", [0, last], [exact.floor, exact.floor], style=":", colour=colour)
             curves += [Curve(f"$L = {L:g}$", steps_taken, loss, colour=colour), mean, floor]
-            pace, names = eta * L**2, (r"$N = \infty$", f"$N = {N}$") if max(sharp) == L else ("", "")
-            scaled += [
-                Curve(names[0], pace * steps_taken, loss / L**2, colour=colour),
-                Curve(names[1], pace * np.array(mean.x), np.array(mean.y) / L**2, style="--", colour=colour),
-            ]
-        panels.append(Panel(curves, "step", "loss", name))
-    title = "all of the above, rescaled"
-    panels.append(Panel(scaled, r"$\eta L^2\,\times$ step", "loss / $L^2$", title, limits=(0.01, 1.0)))
+            if constants[-1] == L:  # one of a regime: the others lie on it
+                pace, colour = eta * L**2, BLUE if name == "flat" else RED
+                style, every = "o", np.unique(np.geomspace(1, len(loss) - 1, 16).astype(int))
+                if name == "sharp":
+                    style, every = "-", np.arange(1, len(loss))  # step 0 has no place on this axis
+                x, y = pace * np.array(mean.x)[1:], np.array(mean.y)[1:] / L**2
+                names = ("sharp, exact", f"sharp, $N = {N}$") if name == "sharp" else ("", "")
+                scaled += [
+                    Curve(names[0], pace * steps_taken[every], loss[every] / L**2, style=style, colour=colour),
+                    Curve(names[1], x, y, style="--", colour=colour),
+                ]
+        note = "lines: exact, $N = \\infty$\ndashes: sampled\ndots: floors" if name == "sharp" else ""
+        panels.append(Panel(curves, "step", "loss", name, note=note))
+    note = f"blue: flat\ndots: exact\ndashes: $N = {N}$"
+    title = f"both, rescaled: $L = {flat[-1]:g}$ and $L = {sharp[-1]:g}$"
+    panels.append(Panel(scaled, r"$\eta L^2\,\times$ step", "loss / $L^2$", title, limits=(0.01, 1.0), note=note))
 
     law = icl.regression.QuadraticLaw.lipschitz(d, 1.0, curved)
     gaussian = icl.descend(icl.GaussianRisk(law), 0.01, steps=10**4)
@@ -70,8 +78,10 @@ def figure(
     for run, label, colour in ((gaussian, "Gaussian", BLUE), (finite, f"$K = {K}$", RED)):
         excess = run.observed.get("excess", run.loss) / (run.loss[0] - run.floor)
         half = min(run.t[excess <= 0.5], default=max(run.t[-1], 1))
-        curves.append(Curve(label, run.t / half, excess, colour=colour))
-    panels.append(Panel(curves, "time / half time", "excess", "tails", limits=(1e-6, 1.5)))
+        curves.append(Curve(label, run.t[1:] / half, excess[1:], colour=colour))
+    panels.append(
+        Panel(curves, "step / step of half the excess", "excess / excess at the start", "tails", limits=(1e-6, 1.5))
+    )
     return draw_panels(panels, columns=2)
 
 

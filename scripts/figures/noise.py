@@ -11,6 +11,8 @@ where rounding hides what is left.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -33,14 +35,15 @@ def figure(
 ) -> Figure:
     """Draw the loss above the floor and the attention for each standard deviation of the noise."""
     losses, attention = [], []
-    for noise in noises:
+    for noise, style in zip(noises, itertools.cycle(("-", "--"))):  # dashes show what is below them
+        label = rf"$\sigma = {noise:g}$"
         risk = icl.ExchangeableRisk(K, L**2 * delta**2 / 2.0, N=N, noise=noise)
         run = icl.descend(risk, eta, steps=steps)
         above = run.loss - run.floor
         # below that the difference is rounding
         above[above < 1e-14 * run.loss[0]] = np.nan
-        losses.append(Curve(rf"$\sigma = {noise:g}$", run.t, above))
-        attention.append(Curve(rf"$\sigma = {noise:g}$", run.t, run.attention))
+        losses.append(Curve(label, run.t, above, style=style))
+        attention.append(Curve(label, run.t, run.attention, style=style))
     return draw_panels(
         [
             Panel(losses, "step", "loss above the floor"),

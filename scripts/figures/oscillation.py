@@ -43,14 +43,15 @@ def figure(
     for title, risk in risks.items():
         path, sampled = attention(risk), isinstance(risk, CountedRisk)
         curves = [
-            Curve("", t, path[:, m], colour=colour)
+            Curve(f"feature {m + 1}", t, path[:, m], colour=colour)
             for m, colour in zip(others, CYCLE * (K // len(CYCLE) + 1), strict=False)
         ]
         if sampled:
             mean = attention(short)
             curves += [Curve("", t, mean[:, m], style=":", colour="0.4") for m in others]
-        panels.append(Panel(curves, "step", f"attention of query {query % K + 1}", title))
-    return draw_panels(panels, columns=3, size=(3.0, 2.8))
+        note = "dotted: exact" if sampled else ""
+        panels.append(Panel(curves, "step", f"attention of query {query % K + 1}", title, note=note))
+    return draw_panels(panels, columns=3, size=(2.9, 2.6))
 
 
 if __name__ == "__main__":

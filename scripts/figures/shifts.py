@@ -60,6 +60,7 @@ def figure(
     places = range(len(laws))
     ax.set_xticks(places, table.names)
     ax.set_yticks(places, table.names)
+    ax.tick_params(labelsize=8)
     ax.set(xlabel="tested on", ylabel="trained on", title="excess, % of the least loss")
     return drawn
 

@@ -42,7 +42,17 @@ def figure(
         ]
         title = f"step {step:,}, attention {state.attention.mean():.2f}"
         limits = (-1.6 * L * period / 2.0, 1.6 * L * period / 2.0)
-        panels.append(Panel(curves, "feature $v_k$", "value", title, ("linear", "linear"), limits))
+        panels.append(
+            Panel(
+                curves,
+                "feature $v_k$",
+                "value",
+                title,
+                ("linear", "linear"),
+                limits,
+                note="band: certified" * (not panels),
+            )
+        )
     return draw_panels(panels, columns=2, size=(3.4, 2.2))
 
 

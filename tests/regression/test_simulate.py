@@ -205,6 +205,7 @@ def test_refuses_numbers_that_are_not_positive(name: str, value: object) -> None
         ({"task": tasks.KernelTask(np.eye(3))}, "matrix = "),
         ({"features": np.eye(3)}, "features = "),
         ({"features": icl.Features.simplex(3, 2.0)}, "delta = 1.0: must be the gap of the features"),
+        ({"features": icl.Features.simplex(3, 1.0), "K": 5}, "K = 5: must be left out, or as in features = .*K=3"),
         ({"features": icl.Features.simplex(3, 1.0), "probs": [0.2, 0.3, 0.5]}, "probs = .*left out"),
         ({"method": "closed", "N": 50}, "method = 'closed': must be 'auto', 'exact', 'fast' or 'flow' here"),
         ({"method": "closed", "coordinates": "factored"}, "method = 'closed'"),
@@ -218,6 +219,12 @@ def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> No
     given: dict[str, object] = {"L": 2.0, "delta": 1.0, "eta": 4.0, **arguments}
     with pytest.raises(ValueError, match=words):
         icl.simulate(**given)  # type: ignore[arg-type]
+
+
+def test_the_number_of_features_follows_the_features() -> None:
+    problem = icl.Regression(L=2.0, delta=1.0, eta=4.0, features=icl.Features.simplex(3, 1.0))
+    assert problem.changed(L=3.0).K == 3
+    assert problem.changed(features=icl.Features.simplex(4, 1.0)).K == 4
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,11 +143,18 @@ class Regression(Family):
                 raise refuse("probs", self.probs, "left out where features are given: they carry their own")
             if abs(self.features.gap - self.delta) > 1e-9 * self.delta:
                 raise refuse("delta", self.delta, f"the gap of the features, {self.features.gap!r}")
+            if self.K not in (self.features.K, self.parameters()["K"].default):
+                raise refuse("K", self.K, f"left out, or as in features = {self.features!r}")
             object.__setattr__(self, "K", self.features.K)
         if self.probs is not None:
             probabilities("probs", self.probs, self.K)
         if self.task is None:
             object.__setattr__(self, "task", "exchangeable")
+
+    def changed(self, **parameters: Any) -> Self:
+        """Return the same problem with other parameters; the number of features is that of new ones."""
+        features = parameters.get("features")
+        return super().changed(**({"K": features.K} if isinstance(features, Features) else {}) | parameters)
 
     def law(self) -> Task:
         """Return the law of the tasks."""

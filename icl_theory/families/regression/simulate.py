@@ -45,7 +45,7 @@ def simulate(
     eta : float
         Learning rate of gradient descent.
     K : int
-        Number of features (taken from ``features`` where these are given).
+        Number of features. Where ``features`` are given it is theirs, and another number is refused.
     N : int or math.inf
         Prompt length.
     epsilon : float, optional
@@ -103,7 +103,7 @@ def simulate(
     True
     """
     problem = Regression(
-        L=L, delta=delta, eta=eta, K=features.K if isinstance(features, Features) else K, N=N, epsilon=epsilon,
+        L=L, delta=delta, eta=eta, K=K, N=N, epsilon=epsilon,
         above=above, noise=noise, probs=probs, task="exchangeable" if task is None else task, features=features,
         coordinates=coordinates, method=method, max_steps=max_steps, imbalance=imbalance,
     )  # fmt: skip

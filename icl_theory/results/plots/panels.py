@@ -84,6 +84,8 @@ class Panel:
         Horizontal lines, by their labels.
     legend : bool
         Explain the curves beside the panel instead of labelling their ends: for many that end together.
+    note : str
+        Written in the lower left corner: what line styles and bands mean.
     """
 
     curves: Sequence[Curve]
@@ -95,6 +97,7 @@ class Panel:
     phases: Phases | None = None
     levels: Mapping[str, float] = field(default_factory=dict)
     legend: bool = False
+    note: str = ""
 
 
 def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, float] = (3.4, 2.4)) -> Figure:
@@ -199,18 +202,26 @@ def _draw(panel: Panel, ax: Axes) -> None:
 
 def _annotate(panel: Panel, ax: Axes, height: float) -> None:
     """Add what depends on the limits of the axes, which the panels of a row share."""
+    from matplotlib.ticker import LogLocator
+
     last = max((float(np.nanmax(np.asarray(curve.x))) for curve in panel.curves if np.size(curve.x)), default=1.0)
     shade(panel.phases, last, ax, labels=bool(panel.title))
     ax.set_title(panel.title, fontsize=9, pad=16 if panel.phases is not None else 6)
+    ax.text(0.03, 0.04, panel.note, transform=ax.transAxes, fontsize=7, color="0.3", va="bottom")
+    for axis, scale in zip((ax.xaxis, ax.yaxis), panel.scales, strict=True):
+        low, high = sorted(axis.get_view_interval())
+        if scale == "log" and sum(low <= tick <= high for tick in axis.get_majorticklocs()) < 2:
+            axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))  # all nine would run into one another
     for label, value in panel.levels.items():
         level(ax, value, label, "0.4", ":")
     if panel.legend:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, handlelength=1.6)
         return
+    bottom, top = sorted(ax.get_ylim())
     ends = []
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
         y = _shown(curve.y, panel.scales[1])
-        drawn = np.flatnonzero(np.isfinite(y))
+        drawn = np.flatnonzero(np.isfinite(y) & (y >= bottom) & (y <= top))
         if not curve.label or not len(drawn):
             continue
         end = float(_shown(curve.x, panel.scales[0], 0.5)[drawn[-1]]), float(y[drawn[-1]])
