@@ -70,7 +70,7 @@ def test_malformed_parameters_are_refused_by_name(text: str) -> None:
 
 def test_ranges_of_integers_are_rounded_and_may_not_repeat() -> None:
     assert np.asarray(parse_axis("K", "5:500:log:5")).tolist() == [5.0, 16.0, 50.0, 158.0, 500.0]
-    with pytest.raises(ValueError, match="at most 4 different integers"):
+    with pytest.raises(ValueError, match="at most 4 values, because rounded to integers"):
         parse_axis("K", "2:5:log:20")
     assert parse_axis("eta", "auto") == "auto"
 
@@ -249,7 +249,7 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
     assert process.returncode == 130, err
     last = err.splitlines()[-1]
     found = re.fullmatch(
-        r"icl-theory: interrupted after (\d+) of 96 points; the same command goes on from there", last
+        r"icl-theory: interrupted after (\d+) of 96 points; the same command continues from there", last
     )
     assert found, err
     assert "Traceback" not in err

@@ -1,4 +1,4 @@
-"""What is claimed: statements held against runs, and the audit of all of them."""
+"""What is claimed: statements compared with runs, and the audit of all of them."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The audit: every claim of the theory held against measurements, and the open questions answered."""
+"""The audit: every claim of the theory compared with measurements, and the open questions answered."""
 
 from __future__ import annotations
 

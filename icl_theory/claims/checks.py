@@ -1,4 +1,4 @@
-"""Runs held against the theory and against samples, by what their family says of itself."""
+"""Runs compared with the theory and with samples, as their family declares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from icl_theory.families import Family, default
 
 
 def check_bounds(run: Trajectory) -> BoundChecks:
-    """Evaluate on one run every statement of the theory that its family has.
+    """Evaluate every statement of the theory of its family on one run.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
 
 
 def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
-    """Hold the population risk of a run against sampled data.
+    """Compare the exact loss and gradient of a run with sampled data.
 
     Where a family has a comparison of its own, that is made, with its own options: for regression see
     `icl_theory.families.regression.crosscheck`. For any other family that can be sampled, losses and gradients of

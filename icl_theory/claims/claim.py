@@ -62,7 +62,7 @@ class Status(StrEnum):
 
 
 class Outcome(Enum):
-    """Whether the figures bear a statement out; its value is how the sentence on it begins."""
+    """Whether the measurements confirm a statement; the value begins the sentence that says so."""
 
     HOLDS = "holds"
     LOOSE = "holds, loose"
@@ -82,7 +82,7 @@ class Verdict(NamedTuple):
 
 
 def judged(holds: bool, outcome: Outcome = Outcome.HOLDS, words: str = "") -> Verdict:
-    """Return a verdict where the figures are as they should be, and a failure where they are not."""
+    """Return a verdict if the measurements are as expected, and a failure if they are not."""
     return Verdict(outcome, words) if holds else Verdict(Outcome.FAILS, ": see measured")
 
 
@@ -124,7 +124,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement held against a grid of runs.
+    """A statement compared with measurements on a grid of runs.
 
     Attributes
     ----------

@@ -55,7 +55,7 @@ class Power(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison(Shown):
-    """Exact values beside sampled ones.
+    """Exact values and sampled values of the same quantities.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a family says of the papers behind it: their statements, and what each is held against."""
+"""What a family says of the papers behind it: their statements, and what each is tested by."""
 
 from __future__ import annotations
 

@@ -89,11 +89,11 @@ class Reproduction:
 
     @property
     def overview(self) -> dict[str, list[str]]:
-        """Return the table of statements, commands, what each was held against, and verdicts."""
+        """Return the table of statements, commands, what each was tested by, and verdicts."""
         return {
             "statement": [part.reading.name for part in self.parts],
             "command": [part.command for part in self.parts],
-            "held against": [
+            "tested by": [
                 "; ".join([c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn])
                 for part in self.parts
             ],
@@ -187,7 +187,7 @@ def reproduce(
     --------
     >>> from icl_theory.claims.reproduction import reproduce
     >>> found = reproduce("nonlinear-regression", only="Equation 9", quick=True)
-    >>> found.overview["held against"], found.overview["verdict"]
+    >>> found.overview["tested by"], found.overview["verdict"]
     (['Eq. 9, concentration; loss on the event'], ['paper: holds, loose (1), holds (1)'])
     """
     known = papers()

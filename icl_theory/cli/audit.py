@@ -30,7 +30,7 @@ def audit(
     question: Annotated[str | None, typer.Option("--question", help="Answer one open question only.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure of --question.")] = None,
 ) -> int:
-    """Hold every claim of the theory against measurements; status 1 if an exact one is violated."""
+    """Compare every claim of the theory with measurements; exit status 1 if an exact one is violated."""
     check_targets(plot=plot, out=out)
     if claim is not None and question is not None:
         raise refuse("claim", claim, f"left out where --question {question} is given")

@@ -161,7 +161,11 @@ def _range(declared: Parameter, text: str) -> Any:
     if declared.kind.whole:
         values = np.round(values)
         if len(np.unique(values)) < count:
-            raise refuse(name, text, f"a range of at most {len(np.unique(values))} different integers")
+            raise refuse(
+                name,
+                text,
+                f"a range of at most {len(np.unique(values))} values, because rounded to integers some are equal",
+            )
     return values
 
 

@@ -29,7 +29,7 @@ def report(
         str | None, typer.Option("--over", help="Swept parameter whose values follow one another.")
     ] = None,
 ) -> int:
-    """Write a report of a run or a sweep, finished or not: one HTML file that needs nothing else."""
+    """Write a report of a run or a sweep, finished or not: one HTML file that needs no other file."""
     check_targets(None, out=out)
     if out.suffix != ".html" or out.resolve() == found.resolve():
         raise refuse("out", str(out), "a file name ending in .html, other than the one that is read")

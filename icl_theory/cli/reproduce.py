@@ -33,7 +33,7 @@ def reproduce(
     with Console(stderr=True).status("") as status:
         found = measure(name, only=only, quick=quick, callback=lambda part: status.update(f"measuring {part}"))
         paths = found.write(out)
-    for heading in ("statement", "held against", "verdict"):
+    for heading in ("statement", "tested by", "verdict"):
         table.add_column(heading)
     for row in zip(*(found.overview[column.header] for column in table.columns), strict=True):  # type: ignore[index]
         table.add_row(*row)

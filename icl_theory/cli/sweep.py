@@ -113,6 +113,10 @@ def _run(
     status = report_failures(dataset)
     if not dataset.attrs["interrupted"]:
         return status
-    how = "the same command goes on from there" if chosen["store"] else "with --store it could be gone on with"
+    how = (
+        "the same command continues from there"
+        if chosen["store"]
+        else "with --store the same command could continue"
+    )
     print(f"icl-theory: interrupted after {done} of {made.grid.size} points; {how}", file=sys.stderr)
     return 130

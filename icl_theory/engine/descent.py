@@ -126,7 +126,7 @@ def descend(
         raise refuse("risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)")
     eta = number("eta", eta)
     if epsilon is None and above is None and steps is None:
-        raise refuse("epsilon", None, "given, or above, or steps: without a target a run has no end")
+        raise refuse("epsilon", None, "given, or above, or steps: without one of them a run has no end")
     if epsilon is not None and above is not None:
         raise refuse("above", above, f"left out where epsilon = {epsilon!r} is given: both are targets")
     last = MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
@@ -136,9 +136,9 @@ def descend(
         raise refuse("callback", callback, "a function of a step and a loss")
     tolerance = number("tolerance", tolerance)
     if risk.stochastic and method != "exact":
-        raise refuse("method", method, "'exact' for a risk that draws its data at every step")
+        raise refuse("method", method, "'exact' for a risk that draws new data at every step")
     if not update.autonomous and method != "exact":
-        raise refuse("method", method, f"'exact' for the rule {update.name!r}, which is another one at other steps")
+        raise refuse("method", method, f"'exact' for the rule {update.name!r}, which changes from step to step")
     give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
 
     floor = risk.floor()
@@ -352,7 +352,9 @@ class _Resume:
         start = max(known for known in self._known if known <= t)
         most = self._last + max(self._last, WALK)
         if interpolant is None and t > most:
-            raise refuse("t", t, f"at most {most} here: a run that takes every step is not gone on with for longer")
+            raise refuse(
+                "t", t, f"at most {most} here: a run in which every step is taken does not continue beyond that"
+            )
         params = self._known[start]
         with np.errstate(over="ignore", invalid="ignore"):
             if t > start and interpolant is not None:

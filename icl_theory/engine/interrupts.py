@@ -14,7 +14,7 @@ _WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
 
 @contextmanager
 def whole_runs() -> Iterator[None]:
-    """Let Ctrl-C end the block: runs in it raise KeyboardInterrupt instead of returning what they have.
+    """Let Ctrl-C end the block: runs in it raise KeyboardInterrupt instead of returning a part of a run.
 
     Measurements, figures and points of a sweep are made of whole runs.
     """

@@ -18,7 +18,7 @@ from icl_theory.engine.lanczos import largest_eigenvalue
 
 
 class ClosedForm(Protocol):
-    """The iterates of descent on a risk without taking steps, see `Risk.closed_form`."""
+    """The iterates of descent on a risk, computed without taking steps; see `Risk.closed_form`."""
 
     def states(self, steps: NDArray[np.int64]) -> Array:
         """Return the parameters at some steps, (T, ...)."""
@@ -31,7 +31,7 @@ class ClosedForm(Protocol):
 
 @runtime_checkable
 class Risk(Protocol):
-    """A trainable objective; inherit from it, give ``initial`` and ``evaluate``, and the rest has defaults.
+    """Something to be trained: inherit from it and define ``initial`` and ``evaluate``; the rest has defaults.
 
     Gradient descent on a Risk is ``params <- params - eta * gradient / metric``.
 

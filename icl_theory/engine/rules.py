@@ -13,7 +13,7 @@ from icl_theory.engine.risk import Risk
 
 @runtime_checkable
 class Rule(Protocol):
-    """How a gradient becomes a step; inherit from it and give a ``name`` and ``move``.
+    """A rule that turns a gradient into a step; inherit from it and define ``name`` and ``move``.
 
     Attributes
     ----------

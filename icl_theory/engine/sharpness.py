@@ -68,7 +68,7 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
 
 
 def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
-    r"""Largest learning rate at which gradient descent stays at the minimum of a risk, :math:`2/\lambda_{\max}`.
+    r"""Largest learning rate at which a minimum of a risk is stable, :math:`2/\lambda_{\max}`.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class Phases(dict[str, Interval | None]):
 
 
 class Label(NamedTuple):
-    """What a parameter is called: symbol as text and as TeX, unit, and meaning."""
+    """The names of a parameter: symbol as text and as TeX, unit, and meaning."""
 
     text: str
     tex: str
@@ -235,7 +235,11 @@ class Trajectory(Drawn):
             observed = {name: np.asarray(values[index]) for name, values in self.observed.items()}
             return State(t, np.asarray(self.states[index]), float(self.loss[index]), observed)
         if self.resume is None:
-            raise refuse("t", t, "a saved step (see .t): the file of this run does not say what was trained")
+            raise refuse(
+                "t",
+                t,
+                "a saved step (see .t): the file of this run has no risk from which others could be computed",
+            )
         return self.resume(t)
 
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:

@@ -52,7 +52,7 @@ __all__ = [
 
 
 def families() -> dict[str, type[Family]]:
-    """Return every family by name: those of this package, then those that other packages bring.
+    """Return every family by name: those of this package, then those of other installed packages.
 
     A package brings one by an entry point of the group ``icl_theory.families`` whose value is the class. One that
     cannot be imported, or is no sound family, is left out with a warning of one line.

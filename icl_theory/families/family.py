@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    r"""A family of problems: inherit, declare parameters, give ``risk``; all else has defaults.
+    r"""A family of problems: inherit from it, declare parameters and define ``risk``; the rest has defaults.
 
     Every family has these parameters besides its own.
 
@@ -67,7 +67,7 @@ class Family:
     columns : tuple of Column
         What `measure` gives for sweeps, besides what every family has.
     check : callable, optional
-        Takes a run and returns the statements of the theory held against it, a `BoundChecks`.
+        Takes a run and returns the statements of the theory evaluated on it, a `BoundChecks`.
     compare : callable, optional
         Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own comparison with samples.
     rows : tuple of callable

@@ -128,7 +128,7 @@ class Folder:
 
     def damaged(self, name: str, why: str) -> ValueError:
         """Return the error for a file that is not what was written."""
-        return refuse("store", str(self.path), f"as it was written, but its file {name} is not: {why}")
+        return refuse("store", str(self.path), f"unchanged since it was written; its file {name} is not: {why}")
 
     def _make(self, folder: Path) -> None:
         if folder not in self._known:

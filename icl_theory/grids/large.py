@@ -66,7 +66,7 @@ def lazy_values(path: str | os.PathLike[str], columns: tuple[Column, ...], grid:
     Returns
     -------
     dict of str to dask.array.Array
-        Read when they are computed, and held against their checksums then.
+        Read when they are computed, and their checksums are verified then.
     """
     from dask.array import map_blocks
 

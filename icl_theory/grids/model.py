@@ -20,7 +20,7 @@ PROBED = 200  # steps that are taken to estimate how long a point takes
 
 @dataclass(frozen=True)
 class FamilyModel:
-    """A family as a model that can be evaluated on a grid.
+    """A family as a model that is evaluated on a grid.
 
     Attributes
     ----------

@@ -237,7 +237,7 @@ def run_with(
 
 
 def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
-    """Read what a store holds, finished or not, without running anything.
+    """Read the results in a store, finished or not, without running anything.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ plot.register(Answer, plot_answer)
 
 @singledispatch
 def html(shown: Any) -> str:
-    """Return what a notebook shows of something."""
+    """Return the HTML that a notebook shows for an object."""
     raise TypeError(f"{type(shown).__name__} has no table")
 
 

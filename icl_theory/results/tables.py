@@ -21,7 +21,7 @@ MARKS = {1: "✓", 0: "✗"}
 
 
 def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool = False) -> pd.DataFrame:
-    r"""Return what a sweep of any family found, a row a point.
+    r"""Return the results of a sweep as a table with one row for each point.
 
     Parameters
     ----------

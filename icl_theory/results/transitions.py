@@ -40,7 +40,7 @@ def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
 
 
 def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
-    """Return where the regimes change along a parameter, measured and predicted, a row for each other combination.
+    """Return the points at which the regimes change along a parameter, measured and predicted.
 
     Measured is where the local exponent passes half-way from its limit at small values of the parameter to that at
     large ones: -2 and 0 for L in in-context regression at a fixed learning rate. Its error combines what linear and

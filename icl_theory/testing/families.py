@@ -33,22 +33,22 @@ NEXT = 0.8  # the second point of the sweep has this share of the learning rate
 
 
 def check_family(family: type[Family], /, **parameters: Any) -> None:
-    r"""Check that a family is what the rest of the package takes it for, at one problem of it.
+    r"""Check that one problem of a family does all that the rest of the package relies on.
 
     The name, title and parameters are declared, each default is a sound value, and values of a wrong type are
-    refused by a ValueError that names the parameter. The risk passes `check_risk`, at the beginning, on the way and
-    at the end of a run and off its way. A simulation reaches its target or says why not, and gives the same bits
-    twice. What is measured is declared, and is what the dtype of its column can hold. A sweep over two learning
-    rates gives the bits of two simulations; where a family computes points together, their integers and words. A
-    run that is saved and loaded is the same. Where there is a closed form it agrees with single steps. Where
-    there is a trainer on samples, the means of its loss and gradient are those of the risk.
+    refused by a ValueError that names the parameter. The risk passes `check_risk` at the beginning, in the middle
+    and at the end of a run, and at other parameters. A simulation reaches its target or says why not, and gives
+    the same bits twice. Every measured quantity is declared, and the dtype of its column can hold it. A sweep
+    over two learning rates gives the bits of two simulations; if the family computes points together, it gives
+    their integers and words. A run that is saved and loaded is the same. A closed form agrees with single steps.
+    The means of the loss and gradient of a trainer on samples are those of the risk.
 
     Parameters
     ----------
     family : type
         The family.
     **parameters
-        Of a problem that is small: it is simulated several times.
+        Parameters of a small problem: it is simulated several times.
 
     Raises
     ------
@@ -57,9 +57,9 @@ def check_family(family: type[Family], /, **parameters: Any) -> None:
 
     Notes
     -----
-    The steps of a closed form have to agree with those taken one by one as far as the run's ``error`` says, where
-    these are 20,000 at most; its states at the saved steps among the first 20,000 have to be within :math:`10^{-9}`
-    of the largest parameter.
+    If a run in closed form has 20,000 steps at most, their number must agree with that of single steps within
+    the run's ``error``. Its states at the saved steps among the first 20,000 must be within :math:`10^{-9}` of
+    the largest parameter.
 
     The trainer's 64 batches of 64 give means of losses and of gradients along two directions, the exact gradient
     and a random one, at the first and the last parameters of the run. Each is compared with its exact value by

@@ -31,7 +31,7 @@ NAMED = 400  # entries up to which a wrong gradient is searched for its worst on
 def check_risk(
     risk: Risk, *, points: Sequence[ArrayLike] | None = None, spread: float = 0.5, seed: int = 0, step: int = 0
 ) -> None:
-    r"""Check that a risk is what descent takes it for.
+    r"""Check that a risk does all that descent relies on.
 
     The initial parameters, losses, gradients and observations are finite, of float64, of the right shapes and the
     same bits each time, and evaluating changes no argument. The gradient is that of the loss, and Hessian products

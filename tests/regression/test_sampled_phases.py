@@ -71,7 +71,7 @@ def test_crosscheck_shows_them() -> None:
         (SHARP, {"runs": 2}, "runs = 2"),
         (icl.simulate(2.0, 1.0, 2.0, K=5, N=30, epsilon=0.1), {"N": 40}, "N = 40"),
         (icl.simulate(2.0, 1.0, 2.0, K=5, epsilon=1e-9), {"N": 3}, "reaches its target"),
-        (icl.simulate(2.0, 1.0, 1e3, K=5, epsilon=0.02), {}, "in steps"),
+        (icl.simulate(2.0, 1.0, 1e3, K=5, epsilon=0.02), {}, "in two steps or more"),
         (icl.simulate(0.3, 1.0, 60.0, K=5, N=5, epsilon=0.0105), {"batch": 1, "runs": 3}, "batch = 1"),
     ],
 )  # fmt: skip

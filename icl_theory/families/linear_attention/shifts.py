@@ -53,7 +53,7 @@ class ShiftTable:
 
 
 def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimiser") -> ShiftTable:
-    r"""Test what is trained on the prompts of each problem on those of all.
+    r"""Train on the prompts of each problem, and test on the prompts of all of them.
 
     With :math:`\Gamma_i` trained on law i, the excess on law j is
     :math:`\tfrac12\|\Lambda_{q,j}^{1/2}(\Gamma_i - \Gamma_j^*)M_j^{1/2}\|_F^2`. Laws that differ in the query alone

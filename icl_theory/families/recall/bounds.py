@@ -236,7 +236,7 @@ def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
 
 
 def noise_cost(M: int, alpha: float) -> float:
-    """Expected divergence of the noise frequency in M sentences from α, as γ learns it; ~ 1/(2M).
+    """Expected loss from learning the frequency of noise on M sentences, about 1/(2M).
 
     A frequency of 0 or 1 would cost without bound at γ = ±∞, and is left out.
 

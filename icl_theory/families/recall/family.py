@@ -46,7 +46,7 @@ class CountLaw(Whole):
 
 @dataclass(frozen=True, eq=False)
 class Recall(Family):
-    r"""In-context recall: a sentence ends with a trigger, and the model says what followed it before.
+    r"""In-context recall: a sentence ends with a trigger, and the model predicts the word that followed it earlier.
 
     Parameters
     ----------

@@ -125,7 +125,7 @@ class RecallRisk(Risk):
             raise refuse("attention", self.attention, "'softmax' unless weights = 'projection' and law = 'markov'")
         if self.data is not None and (self.attention == "softmax" or self.kappa == 0):
             raise refuse(
-                "data", "sentences", "left out: Reparameterised has softmax attention and kappa = 0 on them"
+                "data", "sentences", "left out: Reparameterised on this data has softmax attention and kappa = 0"
             )
         if self.v is not None:
             if not self.scaled:

@@ -34,7 +34,7 @@ CHUNK = 64  # sentences at a time: their arrays stay in the cache
 
 
 class Measure(NamedTuple):
-    """How a model does on sentences: means over them.
+    """Mean losses, accuracies and probabilities of a model on some sentences.
 
     ``loss`` (nats), ``accuracy`` (share of sentences whose likeliest next word is the output), and the mean
     probabilities ``output`` and ``noise`` given to the output and to the noise word.

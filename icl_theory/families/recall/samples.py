@@ -198,7 +198,7 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
 
 
 def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
-    r"""Sentences M(ε, δ) from which on `failure_probability` is at most δ, by bisection below a certified M.
+    r"""Smallest number of sentences M(ε, δ) from which on `failure_probability` is at most δ.
 
     With noise the probability is not quite monotone in M, since k/M moves through a lattice: the M returned is one
     at which it falls below δ, found from above, where `failure_bound` proves that it is.

@@ -39,7 +39,7 @@ def _as_in_recall(name: str, default: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Training(Family):
-    r"""Training of a one-layer transformer on sampled sentences of in-context recall, by the paper's defaults.
+    r"""Training of a one-layer transformer on sampled sentences of in-context recall, with the paper's parameters.
 
     Parameters
     ----------

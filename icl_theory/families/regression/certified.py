@@ -170,7 +170,7 @@ def after_phase_one_of(K: Array, eta: Array, epsilon: Array) -> Array:
 
 
 def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[float, Array]:
-    r"""Largest prediction error of fixed attention over all L-Lipschitz functions, a linear programme.
+    r"""Largest prediction error of fixed attention over all L-Lipschitz functions, by linear programming.
 
     .. math:: \max_f \sum_m a_m (f_m - f_k) \quad\text{subject to}\quad |f_m - f_j| \le L\,d_{mj}
 

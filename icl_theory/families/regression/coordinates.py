@@ -11,7 +11,7 @@ from icl_theory.families.regression.simulate import simulate
 
 
 def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) -> dict[str, Trajectory]:
-    """Run `simulate` once in each of the coordinates.
+    """Run `simulate` once in each of the three coordinates.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ def crosscheck(
     phases: int = 0,
     seed: int = 0,
 ) -> CrossCheck:
-    """Hold sampled prompts against the population risk.
+    """Compare sampled prompts with the population risk.
 
     At random scores, independent batches of prompts give a mean loss and gradient with standard errors; their
     distances to the population values are z-scores with Student's distribution. Two samplers do so. One draws a

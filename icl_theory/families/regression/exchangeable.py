@@ -38,7 +38,7 @@ from icl_theory.memory import check_fits
 
 @dataclass(frozen=True, eq=False)
 class ExchangeableRisk(Risk):
-    r"""The population risk of the exchangeable case, over the single number u.
+    r"""The population risk of exchangeable tasks, a function of the single number u.
 
     For N = ∞, :math:`\ell = \tfrac12\gamma\tfrac{K}{K-1}s^2`. For finite N, with
     :math:`n \sim \mathrm{Binomial}(N, 1/K)`, :math:`M = N - n`, :math:`w = e^{-u}`,

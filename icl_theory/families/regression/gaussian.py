@@ -108,7 +108,7 @@ class QuadraticLaw:
 
 @dataclass(frozen=True, eq=False)
 class GaussianRisk(Risk):
-    r"""The exact population risk over Q, (d, d), of quadratic tasks on Gaussian inputs, for N = ∞.
+    r"""The exact population risk of quadratic tasks on Gaussian inputs, a function of Q, (d, d), for N = ∞.
 
     The attention on the tokens is :math:`N(Qx_q, I)`, the prediction
     :math:`(Qx_q)^\top A(Qx_q) + b^\top Qx_q + \operatorname{tr} A`, and with :math:`P = Q^\top Q`

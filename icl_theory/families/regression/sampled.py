@@ -1,7 +1,7 @@
 """The sampled trainer: a softmax attention layer on real prompts, with its backward pass, in NumPy.
 
 It shares no formula with the population risk (tokens are drawn one by one, gradients go back through the
-softmax over tokens), so that the two can be held against each other.
+softmax over tokens), so that the two can be compared.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class _Path:
 def sampled_phases(
     run: Trajectory, *, N: int | None = None, runs: int = 16, batch: int = 512, seed: int = 0
 ) -> SampledPhases:
-    r"""Hold the phases of independent sampled runs against those of the exact run on the same prompts.
+    r"""Compare the phases of independent sampled runs with those of the exact run.
 
     Each run is stochastic gradient descent on fresh prompts, drawn by their counts. Its scores are seen through the
     population risk, so that no batch's noise is added to that of the run. Phase I ends where the attention on
@@ -137,7 +137,9 @@ def sampled_phases(
         raise refuse("N", N, f"left out, or the run's own {problem.N:g}")
     exact = problem.changed(method="auto", max_steps=MOST_STEPS).simulate()
     if exact.steps is None or exact.steps < 2 or exact.phases is None:
-        raise refuse("run", exact.stop_reason, f"one that reaches its target with N = {problem.N:g}, in steps")
+        raise refuse(
+            "run", exact.stop_reason, f"one that reaches its target with N = {problem.N:g} in two steps or more"
+        )
     assert exact.risk is not None
     reduced = exact.risk if isinstance(exact.risk, ExchangeableRisk) else None
     whole = exact.risk if reduced is None else expanded(reduced)

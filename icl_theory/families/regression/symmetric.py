@@ -117,7 +117,9 @@ class SymmetricRisk(Risk):
             matrix[g] = gamma[g][:, None] + gamma[g] - spread[g]
             if np.linalg.eigvalsh(matrix[g])[0] < -1e-9 * max(float(np.abs(matrix[g]).max()), 1e-300):
                 raise refuse(
-                    "variogram", self.variogram, "that of a law of functions: no mixture of values varies less"
+                    "variogram",
+                    self.variogram,
+                    "that of a law of functions; with this one the mean square of a difference is negative",
                 )
         store(
             self,
@@ -309,7 +311,7 @@ class SymmetricRisk(Risk):
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
-    """Label the largest groups of features any two of which can be exchanged, (K,) integers from 0.
+    """Find the largest groups of features that can be exchanged with each other; return a label for each feature.
 
     Parameters
     ----------

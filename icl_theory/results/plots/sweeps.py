@@ -74,7 +74,7 @@ class Scale(NamedTuple):
 
 
 def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
-    """Draw a sweep: steps and local exponent along a parameter, a phase diagram over two.
+    """Draw a sweep: steps and local exponent along one parameter, or a phase diagram over two.
 
     Words, and up to five integers, are drawn side by side on the horizontal axis. Words, and up to five values, of
     the other parameter have a curve each.
@@ -110,7 +110,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
         raise refuse("dataset", list(dataset), "one that counts steps")
     for name in names:
         if not drawable(dataset, name, np.inf).all():
-            raise refuse("dataset", name, "swept over finite values, or a few, to be drawn")
+            raise refuse("dataset", name, "swept over finite values, or over a few values only, to be drawn")
     if over is None:
         over = next((name for name in names if not _is_row_of_words(dataset, name)), names[0])
     over = choice("over", over, names)

@@ -31,7 +31,7 @@ def html_report(
     source: str | None = None,
     date: datetime.date | None = None,
 ) -> str:
-    """Return a report of a run or of a sweep: one HTML page without anything that has to be fetched.
+    """Return a report of a run or of a sweep: one HTML page that needs no network.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def _phases(run: Trajectory) -> dict[str, list[Any]]:
 
 
 def _statements(run: Trajectory) -> str | None:
-    """Return, as HTML, the statements of the theory held against a run that carries its risk, if any."""
+    """Return, as HTML, the statements of the theory evaluated on a run that carries its risk, if any."""
     if run.risk is None:
         return None
     try:
