@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.families.recall import experiments
+from icl_theory.families.recall.transformer import Transformer
 from tests.recall.enumeration import matrices
 from tests.test_cli import run_main
 
@@ -119,3 +121,28 @@ def test_wrong_input_is_one_line(capsys: pytest.CaptureFixture[str], extra: list
     status, out, err = run_main(capsys, "recall", "train", *extra)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert words in err
+
+
+def test_models_trained_together_run_as_they_do_alone() -> None:
+    problems = [
+        icl.recall.Training(**(SMALL | {"max_steps": 12} | model))  # type: ignore[arg-type]
+        for model in experiments.MODELS.values()
+    ]
+    for problem, found in zip(problems, experiments.observe(problems), strict=True):
+        alone = problem.simulate()
+        np.testing.assert_array_equal(found.t, alone.t)
+        assert set(found.values) == set(alone.observed)
+        for name, values in alone.observed.items():
+            np.testing.assert_allclose(found.values[name], values, rtol=1e-13, atol=1e-15)
+
+
+def test_tables_hold_the_words_attended_to_and_those_before() -> None:
+    tokens = np.array([[2, 0, 2, 1], [1, 1, 0, 2]])
+    for whole in (True, False):
+        places = Transformer(3, "linear", whole, 1, 0.0, ()).places(tokens).toarray().reshape(2, -1, 2, 6)
+        for sentence, h in np.ndindex(2, 4 if whole else 3):
+            expected = np.zeros((2, 6))
+            expected[sentence, tokens[sentence, h]] = 1.0
+            if h:
+                expected[sentence, 3 + tokens[sentence, h - 1]] = 1.0
+            np.testing.assert_array_equal(places[sentence, h], expected)

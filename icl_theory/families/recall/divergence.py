@@ -28,9 +28,12 @@ def divergence(alpha: float, logit: Array) -> Array:
 def cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
     """Losses, accurate however small, (B,), and probabilities, (B, V)."""
     rows = np.arange(len(answer))
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    others = logits - logits[rows, answer][:, None]
+    others = logits.copy()
     others[rows, answer] = -np.inf
     top = others.max(axis=1)
-    wrong = top + np.log(np.sum(np.exp(others - top[:, None]), axis=1))
-    return np.logaddexp(0.0, wrong), shifted / shifted.sum(axis=1, keepdims=True)
+    shifted = np.exp(others - top[:, None])
+    wrong = shifted.sum(axis=1)
+    losses = np.logaddexp(0.0, top + np.log(wrong) - logits[rows, answer])
+    probs = shifted * (-np.expm1(-losses) / wrong)[:, None]
+    probs[rows, answer] = np.exp(-losses)
+    return losses, probs

@@ -10,7 +10,7 @@ import numpy as np
 
 from icl_theory._validate import Array, instance, refuse, store
 from icl_theory.engine.risk import Risk
-from icl_theory.families.recall.sampled import TransformerRisk
+from icl_theory.families.recall.sampled import Drawn, TransformerRisk
 from icl_theory.families.recall.task import Words
 from icl_theory.families.recall.weights import gates, held
 
@@ -87,7 +87,11 @@ class Reparameterised(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient on the step's sentences."""
-        loss, gradient = self.full.evaluate(self.inward(params), step)
+        return self.on(params, self.full.drawn(step))
+
+    def on(self, params: Array, drawn: Drawn) -> tuple[float, Array]:
+        """Mean loss of sentences and its gradient."""
+        loss, gradient = self.full.on(self.inward(params), drawn)
         return loss, np.array([gradient[entries] @ signs for entries, signs in self._entries])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:

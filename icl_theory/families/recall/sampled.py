@@ -1,11 +1,6 @@
-r"""The sampled trainer: a one-layer transformer with full matrices on real sentences, backward pass included.
+"""The sampled trainer: the loss of a one-layer transformer with full matrices on real sentences.
 
-It shares no formula with the exact risks: words are embedded, attended to and read out one by one. With words z and
-d = 2V, x_h = E(z_h) + Ẽ(z_{h−1}) (orthonormal at the start), and over the words h < H
-
-    w_h = σ(x_Hᵀ W x_h),    u = 𝒱 Σ_h w_h x_h,    logits = U (u + F (x_H + κu)).
-
-With the weights "identity" the last word is attended to as well, h ≤ H.
+It shares no formula with the exact risks: words are attended to one by one.
 """
 
 from __future__ import annotations
@@ -17,20 +12,20 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icl_theory._validate import Array, choice, integer, number, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall.divergence import cross_entropy
 from icl_theory.families.recall.population import ATTENTION
-from icl_theory.families.recall.task import RecallTask, Sentences, Words
+from icl_theory.families.recall.task import RecallTask, Sentences
+from icl_theory.families.recall.transformer import Transformer
 from icl_theory.families.recall.weights import check_weights, estimated_gamma, gates, held
 
 MATRICES = ("embedding", "previous", "attention", "value", "feed_forward", "readout")
 PARTS = ("attention", "feed_forward")
 LARGEST_MODEL = 10**7
 NEGLIGIBLE = 1e-200
-CHUNK = 64  # sentences at a time: their arrays stay in the cache
+MEMORY = 2**21  # numbers, 16 MiB
 
 
 class Measure(NamedTuple):
@@ -46,27 +41,11 @@ class Measure(NamedTuple):
     noise: float
 
 
-class _Words(NamedTuple):
-    """Flat positions of the words attended to in (B, V), of those before them in (B, V + 1), and the last two."""
+class Drawn(NamedTuple):
+    """Sentences, and where their words are in the transformer's tables."""
 
-    here: Words
-    before: Words
-    last: Words
-    previous: Words
-
-
-class _Pass(NamedTuple):
-    """What the backward pass needs of the forward pass."""
-
-    words: _Words
-    query: Array
-    weights: Array
-    active: NDArray[np.bool_] | None  # derivative of ReLU
-    attended: Array
-    u: Array
-    mixed: Array
-    stream: Array
-    logits: Array
+    sentences: Sentences
+    places: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,26 +175,26 @@ class TransformerRisk(Risk):
         rows = (step * self.batch + np.arange(self.batch)) % len(self.data.answer)
         return Sentences(*(each[rows] for each in self.data))
 
+    def drawn(self, step: int) -> Drawn:
+        """Sentences of a step, prepared for this model and all that attend to as many words of them."""
+        sentences = self.sentences(step)
+        return Drawn(sentences, self._model.places(sentences.tokens))
+
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's sentences and its gradient, by the backward pass below."""
-        m, sentences, trained = self.matrices(params), self.sentences(step), self.trained or ()
-        size, total = len(sentences.answer), 0.0
-        sums = {name: np.zeros(self._shapes[name]) for name in trained}
-        for first in range(0, size, CHUNK):
-            tokens, answer = (each[first : first + CHUNK] for each in sentences[:2])
-            forward = self._forward(m, tokens)
-            if not np.isfinite(forward.logits).all():
-                return math.inf, np.zeros_like(params)
-            losses, probs = cross_entropy(forward.logits, answer)
-            rows = np.arange(len(losses))
-            error = np.where(probs > NEGLIGIBLE, probs, 0.0)  # denormal numbers slow the products down
-            error[rows, answer] = 0.0
-            error[rows, answer] = -error.sum(axis=1)
-            gradients = self._backward(m, forward, error / size)
-            total += float(losses.sum())
-            for name in trained:
-                sums[name] += gradients[name]
-        return total / size, np.concatenate([sums[name].ravel() for name in trained])
+        """Mean loss of the step's sentences and its gradient, by the backward pass."""
+        return self.on(params, self.drawn(step))
+
+    def on(self, params: Array, drawn: Drawn) -> tuple[float, Array]:
+        """Mean loss of sentences and its gradient."""
+        m, (tokens, answer, *_) = self.matrices(params), drawn.sentences
+        forward = self._model.forward(m, tokens, places=drawn.places)
+        if not np.isfinite(forward.logits).all():
+            return math.inf, np.zeros_like(params)
+        losses, error = cross_entropy(forward.logits, answer)
+        error[error < NEGLIGIBLE] = 0.0  # denormal numbers slow the products down
+        error[np.arange(len(answer)), answer] = np.expm1(-losses)
+        gradients = self._model.backward(m, forward, error / len(answer))
+        return float(np.mean(losses)), np.concatenate([gradients[name].ravel() for name in self.trained or ()])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Measure it on outputs seen in training and, where there are, on unseen ones.
@@ -227,18 +206,18 @@ class TransformerRisk(Risk):
         found: dict[str, Any] = {}
         m = self.matrices(params)
         for name, test in self._tests.items():
-            forward = self._forward(m, test.tokens)
+            forward = self._model.forward(m, test.tokens)
             measured = self._measured(forward.logits, test)
             found |= {f"{name}_loss": measured.loss, f"{name}_accuracy": measured.accuracy}
             if name == "seen":
                 noise = np.full_like(test.output, self.task.noise_word)
                 by_layer = (
                     ("attention", forward.u, test.output),
-                    ("feed_forward", forward.stream - forward.u, noise),
+                    ("feed_forward", forward.fed, noise),
                 )
                 found |= {"output": measured.output, "noise": measured.noise}
                 for layer, stream, word in by_layer:
-                    logits = stream @ m["readout"].T
+                    logits = self._model.read_out(m, stream).copy()
                     own = logits[np.arange(len(word)), word]
                     logits[np.arange(len(word)), word] = -np.inf
                     kind = "output" if layer == "attention" else "noise"
@@ -264,7 +243,9 @@ class TransformerRisk(Risk):
         """
         for part in without:
             choice("without", part, PARTS)
-        measured = self._measured(self._forward(self.matrices(params), sentences.tokens, without).logits, sentences)
+        measured = self._measured(
+            self._model.forward(self.matrices(params), sentences.tokens, without).logits, sentences
+        )
         if not math.isfinite(measured.loss):
             raise refuse(
                 "params", float(np.max(np.abs(params))), "such that the logits are finite (the largest is shown)"
@@ -297,6 +278,12 @@ class TransformerRisk(Risk):
         return {name: (2 * V if name in MATRICES[2:5] else V, 2 * V) for name in MATRICES}
 
     @cached_property
+    def _model(self) -> Transformer:
+        np.empty(MEMORY)  # given back at once; from then on glibc keeps what steps give back for the next ones
+        whole, trained = self.weights == "identity", tuple(self.trained or ())
+        return Transformer(self.task.V, self.attention, whole, self.kappa, self.kink, trained)
+
+    @cached_property
     def _start(self) -> dict[str, Array]:
         V = self.task.V
         unit, zero = np.eye(V), np.zeros((V, V))
@@ -316,80 +303,3 @@ class TransformerRisk(Risk):
             name: task.sentences(np.random.default_rng([self.seed, 2]), self.tests, words)
             for name, words in kinds.items()
         }
-
-    def _words(self, tokens: Words) -> _Words:
-        V, row = self.task.V, np.arange(len(tokens))[:, None]
-        attended = tokens if self.weights == "identity" else tokens[:, :-1]
-        before = np.empty_like(attended)
-        before[:, 0], before[:, 1:] = V, attended[:, :-1]  # no word is before the first
-        return _Words(attended + V * row, before + (V + 1) * row, tokens[:, -1], tokens[:, -2])
-
-    def _read(self, m: dict[str, Array], words: _Words, vector: Array) -> Array:
-        """Products of a vector a sentence, (B, 2V), with all words attended to, (B, n)."""
-        here, before = vector @ m["embedding"].T, np.zeros((len(vector), self.task.V + 1))
-        before[:, :-1] = vector @ m["previous"].T
-        return np.asarray(here.ravel()[words.here] + before.ravel()[words.before])
-
-    def _gather(self, words: _Words, weights: Array) -> tuple[Array, Array]:
-        """Weights of words attended to, summed over equal words and over equal words before, (B, V) each."""
-        size, V = len(weights), self.task.V
-        here, before = (
-            np.bincount(index.ravel(), weights.ravel(), size * width).astype(float).reshape(size, width)
-            for index, width in ((words.here, V), (words.before, V + 1))
-        )
-        return here, before[:, :-1]
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def _forward(self, m: dict[str, Array], tokens: Words, without: Collection[str] = ()) -> _Pass:
-        """Run the model; numbers out of range are for the callers to notice in the logits."""
-        words, active = self._words(tokens), None
-        query = m["embedding"][words.last] + m["previous"][words.previous]
-        weights = self._read(m, words, query @ m["attention"])
-        if self.attention == "softmax":
-            weights = np.exp(weights - weights.max(axis=1, keepdims=True))
-            weights /= weights.sum(axis=1, keepdims=True)
-        elif self.attention == "relu":
-            weights = weights + self.kink
-            active = weights >= 0.0
-            weights = np.maximum(weights, 0.0)
-        here, before = self._gather(words, weights)
-        attended = here @ m["embedding"] + before @ m["previous"]
-        u = attended @ m["value"].T
-        if "attention" in without:
-            u = np.zeros_like(u)
-        mixed = query + self.kappa * u
-        stream = u if "feed_forward" in without else u + mixed @ m["feed_forward"].T
-        logits = stream @ m["readout"].T
-        return _Pass(words, query, weights, active, attended, u, mixed, stream, logits)
-
-    def _backward(self, m: dict[str, Array], forward: _Pass, error: Array) -> dict[str, Array]:
-        """Gradients by the trained matrices, of a loss whose derivative by the logits is ``error``, (B, V)."""
-        words, query, trained = forward.words, forward.query, self.trained or ()
-        by_stream = error @ m["readout"]
-        by_mixed = by_stream @ m["feed_forward"]
-        by_u = by_stream + self.kappa * by_mixed
-        by_attended = by_u @ m["value"]
-        gradients = {
-            "value": by_u.T @ forward.attended,
-            "feed_forward": by_stream.T @ forward.mixed,
-            "readout": error.T @ forward.stream,
-        }
-        if not {"embedding", "previous", "attention"} & set(trained):
-            return gradients
-        by_score = self._read(m, words, by_attended)
-        if self.attention == "softmax":
-            by_score = forward.weights * (by_score - np.sum(by_attended * forward.attended, axis=1, keepdims=True))
-        elif forward.active is not None:
-            by_score = np.where(forward.active, by_score, 0.0)
-        here, before = self._gather(words, by_score)
-        scored = here @ m["embedding"] + before @ m["previous"]
-        gradients["attention"] = query.T @ scored
-        if {"embedding", "previous"} & set(trained):
-            key, by_query = query @ m["attention"], by_mixed + scored @ m["attention"].T
-            weighed = self._gather(words, forward.weights)
-            ends = (words.last, words.previous)
-            parts = zip(("embedding", "previous"), weighed, (here, before), ends, strict=True)
-            for name, by_weight, by_product, end in parts:
-                gradients[name] = by_weight.T @ by_attended + by_product.T @ key
-                np.add.at(gradients[name], end, by_query)
-        return gradients
