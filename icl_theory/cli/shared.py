@@ -5,15 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from icl_theory._validate import refuse
 from icl_theory.engine.trajectory import Trajectory
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 FORMATS = (".png", ".pdf", ".svg")
+PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
 
 
 def check_targets(plot: Path | None, **others: Path | None) -> None:
@@ -54,6 +59,8 @@ class LossProgress:
             self._next = time.monotonic() + 10.0
             return
         if self._display is None:
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # short runs need none
+
             self._display = Progress(
                 SpinnerColumn(),
                 TextColumn("step {task.fields[step]:,}  loss {task.fields[loss]:.4g}"),
