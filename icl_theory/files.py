@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import stat
 import tempfile
@@ -47,7 +46,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise refuse("path", str(target), "a file, a pipe or a terminal")
     final = Path(os.path.realpath(target))
     folder = Path(tempfile.gettempdir()) if flows else final.parent
-    temporary = folder / f".{target.stem}.{secrets.token_hex(6)}{target.suffix}"
+    temporary = folder / f".{target.stem}.{os.urandom(6).hex()}{target.suffix}"
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # a name that nobody else has
         yield temporary

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
+from typer.core import TyperGroup
 
 import icl_theory as icl
 from icl_theory.cli import app
@@ -67,12 +69,11 @@ def test_parameter_with_the_name_of_something_else_is_refused(taken: str) -> Non
 
 
 def test_commands_that_no_family_may_be_called_are_those_that_there_are() -> None:
-    groups = {group.name for group in app.registered_groups}
-    commands = {
-        str(command.name or command.callback.__name__) for command in app.registered_commands if command.callback
-    }
-    assert commands == set(COMMANDS)
+    made = vars(typer.main.get_command(app))["commands"]
+    assert [*made] == [*COMMANDS, *icl.families()]
+    groups = {name for name, command in made.items() if isinstance(command, TyperGroup)}
     assert groups == set(icl.families())
+    assert all(command.name == name for name, command in made.items())
 
 
 @pytest.mark.parametrize("name", ["report", "two words", "", "Bowl", "--x", 3])

@@ -37,6 +37,26 @@ def test_import_leaves_the_heavy_libraries_alone() -> None:
     assert found.stdout == "[]\n"
 
 
+def test_commands_load_what_they_need() -> None:
+    """Their start is two fifths imports; of ``pydantic`` typer makes converters, for options that have a value."""
+    heavy = (
+        "matplotlib", "xarray", "pandas", "pydantic", "scipy", "numpy.ma", "numpy.random", "rich.progress",
+        "importlib.metadata", "icl_theory.cli.sweep", "icl_theory.families.recall", "icl_theory.results.tables",
+    )  # fmt: skip
+    code = f"""
+import sys
+from icl_theory.cli import main
+try:
+    main("simulate --L 2 --delta 1 --eta 4 --epsilon 1e-9".split())
+finally:
+    print([m for m in {heavy!r} if m in sys.modules])
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "1,187,646,524" in found.stdout
+    assert found.stdout.splitlines()[-1] == "[]"
+
+
 def test_only_the_command_line_prints() -> None:
     for path in PACKAGE.rglob("*.py"):
         if path.parent.name != "cli":

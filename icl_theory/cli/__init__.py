@@ -2,54 +2,99 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import shlex
 import sys
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from icl_theory._version import __version__
-from icl_theory.cli.audit import audit
-from icl_theory.cli.explore import explore
-from icl_theory.cli.figures import figures
-from icl_theory.cli.report import report
-from icl_theory.cli.reproduce import reproduce
-from icl_theory.cli.simulate import simulate_command
-from icl_theory.cli.sweep import sweep_command
-from icl_theory.cli.table import table
-from icl_theory.families import broken, default, families_known
+from icl_theory.cli.options import spared
+from icl_theory.families import COMMANDS, Family, broken, default, families_known
+
+OF_FAMILIES = ("simulate", "sweep")
+
+
+class _Commands(Mapping[str, Any]):
+    """Commands by name that are made when they are asked for: each loads what only it needs."""
+
+    def __init__(self, names: Callable[[], Iterable[str]], make: Callable[[str], Any]) -> None:
+        self._names, self._make = names, functools.cache(make)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len([*self._names()])
+
+
+class _Program(TyperGroup):
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands: Any = _Commands(lambda: [*COMMANDS, *families_known()], _command)
+
+
+def _command(name: str) -> Any:
+    """Make one of `COMMANDS`, or the group of a family; of a name without one, a KeyError."""
+    if name in OF_FAMILIES:
+        return _of_family(name, default())
+    if name not in COMMANDS:
+        return _group(families_known()[name])
+    return _made(name, getattr(importlib.import_module(f"icl_theory.cli.{name}"), name))
+
+
+def _group(family: type[Family]) -> Any:
+    group: Any = TyperGroup(
+        name=family.name,
+        help=f"{family.title[0].upper()}{family.title[1:]}.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    problems = {**dict.fromkeys(OF_FAMILIES, family), **family.commands}
+    group.commands = _Commands(lambda: problems, lambda name: _of_family(name, problems[name]))
+    return spared(group)
+
+
+def _of_family(name: str, family: type[Family]) -> Any:
+    """Make `simulate` or `sweep` of a family, or `simulate` of a problem that has a command of its own."""
+    kind = name if name in OF_FAMILIES else OF_FAMILIES[0]
+    make = getattr(importlib.import_module(f"icl_theory.cli.{kind}"), f"{kind}_command")
+    return _made(name, make(family), family.parameters())
+
+
+def _made(name: str, function: Callable[..., Any], texts: Iterable[str] = ()) -> Any:
+    one = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    one.command(name)(function)
+    return spared(typer.main.get_command(one), texts)
+
 
 app = typer.Typer(
+    cls=_Program,
     help="Exact training dynamics of in-context learning.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("simulate")(simulate_command(default()))
-app.command("sweep")(sweep_command(default()))
-app.command()(table)
-app.command()(report)
-app.command()(audit)
-app.command()(figures)
-app.command()(reproduce)
-app.command()(explore)
-for _name, _family in families_known().items():
-    group = typer.Typer(help=f"{_family.title[0].upper()}{_family.title[1:]}.", no_args_is_help=True)
-    group.command("simulate")(simulate_command(_family))
-    group.command("sweep")(sweep_command(_family))
-    for _word, _problem in _family.commands.items():
-        group.command(_word)(simulate_command(_problem))
-    app.add_typer(group, name=_name)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; wrong input is one line on standard error and exit status 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    for line in broken():
-        print(f"icl-theory: {line}", file=sys.stderr)
+    if arguments[:1] not in (["simulate"], ["sweep"]):  # those of the default family need no other one
+        for line in broken():
+            print(f"icl-theory: {line}", file=sys.stderr)
     try:
-        status = app(args=arguments, standalone_mode=False, obj=shlex.join(["icl-theory", *arguments]))
+        status = spared(typer.main.get_command(app))(
+            args=arguments, standalone_mode=False, obj=shlex.join(["icl-theory", *arguments])
+        )
     except (ValueError, OSError) as error:
         _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):

@@ -36,7 +36,6 @@ TableFile = Annotated[Path | None, typer.Option("--table", help="Write the table
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
 LatexFile = Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")]
 ParquetFile = Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")]
-PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
 
 
 class Outputs(NamedTuple):

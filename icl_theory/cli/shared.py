@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import refuse
 
 FORMATS = (".png", ".pdf", ".svg")
+PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
 
 
 def check_targets(plot: Path | None, **others: Path | None) -> None:

@@ -13,13 +13,11 @@ from rich.table import Table
 
 from icl_theory._validate import refuse
 from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
-from icl_theory.cli.outputs import PlotFile
-from icl_theory.cli.shared import check_targets, print_facts
+from icl_theory.cli.shared import PlotFile, check_targets, print_facts
 from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
-from icl_theory.results.plots import compare_runs
-from icl_theory.results.plots import save as save_figure
+from icl_theory.results import plots
 
 ALL = "all"  # of the words of a parameter
 FILES = {"plot": str, "save": str}
@@ -61,7 +59,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         if save is not None:
             runs[0].save(save)
         if plot is not None:
-            save_figure(compare_runs(runs) if many else runs[0].plot(), str(plot))
+            plots.save(plots.compare_runs(runs) if many else runs[0].plot(), str(plot))
         lost = (Stop.LOSS, Stop.PARAMETERS)
         missed = any(not run.converged and (run.epsilon > 0.0 or run.stop in lost) for run in runs)
         return 130 if any(run.interrupted for run in runs) else 1 if missed else 0

@@ -20,10 +20,10 @@ from icl_theory.cli.outputs import (
     Outputs,
     Over,
     ParquetFile,
-    PlotFile,
     TableFile,
     report_failures,
 )
+from icl_theory.cli.shared import PlotFile
 from icl_theory.families import Family
 from icl_theory.grids.sweep import check_picklable, estimate, plan, run_with
 from icl_theory.grids.workers import cluster, processes

@@ -14,10 +14,10 @@ from icl_theory.cli.outputs import (
     Outputs,
     Over,
     ParquetFile,
-    PlotFile,
     TableFile,
     report_failures,
 )
+from icl_theory.cli.shared import PlotFile
 from icl_theory.grids.sweep import load_sweep
 from icl_theory.results.columns import count
 

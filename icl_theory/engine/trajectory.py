@@ -371,7 +371,7 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     decades = math.log10(max(last, 10))
     per_decade = min(32.0, max(4.0, 2**25 / (size * decades)))
     powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade)).astype(np.int64)
-    return np.unique(np.append(np.minimum(powers, last), np.array([0, last], dtype=np.int64)))
+    return np.array(sorted({0, last, *np.minimum(powers, last).tolist()}), dtype=np.int64)
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,6 @@ import importlib
 import re
 import warnings
 from functools import cache
-from importlib.metadata import entry_points
 
 import lazy_loader
 
@@ -19,16 +18,16 @@ from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
 COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures", "explore", "reproduce")  # names taken
-BUILT_IN = (
-    "icl_theory.families.regression.family:Regression",
-    "icl_theory.families.recall.family:Recall",
-    "icl_theory.families.regression.forms:GroupedRegression",
-    "icl_theory.families.regression.forms:GaussianRegression",
-    "icl_theory.families.linear_attention.family:LinearAttention",
-)
+BUILT_IN = {
+    "regression": "icl_theory.families.regression.family:Regression",
+    "recall": "icl_theory.families.recall.family:Recall",
+    "grouped-regression": "icl_theory.families.regression.forms:GroupedRegression",
+    "gaussian-regression": "icl_theory.families.regression.forms:GaussianRegression",
+    "linear-attention": "icl_theory.families.linear_attention.family:LinearAttention",
+}  # by name, so that each is loaded when it is first used; the first is meant where none is named
 
-# the folders of the built-in families, each loaded when it is first used
-__getattr__, _, _ = lazy_loader.attach(__name__, sorted({place.split(".")[2] for place in BUILT_IN}))
+# and so are their folders
+__getattr__, _, _ = lazy_loader.attach(__name__, sorted({place.split(".")[2] for place in BUILT_IN.values()}))
 
 __all__ = [
     "LOSS",
@@ -68,20 +67,19 @@ def families() -> dict[str, type[Family]]:
     >>> list(icl.families())[:2]
     ['regression', 'recall']
     """
-    found, broken = _found()
-    for line in broken:
+    for line in broken():
         warnings.warn(line, stacklevel=2)
-    return dict(found)
+    return families_known()
 
 
 def families_known() -> dict[str, type[Family]]:
     """Return the families that can be used, without a word on others; see `broken`."""
-    return dict(_found()[0])
+    return {name: _built_in(name) for name in BUILT_IN} | _installed()[0]
 
 
 def default() -> type[Family]:
     """Return the family that is meant where none is named."""
-    return next(iter(_found()[0].values()))
+    return _built_in(next(iter(BUILT_IN)))
 
 
 def find(name: str) -> type[Family]:
@@ -98,7 +96,9 @@ def find(name: str) -> type[Family]:
     >>> find("recall").__name__
     'Recall'
     """
-    known = _found()[0]
+    if name in BUILT_IN:
+        return _built_in(name)
+    known = families_known()
     others = {each.name: each for family in known.values() for each in family.commands.values()}
     if name in others:
         return others[name]
@@ -116,7 +116,7 @@ def broken() -> tuple[str, ...]:
     >>> broken()
     ()
     """
-    return _found()[1]
+    return _installed()[1]
 
 
 def sound(cls: object) -> type[Family]:
@@ -149,17 +149,22 @@ def sound(cls: object) -> type[Family]:
 
 
 @cache
-def _found() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
+def _built_in(name: str) -> type[Family]:
+    module, attribute = BUILT_IN[name].split(":")
+    return sound(getattr(importlib.import_module(module), attribute))
+
+
+@cache
+def _installed() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
+    """Return the families of other packages by name, and a line for each that cannot be used."""
+    from importlib.metadata import entry_points  # a tenth of what a command needs to start
+
     known: dict[str, type[Family]] = {}
-    for place in BUILT_IN:
-        module, name = place.split(":")
-        cls = sound(getattr(importlib.import_module(module), name))
-        known[cls.name] = cls
     lines = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             cls = sound(point.load())
-            if cls.name in known:
+            if cls.name in BUILT_IN or cls.name in known:
                 raise refuse("name", cls.name, "another name: a family of this name is known already")
         except (Exception, SystemExit) as error:  # whatever a foreign package does wrong, the others still work
             reason = " ".join(f"{type(error).__name__}: {error}".split())

@@ -31,7 +31,7 @@ def figure(
     risk = icl.PopulationRisk(features, icl.tasks.RandomCosine(L))
     zigzag = L * (np.abs((x / period + 0.1) % 1.0 - 0.5) - 0.25) * period
     run = icl.descend(risk, eta, steps=max(steps), method="fast")
-    panels = []
+    panels: list[Panel] = []
     for step in steps:
         state = run.at(step)
         attention = risk.attention(state.params)

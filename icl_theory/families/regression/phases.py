@@ -143,18 +143,21 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
     >>> round(icl.regression.half_way(1e-4, 1.0, 20) / icl.regression.crossover(1e-4, 1.0, 20), 3)
     0.718
     """
-    from scipy.optimize import brentq
-
     K = integer("K", K, minimum=7, maximum=MOST_FEATURES)
     epsilon, delta = number("epsilon", epsilon), number("delta", delta)
+    return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / _half_way(K) / delta
 
-    def excess(s: float) -> float:
-        u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
-        return ((1.0 - s) * s) ** 2 * float(flow_difference(np.zeros(()), np.asarray(u), K)) - 1.0
 
+@cache
+def _half_way(K: int) -> float:
+    """Attention deficit at which ``a² s² Φ(s) = 1``, by bisection down to neighbouring numbers."""
     # the left side is a² < 1 at the tail start, and for K >= 7 above 1 at s = 1/3, which it passes but once
-    s = float(brentq(excess, tail_start(K), 1.0 / 3.0, xtol=1e-20))
-    return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / s / delta
+    low, high = tail_start(K), 1.0 / 3.0
+    while low < (s := 0.5 * (low + high)) < high:
+        u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
+        below = ((1.0 - s) * s) ** 2 * float(flow_difference(np.zeros(()), np.asarray(u), K)) < 1.0
+        low, high = (s, high) if below else (low, s)
+    return high
 
 
 def papers_regime(L: float, delta: float, imbalance: float) -> str:

@@ -1,13 +1,13 @@
-"""The polynomials of the Abel function of the exchangeable map, in exact fractions."""
+"""The polynomials of the Abel function of the exchangeable map, in integers over common denominators."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from fractions import Fraction
 from functools import cache
 
 TERMS = 6
-Coefficients = list[Fraction]
+Coefficients = list[int]
 
 
 @cache
@@ -25,7 +25,7 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
 
     Expanding the equation in c and writing :math:`D = a(1-a)\,d/da` for d/du, the order :math:`c^{j+1}` reads
     :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i A_{j+1-i}` with :math:`A_{-1} = F` and
-    :math:`A_0 = \tfrac12\ln g`. Every :math:`P_j` is a polynomial, found here in rational arithmetic.
+    :math:`A_0 = \tfrac12\ln g`. Every :math:`P_j` is a polynomial, found here exactly.
 
     Parameters
     ----------
@@ -41,33 +41,46 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     ----------
     docs/theory.md, "Steps in closed form".
     """
-    g = [Fraction(0), Fraction(1), Fraction(-2), Fraction(1)]
-    log_slope = [Fraction(1), Fraction(-3)]  # g'/g = s - 2a
-    flow = [[Fraction(1)]]  # the derivatives of F, times g
+    result = []
+    for polynomial, denominator in _abel_polynomials():
+        if form == "s":
+            reflected, power = [0], [1]
+            for coefficient in polynomial:
+                reflected = _plus(reflected, coefficient, power)
+                power = _times(power, [1, -1])
+            polynomial = [0, *reflected[1:]]
+        result.append(tuple(x / denominator for x in reversed(polynomial)))
+    return tuple(result)
+
+
+@cache
+def _abel_polynomials() -> list[tuple[Coefficients, int]]:
+    """Polynomials in a, each with the denominator that its coefficients have in common."""
+    log_slope = [1, -3]  # g'/g = s - 2a
+    flow = [[1]]  # the derivatives of F, times g
     for _ in range(TERMS + 1):
-        flow.append(_plus(_slope(flow[-1]), [-x for x in _times(log_slope, flow[-1])]))
-    orders = [flow, _derivatives([x / 2 for x in log_slope])]  # entry i: the (i+1)-th derivative
+        flow.append(_plus(_slope(flow[-1]), -1, _times(log_slope, flow[-1])))
+    powers = [[1]]
+    for _ in range(TERMS + 1):
+        powers.append(_times(powers[-1], [0, 1, -2, 1]))  # of g
+    orders, denominators = [flow, _derivatives(log_slope)], [1, 2]  # entry i of an order: the (i+1)-th derivative
     result = []
     for j in range(1, TERMS + 1):
-        slope = [Fraction(0)]
-        for i in range(2, j + 3):
-            power = [Fraction(-1, math.factorial(i))]
-            for _ in range(i - 1 if i < j + 2 else i - 2):
-                power = _times(power, g)
-            slope = _plus(slope, _times(power, orders[j + 2 - i][i - 1]))
+        terms = range(2, j + 3)
+        shared = math.lcm(*(math.factorial(i) * denominators[j + 2 - i] for i in terms))
+        slope = [0]
+        for i in terms:
+            term = _times(powers[i - 1 if i < j + 2 else i - 2], orders[j + 2 - i][i - 1])
+            slope = _plus(slope, -shared // (math.factorial(i) * denominators[j + 2 - i]), term)
         orders.append(_derivatives(slope))
-        polynomial, quotient = [Fraction(0)], Fraction(0)
+        denominators.append(shared)
+        whole = math.lcm(*range(1, len(slope)))
+        polynomial, quotient = [0], 0
         for power_of_a, coefficient in enumerate(slope[1:-1], start=1):  # slope / (a (1 - a)), integrated
             quotient += coefficient
-            polynomial.append(quotient / power_of_a)
-        if form == "s":
-            reflected, power = [Fraction(0)], [Fraction(1)]
-            for coefficient in polynomial:
-                reflected = _plus(reflected, [coefficient * x for x in power])
-                power = _times(power, [Fraction(1), Fraction(-1)])
-            polynomial = [Fraction(0), *reflected[1:]]
-        result.append(tuple(float(x) for x in reversed(polynomial)))
-    return tuple(result)
+            polynomial.append(quotient * (whole // power_of_a))
+        result.append((polynomial, shared * whole))
+    return result
 
 
 def _derivatives(first: Coefficients) -> list[Coefficients]:
@@ -79,18 +92,16 @@ def _derivatives(first: Coefficients) -> list[Coefficients]:
 
 def _slope(p: Coefficients) -> Coefficients:
     """``a (1 - a) dp/da``."""
-    return _times([Fraction(0), Fraction(1), Fraction(-1)], [i * p[i] for i in range(1, len(p))] or [Fraction(0)])
+    return _times([0, 1, -1], [i * p[i] for i in range(1, len(p))] or [0])
 
 
 def _times(p: Coefficients, q: Coefficients) -> Coefficients:
-    result = [Fraction(0)] * (len(p) + len(q) - 1)
+    result = [0] * (len(p) + len(q) - 1)
     for i, x in enumerate(p):
-        for j, y in enumerate(q):
-            result[i + j] += x * y
+        for j, y in enumerate(q, start=i):
+            result[j] += x * y
     return result
 
 
-def _plus(p: Coefficients, q: Coefficients) -> Coefficients:
-    size = max(len(p), len(q))
-    p, q = p + [Fraction(0)] * (size - len(p)), q + [Fraction(0)] * (size - len(q))
-    return [x + y for x, y in zip(p, q, strict=True)]
+def _plus(p: Coefficients, factor: int, q: Coefficients) -> Coefficients:
+    return [x + factor * y for x, y in itertools.zip_longest(p, q, fillvalue=0)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import LARGEST, Array, choice, integer, lipschitz, number, real_array, refuse, store
@@ -86,7 +85,7 @@ class RandomCosine(OnSpace):
         versine = -2.0 * np.sin(0.5 * angle) ** 2
         return self.amplitude / np.sqrt(2.0) * np.stack([versine, np.sin(angle)], axis=1)
 
-    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+    def functions(self, features: Features, rng: np.random.Generator, size: int) -> Function:
         """Draw ``size`` cosines."""
         phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
         return lambda points: self.amplitude * np.cos(points @ self.omega(features.d) + phase)
@@ -127,7 +126,7 @@ class RandomFourier(OnSpace):
         """``A²/2 (1 - exp(-|x - x'|²/2ℓ²))``, exact for close features."""
         return -0.5 * self.amplitude**2 * np.expm1(-0.5 * (features.distances / self.length_scale) ** 2)
 
-    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+    def functions(self, features: Features, rng: np.random.Generator, size: int) -> Function:
         """Draw ``size`` cosines with their own frequencies."""
         omega = rng.normal(0.0, 1.0 / self.length_scale, (size, features.d, 1))
         phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
@@ -163,13 +162,13 @@ class Linear(OnSpace):
         """The features themselves, scaled, relative to the first."""
         return self.L / np.sqrt(features.d) * (features.vectors - features.vectors[0])
 
-    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+    def functions(self, features: Features, rng: np.random.Generator, size: int) -> Function:
         """Draw ``size`` linear functions."""
         w = rng.normal(0.0, self.L / np.sqrt(features.d), (size, features.d, 1))
         return lambda points: (points @ w)[..., 0]
 
 
-def quadratics(rng: Generator, size: int, d: int, sigma_a: float, sigma_b: float) -> Function:
+def quadratics(rng: np.random.Generator, size: int, d: int, sigma_a: float, sigma_b: float) -> Function:
     """Draw ``size`` polynomials x^T A x + b^T x with independent normal entries of these standard deviations."""
     a = rng.normal(0.0, sigma_a, (size, d, d))
     b = rng.normal(0.0, sigma_b, (size, d, 1))
@@ -207,7 +206,7 @@ class Quadratic(OnSpace):
         by_matrix = (self.L / features.d) ** 2 * (mean * distances**2 + product**2)
         return by_matrix + 0.5 * self.L**2 / features.d * distances**2
 
-    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+    def functions(self, features: Features, rng: np.random.Generator, size: int) -> Function:
         """Draw ``size`` polynomials."""
         return quadratics(rng, size, features.d, self.L / features.d, self.L / np.sqrt(features.d))
 
@@ -239,6 +238,6 @@ class Halfspace(Task):
         signs = self.factor(features)
         return signs @ signs.T
 
-    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+    def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Draw the overall sign, (size, K)."""
         return rng.choice([-1.0, 1.0], (size, 1)) * self.factor(features)[:, 0]

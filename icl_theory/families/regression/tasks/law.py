@@ -14,7 +14,6 @@ from functools import wraps
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator
 
 from icl_theory._validate import Array, instance, lipschitz, number, refuse, store
 from icl_theory.families.regression.features import Features
@@ -51,7 +50,7 @@ class Task(ABC):
         """Second moments ``E[f_m f_j]``, (K, K), squared label units."""
 
     @abstractmethod
-    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+    def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Draw the values at the features of ``size`` independent functions, (size, K)."""
 
     def variogram(self, features: Features) -> Array:
@@ -66,7 +65,7 @@ class Task(ABC):
         """Vectors with the task's mean squared differences as squared distances, (K, r), r <= K."""
         return factor_of(self.variogram(features))
 
-    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+    def functions(self, features: Features, rng: np.random.Generator, size: int) -> Function:
         """Draw ``size`` functions on the whole space, as one map from points (size, n, d) to values (size, n).
 
         A family that is defined at the features only extends its values to the nearest feature's.
@@ -140,10 +139,10 @@ class OnSpace(Task):
     """Families of functions on the whole space; values at the features are theirs there."""
 
     @abstractmethod
-    def functions(self, features: Features, rng: Generator, size: int) -> Function:
+    def functions(self, features: Features, rng: np.random.Generator, size: int) -> Function:
         """Draw ``size`` functions on the whole space."""
 
-    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+    def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Draw the values at the features of ``size`` independent functions, (size, K)."""
         points = np.broadcast_to(features.vectors, (size, *features.vectors.shape))
         return self.functions(features, rng, size)(points)
@@ -191,7 +190,7 @@ class Exchangeable(Task):
         """``√γ I``."""
         return float(np.sqrt(self.gamma(features))) * np.eye(features.K)
 
-    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+    def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Independent N(0, γ) values, (size, K)."""
         return rng.normal(0.0, np.sqrt(self.gamma(features)), (size, features.K))
 

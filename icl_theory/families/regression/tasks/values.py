@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, real_array, refuse
@@ -45,7 +44,7 @@ class KernelTask(Task):
             raise refuse("matrix", self.matrix.shape, f"of shape ({features.K}, {features.K}), one row a feature")
         return self.matrix
 
-    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+    def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Draw normal values with this covariance, (size, K)."""
         return rng.normal(size=(size, len(self.kernel(features)))) @ self._root.T
 
@@ -91,7 +90,7 @@ class FiniteTask(Task):
         self.factor(features)
         return (self.values.T * self.weights) @ self.values
 
-    def sample(self, features: Features, rng: Generator, size: int) -> Array:
+    def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Draw functions from the list, (size, K)."""
         self.factor(features)
         return self.values[rng.choice(len(self.values), size=size, p=self.weights)]
