@@ -104,7 +104,7 @@ class Reproduction:
         """Return the page as Markdown; its pictures are files beside it, named after their figures."""
         overview = self.overview | {"command": [f"`{part.command}`" for part in self.parts]}
         lines = [f"# {self.paper.title}", self.paper.reference, self.paper.note]
-        lines += [f"This page is what `{self.command}` writes.", markdown(overview)]
+        lines += [f"This page is the output of `{self.command}`.", markdown(overview)]
         for part in self.parts:
             lines += [f"## {part.reading.name}", part.reading.says]
             lines += [f"*Reconstructed:* {part.reading.reconstructed}"] if part.reading.reconstructed else []

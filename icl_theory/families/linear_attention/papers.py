@@ -3,7 +3,7 @@
 from icl_theory.claims.paper import Paper, Reading
 from icl_theory.families.linear_attention import evidence
 
-NOTE = "The statements are in our words, for the layer of this package; constants are those derived here."
+NOTE = "The statements are in our words, for the layer of this package. The constants are derived here."
 
 PAPERS = (
     Paper(
@@ -42,7 +42,7 @@ PAPERS = (
             ),
             Reading(
                 "distribution shifts",
-                "What is trained holds on other queries and tasks, and fails where the tokens change.",
+                "The trained layer works for other queries and tasks, and fails if the law of the tokens changes.",
                 (evidence.shifts,),
                 figure="shifts",
             ),
@@ -64,7 +64,7 @@ PAPERS = (
             ),
             Reading(
                 "separate keys and queries",
-                "Heads go from saddle to saddle and learn one principal direction after the other.",
+                "Heads go from saddle to saddle and learn one principal direction after another.",
                 (evidence.staircase,),
                 figure="staircase",
             ),
@@ -80,7 +80,7 @@ PAPERS = (
         (
             Reading(
                 "transition in task diversity",
-                "Between fewer tasks than dimensions and more, memorising turns into learning in context.",
+                "With fewer tasks than dimensions the layer memorises them; with more it learns in context.",
                 (evidence.transition,),
                 figure="task_diversity",
             ),

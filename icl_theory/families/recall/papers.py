@@ -32,14 +32,15 @@ IN_CONTEXT_RECALL = Paper(
         Reading("Theorem 5.5", "Outputs never seen are recalled with noise, too.", (UNSEEN_NOISY,)),
         Reading("Theorem 5.6", "Attention finds the output, and the feed-forward layer the noise.",
                 (evidence_model.part_roles,), question="recall-roles", figure="recall_roles"),
-        Reading("Finite samples", "So many sentences suffice for a small excess with high probability.",
+        Reading("Finite samples", "A certain number of sentences suffices for a small excess.",
                 (evidence.missing_triggers, evidence.sample_complexity, evidence.learnt_frequency),
                 question="recall-samples", figure="recall_samples", reconstructed="the number of sentences"),
         Reading("Experiments, finite data", "Training on a fixed set of sentences, epoch by epoch.",
                 figure="recall_finite"),
         Reading("Experiments, layers", "Logits of the two layers during training.", figure="recall_layers"),
     ),
-    "The version that was read has lost its formulas: losses and rates were reconstructed from text and proofs.",
+    "The version that we worked from lacks formulas. We reconstructed losses and rates from the text and the"
+    " proofs.",
 )  # fmt: skip
 
 PAPERS = (IN_CONTEXT_RECALL,)
