@@ -105,8 +105,17 @@ def main(arguments: list[str] | None = None) -> None:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
+        if alike := _alike(error):
+            error.possibilities = alike  # type: ignore[attr-defined]
         _fail(message())
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _alike(error: Any) -> list[str]:
+    """Return the options that the unknown one of an error differs from by capitals only."""
+    name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    known = [option for each in context.command.params for option in each.opts] if name and context else []
+    return [option for option in known if option.lower() == name.lower()]
 
 
 def _fail(message: str) -> None:

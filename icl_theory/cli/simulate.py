@@ -17,6 +17,7 @@ from icl_theory.cli.shared import PlotFile, check_targets, print_facts
 from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
+from icl_theory.families.kinds import nearest
 from icl_theory.results import plots
 
 ALL = "all"  # of the words of a parameter
@@ -43,19 +44,22 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         plot = plot or (Path(settings.pop("plot")) if "plot" in settings else None)
         save = save or (Path(settings.pop("save")) if "save" in settings else None)
         check_targets(plot, save=save)
+        for name, text in given.items():
+            if _several(known[name]) and text not in (words := (*known[name].kind.words, ALL)):
+                raise refuse(name, text, f"one of {', '.join(words)}{nearest(text, words)}")
         many = [name for name, text in given.items() if text == ALL and _several(known[name])]
         settings |= {name: parse_value(known[name], text) for name, text in given.items() if name not in many}
         require(family, settings)
         if many and save is not None:
             raise refuse("save", str(save), f"left out with {flag(many[0])} all: a file holds one run")
-        words = [{}] if not many else [{many[0]: word} for word in known[many[0]].kind.words]
-        problems = [family(**{**settings, **word}) for word in words]
+        choices = [{}] if not many else [{many[0]: word} for word in known[many[0]].kind.words]
+        problems = [family(**{**settings, **word}) for word in choices]
         runs = []
         with StepProgress() as progress:
             for problem in problems:
                 runs.append(problem.simulate(callback=progress))
                 runs[-1].command = context.obj
-        _show(runs, [", ".join(word.values()) for word in words], as_json)
+        _show(runs, [", ".join(word.values()) for word in choices], as_json)
         if save is not None:
             runs[0].save(save)
         if plot is not None:
