@@ -2,10 +2,10 @@
 Class, embedding and factored coordinates
 =========================================
 
-The same loss trained over the class scores S, over the matrix Q of S = XQXᵀ, and over the factors
-of Q = W_KᵀW_Q from small random ones. On a simplex with gap Δ a step on Q is worth Δ⁴/4 steps on S,
-and in these units (right) the first two curves coincide; the factors start on a saddle and leave it
-late, and then are faster.
+The same loss is trained in three ways: over the class scores S, over the matrix Q of S = XQXᵀ, and over the
+factors of Q = W_KᵀW_Q, which start small and random. On a simplex with gap Δ a step on Q is worth Δ⁴/4 steps
+on S. In these units (right) the first two curves coincide. The factors start near a saddle, leave it late, and
+are faster after that.
 """
 
 from __future__ import annotations

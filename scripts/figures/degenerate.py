@@ -2,10 +2,10 @@
 A degenerate task
 =================
 
-Functions that are ±L on two fixed halves of the features are 2L/Δ-Lipschitz and not degenerate, each of
-them; but their law does not tell features of the same half apart, and c_k = 0. The loss goes to
-zero like that of two features, while the attention on the target stops at 2/K: the lower bound of
-Lemma 1, and Proposition 1 with it, need c_k > 0.
+Consider functions that are ±L on two fixed halves of the features. Each of them is 2L/Δ-Lipschitz and not
+degenerate. But their law does not tell features of the same half apart, so that c_k = 0. The loss goes to
+zero like that of two features, while the attention on the target stops at 2/K. The lower bound of Lemma 1,
+and Proposition 1 with it, therefore need c_k > 0.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 Linear attention: depth against context
 =======================================
 
-Least loss of D layers of linear attention, each a step of gradient descent on the prompt, against
-the number of layers (left) and the length of the prompt (right): layers in a loop, which share one
-length of their steps, and (dashed) layers with lengths of their own. The losses are exact, from
-moments of Wishart matrices.
+The least loss of D layers of linear attention against the number of layers (left) and the length of the
+prompt (right). Each layer is a step of gradient descent on the prompt. Lines are layers in a loop, which share
+one step length. Dashes are layers with step lengths of their own. The losses are exact, from moments of Wishart
+matrices.
 """
 
 from __future__ import annotations

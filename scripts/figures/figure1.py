@@ -2,13 +2,13 @@
 Figure 1: loss and attention, flat and sharp
 ============================================
 
-Cosine tasks with a small and a large Lipschitz constant. Lines are gradient descent on the exact
-population loss of prompts of N tokens; dots with bands are a sampled trainer on fresh prompts, its
-mean over independent runs and two standard errors of that. The phases that are shaded are those of
-long prompts (N = ∞), which end at ε; the white area after them is what training does beyond ε.
+Cosine tasks with a small and a large Lipschitz constant. Lines are gradient descent on the exact population loss
+of prompts of N tokens. Dots with bands are a sampled trainer on fresh prompts: the mean over independent runs,
+and two standard errors. The shaded phases are those of long prompts (N = ∞), and end at the loss ε. In the white
+area after them training goes on beyond ε.
 
-The frequency is such that a cosine takes the values of K equally spaced points of a circle on the K
-features. All queries are then alike, and the mean over them is each of them.
+The frequency is chosen such that a cosine has on the K features the values of K equally spaced points of a
+circle. All queries are then alike, so their mean is the same as any one of them.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 Figure 4: quadratic tasks on Gaussian inputs
 ============================================
 
-Random second-degree polynomials on inputs from N(0, I): no finite set of features. Lines are gradient descent on
-the exact loss of infinitely long prompts. Dashes are a sampled trainer on fresh prompts of N tokens: its loss on
-other prompts, the mean over independent runs with two standard errors. Dots are the floors of the lines: no
-parameters give less. L is the root mean square gradient. All values are chosen.
+Random second-degree polynomials on inputs from N(0, I), without a finite set of features. Lines are gradient
+descent on the exact loss of infinitely long prompts. Dashes are a sampled trainer on fresh prompts of N tokens:
+its loss on other prompts, as the mean over independent runs with two standard errors. Dotted are the floors, the
+lowest losses that any parameters have for N = ∞. L is the root mean square gradient. We chose all values.
 
-Flat and sharp are one curve at two scales of loss and time (lower left, for the largest L of each): with a larger
-L training ends sooner, and at a higher floor. What is left above the floor decays exponentially, and with K
-features like 1/t (lower right, in units of its value at the start and of the time at which half of it is gone).
+Flat and sharp are one curve at two scales of loss and time (lower left, for the largest L of each). With a larger
+L training ends sooner, and at a higher floor. The excess over the floor decays exponentially. With K features it
+decays like 1/t (lower right, relative to its initial value, against time in units of its half-life).
 """
 
 from __future__ import annotations

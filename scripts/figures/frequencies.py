@@ -2,10 +2,9 @@
 Features that are not equally frequent
 ======================================
 
-Gradient descent on the exact population loss where feature m appears with probability proportional
-to 1/m, both in the prompts and as the query. Each query goes through the phases at a time of its
-own, the rare ones late; the loss goes through all of them and ends on the same tail, (K−1)/(4ηt),
-as with equal frequencies.
+Gradient descent on the exact population loss, where feature m appears with probability proportional to 1/m,
+both in the prompts and as the query. Each query goes through the phases at a time of its own, rare ones late.
+The loss ends on the same tail, (K−1)/(4ηt), as with equal frequencies.
 """
 
 from __future__ import annotations

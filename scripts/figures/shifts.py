@@ -2,9 +2,9 @@
 Linear attention: trained here, tested there
 ============================================
 
-The best layer for each law of prompts (rows) on prompts of the others (columns): the excess of its
-loss over the least loss there, in percent of it. A shift of the query alone costs nothing. Other
-tokens, another length, noise or other tasks cost what is printed.
+The best layer for each law of prompts (rows) is tested on prompts of every law (columns). The numbers are the
+excess of its loss over the least loss on these prompts, in percent of the latter. A shift of the query alone
+costs nothing. Other tokens, another length, noise, or other tasks do.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 One tail for ten tasks
 ======================
 
-The loss above its floor times 4ηt/(K−1), along runs on ten unlike tasks: all end at 1, whatever the
-law of the functions, the features, their number and frequencies. Of finite prompts the tail is
-claimed where the features are exchangeable, and there is one such run. Every run is continued
-without visiting its steps.
+The loss above its floor times 4ηt/(K−1), along runs on ten different tasks. All curves end at 1, whatever the law
+of the functions, the features, their number and their frequencies. One run has finite prompts; for these the law
+with the constant 1 needs exchangeable features. Most steps are skipped in every run.
 """
 
 from __future__ import annotations
