@@ -41,17 +41,17 @@ FINDINGS = ("COUNTEREXAMPLE", "ONLY")  # outcomes that contradict a paper, in wh
 ROW = "| {} | {} | {} | {} |"
 HEAD = """# Planted faults
 
-Would the audit notice if the package were wrong? Each line of the table is an experiment. It plants one fault in the
-source, in a process of its own, and measures the [rows of the audit](audit.md), on their smaller grids, and
-`check_bounds` of some runs. (Rows and runs that do not call the changed function are not measured again.)
+Would the audit notice if the package were wrong? Each line of the table is an experiment. It plants one fault
+in the source, in a process of its own, and measures the [rows of the audit](audit.md), on their smaller grids,
+and `check_bounds` of some runs. (Rows and runs that do not call the changed function are not measured again.)
 
-*What fails* lists the rows and checks that hold without the fault and fail with it. If one raises an exception, its
-name is given. Some rows report a failure of a paper's statement even without a fault: their verdicts begin with
-*fails: counterexample* or *holds only*. Such a row is listed if its verdict, with the numbers as printed, *reads
-otherwise* with the fault. A check that fails on a run without a fault is not listed for this run.
+*What fails* lists the rows and checks that hold without the fault and fail with it. If one raises an exception,
+its name is given. Some rows report a failure of a paper's statement even without a fault: their verdicts begin
+with *fails: counterexample* or *holds only*. Such a row is listed if its verdict, with the numbers as printed,
+*reads otherwise* with the fault. A check that fails on a run without a fault is not listed for this run.
 
-Of {count} faults {found} are found. The page is the output of `python scripts/faults.py --quick --out docs/faults.md`. Three
-lines in `scripts/planted.py` plant one more.
+Of {count} faults {found} are found. The page is the output of `python scripts/faults.py --quick --out
+docs/faults.md`. Three lines in `scripts/planted.py` plant one more.
 
 """
 
