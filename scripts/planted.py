@@ -103,7 +103,7 @@ FAULTS = (
           "math.log(p) - math.log1p(-p))", "math.log(p))"),
     # steps in closed form
     Fault("abel-coefficient", "1/(i+1)! instead of 1/i! in the Abel polynomials", "regression/polynomials.py",
-          "Fraction(-1, math.factorial(i))", "Fraction(-1, math.factorial(i + 1))"),
+          "-shared // (math.factorial(i) * den", "-shared // (math.factorial(i + 1) * den"),
     Fault("abel-half", "0.4 ln g instead of ½ ln g in the Abel function", "regression/abel.py",
           "return 0.5 * logarithm", "return 0.4 * logarithm"),
     Fault("off-by-one", "counts rounded down instead of up", "regression/abel.py",
@@ -271,7 +271,7 @@ FAULTS = (
           "float(up @ cell.own + w @ found_means.by_beta)", "float(up @ cell.own)"),
     Fault("missing-sets", "a missing trigger counted twice in the number of sentences needed", "recall/samples.py",
           "above = above + chance * missed", "above = above + chance * missed * missed"),
-    Fault("feed-forward", "ablation of the feed-forward layer leaves half of it", "recall/sampled.py",
-          'stream = u if "feed_forward" in without else',
-          'stream = u + 0.5 * mixed @ m["feed_forward"].T if "feed_forward" in without else'),
+    Fault("feed-forward", "ablation of the feed-forward layer leaves half of it", "recall/transformer.py",
+          'if "feed_forward" not in without:\n            fed[:, rows] = mixed',
+          'if True:\n            fed[:, rows] = (0.5 if "feed_forward" in without else 1.0) * mixed'),
 )  # fmt: skip
