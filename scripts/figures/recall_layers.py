@@ -2,9 +2,9 @@
 In-context recall: what attention and feed-forward layer say
 ============================================================
 
-All matrices, trained by descent that normalises each by its own gradient, at three levels of noise. Above
-the logit that attention gives the output and the largest that it gives another word; below the logit that
-the feed-forward layer gives noise and the largest that it gives another word.
+All matrices, trained by descent that normalises each by its own gradient, at three levels of noise. On the
+left the logit that attention gives the output and the largest that it gives another word; on the right the
+logit that the feed-forward layer gives noise and the largest that it gives another word.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def figure(
     steps: int = 1000,
     seed: int = 0,
 ) -> Figure:
-    """Draw the logits of both layers against the step, a column for each α."""
+    """Draw the logits of both layers against the step, a row for each α."""
     problems = [
         icl.recall.Training(
             V=V, triggers=1, outputs=outputs, H=H, alpha=alpha, attention="softmax", rule="ngd-blocks", eta=eta,
@@ -40,15 +40,15 @@ def figure(
     ]  # fmt: skip
     runs = observe(problems)
     panels = []
-    for layer, word in (("attention", "output"), ("feed_forward", "noise")):
-        for alpha, run in zip(alphas, runs, strict=True):
+    for alpha, run in zip(alphas, runs, strict=True):
+        for layer, word in (("attention", "output"), ("feed_forward", "noise")):
             curves = [
                 Curve(word, run.t, run.values[f"{layer}_{word}"], colour=BLUE),
                 Curve("others", run.t, run.values[f"{layer}_other"], style="--", colour=RED),
             ]
-            title = f"{layer.replace('_', '-')}, α = {alpha:g}"
-            panels.append(Panel(curves, "step", "logit", title, ("log", "linear")))
-    return draw_panels(panels, columns=len(alphas))
+            y = f"{layer.replace('_', '-')} logit"
+            panels.append(Panel(curves, "step", y, f"α = {alpha:g}", ("log", "linear")))
+    return draw_panels(panels, columns=2, size=(2.4, 1.6))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 In-context recall: how many sentences are needed
 ================================================
 
-The probability that training on M sentences leaves more than ε above the Bayes risk, exactly (lines), and
-an upper bound in closed form (dashed); on the left without noise, where triggers may be missing, on the
-right with noise, where its frequency is learnt. Points: the share of data sets on which training failed.
+The probability that training on M sentences leaves more than ε above the Bayes risk, exactly (lines), and an
+upper bound in closed form (dashed): above without noise, where triggers may be missing, below with noise, where
+its frequency is learnt, and M times it is a whole number. Points: the share of data sets on which training failed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
 QUICK = {"sets": 10, "points": 8}
+LEAST = 1e-4
 
 
 def figure(
@@ -24,13 +25,14 @@ def figure(
     V: int = 60,
     triggers: int = 5,
     alpha: float = 0.2,
-    epsilons: tuple[float, ...] = (0.003, 0.03, 1.7),
+    missing: tuple[float, ...] = (0.03, 1.7),
+    noisy: tuple[float, ...] = (0.003, 0.03),
     sets: int = 100,
     points: int = 24,
 ) -> Figure:
-    """Draw the probability of failure against the number of sentences, a colour for each ε."""
+    """Draw the probability of failure against the number of sentences, for each ε without noise and with it."""
     panels = []
-    for noise, Q, longest in ((0.0, triggers, 200), (alpha, 1, 1500)):
+    for noise, Q, longest, epsilons in ((0.0, triggers, 100, missing), (alpha, 1, 3000, noisy)):
         task = icl.recall.RecallTask(V, Q, 4, alpha=noise, H=256, law="planted")
         sizes = np.unique(np.geomspace(2, longest, points).astype(int))
         some = sizes[:: max(1, len(sizes) // 5)].tolist()
@@ -38,18 +40,26 @@ def figure(
         curves = []
         for epsilon, colour in zip(epsilons, CYCLE, strict=False):
             exact, bound = (
-                [chance(task, M, epsilon) for M in sizes.tolist()]
+                np.array([chance(task, M, epsilon) for M in sizes.tolist()])
                 for chance in (icl.recall.failure_probability, icl.recall.failure_bound)
             )
             curves += [
-                Curve(f"ε = {epsilon:g}", sizes, exact, colour=colour),
-                Curve("", sizes, bound, style="--", colour=colour),
+                Curve(
+                    "" if noise else f"ε = {epsilon:g}", sizes, np.where(exact < LEAST, 0.0, exact), colour=colour
+                ),
+                Curve(
+                    f"ε = {epsilon:g}" if noise else "",
+                    sizes,
+                    np.where(bound < LEAST, 0.0, bound),
+                    style="--",
+                    colour=colour,
+                ),
             ]
             share = [np.mean(left[M] > epsilon) for M in some]
             curves.append(Curve("", some, share, style="o", colour=colour))
-        title = f"α = {noise:g}, |Q| = {Q}"
-        panels.append(Panel(curves, "sentences M", "probability of failure", title, ("log", "log"), (1e-4, 1.5)))
-    return draw_panels(panels, columns=2)
+        title = f"α = {noise:g}, |Q| = {Q} (dashed: bound, points: runs)"
+        panels.append(Panel(curves, "sentences M", "probability of failure", title, ("log", "log"), (LEAST, 1.5)))
+    return draw_panels(panels, size=(3.5, 2.2))
 
 
 def _excess(task: icl.recall.RecallTask, M: int, seed: int) -> float:
