@@ -35,26 +35,21 @@ WRONG = 0.12  # of the arguments
 REFERENCE = Path(__file__).parents[1] / "docs" / "api"
 # what only the package makes, and declarations of the author of a family, in the reference for their fields
 MADE = {
-    "Answer", "Audit", "Axis", "BoundCheck", "BoundChecks", "Check", "Claim", "ClosedForm", "Column", "Comparison",
-    "Constants", "Count", "CrossCheck", "Curve", "Descent", "Diversity", "Evaluated", "Family", "Fraction",
-    "GaussianPrompts",
-    "Grid", "Heads", "Kind", "Label", "Later", "Map", "Measure", "Model", "Number", "Object", "Outcome", "Pair",
-    "Panel",
-    "Parameter", "Phases", "Point", "Probabilities", "Probability", "PromptRisk", "Prompts", "Risk", "Rule",
-    "SampledPhases",
-    "Sentences", "Series", "ShiftTable", "Stability", "State", "Status", "Stop", "Storage", "Task", "Trajectory",
-    "Verdict",
-    "Weights", "Whole", "Wholes", "Word", "assembled", "evaluate", "judged", "parameter", "point_by_point",
+    "Answer", "Audit", "Axis", "BoundCheck", "BoundChecks", "Check", "Claim", "ClosedForm", "Column",
+    "Comparison", "Constants", "Count", "CrossCheck", "Curve", "Descent", "Diversity", "Evaluated", "Family",
+    "Fraction", "GaussianPrompts", "Grid", "Heads", "Kind", "Label", "Later", "Map", "Measure", "Model",
+    "Number", "Object", "Outcome", "Pair", "Panel", "Parameter", "Phases", "Point", "Probabilities",
+    "Probability", "PromptRisk", "Prompts", "Risk", "Rule", "SampledPhases", "Sentences", "Series",
+    "ShiftTable", "Stability", "State", "Status", "Stop", "Storage", "Task", "Trajectory", "Verdict", "Weights",
+    "Whole", "Wholes", "Word", "assembled", "evaluate", "judged", "parameter", "point_by_point",
 }  # fmt: skip
 # what only the engine calls, in the innermost loop or with what it has made itself
 ENGINE = {
     "back", "bend", "blocks", "check", "closed_form", "closed_mask", "closed_values", "components", "count",
-    "cycle",
-    "describe", "described", "evaluate", "every_column", "excess", "functions", "gain", "hessian_product", "index",
-    "inward", "joint_mask", "joint_values", "later", "limits", "matrices", "measure", "measured", "modes",
-    "observe",
-    "outward", "population_excess", "predict", "push", "refuse_unknown", "sample", "sampled", "series", "stretch",
-    "to_dict", "unpack", "validate",
+    "cycle", "describe", "described", "drawn", "evaluate", "every_column", "excess", "functions", "gain",
+    "hessian_product", "index", "inward", "joint_mask", "joint_values", "later", "limits", "matrices",
+    "measure", "measured", "modes", "observe", "on", "outward", "population_excess", "predict", "push",
+    "refuse_unknown", "sample", "sampled", "series", "stretch", "to_dict", "unpack", "validate",
 }  # fmt: skip
 MODULES: Mapping[str, Any] = {
     "icl": icl, "icl.regression": icl.regression, "icl.recall": icl.recall, "icl.tasks": icl.tasks,
@@ -156,9 +151,10 @@ def arguments(target: Target, rng: np.random.Generator) -> tuple[list[Any], dict
         required = each.default is inspect.Parameter.empty or getattr(each, "required", False)
         if not required and rng.random() < 0.5 and name not in ("max_steps", "progress", "quick", "steps"):
             continue
-        values = wrong() if rng.random() < WRONG else pool_of(target, name)
+        odd = rng.random() < WRONG
+        values = wrong() if odd else pool_of(target, name)
         value = values[rng.integers(len(values))]
-        if name in ("callback", "condition") and isinstance(value, type):
+        if name in ("callback", "condition") and odd and callable(value):
             value = None  # what a function of the caller raises is the caller's
         if kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY) and required:
             placed.append(value)

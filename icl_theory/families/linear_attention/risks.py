@@ -298,4 +298,5 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     root = np.sqrt(law.d)
     first = number("start", start, minimum=1.0 / LARGEST, maximum=LARGEST) ** 2 / root
     times, best = plain_numbers("time", time, 0.0, LARGEST), float(law.best[0])
-    return np.asarray(best / (1.0 + (best / first - 1.0) * np.exp(-2.0 * root * q[0] ** 2 * times)))
+    past = -2.0 * root * q[0] ** 2 * times
+    return np.asarray(best / (best / first * np.exp(past) - np.expm1(past)))
