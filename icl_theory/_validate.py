@@ -31,6 +31,13 @@ def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], allowed
     return value
 
 
+def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
+    """Return values as a list if there are some, all of a class."""
+    if not isinstance(values, Iterable) or not (found := [*values]) or not all(isinstance(v, kind) for v in found):
+        raise refuse(name, values, allowed)
+    return found
+
+
 NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating)
 LARGEST = 1e40  # squares of products of a few such numbers stay within float64
 MOST_FEATURES = 10**9

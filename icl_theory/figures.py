@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import choice, integer, number, refuse
 from icl_theory.engine.interrupts import whole_runs
-from icl_theory.files import replacing
+from icl_theory.files import checked_path, replacing
 from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import draw_maps, release, save
 
@@ -181,6 +181,7 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
         The folder cannot be made or written to.
     """
     check_folder(folder)
+    checked_path(name, "name")
     paths = [Path(folder) / f"{name}{ending}" for ending in ENDINGS]
     for path in paths:
         save(figure, path)
@@ -250,6 +251,7 @@ def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Make the folder, and refuse one that cannot be made or written to."""
+    checked_path(folder, "out")
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:

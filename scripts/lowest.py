@@ -20,8 +20,8 @@ def lowest(requirements: Iterable[str]) -> list[str]:
 
     Examples
     --------
-    >>> lowest(["numpy>=1.26", "xarray>=2024.1", "dask[distributed]>=2024.10", "xarray>=2025.1"])
-    ['dask==2024.10', 'numpy==1.26', 'xarray==2025.1']
+    >>> lowest(["numpy>=2.0", "xarray>=2024.1", "dask[distributed]>=2024.10", "xarray>=2025.1"])
+    ['dask==2024.10', 'numpy==2.0', 'xarray==2025.1']
     """
     found: dict[str, str] = {}
     for each in requirements:

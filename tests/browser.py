@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from icl_theory.explorer import page
+from tests.processes import PATIENCE
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
@@ -80,7 +81,7 @@ def visit(folder: Path, fragment: str, script: str, width: int = 1200) -> dict[s
     file.write_text(made, encoding="utf-8")
     command = [browser, *FLAGS, f"--window-size={width},900", f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
     shown = subprocess.run(
-        [*command, file.as_uri() + fragment], capture_output=True, text=True, check=True, timeout=120
+        [*command, file.as_uri() + fragment], capture_output=True, text=True, check=True, timeout=PATIENCE
     ).stdout
     report = re.search(r'<pre id="report">(.*?)</pre>', shown, re.DOTALL)
     assert report, shown[-2000:]

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import icl_theory as icl
 from icl_theory.cli import main
+from tests.processes import PATIENCE, start
 
 BASE = ["simulate", "--L", "2", "--delta", "1", "--eta", "4"]
 
@@ -115,26 +114,13 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     path = tmp_path / "run.npz"
-    command = [
-        sys.executable,
-        "-m",
-        "icl_theory.cli",
-        *BASE,
-        "--N",
-        "100",
-        "--epsilon",
-        "0.0063",
-        "--save",
-        str(path),
-    ]
-    process = subprocess.Popen(
-        [*command, "--task", "linear", "--method", "exact", "--coordinates", "factored"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    # at this learning rate it goes on for hours
+    process = start(*BASE, "--eta", "1e-3", "--N", "100", "--epsilon", "0.0063", "--save", str(path),
+                    "--task", "linear", "--method", "exact", "--coordinates", "factored")  # fmt: skip
     assert process.stderr is not None
     assert process.stderr.readline().startswith("step ")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert "interrupted at step" in out
     assert icl.load(path).stop_reason.startswith("interrupted at step")

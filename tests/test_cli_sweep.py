@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import random
 import re
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ import icl_theory as icl
 from icl_theory.cli import options
 from icl_theory.families import find
 from icl_theory.families.regression import half_way
+from tests.processes import go_on, start, until
 from tests.test_cli import run_main
 
 QUICK = ["sweep", "--L", "0.03:3:log:13", "--delta", "1", "--eta", "0.1", "--epsilon", "1e-4"]
@@ -25,17 +23,6 @@ SLOW = [
     "sweep", "--L", "1:2:log:24", "--delta", "1", "--eta", "2", "--K", "3,4", "--N", "20,30", "--epsilon", "0.02",
     "--task", "linear", "--method", "exact",
 ]  # fmt: skip
-# like the command, but Ctrl-C counts also where the tests run in the background
-COMMAND = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from icl_theory.cli import main\nif __name__ == '__main__': main()"
-)
-
-
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
 
 
 def parse_axis(name: str, text: str) -> Any:
@@ -195,7 +182,7 @@ def test_dry_run_says_how_much_work_it_is(capsys: pytest.CaptureFixture[str], tm
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("whole") / "whole.csv"
     process = start(*SLOW, "--quiet", "--csv", str(path))
-    assert process.communicate(timeout=120)[1] == ""
+    assert go_on(process) == ""
     assert process.returncode == 0
     return path.read_text(encoding="utf-8")
 
@@ -210,8 +197,8 @@ def test_a_run_that_is_killed_again_and_again_goes_on(
     done = [0]
     for _ in range(4):
         process = start(*command)
-        _wait_for_more(store, done[-1], process)
-        time.sleep(rng.uniform(0.0, 0.3))
+        until(lambda: _stored(store) > done[-1] or process.poll() is not None)  # noqa: B023
+        time.sleep(rng.uniform(0.0, 0.3))  # at any moment of the next chunk
         process.kill()
         process.communicate()
         if store.exists():
@@ -219,7 +206,7 @@ def test_a_run_that_is_killed_again_and_again_goes_on(
     assert sorted(done) == done, "chunks were lost"
     assert done[-1] > 0
     process = start(*command)
-    _, err = process.communicate(timeout=120)
+    err = go_on(process)
     assert process.returncode == 0, err
     assert path.read_text(encoding="utf-8") == uninterrupted
 
@@ -228,24 +215,14 @@ def _stored(store: Path) -> int:
     return sum(1 for _ in store.glob("_sweep/mark/c*"))
 
 
-def _wait_for_more(store: Path, before: int, process: subprocess.Popen[str]) -> None:
-    for _ in range(1000):
-        if _stored(store) > before or process.poll() is not None:
-            return
-        time.sleep(0.01)
-    raise TimeoutError
-
-
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]], ids=["alone", "two workers"])
 def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
     tmp_path: Path, uninterrupted: str, workers: list[str]
 ) -> None:
     store, path = tmp_path / "a.zarr", tmp_path / "a.csv"
     command = [*SLOW, "--store", str(store), "--csv", str(path), *workers]
-    process = start(*command)
-    _wait_for_more(store, 0, process)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    process = start(*command, paused=True)
+    err = go_on(process, interrupted=True)
     assert process.returncode == 130, err
     last = err.splitlines()[-1]
     found = re.fullmatch(
@@ -254,8 +231,7 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
     assert found, err
     assert "Traceback" not in err
     assert len(pd.read_csv(path)) == int(found[1]) > 0
-    process = start(*command)
-    process.communicate(timeout=120)
+    go_on(start(*command))
     assert path.read_text(encoding="utf-8") == uninterrupted
 
 
@@ -264,13 +240,12 @@ def test_the_second_run_on_a_store_is_refused_and_the_first_goes_on(
 ) -> None:
     store, path = tmp_path / "a.zarr", tmp_path / "a.csv"
     command = [*SLOW, "--store", str(store)]
-    process = start(*command, "--csv", str(path))
-    _wait_for_more(store, 0, process)
+    process = start(*command, "--csv", str(path), paused=True)
     status, _, err = run_main(capsys, *command)
     assert (status, err.count("\n")) == (2, 1)
     assert "used by one run at a time, and another has it open" in err
-    assert process.wait(timeout=120) == 0
-    process.communicate()
+    go_on(process)
+    assert process.returncode == 0
     assert path.read_text(encoding="utf-8") == uninterrupted
 
 

@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from fuzz import fuzz, targets
 
 import icl_theory as icl
-from icl_theory import memory
+from icl_theory import figures, memory
 from icl_theory.families.recall.bounds import divergence
+from icl_theory.results import plots, tables
+from icl_theory.testing import check_risk
 
 SIMPLEX = icl.Features.simplex(3, 1.0)
 LINEAR = icl.tasks.Linear(2.0)
+PROMPTS = icl.linear_attention.PromptLaw([1.0, 1.0], N=10)
+TABLE = pd.DataFrame({"L": [1.0]})
 REFUSED = r"must be a file written by Trajectory\.save"
 
 
@@ -32,8 +37,9 @@ def test_calls_with_extremes_and_wrong_types_keep_the_contract(first: int) -> No
 
 def test_every_public_callable_is_called() -> None:
     names = {target.name for target in targets()}
-    assert len(names) > 250
-    assert {"icl.simulate", "icl.recall.stall", "icl.tasks.Linear", "PopulationRisk[12].loss"} <= names
+    assert len(names) > 450
+    assert {"icl.simulate", "icl.recall.stall", "icl.tasks.Linear", "PopulationRisk[12].loss", "explorer.page",
+            "icl.linear_attention.shift_table", "figures.draw", "testing.check_family"} <= names  # fmt: skip
 
 
 WRONG: dict[str, Callable[[], Any]] = {
@@ -56,6 +62,39 @@ WRONG: dict[str, Callable[[], Any]] = {
     "coordinates = 'class'": lambda: icl.regression.compare_coordinates(1, 1, 1, coordinates="class"),
     "t = 10000000": lambda: icl.descend(icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0), 0.1, steps=3).at(10**7),
     "quick = 3": lambda: icl.audit(quick=3),
+    "law = 'x'": lambda: icl.linear_attention.MergedRisk("x", [0.0]),
+    "law = 5": lambda: icl.linear_attention.SampledRisk(5, np.eye(2), 4),
+    "law = None": lambda: icl.linear_attention.ridge_loss(None),
+    "pair = (2,)": lambda: icl.linear_attention.LayerRisk.of(PROMPTS, [1.0, 1.0], 4),
+    "step = 1e-320": lambda: icl.linear_attention.SampledRisk(PROMPTS, np.eye(2), 4).prompts(1e-320),
+    "gamma = (3,)": lambda: PROMPTS.loss([1.0, 1.0, 1.0]),
+    "gamma = 'x'": lambda: PROMPTS.excess("x"),
+    "params = [1e+300]": lambda: icl.linear_attention.LoopedRisk(3, 10, 3).loss([1e300]),
+    "params = [-1e+300]": lambda: icl.linear_attention.LoopedRisk(3, 10, 3).curvature(-1e300),
+    "params = array(0.": lambda: icl.LinearAttention(d=2, coordinates="heads").gamma(np.array(0.0)),
+    "time = -1": lambda: icl.linear_attention.balanced_flow(PROMPTS, 1.0, -1),
+    "start = 1e-300": lambda: icl.linear_attention.balanced_flow(PROMPTS, 1e-300, 1.0),
+    "depth = 17": lambda: icl.linear_attention.best_layers(3, 10, 17),
+    "most = 1000": lambda: icl.linear_attention.wishart_moments(3, 10, 1000),
+    "problem = 'x'": lambda: icl.linear_attention.task_diversity("x", [1]),
+    "problems = [1]": lambda: icl.linear_attention.shift_table([1]),
+    "noise = 1e+300": lambda: icl.linear_attention.diversity_limit(20, math.inf, 1e300, 1.0),
+    "variogram = slice(": lambda: icl.SymmetricRisk([1.0, 1.0], [0.5, 0.5], slice(1)),
+    "risk = ": lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0), start=700.0),
+    "eta = 1e+300": lambda: icl.regression.step_rate(icl.PopulationRisk(SIMPLEX, LINEAR), 1e300),
+    "width = 'x'": lambda: plots.new_figure("x", 1.0),
+    "prior = [1000": lambda: icl.linear_attention.PromptLaw([1.0], prior=[10**400]),
+    "points = array(5)": lambda: check_risk(icl.ExchangeableRisk(4, 1.0), points=np.array(5)),
+    "points = 5": lambda: check_risk(icl.ExchangeableRisk(4, 1.0), points=5),
+    "runs = [nan]": lambda: plots.compare_runs([math.nan]),
+    "panels = []": lambda: plots.draw_panels([]),
+    "rows = {}": lambda: plots.draw_maps({}, ["a"]),
+    "drawn = {}": lambda: plots.save({}, "a.png"),
+    "answer = 1": lambda: plots.plot_answer(1),
+    "table = None": lambda: tables.to_latex(None),
+    "notes = 1.0": lambda: tables.to_markdown(TABLE, 1.0),
+    "path = 2.0": lambda: tables.write_table(None, 2.0),
+    "out = -1": lambda: figures.write(None, -1, "a"),
 }  # fmt: skip
 
 

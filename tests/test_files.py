@@ -12,6 +12,7 @@ import pytest
 
 from icl_theory import files
 from icl_theory.files import replacing
+from tests.processes import PATIENCE
 
 
 def test_failure_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_a_pipe_with_a_name_is_written_through(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: found.append(path.read_text()))
     reader.start()
     write(path)
-    reader.join(timeout=30)
+    reader.join(timeout=PATIENCE)
     assert found == ["new"]
     assert path.is_fifo()
 

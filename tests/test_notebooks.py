@@ -13,6 +13,8 @@ import nbformat
 import notebooks
 import pytest
 
+from tests.processes import PATIENCE
+
 ENVIRONMENT = os.environ | {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     "PYTHONPATH": os.pathsep.join(map(str, [Path(__file__).parents[1], os.environ.get("PYTHONPATH", "")])),
@@ -23,7 +25,7 @@ ENVIRONMENT = os.environ | {
 def executed(book: dict[str, Any], folder: Path) -> list[Any]:
     """Return the code cells of a notebook after a kernel of Jupyter has run them from top to bottom."""
     made = nbformat.from_dict(book)
-    client = nbclient.NotebookClient(made, timeout=120, resources={"metadata": {"path": str(folder)}})
+    client = nbclient.NotebookClient(made, timeout=PATIENCE, resources={"metadata": {"path": str(folder)}})
     client.execute(env=ENVIRONMENT)
     return [cell for cell in made.cells if cell.cell_type == "code"]
 

@@ -24,6 +24,7 @@ from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.exponents import local_exponent
 from icl_theory.grids.sweep import estimate, plan
 from icl_theory.grids.workers import cluster, processes
+from tests.processes import until
 
 FINITE: dict[str, Any] = {
     "L": [2.0, 3.0, 2.5], "delta": 1.0, "eta": 2.0, "K": 3, "N": [40, math.inf], "epsilon": [0.01, 0.02],
@@ -246,20 +247,17 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     process.wait()
     process.stdout.close()
     assert workers
-    assert all(_ends(worker) for worker in workers)
+    for worker in workers:
+        until(lambda: _has_ended(worker))  # noqa: B023
 
 
-def _ends(pid: int) -> bool:
-    for _ in range(200):
-        try:
-            os.kill(pid, 0)
-            state = Path(f"/proc/{pid}/stat")
-            if state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.05)
-    return False
+def _has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat")
+        return state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return True
 
 
 class Cluster:
@@ -271,7 +269,7 @@ class Cluster:
         self._log = (folder / "log").open("w")
         self._started: list[subprocess.Popen[str]] = []
         self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(self.file))
-        self._wait(self.file.exists)
+        until(self.file.exists)
         self.address = json.loads(self.file.read_text())["address"]
 
     def worker(self) -> subprocess.Popen[str]:
@@ -285,13 +283,6 @@ class Cluster:
         process = subprocess.Popen(command, stdout=self._log, stderr=self._log, text=True, cwd=self.folder)
         self._started.append(process)
         return process
-
-    def _wait(self, condition: Any) -> None:
-        for _ in range(600):
-            if condition():
-                return
-            time.sleep(0.05)
-        raise TimeoutError((self.folder / "log").read_text())
 
     def close(self) -> None:
         for process in reversed(self._started):

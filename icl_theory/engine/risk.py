@@ -7,8 +7,8 @@ observe on the way. The engine (`icl_theory.engine.descent`) knows nothing else 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -74,11 +74,19 @@ class Risk(Protocol):
 
     def loss(self, params: ArrayLike) -> float:
         """Loss at ``params``, which must be finite and of the shape of ``initial``."""
-        return self.evaluate(self._checked(params))[0]
+        return self._within(params, self.evaluate, 0)
 
     def gradient(self, params: ArrayLike) -> Array:
         """Gradient of the loss at ``params``, of the same shape."""
-        return self.evaluate(self._checked(params))[1]
+        return self._within(params, self.evaluate, 1)
+
+    def _within(self, params: ArrayLike, evaluate: Callable[[Array], Any], part: int) -> Any:
+        """Return a part of what is evaluated at parameters, and refuse those where it is beyond float64."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = evaluate(self._checked(params))[part]
+        if not np.isfinite(found).all():
+            raise refuse("params", params, "less extreme: the result is beyond the range of float64")
+        return found
 
     def _checked(self, params: ArrayLike) -> Array:
         shape = np.shape(self.initial)

@@ -114,14 +114,15 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
         return np.ravel(risk.hessian_product(flat.reshape(shape), direction.reshape(shape)))
 
     size = float(np.linalg.norm(objective(np.ravel(origin))[1]))
-    found = minimize(
-        objective,
-        np.ravel(origin),
-        jac=True,
-        hessp=product,
-        method="trust-ncg",
-        options={"gtol": SEARCHED * size, "maxiter": 2000},
-    )
+    with np.errstate(divide="ignore", invalid="ignore"):  # where all is flat, what is gained is nothing by nothing
+        found = minimize(
+            objective,
+            np.ravel(origin),
+            jac=True,
+            hessp=product,
+            method="trust-ncg",
+            options={"gtol": SEARCHED * size, "maxiter": 2000},
+        )
     params = _settled(risk, np.asarray(found.x).reshape(shape), size)
     if params is None:
         raise refuse("risk", risk, "one with a minimum at finite parameters")

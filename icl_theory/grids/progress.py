@@ -48,7 +48,7 @@ class PointProgress:
         if not self._shown or (now < self._next and not (self._display and done == total)):
             return
         rate = (done - self._before) / max(now - self._start, 1e-9)
-        if sys.stderr.isatty():
+        if self._display is not None or sys.stderr.isatty():  # while a bar is drawn, rich stands in for the stream
             self._draw(done, total, rate)
             self._next = now + 0.1
         else:

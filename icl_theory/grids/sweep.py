@@ -104,7 +104,7 @@ def sweep(
     --------
     >>> import icl_theory as icl, numpy as np
     >>> found = icl.sweep(L=np.geomspace(0.03, 30.0, 25), delta=1.0, eta=4.0, K=[5, 20], epsilon=1e-4)
-    >>> dict(found.sizes), found.regime.values[[0, -1], 1].tolist()
+    >>> dict(found.steps.sizes), found.regime.values[[0, -1], 1].tolist()
     ({'L': 25, 'K': 2}, ['flat', 'sharp'])
     >>> int(found.steps.sel(K=20)[-1]) == icl.simulate(30.0, 1.0, 4.0, epsilon=1e-4).steps
     True

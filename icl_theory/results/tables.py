@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import refuse
-from icl_theory.files import replacing
+from icl_theory.files import checked_path, replacing
 from icl_theory.results.columns import dimension, dimensions, escaped, slabs, symbol, tex, with_role
 from icl_theory.results.numbers import goes_right, markdown, number
 from icl_theory.results.transitions import transition_notes
@@ -116,7 +117,7 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
     ValueError
         Another ending, Parquet without pyarrow, or ``over`` is no dimension of the dataset.
     """
-    target = Path(path)
+    target = checked_path(path)
     form = FORMATS.get(target.suffix)
     if form is None:
         raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
@@ -170,7 +171,7 @@ def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     |--:|---|
     | 0.5 | flat |
     """
-    return "\n".join([markdown(contents(table)), *(f"\n{note}" for note in notes)]) + "\n"
+    return "\n".join([markdown(contents(table)), *(f"\n{note}" for note in _sentences(notes))]) + "\n"
 
 
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
@@ -190,18 +191,27 @@ def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     \bottomrule
     \end{tabular}
     """
+    columns, sentences = contents(table), _sentences(notes)
     headings = {name: table.attrs.get("tex", {}).get(name, escaped(str(name))) for name in table.columns}
-    sides = "".join("r" if goes_right(values) else "l" for values in contents(table).values())
+    sides = "".join("r" if goes_right(values) else "l" for values in columns.values())
     cells = table.astype(object).map(lambda value: escaped(number(value))).rename(columns=headings)
     text = cells.to_latex(index=False, escape=False, column_format=sides)
     return (
-        "\n".join([r"% \usepackage{booktabs,amssymb}", text.rstrip(), *(rf"\par {escaped(x)}" for x in notes)])
+        "\n".join([r"% \usepackage{booktabs,amssymb}", text.rstrip(), *(rf"\par {escaped(x)}" for x in sentences)])
         + "\n"
     )
 
 
+def _sentences(notes: Iterable[str]) -> list[str]:
+    if isinstance(notes, str) or not isinstance(notes, Iterable):
+        raise refuse("notes", notes, "sentences, one or more in a tuple")
+    return list(map(str, notes))
+
+
 def contents(table: pd.DataFrame) -> dict[str, list[Any]]:
     """Return the columns of a table by heading."""
+    if not hasattr(table, "columns"):
+        raise refuse("table", table, "a table of pandas")
     return {str(name): list(table[name]) for name in table.columns}
 
 

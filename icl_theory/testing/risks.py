@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, integer, number, real_array, refuse
+from icl_theory._validate import Array, dimensions, integer, number, real_array, refuse
 from icl_theory.engine.risk import Risk
 from icl_theory.testing.common import attempt, expect, same
 
@@ -103,6 +103,8 @@ def check_risk(
         random = [start + spread * rng.normal(size=start.shape) for _ in range(POINTS)]
         places |= {f"random point {i + 1}": point for i, point in enumerate(random)}
     else:
+        if dimensions(points) == 0:
+            raise refuse("points", points, "parameters, one array or more")
         given = [real_array(f"points[{i}]", point, start.ndim) for i, point in enumerate(points)]
         places |= {f"points[{i}]": point for i, point in enumerate(given)}
     for where, params in places.items():

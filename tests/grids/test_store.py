@@ -223,7 +223,7 @@ def test_a_run_that_was_killed_keeps_nobody_out_while_a_forked_worker_lives(tmp_
             if os.fork() == 0:
                 print(os.getpid(), flush=True)
                 os.write(told, b"x")
-                time.sleep(60)
+                time.sleep(600)
             os.read(alive, 1)
             os._exit(9)
         """

@@ -71,6 +71,14 @@ def test_logistic_curve_is_refused_where_it_does_not_hold() -> None:
         balanced_flow(PromptLaw([1.0, 0.5], N=5), 0.1, [0.0])
 
 
+def test_balanced_flow_begins_where_it_begins_and_ends_at_the_best() -> None:
+    law = PromptLaw([1.0, 1.0], N=10)
+    for start in (1e-12, 1.0, 1e12):
+        first, last = balanced_flow(law, start, [0.0, 1e40])
+        assert first == pytest.approx(start**2 / math.sqrt(2.0), rel=1e-15)
+        assert last == law.best[0]
+
+
 def test_sharpness_of_the_pair_at_its_balanced_minimum_is_the_formula() -> None:
     law = some_law()
     risk = Pullback(MergedRisk(law, np.zeros((3, 3))), Pair(np.ones(10), (3, 3)))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -120,6 +122,27 @@ def test_limit_is_the_integral_over_the_marchenko_pastur_density() -> None:
         found = diversity_limit(d, N, noise, ratio)
         assert float(found.new) == pytest.approx(0.5 * d * new, rel=1e-8)
         assert float(found.pretraining) == pytest.approx(0.5 * d * old, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("N", "noise", "ratio"),
+    [(256, 1e12, 3.0), (10**15, 1e-9, 0.5), (10**15, 1e-9, 2.0), (4, 1e3, 1e9), (7, 0.0, 1e-9)],
+)
+def test_limit_keeps_its_digits_where_the_noise_is_large_or_small(N: int, noise: float, ratio: float) -> None:
+    """Integrals of the Marchenko-Pastur law, in 120 digits, from its Stieltjes transform and the derivative."""
+    d, found = 2, diversity_limit(2, N, noise, ratio)
+    with mpmath.workdps(120):
+        y, a, c = 1 / mpmath.mpf(ratio), 1 + 1 / mpmath.mpf(N), (d + mpmath.mpf(noise) ** 2) / N
+
+        def stieltjes(z: Any) -> Any:
+            return (y - 1 - z + mpmath.sqrt((z + 1 - y) ** 2 + 4 * y * z)) / (2 * y * z)
+
+        z = c / a
+        s, t = stieltjes(z), -mpmath.diff(stieltjes, z, h=z * mpmath.mpf(10) ** -40)
+        learnt, squared = (1 - z * s) / a, (1 - 2 * z * s + z**2 * t) / a**2
+        new, old = (a + c) * squared - 2 * learnt + 1, 1 - 1 / a + z / a * (1 - z * s)
+        assert float(found.new) == pytest.approx(float(d * new / 2), rel=1e-13)
+        assert float(found.pretraining) == pytest.approx(float(d * old / 2), rel=1e-13)
 
 
 def test_limit_of_infinite_prompts_turns_at_as_many_tasks_as_dimensions() -> None:

@@ -94,8 +94,9 @@ def test_files_for_machines_have_plain_names_every_parameter_and_numbers_alone(
     assert read["imbalance"].eq(0.1).all()
     assert np.isinf(read["N"]).all()
     flat = over_L.transpose("K", "L")
+    digits = pd.read_csv(tmp_path / "a.csv", dtype=str)  # pandas rounds the last one when it reads numbers
     for name in ("steps", "T_III", "exponent_L", "L_half"):
-        np.testing.assert_array_equal(read[name], flat[name].values.ravel())
+        np.testing.assert_array_equal(digits[name].astype(float), flat[name].values.ravel())
     for name in ("certified", "theorem_1", "theorem_2"):
         values = flat[name].values.ravel()
         np.testing.assert_array_equal(read[name], np.where(values < 0, np.nan, values))

@@ -25,7 +25,6 @@ GRID = 2000
 DIGITS = 400
 
 
-@cache
 def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     r"""Moments :math:`E\,\mathrm{tr}\,\hat\Sigma^k` of :math:`\hat\Sigma = \frac1N\sum x_ix_i^\top`, exactly.
 
@@ -34,7 +33,7 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     d, N : int
         Dimension, and number of standard normal vectors.
     most : int
-        Largest k.
+        Largest k, at most 32.
 
     Returns
     -------
@@ -51,8 +50,12 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     >>> wishart_moments(2, 4, 2)  # d, d, d(N + d + 1)/N
     (Fraction(2, 1), Fraction(2, 1), Fraction(7, 2))
     """
-    d, N = integer("d", d, minimum=1), integer("N", N, minimum=1)
+    most = integer("most", most, minimum=0, maximum=2 * DEEPEST)
+    return _moments(integer("d", d, minimum=1), integer("N", N, minimum=1), most)
 
+
+@cache
+def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     @cache
     def product(powers: tuple[int, ...]) -> int:
         """Return E Π tr (N Σ̂)^k over the powers, sorted, by Gaussian integration by parts in the largest."""
@@ -67,7 +70,7 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
         found = (N + k - 1) * expected(k - 1) + sum(expected(j + 1, k - 2 - j) for j in range(k - 1))
         return found + sum(2 * m * expected(k + m - 1, without=i) for i, m in enumerate(others))
 
-    return (Fraction(d), *(Fraction(product((k,)), N**k) for k in range(1, integer("most", most, minimum=0) + 1)))
+    return (Fraction(d), *(Fraction(product((k,)), N**k) for k in range(1, most + 1)))
 
 
 class Quadrature(NamedTuple):
@@ -77,7 +80,6 @@ class Quadrature(NamedTuple):
     weights: Array
 
 
-@cache
 def quadrature(d: int, N: float, depth: int) -> Quadrature:
     r"""Quadrature with :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for polynomials of degree 2·depth.
 
@@ -90,7 +92,7 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     N : int or math.inf
         Pairs in a prompt.
     depth : int
-        Half the degree; the rule has one node more.
+        Half the degree, at most 16; the rule has one node more.
 
     Returns
     -------
@@ -109,10 +111,15 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     ([0.0, 1.75], 3.5)
     """
     depth = integer("depth", depth, minimum=1, maximum=DEEPEST)
-    if math.isinf(prompt_length(N)):
+    return _quadrature(integer("d", d, minimum=1), prompt_length(N), depth)
+
+
+@cache
+def _quadrature(d: int, N: float, depth: int) -> Quadrature:
+    if math.isinf(N):
         return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
     with localcontext(Context(prec=DIGITS)):
-        moments = wishart_moments(d, int(N), 2 * depth)
+        moments = _moments(d, int(N), 2 * depth)
         row = [Decimal(each.numerator) / each.denominator for each in moments]
         older = [Decimal(0)] * len(row)
         alpha, beta, norms = [row[1] / row[0]], [Decimal(0)], [row[0]]
@@ -204,15 +211,18 @@ class LoopedRisk(Risk):
 
     def curvature(self, gamma: float) -> float:
         """Return the second derivative at γ."""
+        return float(self._within([gamma], self._bend, 0))
+
+    def _bend(self, params: Array) -> Array:
         (x, w), D, power = self._rule, self.depth, self.noise**2 / self.N
-        left = 1.0 - gamma / D * x
+        left = 1.0 - params[0] / D * x
         second = (2 * D - 1) / D * np.sum(w * x**2 * left ** (2 * D - 2))
         bent = left ** (2 * D - 2) - (D - 1) / D * left ** max(D - 2, 0) * (1.0 - left**D)
-        return float(second + power * np.sum(w * x * bent))
+        return np.array([second + power * np.sum(w * x * bent)])
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Second derivative times a number."""
-        return self.curvature(float(params[0])) * direction
+        return self._bend(params) * direction
 
     @cached_property
     def best(self) -> Array:
@@ -235,7 +245,7 @@ class LoopedRisk(Risk):
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best γ."""
         between = np.linspace(self.start, float(self.best[0]), 101)
-        return 1.0 / max(self.curvature(float(each)) for each in between)
+        return 1.0 / max(float(self._bend(np.array([each]))[0]) for each in between)
 
 
 def _root(slope: Callable[[float], float], low: float, high: float) -> float:
@@ -285,5 +295,5 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
     >>> found.lengths.round(3).tolist(), round(found.loss, 4)
     ([1.218, 0.453], 0.5152)
     """
-    rule = quadrature(d, N, depth)
+    rule, depth = quadrature(d, N, depth), int(depth)
     return Layers(np.pad(1.0 / rule.nodes[1:], (0, depth + 1 - len(rule.nodes))), 0.5 * float(rule.weights[0]))

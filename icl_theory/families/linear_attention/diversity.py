@@ -11,9 +11,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
-from icl_theory._validate import Array, integer, number, prompt_length, real_array, refuse
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    instance,
+    integer,
+    number,
+    plain_numbers,
+    prompt_length,
+    real_array,
+    refuse,
+)
 from icl_theory.families.linear_attention.family import LinearAttention
-from icl_theory.families.linear_attention.law import PromptLaw, root
+from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, root
 
 
 class Estimate(NamedTuple):
@@ -52,6 +62,7 @@ class Diversity:
 
     def band(self, share: float = 0.8) -> tuple[Losses, Losses]:
         """Return the quantiles between which this share of the draws lies, (n,) each."""
+        share = number("share", share, zero=True, maximum=1.0)
         ends = (0.5 - 0.5 * share, 0.5 + 0.5 * share)
         low, high = (Losses(*(np.quantile(each, q, axis=1) for each in (self.pretraining, self.new))) for q in ends)
         return low, high
@@ -92,15 +103,17 @@ def task_diversity(problem: LinearAttention, tasks: Sequence[int], draws: int = 
     >>> (icl.linear_attention.task_diversity(problem, [1, 1000]).mean().new / 16).round(2)
     array([0.48, 0.11])
     """
-    draws = integer("draws", draws, minimum=1)
-    shape = len(tasks), draws
+    instance("problem", problem, LinearAttention, "a LinearAttention")
+    draws, seed = integer("draws", draws, minimum=1), integer("seed", seed, minimum=0, maximum=2**62)
+    counts = [integer("tasks", count, minimum=1) for count in real_array("tasks", tasks, 1).tolist()]
+    shape = len(counts), draws
     found = Losses(np.empty(shape), np.empty(shape))
-    for i in _one_thread(len(tasks)):
+    for i in _one_thread(len(counts)):
         for j in range(draws):
-            drawn = problem.changed(tasks=integer("tasks", tasks[i], minimum=1), seed=seed + j)
+            drawn = problem.changed(tasks=counts[i], seed=seed + j)
             law = drawn.law()
             found.pretraining[i, j], found.new[i, j] = law.floor, drawn.new_tasks().loss(law.best)
-    return Diversity(np.array(tasks, dtype=np.int64), *found)
+    return Diversity(np.array(counts, dtype=np.int64), *found)
 
 
 def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
@@ -133,22 +146,21 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     >>> (icl.linear_attention.diversity_limit(64, 256, 0.5, [0.0625, 64.0]).new / 64).round(3)
     array([0.476, 0.102])
     """
-    share = real_array("ratio", ratio, np.ndim(ratio))
-    if not (share > 0.0).all():
-        raise refuse("ratio", ratio, "> 0")
-    y = 1.0 / share
+    y = 1.0 / plain_numbers("ratio", ratio, 1.0 / LARGEST, LARGEST)
     d, N = integer("d", d, minimum=1), prompt_length(N)
-    a, c = 1.0 + 1.0 / N, (d + number("noise", noise, zero=True) ** 2) / N
+    a, c = 1.0 + 1.0 / N, (d + number("noise", noise, zero=True, maximum=LARGEST) ** 2) / N
     if c == 0.0:  # infinite prompts: every direction that a task has is learnt
         return Losses(np.zeros_like(y), 0.5 * d * np.maximum(1.0 - 1.0 / y, 0.0))
-    z = c / a
-    # s = ∫ dμ/(r + z) solves y z s² + (z + 1 - y) s - 1 = 0; t = ∫ dμ/(r + z)² = -ds/dz
+    z, b = c / a, 1.0 / (N + 1.0)
+    # Of μ, the law of r: p = ∫ z/(r + z) solves y p² + (z + 1 - y) p - z = 0, q = 1 - p = ∫ r/(r + z), and the
+    # derivatives by z give the squares. Every term is positive, so that nothing cancels.
+    root = np.sqrt(z**2 + 2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     middle = z + 1.0 - y
-    s = 2.0 / (middle + np.sqrt(middle**2 + 4.0 * y * z))
-    t = s * (1.0 + y * s) / (middle + 2.0 * y * z * s)
-    learnt, squared = (1.0 - z * s) / a, (1.0 - 2.0 * z * s + z**2 * t) / a**2  # of g = r/(a r + c)
-    new = (a + c) * squared - 2.0 * learnt + 1.0
-    return Losses(0.5 * d * (1.0 - 1.0 / a + z / a * (1.0 - z * s)), 0.5 * d * new)
+    p = np.where(middle < 0.0, (root - middle) / (2.0 * y), 2.0 * z / (np.abs(middle) + root))
+    q = 2.0 / (z + 1.0 + y + root)
+    both = q * (2.0 * z * (1.0 + y) + (1.0 - y) ** 2) / (root + z) / root  # ∫ r²/(r + z)²
+    missing = b**2 * both + 2.0 * b * z * q / root + p * (z + y * p) / root  # ∫ (1 - g)² with g = r/(a r + c)
+    return Losses(0.5 * d * (b + z / a * q), 0.5 * d * (missing + (1.0 / N + c) * both / a**2))
 
 
 def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
@@ -170,7 +182,7 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     Estimate
         With its standard error.
     """
-    tokens, rng = root(law.dense.moments[0]), np.random.default_rng(integer("seed", seed, minimum=0))
+    tokens, rng = root(prompt_law(law).dense.moments[0]), np.random.default_rng(integer("seed", seed, minimum=0))
     factor, query = root(law.dense.moments[1]), law.dense.moments[2]
     within = factor @ query @ factor.T
     losses = np.empty(integer("prompts", prompts, minimum=2))
@@ -209,7 +221,7 @@ def posterior_loss(
     Estimate
         With its standard error.
     """
-    if law.noise == 0.0:
+    if prompt_law(law).noise == 0.0:
         raise refuse("noise", law.noise, "> 0: without it the posterior is a single task")
     known, rng = real_array("tasks", tasks, 2), np.random.default_rng(integer("seed", seed, minimum=0))
     if known.shape[1] != law.d or not len(known):

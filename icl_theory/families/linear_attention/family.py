@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, real_array, refuse
 from icl_theory.engine.pullback import Pullback, around, innermost
@@ -327,9 +327,9 @@ class LinearAttention(Family):
         }
         return found if self.tasks is None else found | {"new_loss": self.new_tasks().loss(self.gamma(run.params))}
 
-    def gamma(self, params: Array) -> Array:
+    def gamma(self, params: ArrayLike) -> Array:
         """Return the matrix Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
-        return innermost(self.risk(), np.asarray(params))[1]
+        return innermost(self.risk(), self.risk()._checked(params))[1]
 
     @classmethod
     def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from icl_theory._validate import LARGEST, Array, number, prompt_length, refuse, store
+from icl_theory._validate import LARGEST, Array, instance, number, plain_numbers, prompt_length, refuse, store
 
 SYMMETRIC = 1e-12  # relative
 Bases = tuple[Array, Array] | None
@@ -146,7 +147,14 @@ class PromptLaw:
         """Loss of the best matrix, squared label units."""
         return self.loss(self.best)
 
-    def loss(self, gamma: Array) -> float:
+    def _matrix(self, gamma: ArrayLike) -> Array:
+        """Return a matrix, or a diagonal, that fits and whose loss is within float64."""
+        found = plain_numbers("gamma", gamma, -LARGEST, LARGEST)
+        if found.shape not in {(self.d,), (self.d, self.d)}:
+            raise refuse("gamma", found.shape, f"of shape ({self.d},) or ({self.d}, {self.d})")
+        return found
+
+    def loss(self, gamma: ArrayLike) -> float:
         r"""Population loss of the prediction :math:`\hat y = x^\top\Gamma h`.
 
         .. math:: \mathcal L = \tfrac12\mathrm{tr}\,\Lambda_q\bigl[(\Gamma\Lambda - I)W(\Gamma\Lambda - I)^\top
@@ -156,14 +164,20 @@ class PromptLaw:
 
         Parameters
         ----------
-        gamma : ndarray, (d, d) or (d,)
-            The matrix, or its diagonal.
+        gamma : array_like, (d, d) or (d,)
+            The matrix, or its diagonal; entries up to 1e40.
 
         Returns
         -------
         float
             Squared label units.
+
+        Raises
+        ------
+        ValueError
+            It does not fit the dimension, or is too large.
         """
+        gamma = self._matrix(gamma)
         covariance, prior, query = self.moments
         if self.diagonal and gamma.ndim == 1:
             missing = gamma * covariance - 1.0
@@ -174,19 +188,25 @@ class PromptLaw:
         missing = matrix @ covariance - np.eye(self.d)
         return 0.5 * float(np.sum(query * (missing @ prior @ missing.T + matrix @ self.scatter @ matrix.T)))
 
-    def excess(self, gamma: Array) -> float:
+    def excess(self, gamma: ArrayLike) -> float:
         r"""Return the loss above the floor, :math:`\tfrac12\|\Lambda_q^{1/2}(\Gamma - \Gamma^*)M^{1/2}\|_F^2`.
 
         Parameters
         ----------
-        gamma : ndarray, (d, d) or (d,)
-            The matrix, or its diagonal.
+        gamma : array_like, (d, d) or (d,)
+            The matrix, or its diagonal; entries up to 1e40.
 
         Returns
         -------
         float
             Squared label units.
+
+        Raises
+        ------
+        ValueError
+            It does not fit the dimension, or is too large.
         """
+        gamma = self._matrix(gamma)
         if self.diagonal and gamma.ndim == 2:
             return self.dense.excess(gamma)
         q, m, bases = self.modes
@@ -201,6 +221,11 @@ class PromptLaw:
         return float(q.max() * m.max())
 
 
+def prompt_law(law: object) -> PromptLaw:
+    """Refuse what is no law of prompts."""
+    return instance("law", law, PromptLaw, "a PromptLaw")
+
+
 def root(matrix: Array) -> Array:
     r"""Return a matrix F with :math:`F^\top F` the given one, (d, d)."""
     values, vectors = np.linalg.eigh(matrix)
@@ -213,7 +238,7 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
     allowed = f"a symmetric, positive semidefinite matrix ({size} x {size}), or {size} numbers >= 0 on its diagonal"
     try:
         found = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise refuse(name, value, allowed) from None
     fits = found.ndim in (1, 2) and found.size > 0 and found.shape in {(len(found),), (len(found), len(found))}
     if not fits or (d is not None and len(found) != d) or not np.isfinite(found).all():

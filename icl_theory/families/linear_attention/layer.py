@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, integer, real_array, refuse, store
 from icl_theory.engine.risk import Risk
-from icl_theory.families.linear_attention.law import PromptLaw, root
+from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, root
 
 
 class Prompts(NamedTuple):
@@ -51,7 +52,7 @@ class SampledRisk(Risk):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not np.isfinite(self.law.N):
+        if not np.isfinite(prompt_law(self.law).N):
             raise refuse("N", self.law.N, "finite: infinite prompts cannot be sampled")
         store(self, batch=integer("batch", self.batch, minimum=1), seed=integer("seed", self.seed, minimum=0))
         store(self, start=real_array("start", self.start, np.ndim(self.start)))
@@ -69,7 +70,7 @@ class SampledRisk(Risk):
 
     def prompts(self, step: int) -> Prompts:
         """Draw the prompts of a step."""
-        rng = np.random.default_rng([self.seed, step])
+        rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
         covariance, prior, query = self._roots  # type: ignore[attr-defined]
         d, N = self.law.d, int(self.law.N)
         tokens = rng.normal(size=(self.batch, N, d)) @ covariance
@@ -125,9 +126,11 @@ class LayerRisk(SampledRisk):
     """
 
     @classmethod
-    def of(cls, law: PromptLaw, pair: Array, batch: int, seed: int = 0) -> LayerRisk:
+    def of(cls, law: PromptLaw, pair: ArrayLike, batch: int, seed: int = 0) -> LayerRisk:
         """Start from v and A, the other blocks zero: v is an entry of P, and the transpose of A a block of K."""
-        d = law.d
+        d, pair = prompt_law(law).d, real_array("pair", pair, 1)
+        if len(pair) not in {1 + d, 1 + d * d}:
+            raise refuse("pair", pair.shape, f"of shape ({1 + d},) or ({1 + d * d},)")
         both = np.zeros((2, d + 1, d + 1))
         both[0, d, d] = pair[0]
         both[1, :d, :d] = np.diag(pair[1:]) if len(pair) == d + 1 and d > 1 else pair[1:].reshape(d, d).T

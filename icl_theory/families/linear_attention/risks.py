@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, number, refuse, store
+from icl_theory._validate import LARGEST, Array, number, plain_numbers, refuse, store
 from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.families.linear_attention.closed import ModeSteps
-from icl_theory.families.linear_attention.law import PromptLaw
+from icl_theory.families.linear_attention.law import PromptLaw, prompt_law
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +48,10 @@ class MergedRisk(Risk):
     start: Array
 
     def __post_init__(self) -> None:
-        d = self.law.d
+        d = prompt_law(self.law).d
         try:
             start = np.array(self.start, dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise refuse("start", self.start, "a finite real array") from None
         shapes = [(d,), (d, d)] if self.law.diagonal else [(d, d)]
         if start.shape not in shapes or not np.isfinite(start).all():
@@ -266,7 +266,7 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     law : PromptLaw
         With Λ = Λ_q = λI and W = I.
     start : float
-        :math:`v_0`.
+        :math:`v_0`, from 1e-40 to 1e40.
     time : array_like
         Times τ = ηt.
 
@@ -278,7 +278,7 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     Raises
     ------
     ValueError
-        The law is not isotropic.
+        The law is not isotropic, a time is negative, or a number is beyond 1e40.
 
     References
     ----------
@@ -291,10 +291,12 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     >>> icl.linear_attention.balanced_flow(law, 0.01, [0.0, 10.0]).round(6)
     array([7.10000e-05, 7.69231e-01])
     """
-    q = law.moments[2]
+    q = prompt_law(law).moments[2]
     plain = law.diagonal and np.ptp(q) == 0.0 and bool(np.all(law.moments[1] == 1.0))
     if not plain or np.any(q != law.covariance):
         raise refuse("law", law, "isotropic: Λ = Λ_q = λI and W = I")
     root = np.sqrt(law.d)
-    best, first = float(law.best[0]), number("start", start) ** 2 / root
-    return np.asarray(best / (1.0 + (best / first - 1.0) * np.exp(-2.0 * root * q[0] ** 2 * np.asarray(time))))
+    first = number("start", start, minimum=1.0 / LARGEST, maximum=LARGEST) ** 2 / root
+    times, best = plain_numbers("time", time, 0.0, LARGEST), float(law.best[0])
+    past = -2.0 * root * q[0] ** 2 * times
+    return np.asarray(best / (best / first * np.exp(past) - np.expm1(past)))

@@ -89,6 +89,10 @@ def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimis
     [[0.0, 0.36], [0.225, 0.0]]
     """
     choice("trained", trained, TRAINED)
+    if not isinstance(problems, Mapping) or not all(
+        isinstance(each, LinearAttention) for each in problems.values()
+    ):
+        raise refuse("problems", problems, "a mapping of names to LinearAttention")
     sizes = {problem.d for problem in problems.values()}
     if len(sizes) != 1 or any(problem.depth > 1 for problem in problems.values()):
         raise refuse("problems", dict(problems), "one or more of one dimension and one layer")

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import Array, instance, number, refuse
+from icl_theory._validate import LARGEST, Array, instance, number, refuse
 from icl_theory.engine.pullback import Pullback
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.flow import flow_difference
@@ -40,7 +40,7 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
     docs/tail-laws.md, "One step".
     """
     p, K = instance("risk", risk, PopulationRisk, "a PopulationRisk").features.probs, risk.features.K
-    eta = number("eta", eta)
+    eta = number("eta", eta, maximum=LARGEST)
     bend = curvature_bound(float(risk.task.variogram(risk.features).max()), 1.0 / p)
     return np.asarray((1.0 - 0.5 * eta * bend) * 4.0 * eta * p * K / (K - 1.0))
 

@@ -18,6 +18,7 @@ from icl_theory._validate import (
     LARGEST,
     MOST_FEATURES,
     Array,
+    dimensions,
     instance,
     integer,
     number,
@@ -102,8 +103,8 @@ class SymmetricRisk(Risk):
             raise refuse("probs", self.probs, f"{len(sizes)} positive numbers with sizes @ probs = 1")
         G = len(sizes)
         check_fits("sizes", self.sizes, 8.0 * 6 * G**3)
-        gamma = np.asarray(self.variogram)
-        gamma = np.full((G, G), number("variogram", float(gamma), zero=True)) if gamma.ndim == 0 else gamma
+        gamma = self.variogram
+        gamma = np.full((G, G), number("variogram", gamma, zero=True)) if dimensions(gamma) == 0 else gamma
         gamma = real_array("variogram", gamma, 2)
         symmetric = gamma.shape == (G, G) and np.allclose(gamma, gamma.T, rtol=1e-12, atol=0.0)
         if not symmetric or (gamma < 0).any() or gamma.max(initial=0.0) > 1e250:

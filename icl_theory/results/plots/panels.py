@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import refuse
+from icl_theory._validate import instance, integer, number, real_array, refuse, sequence
 from icl_theory.results.plots.style import CYCLE, level, new_figure, shade, styled
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from icl_theory.engine.trajectory import Phases
 
+WIDEST = 100  # inches of a panel
 EARLY = 0.85  # of the axes: a curve that ends before it has its label there
 LINE_HEIGHT = 9.5  # points between two labels
 
@@ -127,9 +128,10 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     >>> figure.axes[0].get_yscale()
     'log'
     """
-    rows = -(-len(panels) // columns)
+    panels, columns = sequence("panels", panels, Panel, "one Panel or more"), integer("columns", columns, minimum=1)
+    rows, (width, height) = -(-len(panels) // columns), _inches("size", size)
     with styled():
-        figure = new_figure(size[0] * columns, size[1] * rows, returned=True)
+        figure = new_figure(width * columns, height * rows, returned=True)
         grid = figure.subplots(rows, columns, squeeze=False)
         for ax in grid.ravel()[len(panels) :]:
             ax.remove()
@@ -137,7 +139,7 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
             _draw(panel, ax)
         _share(panels, grid, columns)
         for panel, ax in zip(panels, grid.ravel(), strict=False):
-            _annotate(panel, ax, size[1])
+            _annotate(panel, ax, height)
     return figure
 
 
@@ -167,6 +169,11 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], si
     """
     from matplotlib.colors import PowerNorm
 
+    instance("rows", rows, Mapping, "maps by the names of their rows")
+    titles = sequence("titles", titles, str, "one text or more")
+    if not rows or any(len(maps) != len(titles) for maps in rows.values()):
+        raise refuse("rows", rows, f"one or more, each with a map for each of the {len(titles)} titles")
+    size = number("size", size, maximum=WIDEST)
     with styled():
         figure = new_figure(0.5 + size * len(titles), 0.35 + size * len(rows), returned=True)
         grid = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
@@ -182,6 +189,14 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], si
             bottom.set_xlabel("query")
         figure.colorbar(image, ax=grid, label="attention", shrink=0.8, ticks=(0.0, 0.1, 0.5, 1.0))
     return figure
+
+
+def _inches(name: str, size: Any) -> tuple[float, float]:
+    """Return a width and a height."""
+    found = real_array(name, size, 1)
+    if found.shape != (2,) or not ((found > 0.0) & (found <= WIDEST)).all():
+        raise refuse(name, size, f"a width and a height in inches, up to {WIDEST}")
+    return float(found[0]), float(found[1])
 
 
 def _draw(panel: Panel, ax: Axes) -> None:

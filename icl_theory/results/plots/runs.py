@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_theory._validate import refuse
+from icl_theory._validate import instance, refuse, sequence
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.results.labels import label, parameters
 from icl_theory.results.plots.style import (
@@ -17,6 +17,7 @@ from icl_theory.results.plots.style import (
     BLUE,
     CYCLE,
     RED,
+    axes,
     escape,
     level,
     mathematics,
@@ -51,11 +52,10 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
     matplotlib Axes
         The axes of the loss.
     """
+    instance("run", run, Trajectory, "a Trajectory")
     with styled():
         if ax is not None:
-            if not hasattr(ax, "set_xscale"):
-                raise refuse("ax", ax, "matplotlib Axes")
-            _draw_loss(run, ax)
+            _draw_loss(run, axes("ax", ax))
             ax.set_xlabel("step")
             return ax
         with_attention = "attention" in run.observed
@@ -82,6 +82,7 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
     matplotlib Axes
         The first axes of the figure.
     """
+    runs = sequence("runs", runs, Trajectory, "one run or more, each a Trajectory")
     with styled():
         rows = 2 if all("attention" in run.observed for run in runs) else 1
         figure = new_figure(3.2 * len(runs), 4.2 if rows == 2 else 2.4)
@@ -112,9 +113,10 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     matplotlib Axes
         The axes of the figure.
     """
+    if not hasattr(answer, "series"):
+        raise refuse("answer", answer, "an answer of the audit")
     with styled():
-        if ax is None:
-            ax = new_figure(4.6, 3.2).subplots()
+        ax = new_figure(4.6, 3.2).subplots() if ax is None else axes("ax", ax)
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
             style = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
             ax.plot(series.x, series.y, color=colour, label=series.label, **style)  # type: ignore[arg-type]

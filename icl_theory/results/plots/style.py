@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_theory._validate import refuse
+from icl_theory._validate import instance, number, refuse
 from icl_theory.files import replacing
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ def styled(more: Any = None) -> AbstractContextManager[None]:
     return mpl.rc_context({**STYLE, **(more or {})})
 
 
+def axes(name: str, value: Any) -> Axes:
+    """Refuse what is no Axes of matplotlib."""
+    from matplotlib.axes import Axes
+
+    return instance(name, value, Axes, "matplotlib Axes")
+
+
 def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, or that of some axes, whole or not at all; the ending of the path chooses the format."""
     figure = whole_figure(drawn)
@@ -59,8 +66,8 @@ def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
 
 def whole_figure(drawn: Axes | Figure) -> Figure:
     """Return the figure that some axes are part of, or the figure itself."""
-    if drawn.figure is None:
-        raise refuse("drawn", drawn, "axes of a figure")
+    if getattr(drawn, "figure", None) is None:
+        raise refuse("drawn", drawn, "axes of a figure, or a figure")
     return drawn.figure.figure  # that of a part of a figure is the whole one; get_figure(root=True) needs 3.10
 
 
@@ -87,6 +94,7 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
     Then notebooks show it below the cell and ``pyplot.show()`` in a window. A figure that is ``returned``, not its
     axes, is one that a notebook shows as the value of a cell; as pyplot's it would appear there twice.
     """
+    width, height = number("width", width, maximum=1e4), number("height", height, maximum=1e4)
     pyplot = _pyplot()
     if pyplot is not None and not (returned and "inline" in pyplot.get_backend()):
         return pyplot.figure(figsize=(width, height), layout="constrained")  # type: ignore[no-any-return]
