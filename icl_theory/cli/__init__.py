@@ -113,8 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _alike(error: Any) -> list[str]:
     """Return the options that the unknown one of an error differs from by capitals only."""
-    name, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
-    known = [option for each in context.command.params for option in each.opts] if name and context else []
+    name, context = str(getattr(error, "option_name", "")), getattr(error, "ctx", None)
+    known = [option for each in context.command.params for option in each.opts] if context else []
     return [option for option in known if option.lower() == name.lower()]
 
 

@@ -63,7 +63,7 @@ def _population(problem: icl.recall.Training) -> icl.Trajectory:
     risk = icl.recall.RecallRisk(
         task, "relu", task.best_gamma if task.alpha else None, weights="identity", tied=True
     )
-    return icl.descend(risk, problem.eta, rule="ngd", steps=problem.max_steps, method="auto")
+    return icl.descend(risk, float(problem.eta), rule="ngd", steps=problem.max_steps, method="auto")
 
 
 if __name__ == "__main__":
