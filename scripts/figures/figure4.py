@@ -25,19 +25,10 @@ QUICK = {"runs": 2, "N": 20, "steps": (60, 20), "test": 200}
 
 
 def figure(
-    *,
-    flat: tuple[float, ...] = (0.6, 0.8, 1.0),
-    sharp: tuple[float, ...] = (2.4, 3.2, 4.0),
-    d: int = 2,
-    curved: float = 0.5,
-    N: int = 300,
-    eta: float = 0.05,
-    steps: tuple[int, int] = (500, 100),
-    batch: int = 32,
-    test: int = 1000,
-    runs: int = 6,
-    K: int = 10,
-) -> Figure:
+    *, flat: tuple[float, ...] = (0.6, 0.8, 1.0), sharp: tuple[float, ...] = (2.4, 3.2, 4.0), d: int = 2,
+    curved: float = 0.5, N: int = 300, eta: float = 0.05, steps: tuple[int, int] = (500, 100), batch: int = 32,
+    test: int = 1000, runs: int = 6, K: int = 10,
+) -> Figure:  # fmt: skip
     """Draw the loss in both regimes, all losses on common scales, and the excess above the floor."""
     panels, scaled = [], []
     for name, constants, last in zip(("flat", "sharp"), (flat, sharp), steps, strict=True):
@@ -79,9 +70,7 @@ def figure(
         excess = run.observed.get("excess", run.loss) / (run.loss[0] - run.floor)
         half = min(run.t[excess <= 0.5], default=max(run.t[-1], 1))
         curves.append(Curve(label, run.t[1:] / half, excess[1:], colour=colour))
-    panels.append(
-        Panel(curves, "step / step of half the excess", "excess / excess at the start", "tails", limits=(1e-6, 1.5))
-    )
+    panels.append(Panel(curves, "step / half-life", "excess / initial excess", "tails", limits=(1e-6, 1.5)))
     return draw_panels(panels, columns=2)
 
 
