@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import math
 import sys
@@ -52,7 +53,7 @@ def written_call(name: str, function: Callable[..., Any], arguments: Mapping[str
     """
     words = []
     try:
-        for key, parameter in inspect.signature(function).parameters.items():
+        for key, parameter in _parameters(function).items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 words += [f"{other}={_written(value)}" for other, value in arguments[key].items()]
             elif key not in LEFT_OUT and not _is_default(arguments[key], parameter.default):
@@ -60,6 +61,11 @@ def written_call(name: str, function: Callable[..., Any], arguments: Mapping[str
     except _NotPlainError:
         return None
     return f"{name}({', '.join(words)})"
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
 
 
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:

@@ -1,9 +1,13 @@
-"""Speed of the package, every figure as a ratio or beside its yardstick from the same run; writes JSON."""
+"""Speed of the package in processor time on one thread of BLAS, which a busy machine hardly changes; writes JSON.
+
+Every ratio is taken against a yardstick in the same run.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +20,7 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from threadpoolctl import threadpool_limits
 
 import icl_theory as icl
 from icl_theory import tasks
@@ -35,14 +40,20 @@ class Row(NamedTuple):
         return None if self.yardstick_seconds is None else self.seconds / self.yardstick_seconds
 
 
+def spent() -> float:
+    """Seconds of processor time of this process and of those it started."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
+
+
 def median(*calls: Callable[[], object], repeat: int) -> list[float]:
-    """Median seconds of each call, taken in turn so that a drift of the machine meets all of them."""
+    """Median processor time of each call, taken in turn so that a drift of the machine meets all of them."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(repeat + 1):
         for call, record in zip(calls, times, strict=True):
-            start = time.perf_counter()
+            start = spent()
             call()
-            record.append(time.perf_counter() - start)
+            record.append(spent() - start)
     return [statistics.median(record[1:]) for record in times]
 
 
@@ -120,35 +131,39 @@ import icl_theory as icl
 N = np.unique(np.geomspace(50, 800, 50).astype(int))
 given = dict(delta=1.0, eta=4.0, K=20, N=N, epsilon=1e-2, progress=False)
 icl.sweep(L=[1.0, 2.0], **given)
-start = time.perf_counter()
+start = time.process_time()
 found = icl.sweep(L=np.geomspace(0.2, 20.0, 10**5 // len(N)), **given)
-print((time.perf_counter() - start) * 1e5 / found["steps"].size)
+print((time.process_time() - start) * 1e5 / found["steps"].size)
 """
 SWEEP = """
 import resource, time
 import numpy as np
 import icl_theory as icl
 icl.regression.fitted_constants()
-start = time.perf_counter()
+start = time.process_time()
+icl.sweep([1.0, 2.0], 1.0, 4.0, epsilon=1e-4, imbalance=0.1, progress=False)
+loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(time.process_time() - start)
+start = time.process_time()
 L, eta = np.geomspace(0.03, 30, 1000), np.geomspace(0.01, 100, 100)
 K = [2, 3, 5, 10, 20, 50, 100, 200, 500, 1000]
 found = icl.sweep(L, 1.0, eta, K=K, epsilon=1e-4, imbalance=0.1, progress=False)
 assert found["steps"].size == 10**6 and (found["status"] == "reached").all()
-print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(time.process_time() - start, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - loaded) * 1024 / 10**6)
 """
 
 
 def sweeps() -> list[Row]:
-    """A million exchangeable points in a process of their own, with its largest memory."""
+    """A million exchangeable points in a process of their own, with the memory that a point takes at most."""
     rows = []
     for _ in range(3):
         found = subprocess.run([sys.executable, "-c", SWEEP], check=True, capture_output=True, text=True)
-        seconds, kilobytes = found.stdout.split()
-        rows.append((float(seconds), int(kilobytes) / 1024))
-    seconds_taken, memory = (statistics.median(column) for column in zip(*rows, strict=True))
+        rows.append(tuple(map(float, found.stdout.split())))
+    loading, seconds_taken, memory = (statistics.median(column) for column in zip(*rows, strict=True))
     finite = subprocess.run([sys.executable, "-c", TOGETHER], check=True, capture_output=True, text=True)
     return [
-        Row(f"sweep of 10^6 exchangeable points, {memory:.0f} MiB at most", seconds_taken),
+        Row("first sweep of a process, of two points: it loads xarray", loading),
+        Row(f"sweep of 10^6 exchangeable points after it, {memory:.0f} bytes a point at most", seconds_taken),
         Row("sweep of 10^5 exchangeable points with N = 50 ... 800", float(finite.stdout)),
     ]
 
@@ -159,7 +174,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--repeat", type=int, default=25, help="timed calls of each short thing")
     arguments = parser.parse_args()
-    rows = [*runs(arguments.repeat), *gradients(arguments.repeat), *sweeps(), *commands(arguments.repeat)]
+    with threadpool_limits(limits=1):
+        rows = [*runs(arguments.repeat), *gradients(arguments.repeat), *sweeps(), *commands(arguments.repeat)]
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("what", "median", "yardstick", "ratio"):
         table.add_column(heading, justify="left" if heading in ("what", "yardstick") else "right")

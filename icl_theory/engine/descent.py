@@ -213,12 +213,15 @@ def descend(
     saved = recorder.saved
     with np.errstate(over="ignore", invalid="ignore"):
         points.close()  # compares the run with its shadow once more
+    states = np.empty((len(saved), *np.shape(saved[0].params)))
+    for i in range(len(saved)):  # what is large is held once
+        states[i], saved[i] = saved[i].params, saved[i]._replace(params=NOTHING)
     skipped = skipper is not None and skipper.skipped
     error = skipper.worst if skipper is not None and skipped else None
     run = Trajectory(
         t=np.array([point.step for point in saved], dtype=np.int64),
         loss=np.array([point.loss for point in saved]),
-        states=np.stack([point.params for point in saved]),
+        states=states,
         observed={name: np.stack([point.observed[name] for point in saved]) for name in saved[0].observed},
         steps=hit,
         stop=stop,

@@ -100,12 +100,15 @@ class StepCounter:
         single = ~tail & ~head & (goal > 0)
         if single.any():
             at, end = point[single], goal[single]
-            path = self._single[:, at]
-            offset[single] = self._first[at] + np.sum(path < end, axis=0)
+            below = np.sum(self._single[:, at] < end, axis=0)  # the first ones: iterates never fall
+            offset[single] = self._first[at] + below
             # an iterate that is the goal to rounding may lie on either side of it
             blur = self._blur[at] + 4.0 * ROUNDING * (end + 1.0 / _attention(self.K[at], end)[0])
-            early[single] = np.any((path >= end - blur) & (path < end), axis=0)
-            late[single] = np.any((path >= end) & (path < end + blur), axis=0)
+            before, after = (
+                self._single[np.minimum(np.maximum(below - 1 + i, 0), len(self._single) - 1), at] for i in (0, 1)
+            )
+            early[single] = (before >= end - blur) & (before < end)
+            late[single] = (after >= end) & (after < end + blur)
             error[single] = np.maximum(early, late)[single]
         for where, form in ((head, "a"), (tail, "s")):
             if not where.any():
@@ -223,7 +226,9 @@ def _head_end(K: Array, c: Array) -> Array:
     """The u >= 0 at which c·g first equals SMALL_STEP, by fixed-point iteration on a = SMALL_STEP/(c s²)."""
     a = SMALL_STEP / c
     for _ in range(60):
-        a = SMALL_STEP / (c * (1.0 - a) ** 2)
+        before, a = a, SMALL_STEP / (c * (1.0 - a) ** 2)
+        if (a == before).all():
+            break
     # the iteration ends a little below the root: where c·g is SMALL_STEP at u = 0 already, below zero
     return np.maximum(np.log(K - 1.0) + np.log(a) - np.log1p(-a), 0.0)
 

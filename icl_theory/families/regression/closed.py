@@ -73,6 +73,19 @@ def closed_runs(counter: StepCounter, gamma: Array, epsilon: Array, max_steps: i
     array([1413, 2367])
     """
     K = counter.K
+    half, tail_gap = (np.log(K - 1.0) + np.log1p(-s) - np.log(s) for s in (np.full(K.size, 0.5), tail))
+    hit, error, (ended, began) = _first_below(counter, gamma, epsilon, half, tail_gap)
+    last = np.minimum(hit, max_steps)
+    attends, tails = np.minimum(last, ended), np.minimum(last, began)
+    gap = counter.position(last)
+    return ClosedRuns(hit, error, last, attends, np.maximum(attends, tails), gap, *loss_curve(gap, gamma, K))
+
+
+def _first_below(
+    counter: StepCounter, gamma: Array, epsilon: Array, *gaps: Array
+) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
+    """First steps with loss <= epsilon and their errors, (P,), and first steps at some gaps u, (gaps, P)."""
+    K = counter.K
     start, _ = loss_curve(np.zeros(K.size), gamma, K)
     hit, error = np.zeros(K.size, dtype=np.int64), np.zeros(K.size)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -81,8 +94,7 @@ def closed_runs(counter: StepCounter, gamma: Array, epsilon: Array, max_steps: i
         drop = 0.5 * np.where(close, np.log1p((epsilon - start) / start), np.log(epsilon) - np.log(start))
         goal = np.log1p(-(K - 1.0) * np.expm1(drop)) - drop
     above = start > epsilon
-    half, tail_gap = (np.log(K - 1.0) + np.log1p(-s) - np.log(s) for s in (np.full(K.size, 0.5), tail))
-    found = counter.steps_to(np.array([np.where(above, goal, 0.0), half, tail_gap]))
+    found = counter.steps_to(np.array([np.where(above, goal, 0.0), *gaps]))
     hit[above], error[above] = found.steps[0, above], found.error[0, above]
     earliest, latest = found.earliest[0], found.latest[0]
     unsure = np.flatnonzero(above & (earliest != latest) & (latest < INT64_MAX))
@@ -96,10 +108,7 @@ def closed_runs(counter: StepCounter, gamma: Array, epsilon: Array, max_steps: i
             high, low = np.where(open_ & reached, middle, high), np.where(open_ & ~reached, middle, low)
         hit[unsure] = high
     error[np.abs(start - epsilon) <= 4.0 * ROUNDING * start] = 1.0  # step 0 has the loss epsilon, to rounding
-    last = np.minimum(hit, max_steps)
-    attends, tails = np.minimum(last, found.steps[1]), np.minimum(last, found.steps[2])
-    gap = counter.position(last)
-    return ClosedRuns(hit, error, last, attends, np.maximum(attends, tails), gap, *loss_curve(gap, gamma, K))
+    return hit, error, found.steps[1:]
 
 
 class ExchangeableSteps:
@@ -125,14 +134,14 @@ class ExchangeableSteps:
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
         """Return the first step with loss <= epsilon, and its estimated error."""
-        found = closed_runs(self.counter, self.gamma, np.array([epsilon]), last, np.full(1, 0.5))
-        hit = int(found.hit[0])
-        return (hit, float(found.error[0])) if hit <= last and hit < INT64_MAX else (None, 0.0)
+        hits, error, _ = _first_below(self.counter, self.gamma, np.array([epsilon]))
+        hit = int(hits[0])
+        return (hit, float(error[0])) if hit <= last and hit < INT64_MAX else (None, 0.0)
 
-    def first_missing(self, deficit: float) -> int:
-        """Return the first step with 1 - a <= deficit; INT64_MAX where there is none below it."""
-        u = math.log(self.K - 1.0) + math.log1p(-deficit) - math.log(deficit)
-        return int(self.counter.steps_to(u).steps)
+    def first_missing(self, *deficits: float) -> list[int]:
+        """Return the first steps with 1 - a <= each deficit; INT64_MAX where there is none below it."""
+        goals = [math.log(self.K - 1.0) + math.log1p(-s) - math.log(s) for s in deficits]
+        return self.counter.steps_to(np.array(goals)).steps.tolist()
 
 
 def step_constant(eta: float | Array, speed: float | Array, gamma: float | Array, K: float | Array) -> Array:

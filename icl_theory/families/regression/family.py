@@ -208,8 +208,8 @@ class Regression(Family):
         infinite = isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)
         if isinstance(run.form, ExchangeableSteps):
             last = int(run.t[-1])
-            first, second = (min(last, run.form.first_missing(s)) for s in (0.5, tail_start(self.K)))
-            run.phases = phases_of(last, first, second)
+            ends = run.form.first_missing(0.5, tail_start(self.K))
+            run.phases = phases_of(last, *(min(last, end) for end in ends))
         else:
             run.phases = run_phases(run, tail_deficit=tail_start(self.K) if infinite else None, tail=tail)
         if isinstance(risk, ExchangeableRisk) and infinite:

@@ -44,6 +44,8 @@ class _ErrorForm:
             low_rank = type(task).factor is not Task.factor
             self.factor = np.ascontiguousarray(task.factor(features)) if low_rank else np.zeros((features.K, 0))
         self.use_factor = low_rank and 2 * self.factor.shape[1] <= features.K
+        if not self.use_factor:  # as large as the variogram, perhaps
+            self.factor = self.factor[:, :0].copy()
 
     def __call__(
         self, z: Array, query: NDArray[np.intp] | None = None, times: tuple[Array, Array] | None = None
@@ -57,18 +59,13 @@ class _ErrorForm:
         total = z.sum(axis=0)
         squared, product, shift = self._squares(z, own, total)
         mean = np.zeros(len(own)) if times is None else squared / times[0]
-        if not self.use_factor:
-            shift = shift - mean
-        blocks = _blocks(*z.shape)
-        buffer = np.empty((0 if self.use_factor else blocks[0].stop, z.shape[1]))
-        for rows in blocks:
+        for rows in _blocks(*z.shape):
             part = product[rows]
-            if not self.use_factor:
-                to_own = self.variogram[rows] if query is None else self.variogram[rows][:, query]
-                np.subtract(np.multiply(to_own, total, out=buffer[: len(part)]), part, out=part)
-            part += shift
-            if self.use_factor and times is not None:
+            if self.use_factor:
+                part += shift
                 part -= mean  # apart from the shift: what is left of a feature with the query's values is the mean
+            else:
+                np.subtract(shift - mean, part, out=part)
             if times is not None:
                 part *= z[rows]
                 part *= times[1]
@@ -79,16 +76,22 @@ class _ErrorForm:
         return self._squares(z, np.arange(z.shape[1]), z.sum(axis=0))[0]
 
     def _squares(self, z: Array, own: NDArray[np.intp], total: Array) -> tuple[Array, Array, Array]:
-        """``z^T C z``, and of what ``C z`` is made: a product with z, and a shift of its columns."""
+        """``z^T C z``, and of what ``C z`` is made: a product with z, and a shift of its columns.
+
+        Without a factor the product is subtracted from the shift.
+        """
         columns = np.arange(z.shape[1])
         if self.use_factor:
             error = self._mean_difference(z, own, total)
             product = self.factor @ error
             return np.einsum("rq,rq->q", error, error), product, -product[own, columns]
+        # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product has the first term, too
+        z[own, columns] = -total
         product = self.variogram @ z
+        z[own, columns] = 0.0
         shift = product[own, columns].copy()
-        # Σ_m z_m (Γ_mk Σz + (Γz)_k - (Γz)_m); rounding must not make it negative
-        return np.maximum(2.0 * total * shift - np.einsum("mq,mq->q", z, product), 0.0), product, shift
+        # rounding must not make it negative
+        return np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0), product, shift
 
     def against(
         self, top: NDArray[np.intp], z: Array, query: NDArray[np.intp], alike: NDArray[np.bool_] | None = None
