@@ -1,6 +1,18 @@
-"""`python -m icl_theory` is `icl-theory`."""
+"""`python -m icl_theory` is `icl-theory`: Ctrl-C is a line and status 130 also while it loads what it needs."""
 
-from icl_theory.cli import main
+import sys
+
+
+def main() -> None:
+    """Load the command line and run it."""
+    try:
+        from icl_theory.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

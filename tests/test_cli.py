@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import icl_theory as icl
 from icl_theory.cli import main
+from icl_theory.engine.progress import StepProgress
 from tests.processes import PATIENCE, start
 
 BASE = ["simulate", "--L", "2", "--delta", "1", "--eta", "4"]
@@ -103,6 +107,47 @@ def test_all_coordinates_are_shown_side_by_side(capsys: pytest.CaptureFixture[st
     assert (tmp_path / "a.png").stat().st_size > 1000
     printed = json.loads(run_main(capsys, *line, "--json")[1])
     assert {name: run["steps"] for name, run in printed.items()} == {name: run.steps for name, run in runs.items()}
+
+
+def test_one_interrupt_ends_the_runs_in_all_coordinates(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(StepProgress, "__call__", pressed)
+    line = [*BASE, "--K", "4", "--epsilon", "1e-2", "--method", "exact", "--coordinates", "all"]
+    status, out, _ = run_main(capsys, *line)
+    assert (status, out.count("interrupted at step")) == (130, 1)
+    runs = icl.regression.compare_coordinates(2.0, 1.0, 4.0, K=4, epsilon=1e-2, method="exact", callback=pressed)
+    assert [run.interrupted for run in runs.values()] == [True]
+
+
+def test_interrupt_while_libraries_are_loaded_is_a_line() -> None:
+    code = (
+        "import builtins, signal, sys\n"
+        "real = builtins.__import__\n"
+        "def press(name, *rest):\n"
+        "    if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = press\n"
+        "from icl_theory.__main__ import main\n"
+        "sys.argv[1:] = ['simulate', '--help']\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
+
+
+def test_a_terminal_without_greek_letters_shows_the_rest() -> None:
+    line = ["sweep", "--L", "1,2", "--delta", "1", "--eta", "1", "--epsilon", "1e-3"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "icl_theory", *line],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert b"regime" in ended.stdout
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,7 +100,7 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(built: Built) -> None:
     assert f"\nVersion: {icl.__version__}\n" in about
     assert "\nLicense-Expression: MIT\n" in about
     assert set(re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", about, re.MULTILINE)) == CORE
-    assert programs.split() == ["[console_scripts]", "icl-theory", "=", "icl_theory.cli:main"]
+    assert programs.split() == ["[console_scripts]", "icl-theory", "=", "icl_theory.__main__:main"]
     assert licence == (ROOT / "LICENSE").read_bytes()
 
 

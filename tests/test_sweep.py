@@ -251,6 +251,19 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         until(lambda: _has_ended(worker))  # noqa: B023
 
 
+def test_workers_are_started_with_interrupts_put_off() -> None:
+    """The process that cleans up after workers lets interrupts through again where it is started."""
+    code = (
+        "import signal\n"
+        "from multiprocessing import resource_tracker\n"
+        "from icl_theory.grids.workers import _without_interrupts\n"
+        "with _without_interrupts():\n"
+        "    resource_tracker.ensure_running()\n"
+        "    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True\n"
+
+
 def _has_ended(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -88,6 +89,9 @@ app = typer.Typer(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; wrong input is one line on standard error and exit status 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what a terminal has no character for
     if arguments[:1] not in (["simulate"], ["sweep"]):  # those of the default family need no other one
         for line in broken():
             print(f"icl-theory: {line}", file=sys.stderr)

@@ -1,5 +1,5 @@
 """`python -m icl_theory.cli`, the same as `icl-theory`."""
 
-from icl_theory.cli import main
+from icl_theory.__main__ import main
 
 main()

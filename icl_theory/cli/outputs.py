@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import numpy as np
 import typer
 from rich import box
 from rich.console import Console
@@ -14,7 +13,7 @@ from rich.table import Table
 
 from icl_theory._validate import choice, refuse
 from icl_theory.cli.shared import check_targets
-from icl_theory.results.columns import SLAB, count, dimension, slabs, symbol, with_role
+from icl_theory.results.columns import count, dimension, slabs, symbol, with_role
 from icl_theory.results.numbers import goes_right, number
 from icl_theory.results.plots.style import save
 from icl_theory.results.plots.sweeps import plot_sweep
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     import xarray
 
 ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
+NOTED = 10**6  # points up to which transitions are said below a table
 MOST_ROWS = 60  # printed in a terminal
 IMPORTANT = ("steps", "status", "word", "exponent", "phase", "verdict", "boundary", "predicted")  # roles
 
@@ -77,7 +77,7 @@ class Outputs(NamedTuple):
             save(plot_sweep(dataset, over), self.plot)
         if not any(self):
             _print_table(dataset, over)
-        if dataset["status"].size <= SLAB:
+        if dataset["status"].size <= NOTED:
             for note in transition_notes(dataset, over):
                 print(note)
 
@@ -87,11 +87,13 @@ def report_failures(dataset: xarray.Dataset) -> int:
     failures = count(dataset, "failed")
     if not failures:
         return 0
-    failed = (dataset["status"] == "failed").values
-    place = np.unravel_index(failed.argmax(), failed.shape)
-    message = dataset["message"][tuple(map(int, place))].values.item()
+    texts = dataset[["status", "message"]]
+    parts = slabs(texts, dimension(texts, None)) if dataset.dims else [texts]
+    first = next(part for part in parts if count(part, "failed"))
+    message = first["message"].values[first["status"].values == "failed"].flat[0]
     plural = "" if failures == 1 else "s"
-    print(f"icl-theory: {failures} of {failed.size} point{plural} failed; the first: {message}", file=sys.stderr)
+    whole = f"{failures} of {dataset['status'].size} point{plural}"
+    print(f"icl-theory: {whole} failed; the first: {message}", file=sys.stderr)
     return 3
 
 

@@ -59,7 +59,9 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             for problem in problems:
                 runs.append(problem.simulate(callback=progress))
                 runs[-1].command = context.obj
-        _show(runs, [", ".join(word.values()) for word in choices], as_json)
+                if runs[-1].interrupted:
+                    break
+        _show(runs, [", ".join(word.values()) for word in choices[: len(runs)]], as_json)
         if save is not None:
             runs[0].save(save)
         if plot is not None:

@@ -7,9 +7,10 @@ were computed. A point that fails is recorded with its message and the rest goes
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -112,22 +113,21 @@ def evaluate(
     if hold:
         values[STATUS.name][:] = PENDING
     finished = 0
-    todo = []
 
     def place(chunk: int, part: Values) -> None:
         nonlocal finished
-        where = grid.where(chunk)
-        for name, column in values.items():
-            column[where] = part[name]
-        finished += where.size
+        if values:
+            where = grid.where(chunk)
+            for name, column in values.items():
+                column[where] = part[name]
+        finished += math.prod(part.stop - part.start for part in grid.region(chunk))
 
     interrupted = False
     try:
-        for chunk in range(grid.chunks):
-            if storage is not None and storage.done[chunk]:
-                place(chunk, storage.read(chunk) if hold else {})
-            else:
-                todo.append(chunk)
+        done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
+        for chunk in np.flatnonzero(done).tolist():
+            place(chunk, storage.read(chunk) if storage is not None and hold else {})
+        todo = (chunk for chunk in range(grid.chunks) if not done[chunk])
         if progress is not None:
             progress(finished, grid.size)
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
@@ -146,7 +146,7 @@ def evaluate(
 
 
 def _parts(
-    grid: Grid, model: Model, todo: list[int], executor: Executor | None
+    grid: Grid, model: Model, todo: Iterable[int], executor: Executor | None
 ) -> Generator[tuple[int, Values, bool], None, None]:
     """Chunks as they are finished, each with its number and whether it is worth keeping."""
     home = _HOME, os.getpid()

@@ -15,7 +15,7 @@ from icl_theory.results.numbers import number
 if TYPE_CHECKING:
     import xarray
 
-SLAB = 10**6  # points of a table that are in memory at a time
+SLAB = 250_000  # points of a table that are in memory at a time
 # what else than numbers stands in tables, and its TeX
 SIGNS = {"✓": r"$\checkmark$", "✗": r"$\times$", "∞": r"$\infty$", "−": "$-$", "±": r"$\pm$"}
 
@@ -86,8 +86,14 @@ def count(dataset: xarray.Dataset, status: str) -> int:
 def slabs(dataset: xarray.Dataset, over: str) -> Iterator[xarray.Dataset]:
     """Return a dataset part by part, in memory each, in the order in which tables have its points."""
     others = [name for name in dimensions(dataset) if name != over]
-    lead = [*others, over][0]
-    length, points = dataset.sizes[lead], math.prod(dataset.sizes.values())
-    each = max(1, SLAB * length // points)
-    for start in range(0, length, each):
-        yield dataset.isel({lead: slice(start, start + each)}).compute()
+    yield from _slabs(dataset, [*others, over])
+
+
+def _slabs(dataset: xarray.Dataset, names: list[str]) -> Iterator[xarray.Dataset]:
+    """Return it part by part along its first dimension, and each part along the next one if it is too large."""
+    lead, *rest = names
+    points = math.prod(dataset.sizes[name] for name in rest)
+    each = max(1, SLAB // points)
+    for start in range(0, dataset.sizes[lead], each):
+        part = dataset.isel({lead: slice(start, start + each)})
+        yield from [part.compute()] if points <= SLAB else _slabs(part, rest)

@@ -73,6 +73,18 @@ def test_its_tables_are_written_part_by_part(tmp_path: Path, ending: str, monkey
 
 
 @pytest.mark.usefixtures("small")
+def test_no_part_of_a_table_is_larger_than_the_limit_whatever_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 2.0], eta=[0.1, 0.2, 0.5, 1.0, 2.0])
+    monkeypatch.setattr(columns, "SLAB", 2)
+    for over in ("L", "K", "eta"):
+        parts = [*columns.slabs(found, over)]
+        assert max(part["steps"].size for part in parts) <= 2
+        assert sum(part["steps"].size for part in parts) == found["steps"].size
+
+
+@pytest.mark.usefixtures("small")
 def test_its_commands_print_tables_figures_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160])
     assert columns.count(found, "failed") == 300

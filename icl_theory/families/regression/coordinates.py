@@ -23,7 +23,8 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
     Returns
     -------
     dict of Trajectory
-        By the name of the coordinates; draw them with `icl_theory.results.plots.compare_runs`.
+        By the name of the coordinates, after Ctrl-C those that were begun; draw them with
+        `icl_theory.results.plots.compare_runs`.
 
     Raises
     ------
@@ -43,4 +44,9 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
     """
     if "coordinates" in arguments:
         raise refuse("coordinates", arguments["coordinates"], "left out: there is a run in each")
-    return {name: simulate(L, delta, eta, coordinates=name, **arguments) for name in COORDINATES}
+    found: dict[str, Trajectory] = {}
+    for name in COORDINATES:
+        found[name] = simulate(L, delta, eta, coordinates=name, **arguments)
+        if found[name].interrupted:
+            break
+    return found
