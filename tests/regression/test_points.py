@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory.families import find
+from icl_theory.families.regression import levels
 from icl_theory.families.regression.points import leading_order
 from icl_theory.grids.grid import Values
 from icl_theory.grids.sweep import plan
@@ -148,3 +149,13 @@ def test_leading_order_is_approached_on_both_sides_of_the_crossover(K: int) -> N
 
 def test_there_is_nothing_to_predict_where_the_start_is_good_enough() -> None:
     assert leading_order(np.ones(1), 1.0, np.full(1, 20.0), np.ones(1), np.full(1, 0.5)).tolist() == [0.0]
+
+
+def test_points_at_other_rates_share_the_search_for_the_lowest_loss() -> None:
+    given: dict[str, Any] = {"L": 2.0, "delta": 1.0, "K": 3, "N": 3, "task": "cosine", "above": 1e-2}
+    levels._single_features.cache_clear()
+    found = icl.sweep(eta=[0.5, 1.0, 2.0], progress=False, **given)
+    assert levels._single_features.cache_info().misses == 1
+    levels._single_features.cache_clear()
+    run = icl.Regression(eta=1.0, **given).simulate()
+    assert (run.steps, run.floor) == (found.steps.values[1], found.floor.values[1])

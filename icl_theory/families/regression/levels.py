@@ -7,6 +7,7 @@ See docs/tail-laws.md, "Finite prompts".
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -216,9 +217,17 @@ def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | No
 
 def single_features(variogram: Array, probs: Array, N: float, noise: float) -> tuple[Levels, ...] | None:
     """Levels of the queries for K single features with this variogram, (K, K), and these probabilities."""
+    return None if len(probs) > MOST else _single_features(variogram.tobytes(), probs.tobytes(), N, noise)
+
+
+@lru_cache(maxsize=1024)
+def _single_features(variogram: bytes, probs: bytes, N: float, noise: float) -> tuple[Levels, ...] | None:
+    """As `single_features`; a search takes longer than most runs, and those at other rates and targets share it."""
+    each = np.frombuffer(probs)
+    form = np.frombuffer(variogram).reshape(len(each), len(each))
 
     def query(k: int) -> Query:
-        matrix = variogram[k][:, None] + variogram[k] - variogram
-        return Query(matrix, 2.0 * variogram[k] + noise**2, probs, N, noise, k)
+        matrix = form[k][:, None] + form[k] - form
+        return Query(matrix, 2.0 * form[k] + noise**2, each, N, noise, k)
 
-    return levels_of(map(query, range(len(probs))), len(probs))
+    return levels_of(map(query, range(len(each))), len(each))
