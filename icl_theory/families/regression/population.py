@@ -76,10 +76,7 @@ class _ErrorForm:
         return self._squares(z, np.arange(z.shape[1]), z.sum(axis=0))[0]
 
     def _squares(self, z: Array, own: NDArray[np.intp], total: Array) -> tuple[Array, Array, Array]:
-        """``z^T C z``, and of what ``C z`` is made: a product with z, and a shift of its columns.
-
-        Without a factor the product is subtracted from the shift.
-        """
+        """``z^T C z``, and parts of ``C z``: a product, minus it without a factor, and a shift of its columns."""
         columns = np.arange(z.shape[1])
         if self.use_factor:
             error = self._mean_difference(z, own, total)
