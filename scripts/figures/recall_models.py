@@ -53,10 +53,14 @@ def figure(
                 for (name, run), colour in zip(dict(zip(MODELS, row, strict=True)).items(), CYCLE, strict=False)
                 for word, style in styles.items()
             ]
-            title = f"{kind} outputs" if kind else "output" + ", noise dashed" * (noise > 0)
+            title = (
+                f"{kind} outputs" + ", dotted: guess" * (kind == "unseen")
+                if kind
+                else "output" + ", noise dashed" * (noise > 0)
+            )
             y = f"loss (nats), α = {noise:g}" if kind else f"probability, α = {noise:g}"
             limits = (0.0, 1.05) if not kind else (0.3, 20.0) if noise else (1e-8, 200.0)
-            levels = {"uniform guess" * (not noise): float(np.log(V))} if kind == "unseen" else {}
+            levels = {"": float(np.log(V))} if kind == "unseen" else {}
             scales = ("log", "log" if kind else "linear")
             panels.append(Panel(curves, "step", y, title, scales, limits, levels=levels, legend=named))
     return draw_panels(panels, columns=2, size=(2.6, 1.8))

@@ -172,3 +172,31 @@ def test_far_apart_logits_compare_the_largest_counts() -> None:
     risk, v = RecallRisk(task, "softmax", tied=False), 1e5
     exact = loss(task, "softmax", "projection", 1, np.zeros(2), v, 0.0)
     assert risk.loss([0.0, 0.0, v]) == pytest.approx(exact, rel=1e-10)
+
+
+def test_noise_turns_the_value_scale_away_from_the_output_at_the_start() -> None:
+    """The derivative by v at 0, where all weights are 1/H, from the mean numbers of words written out."""
+    V, H, alpha, gamma = 60, 256, 0.2, math.log(0.25)
+    problem = icl.Recall(
+        V=V,
+        triggers=1,
+        outputs=4,
+        H=H,
+        alpha=alpha,
+        law="planted",
+        weights="identity",
+        attention="softmax",
+        v="trained",
+    )
+    fill = (H - 5) / (V - 2)
+    up = {
+        "output": 1 + fill,
+        "other": fill,
+        "trigger": 3.0,
+        "noise": 3 * gamma + 1 + 2,
+    }  # slopes of the logits, times H
+    odds = {"output": 1.0, "other": V - 3.0, "trigger": 1.0, "noise": math.exp(gamma)}
+    mean = sum(odds[word] * up[word] for word in up) / sum(odds.values())
+    expected = (mean - (1 - alpha) * up["output"] - alpha * up["noise"]) / H
+    assert expected > 0
+    assert problem.risk().gradient([0.0, 0.0])[1] == pytest.approx(expected, rel=1e-10)

@@ -33,7 +33,7 @@ def cross_entropy(logits: Array, answer: Words) -> tuple[Array, Array]:
     top = others.max(axis=1)
     shifted = np.exp(others - top[:, None])
     wrong = shifted.sum(axis=1)
-    losses = np.logaddexp(0.0, top + np.log(wrong) - logits[rows, answer])
+    losses = np.logaddexp(0.0, (top - logits[rows, answer]) + np.log(wrong))
     probs = shifted * (-np.expm1(-losses) / wrong)[:, None]
     probs[rows, answer] = np.exp(-losses)
     return losses, probs

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from threadpoolctl import ThreadpoolController
 
 from icl_theory._validate import Array, choice, refuse, store
 from icl_theory.engine.risk import Risk
@@ -330,7 +331,8 @@ class RecallRisk(Risk):
         quiet = seen + (not self.noisy and (ours or task.law == "planted"))
         kappa = -1 if ours else self.kappa
         kinds, flat = softmax.fillers(task, self.weights), np.asarray(params, dtype=np.float64)
-        return softmax.excess(self._cells, kinds, quiet, kappa, task.alpha, *self._split(flat))
+        with _threads().limit(limits=1):  # its products are too small to be shared among processors
+            return softmax.excess(self._cells, kinds, quiet, kappa, task.alpha, *self._split(flat))
 
     def _logits(self, params: Array) -> _Logits:
         strength, scale, gamma = self._split(params)
@@ -378,3 +380,9 @@ class RecallRisk(Risk):
 
 def _sigmoid(x: Array) -> Array:
     return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    """Return the thread pools, which take longer to find than to limit."""
+    return ThreadpoolController()
