@@ -87,6 +87,8 @@ WRONG: dict[str, Callable[[], Any]] = {
     "points = array(5)": lambda: check_risk(icl.ExchangeableRisk(4, 1.0), points=np.array(5)),
     "points = 5": lambda: check_risk(icl.ExchangeableRisk(4, 1.0), points=5),
     "runs = [nan]": lambda: plots.compare_runs([math.nan]),
+    "panels = array(3.)": lambda: plots.draw_panels(np.array(3.0)),
+    "data = ": lambda: icl.recall.TransformerRisk(icl.recall.RecallTask(8, 2, 3), batch=1, data=SIMPLEX),
     "panels = []": lambda: plots.draw_panels([]),
     "rows = {}": lambda: plots.draw_maps({}, ["a"]),
     "drawn = {}": lambda: plots.save({}, "a.png"),
