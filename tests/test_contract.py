@@ -89,6 +89,8 @@ WRONG: dict[str, Callable[[], Any]] = {
     "runs = [nan]": lambda: plots.compare_runs([math.nan]),
     "panels = array(3.)": lambda: plots.draw_panels(np.array(3.0)),
     "data = ": lambda: icl.recall.TransformerRisk(icl.recall.RecallTask(8, 2, 3), batch=1, data=SIMPLEX),
+    "notes = array(3.)": lambda: tables.to_latex(TABLE, np.array(3.0)),
+    "speed = 1e+300": lambda: icl.regression.stable_rate(0.001, 20, noise=1e12, N=50, speed=1e300),
     "panels = []": lambda: plots.draw_panels([]),
     "rows = {}": lambda: plots.draw_maps({}, ["a"]),
     "drawn = {}": lambda: plots.save({}, "a.png"),
