@@ -33,7 +33,8 @@ def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], allowed
 
 def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
     """Return values as a list if there are some, all of a class."""
-    if not isinstance(values, Iterable) or not (found := [*values]) or not all(isinstance(v, kind) for v in found):
+    found = [*values] if isinstance(values, Iterable) and dimensions(values) else []
+    if not found or not all(isinstance(each, kind) for each in found):
         raise refuse(name, values, allowed)
     return found
 

@@ -10,6 +10,7 @@ numbers, warn, or compute for 20 seconds. Every call follows from the seed and i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -17,6 +18,7 @@ import pkgutil
 import re
 import signal
 import sys
+import tempfile
 import traceback
 import types
 import warnings
@@ -220,22 +222,23 @@ def fuzz(calls: int, seed: int, first: int = 0) -> Iterator[Breach]:
         raise _Silent
 
     before = signal.signal(signal.SIGPROF, late)
-    try:
-        for number in range(first, first + calls):
-            rng = np.random.default_rng([seed, number])
-            target = every[rng.integers(len(every))]
-            placed, named = arguments(target, rng)
-            signal.setitimer(signal.ITIMER_PROF, LIMIT)
-            end = outcome(target, placed, named)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # some calls write files
+        try:
+            for number in range(first, first + calls):
+                rng = np.random.default_rng([seed, number])
+                target = every[rng.integers(len(every))]
+                placed, named = arguments(target, rng)
+                signal.setitimer(signal.ITIMER_PROF, LIMIT)
+                end = outcome(target, placed, named)
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                if end is not None:
+                    shown = ", ".join(
+                        [*map(_short, placed), *(f"{name}={_short(value)}" for name, value in named.items())]
+                    )
+                    yield Breach(number, f"{target.name}({shown})", end)
+        finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            if end is not None:
-                shown = ", ".join(
-                    [*map(_short, placed), *(f"{name}={_short(value)}" for name, value in named.items())]
-                )
-                yield Breach(number, f"{target.name}({shown})", end)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+            signal.signal(signal.SIGPROF, before)
 
 
 def _short(value: Any) -> str:

@@ -49,10 +49,11 @@ def peak(part: str, store: Path, length: int) -> float:
 def main() -> None:
     """Print the peaks, a line a part."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--parts", nargs="+", choices=[*PARTS], default=[*PARTS])
     parser.add_argument("--points", type=int, nargs="+", default=[10**6, 4 * 10**6])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        for part in PARTS:
+        for part in options.parts:
             peaks = [peak(part, Path(name) / f"{each}.zarr", each // 1000) for each in options.points]
             sys.stdout.write(f"{part}: {', '.join(f'{each:.0f} MB' for each in peaks)}\n")
             sys.stdout.flush()

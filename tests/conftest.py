@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import math
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from icl_theory.engine import progress as of_runs
+from icl_theory.grids import progress as of_sweeps
 
 # The default is the same examples every time; HYPOTHESIS_PROFILE=thorough looks for new ones.
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40, print_blob=True)
@@ -11,3 +16,10 @@ settings.register_profile("thorough", deadline=None, max_examples=600, suppress_
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored where tests are run in the background
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_shown_because_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress appears after a moment, which is no part of what most tests compare."""
+    monkeypatch.setattr(of_runs, "SILENT", math.inf)
+    monkeypatch.setattr(of_sweeps, "SILENT", math.inf)

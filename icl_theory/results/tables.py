@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from icl_theory import _validate
 from icl_theory._validate import refuse
 from icl_theory.files import checked_path, replacing
 from icl_theory.results.columns import dimension, dimensions, escaped, slabs, symbol, tex, with_role
@@ -203,7 +204,7 @@ def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
 
 
 def _sentences(notes: Iterable[str]) -> list[str]:
-    if isinstance(notes, str) or not isinstance(notes, Iterable):
+    if isinstance(notes, str) or not isinstance(notes, Iterable) or not _validate.dimensions(notes):
         raise refuse("notes", notes, "sentences, one or more in a tuple")
     return list(map(str, notes))
 

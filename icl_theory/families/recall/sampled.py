@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, integer, number, refuse, store
+from icl_theory._validate import Array, choice, instance, integer, number, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall.divergence import cross_entropy
 from icl_theory.families.recall.population import ATTENTION
@@ -142,7 +142,7 @@ class TransformerRisk(Risk):
         """Sentences a step."""
         if self.data is None:
             return 64 if self.batch is None else integer("batch", self.batch, minimum=1)
-        M = len(self.data.answer)
+        M = len(instance("data", self.data, Sentences, "Sentences of `RecallTask.sentences`").answer)
         return M if self.batch is None else integer("batch", self.batch, minimum=1, maximum=M)
 
     @property
