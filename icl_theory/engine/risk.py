@@ -81,10 +81,10 @@ class Risk(Protocol):
         return self._within(params, self.evaluate, 1)
 
     def _within(self, params: ArrayLike, evaluate: Callable[[Array], Any], part: int) -> Any:
-        """Return a part of what is evaluated at parameters, and refuse those where it is beyond float64."""
+        """Return a part of what is evaluated at parameters, infinite perhaps, and refuse those where it is no number."""
         with np.errstate(over="ignore", invalid="ignore"):
             found = evaluate(self._checked(params))[part]
-        if not np.isfinite(found).all():
+        if np.isnan(found).any():
             raise refuse("params", params, "less extreme: the result is beyond the range of float64")
         return found
 

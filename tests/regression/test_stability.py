@@ -160,3 +160,14 @@ def test_noise_and_short_prompts_found_by_search_stay_below_the_bound() -> None:
         bound = float(curvature_bound(0.5, 2, noise=noise, N=N))
         curvatures = [risk.sharpness(gap * np.eye(2)) for gap in np.linspace(-8.0, 8.0, 81)]
         assert max(curvatures) <= bound
+
+
+@pytest.mark.parametrize("coordinates", ["class", "embedding"])
+def test_auto_is_below_the_inverse_curvature_for_frequent_features_too(coordinates: str) -> None:
+    """The rate was that of equally likely features: up to K times the largest probability too large."""
+    problem = icl.Regression(
+        L=2.0, delta=1.0, eta="auto", K=3, probs=[0.98, 0.01, 0.01], task="linear", coordinates=coordinates
+    )
+    risk, rng = problem.risk(), np.random.default_rng(3)
+    most = max(risk.sharpness(scale * rng.normal(size=risk.initial.shape)) for scale in np.geomspace(0.5, 8.0, 200))
+    assert 0.5 / problem.rate() < most <= 1.0 / problem.rate()

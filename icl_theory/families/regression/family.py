@@ -200,7 +200,7 @@ class Regression(Family):
         features = self.features or Features.simplex(self.K, self.delta, self.probs)
         plain = self.task == "exchangeable" and self.features is None
         largest = exchangeable_gamma(self.L, self.delta) if plain else float(self.law().variogram(features).max())
-        return float(stable_rate(largest, self.K, noise=self.noise, N=self.N, speed=speed))
+        return float(stable_rate(largest, 1.0 / features.probs.max(), noise=self.noise, N=self.N, speed=speed))
 
     def describe(self, run: Trajectory) -> None:
         """Add phases and regime, and the paper's own rule where an imbalance is given."""
