@@ -81,7 +81,7 @@ class Risk(Protocol):
         return self._within(params, self.evaluate, 1)
 
     def _within(self, params: ArrayLike, evaluate: Callable[[Array], Any], part: int) -> Any:
-        """Return a part of what is evaluated at parameters, infinite perhaps, and refuse those where it is no number."""
+        """Return a part of what is evaluated at parameters, which may be infinite; NaN is refused."""
         with np.errstate(over="ignore", invalid="ignore"):
             found = evaluate(self._checked(params))[part]
         if np.isnan(found).any():
