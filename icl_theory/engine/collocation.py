@@ -47,6 +47,22 @@ def radau(stages: int) -> Scheme:
     return Scheme((nodes + 1.0) / 2.0, np.asarray(weights, dtype=float), coefficients)
 
 
+def _stepped(scheme: Scheme, places: Array, h: float) -> Array:
+    """Weights of e^x times the moves in the values at the nodes, for a polynomial that changes by them in one step.
+
+    The change of a polynomial of degree s is the sum of its s derivatives, which loses no digits in long strides.
+    """
+    stages = len(places)
+    lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
+    coefficients, factor = scheme.coefficients, np.ones(stages)
+    change: Array = np.zeros((stages, stages + 1))
+    for k in range(1, stages + 1):
+        coefficients = np.asarray(legendre.legder(coefficients))
+        factor = np.asarray(factor * lengths / k)
+        change += np.asarray(factor[:, None] * legendre.legval(2.0 * scheme.nodes - 1.0, coefficients).T)
+    return np.asarray(np.linalg.inv(change[:, 1:]) * np.exp(-places))
+
+
 def _integral(j: int, nodes: Array) -> Array:
     """∫ P_j from -1 to the nodes."""
     return np.asarray(legendre.legval(nodes, legendre.legint([0.0] * j + [1.0], lbnd=-1)))
@@ -98,6 +114,9 @@ class Collocation:
         The step before this one, from which the values at the nodes are guessed.
     stages : int
         Number of nodes.
+    single : bool
+        Whether the field is the move of one step of a map, times e^x, so that the polynomial is to pass through the
+        iterates: from a node's time to one step later it changes by the move.
     """
 
     def __init__(
@@ -112,16 +131,24 @@ class Collocation:
         tolerance: float = 0.0,
         before: Collocation | None = None,
         stages: int = STAGES,
+        single: bool = False,
     ) -> None:
         self.field, self.begin, self.state, self._h = field, x, y, h
         self.end = x + h if end is None else end
-        self._modes, self._growth, self._tolerance, self._stages = modes, growth, tolerance, stages
+        self._modes, self._growth, self._tolerance, self._stages, self._single = (
+            modes,
+            growth,
+            tolerance,
+            stages,
+            single,
+        )
         scheme = radau(stages)
         places = x + scheme.nodes * h
+        self._weights = _stepped(scheme, places, h) if single else h * scheme.weights
         values = np.tile(y, (stages, 1)) if before is None else before._at(places)
         self.iterations, self.left, self.noise = 0, math.inf, self._rounding(y)
         with np.errstate(all="ignore"):
-            values = self._solve(values, places, scheme)
+            values = self._solve(values, places)
         self.values = values
         self.arrival: Array = values[-1]
         self._terms = scheme.coefficients @ np.vstack([y, values])
@@ -130,14 +157,14 @@ class Collocation:
         self.error = last * decay if self.left < math.inf else math.inf
         self.slope, self.leaving = (self._slope(end) for end in (-1.0, 1.0))
 
-    def _solve(self, values: Array, places: Array, scheme: Scheme) -> Array:
+    def _solve(self, values: Array, places: Array) -> Array:
         """Newton's method with the modes as they are given."""
-        y, h, modes = self.state, self._h, self._modes
-        inverse = np.linalg.inv(np.eye(self._stages) - h * scheme.weights * self._growth(places)[:, None, :])
+        y, modes = self.state, self._modes
+        inverse = np.linalg.inv(np.eye(self._stages) - self._weights * self._growth(places)[:, None, :])
         before, mixed = math.inf, Mixed()
         for self.iterations in range(1, ITERATIONS + 1):
             slopes = np.stack([self.field(place, value) for place, value in zip(places, values, strict=True)])
-            residual = y + h * (scheme.weights @ slopes) - values
+            residual = y + self._weights @ slopes - values
             change = modes.out_of(np.einsum("nij,jn->in", inverse, modes.into(residual)))
             values = mixed.next(values, change)
             size = float(np.abs(change).max(initial=0.0))
@@ -175,7 +202,9 @@ class Collocation:
 
     def again(self, x: float, y: Array, slope: Array, h: float, end: float) -> Collocation:
         """Take a part of the step by itself."""
-        return Collocation(self.field, self._modes, self._growth, x, y, h, end, self._tolerance, self, self._stages)
+        return Collocation(
+            self.field, self._modes, self._growth, x, y, h, end, self._tolerance, self, self._stages, self._single
+        )
 
     def _at(self, places: Array) -> Array:
         """Values of the polynomial."""

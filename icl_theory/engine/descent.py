@@ -16,6 +16,7 @@ from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.recorder import SETTLED, Recorder
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.engine.rules import Rule, rule_of
+from icl_theory.engine.saddle import Saddle
 from icl_theory.engine.steps import Descent, Ended, Point
 from icl_theory.engine.trajectory import State, Stop, Trajectory, saved_steps
 
@@ -26,6 +27,7 @@ VISIBLE = 1e-13  # of the floor: an excess below it is lost in rounding
 ROUNDING = 2.0**-52
 FAST_EVALUATIONS = 200_000
 FLOW_TOLERANCE, FLOW_EVALUATIONS = 1e-10, 50_000
+EXACT_STEPS = 10**9  # that anybody takes one by one
 AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
 FLOOR_RTOL = 1e-3
 NOTHING = np.zeros(0)
@@ -150,6 +152,7 @@ def descend(
         raise refuse("method", method, "'auto', 'exact', 'fast' or 'flow' here: there is no closed form")
     recorder = Recorder(risk, last)
     descent = Descent(risk, eta, update)
+    saddle = Saddle(descent)
     skipper = Skipper(descent, tolerance, FAST_EVALUATIONS) if method in ("fast", "auto") else None
     interpolant = skipper.run if skipper is not None else _interpolant(descent, method, tolerance)
     if skipper is not None:
@@ -193,6 +196,9 @@ def descend(
                     least, move = SETTLED * tolerance, descent.pace(point) / (point.step + 1)
                     if stop is None and interpolant is not None and recorder.has_settled(least, move):
                         stop = Stop.SETTLED
+                    ahead = last - point.step if interpolant is not None else min(last - point.step, EXACT_STEPS)
+                    if stop in (Stop.UNMOVED, Stop.SETTLED) and saddle.is_left(point, ahead):
+                        stop = None
                 if stop is not None:
                     break
                 if callback is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):

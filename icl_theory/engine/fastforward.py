@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,16 @@ from icl_theory.engine.curvature import Curvature
 from icl_theory.engine.interpolant import FIRST_STRIDE, Anchor, Interpolant, Segment
 from icl_theory.engine.steps import Descent, Ended, Point, TooFast
 
-SLOW = 256.0  # steps in which the moves must change by less than a factor e for skipping to be worth a try
+SLOW, STIFF = (
+    256.0,
+    64.0,
+)  # steps in which moves change by less than e where a try is worth it: explicit, or implicit
 BLOCK = 64  # steps taken one by one between two tries, doubled after each try that did not pay
-PAYS = 1.2  # gradients that a try may cost for each iterate that it skips, at first
+EARLIEST = 1024  # steps before the first try: the solver's first step is too short to pay before
+WAIT = 8  # at most, beyond that many: part of the steps so far that are taken one by one before the next try
+PAYS = 0.8  # gradients that a try may cost for each iterate that it skips, at first
+HOPELESS = 4.0  # gradients that a later step of the solver may cost for each iterate
+FIRST = 0.2  # first step of the solver, in times in which the move changes by itself
 PATIENCE = 500.0  # gradients that it may cost later, beyond those of the iterates that it skips
 TRIAL = 2  # steps of the solver before it is used
 SHARE, LOOSE = 0.02, 0.5  # of the tolerance for one step of the solver: of the run, of its shadow
@@ -62,6 +69,7 @@ class Skipper:
         self.descent, self.tolerance = descent, tolerance
         self._curvature = curvature = Curvature(descent)
         self.run = Interpolant(descent, True, tolerance, budget, share=SHARE, spare=1, curvature=curvature)
+        self.run.pays = PAYS
         self.error, self.worst, self.doubt, self.left, self.skipped = 0.0, 0.0, 0.0, 0.0, False
         self._shadow = Interpolant(
             descent, True, tolerance, budget, LOOSE, 0, 1.6 * FIRST_STRIDE, curvature=curvature, stages=FEWER
@@ -72,7 +80,7 @@ class Skipper:
     def points(self, schedule: Steps, exact: int) -> Generator[Point, None, None]:
         """Yield every iterate up to step ``exact`` and where skipping does not pay, else the scheduled ones."""
         start = self.descent.point(self.descent.risk.initial, 0)
-        next_try, pause = max(exact, BLOCK), BLOCK
+        next_try, pause = max(exact, EARLIEST), BLOCK
         iterates = self._one_by_one(start)
         while start.step < schedule[-1]:
             recent: deque[Array] = deque(maxlen=3)
@@ -81,17 +89,19 @@ class Skipper:
                 start = point
                 recent.append(point.params)
                 if point.step >= next_try and len(recent) == 3:
-                    if _is_slow(*recent):
+                    changing = _changing(*recent)
+                    if changing * (STIFF if self._curvature.known else SLOW) <= 1.0:
                         break
                     next_try = point.step + BLOCK
-            left = start.step
-            with closing(self._scheduled(start, schedule)) as scheduled:
+            left, spent = start.step, self._spent
+            with closing(self._scheduled(start, schedule, _stride(changing, start.step))) as scheduled:
                 for point in scheduled:
                     yield point
                     start = point
             if start.step > left:
                 iterates = self._one_by_one(start)
-            next_try, pause = start.step + pause, 2 * pause
+            pause = BLOCK if 2 * (start.step - left) > self._spent - spent else 2 * pause
+            next_try = start.step + min(pause, max(EARLIEST, start.step // WAIT))
 
     def _one_by_one(self, start: Point) -> Iterator[Point]:
         """Yield iterates; the shadow goes along."""
@@ -103,7 +113,7 @@ class Skipper:
                 self._note(point.params, self._other)
             yield point
 
-    def _scheduled(self, start: Point, schedule: Steps) -> Generator[Point, None, None]:
+    def _scheduled(self, start: Point, schedule: Steps, stride: float) -> Generator[Point, None, None]:
         """Yield the points at the scheduled times after ``start``, as long as skipping works and pays.
 
         The shadow starts where the run starts, or where it was left; in the end it is brought to the last point.
@@ -111,27 +121,38 @@ class Skipper:
         descent, end = self.descent, int(schedule[-1])
         ahead = schedule[schedule > start.step]
         last, params = start.step, start.params
-        shadow = self._shadow.segments(start.params if self._other is None else self._other, start.step, end)
+        shadow = self._shadow.segments(
+            start.params if self._other is None else self._other, start.step, end, 1.6 * stride
+        )
         shadows: deque[Segment] = deque()
         self.run.anchor = Anchor(start.step, start.params, 0.0)
+        reached: Segment | None = None
         try:
-            for segment in self._that_pay(self.run.segments(start.params, start.step, end)):
-                self._follow(segment, shadow, shadows, end)
-                self.left += self.descent.risk.gain(params) * segment.left
-                within, ahead = ahead[ahead <= segment.end], ahead[ahead > segment.end]
-                for t in within.tolist():
-                    last, params = t, segment.state(t)
-                    self.doubt = max(self.doubt, self.descent.risk.gain(params) * segment.doubt)
-                    self.skipped = True
-                    yield descent.point(params, t)
-                    self.run.anchor = segment.anchor
-                while len(shadows) > 1 and shadows[0].end <= last:
-                    shadows.popleft()
-        except TooFast:
-            pass
+            with suppress(TooFast):
+                for segment in self._that_pay(self.run.segments(start.params, start.step, end, stride)):
+                    self._follow(segment, shadow, shadows, end)
+                    self.left += self.descent.risk.gain(params) * segment.left
+                    within, ahead, reached = ahead[ahead <= segment.end], ahead[ahead > segment.end], segment
+                    for t in within.tolist():
+                        last, params = t, self._state(segment, t)
+                        yield descent.point(params, t)
+                        self.run.anchor = segment.anchor
+                    while len(shadows) > 1 and shadows[0].end <= last:
+                        shadows.popleft()
+            if reached is not None and int(reached.end) > last:  # go on from where the solver is
+                last = int(reached.end)
+                params = self._state(reached, last)
+                yield descent.point(params, last)
         finally:
             if last > start.step and shadows:
                 self._settle(params, last, shadows)
+
+    def _state(self, segment: Segment, t: int) -> Array:
+        """State at a time within a step of the solver; what interpolation may be off by is noted."""
+        params = segment.state(t)
+        self.doubt = max(self.doubt, self.descent.risk.gain(params) * segment.doubt)
+        self.skipped = True
+        return params
 
     def _that_pay(self, segments: Iterator[Segment]) -> Iterator[Segment]:
         """Pass on the steps of the solver as long as they pay, and none where the first ones do not.
@@ -144,12 +165,12 @@ class Skipper:
         for number, segment in enumerate(segments):
             cost, steps = self._spent - spent, segment.end - segment.begin
             if number < TRIAL:
-                if cost > PAYS * steps:
+                if segment.cost > PAYS * steps:
                     return
                 held.append(segment)
             else:
                 loss = max(0.0, loss + cost - 2.0 * steps)
-                if loss > PATIENCE:
+                if loss > PATIENCE or cost > HOPELESS * steps:
                     return
                 held = [segment]
             if number >= TRIAL - 1:
@@ -204,15 +225,23 @@ def flow(interpolant: Interpolant, schedule: Steps) -> Generator[Point, None, No
 
 
 def state(interpolant: Interpolant, params: Array, begin: int, end: int) -> Array:
-    """State at a later step."""
-    if end - begin > BLOCK or not interpolant.skipping:
-        try:
-            for segment in interpolant.segments(params, begin, end):
-                if segment.end == end:
-                    return segment.state(end)
-        except TooFast:
-            pass
-    return next(point.params for point in interpolant.descent.iterates(params, begin) if point.step == end)
+    """State at a later step, by steps of the solver as far as they go, and single ones between two tries."""
+    pause = BLOCK
+    while end > begin:
+        left, reached = begin, None
+        if end - begin > BLOCK or not interpolant.skipping:
+            with suppress(TooFast):
+                for segment in interpolant.segments(params, begin, end):
+                    if segment.end == end:
+                        return segment.state(end)
+                    reached = segment
+        if reached is not None and int(reached.end) > begin:
+            begin, params = int(reached.end), reached.land(int(reached.end))
+        pause = BLOCK if begin - left > pause else 2 * pause
+        ahead = min(begin + pause, end)
+        params = next(point.params for point in interpolant.descent.iterates(params, begin) if point.step == ahead)
+        begin = ahead
+    return params
 
 
 def first_below(interpolant: Interpolant, epsilon: float, above: Point, below: Point) -> Point:
@@ -262,7 +291,13 @@ def _holding(segments: list[Segment], t: int) -> Segment:
     return next(segment for segment in segments if t <= segment.end)
 
 
-def _is_slow(first: Array, second: Array, third: Array) -> bool:
-    """Whether the move changes by little from one step to the next."""
+def _changing(first: Array, second: Array, third: Array) -> float:
+    """By how much of itself the move changes from one step to the next."""
     move = second - first
-    return bool(SLOW * np.abs(third - second - move).max() <= np.abs(move).max())
+    size = float(np.abs(move).max(initial=0.0))
+    return float(np.abs(third - second - move).max(initial=0.0)) / size if size > 0.0 else 0.0
+
+
+def _stride(changing: float, t: int) -> float:
+    """Length in x of the first step of the solver, for moves that change by this share of themselves a step."""
+    return min(FIRST_STRIDE, math.log1p(FIRST / (changing * (t + 1.0)))) if changing > 0.0 else FIRST_STRIDE

@@ -28,13 +28,10 @@ from icl_theory.engine.trajectory import Stop
 START_ORDER, LOWEST_ORDER, HIGHEST_ORDER = 4, 2, 7
 ROUNDING = 2.3e-14  # of the parameters: no step of the solver is asked for more
 FIRST_STRIDE, LEAST_STRIDE = 0.05, 1e-13  # first and shortest step of the solver, in x
-FIRST_JUMP, FIRST_IMPLICIT = (
-    4.0,
-    0.2,
-)  # factor from the last explicit step to the first implicit one, up to a length
-IMPLICIT_SHARE = 0.15  # of the tolerance, at most, for an implicit step
+IMPLICIT_SHARE = 0.1  # of the tolerance, at most, for an implicit step
 FASTER = 2.0  # at most: factor from one implicit step to the next
 GROWTH = 1.25  # at most: factor from one step to the next where steps are taken to go on growing as they did
+SHRINKS = 0.5  # at least: the same where they are taken to go on shrinking
 PACE = 1.0  # what an error of the tolerance in x is in the parameters, in units of dθ/dx
 OMITTED = 0.25  # of the tolerance: what the terms that are left out may amount to,
 NOTHING = 0.003  # and where that need not be looked at
@@ -82,6 +79,8 @@ class Segment:
 
     Attributes
     ----------
+    cost : int
+        Gradients that the step took.
     doubt : float
         Estimated error of the interpolation that gave the last state.
     left : float
@@ -91,9 +90,9 @@ class Segment:
     _landed: Step | Collocation | None
 
     def __init__(
-        self, begin: float, end: float, step: Step | Collocation, limit: float, shape: tuple[int, ...]
+        self, begin: float, end: float, step: Step | Collocation, limit: float, shape: tuple[int, ...], cost: int
     ) -> None:
-        self.begin, self.end = begin, end
+        self.begin, self.end, self.cost = begin, end, cost
         self._step, self._limit, self._shape = step, limit, shape
         self.doubt, self.left, self._landed = 0.0, step.left, None
         self._halves: list[Step | Collocation] = []
@@ -175,6 +174,8 @@ class Interpolant:
     ----------
     anchor : Anchor or None
         The last one up to the last point of the run that was looked at.
+    pays : float
+        Gradients that the first step of the solver may cost for each iterate.
     """
 
     def __init__(
@@ -195,6 +196,7 @@ class Interpolant:
         self._moves = np.zeros((HIGHEST_ORDER, descent.risk.initial.size))
         self._omitted = 0.0
         self.anchor: Anchor | None = None
+        self.pays = math.inf
         self._stepper = Stepper(curvature or Curvature(descent), skipping, stages)
 
     def segments(self, params: Array, begin: float, end: float, stride: float = 0.0) -> Iterator[Segment]:
@@ -212,42 +214,55 @@ class Interpolant:
         shape, bound = np.shape(params), math.log1p(end)
         x, state, stepper = math.log1p(begin), np.ravel(params), self._stepper
         stepper.start()
-        stride = stride or (FIRST_IMPLICIT if stepper.stiff else self.first_stride)
-        order, before = 0, 0.0
+        self.order = START_ORDER if self.skipping else 1
+        stride = stride or self.first_stride
+        order, before, ideal, single, implicit, first = 0, 0.0, 0.0, self._field(shape, 1), False, True
         while x < bound:
             if order != self.order:
                 order = self.order
                 field = self._field(shape, order)
                 slope = field(x, state)
-            if stepper.turns_implicit():
-                stride, before = max(stride, min(FIRST_JUMP * stride, FIRST_IMPLICIT)), 0.0
             self._omitted = 0.0
             last = x + stride >= bound
             h, stop = (bound - x, bound) if last else (stride, None)
             wanted = min(self.share, IMPLICIT_SHARE) * self._limit(state, slope, shape)
-            step = stepper.take(field, order, x, state, slope, h, stop, wanted)
-            share = min(self.share, IMPLICIT_SHARE) if isinstance(step, Collocation) else self.share
+            spent = self._spent
+            step = stepper.take(field, single, order, x, state, slope, h, stop, wanted)
+            cost = self._spent - spent
+            if isinstance(step, Collocation) != implicit:
+                implicit, before, ideal = not implicit, 0.0, 0.0
+            share = min(self.share, IMPLICIT_SHARE) if implicit else self.share
             limit = max(self._limit(step.arrival, step.leaving, shape), step.noise / share)
             stride = step.next_stride(share * limit)
             if before:
-                stride = min(stride, (FASTER if isinstance(step, Collocation) else GROWTH) * before)
-            grown, before = stride / before if before else 1.0, stride
+                stride = min(stride, (FASTER if implicit else GROWTH) * before)
+            before = stride
             if not step.error <= share * limit:
+                if self.skipping and stride * math.exp(x) < 1.0:  # less than a step of the map
+                    raise TooFast
+                if first and cost > self.pays * stride * math.exp(x):
+                    raise TooFast
                 if stride < LEAST_STRIDE:
-                    raise TooFast if self.skipping else Ended(Stop.FLOW)
+                    raise Ended(Stop.FLOW)
                 continue
-            if isinstance(step, Collocation):
-                self._omitted = 0.0  # on the way to the solution differences mean nothing
-                field(step.end, step.arrival)
-            if self.skipping and not self._converges(limit):
+            if self.skipping and not implicit and not self._converges(limit):
                 stride = step.end - x
                 continue
-            stride = max(stride, min(stride * grown, GROWTH * (step.end - x)))
+            trend, ideal = stride / ideal if ideal else 1.0, stride
+            if trend > 1.0:
+                stride = max(stride, min(stride * trend, GROWTH * (step.end - x)))
+            else:
+                before = stride = stride * max(trend, SHRINKS)
             yield Segment(
-                math.expm1(x), end if last else min(math.expm1(step.end), end), step, BETWEEN * limit, shape
+                math.expm1(x), end if last else min(math.expm1(step.end), end), step, BETWEEN * limit, shape, cost
             )
-            x, state, slope = step.end, step.arrival, step.leaving
+            x, state, slope, first = step.end, step.arrival, step.leaving, False
             stepper.accept(step, order)
+
+    @property
+    def _spent(self) -> int:
+        """Gradients so far, those for the modes left out."""
+        return self.descent.evaluations - self._stepper.curvature.spent
 
     def check_budget(self, wanted: int) -> None:
         """Raise `Ended` where the run may not evaluate so many gradients more."""
@@ -281,7 +296,7 @@ class Interpolant:
                 if j + 1 < order:
                     params = params + move
             slope: Array = math.exp(x) * (LOGARITHMS[order] @ moves[:order])
-            if self.skipping:
+            if self.skipping and order > 1:
                 self._omitted = max(self._omitted, self._size(self._judged(order)))
             return slope
 

@@ -39,15 +39,30 @@ class Stepper:
         self.curvature, self.skipping, self.stages = curvature, skipping, stages
         self.stiff = False
         self._before: Collocation | None = None
-        self._looked, self._turned = -math.inf, False
+        self._again = False
+        self._looked, self._paid = -math.inf, 0
 
     def start(self) -> None:
         """Forget the step before."""
-        self._before = None
+        self._before, self._again = None, True
+
+    def _may_look(self, x: float) -> bool:
+        """Whether modes were looked for long ago, or have cost less than the steps since."""
+        spent = self.curvature.descent.evaluations - self._paid
+        return self.curvature.known and (
+            x - self._looked > AGAIN or (x > self._looked and spent > self.curvature.cost)
+        )
+
+    def _is_stale(self, x: float) -> bool:
+        """Whether to find the modes again: they are old, no longer good, or the run was elsewhere since."""
+        curvature, again = self.curvature, self._again and self.curvature.found != x
+        self._again = False
+        return again or curvature.wasted > curvature.cost or x > curvature.found + 3.0
 
     def take(
         self,
         field: Field,
+        single: Field,
         order: int,
         x: float,
         y: Array,
@@ -56,36 +71,33 @@ class Stepper:
         end: float | None,
         tolerance: float,
     ) -> Step | Collocation:
-        """Try a step, the field of which has so many terms."""
+        """Try a step, the field of which has so many terms; ``single`` has one."""
         if not self.stiff:
             step = Step(field, x, y, slope, h, end)
             enough = STIFF if self.curvature.modes is None else SOFT + 0.5
-            if not (step.stiffness > enough and self.curvature.known and x > self._looked + AGAIN):
+            if not (step.stiffness > enough and self._may_look(x)):
                 return step
             self._looked = x
-            self._turned = self.stiff = self._find(x, y) and self._turnovers(order, x, h) > enough
+            self.stiff = self._find(x, y) and self._turnovers(order, x, h) > enough
+            self._paid = self.curvature.descent.evaluations
             if not self.stiff:
                 return step
-        elif (self.curvature.wasted > self.curvature.cost or x > self.curvature.found + 3.0) and not self._find(
-            x, y
-        ):
+        elif self._is_stale(x) and not self._find(x, y):
             raise TooFast
         modes = self.curvature.modes
         assert modes is not None
-        growth = partial(modes.growth, order)
-        implicit = Collocation(field, modes, growth, x, y, h, end, tolerance, self._before, self.stages)
-        self.curvature.wasted += max(0, implicit.iterations - EASY) * self.stages * order
-        if not implicit.left < math.inf:
-            if self.curvature.found < x:
-                self.curvature.wasted += self.curvature.cost
-            elif self._turnovers(order, x, h) < TURNING:
-                self.stiff, self._looked = False, x
+        growth = partial(modes.growth, 1)
+        implicit = Collocation(
+            single, modes, growth, x, y, h, end, tolerance, self._before, self.stages, self.skipping
+        )
+        self.curvature.wasted += max(0, implicit.iterations - EASY) * self.stages
+        if implicit.left < math.inf:
+            self._before = implicit  # a rejected step, too, says where the next one goes
+        elif self.curvature.found < x:
+            self.curvature.wasted += self.curvature.cost
+        elif self._turnovers(order, x, h) < TURNING:
+            self._leave(x)
         return implicit
-
-    def turns_implicit(self) -> bool:
-        """Whether the next step is the first implicit one; asked once."""
-        turned, self._turned = self._turned, False
-        return turned
 
     def accept(self, step: Step | Collocation, order: int) -> None:
         """Go on from a step; look whether the modes are those of a map that contracts, and whether it is stiff.
@@ -96,16 +108,21 @@ class Stepper:
             Where the map does not contract its fastest mode.
         """
         if isinstance(step, Collocation):
-            self._before = step
             if self.skipping and self.curvature.fastest(step.arrival) > UNSTABLE:
                 self.stiff = False
                 raise TooFast
             if self._turnovers(order, step.begin, step.end - step.begin) < SOFT:
-                self.stiff, self._before, self._looked = False, None, step.end
+                self._before = None
+                self._leave(step.end)
+
+    def _leave(self, x: float) -> None:
+        """Go back to explicit steps for a while."""
+        self.stiff, self._looked, self._paid = False, x, self.curvature.descent.evaluations
 
     def _find(self, x: float, y: Array) -> bool:
         """Find the modes; whether implicit steps may be taken."""
-        modes = self.curvature.find(x, y)
+        self._again, curvature = False, self.curvature
+        modes = curvature.modes if curvature.found == x else curvature.find(x, y)
         self.stiff = modes is not None and not (self.skipping and modes.rates[-1] > UNSTABLE)
         return self.stiff
 

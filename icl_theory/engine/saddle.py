@@ -1,0 +1,33 @@
+"""Whether descent that seems to stand still is on a saddle that it leaves later."""
+
+from __future__ import annotations
+
+from icl_theory.engine.curvature import Curvature
+from icl_theory.engine.steps import Descent, Point
+
+GROWTH = 0.1  # in e-folds: near a degenerate saddle growth becomes faster and faster
+NOISE = 1e-11  # of the largest curvature: what rounding makes of none
+
+
+class Saddle:
+    """Asks the Hessian, where all of its modes can be found, whether a direction grows.
+
+    Parameters
+    ----------
+    descent : Descent
+        The map.
+    """
+
+    def __init__(self, descent: Descent) -> None:
+        self._curvature = Curvature(descent)
+        self._asked, self._rate = 0, -1.0
+
+    def is_left(self, point: Point, steps: int) -> bool:
+        """Whether some direction grows enough within so many steps; asked again where their number has doubled."""
+        if not self._curvature.known:
+            return False
+        if self._rate < 0.0 or point.step >= 2 * self._asked:
+            modes = self._curvature.find(0.0, point.params)
+            least, most = (0.0, 0.0) if modes is None else (-float(modes.rates[0]), abs(float(modes.rates[-1])))
+            self._asked, self._rate = point.step, least if least > NOISE * most else 0.0
+        return self._rate * steps > GROWTH
