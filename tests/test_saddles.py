@@ -116,7 +116,9 @@ def test_aligned_heads_drop_after_the_steps_of_the_logarithm_of_their_map(size: 
         steps = sum(quad(pace, low, high, epsabs=0.0, epsrel=1e-13)[0] for low, high in pairwise(pieces.tolist()))
         half = run.first(lambda state, j=j, best=best: state.observed["gamma"][j] >= 0.5 * best)  # type: ignore[misc]
         assert half is not None
-        assert -share * steps - 1e-2 < half - steps < 1.01 + share * steps  # rounding of what rests beside 1e-8
+        assert -share * steps - 1e-2 < half - steps < 1.01 + share * steps
+    assert run.error is not None
+    assert half - steps - 1.01 < run.error  # the last drop is that in which the target is reached
 
 
 def test_factored_scores_leave_their_plateau_where_single_steps_do() -> None:

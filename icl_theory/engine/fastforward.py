@@ -9,6 +9,7 @@ iterates are taken one by one the shadow takes them too, so that it grows as err
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
@@ -22,10 +23,7 @@ from icl_theory.engine.curvature import Curvature
 from icl_theory.engine.interpolant import FIRST_STRIDE, Anchor, Interpolant, Segment
 from icl_theory.engine.steps import Descent, Ended, Point, TooFast
 
-SLOW, STIFF = (
-    256.0,
-    64.0,
-)  # steps in which moves change by less than e where a try is worth it: explicit, or implicit
+SLOW, STIFF = 256.0, 64.0  # steps in which moves change by less than e where a try pays: explicit, or implicit
 BLOCK = 64  # steps taken one by one between two tries, doubled after each try that did not pay
 EARLIEST = 1024  # steps before the first try: the solver's first step is too short to pay before
 WAIT = 8  # at most, beyond that many: part of the steps so far that are taken one by one before the next try
@@ -36,6 +34,7 @@ PATIENCE = 500.0  # gradients that it may cost later, beyond those of the iterat
 TRIAL = 2  # steps of the solver before it is used
 SHARE, LOOSE = 0.02, 0.5  # of the tolerance for one step of the solver: of the run, of its shadow
 LANDINGS = 8  # tries to find a step count without interpolation
+NOTED, NEAR = 4096, 2  # comparisons with the shadow that are kept, and on either side of a step those that count
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 
 Steps = NDArray[np.int64]
@@ -55,8 +54,8 @@ class Skipper:
 
     Attributes
     ----------
-    error, worst : float
-        Estimated error of the scores, when the shadow was last looked at and at worst.
+    worst : float
+        Estimated error of the scores, at worst.
     doubt : float
         Part of it that comes from interpolation between steps of the solver.
     left : float
@@ -70,11 +69,11 @@ class Skipper:
         self._curvature = curvature = Curvature(descent)
         self.run = Interpolant(descent, True, tolerance, budget, share=SHARE, spare=1, curvature=curvature)
         self.run.pays = PAYS
-        self.error, self.worst, self.doubt, self.left, self.skipped = 0.0, 0.0, 0.0, 0.0, False
+        self.worst, self.doubt, self.left, self.skipped = 0.0, 0.0, 0.0, False
+        self._noted: deque[tuple[float, float]] = deque([(0.0, 0.0)], maxlen=NOTED)
         self._shadow = Interpolant(
             descent, True, tolerance, budget, LOOSE, 0, 1.6 * FIRST_STRIDE, curvature=curvature, stages=FEWER
         )
-        self._last = 0.0
         self._other: Array | None = None  # the shadow where iterates are taken one by one
 
     def points(self, schedule: Steps, exact: int) -> Generator[Point, None, None]:
@@ -110,7 +109,7 @@ class Skipper:
             self.run.check_budget(2)
             if shadow is not None:
                 self._other = next(shadow).params
-                self._note(point.params, self._other)
+                self._note(point.step, point.params, self._other)
             yield point
 
     def _scheduled(self, start: Point, schedule: Steps, stride: float) -> Generator[Point, None, None]:
@@ -188,7 +187,7 @@ class Skipper:
             shadows.append(next(shadow))
         while shadows[-1].end <= segment.end:
             t = shadows[-1].end
-            self._note(segment.state(t), shadows[-1].state(t))
+            self._note(t, segment.state(t), shadows[-1].state(t))
             if t == end:
                 return
             shadows.append(next(shadow))
@@ -200,17 +199,26 @@ class Skipper:
             self._other = other.land(t)
         except Ended:
             return
-        self._note(params, self._other)
+        self._note(t, params, self._other)
 
-    def _note(self, params: Array, other: Array) -> None:
-        """Estimate the error from the shadow."""
+    def _note(self, t: float, params: Array, other: Array) -> None:
+        """Estimate the error at a time from the shadow."""
         apart = float(np.abs(params - other).max(initial=0.0))
         rounding = 2.0**-50 * float(np.abs(params).max(initial=0.0))
         seen = self.descent.risk.gain(params) * (MARGIN * apart + rounding)
-        before, self._last = self._last, seen + self.doubt + self.left
-        # the shadow is looked at now and then: either side may be the worse one
-        self.error = max(before, self._last)
-        self.worst = max(self.worst, self.error)
+        while self._noted and self._noted[-1][0] >= t:
+            self._noted.pop()
+        self._noted.append((t, seen + self.doubt + self.left))
+        self.worst = max(self.worst, self._noted[-1][1])
+
+    def error_at(self, t: int) -> float:
+        """Estimated error of the scores at a time: the shadow is looked at now and then, and either side may be worse.
+
+        It may have been looked at further on as well, where a drop or a saddle has been left behind.
+        """
+        times = [noted for noted, _ in self._noted]
+        i = bisect_left(times, t)
+        return max(error for _, error in [*self._noted][max(i - NEAR, 0) : i + NEAR])
 
 
 def flow(interpolant: Interpolant, schedule: Steps) -> Generator[Point, None, None]:
