@@ -191,6 +191,8 @@ class Skipper:
             if t == end:
                 return
             shadows.append(next(shadow))
+        if shadows[-1].implicit:  # which costs nothing, and shows what rests in one and not yet in the other
+            self._note(segment.end, segment.state(segment.end), shadows[-1].state(segment.end))
 
     def _settle(self, params: Array, t: int, shadows: deque[Segment]) -> None:
         """Compare at the last point of the run, and keep the shadow there."""

@@ -98,6 +98,11 @@ class Segment:
         self._halves: list[Step | Collocation] = []
 
     @property
+    def implicit(self) -> bool:
+        """Whether it is a polynomial that is known between its ends."""
+        return isinstance(self._step, Collocation)
+
+    @property
     def anchor(self) -> Anchor:
         """From where this step can be taken again."""
         step = self._step
