@@ -16,7 +16,7 @@ from icl_theory import tasks
 from icl_theory.engine.interpolant import DIFFERENCES, HIGHEST_ORDER, LOGARITHMS
 from tests.linear import LinearAttention, MergedLinearAttention
 
-QUICK = (2, 11, 12, 15, 16, 18, 31, 37, 180)  # problems that take a second or two at most; 180 is stiff
+QUICK = (2, 11, 12, 16, 18, 31, 37, 180, 4114, 4165)  # problems that take some seconds at most; 180 is stiff
 SLOWER = (0, 3, 4, 5, 6, 7, 9, 14, 17, 20, 22, 24, 25, 27, 28, 30, 32, 34, 36, 38)
 
 

@@ -1,4 +1,8 @@
-"""Results are those that were found once: the same integers and closed-form doubles, iterated doubles to 1e-12."""
+"""Results are those that were found once: the same integers and closed-form doubles, iterated doubles to 1e-12.
+
+Skipped states are known to some 1e-8 (`states_error`) and flows to 1e-10: other steps of the solver move them by less
+than that.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import pytest
 from tests.golden import FILE, results
 
 pytestmark = pytest.mark.slow
+SOLVED = {"fast": 1e-9, "flow": 1e-10}  # relative, where a solver chooses its steps
 
 
 @pytest.fixture(scope="module")
@@ -28,5 +33,6 @@ def test_results_have_not_moved(found: dict[str, list[dict[str, Any]]], kind: st
             if mine["method"] == "closed":
                 np.testing.assert_array_equal(values, wanted, err_msg=f"{kind} {i} {name}")
             else:
-                np.testing.assert_allclose(values, wanted, rtol=1e-12, atol=1e-300, err_msg=f"{kind} {i} {name}")
+                rtol = SOLVED.get(kind, 1e-12)
+                np.testing.assert_allclose(values, wanted, rtol=rtol, atol=1e-300, err_msg=f"{kind} {i} {name}")
         assert mine == theirs, (kind, i)

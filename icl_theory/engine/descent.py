@@ -248,7 +248,8 @@ def descend(
     attach(run, risk, tolerance, update)
     if skipper is not None and skipped and hit is not None:
         before = run.at(max(hit - 1, 0)).params
-        run.error = _count_error(descent, previous, target, before, skipper.error_at(hit))
+        error, late = skipper.at(hit)
+        run.error = max(_count_error(descent, previous, target, before, error), late)
     return run
 
 

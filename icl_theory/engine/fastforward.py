@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,14 @@ NOTED, NEAR = 4096, 2  # comparisons with the shadow that are kept, and on eithe
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 
 Steps = NDArray[np.int64]
+
+
+class _Note(NamedTuple):
+    """When the shadow was looked at; estimated error of the scores, and steps by which run and shadow were apart."""
+
+    t: float
+    error: float
+    late: float
 
 
 class Skipper:
@@ -70,7 +79,7 @@ class Skipper:
         self.run = Interpolant(descent, True, tolerance, budget, share=SHARE, spare=1, curvature=curvature)
         self.run.pays = PAYS
         self.worst, self.doubt, self.left, self.skipped = 0.0, 0.0, 0.0, False
-        self._noted: deque[tuple[float, float]] = deque([(0.0, 0.0)], maxlen=NOTED)
+        self._noted: deque[_Note] = deque([_Note(0.0, 0.0, 0.0)], maxlen=NOTED)
         self._shadow = Interpolant(
             descent, True, tolerance, budget, LOOSE, 0, 1.6 * FIRST_STRIDE, curvature=curvature, stages=FEWER
         )
@@ -105,11 +114,14 @@ class Skipper:
     def _one_by_one(self, start: Point) -> Iterator[Point]:
         """Yield iterates; the shadow goes along."""
         shadow = None if self._other is None else self.descent.iterates(self._other, start.step)
+        before = start.params
         for point in self.descent.iterates(start.params, start.step):
             self.run.check_budget(2)
             if shadow is not None:
-                self._other = next(shadow).params
-                self._note(point.step, point.params, self._other)
+                last, self._other = self._other, next(shadow).params
+                pace = max(_largest(point.params - before), _largest(self._other - last))  # type: ignore[operator]
+                self._note(point.step, point.params, self._other, pace)
+                before = point.params
             yield point
 
     def _scheduled(self, start: Point, schedule: Steps, stride: float) -> Generator[Point, None, None]:
@@ -187,12 +199,13 @@ class Skipper:
             shadows.append(next(shadow))
         while shadows[-1].end <= segment.end:
             t = shadows[-1].end
-            self._note(t, segment.state(t), shadows[-1].state(t))
+            self._note(t, segment.state(t), shadows[-1].state(t), max(segment.pace, shadows[-1].pace))
             if t == end:
                 return
             shadows.append(next(shadow))
         if shadows[-1].implicit:  # which costs nothing, and shows what rests in one and not yet in the other
-            self._note(segment.end, segment.state(segment.end), shadows[-1].state(segment.end))
+            pace = max(segment.pace, shadows[-1].pace)
+            self._note(segment.end, segment.state(segment.end), shadows[-1].state(segment.end), pace)
 
     def _settle(self, params: Array, t: int, shadows: deque[Segment]) -> None:
         """Compare at the last point of the run, and keep the shadow there."""
@@ -201,26 +214,31 @@ class Skipper:
             self._other = other.land(t)
         except Ended:
             return
-        self._note(t, params, self._other)
+        self._note(t, params, self._other, math.inf)
 
-    def _note(self, t: float, params: Array, other: Array) -> None:
-        """Estimate the error at a time from the shadow."""
-        apart = float(np.abs(params - other).max(initial=0.0))
-        rounding = 2.0**-50 * float(np.abs(params).max(initial=0.0))
-        seen = self.descent.risk.gain(params) * (MARGIN * apart + rounding)
-        while self._noted and self._noted[-1][0] >= t:
+    def _note(self, t: float, params: Array, other: Array, pace: float) -> None:
+        """Estimate the error at a time from the shadow, and from the pace of the faster one how late it is."""
+        apart = MARGIN * _largest(params - other)
+        seen = self.descent.risk.gain(params) * (apart + 2.0**-50 * _largest(params))
+        while self._noted and self._noted[-1].t >= t:
             self._noted.pop()
-        self._noted.append((t, seen + self.doubt + self.left))
-        self.worst = max(self.worst, self._noted[-1][1])
+        late = max(self._noted[-1].late if self._noted else 0.0, apart / pace if pace > 0.0 else 0.0)
+        self._noted.append(_Note(t, seen + self.doubt + self.left, late))
+        self.worst = max(self.worst, self._noted[-1].error)
 
-    def error_at(self, t: int) -> float:
-        """Estimated error of the scores at a time: the shadow is looked at now and then, and either side may be worse.
+    def at(self, t: int) -> tuple[float, float]:
+        """Estimated error of the scores at a time, and steps by which the run may be late.
 
-        It may have been looked at further on as well, where a drop or a saddle has been left behind.
+        The shadow is looked at now and then, and either side may be the worse one; behind a drop both are at rest,
+        and agree again. A run that was late before a drop is so behind it.
         """
-        times = [noted for noted, _ in self._noted]
-        i = bisect_left(times, t)
-        return max(error for _, error in [*self._noted][max(i - NEAR, 0) : i + NEAR])
+        i = bisect_left([note.t for note in self._noted], t)
+        near = [*self._noted][max(i - NEAR, 0) : i + NEAR]
+        return max(note.error for note in near), near[min(NEAR, i) - 1 if i else 0].late
+
+
+def _largest(array: Array) -> float:
+    return float(np.abs(array).max(initial=0.0))
 
 
 def flow(interpolant: Interpolant, schedule: Steps) -> Generator[Point, None, None]:

@@ -98,6 +98,13 @@ class Segment:
         self._halves: list[Step | Collocation] = []
 
     @property
+    def pace(self) -> float:
+        """Largest change of a parameter in one step of the map, by the field at either end."""
+        step = self._step
+        ends = ((step.slope, step.begin), (step.leaving, step.end))
+        return max(float(np.abs(slope).max(initial=0.0)) * math.exp(-x) for slope, x in ends)
+
+    @property
     def implicit(self) -> bool:
         """Whether it is a polynomial that is known between its ends."""
         return isinstance(self._step, Collocation)
