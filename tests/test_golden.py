@@ -1,7 +1,7 @@
 """Results are those that were found once: the same integers and closed-form doubles, iterated doubles to 1e-12.
 
-Skipped states are known to some 1e-8 (`states_error`) and flows to 1e-10: other steps of the solver move them by less
-than that.
+Skipped states are known to some 1e-8 (`states_error`) and flows to 1e-10: other steps of the solver move them by
+less than that.
 """
 
 from __future__ import annotations

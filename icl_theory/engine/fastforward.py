@@ -42,7 +42,7 @@ Steps = NDArray[np.int64]
 
 
 class _Note(NamedTuple):
-    """When the shadow was looked at; estimated error of the scores, and steps by which run and shadow were apart."""
+    """When the shadow was looked at, the estimated error of the scores, and how many steps the two were apart."""
 
     t: float
     error: float
