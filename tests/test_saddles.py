@@ -179,7 +179,7 @@ def test_a_saddle_is_told_from_a_minimum() -> None:
     for second, steps, left in ((-1e-9, 10**11, True), (-1e-9, 10**7, False), (1e-9, 10**15, False)):
         descent = Descent(Bowl(second), 1.0, rule_of("gd"))
         assert Saddle(descent).is_left(descent.point(np.array([0.0, 1e-8]), 0), steps) is left
-        assert not Saddle(descent).is_left(descent.point(np.zeros(2), 0), steps)  # where nothing but rounding moves it
+        assert not Saddle(descent).is_left(descent.point(np.zeros(2), 0), steps)  # only rounding moves it there
 
 
 def test_a_run_from_a_tiny_start_does_not_stop_on_the_saddle() -> None:

@@ -24,7 +24,7 @@ class Saddle:
 
     def is_left(self, point: Point, steps: int) -> bool:
         """Whether some direction grows enough within so many steps; asked again where their number has doubled."""
-        if not self._curvature.known or not point.params.any():  # nothing but rounding moves what is zero and at rest
+        if not self._curvature.known or not point.params.any():  # what rests at zero is moved by rounding alone
             return False
         if self._rate < 0.0 or point.step >= 2 * self._asked:
             modes = self._curvature.find(0.0, point.params)
