@@ -193,7 +193,7 @@ class Regression(Family):
         return around(risk, trainer)
 
     def stable_rate(self) -> float:
-        """Return the learning rate at which every step lowers the loss, whatever the task."""
+        """Return a learning rate at which every step lowers the loss: one over a bound on the curvature."""
         if self.coordinates == "factored":
             raise refuse("eta", self.eta, "a number in factored coordinates, in which the curvature has no bound")
         speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
