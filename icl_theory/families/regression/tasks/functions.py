@@ -216,7 +216,8 @@ class Halfspace(Task):
     """The degenerate counterexample: f = ±L, one sign on the first half of the features, the other on the rest.
 
     Every function is non-degenerate Lipschitz in the papers' sense, but features of the same half cannot be
-    told apart: c_k = 0 for each that is not alone in its half, and the loss vanishes without its attention reaching 1.
+    told apart: c_k = 0 for each that is not alone in its half, and the loss vanishes without the attention
+    reaching 1.
 
     Parameters
     ----------
