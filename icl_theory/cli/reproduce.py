@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory import figures
-from icl_theory.claims.reproduction import papers
-from icl_theory.claims.reproduction import reproduce as measure
+from icl_theory.claims import reproduction
 
 
 def reproduce(
@@ -25,13 +24,15 @@ def reproduce(
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE, pad_edge=False, show_header=name is not None)
     if name is None:
-        for paper in papers().values():
+        for paper in reproduction.papers().values():
             table.add_row(paper.name, paper.reference)
         console.print(table)
         return 0
     figures.check_folder(out)
     with Console(stderr=True).status("") as status:
-        found = measure(name, only=only, quick=quick, callback=lambda part: status.update(f"measuring {part}"))
+        found = reproduction.reproduce(
+            name, only=only, quick=quick, callback=lambda part: status.update(f"measuring {part}")
+        )
         paths = found.write(out)
     for heading in ("statement", "tested by", "verdict"):
         table.add_column(heading)
