@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import importlib
 import math
 import os
+import pkgutil
 import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import icl_theory
 from icl_theory.engine import progress as of_runs
 from icl_theory.grids import progress as of_sweeps
 
@@ -14,6 +17,11 @@ from icl_theory.grids import progress as of_sweeps
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40, print_blob=True)
 settings.register_profile("thorough", deadline=None, max_examples=600, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+# Modules are loaded when first used: were that while a test has replaced a name, they would keep it for good.
+for module in pkgutil.walk_packages(icl_theory.__path__, "icl_theory."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored where tests are run in the background
 
