@@ -54,7 +54,9 @@ def figure(
                 for word, style in styles.items()
             ]
             title = (
-                f"{kind} outputs" + ", dotted: guess" * (kind == "unseen")
+                "seen outputs"
+                if kind == "seen"
+                else "unseen (dotted: guess)"
                 if kind
                 else "output" + ", noise dashed" * (noise > 0)
             )
