@@ -135,13 +135,8 @@ class Collocation:
     ) -> None:
         self.field, self.begin, self.state, self._h = field, x, y, h
         self.end = x + h if end is None else end
-        self._modes, self._growth, self._tolerance, self._stages, self._single = (
-            modes,
-            growth,
-            tolerance,
-            stages,
-            single,
-        )
+        self._modes, self._growth, self._tolerance = modes, growth, tolerance
+        self._stages, self._single = stages, single
         scheme = radau(stages)
         places = x + scheme.nodes * h
         self._weights = _stepped(scheme, places, h) if single else h * scheme.weights

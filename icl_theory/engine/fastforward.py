@@ -117,11 +117,11 @@ class Skipper:
         before = start.params
         for point in self.descent.iterates(start.params, start.step):
             self.run.check_budget(2)
-            if shadow is not None:
-                last, self._other = self._other, next(shadow).params
-                pace = max(_largest(point.params - before), _largest(self._other - last))  # type: ignore[operator]
-                self._note(point.step, point.params, self._other, pace)
-                before = point.params
+            if shadow is not None and self._other is not None:
+                other = next(shadow).params
+                pace = max(_largest(point.params - before), _largest(other - self._other))
+                self._note(point.step, point.params, other, pace)
+                before, self._other = point.params, other
             yield point
 
     def _scheduled(self, start: Point, schedule: Steps, stride: float) -> Generator[Point, None, None]:

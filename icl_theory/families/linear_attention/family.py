@@ -329,7 +329,8 @@ class LinearAttention(Family):
 
     def gamma(self, params: ArrayLike) -> Array:
         """Return the matrix Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
-        return innermost(self.risk(), self.risk()._checked(params))[1]
+        risk = self.risk()
+        return innermost(risk, risk._checked(params))[1]
 
     @classmethod
     def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:

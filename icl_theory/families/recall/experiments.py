@@ -28,14 +28,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "all, linear": {"model": "full"},
     "all, softmax": {"model": "full", "attention": "softmax"},
 }
-OWN = (
-    "model",
-    "attention",
-    "gamma",
-    "v",
-    "kappa",
-    "scale",
-)  # what models that see the same sentences may differ in
+# what models that see the same sentences may differ in
+OWN = ("model", "attention", "gamma", "v", "kappa", "scale")
 
 
 class Observed(NamedTuple):
