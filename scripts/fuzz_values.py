@@ -210,7 +210,7 @@ RISKS += (
     lambda: icl.LinearAttention(d=2, coordinates="pair").sampled(4),
     lambda: icl.LinearAttention(d=2, depth=2).sampled(4),
     lambda: icl.LinearAttention(d=2).sampled(4),
-    lambda: icl.recall.Reparameterised(
+    lambda: icl.recall.reparameterised(
         icl.recall.TransformerRisk(icl.recall.RecallTask(8, 2, 3, alpha=0.1, H=9), batch=4)
     ),
 )

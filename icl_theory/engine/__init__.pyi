@@ -1,4 +1,5 @@
 from .descent import descend as descend
+from .pullback import Affine as Affine
 from .pullback import Embedding as Embedding
 from .pullback import Factored as Factored
 from .pullback import Map as Map

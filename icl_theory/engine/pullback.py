@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, store
 from icl_theory.engine.risk import Risk
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
 
 COORDINATES = ("class", "embedding", "factored")
 
@@ -154,6 +157,65 @@ class Factored(Map):
     def blocks(self, array: Array) -> Sequence[Array]:
         """The two factors."""
         return tuple(array)
+
+
+@dataclass(frozen=True, eq=False)
+class Affine(Map):
+    r"""Parameters :math:`b + M\theta` of a risk whose parameters are one vector, from θ = 0.
+
+    Parameters
+    ----------
+    base : ndarray, (n,)
+        The vector b.
+    columns : scipy.sparse.csc_array, (n, k)
+        The matrix M.
+    sizes : tuple of int
+        How many entries of θ belong together in each of its blocks, k in all.
+
+    Examples
+    --------
+    A parabola in two numbers, of which one is held at 1:
+
+    >>> import numpy as np, icl_theory as icl
+    >>> from scipy.sparse import csc_array
+    >>> from icl_theory.engine import Affine, Pullback
+    >>> class Parabola(icl.Risk):
+    ...     initial = np.zeros(2)
+    ...     def evaluate(self, params, step=0):
+    ...         return 0.5 * float(params @ params), params
+    >>> line = Pullback(Parabola(), Affine(np.array([0.0, 1.0]), csc_array([[1.0], [0.0]]), (1,)))
+    >>> line.loss([3.0])
+    5.0
+    """
+
+    base: Array
+    columns: csc_array
+    sizes: tuple[int, ...]
+
+    @property
+    def initial(self) -> Array:
+        """The zero vector, (k,)."""
+        return np.zeros(sum(self.sizes))
+
+    def inward(self, params: Array) -> Array:
+        """``b + M theta``, (n,)."""
+        return self.base + self.columns @ params
+
+    def push(self, params: Array, direction: Array) -> Array:
+        """``M v`` for a direction v."""
+        return np.asarray(self.columns @ direction)
+
+    def outward(self, params: Array, gradient: Array) -> Array:
+        """``M^T g`` for an inner gradient g, (k,)."""
+        return np.asarray(self.columns.T @ gradient)
+
+    def stretch(self, params: Array) -> float:
+        """Frobenius norm of M, a bound of its largest singular value."""
+        return float(np.linalg.norm(self.columns.data))
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """One view a size."""
+        return np.split(array, np.cumsum(self.sizes)[:-1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,12 +36,12 @@ def figure(
     for alpha in alphas:
         task = icl.recall.RecallTask(V, 1, outputs, alpha=alpha, H=H, law="planted")
         full = icl.recall.TransformerRisk(task, weights="identity")
-        model = icl.recall.Reparameterised(full, gamma=task.best_gamma)
+        model = icl.recall.reparameterised(full, gamma=task.best_gamma)
         risk = icl.recall.RecallRisk(task, gamma=task.best_gamma, weights="identity", tied=True)
         run = icl.descend(risk, eta, rule="ngd", steps=steps)
         sentences = task.sentences(np.random.default_rng(0), tests)
         for part, without in PARTS.items():
-            found = [full.measure(model.inward(state), sentences, without) for state in run.states]
+            found = [full.measure(model.map.inward(state), sentences, without) for state in run.states]
             curves = [
                 Curve("output", run.t, [each.output for each in found], colour=BLUE),
                 Curve("noise", run.t, [each.noise for each in found], style="--", colour=RED),

@@ -165,8 +165,8 @@ def test_outputs_may_be_permuted(order: list[int], kind: tuple[str, float]) -> N
     names[task.outputs] = task.outputs[order]
     renamed = data._replace(tokens=names[data.tokens], answer=names[data.answer], output=names[data.output])
     of = attention.removesuffix("-limit")
-    model = icl.recall.Reparameterised(icl.recall.TransformerRisk(task, of, data=data))
-    other = icl.recall.Reparameterised(icl.recall.TransformerRisk(task, of, data=renamed))
+    model = icl.recall.reparameterised(icl.recall.TransformerRisk(task, of, data=data))
+    other = icl.recall.reparameterised(icl.recall.TransformerRisk(task, of, data=renamed))
     params = np.abs(np.random.default_rng(2).normal(size=model.initial.shape))
     assert model.loss(params) == pytest.approx(other.loss(params), rel=1e-12)
     assert RecallRisk(task, attention, data=data).excess(params) == RecallRisk(

@@ -10,7 +10,7 @@ from icl_theory.families.recall.sampled import MATRICES
 from tests.references import slopes
 
 Counts, RecallTask = icl.recall.Counts, icl.recall.RecallTask
-Reparameterised, TransformerRisk = icl.recall.Reparameterised, icl.recall.TransformerRisk
+reparameterised, TransformerRisk = icl.recall.reparameterised, icl.recall.TransformerRisk
 ATTENTION = ["linear", "relu", "softmax"]
 
 
@@ -40,7 +40,7 @@ def test_backward_pass_is_the_derivative_of_the_forward_pass(attention: str, alp
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
 def test_reparameterised_gradient_is_the_derivative_of_the_loss(attention: str, alpha: float) -> None:
-    risk = Reparameterised(TransformerRisk(small(alpha), attention, batch=16))
+    risk = reparameterised(TransformerRisk(small(alpha), attention, batch=16))
     params = np.random.default_rng(0).normal(size=risk.initial.shape)
     expected = slopes(lambda x: risk.evaluate(x, 2)[0], params)
     np.testing.assert_allclose(risk.evaluate(params, 2)[1], expected, rtol=1e-7, atol=1e-9)
@@ -52,7 +52,7 @@ def test_full_transformer_has_the_empirical_risk_of_the_formula(attention: str, 
     task = RecallTask(9, 2, 3, alpha=alpha, H=11, probs=[0.6, 0.4])
     data = task.sentences(np.random.default_rng(0), 300)
     formula = icl.recall.RecallRisk(task, attention, data=data)
-    model = Reparameterised(TransformerRisk(task, attention, data=data))
+    model = reparameterised(TransformerRisk(task, attention, data=data))
     for seed in range(3):
         params = np.random.default_rng(seed).normal(size=formula.initial.shape)
         (loss, gradient), (other, slope) = formula.evaluate(params), model.evaluate(params)
@@ -64,7 +64,7 @@ def test_full_transformer_has_the_empirical_risk_of_the_formula(attention: str, 
 def test_fresh_sentences_agree_with_the_population(attention: str) -> None:
     task = small(0.2)
     population = icl.recall.RecallRisk(task, attention)
-    model = Reparameterised(TransformerRisk(task, attention, batch=200))
+    model = reparameterised(TransformerRisk(task, attention, batch=200))
     params = np.array([0.5, 1.5, -0.7])
     draws = [model.evaluate(params, step) for step in range(100)]
     expected = [population.loss(params), *population.gradient(params)]
@@ -76,7 +76,7 @@ def test_fresh_sentences_agree_with_the_population(attention: str) -> None:
 def test_unseen_outputs_have_the_same_loss_under_the_reparameterisation_and_not_without() -> None:
     task = RecallTask(16, 2, 4, H=13)
     full = TransformerRisk(task, batch=64)
-    small_run = icl.descend(Reparameterised(full), 0.1, rule="ngd", steps=150)
+    small_run = icl.descend(reparameterised(full), 0.1, rule="ngd", steps=150)
     full_run = icl.descend(full, 0.1, rule="ngd", steps=150)
     np.testing.assert_allclose(small_run.observed["seen_loss"], small_run.observed["unseen_loss"], rtol=1e-12)
     assert small_run.observed["unseen_accuracy"][-1] == 1.0
@@ -91,7 +91,7 @@ def test_attention_brings_the_output_and_the_feed_forward_layer_the_noise(attent
     task = RecallTask(12, 2, 3, alpha=0.25, H=13)
     full = TransformerRisk(task, attention)
     scale = [60.0] if attention == "softmax" else []
-    params = Reparameterised(full).inward(np.array([60.0, 60.0, *scale, task.best_gamma]))
+    params = reparameterised(full).map.inward(np.array([60.0, 60.0, *scale, task.best_gamma]))
     test = task.sentences(np.random.default_rng(0), 100)
     complete = full.measure(params, test)
     assert (complete.output, complete.noise) == pytest.approx((0.75, 0.25), abs=1e-6)
@@ -121,7 +121,7 @@ def test_fixed_sentences_are_learnt_by_heart() -> None:
 
 def test_losses_keep_their_digits_however_small() -> None:
     task = RecallTask(9, 1, 3, H=5, counts=Counts.fixed(1))
-    model = Reparameterised(TransformerRisk(task, batch=4))
+    model = reparameterised(TransformerRisk(task, batch=4))
     loss, gradient = model.evaluate(np.array([300.0]))
     assert loss == pytest.approx(8 * math.exp(-300.0), rel=1e-12)
     assert gradient[0] == pytest.approx(-8 * math.exp(-300.0), rel=1e-12)
@@ -159,7 +159,7 @@ def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
 
 def test_reparameterisation_needs_the_matrices_that_it_sets() -> None:
     with pytest.raises(ValueError, match="full"):
-        Reparameterised(TransformerRisk(small(), trained=["value"]))
+        reparameterised(TransformerRisk(small(), trained=["value"]))
     risk = TransformerRisk(small())
     with pytest.raises(ValueError, match="without = 'readout'"):
         risk.measure(risk.initial, risk.sentences(), without=["readout"])

@@ -14,7 +14,7 @@ from tests.recall.enumeration import loss
 from tests.references import compositions, slopes
 
 Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
-Reparameterised, TransformerRisk = icl.recall.Reparameterised, icl.recall.TransformerRisk
+reparameterised, TransformerRisk = icl.recall.reparameterised, icl.recall.TransformerRisk
 
 
 def planted(alpha: float, H: int = 7) -> icl.recall.RecallTask:
@@ -87,7 +87,7 @@ def test_long_sentences_agree_with_a_hundred_thousand_sampled_ones(alpha: float,
     params = np.array([3.5, 12.0, *([-1.0] if alpha else [])])
     every = np.concatenate([np.full(task.Q, 3.5), params[1:]])
     full = TransformerRisk(task, "softmax", batch=1000, weights=weights)
-    drawn = np.array([Reparameterised(full).evaluate(every, step) for step in range(100)], dtype=object)
+    drawn = np.array([reparameterised(full).evaluate(every, step) for step in range(100)], dtype=object)
     found = np.array([[each[0], each[1][: task.Q].sum(), *each[1][task.Q :]] for each in drawn])
     expected = np.array([risk.loss(params), *risk.gradient(params)])
     z = (found.mean(axis=0) - expected) / (found.std(axis=0, ddof=1) / 10.0)
@@ -110,7 +110,7 @@ def test_a_task_with_short_sentences_is_not_its_limit() -> None:
     assert RecallRisk(task, "softmax-limit", tied=True).excess([0.0, 900.0]) < 1e-9
     params = np.array([0.0] * 5 + [900.0])
     losses = [
-        Reparameterised(TransformerRisk(task, "softmax", data=task.sentences(np.random.default_rng(i), 200))).loss(
+        reparameterised(TransformerRisk(task, "softmax", data=task.sentences(np.random.default_rng(i), 200))).loss(
             params
         )
         for i in range(20)

@@ -4,10 +4,10 @@ from .bounds import missing_loss as missing_loss
 from .bounds import noise_cost as noise_cost
 from .bounds import plain_tail as plain_tail
 from .bounds import stall as stall
+from .coordinates import reparameterised as reparameterised
 from .counts import Counts as Counts
 from .family import Recall as Recall
 from .population import RecallRisk as RecallRisk
-from .reparameterised import Reparameterised as Reparameterised
 from .sampled import Measure as Measure
 from .sampled import TransformerRisk as TransformerRisk
 from .samples import failure_bound as failure_bound

@@ -14,9 +14,9 @@ from icl_theory.claims.claim import Claim, Status, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import RULES
 from icl_theory.families.recall.bounds import loss_bound
+from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
-from icl_theory.families.recall.reparameterised import Reparameterised
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask, Words
 from icl_theory.families.recall.training import Training
@@ -86,7 +86,7 @@ def lemma_adding(quick: bool) -> Claim:
         task = RecallTask(9, 1 if alpha else 2, 3, alpha=alpha, H=11, law=law)
         data = task.sentences(np.random.default_rng(seed), 200 if quick else 2000)
         risk = RecallRisk(task, attention, data=data, weights=weights)
-        sampled = Reparameterised(TransformerRisk(task, attention, data=data, weights=weights))
+        sampled = reparameterised(TransformerRisk(task, attention, data=data, weights=weights))
         params = np.random.default_rng(seed).uniform(0.0, 2.0, len(risk.initial))
         (loss, gradient), (other, slope) = risk.evaluate(params), sampled.evaluate(params)
         error = max(error, abs(loss / other - 1.0), float(np.max(np.abs(gradient - slope))))
@@ -114,7 +114,7 @@ def bayes(quick: bool) -> Claim:
         params = np.full(len(risk.initial), 900.0)
         worst = max(worst, risk.excess(params))
         data = task.sentences(np.random.default_rng(seed), 100 if quick else 500)
-        reached = Reparameterised(TransformerRisk(task, attention, data=data, weights=weights), gamma).loss(params)
+        reached = reparameterised(TransformerRisk(task, attention, data=data, weights=weights), gamma).loss(params)
         chances = task.predict(data.tokens)[np.arange(len(data.answer)), data.answer]
         on_sentences = max(on_sentences, abs(reached + float(np.mean(np.log(chances)))))
     noisy = RecallTask(60, 1, 4, alpha=0.2, H=256, law="planted")
@@ -154,7 +154,7 @@ def certified_bound(quick: bool) -> Claim:
         params = rng.uniform(0.0, 12.0, Q)
         full = np.append(params, task.best_gamma) if alpha else params
         chances = task.predict(data.tokens)[np.arange(200), data.answer] if alpha else np.ones(200)
-        excess = Reparameterised(TransformerRisk(first, attention, data=data)).loss(full) + np.mean(np.log(chances))
+        excess = reparameterised(TransformerRisk(first, attention, data=data)).loss(full) + np.mean(np.log(chances))
         held = task.best_gamma if alpha else None
         ratio = excess / loss_bound(RecallRisk(task, attention, held), params[seen])
         inside, largest = inside and bool(ratio <= 1.0), max(largest, float(ratio))
@@ -180,7 +180,7 @@ def lemma_averaging(quick: bool) -> Claim:
         task = RecallTask(12, 1 if alpha else 2, 3, alpha=alpha, H=33, law=law)
         risk = RecallRisk(task, "softmax", weights=weights)
         params = np.array([*np.full(task.Q, 2.0), 5.0, *([-1.0] if alpha else [])])
-        model = Reparameterised(TransformerRisk(task, "softmax", batch=200, weights=weights))
+        model = reparameterised(TransformerRisk(task, "softmax", batch=200, weights=weights))
         losses = np.array([model.evaluate(params, step)[0] for step in range(25 if quick else 250)])
         z = max(z, abs(losses.mean() - risk.loss(params)) / losses.std(ddof=1) * math.sqrt(len(losses)))
         slope = max(slope, _gradient_error(risk, params))
@@ -297,16 +297,17 @@ def part_roles(quick: bool) -> Claim:
     """Attention finds the output, the feed-forward layer weighs the noise."""
     task = RecallTask(60, 1, 4, alpha=0.2, H=256, law="planted")
     full = TransformerRisk(task, "relu", weights="identity")
-    small = Reparameterised(full, task.best_gamma)
+    small = reparameterised(full, task.best_gamma)
     test = task.sentences(np.random.default_rng(1), 100)
     risk = RecallRisk(task, "relu", task.best_gamma, weights="identity")
     run = descend(risk, 0.5, rule="ngd", steps=100)
     whole_model, no_noise, no_attention = (
-        full.measure(small.inward(run.params), test, without) for without in ((), ("feed_forward",), ("attention",))
+        full.measure(small.map.inward(run.params), test, without)
+        for without in ((), ("feed_forward",), ("attention",))
     )
     odds = (task.V - 1.0) * (1.0 - task.alpha) / task.alpha
     strength = float(run.at(10).params[0])  # on the way, where half of a part would show
-    half_way = full.measure(small.inward(run.at(10).params), test, ("feed_forward",)).output
+    half_way = full.measure(small.map.inward(run.at(10).params), test, ("feed_forward",)).output
     error = max(
         abs(half_way - 1.0 / (1.0 + (task.V - 1.0) * np.exp(-strength))),
         abs(whole_model.output - 0.8), abs(whole_model.noise - 0.2), abs(no_noise.output - 1.0), no_noise.noise,

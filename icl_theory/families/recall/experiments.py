@@ -14,9 +14,9 @@ from threadpoolctl import threadpool_limits
 
 from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
+from icl_theory.engine.pullback import Pullback, innermost
 from icl_theory.engine.risk import Risk
-from icl_theory.families.recall.reparameterised import Reparameterised
-from icl_theory.families.recall.sampled import TransformerRisk
+from icl_theory.families.recall.sampled import Drawn, TransformerRisk
 from icl_theory.families.recall.training import Training
 from icl_theory.grids.workers import processes
 
@@ -47,11 +47,11 @@ class Together(Risk):
 
     Parameters
     ----------
-    models : sequence of TransformerRisk or Reparameterised
+    models : sequence of TransformerRisk or Pullback of one
         With the same task, seed and batch.
     """
 
-    models: Sequence[TransformerRisk | Reparameterised]
+    models: Sequence[TransformerRisk | Pullback]
 
     @property
     def stochastic(self) -> bool:
@@ -69,9 +69,8 @@ class Together(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Sum of the losses and its gradient."""
-        first = self.models[0]
-        drawn = (first.full if isinstance(first, Reparameterised) else first).drawn(step)
-        found = [model.on(part, drawn) for model, part in zip(self.models, self.blocks(params), strict=True)]
+        drawn = innermost(self.models[0])[0].drawn(step)
+        found = [_on(model, part, drawn) for model, part in zip(self.models, self.blocks(params), strict=True)]
         return sum(loss for loss, _ in found), np.concatenate([gradient for _, gradient in found])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -81,6 +80,13 @@ class Together(Risk):
             for number, (model, part) in enumerate(zip(self.models, self.blocks(params), strict=True))
             for name, value in model.observe(part, step).items()
         }
+
+
+def _on(model: TransformerRisk | Pullback, params: Array, drawn: Drawn) -> tuple[float, Array]:
+    """Mean loss of sentences and its gradient."""
+    core, inner = innermost(model, params)
+    loss, gradient = core.on(inner, drawn)
+    return loss, model.map.outward(params, gradient) if isinstance(model, Pullback) else gradient
 
 
 def observe(problems: Sequence[Training]) -> list[Observed]:

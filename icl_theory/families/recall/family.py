@@ -20,9 +20,9 @@ from icl_theory.families.family import Family
 from icl_theory.families.kinds import Number, Object, Probabilities, Whole, Word
 from icl_theory.families.parameters import Later, parameter
 from icl_theory.families.recall.bounds import cycle_excess, decay_rate, stall
+from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
-from icl_theory.families.recall.reparameterised import Reparameterised
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import LARGEST_VOCABULARY, LAWS, RecallTask, Sentences
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
@@ -220,7 +220,7 @@ class Recall(Family):
             full = TransformerRisk(
                 self.whole_task, self.attention, data=self.data, weights=self.weights, kappa=self.kappa
             )
-            return Reparameterised(full, *self.held)
+            return reparameterised(full, *self.held)
         return dataclasses.replace(self.population(), data=self.data)
 
     def population_excess(self, run: Trajectory) -> float:

@@ -81,7 +81,7 @@ class RecallRisk(Risk):
         One λ for all triggers, which must be alike: the same descent with one number, its metric being Q.
     data : Sentences, optional
         The empirical risk over these sentences instead of the population risk (not for "softmax", of which
-        `Reparameterised` has it). The limit takes from them the frequencies of triggers and noise alone.
+        `reparameterised` gives it). The limit takes from them the frequencies of triggers and noise alone.
     v : float, optional
         Hold v at this value instead of training it (softmax attention only; v = 1 otherwise).
     weights : {"projection", "identity"}
@@ -126,7 +126,9 @@ class RecallRisk(Risk):
             raise refuse("attention", self.attention, "'softmax' unless weights = 'projection' and law = 'markov'")
         if self.data is not None and (self.attention == "softmax" or self.kappa == 0):
             raise refuse(
-                "data", "sentences", "left out: Reparameterised on this data has softmax attention and kappa = 0"
+                "data",
+                "sentences",
+                "left out with softmax attention or kappa = 0: reparameterised trains those on data",
             )
         if self.v is not None:
             if not self.scaled:

@@ -14,9 +14,9 @@ from icl_theory.engine.descent import descend
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.recall.bounds import decay_rate, missing_loss, noise_cost, stall
+from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import RecallRisk
-from icl_theory.families.recall.reparameterised import Reparameterised
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask
 
@@ -127,7 +127,7 @@ def unseen(quick: bool) -> Answer:
     """Whether a trained model recalls outputs that it has never seen."""
     task = RecallTask(24, 3, 6, H=17)
     full = TransformerRisk(task, batch=64)
-    models: dict[str, Risk] = {"reparameterised": Reparameterised(full), "full matrices": full}
+    models: dict[str, Risk] = {"reparameterised": reparameterised(full), "full matrices": full}
     series, found = [], {}
     for name, model in models.items():
         run = descend(model, 0.05, rule="ngd", steps=100 if quick else 600)
@@ -158,14 +158,14 @@ def roles(quick: bool) -> Answer:
     """Which part of the model predicts the output, and which the noise."""
     task = RecallTask(12 if quick else 24, 3, 6, alpha=0.2, H=17)
     full = TransformerRisk(task, "softmax", batch=64)
-    small = Reparameterised(full)
+    small = reparameterised(full)
     test = task.sentences(np.random.default_rng(1), 200)
     series, words, last = [], [], {}
     parts: dict[str, tuple[str, ...]] = {
         "whole": (), "no feed-forward": ("feed_forward",), "no attention": ("attention",)
     }  # fmt: skip
     models: tuple[tuple[str, Risk, Callable[[Array], Array]], ...] = (
-        ("reparameterised", small, small.inward),
+        ("reparameterised", small, small.map.inward),
         ("full matrices", full, lambda params: params),
     )
     for name, model, inward in models:

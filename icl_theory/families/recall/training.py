@@ -17,9 +17,9 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.kinds import Number, Whole, Word
 from icl_theory.families.parameters import parameter
+from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.family import Recall
 from icl_theory.families.recall.population import ATTENTION
-from icl_theory.families.recall.reparameterised import Reparameterised
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import LAWS, RecallTask, Sentences
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
@@ -152,7 +152,7 @@ class Training(Family):
             return self.transformer
         gamma = self.transformer.gamma if self.task.alpha and self.gamma != "trained" else None
         v = float(self.v) if self.attention == "softmax" and self.v != "trained" else None
-        return Reparameterised(self.transformer, gamma, v)
+        return reparameterised(self.transformer, gamma, v)
 
     def describe(self, run: Trajectory) -> None:
         """Say how the model does in the end on test sentences."""

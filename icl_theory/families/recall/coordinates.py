@@ -1,0 +1,87 @@
+"""The full transformer in the few parameters of the theory."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csc_array
+
+from icl_theory._validate import instance, refuse
+from icl_theory.engine.pullback import Affine, Pullback
+from icl_theory.families.recall.sampled import TransformerRisk
+from icl_theory.families.recall.weights import gates, held
+
+
+def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float | None = None) -> Pullback:
+    r"""Return a transformer on the same sentences, trained in ``(lambda_1, ..., lambda_Q, [v], [gamma])`` alone.
+
+    With sums over the triggers q and the words x that may be outputs, seen or not,
+
+    .. math::
+        W = \sum_q \lambda_q E(q)\tilde E(q)^\top, \qquad \mathcal V = v\sum_x E(x)E(x)^\top, \qquad
+        F = \gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top,
+
+    or with the weights "identity" :math:`W = \sum_q \lambda_q E(q)(\tilde E(q) - E(\tau))^\top` (without
+    :math:`E(\tau)` where there is no noise), :math:`\mathcal V = vI` and
+    :math:`F = \sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`.
+    This map is affine: the gradient is that of the full matrices, summed over the entries that a parameter sets.
+
+    Parameters
+    ----------
+    full : TransformerRisk
+        With W, 𝒱 and (with noise) F as what is trained, and nothing else.
+    gamma, v : float, optional
+        Hold γ or v at this value instead of training it.
+
+    Returns
+    -------
+    Pullback
+        The risk, which starts at zero; its ``risk`` is the full one, its ``map.inward`` leads to the matrices.
+
+    Raises
+    ------
+    ValueError
+        The full risk trains other matrices, or a parameter is held that does not exist.
+
+    References
+    ----------
+    docs/theory.md, "In-context recall".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> full = icl.recall.TransformerRisk(icl.recall.RecallTask(V=8, triggers=2, outputs=3, H=9))
+    >>> icl.recall.reparameterised(full).initial
+    array([0., 0.])
+    """
+    instance("full", full, TransformerRisk, "a TransformerRisk")
+    task, softmax = full.task, full.attention == "softmax"
+    noisy, d = bool(task.alpha), 2 * task.V
+    wanted = ("attention", "value", "feed_forward") if noisy else ("attention", "value")
+    if full.trained != wanted:
+        raise refuse("full", full.trained, "a TransformerRisk that trains " + ", ".join(wanted))
+    for name, value, there in (("gamma", gamma, noisy), ("v", v, softmax)):
+        if value is not None and not there:
+            raise refuse(name, value, "left out where alpha = 0" if name == "gamma" else "left out unless softmax")
+    whole = full.weights == "identity"
+    fixed = gates(task, full.weights, 0.0 if gamma is None else held("gamma", gamma))
+    scale = 1.0 if not softmax else 0.0 if v is None else held("v", v)
+    base = [np.zeros((d, d)), scale * fixed["value"], fixed["feed_forward"]][: len(wanted)]
+
+    # the entries of the matrices, which parameter sets them, and its sign there
+    q, sizes = task.triggers, [task.Q]
+    entries = [(q * d + task.V + q, np.arange(task.Q), 1.0)]
+    if whole and noisy:
+        entries.append((q * d + task.noise_word, np.arange(task.Q), -1.0))
+    if softmax and v is None:
+        entries.append((d * d + (np.arange(d) if whole else task.passing) * (d + 1), np.array(sum(sizes)), 1.0))
+        sizes.append(1)
+    if noisy and gamma is None:
+        entries.append((2 * d * d + task.noise_word * d + q, np.array(sum(sizes)), 1.0))
+        sizes.append(1)
+    rows, columns, signs = (
+        np.concatenate([np.broadcast_to(each[part], each[0].shape) for each in entries]) for part in range(3)
+    )
+    shape = (len(base) * d * d, sum(sizes))
+    return Pullback(
+        full, Affine(np.concatenate(base, axis=None), csc_array((signs, (rows, columns)), shape), tuple(sizes))
+    )
