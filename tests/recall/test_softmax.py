@@ -155,7 +155,7 @@ def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("size", [1e6, -1e6, 1e300, -1e300])
+@pytest.mark.parametrize("size", [1e6, -1e6])
 @pytest.mark.parametrize(("alpha", "weights"), [(0.0, "projection"), (0.3, "identity")])
 def test_huge_parameters_do_not_overflow(alpha: float, weights: str, size: float) -> None:
     risk = RecallRisk(planted(alpha), "softmax", weights=weights)
@@ -164,6 +164,29 @@ def test_huge_parameters_do_not_overflow(alpha: float, weights: str, size: float
         loss, gradient = risk.evaluate(np.full(len(risk.initial), size))
     assert math.isfinite(loss)
     assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("size", [1e14, -1e300])
+@pytest.mark.parametrize(("alpha", "weights"), [(0.0, "projection"), (0.3, "identity")])
+def test_beyond_the_largest_logit_the_loss_is_infinite(alpha: float, weights: str, size: float) -> None:
+    risk = RecallRisk(planted(alpha), "softmax", weights=weights)
+    params = np.append(np.ones(len(risk.initial) - 1), size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss, gradient = risk.evaluate(params)
+    assert loss == risk.excess(params) == math.inf
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(("task", "weights", "kappa"), CASES[:4])
+@pytest.mark.parametrize("v", [1e9, -1e12])
+def test_huge_value_scales_agree_with_all_sentences(
+    task: icl.recall.RecallTask, weights: str, kappa: int, v: float
+) -> None:
+    risk = RecallRisk(task, "softmax", weights=weights, kappa=kappa, tied=False)
+    strength, gamma = np.full(task.Q, 0.3), [2.0] * risk.noisy
+    exact = loss(task, "softmax", weights, kappa, strength, v, 2.0)
+    assert risk.loss([*strength, v, *gamma]) == pytest.approx(exact, rel=1e-13)
 
 
 def test_far_apart_logits_compare_the_largest_counts() -> None:

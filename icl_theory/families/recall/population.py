@@ -187,7 +187,7 @@ class RecallRisk(Risk):
         return flat[: self.strengths], scale, gamma
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss in nats, and its gradient."""
+        """Loss in nats, and its gradient; infinite with softmax attention where a logit may be beyond 1e13."""
         if self.attention == "softmax":
             found = self._finite(params)
             return found.excess + self.task.bayes_risk, self._joined(*found[1:4])

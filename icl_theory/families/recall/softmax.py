@@ -26,7 +26,7 @@ RARE = 1e-30  # probability of what is left out
 FLAT = (42.0, 6.0)  # how far left and right of ln s = -D a factor exp(-s e^D) still changes
 FAR = 60.0  # points of the circle where a generating function is below e^-FAR of its largest value are left out
 BLOCK = 512  # nodes at a time
-LARGEST = 1e6  # of v and γ in size: beyond it they count as this much
+LARGEST = 1e13  # logit: where nodes in ln s are no longer STEP apart in float64, the loss is taken to be infinite
 
 
 class Means(NamedTuple):
@@ -237,8 +237,9 @@ def excess(
         Whether F reads what is attended to; -1 for the weights "projection", where a = c and b counts the words.
     """
     value = by_value = by_gamma = 0.0
-    v, gamma = min(max(v, -LARGEST), LARGEST), min(max(gamma, -LARGEST), LARGEST)
     by_strength, attention = np.zeros(len(strength)), np.zeros(len(strength))
+    if abs(v) + abs(gamma if alpha else 0.0) * (1.0 + max(kappa, 0) * abs(v)) > LARGEST:
+        return Slopes(math.inf, by_strength, 0.0, 0.0, attention)
     shares = np.bincount([cell.group for cell in found], [cell.weight.sum() for cell in found])
     for cell in found:
         shifted = float(strength[cell.group]) + math.log(cell.near) - math.log(cell.far)
