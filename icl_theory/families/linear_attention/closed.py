@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from icl_theory._validate import Array, refuse
 from icl_theory.engine.counting import Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
+
+if TYPE_CHECKING:
+    from icl_theory.families.linear_attention.risks import MergedRisk
 
 PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
 
@@ -34,7 +37,7 @@ class ModeSteps:
         Learning rate, below 2 over the largest curvature.
     """
 
-    def __init__(self, risk: Any, eta: float) -> None:
+    def __init__(self, risk: MergedRisk, eta: float) -> None:
         self.risk, self.shrink = risk, eta * risk.curvature
         self.offset = risk.modes(risk.start - risk.best)
 
@@ -53,7 +56,9 @@ class ModeSteps:
         return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)
 
 
-def closed_values(columns: tuple[Column, ...], risks: Sequence[Any], eta: Array, above: Array, last: int) -> Values:
+def closed_values(
+    columns: tuple[Column, ...], risks: Sequence[MergedRisk], eta: Array, above: Array, last: int
+) -> Values:
     """Measure runs of diagonal risks of one dimension, as one simulation each would.
 
     Parameters
