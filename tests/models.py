@@ -75,3 +75,16 @@ class Products:
             values["square"][i] = np.sum(matrix @ matrix.T @ matrix)
         values["status"][:] = "done"
         return values
+
+
+@dataclass(frozen=True)
+class Signs:
+    """0 where x is even and -0 where it is odd, one word, and no whole number."""
+
+    columns = SQUARE
+
+    def evaluate(self, points: Mapping[str, Array]) -> Values:
+        values = blank(self.columns, len(points["x"]))
+        values["square"], values["word"][:] = np.where(points["x"] % 2 == 0, 0.0, -0.0), "even"
+        values["status"][:] = "done"
+        return values

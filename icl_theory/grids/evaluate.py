@@ -165,7 +165,7 @@ def _parts(
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 chunk = running.pop(future)
                 try:
-                    yield chunk, future.result(), True
+                    yield chunk, _unpacked(future.result(), grid.where(chunk).size), True
                 except (BrokenExecutor, CancelledError) as error:
                     raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
                 except Exception as error:  # of the executor: the model's own are recorded by point
@@ -178,9 +178,25 @@ def _parts(
 
 
 def _evaluate_chunk(model: Model, grid: Grid, chunk: int, home: tuple[str, int]) -> Values:
-    if home != (_HOME, os.getpid()):
-        _one_blas_thread_for_good(os.getpid())
-    return _attempt(model, grid.points(grid.where(chunk)))
+    if home == (_HOME, os.getpid()):
+        return _attempt(model, grid.points(grid.where(chunk)))
+    _one_blas_thread_for_good(os.getpid())
+    return _packed(_attempt(model, grid.points(grid.where(chunk))))
+
+
+def _packed(values: Values) -> Values:
+    """Return columns as they travel between processes: one value where all are the same."""
+    return {name: column[:1] if _is_constant(column) else column for name, column in values.items()}
+
+
+def _unpacked(values: Values, size: int) -> Values:
+    return {name: np.broadcast_to(column, size) for name, column in values.items()}
+
+
+def _is_constant(column: NDArray[Any]) -> bool:
+    """Whether all values have the same bits."""
+    bits = column if column.dtype.kind in "UO" else column.view(f"u{column.dtype.itemsize}")
+    return bool((bits == bits[0]).all())
 
 
 def _attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -93,7 +94,7 @@ class Grid:
         integer("chunk", self.chunk, minimum=1)
         integer("points", self.size, minimum=1, maximum=INT64_MAX)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes."""
         return tuple(len(axis.values) for axis in self.axes)
@@ -103,7 +104,7 @@ class Grid:
         """Number of points."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def tile(self) -> tuple[int, ...]:
         """Lengths of a tile: as many points of the last axis as there may be, then of the one before."""
         lengths, left = [], self.chunk
@@ -112,7 +113,7 @@ class Grid:
             left //= lengths[-1]
         return tuple(reversed(lengths))
 
-    @property
+    @cached_property
     def tiles(self) -> tuple[int, ...]:
         """Number of tiles along each axis."""
         return tuple(-(-length // part) for length, part in zip(self.shape, self.tile, strict=True))

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from icl_theory.grids.evaluate import evaluate, point_by_point
 from icl_theory.grids.grid import Axis, Grid, Values, assembled, axis_values
 from icl_theory.grids.workers import processes
-from tests.models import SQUARE, Products, Squares, grid
+from tests.models import SQUARE, Products, Signs, Squares, grid
 
 
 def equal(a: Values, b: Values) -> bool:
@@ -77,6 +77,17 @@ def test_any_executor_gives_the_same_bits() -> None:
     for count in (1, 2):
         with processes(count) as pool:
             assert equal(evaluate(made, Products(), executor=pool).values, expected)
+
+
+def test_signs_of_zero_and_what_is_missing_come_back_from_workers() -> None:
+    made = grid(4, 4)
+    expected = evaluate(made, Signs()).values
+    with processes(1) as pool:
+        found = evaluate(made, Signs(), executor=pool).values
+    assert np.signbit(expected["square"]).any()
+    assert {name: column.tobytes() for name, column in found.items() if name != "message"} == {
+        name: column.tobytes() for name, column in expected.items() if name != "message"
+    }
 
 
 def test_the_number_of_blas_threads_is_as_before_afterwards() -> None:
