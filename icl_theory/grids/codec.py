@@ -40,7 +40,11 @@ def encode(values: NDArray[Any]) -> bytes:
     array(['sharp', ''], dtype='<U6')
     """
     if values.dtype.kind in "UO":
-        content = bytes(_texts().encode(values.astype(object).ravel()))
+        texts = values.ravel()
+        kinds = texts[:1] if (texts == texts[:1]).all() else texts  # one may stand for all
+        content = bytes(_texts().encode(kinds.astype(object)))
+        if len(kinds) < len(texts):
+            content = struct.pack("<I", len(texts)) + content[TEXT:] * len(texts)
     else:
         content = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
     return content + _checksum(content)

@@ -145,6 +145,7 @@ def test_consolidated_metadata_are_those_of_the_arrays(tmp_path: Path) -> None:
         (np.array([[2**62 + 1, -1], [0, -(2**63)]]), -1),
         (np.array([[1, -1], [0, 1]], dtype=np.int8), -1),
         (np.array([["sharp", ""], ["φlat", "\x00x"]]), ""),
+        (np.array([["φlat", "φlat"], ["φlat", "φlat"]]), ""),
     ],
 )
 def test_a_chunk_has_the_bytes_that_zarr_writes(tmp_path: Path, values: Any, fill: Any) -> None:
