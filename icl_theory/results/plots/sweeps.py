@@ -168,7 +168,7 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
     _plot_steps(top, dataset, scale, BLACK, _symbol(dataset, name))
     others = [
         *zip(with_role(dataset, "phase"), itertools.cycle(PHASE_COLOURS), itertools.repeat("-")),
-        *zip(with_role(dataset, "predicted"), itertools.cycle((BLACK, BLUE)), itertools.repeat("--")),
+        *zip(with_role(dataset, "predicted"), itertools.cycle((RED, BLUE)), itertools.repeat("--")),
     ]
     for quantity, colour, style in others:
         values = dataset[quantity].values.astype(np.float64)
