@@ -172,10 +172,7 @@ def plateau_lengths(quick: bool) -> Claim:
         f"(v, A): slope in ln(1/start) {slope:.3f} of it; heads with separate keys and queries: {ratio:.3f} of"
         " 1/(ηλ² start)",
         "1; 1",
-        judged(
-            good,
-            words=" for (v, A); with separate keys and queries it grows like 1/start",
-        ),
+        judged(good, words=" for (v, A); with separate keys and queries it grows like 1/start"),
     )
 
 
@@ -235,10 +232,7 @@ def shifts(quick: bool) -> Claim:
         "d = 8, λ_j = 1/j -> j^-2, N = 20 -> 5, σ = 0.5 -> 2, W = I -> diag(1/j), Λq -> diag(j)",
         f"excess, in shares of the least loss there: {said}",
         "0",
-        judged(
-            good,
-            words=" for the query alone; other tasks cost as well, where their second moment is another",
-        ),
+        judged(good, words=" for the query alone; other tasks cost as well, where their second moment is another"),
     )
 
 
@@ -262,10 +256,7 @@ def transition(quick: bool) -> Claim:
         f"loss on new tasks off the limit d, k, N -> ∞ by at most {worst:.0%}; N/d -> ∞: loss/d"
         f" {kink[0]:.3f}, {kink[1]:.3f}, {kink[2]:.3f} at k/d = 1/2, 1, 2",
         "0.25, 0, 0",
-        judged(
-            good,
-            words=": (1 - k/d)/2 below k = d in long prompts, a smooth crossover in short ones",
-        ),
+        judged(good, words=": (1 - k/d)/2 below k = d in long prompts, a smooth crossover in short ones"),
     )
 
 

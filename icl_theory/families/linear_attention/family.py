@@ -168,16 +168,10 @@ class LinearAttention(Family):
         1, kind=Whole(maximum=DEEPEST), symbol="D", tex="D", meaning="layers in a loop, of one trained length"
     )
     covariance: Any = parameter(
-        None,
-        kind=Object(optional=True, checker=_moment),
-        meaning="covariance of the tokens",
+        None, kind=Object(optional=True, checker=_moment), meaning="covariance of the tokens"
     )
     prior: Any = parameter(None, kind=Object(optional=True, checker=_moment), meaning="second moment of the tasks")
-    query: Any = parameter(
-        None,
-        kind=Object(optional=True, checker=_moment),
-        meaning="second moment of the query",
-    )
+    query: Any = parameter(None, kind=Object(optional=True, checker=_moment), meaning="second moment of the query")
 
     def validate(self) -> None:
         """Make the law and the risk, which check the parts against each other."""

@@ -148,9 +148,8 @@ def softmax_rate(quick: bool) -> Claim:
         PAPER.format("Thm 4.2"),
         "softmax attention: linear convergence to the Bayes risk under normalised descent",
         Status.ORDER,
-        f"planted bigrams, 𝒱 = vI, V = 60, H = 256, |Q| = 1..{5 if quick else 25}, λ and v trained; H"
-        " = 17, counts with"
-        f" least share s = 1/2 of the output; λ alone with 𝒱 = I; with noise α = 0.1 in long contexts, |Q| ="
+        f"planted bigrams, 𝒱 = vI, V = 60, H = 256, |Q| = 1..{5 if quick else 25}, λ and v trained; H = 17, counts"
+        " with least share s = 1/2 of the output; λ alone with 𝒱 = I; with noise α = 0.1 in long contexts, |Q| ="
         f" {4 if quick else 1}..{16 if quick else 64}, s = 1, 1/2, γ held",
         f"rate/(ηs) = {min(ratios):.4f}..{max(ratios):.4f}; λ alone: the loss ends at {left:.4f}, ln(1 + (V-1)/e) ="
         f" {least:.4f}; with noise, down to an excess of e^-30, rate/(η/√(s^-2 + |Q|/4)) ="
@@ -255,9 +254,8 @@ def noisy_convergence(quick: bool) -> Claim:
         PAPER.format("Thm 5.4"),
         "with noise normalised descent on λ, γ = ln(α/(1-α)), converges to H(α) at the noiseless rate η/√|Q|",
         Status.ORDER,
-        "the paper's setting, V = 60, H = 256, one trigger, α = 0.2, 0.5, 0.8, η = 0.05; beyond it"
-        " four triggers, α ="
-        " 0.1, η = 0.4, γ held and γ trained from zero",
+        "the paper's setting, V = 60, H = 256, one trigger, α = 0.2, 0.5, 0.8, η = 0.05; beyond it four triggers, α"
+        " = 0.1, η = 0.4, γ held and γ trained from zero",
         f"rate/predicted {min(rates):.4f}..{max(rates):.4f}; with γ trained the excess stays at"
         f" {ratio:.3f} α(1-α)η²/8",
         "1; 1",
@@ -291,17 +289,13 @@ def sample_complexity(quick: bool) -> Claim:
         "M sentences leave at most ε above the Bayes risk with probability 1 - δ for M of the order |Q| ln(|Q|/δ);"
         " with noise of the order ln(1/δ)/ε",
         Status.ORDER,
-        "V = 60, |Q| = 2, 5, 20, δ = 0.1 to 1e-6, ε = 0.001; α = 0.2, 0.5, one trigger, δ = 0.05;"
-        f" {size} data sets of 12"
-        " sentences",
+        f"V = 60, |Q| = 2, 5, 20, δ = 0.1 to 1e-6, ε = 0.001; α = 0.2, 0.5, one trigger, δ = 0.05; {size} data sets"
+        " of 12 sentences",
         f"M/(|Q| ln(|Q|/δ)) = {min(ratios):.2f}..{max(ratios):.2f}; with noise Mε ="
         f" {min(spread):.2f}..{max(spread):.2f};"
         f" {failed} of {size} sets fail where {size * chance:.1f} are predicted (|z| {z:.1f})",
         "O(1); O(1); 4",
-        judged(
-            good,
-            words=", the order being ours: the text that we have has lost the theorem's formula",
-        ),
+        judged(good, words=", the order being ours: the text that we have has lost the theorem's formula"),
     )
 
 

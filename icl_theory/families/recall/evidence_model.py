@@ -95,9 +95,8 @@ def lemma_adding(quick: bool) -> Claim:
         PAPER.format("Lemma 3.1"),
         "linear and ReLU attention: L = Σ p_q E ln(1 + (V-1) e^(-λ_q c));"
         " with noise Σ p_q E ln(1 + e^γ + (V-2) e^(-λ_q c)) - αγ",
-        "loss and gradient against full transformers on the same sentences, α = 0, 0.3, in the"
-        " paper's setting (planted"
-        " bigrams, 𝒱 = I, all H words attended to) and in ours",
+        "loss and gradient against full transformers on the same sentences, α = 0, 0.3, in the paper's setting"
+        " (planted bigrams, 𝒱 = I, all H words attended to) and in ours",
         error,
         1e-12,
     )
@@ -130,9 +129,8 @@ def bayes(quick: bool) -> Claim:
         "λ = v = 900, α = 0, 0.2, the paper's setting and ours; in closed form, and transformers on"
         " sentences against"
         " the Bayes predictor; the least excess at V = 60, H = 256, α = 0.2 where 𝒱 = I is held, and where κ = 0",
-        f"excess at most {worst:.0e}, on sentences {on_sentences:.0e}; softmax with 𝒱 = I held:"
-        f" {above:.3g} at least;"
-        f" linear attention with κ = 0: {gap:.3g} at least",
+        f"excess at most {worst:.0e}, on sentences {on_sentences:.0e}; softmax with 𝒱 = I held: {above:.3g} at"
+        f" least; linear attention with κ = 0: {gap:.3g} at least",
         "-> 0",
         judged(
             max(worst, on_sentences, alone[0] - noisy.bayes_risk) < bound and min(above, gap) > 0.01,
@@ -166,10 +164,7 @@ def certified_bound(quick: bool) -> Claim:
         f"{count} random tasks and strengths, linear and ReLU transformers on 200 sentences each",
         f"inside on all: {inside}; loss/bound up to {largest:.3f}",
         "1",
-        judged(
-            inside,
-            words=" (by ln(1 + x) <= x)",
-        ),
+        judged(inside, words=" (by ln(1 + x) <= x)"),
     )
 
 
@@ -199,11 +194,9 @@ def lemma_averaging(quick: bool) -> Claim:
         " v ρ e^λ/(ρ e^λ + 1 - ρ) for the output",
         Status.EXACT,
         "H = 33, α = 0, 0.3, the paper's setting and ours, against full transformers on"
-        f" {5000 if quick else 50_000:,}"
-        f" sentences; the limit for H = {lengths[0]}..{lengths[-1]}",
+        f" {5000 if quick else 50_000:,} sentences; the limit for H = {lengths[0]}..{lengths[-1]}",
         f"largest |z| {z:.1f}; gradient against differences {slope:.0e}; limit off by {gaps[0]:.1e} ->"
-        f" {gaps[-1]:.1e},"
-        f" like H^{order:.2f}",
+        f" {gaps[-1]:.1e}, like H^{order:.2f}",
         "4; 1e-8; -> 0",
         judged(z < 4.0 and order < -0.5 and slope < 1e-8),
     )
@@ -282,9 +275,8 @@ def unseen_rows(quick: bool) -> Claim:
         " gathers; so row x of 𝒱 never grows for a word x that is never an answer",
         Status.CERTIFIED,
         f"ReLU and softmax attention from zero, each matrix normalised, {100 if quick else 400} steps, α = 0, 0.2",
-        f"largest growth of such a row {max(0.0, largest):.0e} of the largest gradient; 𝒱_yy of seen"
-        " outputs at least"
-        f" {grown:.2f}, 𝒱_xx of unseen ones at most {max(unseen for _, unseen in ends):.3f}",
+        f"largest growth of such a row {max(0.0, largest):.0e} of the largest gradient; 𝒱_yy of seen outputs at"
+        f" least {grown:.2f}, 𝒱_xx of unseen ones at most {max(unseen for _, unseen in ends):.3f}",
         "0",
         judged(
             largest <= 1e-15 and grown > 0.1,
@@ -318,14 +310,12 @@ def part_roles(quick: bool) -> Claim:
         PAPER.format("Thm 5.6"),
         "after training attention predicts the output and the feed-forward layer the noise",
         Status.EXACT,
-        f"the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, γ = ln(α/(1-α)); {run.t[-1]}"
-        " steps of normalised"
-        f" descent on λ, to {run.params.min():.1f}; then, and without feed-forward layer at λ ="
+        f"the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, γ = ln(α/(1-α)); {run.t[-1]} steps of"
+        f" normalised descent on λ, to {run.params.min():.1f}; then, and without feed-forward layer at λ ="
         f" {strength:.1f}, ablated",
         f"off by {error:.0e}; probabilities of output and noise {whole_model.output:.3f}, {whole_model.noise:.3f};"
         f" without feed-forward {no_noise.output:.3f}, {no_noise.noise:.3f}; without attention"
-        f" {no_attention.output:.3f},"
-        f" {no_attention.noise:.3f}",
+        f" {no_attention.output:.3f}, {no_attention.noise:.3f}",
         "0.8, 0.2; 1, 0; 1/(V-1+e^γ), e^γ/(V-1+e^γ)",
         judged(
             error < 1e-9,

@@ -141,9 +141,7 @@ class Recall(Family):
         axis=False,
     )
     counts: Any = parameter(
-        None,
-        kind=CountLaw(optional=True),
-        meaning="times that the output follows the trigger; random unless given",
+        None, kind=CountLaw(optional=True), meaning="times that the output follows the trigger; random unless given"
     )
     gamma: float | str = parameter(
         "best",

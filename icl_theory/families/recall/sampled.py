@@ -213,10 +213,7 @@ class TransformerRisk(Risk):
             found |= {f"{name}_loss": measured.loss, f"{name}_accuracy": measured.accuracy}
             if name == "seen":
                 noise = np.full_like(test.output, self.task.noise_word)
-                by_layer = (
-                    ("attention", forward.u, test.output),
-                    ("feed_forward", forward.fed, noise),
-                )
+                by_layer = (("attention", forward.u, test.output), ("feed_forward", forward.fed, noise))
                 found |= {"output": measured.output, "noise": measured.noise}
                 for layer, stream, word in by_layer:
                     logits = self._model.read_out(m, stream).copy()

@@ -323,47 +323,20 @@ def _tail(run: Trajectory) -> _Found | str:
 
 
 ON_SCORES: tuple[tuple[Statement, Callable[[PopulationRisk, Array], _Found | str]], ...] = (
-    (
-        statements.LEMMA_1,
-        _lemma_1,
-    ),
-    (
-        statements.LEMMA_2,
-        _lemma_2,
-    ),
+    (statements.LEMMA_1, _lemma_1),
+    (statements.LEMMA_2, _lemma_2),
     (statements.GROWTH_SIGN, _growth_sign),
-    (
-        statements.ENVELOPE,
-        _envelope,
-    ),
-    (
-        statements.ATTENTION,
-        _reach,
-    ),
+    (statements.ENVELOPE, _envelope),
+    (statements.ATTENTION, _reach),
 )
 ON_RUNS: tuple[tuple[Statement, Callable[[Trajectory], _Found | str]], ...] = (
-    (
-        statements.PREDICTION,
-        _prediction,
-    ),
+    (statements.PREDICTION, _prediction),
     (statements.STEP_COUNT, _steps),
-    (
-        statements.PHASE_ONE,
-        _phase_one,
-    ),
+    (statements.PHASE_ONE, _phase_one),
     (statements.THEOREM_2, _after_phase_one),
-    (
-        statements.THEOREM_1,
-        _theorem_1,
-    ),
+    (statements.THEOREM_1, _theorem_1),
     (statements.FLOW, _flow),
-    (
-        statements.ONE_STEP,
-        _one_step,
-    ),
-    (
-        statements.TAIL_STEPS,
-        _tail_steps,
-    ),
+    (statements.ONE_STEP, _one_step),
+    (statements.TAIL_STEPS, _tail_steps),
     (statements.TAIL, _tail),
 )

@@ -25,8 +25,6 @@ from icl_theory.grids.grid import Column
 
 MOST_SAMPLED = 1000  # features
 
-MOST_SAMPLED = 1000  # features
-
 
 @dataclass(frozen=True, eq=False)
 class GroupedRegression(Family):

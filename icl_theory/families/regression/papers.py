@@ -50,9 +50,8 @@ NONLINEAR_REGRESSION = Paper(
         ),
         Reading(
             "Lemmas 3, 5, 6, 8, 10",
-            "Scores and attention at the ends of the phases: scores of own features are of the order of"
-            " logarithms, other scores are smaller by a factor K, and at the end 1 - Attn_k is of the order"
-            " √ε/(LΔ).",
+            "Scores and attention at the ends of the phases: scores of own features are of the order of logarithms,"
+            " other scores are smaller by a factor K, and at the end 1 - Attn_k is of the order √ε/(LΔ).",
             (measured.ends_of_phases,),
             reconstructed="the expressions, from the words of the proofs; the formulas in the lists are missing",
         ),
@@ -87,17 +86,15 @@ NONLINEAR_REGRESSION = Paper(
         ),
         Reading(
             "Proposition 1",
-            "If the loss is small, the attention on the query's own feature is near 1, and the prediction"
-            " for any L-Lipschitz function is near its value, whether or not training has seen that"
-            " function.",
+            "If the loss is small, the attention on the query's own feature is near 1, and the prediction for any"
+            " L-Lipschitz function is near its value, whether or not training has seen that function.",
             (lemmas.proposition_1, measured.unseen_functions),
             figure="unseen",
             reconstructed="both bounds; their constants are this package's and are attained",
         ),
         Reading(
             "Oscillation",
-            "Attention on other features decays more slowly than that on the own feature grows, and can"
-            " oscillate.",
+            "Attention on other features decays more slowly than that on the own feature grows, and can oscillate.",
             (measured.oscillation,),
             figure="oscillation",
         ),

@@ -105,15 +105,12 @@ def learning_rate(quick: bool) -> Answer:
     return Answer(
         "learning-rate",
         "Must the learning rate be bounded?",
-        f"{'Not for' if rise <= 1e-12 else 'Even for'} exchangeable tasks without noise: up to η = 1e9 the"
-        " largest rise"
-        f" of the loss is {rise:.0e}. With label noise (K = 3, N = 12, σ = 1) the minimum that descent finds"
-        " has the"
-        f" stability limit 2/λ_max = {limit:.4g}; descent started near it"
-        f" {'keeps' if sharp else 'does not keep'} to"
-        f" that limit, at η over the limit = {kept}. Started from zero, it ends {thrown[0]:.1e} above the"
-        " minimum at"
-        f" {factors[0]:g} of the limit, and {thrown[-1]:.1e} above it at {factors[-1]:g}.",
+        f"{'Not for' if rise <= 1e-12 else 'Even for'} exchangeable tasks without noise: up to η = 1e9 the largest"
+        f" rise of the loss is {rise:.0e}. With label noise (K = 3, N = 12, σ = 1) the minimum that descent finds"
+        f" has the stability limit 2/λ_max = {limit:.4g}; descent started near it"
+        f" {'keeps' if sharp else 'does not keep'} to that limit, at η over the limit = {kept}. Started from zero,"
+        f" it ends {thrown[0]:.1e} above the minimum at {factors[0]:g} of the limit, and {thrown[-1]:.1e} above it"
+        f" at {factors[-1]:g}.",
         (
             Series("started near the minimum", factors, np.maximum(excess, 1e-17), points=True),
             Series("started from zero", factors, np.maximum(thrown, 1e-17), points=True),
@@ -169,10 +166,9 @@ def large_lipschitz(quick: bool) -> Answer:
         "large-L",
         "What happens for L far above the threshold?",
         f"At fixed η = {eta:g} (Δ = 1, ε = {epsilon:g}) the time is {level.min():.2f} to {level.max():.2f} times"
-        f" (K-1)/(4ηε) = {tail:.3g} from L* on; {end} the first steps overshoot and carry the loss below ε in"
-        " less than"
-        f" half of it. If η must shrink like 1/γ, as for noisy or unequal tasks, the time grows like L^{power:.2f}"
-        " instead.",
+        f" (K-1)/(4ηε) = {tail:.3g} from L* on; {end} the first steps overshoot and carry the loss below ε in less"
+        " than half of it. If η must shrink like 1/γ, as for noisy or unequal tasks, the time grows like"
+        f" L^{power:.2f} instead.",
         (
             Series("η fixed", lipschitz, np.maximum(time, 1.0)),
             Series("η ~ 1/γ", lipschitz, shrinking),
@@ -202,9 +198,8 @@ def label_noise(quick: bool) -> Answer:
         "label-noise",
         "What if the label noise does not vanish?",
         f"For N = inf the loss moves by {moved:.0e}: noise averages out. For finite prompts descent ends at a"
-        " finite gap,"
-        f" here {', '.join(words)} for K = 10, N = 60, exchangeable tasks. For σ = 1 the excess loss halves every"
-        f" {halving[0]:.3g} steps at the end and every {halving[1]:.3g} before:"
+        f" finite gap, here {', '.join(words)} for K = 10, N = 60, exchangeable tasks. For σ = 1 the excess loss"
+        f" halves every {halving[0]:.3g} steps at the end and every {halving[1]:.3g} before:"
         f" {'exponentially' if steady else 'not at a steady rate'}.",
         tuple(series),
         "step",
@@ -231,9 +226,8 @@ def factored(quick: bool) -> Answer:
     return Answer(
         "factored",
         "What changes with gradient descent on W_K, W_Q instead of Q?",
-        f"Steps to ε = {epsilon:g}: {counts}. The smaller the start of the factors, the longer the plateau"
-        " before they"
-        f" grow: a tenth of the start costs {more[0]} and then {more[1]} steps more,"
+        f"Steps to ε = {epsilon:g}: {counts}. The smaller the start of the factors, the longer the plateau before"
+        f" they grow: a tenth of the start costs {more[0]} and then {more[1]} steps more,"
         f" {'like' if logarithmic else 'not like'} ln(1/start).",
         tuple(Series(name, run.t[1:], run.loss[1:]) for name, run in runs.items()),
         "step",
@@ -264,8 +258,7 @@ def finite_samples(quick: bool) -> Answer:
         "finite-samples",
         "What if the model is trained on finitely many prompts?",
         f"After {steps} steps on M fixed prompts the population loss exceeds that of population training by"
-        f" {shown}, fitted by M^{power:.1f};"
-        f" K = 4, N = {N}, mean and standard error of {repeats} sets.",
+        f" {shown}, fitted by M^{power:.1f}; K = 4, N = {N}, mean and standard error of {repeats} sets.",
         (
             Series("excess population loss", sizes.astype(float), np.maximum(gaps, 1e-12), points=True),
             Series("∝ 1/M", sizes.astype(float), gaps[0] * sizes[0] / sizes),
@@ -291,13 +284,10 @@ def degenerate(quick: bool) -> Answer:
     return Answer(
         "degenerate",
         "Are there degenerate tasks that the condition does not exclude?",
-        f"{'Yes' if degenerate else 'No'}: f = ±L on two fixed halves. Every function is 2L/Δ-Lipschitz and"
-        " differs at"
-        f" each feature from some other by at least {apart.min() / law.L:g} L, yet c_k = {constant:g}: after"
-        f" {steps}"
-        f" steps the loss is {hidden.loss[-1]:.1e} and Attn_k <= {most:.3f}, 2/K being {2 / K:.3f}; an"
-        " exchangeable task"
-        f" has {found:.3f}.",
+        f"{'Yes' if degenerate else 'No'}: f = ±L on two fixed halves. Every function is 2L/Δ-Lipschitz and differs"
+        f" at each feature from some other by at least {apart.min() / law.L:g} L, yet c_k = {constant:g}: after"
+        f" {steps} steps the loss is {hidden.loss[-1]:.1e} and Attn_k <= {most:.3f}, 2/K being {2 / K:.3f}; an"
+        f" exchangeable task has {found:.3f}.",
         (
             Series("halves: loss", hidden.t[1:], hidden.loss[1:]),
             Series("halves: 1 − attention", hidden.t[1:], 1.0 - hidden.attention[1:, 0]),

@@ -41,9 +41,8 @@ def separation(quick: bool) -> Answer:
     return Answer(
         "separation",
         "Is there a clear separation between the regimes?",
-        f"T ~ L^-2 is reached to 5 % for {_which(K for K, (low, _) in ends.items() if low < -1.9)}, T"
-        " independent of L"
-        f" for {_which(K for K, (_, high) in ends.items() if abs(high) < 0.1)} (ε = {epsilon:g})."
+        f"T ~ L^-2 is reached to 5 % for {_which(K for K, (low, _) in ends.items() if low < -1.9)}, T independent"
+        f" of L for {_which(K for K, (_, high) in ends.items() if abs(high) < 0.1)} (ε = {epsilon:g})."
         f" {' '.join(words)}",
         tuple(series),
         "L",

@@ -328,10 +328,7 @@ def regimes(quick: bool) -> Claim:
         + "; (that - 1) √K = "
         + ", ".join(f"{x:.3f}" for x in orders),
         "0; -> √2",
-        judged(
-            not wrong and falls,
-            words=f"; the leading order is off by {shown[0] - 1:.0%} at K = {sizes[0]}",
-        ),
+        judged(not wrong and falls, words=f"; the leading order is off by {shown[0] - 1:.0%} at K = {sizes[0]}"),
     )
 
 
@@ -355,11 +352,7 @@ def papers_rule(quick: bool) -> Claim:
         f"{DRAWS} runs of the law (seed {SEED}), constant 1; against the exact crossover L*",
         f"same regime in {same / len(runs.K):.0%}; changes at LΔδ = 1 in {switched} of {len(runs.K)}",
         "100 %",
-        judged(
-            good,
-            Outcome.ONLY,
-            f" for {same / len(runs.K):.0%} of these runs: the rule knows neither ε nor K",
-        ),
+        judged(good, Outcome.ONLY, f" for {same / len(runs.K):.0%} of these runs: the rule knows neither ε nor K"),
     )
 
 
@@ -386,9 +379,5 @@ def total_time(quick: bool) -> Claim:
         "ε/γ = 1e-9..0.1, three K",
         f"off by up to {shown}; with all terms of F by up to {remaining:.2%}",
         "50 %; 1 %",
-        judged(
-            max(errors.values()) < 0.5 and remaining < 0.01,
-            Outcome.LOOSE,
-            f" by {max(errors.values()):.0%}",
-        ),
+        judged(max(errors.values()) < 0.5 and remaining < 0.01, Outcome.LOOSE, f" by {max(errors.values()):.0%}"),
     )

@@ -238,10 +238,7 @@ def lemma_2_signs(quick: bool) -> Claim:
         f" {positive / total:.0%}; |β| > α for {larger} of {queries} queries of random kernels; |β|/α at most "
         + ", ".join(f"{ratio:.2g} ({name})" for name, ratio in along.items()),
         "α >= 0",
-        judged(
-            holds,
-            words=f" for the signs; of these tasks |β| <= α holds for {small}, not for {large}",
-        ),
+        judged(holds, words=f" for the signs; of these tasks |β| <= α holds for {small}, not for {large}"),
     )
 
 
@@ -329,15 +326,10 @@ def concentration(quick: bool) -> Claim:
         "P(|n_m - p_m N| <= δN for all m) >= 1 - 2K exp(-2Nδ²)",
         Status.CERTIFIED,
         f"{count} of N = 50..20,000, K = 2..20, δ = 0.02..0.15 with a bound in (0, 1 - 1e-6)",
-        f"exact failure probability at least {gap:.2g} times below the bound; off sums over all prompts, N <="
-        " 30, by"
-        f" {decade(worst)}",
+        f"exact failure probability at least {gap:.2g} times below the bound; off sums over all prompts, N <= 30,"
+        f" by {decade(worst)}",
         "union bound; 1e-12",
-        judged(
-            not (violated or worst > 1e-12),
-            Outcome.LOOSE,
-            f" by {gap:.2g} at least",
-        ),
+        judged(not (violated or worst > 1e-12), Outcome.LOOSE, f" by {gap:.2g} at least"),
     )
 
 

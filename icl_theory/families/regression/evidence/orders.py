@@ -104,8 +104,7 @@ def after_phase_one_explicit(quick: bool) -> Claim:
     inside, _, high = _together(found)
     return statements.THEOREM_2.claim(
         f"{len(K)} runs iterated, K = 2..100, c = 0.01..1e6, deficits {min(deficits)}..{max(deficits)};"
-        f" {len(runs.K)}"
-        " runs of the law in closed form",
+        f" {len(runs.K)} runs of the law in closed form",
         f"T - T₁ - 1 over (7/16)(K-1)/(ηε) at most {high:.4f}",
         "1, attained to 1 %",
         judged(inside and high > 0.99),
@@ -128,9 +127,8 @@ def theorem_1_explicit(quick: bool) -> Claim:
     ]
     inside, _, high = _together(found)
     return statements.THEOREM_1.claim(
-        f"{len(K)} runs iterated with ε = L²Δ²δ²/4, K = 3..100, c = 0.01..100; the {int(stated.sum())} runs of"
-        " the law"
-        " with L <= 1/(Δδ) and such an ε",
+        f"{len(K)} runs iterated with ε = L²Δ²δ²/4, K = 3..100, c = 0.01..100; the {int(stated.sum())} runs of the"
+        " law with L <= 1/(Δδ) and such an ε",
         f"T_f - T₁ - 1 over (7/4)(K-1)/(ηL²Δ²δ²) at most {high:.4f}",
         "1, attained to 1 %",
         judged(inside and high > 0.99),
