@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,16 @@ import pytest
 import icl_theory as icl
 from icl_theory.families.regression import orderwise
 from icl_theory.families.regression.evidence import orders
-from icl_theory.families.regression.law import INNER, WHOLE, closed, draw, law_runs
 from icl_theory.families.regression.orderwise import (
+    INNER,
     STATEMENTS,
+    WHOLE,
     OrderStatement,
     Survey,
+    closed,
+    draw,
     fitted_constants,
+    law_runs,
     measured_ratios,
 )
 from tests.references import iterate_gap
@@ -135,7 +139,7 @@ def test_fitted_constants_stay_below_what_is_proved() -> None:
 )
 def test_a_wrong_power_turns_the_verdict(name: str, factor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = orders.verdict(statement(name), orderwise.survey(statement(name)))
-    planted = statement(name)._replace(scale=lambda runs: statement(name).scale(runs) * factor(runs))
+    planted = replace(statement(name), scale=lambda runs: statement(name).scale(runs) * factor(runs))
     ratios = measured_ratios(planted, draw(INNER, 1))
     constants = orderwise.Constants(float(np.nanmin(ratios.low)), float(np.nanmax(ratios.high)))
     monkeypatch.setattr(orderwise, "fitted_constants", lambda: {name: constants})

@@ -105,7 +105,7 @@ def test_a_trainer_of_other_prompts_is_noticed() -> None:
     trainer = icl.SampledRisk(icl.Features.simplex(4, 1.0), icl.tasks.Exchangeable(2.0), 30, 512, 0)
     run = icl.descend(trainer, 1.0, steps=200)
     run.risk = icl.SampledRisk(trainer.features, icl.tasks.Exchangeable(2.3), 30, 512, 0)
-    from icl_theory.families.regression.sampled_bounds import population_of, within_noise
+    from icl_theory.families.regression.bounds import population_of, within_noise
 
     right = population_of(trainer)
     assert right is not None

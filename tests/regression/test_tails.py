@@ -13,7 +13,7 @@ from scipy.integrate import solve_ivp
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.families.regression import SymmetricRisk, step_rate, tail_constant, tail_steps
-from icl_theory.families.regression.progress import least_progress, slowest_tail
+from icl_theory.families.regression.certified import least_progress, slowest_tail
 from icl_theory.families.regression.tails import query_constants
 from tests.references import compositions, enumerate_finite
 

@@ -5,10 +5,11 @@ from .bounds import check_bounds as check_bounds
 from .certified import after_phase_one as after_phase_one
 from .certified import phase_one_bounds as phase_one_bounds
 from .certified import step_bounds as step_bounds
+from .certified import step_rate as step_rate
+from .certified import tail_steps as tail_steps
 from .certified import worst_prediction as worst_prediction
 from .concentration import concentration_probability as concentration_probability
 from .concentration import smallest_imbalance as smallest_imbalance
-from .coordinates import compare_coordinates as compare_coordinates
 from .crosscheck import crosscheck as crosscheck
 from .exchangeable import ExchangeableRisk as ExchangeableRisk
 from .family import Regression as Regression
@@ -28,11 +29,10 @@ from .phases import run_phases as run_phases
 from .phases import tail_start as tail_start
 from .polynomials import abel_polynomials as abel_polynomials
 from .population import PopulationRisk as PopulationRisk
-from .progress import step_rate as step_rate
-from .progress import tail_steps as tail_steps
 from .sampled import SampledRisk as SampledRisk
 from .sampled_phases import SampledPhases as SampledPhases
 from .sampled_phases import sampled_phases as sampled_phases
+from .simulate import compare_coordinates as compare_coordinates
 from .simulate import simulate as simulate
 from .stability import curvature_bound as curvature_bound
 from .stability import stable_rate as stable_rate

@@ -1,4 +1,4 @@
-"""Theorems evaluated on a run: identities, certified inequalities, and the papers' orders of magnitude."""
+"""Theorems evaluated on a run: identities, certified inequalities, orders of magnitude, and sampled runs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ import numpy as np
 
 from icl_theory._validate import Array, instance, refuse
 from icl_theory.claims.claim import BoundCheck, BoundChecks, Statement
-from icl_theory.engine.pullback import innermost
+from icl_theory.claims.comparison import limit_of, mean_check
+from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import statements
 from icl_theory.families.regression.certified import (
     after_phase_one,
     flow_time_between,
+    least_progress,
     phase_one_bounds,
+    slowest_tail,
     step_bounds,
+    tail_ratio,
 )
-from icl_theory.families.regression.direct import direct, enumerable, lipschitz_values, prompts
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.counted import CountedRisk
+from icl_theory.families.regression.direct import STEP, differences, direct, enumerable, lipschitz_values, prompts
+from icl_theory.families.regression.exchangeable import ExchangeableRisk, expanded
 from icl_theory.families.regression.orderwise import STATEMENTS, check_order
 from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.progress import least_progress, slowest_tail, tail_ratio
-from icl_theory.families.regression.reduction import expanded
-from icl_theory.families.regression.sampled_bounds import population_of, within_noise
+from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.tasks import FiniteTask
 
 LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
+FEWEST = 20  # saved steps for a mean with a standard error
 TOO_MANY = "too many prompts to sum over all: see crosscheck"
 
 
@@ -139,13 +143,8 @@ def _lemma_2(risk: PopulationRisk, scores: Array) -> _Found | str:
     size = float(np.linalg.norm(growth))
     if size <= 1e-13 * risk.loss(np.zeros_like(scores)):
         return "the gradient is zero to rounding"
-    step = 1e-3
-    ahead = [
-        risk.loss(scores + i * step / size * growth) - risk.loss(scores - i * step / size * growth)
-        for i in (1, 2, 3)
-    ]
-    slope = (45.0 * ahead[0] - 9.0 * ahead[1] + ahead[2]) / (60.0 * step)
-    rounding = 1e-14 * risk.loss(scores) / (step * size)
+    slope = differences(risk.loss, scores, growth / size)
+    rounding = 1e-14 * risk.loss(scores) / (STEP * size)
     return _same(-slope, size, 1e-6 + rounding) if rounding < 1e-3 else "the slope is lost in the loss's rounding"
 
 
@@ -153,14 +152,9 @@ def _growth_sign(risk: PopulationRisk, scores: Array) -> _Found | str:
     """α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is all that ℓ_k depends on."""
     if _noisy(risk):
         return "label noise adds a term of the other sign"
-    step, shift = 1e-3, np.eye(risk.features.K)
-    ahead = [
-        risk.loss_per_query(scores + i * step * shift) - risk.loss_per_query(scores - i * step * shift)
-        for i in (1, 2, 3)
-    ]
-    fall = -risk.features.probs * (45.0 * ahead[0] - 9.0 * ahead[1] + ahead[2]) / (60.0 * step)
+    fall = -risk.features.probs * differences(risk.loss_per_query, scores, np.eye(risk.features.K))
     alpha, start = np.diagonal(risk.growth(scores)), risk.loss(np.zeros_like(scores))
-    rounding = 1e-6 * np.abs(fall) + 1e-13 * start / step
+    rounding = 1e-6 * np.abs(fall) + 1e-13 * start / STEP
     same = bool((np.abs(fall - alpha) <= rounding).all())
     note = "" if same else "the growth is not the fall of the loss"
     return _Found(float(fall.min()), 0.0, same and bool((fall >= -rounding).all()), None, note)
@@ -340,3 +334,46 @@ ON_RUNS: tuple[tuple[Statement, Callable[[Trajectory], _Found | str]], ...] = (
     (statements.TAIL_STEPS, _tail_steps),
     (statements.TAIL, _tail),
 )
+
+
+def population_of(trainer: Risk) -> Risk | None:
+    """Return the risk, in the same coordinates, that a trainer's prompts are drawn from; None for token noise."""
+    core, _ = innermost(trainer)
+    if isinstance(core, CountedRisk) or (isinstance(core, SampledRisk) and not core.token_noise):
+        return around(trainer, PopulationRisk(core.features, core.task, core.N, core.noise))
+    return None
+
+
+def within_noise(run: Trajectory, population: Risk) -> list[BoundCheck]:
+    r"""Hold the losses and gradients of a run's own prompts against Lemmas 1 and 2.
+
+    At step t the scores are known before its prompts are drawn, so that :math:`\hat\ell_t/\ell(\theta_t) - 1` and
+    :math:`\langle \hat g_t, g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1` are differences of a martingale, whatever the
+    learning rate: their means over the saved steps are 0 within their standard errors, without a bias.
+    """
+    assert run.risk is not None
+    fixed = getattr(innermost(run.risk)[0], "dataset", None) is not None
+    if fixed or len(run.t) < FEWEST:
+        fresh = "the prompts are a fixed set: their mean is not that of fresh ones"
+        reason = fresh if fixed else f"needs {FEWEST} saved steps"
+        return [statement.check(note=reason) for statement in statements.SAMPLED]
+    ratios = np.array(
+        [_ratios(run.risk, population, state, int(t)) for t, state in zip(run.t, run.states, strict=True)]
+    )
+    limit = limit_of(1.0 / len(statements.SAMPLED), len(ratios) - 1)
+    found = []
+    for statement, column in zip(statements.SAMPLED, ratios.T, strict=True):
+        check = mean_check(statement.name, 1.0, column, limit)
+        note = f"z = {check.z:+.1f} of at most {check.limit:.1f}, standard error {check.standard_error:.1g}"
+        found.append(statement.check(check.sampled, 1.0, check.passed, abs(check.sampled - 1.0), note))
+    return found
+
+
+def _ratios(trainer: Risk, population: Risk, params: Array, step: int) -> tuple[float, float]:
+    """Loss and slope of a step's prompts, relative to the population's."""
+    loss, gradient = trainer.evaluate(params, step)
+    exact, slope = population.evaluate(params)
+    size = float(np.sum(slope * slope))
+    if not (exact > 0.0 and size > 0.0 and math.isfinite(size)):
+        return 1.0, 1.0  # nothing is left to learn
+    return loss / exact, float(np.sum(gradient * slope)) / size

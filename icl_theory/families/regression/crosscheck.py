@@ -17,9 +17,8 @@ from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.counted import CountedRisk
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.exchangeable import ExchangeableRisk, expanded
 from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.reduction import expanded
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.sampled_phases import DEFAULT_N, sampled_phases
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
 
 MOST_PROMPTS = 2000  # vectors of counts that a sum goes over
+STEP = 1e-3  # of differences
 
 
 class Prompts(NamedTuple):
@@ -140,6 +142,12 @@ def tails(risk: PopulationRisk, time: float) -> Array:
         parting = np.diff(before[order, k] - scores[order, k]) > 0.7
         apart[order[1:], k] -= 60.0 * np.cumsum(parting)
     return np.asarray(time * risk.features.probs * (direct(risk, scores).loss - direct(risk, apart).loss))
+
+
+def differences(function: Callable[[Array], Any], at: Array, toward: Array) -> Any:
+    """Return the derivative in a direction, by a sixth-order difference."""
+    ahead = [function(at + i * STEP * toward) - function(at - i * STEP * toward) for i in (1, 2, 3)]
+    return (45.0 * ahead[0] - 9.0 * ahead[1] + ahead[2]) / (60.0 * STEP)
 
 
 def lipschitz_values(distances: Array, L: float, rng: np.random.Generator, size: int) -> Array:

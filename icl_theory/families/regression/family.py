@@ -21,11 +21,10 @@ from icl_theory.families.regression import points as measures
 from icl_theory.families.regression.closed import ExchangeableSteps
 from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.declared import feature_gap, label_noise, lipschitz_constant, prompt_length
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.exchangeable import ExchangeableRisk, alike, embedding_speed, expanded
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import crossover, papers_regime, phases_of, run_phases, tail_start
 from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.reduction import alike, embedding_speed, expanded
 from icl_theory.families.regression.stability import stable_rate
 from icl_theory.families.regression.tails import tail_limit
 from icl_theory.families.regression.tasks import (

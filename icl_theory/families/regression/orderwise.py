@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
@@ -16,14 +17,78 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.claims.claim import BoundCheck
+from icl_theory.claims.claim import BoundCheck, Statement, Status
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.regression.abel import StepCounter
+from icl_theory.families.regression.closed import closed_runs, step_constant
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.law import FITTING_SEED, INNER, PARAMETERS, Runs, closed, draw, law_runs
 
 BOUNDED = 2.0  # factor beyond the fitted constants that still counts as bounded
 NODES = 17  # places in a phase at which a rate is measured
 WINDOW = 1e-3  # in the gap u, over which it is measured; a step may be longer
+DRAWS, SEED, FITTING_SEED = 400, 0, 1
+PARAMETERS = ("K", "δ", "ε/loss(0)", "c", "LΔδ")
+
+
+class Runs(NamedTuple):
+    """Runs of the exchangeable class by gradient descent with N = ∞, one entry a run."""
+
+    size: Array  # L Δ
+    eta: Array
+    K: Array
+    epsilon: Array
+    imbalance: Array
+    counter: StepCounter
+    attends: NDArray[np.int64]  # T₁, the first step with Attn >= ½
+    steps: NDArray[np.int64]  # the first step with loss <= ε
+
+
+class Law(NamedTuple):
+    """Ranges from which runs are drawn, uniformly in logarithms."""
+
+    K: tuple[float, float]
+    imbalance: tuple[float, float]
+    target: tuple[float, float]  # ε over the loss at the start
+    step: tuple[float, float] = (1e-3, 1.0)  # the step constant c = η γ K/(K-1)²
+    product: tuple[float, float] = (1e-3, 1e2)  # L Δ δ: below 1 in every other run, above it in the rest
+
+    def __str__(self) -> str:
+        named = zip(PARAMETERS, self, strict=True)
+        return ", ".join(f"{name} = {low:g}..{high:g}" for name, (low, high) in named)
+
+
+WHOLE = Law(K=(2, 1e4), imbalance=(1e-3, 0.3), target=(1e-9, 0.2))
+INNER = Law(K=(2, 30), imbalance=(3e-2, 0.3), target=(1e-3, 0.2))
+
+
+def draw(law: Law, seed: int) -> Runs:
+    """Draw 400 runs of a law and find their step counts in closed form."""
+    rng = np.random.default_rng(seed)
+
+    def between(low: Array | float, high: Array | float) -> Array:
+        return np.asarray(np.exp(rng.uniform(np.log(low), np.log(high), DRAWS)))
+
+    K, imbalance = np.floor(between(law.K[0], law.K[1])), between(*law.imbalance)
+    flat = np.arange(DRAWS) % 2 == 0
+    product = between(np.where(flat, law.product[0], 1.0), np.where(flat, 1.0, law.product[1]))
+    gamma = 0.5 * (product / imbalance) ** 2
+    eta = between(*law.step) * (K - 1.0) ** 2 / (K * gamma)
+    epsilon = between(*law.target) * 0.5 * gamma * (K - 1.0) / K
+    return closed(product / imbalance, eta, K, epsilon, imbalance)
+
+
+def closed(size: Array, eta: Array, K: Array, epsilon: Array, imbalance: Array) -> Runs:
+    """Find the step counts of runs in closed form."""
+    gamma = 0.5 * size**2
+    counter = StepCounter(K, step_constant(eta, 1.0, gamma, K))
+    found = closed_runs(counter, gamma, epsilon, INT64_MAX, np.full(K.size, 0.5))
+    return Runs(size, eta, K, epsilon, imbalance, counter, found.attends, found.hit)
+
+
+@cache
+def law_runs() -> Runs:
+    """The runs that the audit judges by: 400 draws of the whole law."""
+    return draw(WHOLE, SEED)
 
 
 class Ratios(NamedTuple):
@@ -40,17 +105,16 @@ class Constants(NamedTuple):
     highest: float
 
 
-class OrderStatement(NamedTuple):
+@dataclass(frozen=True)
+class OrderStatement(Statement):
     """One statement: what is measured on a run, the scale it is compared with, and where it is claimed."""
 
-    name: str
-    source: str
-    statement: str
+    kind: str = field(default="order-wise", kw_only=True)
+    status: Status = field(default=Status.ORDER, kw_only=True)
     upper_only: bool
     measure: Callable[[Runs], tuple[Array, Array]]
     scale: Callable[[Runs], Array]
-    flat: bool | None = None
-    """Whether it is claimed for L <= 1/(Δδ), for L > 1/(Δδ), or (None) for every L."""
+    flat: bool | None = None  # whether it is claimed for L <= 1/(Δδ), for L > 1/(Δδ), or (None) for every L
 
 
 def _gap(K: Array, deficit: Array) -> Array:
@@ -253,10 +317,9 @@ def _refusal(statement: OrderStatement, run: Trajectory) -> str:
 
 def check_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
     """Evaluate one statement on one run, with the fitted constants."""
-    head = (statement.name, statement.source, statement.statement, "order-wise")
     reason = _refusal(statement, run)
     if reason:
-        return BoundCheck(*head, None, None, None, None, reason)
+        return statement.check(note=reason)
     info = run.info
     given = (info["L"] * info["delta"], info["eta"], info["K"], info["epsilon"], info["imbalance"] or 1.0)
     size, eta, K, epsilon, imbalance = (np.array([float(value)]) for value in given)
@@ -265,17 +328,17 @@ def check_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
         low, high = (float(ratio[0]) for ratio in measured_ratios(statement, runs))
         scale = float(statement.scale(runs)[0])
     if math.isnan(low):
-        return BoundCheck(*head, None, None, None, None, "no step of the run lies in the phase")
+        return statement.check(note="no step of the run lies in the phase")
     constants = fitted_constants()[statement.name]
     numbers = (scale * constants.highest, scale * constants.lowest, scale * high)
     if not (scale > 1e-290 and all(map(math.isfinite, numbers))):
-        return BoundCheck(*head, None, None, None, None, "beyond the range of float64")
+        return statement.check(note="beyond the range of float64")
     sides = bounded_sides(statement, low, high)
     allowed = f"a factor {BOUNDED:g} beyond is allowed"
     if statement.upper_only:
         slack = constants.highest / high if high > 0 else None
         note = f"constant {constants.highest:.3g} fitted on a law of runs; {allowed}"
-        return BoundCheck(*head, scale * high, scale * constants.highest, sides.above, slack, note)
+        return statement.check(scale * high, scale * constants.highest, sides.above, slack, note)
     above, below = high / constants.highest, constants.lowest / low
     worst = high if above > below else low
     note = (
@@ -283,24 +346,19 @@ def check_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
         f" {constants.lowest:.3g} to {constants.highest:.3g} on a law of runs, {allowed}"
     )
     bound = (scale * constants.lowest, scale * constants.highest)
-    return BoundCheck(*head, scale * worst, bound, all(sides), 1.0 / max(above, below), note)
+    return statement.check(scale * worst, bound, all(sides), 1.0 / max(above, below), note)
 
 
 class Survey(NamedTuple):
-    """How the ratios of a statement move over the runs of a law.
-
-    ``low`` and ``high`` bound the ratios that are not 0 over the phases of all ``runs``; ``typical`` is their
-    geometric mean. ``rise`` and ``fall`` are the factors by which the largest and the smallest ratio of a phase
-    change when a parameter grows tenfold (least squares in logarithms), ``where`` the runs that have the extremes.
-    """
+    """How the ratios of a statement move over the runs of a law."""
 
     runs: int
-    low: float
+    low: float  # of the ratios that are not 0, over the phases of all runs
     high: float
-    typical: float
-    rise: dict[str, float]
-    fall: dict[str, float]
-    where: tuple[str, str]
+    typical: float  # their geometric mean
+    rise: dict[str, float]  # factors on the largest ratio of a phase when a parameter grows tenfold
+    fall: dict[str, float]  # the same for the smallest, by least squares in logarithms
+    where: tuple[str, str]  # the runs that have the extremes
 
 
 def survey(statement: OrderStatement) -> Survey:

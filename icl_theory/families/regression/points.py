@@ -18,10 +18,9 @@ from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds_of
 from icl_theory.families.regression.closed import closed_runs, step_constant
 from icl_theory.families.regression.declared import LIPSCHITZ
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.exchangeable import ExchangeableRisk, embedding_speed
 from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
 from icl_theory.families.regression.phases import crossover, half_way, tail_start
-from icl_theory.families.regression.reduction import embedding_speed
 from icl_theory.families.regression.stability import stable_rate
 from icl_theory.families.regression.tails import tail_limit
 from icl_theory.families.regression.together import MOST, Points, together

@@ -15,12 +15,11 @@ from icl_theory.claims.comparison import Comparison, limit_of, mean_check
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.exchangeable import ExchangeableRisk, expanded
 from icl_theory.families.regression.family import Regression
 from icl_theory.families.regression.phases import TAIL_RATIO
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import presence
-from icl_theory.families.regression.reduction import expanded
 from icl_theory.families.regression.tails import tail_limit
 
 COARSE = 48  # steps at which a path is looked at before a crossing is searched between two of them

@@ -75,4 +75,11 @@ TAIL_STEPS = Statement(
     "upper",
     Status.CERTIFIED,
 )
+SAMPLED = tuple(
+    Statement(f"{lemma}, sampled", f"paper, {lemma} (exact form)", words, "identity", Status.MEASURED)
+    for lemma, words in (
+        ("Lemma 1", "the step's loss has the mean ½ E[aᵀC^(k)a + σ² Σ a²/n]"),
+        ("Lemma 2", "the step's gradient has the mean of the lemma, along it"),
+    )
+)
 TAIL = Statement("tail law", OURS, "η t (L(t) - L_∞) -> tail_constant", "identity", Status.MEASURED)

@@ -13,10 +13,9 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.exchangeable import ExchangeableRisk, is_nondegenerate
 from icl_theory.families.regression.levels import on_levels
 from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.reduction import is_nondegenerate
 from icl_theory.families.regression.symmetric import SymmetricRisk
 
 MOST_MARGINS = 1000  # inequalities of a quadratic programme

@@ -19,7 +19,7 @@ from icl_theory.families.regression.evidence.common import OURS, PAPER, iterated
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.flow import flow_time
-from icl_theory.families.regression.law import DRAWS, SEED, law_runs
+from icl_theory.families.regression.orderwise import DRAWS, SEED, law_runs
 from icl_theory.families.regression.phases import TAIL_RATIO, crossover, papers_regime, tail_start
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.simulate import simulate

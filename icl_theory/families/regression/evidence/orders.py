@@ -9,17 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, Outcome, Status, Verdict, judged
+from icl_theory.claims.claim import Claim, Outcome, Verdict, judged
 from icl_theory.families.regression import statements
 from icl_theory.families.regression.certified import after_phase_one_of, phase_one_bounds_of
 from icl_theory.families.regression.evidence.common import Row, iterated_after_phase_one, iterated_phase_one
-from icl_theory.families.regression.law import DRAWS, SEED, WHOLE, law_runs
 from icl_theory.families.regression.orderwise import (
     BOUNDED,
+    DRAWS,
+    SEED,
+    WHOLE,
     OrderStatement,
     Survey,
     bounded_sides,
     fitted_constants,
+    law_runs,
     survey,
 )
 
@@ -36,11 +39,7 @@ def order_statement(statement: OrderStatement) -> Row:
         else:
             measured += f"; drift per decade: largest {moving}; smallest {_moving(found.fall)}"
         sides = f"<= {constants.highest:.2g}" if statement.upper_only else "{:.2g}..{:.2g}".format(*constants)
-        return Claim(
-            statement.name,
-            statement.source,
-            statement.statement,
-            Status.ORDER,
+        return statement.claim(
             f"{found.runs} of {DRAWS} runs (seed {SEED}), log-uniform in {WHOLE}",
             measured,
             f"{sides} on the inner law, times {BOUNDED:g}",

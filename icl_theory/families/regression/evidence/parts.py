@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.sharpness import largest_stable_eta
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.counted import CountedRisk
-from icl_theory.families.regression.direct import direct
+from icl_theory.families.regression.direct import differences, direct
 from icl_theory.families.regression.evidence.common import OURS, random_risk, random_scores
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
@@ -28,13 +27,6 @@ from icl_theory.families.regression.symmetric import SymmetricRisk
 
 FALSE_ALARM = 1e-3
 LABELS = np.array([0, 1, 1, 1, 2, 2])  # groups of exchangeable features
-STEP = 1e-3  # of differences
-
-
-def differences(function: Callable[[Array], Any], at: Array, toward: Array) -> Any:
-    """Return the derivative in a direction, by a sixth-order difference."""
-    ahead = [function(at + i * STEP * toward) - function(at - i * STEP * toward) for i in (1, 2, 3)]
-    return (45.0 * ahead[0] - 9.0 * ahead[1] + ahead[2]) / (60.0 * STEP)
 
 
 def _grouped(N: float, noise: float) -> tuple[SymmetricRisk, PopulationRisk]:
