@@ -14,63 +14,23 @@ from icl_theory.families.regression.flow import loss_curve
 
 
 class ClosedRuns(NamedTuple):
-    """What `closed_runs` finds, one entry a point.
+    """What `closed_runs` finds, one entry a point."""
 
-    Attributes
-    ----------
-    hit : ndarray of int64
-        First step with loss <= epsilon; INT64_MAX where there is none below it.
-    error : ndarray
-        Estimated absolute error of ``hit`` before rounding up.
-    last : ndarray of int64
-        Where the run ends: ``hit`` or the largest number of steps.
-    attends, tails : ndarray of int64
-        Ends of Phases I and II, at most ``last``.
-    gap, loss, attention : ndarray
-        u, loss and target attention at the end.
-    """
-
-    hit: NDArray[np.int64]
-    error: Array
-    last: NDArray[np.int64]
-    attends: NDArray[np.int64]
-    tails: NDArray[np.int64]
-    gap: Array
+    hit: NDArray[np.int64]  # first step with loss <= epsilon; INT64_MAX where there is none below it
+    error: Array  # estimated absolute error of ``hit`` before rounding up
+    last: NDArray[np.int64]  # where the run ends: ``hit`` or the largest number of steps
+    attends: NDArray[np.int64]  # end of Phase I, at most ``last``
+    tails: NDArray[np.int64]  # end of Phase II, at most ``last``
+    gap: Array  # u at the end
     loss: Array
     attention: Array
 
 
 def closed_runs(counter: StepCounter, gamma: Array, epsilon: Array, max_steps: int, tail: Array) -> ClosedRuns:
-    r"""Follow :math:`u \leftarrow u + c\,g(u)` until the loss is ``epsilon``, without taking the steps.
+    """Follow u ← u + c g(u) until the loss is ``epsilon``, without taking the steps.
 
-    Parameters
-    ----------
-    counter : StepCounter
-        Counts the steps of the points, (P,).
-    gamma, epsilon : ndarray, (P,)
-        Variogram and target loss, squared label units.
-    max_steps : int
-        Largest number of steps.
-    tail : ndarray, (P,)
-        Attention deficit at which Phase III begins, see `tail_start`.
-
-    Returns
-    -------
-    ClosedRuns
-        Every point to the same bits whatever the others are.
-
-    References
-    ----------
-    docs/theory.md, "Steps in closed form", "Phases and regimes".
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.families.regression.abel import StepCounter
-    >>> counter = StepCounter([20, 20], [0.443, 0.0443])
-    >>> gamma, epsilon = np.array([2.0, 0.2]), np.full(2, 1e-3)
-    >>> closed_runs(counter, gamma, epsilon, 10**15, np.full(2, 0.0979)).hit
-    array([1413, 2367])
+    All arguments but ``max_steps`` are (P,); ``tail`` is the attention deficit at which Phase III begins (see
+    `tail_start`). Every point comes out to the same bits whatever the others are.
     """
     K = counter.K
     half, tail_gap = (np.log(K - 1.0) + np.log1p(-s) - np.log(s) for s in (np.full(K.size, 0.5), tail))
@@ -112,17 +72,7 @@ def _first_below(
 
 
 class ExchangeableSteps:
-    """The iterates of one exchangeable problem with N = ∞, as a `ClosedForm`.
-
-    Parameters
-    ----------
-    K : int
-        Number of features.
-    gamma : float
-        Variogram, squared label units.
-    c : float
-        Step constant.
-    """
+    """The iterates of one exchangeable problem with N = ∞ and step constant c, as a `ClosedForm`."""
 
     def __init__(self, K: int, gamma: float, c: float) -> None:
         self.K, self.gamma = K, np.array([gamma])

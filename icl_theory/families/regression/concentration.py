@@ -148,15 +148,12 @@ def _box_probability(N: int, p: Array, width: float) -> Probability:
 
 
 class _Sum(NamedTuple):
-    """The law of a sum of counts: probabilities from the count ``offset`` on, each with an absolute ``error``.
+    """The law of a sum of counts."""
 
-    ``work`` are the multiplications that it took.
-    """
-
-    law: Array
+    law: Array  # probabilities from the count ``offset`` on
     offset: int
-    error: float = 0.0
-    work: float = 0.0
+    error: float = 0.0  # of each, absolute
+    work: float = 0.0  # multiplications that it took
 
 
 def _added(one: _Sum, other: _Sum, most: int) -> _Sum:

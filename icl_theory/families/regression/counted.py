@@ -32,40 +32,8 @@ class CountedRisk(Risk):
     law of the trainer's (`SampledRisk`). Asked for every feature, as above, they have its mean and a smaller
     variance. No formula is shared with the population risk.
 
-    Parameters
-    ----------
-    features : Features
-        Features and their probabilities.
-    task : Task
-        Law of the task functions.
-    N : int
-        Prompt length.
-    batch : int
-        Prompts a step.
-    seed : int
-        The prompts of step t are a function of (seed, t).
-    noise : float
-        Standard deviation of the label noise, label units.
-    every_query : bool
-        Whether each prompt is asked for every feature, instead of one.
-
-    Notes
-    -----
-    Scores of one query may differ by some 600, beyond which weights leave the range of float64.
-
-    References
-    ----------
-    docs/theory.md, "Population against samples".
-
-    Examples
-    --------
-    >>> import icl_theory as icl
-    >>> from icl_theory.families.regression.counted import CountedRisk
-    >>> features, task = icl.Features.simplex(4, 1.0), icl.tasks.Linear(2.0)
-    >>> sampled = CountedRisk(features, task, N=20, batch=20_000, seed=0)
-    >>> exact = icl.PopulationRisk(features, task, N=20)
-    >>> round(sampled.loss(sampled.initial), 2), round(exact.loss(exact.initial), 2)
-    (0.2, 0.2)
+    The other parameters are those of `SampledRisk`. Scores of one query may differ by some 600, beyond which
+    weights leave the range of float64. See docs/theory.md, "Population against samples".
     """
 
     features: Features

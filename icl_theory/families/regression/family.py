@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icl_theory._validate import MOST_FEATURES, probabilities, refuse
 from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
@@ -18,6 +17,7 @@ from icl_theory.families.family import Family
 from icl_theory.families.kinds import Fraction, Object, Probabilities, Whole, Word
 from icl_theory.families.parameters import Later, parameter
 from icl_theory.families.regression import points as measures
+from icl_theory.families.regression import tasks
 from icl_theory.families.regression.closed import ExchangeableSteps
 from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.declared import feature_gap, label_noise, lipschitz_constant, prompt_length
@@ -27,25 +27,16 @@ from icl_theory.families.regression.phases import crossover, papers_regime, phas
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.stability import stable_rate
 from icl_theory.families.regression.tails import tail_limit
-from icl_theory.families.regression.tasks import (
-    Exchangeable,
-    Halfspace,
-    Linear,
-    Quadratic,
-    RandomCosine,
-    RandomFourier,
-    Task,
-    exchangeable_gamma,
-)
-from icl_theory.grids.grid import Column, Values
+from icl_theory.families.regression.tasks import Task, exchangeable_gamma
+from icl_theory.grids.grid import Column
 
 LAWS: dict[str, Callable[[float], Task]] = {
-    "exchangeable": Exchangeable,
-    "linear": Linear,
-    "cosine": RandomCosine,
-    "fourier": RandomFourier,
-    "quadratic": Quadratic,
-    "halfspace": Halfspace,
+    "exchangeable": tasks.Exchangeable,
+    "linear": tasks.Linear,
+    "cosine": tasks.RandomCosine,
+    "fourier": tasks.RandomFourier,
+    "quadratic": tasks.Quadratic,
+    "halfspace": tasks.Halfspace,
 }
 
 
@@ -100,6 +91,11 @@ class Regression(Family):
     check = Later("icl_theory.families.regression.bounds:check_bounds")
     compare = Later("icl_theory.families.regression.crosscheck:crosscheck")
     explorer = Later("icl_theory.families.regression.explorer:PANEL")
+    measure = measures.measured
+    closed_mask = classmethod(measures.closed_mask)
+    closed_values = classmethod(measures.closed_values)
+    joint_mask = classmethod(measures.joint_mask)
+    joint_values = classmethod(measures.joint_values)
 
     L: float = lipschitz_constant()
     delta: float = feature_gap()
@@ -213,10 +209,6 @@ class Regression(Family):
             rule = papers_regime(self.L, self.delta, self.imbalance)
             run.notes["paper's rule"] = f"{rule} (L against 1/(Δδ), δ = {self.imbalance:g})"
 
-    def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the family's columns of a run."""
-        return measures.measured(self, run)
-
     def expected_steps(self) -> float | None:
         """Return the leading order of the exchangeable case."""
         speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
@@ -236,25 +228,3 @@ class Regression(Family):
             return {"L": (0.0, 2.0), "delta": (0.0, 2.0), "K": (0.0, 1.0), "epsilon": (-1.0, 0.0)}
         gap = (-6.0, -4.0) if arguments.get("coordinates") == "embedding" else (-2.0, 0.0)
         return {"L": (-2.0, 0.0), "delta": gap, "K": (1.0, 2.0), "epsilon": (-1.0, 0.0)}
-
-    @classmethod
-    def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Say which points are exchangeable with N = inf."""
-        return measures.closed_mask(points, common)
-
-    @classmethod
-    def closed_values(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
-        """Compute them in whole arrays."""
-        return measures.closed_values(cls.every_column(), points, common)
-
-    @classmethod
-    def joint_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Say which points are exchangeable with finite N and not long."""
-        return measures.joint_mask(points, common)
-
-    @classmethod
-    def joint_values(
-        cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
-    ) -> tuple[Values, NDArray[np.bool_]]:
-        """Simulate them in step."""
-        return measures.joint_values(cls.every_column(), points, common)

@@ -26,31 +26,23 @@ Mask = NDArray[np.bool_]
 
 
 class Levels(NamedTuple):
-    """The infimum of one query's loss, and the classes of features level by level, the highest first.
-
-    ``weights`` are what tokens of these classes weigh beside the others of their level, and ``gaps`` the
-    coefficients of ln t in the differences between the scores of a level and the next.
-    """
+    """The infimum of one query's loss, and the classes of features level by level, the highest first."""
 
     loss: float
     classes: tuple[NDArray[np.intp], ...]
-    weights: tuple[Array, ...]
-    gaps: tuple[float, ...]
+    weights: tuple[Array, ...]  # of tokens of these classes beside the others of their level
+    gaps: tuple[float, ...]  # coefficients of ln t in the differences between the scores of a level and the next
 
 
 class Query(NamedTuple):
-    """One query over C classes of features.
+    """One query over C classes of features."""
 
-    Its error form and the weight of a token counted twice, (C, C) and (C,); the probabilities of the classes, (C,);
-    prompt length; standard deviation of the noise; and the class of the query's own feature.
-    """
-
-    matrix: Array
-    own: Array
-    probs: Array
+    matrix: Array  # its error form, (C, C)
+    own: Array  # weight of a token counted twice, (C,)
+    probs: Array  # of the classes, (C,)
     N: float
     noise: float
-    target: int
+    target: int  # class of the query's own feature
 
     def seen(self, scores: Array, level: Mask, above: Mask, turns: Array | None = None) -> Moments:
         """Moments over the prompts without a token from ``above`` that have one of the level.

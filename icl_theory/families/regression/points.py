@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.family import Family
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds_of
 from icl_theory.families.regression.closed import closed_runs, step_constant
@@ -82,14 +83,18 @@ class _Steps(NamedTuple):
     in_range: NDArray[np.bool_]
 
 
-def closed_mask(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+def closed_mask(
+    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+) -> NDArray[np.bool_]:
     """Which points have a closed form: exchangeable tasks with N = inf where nothing overflows."""
     P = _points(points, common)
     mask = np.isinf(P["N"]) & np.isin(P["method"], ("auto", "closed"))
     return mask & _plain(P, common) if "epsilon" in points else np.zeros_like(mask)
 
 
-def joint_mask(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+def joint_mask(
+    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+) -> NDArray[np.bool_]:
     """Which points go together: exchangeable tasks with finite N, of about as many steps as are taken singly."""
     P = _points(points, common)
     mask = np.isfinite(P["N"]) & (P["N"] <= LONGEST_PROMPT) & np.isin(P["method"], ("auto", "exact"))
@@ -144,13 +149,11 @@ def _steps(points: Mapping[str, Any]) -> _Steps:
     return _Steps(gamma, speed, eta, c, fits & (c < 1e300) & (gamma > 1e-290) & (gamma < 1e290))
 
 
-def closed_values(
-    columns: tuple[Column, ...], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
-) -> Values:
+def closed_values(family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
     """Measure points in closed form; each result is that of one simulation."""
     P = _points(points, common)
     K, epsilon = P["K"], P["epsilon"]
-    values = blank(columns, len(K))
+    values = blank(family.every_column(), len(K))
     gamma, speed, eta, c, _ = _steps(P)
     counter = StepCounter(K, np.maximum(c, 1e-300))
     tail = each(lambda value: tail_start(int(value)), K)
@@ -180,14 +183,14 @@ def closed_values(
 
 
 def joint_values(
-    columns: tuple[Column, ...], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> tuple[Values, NDArray[np.bool_]]:
     """Simulate points with finite N together; say which of them are done."""
     P = _points(points, common)
     gamma, speed, eta, *_ = _steps(P)
     goal = "epsilon" if "epsilon" in points else "above"
     made = Points(P["K"], P["N"], gamma, P["noise"] ** 2, eta * speed, P[goal], goal == "above")
-    values, done = together(columns, made, speed, common["max_steps"])
+    values, done = together(family.every_column(), made, speed, common["max_steps"])
     return values | {"eta_used": np.broadcast_to(eta, gamma.shape)}, done
 
 

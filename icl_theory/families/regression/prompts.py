@@ -33,16 +33,12 @@ Form = Callable[[Array, slice], tuple[Array, Array]]
 
 
 class Moments(NamedTuple):
-    """Of Q queries over C classes.
+    """Of Q queries over C classes."""
 
-    Losses (Q,), their gradients with respect to the scores of the classes (C, Q), expected attention (C, Q), and
-    the change of the gradients in a direction (C, Q), where one was given.
-    """
-
-    loss: Array
-    gradient: Array
-    attention: Array
-    change: Array
+    loss: Array  # (Q,)
+    gradient: Array  # with respect to the scores of the classes, (C, Q)
+    attention: Array  # expected, (C, Q)
+    change: Array  # of the gradient in a direction, (C, Q); empty where none was given
 
 
 def moments(
@@ -50,26 +46,10 @@ def moments(
 ) -> Moments:
     """Integrate losses, gradients and attention of all queries, in blocks that bound the memory.
 
-    Parameters
-    ----------
-    log_w : ndarray, (C, Q)
-        Scores; -inf for a class that never occurs.
-    probs : ndarray, (C, 1) or (C, Q)
-        Probabilities of the classes.
-    own : ndarray, (C, Q)
-        Weight of a token counted twice, ``C_mm + σ²``.
-    N : float
-        Prompt length.
-    form : callable
-        Takes z, (C, Q', J), and the block of queries, a slice; returns ``z^T C z``, (Q', J), and ``C z``,
-        (C, Q', J), for the matrices C of these queries. It may overwrite z.
-    direction : ndarray, (C, Q), optional
-        Direction in which to differentiate the gradients.
-
-    Returns
-    -------
-    Moments
-        With ``change`` empty unless a direction was given.
+    Scores ``log_w`` are (C, Q), -inf for a class that never occurs; probabilities (C, 1) or (C, Q); ``own`` is the
+    weight of a token counted twice, ``C_mm + σ²``, (C, Q). ``form`` takes z, (C, Q', J), which it may overwrite,
+    and the block of queries, a slice; it returns ``z^T C z``, (Q', J), and ``C z``, (C, Q', J), for the matrices C
+    of these queries. With a ``direction``, (C, Q), the gradients are differentiated along it.
     """
     there = np.isfinite(log_w)
     log_w = _capped(log_w)
@@ -183,15 +163,7 @@ def infima(finite: Callable[[Array], Moments], target: NDArray[np.bool_], N: flo
 
     Without noise a loss approaches its infimum as the target's score grows without bound and prompts with the
     query's feature cost nothing; what is left, the loss of those without it, has an infimum over the other scores.
-
-    Parameters
-    ----------
-    finite : callable
-        Takes scores, (C, Q), and returns their `Moments`.
-    target : ndarray of bool, (C, Q)
-        The class of each query's own feature.
-    N, noise : float
-        Prompt length and standard deviation of the noise.
+    ``finite`` takes scores and returns their `Moments`; ``target`` says which class is the query's own, (C, Q).
     """
     from scipy.optimize import minimize
 

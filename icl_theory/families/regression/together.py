@@ -47,16 +47,7 @@ class Points(NamedTuple):
 
 @lru_cache(maxsize=2048)
 def table(K: int, N: int) -> Array:
-    """Coefficients of A, A', B, B' and the attention on each panel, (5, DEGREE + 1, PANELS), constant terms first.
-
-    Examples
-    --------
-    >>> import numpy as np, icl_theory as icl
-    >>> from icl_theory.families.regression.together import table
-    >>> bias = np.polynomial.polynomial.polyval(-1.0, table(20, 50)[0, :, 0])
-    >>> bool(abs(bias - icl.ExchangeableRisk(20, 1.0, N=50).loss(0.0)) < 1e-15)
-    True
-    """
+    """Coefficients of A, A', B, B' and the attention on the panels, (5, DEGREE + 1, PANELS), lowest powers first."""
     nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
     u = WIDTH * (np.arange(PANELS) + 0.5) + 0.5 * WIDTH * nodes[:, None]
     n, M, weight = binomial_nodes(N, 1.0 / K)
@@ -181,24 +172,7 @@ class Descents(NamedTuple):
 
 
 def descents(points: Points, max_steps: int) -> Descents:
-    """Descend all points in step, each to its target or its floor.
-
-    Parameters
-    ----------
-    points : Points
-        With finite N.
-    max_steps : int
-        Largest number of steps; a point that takes more than those that "auto" takes one by one is not ``sure``.
-
-    Returns
-    -------
-    Descents
-        Integers as one simulation each gives them, losses to rounding.
-
-    References
-    ----------
-    docs/theory.md, "The exchangeable case".
-    """
+    """Descend points of finite N in step, each to its target or its floor: integers exactly, losses to rounding."""
     tables, size = _Tables(points), len(points.K)
     every = np.arange(size)
     zero = np.zeros(size)
