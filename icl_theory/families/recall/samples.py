@@ -61,7 +61,6 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     >>> round(icl.recall.missing_probability(task, 5, 0.0) * 2**5, 12)  # all sentences have the same trigger
     2.0
     """
-    instance("task", task, RecallTask, "a RecallTask")
     from scipy.special import gammaln
 
     instance("task", task, RecallTask, "a RecallTask")
@@ -178,7 +177,6 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     >>> round(icl.recall.failure_bound(task, 30, 0.1), 6)
     0.00619
     """
-    instance("task", task, RecallTask, "a RecallTask")
     from scipy.optimize import brentq
     from scipy.special import kl_div
 

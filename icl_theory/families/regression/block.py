@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, integer, refuse, store
+from icl_theory._validate import Array, instance, integer, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.sampled import Prompts, SampledRisk
 from icl_theory.families.regression.trainer import attend
@@ -114,8 +114,7 @@ class BlockRisk(Risk):
     held_out: int = 256
 
     def __post_init__(self) -> None:
-        if not isinstance(self.data, SampledRisk):
-            raise refuse("data", self.data, "a SampledRisk, on whose prompts the block is trained")
+        instance("data", self.data, SampledRisk, "a SampledRisk, on whose prompts the block is trained")
         store(self, hidden=integer("hidden", self.hidden, minimum=1, maximum=LARGEST_LAYER))
         store(self, seed=integer("seed", self.seed, minimum=0))
         store(self, held_out=integer("held_out", self.held_out, minimum=1))

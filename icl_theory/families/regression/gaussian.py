@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import LARGEST, Array, integer, lipschitz, number, refuse, store
+from icl_theory._validate import LARGEST, Array, instance, integer, lipschitz, number, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.tasks import quadratics
 from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores
@@ -146,8 +146,7 @@ class GaussianRisk(Risk):
     law: QuadraticLaw
 
     def __post_init__(self) -> None:
-        if not isinstance(self.law, QuadraticLaw):
-            raise refuse("law", self.law, "a QuadraticLaw")
+        instance("law", self.law, QuadraticLaw, "a QuadraticLaw")
 
     @property
     def initial(self) -> Array:
@@ -326,9 +325,7 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.law, QuadraticLaw):
-            raise refuse("law", self.law, "a QuadraticLaw")
-        store(self, N=integer("N", self.N, minimum=1))
+        instance("law", self.law, QuadraticLaw, "a QuadraticLaw")
         store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
         self._prepare()
 

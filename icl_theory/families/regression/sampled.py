@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import LARGEST, Array, integer, number, refuse, store
+from icl_theory._validate import LARGEST, Array, integer, number, store
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.tasks import Task
+from icl_theory.families.regression.tasks import Task, variogram_of
 from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores
 
 
@@ -90,14 +90,9 @@ class SampledRisk(PromptRisk[Prompts]):
     token_noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.features, Features):
-            raise refuse("features", self.features, "a Features object")
-        if not isinstance(self.task, Task):
-            raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
-        store(self, N=integer("N", self.N, minimum=1))
-        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
-        store(self, token_noise=number("token_noise", self.token_noise, zero=True, maximum=LARGEST))
-        self.task.variogram(self.features)  # refuses features that do not fit
+        variogram_of(self.features, self.task)
+        for name in ("noise", "token_noise"):
+            store(self, **{name: number(name, getattr(self, name), zero=True, maximum=LARGEST)})
         self._prepare()
 
     @property

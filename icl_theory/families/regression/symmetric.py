@@ -19,7 +19,6 @@ from icl_theory._validate import (
     MOST_FEATURES,
     Array,
     dimensions,
-    instance,
     integer,
     number,
     prompt_length,
@@ -31,7 +30,7 @@ from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.levels import Levels, Query, levels_of
 from icl_theory.families.regression.prompts import Moments, infima, moments
-from icl_theory.families.regression.tasks import Task
+from icl_theory.families.regression.tasks import Task, variogram_of
 from icl_theory.memory import check_fits
 
 ALIKE = 1e-12  # relative difference up to which values count as equal
@@ -159,7 +158,7 @@ class SymmetricRisk(Risk):
         ValueError
             Groups that are not exchangeable.
         """
-        variogram, probs = _variogram(features, task), features.probs
+        variogram, probs = variogram_of(features, task), features.probs
         labels = exchangeable_groups(features, task) if groups is None else _labels(groups, features.K)
         scale = float(variogram.max())
         first = [int(np.flatnonzero(labels == g)[0]) for g in range(labels.max() + 1)]
@@ -333,7 +332,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     >>> icl.regression.exchangeable_groups(features, icl.tasks.Linear(1.0))
     array([0, 1, 1, 1])
     """
-    variogram, probs = _variogram(features, task), features.probs
+    variogram, probs = variogram_of(features, task), features.probs
     tolerance = ALIKE * float(variogram.max())
     labels = np.full(features.K, -1, dtype=np.int64)
     for k in range(features.K):
@@ -345,11 +344,6 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
             alike = (difference.max(axis=1) <= tolerance) & (np.abs(probs - probs[k]) <= ALIKE * probs[k])
             labels[alike & (labels < 0)] = labels.max() + 1
     return labels
-
-
-def _variogram(features: Features, task: Task) -> Array:
-    instance("features", features, Features, "a Features object")
-    return instance("task", task, Task, "a Task (see icl_theory.tasks)").variogram(features)  # type: ignore[type-abstract]
 
 
 def _labels(groups: ArrayLike, K: int) -> NDArray[np.int64]:

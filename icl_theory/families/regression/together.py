@@ -47,7 +47,7 @@ class Points(NamedTuple):
 
 @lru_cache(maxsize=2048)
 def table(K: int, N: int) -> Array:
-    """Coefficients of A, A', B, B' and the attention on the panels, (5, DEGREE + 1, PANELS), lowest powers first."""
+    """Coefficients of A, A', B, B' and the attention on the panels, (5, DEGREE + 1, PANELS), constants first."""
     nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
     u = WIDTH * (np.arange(PANELS) + 0.5) + 0.5 * WIDTH * nodes[:, None]
     n, M, weight = binomial_nodes(N, 1.0 / K)

@@ -87,8 +87,8 @@ class PromptRisk(Risk, Generic[P]):
         """Sum the derivatives by the scores, (B, N), into the parameters that made them."""
 
     def _prepare(self) -> None:
-        """Check the counts and draw the fixed data set, where there is one."""
-        for name, minimum in (("batch", 1), ("seed", 0)):
+        """Check the numbers and draw the fixed data set, where there is one."""
+        for name, minimum in (("N", 1), ("batch", 1), ("seed", 0)):
             store(self, **{name: integer(name, getattr(self, name), minimum=minimum)})
         fixed = None
         if self.dataset is not None:

@@ -31,6 +31,13 @@ def random_scores(seed: int, K: int, size: float) -> Array:
     return size * np.random.default_rng(seed).normal(size=(K, K))
 
 
+def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
+    """``max_m |β_mk|/α_k`` of every query, (K,)."""
+    growth = risk.growth(scores)
+    alpha = np.diagonal(growth)
+    return np.asarray(np.abs(growth - np.diag(alpha)).max(axis=0) / alpha)
+
+
 def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
     """Steps of u <- u + c a s² from 0 to the first with s <= each of these deficits, by plain iteration."""
     start, u, n, counts = math.log(K - 1.0), 0.0, 0, []
@@ -50,11 +57,6 @@ def iterated_gaps(K: float, c: float, steps: int) -> Array:
         s = 1.0 / (1.0 + math.exp(path[-1] - start))
         path.append(path[-1] + c * (1.0 - s) * s * s)
     return np.array(path)
-
-
-def iterated_phase_one(K: float, c: float) -> int:
-    """Steps to the attention ½."""
-    return iterated_steps(K, c, (0.5,))[0]
 
 
 def iterated_after_phase_one(K: float, c: float, deficit: float) -> int:

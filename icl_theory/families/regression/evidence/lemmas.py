@@ -20,7 +20,7 @@ from icl_theory.families.regression.certified import worst_prediction
 from icl_theory.families.regression.concentration import concentration_probability
 from icl_theory.families.regression.crosscheck import crosscheck
 from icl_theory.families.regression.direct import differences, direct, functions_of, prompts
-from icl_theory.families.regression.evidence.common import OURS, PAPER, random_risk, random_scores
+from icl_theory.families.regression.evidence.common import OURS, PAPER, cross_ratios, random_risk, random_scores
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
@@ -237,13 +237,6 @@ def lemma_2_signs(quick: bool) -> Claim:
         "α >= 0",
         judged(holds, words=f" for the signs; of these tasks |β| <= α holds for {small}, not for {large}"),
     )
-
-
-def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
-    """``max_m |β_mk|/α_k`` of every query, (K,)."""
-    growth = risk.growth(scores)
-    alpha = np.diagonal(growth)
-    return np.asarray(np.abs(growth - np.diag(alpha)).max(axis=0) / alpha)
 
 
 def _cross_ratio_along(task: tasks.KernelTask, quick: bool) -> float:

@@ -17,7 +17,14 @@ from icl_theory.engine.risk import Risk
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.direct import direct, functions_of, lipschitz_values, prompts
-from icl_theory.families.regression.evidence.common import OURS, PAPER, iterated_gaps, iterated_steps, random_risk
+from icl_theory.families.regression.evidence.common import (
+    OURS,
+    PAPER,
+    cross_ratios,
+    iterated_gaps,
+    iterated_steps,
+    random_risk,
+)
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.gaussian import GaussianRisk, QuadraticLaw
 from icl_theory.families.regression.population import PopulationRisk
@@ -74,9 +81,7 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
         run = descend(risk, 2.0, steps=10**5 if quick else 10**9, method="fast")
         for scores, attention in zip(run.states, run.attention, strict=True):
             if attention.min() >= 0.5:
-                growth = risk.growth(scores)
-                alpha = np.diagonal(growth)
-                ratios.append((K - 1.0) * float((np.abs(growth - np.diag(alpha)).max(axis=0) / alpha).max()))
+                ratios.append((K - 1.0) * float(cross_ratios(risk, scores).max()))
         summed = -risk.features.probs * direct(risk, run.states[len(run.t) // 2]).slope
         off = max(off, float(np.max(np.abs(risk.growth(run.states[len(run.t) // 2]) / summed - 1.0))))
         largest, last = max(largest, *ratios), max(last, abs(ratios[-1] - 1.0))
@@ -92,7 +97,7 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
         "3; 1e-9",
         judged(
             largest < 3.0 and off < EQUAL,
-            words=f"{', and in the tail the other scores move alike' if last < 0.5 * (largest - 1.0) else ''}",
+            words=", and in the tail the other scores move alike" if last < 0.5 * (largest - 1.0) else "",
         ),
     )
 
@@ -188,7 +193,7 @@ def oscillation(quick: bool) -> Claim:
         f"that turn: {'; '.join(words)}; off direct sums by {decade(off)}",
         "turns; 1e-9",
         judged(
-            not (off > EQUAL or not alone),
+            off <= EQUAL and alone > 0,
             Outcome.ONLY,
             f" for {'sampled' if sampled_only else 'no kind of'} runs: exact descent turns at most"
             f" {exact_most} times, and never for exchangeable tasks",
@@ -272,7 +277,7 @@ def conditional_loss(quick: bool) -> Claim:
         f" {at_last:.1e} on all prompts, whose floor is {risk.floor():.1e}; off the risk by {decade(off)}",
         "0; 1e-9",
         judged(
-            not (off > EQUAL or not vanishes),
+            off <= EQUAL and vanishes,
             words=" on the event; on all prompts the floor of those without the query's feature remains",
         ),
     )
@@ -310,10 +315,7 @@ def noisy_tokens(quick: bool) -> Claim:
         )
         + f"; largest |z| of the loss at Q = 0 {worst:.1f}",
         "attention above 1.5/K; 4.5",
-        judged(
-            not (worst > 4.5 or not learns),
-            words=f"{'; the noisier the tokens, the less attention' if fades else ''}",
-        ),
+        judged(worst <= 4.5 and learns, words="; the noisier the tokens, the less attention" if fades else ""),
     )
 
 

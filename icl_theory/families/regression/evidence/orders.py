@@ -12,7 +12,7 @@ from icl_theory._validate import Array
 from icl_theory.claims.claim import Claim, Outcome, Verdict, judged
 from icl_theory.families.regression import statements
 from icl_theory.families.regression.certified import after_phase_one_of, phase_one_bounds_of
-from icl_theory.families.regression.evidence.common import Row, iterated_after_phase_one, iterated_phase_one
+from icl_theory.families.regression.evidence.common import Row, iterated_after_phase_one, iterated_steps
 from icl_theory.families.regression.orderwise import (
     BOUNDED,
     DRAWS,
@@ -77,7 +77,10 @@ def phase_one_explicit(quick: bool) -> Claim:
     K, c = np.array([*itertools.product(sizes, (0.01, 1.0, 30.0, 1e3, 1e6))]).T
     runs = law_runs()
     found = [
-        _inside(np.array([*map(iterated_phase_one, K, c)]), *phase_one_bounds_of(K, c)),
+        _inside(
+            np.array([iterated_steps(*case, (0.5,))[0] for case in zip(K, c, strict=True)]),
+            *phase_one_bounds_of(K, c),
+        ),
         _inside(runs.attends, *phase_one_bounds_of(runs.K, runs.counter.c)),
     ]
     inside, low, high = _together(found)

@@ -4,6 +4,7 @@ from icl_theory.families.regression.tasks.functions import Halfspace, Linear, Qu
 from icl_theory.families.regression.tasks.functions import quadratics as quadratics
 from icl_theory.families.regression.tasks.law import Exchangeable, FiniteTask, KernelTask, Task
 from icl_theory.families.regression.tasks.law import exchangeable_gamma as exchangeable_gamma
+from icl_theory.families.regression.tasks.law import variogram_of as variogram_of
 
 __all__ = [
     "Exchangeable",

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import LARGEST, Array, choice, integer, lipschitz, number, real_array, refuse, store
+from icl_theory._validate import LARGEST, Array, choice, integer, number, real_array, refuse, store
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.tasks.law import Function, OnSpace, Task
+from icl_theory.families.regression.tasks.law import Function, LipschitzTask, OnSpace
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +40,11 @@ class RandomCosine(OnSpace):
     True
     """
 
-    L: float
     scale: str = "amplitude"
     direction: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        store(self, L=lipschitz(self.L))
+        super().__post_init__()
         choice("scale", self.scale, ("amplitude", "frequency"))
         if self.direction is not None:
             direction = real_array("direction", self.direction, 1)
@@ -106,11 +105,10 @@ class RandomFourier(OnSpace):
         ℓ, in the units of the features.
     """
 
-    L: float
     length_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        store(self, L=lipschitz(self.L))
+        super().__post_init__()
         store(self, length_scale=number("length_scale", self.length_scale, minimum=1e-40, maximum=LARGEST))
 
     @property
@@ -144,11 +142,6 @@ class Linear(OnSpace):
     L : float
         Root mean square norm of ``w``.
     """
-
-    L: float
-
-    def __post_init__(self) -> None:
-        store(self, L=lipschitz(self.L))
 
     def kernel(self, features: Features) -> Array:
         """``L² x·x'/d``."""
@@ -189,11 +182,6 @@ class Quadratic(OnSpace):
         Root mean square norm of ``A`` and of ``b``.
     """
 
-    L: float
-
-    def __post_init__(self) -> None:
-        store(self, L=lipschitz(self.L))
-
     def kernel(self, features: Features) -> Array:
         """``σ_A² (x·x')² + σ_b² x·x'``."""
         return (self.L / features.d * features.gram) ** 2 + self.L**2 / features.d * features.gram
@@ -212,7 +200,7 @@ class Quadratic(OnSpace):
 
 
 @dataclass(frozen=True)
-class Halfspace(Task):
+class Halfspace(LipschitzTask):
     """The degenerate counterexample: f = ±L, one sign on the first half of the features, the other on the rest.
 
     Every function is non-degenerate Lipschitz in the papers' sense, but features of the same half cannot be
@@ -224,11 +212,6 @@ class Halfspace(Task):
     L : float
         Size of the values.
     """
-
-    L: float
-
-    def __post_init__(self) -> None:
-        store(self, L=lipschitz(self.L))
 
     def factor(self, features: Features) -> Array:
         """``L`` on the first ceil(K/2) features, ``-L`` on the others, (K, 1)."""

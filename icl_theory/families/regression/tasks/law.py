@@ -124,6 +124,12 @@ class Task(ABC):
         return result
 
 
+def variogram_of(features: Features, task: Task) -> Array:
+    """Variogram of a task, which is refused where it is none, or does not fit the features."""
+    instance("features", features, Features, "a Features object")
+    return instance("task", task, Task, "a Task (see icl_theory.tasks)").variogram(features)  # type: ignore[type-abstract]
+
+
 def factor_of(variogram: Array) -> Array:
     """Vectors φ_m with half squared distances equal to ``variogram``: classical scaling, rank as found.
 
@@ -136,7 +142,17 @@ def factor_of(variogram: Array) -> Array:
     return np.asarray(vectors[:, keep] * np.sqrt(eigenvalues[keep]))
 
 
-class OnSpace(Task):
+@dataclass(frozen=True, eq=False)
+class LipschitzTask(Task):
+    """Families of functions with a Lipschitz constant, in some sense."""
+
+    L: float
+
+    def __post_init__(self) -> None:
+        store(self, L=lipschitz(self.L))
+
+
+class OnSpace(LipschitzTask):
     """Families of functions on the whole space; values at the features are theirs there."""
 
     @abstractmethod
@@ -150,7 +166,7 @@ class OnSpace(Task):
 
 
 @dataclass(frozen=True)
-class Exchangeable(Task):
+class Exchangeable(LipschitzTask):
     r"""Independent normal values with :math:`E(f_m - f_k)^2 = L^2\Delta^2` for every pair.
 
     The kernel is :math:`\gamma I` with :math:`\gamma = L^2\Delta^2/2`: the class that is L-Lipschitz in mean
@@ -173,11 +189,6 @@ class Exchangeable(Task):
     array([[2., 0.],
            [0., 2.]])
     """
-
-    L: float
-
-    def __post_init__(self) -> None:
-        store(self, L=lipschitz(self.L))
 
     def gamma(self, features: Features) -> float:
         """Variogram of every pair, ``L^2 gap^2 / 2``."""
