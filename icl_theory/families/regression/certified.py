@@ -95,10 +95,8 @@ def phase_one_bounds(K: int, c: float) -> tuple[float, float]:
 
     Parameters
     ----------
-    K : int
-        Number of features.
-    c : float
-        Step constant, ``η γ K/(K-1)²``.
+    K, c
+        As for `step_bounds`.
 
     Returns
     -------

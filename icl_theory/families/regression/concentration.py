@@ -69,10 +69,8 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
 
     Parameters
     ----------
-    N : int
-        Prompt length.
-    probs : array_like, (K,), or int
-        Probabilities of the features, or K for equal ones.
+    N, probs
+        As for `concentration_probability`.
     confidence : float
         Strictly between 0 and 1.
 
@@ -87,11 +85,8 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     >>> icl.regression.smallest_imbalance(100, 4, 0.9)
     0.09
     """
-    N, p, confidence = (
-        integer("N", N, minimum=1, maximum=LONGEST),
-        _probs(probs),
-        fraction("confidence", confidence),
-    )
+    N, p = integer("N", N, minimum=1, maximum=LONGEST), _probs(probs)
+    confidence = fraction("confidence", confidence)
     distinct = np.unique(p)
     check_fits("N", N, 24.0 * (N + 1) * len(distinct))
     jumps = np.unique(np.abs(np.arange(N + 1.0) - distinct[:, None] * N))

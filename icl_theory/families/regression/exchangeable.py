@@ -20,7 +20,6 @@ from icl_theory._validate import (
     LARGEST,
     MOST_FEATURES,
     Array,
-    instance,
     integer,
     number,
     prompt_length,
@@ -54,10 +53,8 @@ class ExchangeableRisk(Risk):
         Number of features.
     gamma : float
         Variogram of every pair of values, squared label units.
-    N : int or math.inf
-        Prompt length.
-    noise : float
-        Standard deviation σ of the label noise; it averages out for N = ∞.
+    N, noise
+        As for `PopulationRisk`.
     speed : float
         Factor on the learning rate that a change of coordinates amounts to: ``Δ⁴/4`` for gradient descent on
         the matrix Q over equicorrelated features.
@@ -91,9 +88,10 @@ class ExchangeableRisk(Risk):
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
             speed=number("speed", self.speed),
         )
-        if self.origin is not None:
-            kinds = [type(part) for part in instance("origin", self.origin, tuple, "features and a task")]
-            if not (len(kinds) == 2 and issubclass(kinds[0], Features) and issubclass(kinds[1], Task)):
+        match self.origin:
+            case None | (Features(), Task()):
+                pass
+            case _:
                 raise refuse("origin", self.origin, "features and a task")
 
     @property
@@ -118,14 +116,9 @@ class ExchangeableRisk(Risk):
             target, missed = attention_pair(u, self.K)
             scale = self.gamma * missed * (self.K / (self.K - 1.0))
             return 0.5 * scale * missed, -scale * missed * target  # type: ignore[return-value]
-        n, M, weight = self._counts
-        w = _weight(u)
-        total = n + M * w
-        s = M * w / total
-        a = n / total
+        weight, total, w, a, s, shift = self._shares(u)
         bias = self.gamma * s * s * self._spread
         loss = bias + self.noise**2 * (a / total + s * (w / total))
-        shift = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
         slope = a * (self.noise**2 * s * shift - bias)
         return 0.5 * float(weight @ loss), float(weight @ slope)  # type: ignore[return-value]
 
@@ -136,11 +129,7 @@ class ExchangeableRisk(Risk):
             target, missed = attention_pair(u, self.K)
             bend = target * missed**2 * (2.0 * target - missed)
             return self.gamma * (self.K / (self.K - 1.0)) * bend * direction
-        n, M, weight = self._counts
-        w = _weight(u)
-        total = n + M * w
-        a, s = n / total, M * w / total
-        shift = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
+        weight, total, w, a, s, shift = self._shares(u)
         bias = self.gamma * s * s * self._spread
         noisy = self.noise**2 * a * s * ((s - a) * shift + w / total + shift * s)
         return float(weight @ (noisy + a * bias * (2.0 * a - s))) * direction
@@ -166,8 +155,8 @@ class ExchangeableRisk(Risk):
         u = signed("u", u)
         if math.isinf(self.N):
             return attention_pair(u, self.K)[0]
-        n, M, weight = self._counts
-        return float(weight @ (n / (n + M * _weight(u))))
+        weight, _, _, a, *_ = self._shares(u)
+        return float(weight @ a)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Target attention and the gap u itself."""
@@ -196,6 +185,14 @@ class ExchangeableRisk(Risk):
         best = brentq(slope, 0.0, top, xtol=1e-12) if slope(top) > 0 and slope(0.0) < 0 else top
         return self.loss(np.asarray(best))
 
+    def _shares(self, u: float) -> tuple[Array, Array, float, Array, Array, Array]:
+        """By number n of the query's feature: its probability, n + M w, w, a, s, and (1 - w)/(n + M w)."""
+        n, M, weight = self._counts
+        w = math.exp(-min(max(u, -600.0), 600.0))  # no product with a count overflows or vanishes
+        total = n + M * w
+        shift = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
+        return weight, total, w, n / total, M * w / total, shift
+
     @cached_property
     def _counts(self) -> tuple[Array, Array, Array]:
         return binomial_nodes(int(self.N), 1.0 / self.K)
@@ -205,11 +202,6 @@ class ExchangeableRisk(Risk):
         """``q_n``; any finite number will do where M = 0, because s_n is 0 there."""
         inverse = 1.0 / (self.K - 1.0)
         return 1.0 + inverse + (1.0 - inverse) / np.maximum(self._counts[1], 1.0)
-
-
-def _weight(u: float) -> float:
-    """``e^-u``, kept where no product with a count overflows or vanishes."""
-    return math.exp(-min(max(u, -600.0), 600.0))
 
 
 def binomial_nodes(N: int, p: float) -> tuple[Array, Array, Array]:
@@ -273,8 +265,10 @@ def embedding_speed(delta: float) -> float:
     return delta**4 / 4.0
 
 
-def expanded(risk: ExchangeableRisk) -> Risk:
-    """Return the K x K risk, in its coordinates, that a one-number risk stands for."""
+def expanded(risk: Risk) -> Risk:
+    """Return the K x K risk, in its coordinates, that a one-number risk stands for; others as they are."""
+    if not isinstance(risk, ExchangeableRisk):
+        return risk
     if risk.origin is None:
         gap = (4.0 * risk.speed) ** 0.25
         features: Features = Features.simplex(risk.K, gap)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from icl_theory._validate import MOST_FEATURES, probabilities, refuse
+from icl_theory._validate import MOST_FEATURES, instance, probabilities, refuse
 from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
@@ -50,9 +50,7 @@ def _task(name: str, value: Any) -> Any:
 
 
 def _features(name: str, value: Any) -> Features:
-    if isinstance(value, Features):
-        return value
-    raise refuse(name, value, "a Features object")
+    return instance(name, value, Features, "a Features object")
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,9 +170,7 @@ class Regression(Family):
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
         """Return the trainer on sampled prompts, drawn by their counts, in the same coordinates."""
-        risk = self.risk()
-        if isinstance(risk, ExchangeableRisk):
-            risk = expanded(risk)
+        risk = expanded(self.risk())
         core, _ = innermost(risk)
         if math.isinf(core.N):
             raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")

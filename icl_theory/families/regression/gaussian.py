@@ -287,17 +287,8 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
     ----------
     law : QuadraticLaw
         Law of the tasks.
-    N : int
-        Prompt length.
-    batch : int
-        Prompts a step.
-    seed : int
-        Seed of all prompts: those of step t are a function of (seed, t).
-    dataset : int, optional
-        Number of prompts of a fixed data set, from which every step draws its batch without replacement (all of it
-        where it has no more); fresh prompts at every step unless given.
-    noise : float
-        Standard deviation of the label noise, label units.
+    N, batch, seed, dataset, noise
+        As for `SampledRisk`.
 
     Raises
     ------

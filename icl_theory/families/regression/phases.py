@@ -121,10 +121,8 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
 
     Parameters
     ----------
-    epsilon : float
-        Target loss, squared label units.
-    delta : float
-        Feature gap.
+    epsilon, delta : float
+        As for `crossover`.
     K : int
         Number of features, at least 7: for fewer the exponent is above -1 throughout.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from functools import cache
 
+import numpy as np
+from numpy.polynomial.polynomial import polyadd, polyder, polymul
+from numpy.typing import NDArray
+
 TERMS = 6
-Coefficients = list[int]
+Coefficients = NDArray[np.object_]  # integers of any size, lowest power first
 
 
 @cache
@@ -44,34 +47,34 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     result = []
     for polynomial, denominator in _abel_polynomials():
         if form == "s":
-            reflected, power = [0], [1]
+            reflected, power = _whole(0), _whole(1)
             for coefficient in polynomial:
-                reflected = _plus(reflected, coefficient, power)
-                power = _times(power, [1, -1])
+                reflected = polyadd(reflected, coefficient * power)
+                power = polymul(power, _whole(1, -1))
             polynomial = [0, *reflected[1:]]
         result.append(tuple(x / denominator for x in reversed(polynomial)))
     return tuple(result)
 
 
 @cache
-def _abel_polynomials() -> list[tuple[Coefficients, int]]:
+def _abel_polynomials() -> list[tuple[list[int], int]]:
     """Polynomials in a, each with the denominator that its coefficients have in common."""
-    log_slope = [1, -3]  # g'/g = s - 2a
-    flow = [[1]]  # the derivatives of F, times g
+    log_slope = _whole(1, -3)  # g'/g = s - 2a
+    flow = [_whole(1)]  # the derivatives of F, times g
     for _ in range(TERMS + 1):
-        flow.append(_plus(_slope(flow[-1]), -1, _times(log_slope, flow[-1])))
-    powers = [[1]]
+        flow.append(polyadd(_slope(flow[-1]), -polymul(log_slope, flow[-1])))
+    powers = [_whole(1)]
     for _ in range(TERMS + 1):
-        powers.append(_times(powers[-1], [0, 1, -2, 1]))  # of g
+        powers.append(polymul(powers[-1], _whole(0, 1, -2, 1)))  # of g
     orders, denominators = [flow, _derivatives(log_slope)], [1, 2]  # entry i of an order: the (i+1)-th derivative
     result = []
     for j in range(1, TERMS + 1):
         terms = range(2, j + 3)
         shared = math.lcm(*(math.factorial(i) * denominators[j + 2 - i] for i in terms))
-        slope = [0]
+        slope = _whole(0)
         for i in terms:
-            term = _times(powers[i - 1 if i < j + 2 else i - 2], orders[j + 2 - i][i - 1])
-            slope = _plus(slope, -shared // (math.factorial(i) * denominators[j + 2 - i]), term)
+            term = polymul(powers[i - 1 if i < j + 2 else i - 2], orders[j + 2 - i][i - 1])
+            slope = polyadd(slope, -shared // (math.factorial(i) * denominators[j + 2 - i]) * term)
         orders.append(_derivatives(slope))
         denominators.append(shared)
         whole = math.lcm(*range(1, len(slope)))
@@ -92,16 +95,8 @@ def _derivatives(first: Coefficients) -> list[Coefficients]:
 
 def _slope(p: Coefficients) -> Coefficients:
     """``a (1 - a) dp/da``."""
-    return _times([0, 1, -1], [i * p[i] for i in range(1, len(p))] or [0])
+    return polymul(_whole(0, 1, -1), polyder(p))
 
 
-def _times(p: Coefficients, q: Coefficients) -> Coefficients:
-    result = [0] * (len(p) + len(q) - 1)
-    for i, x in enumerate(p):
-        for j, y in enumerate(q, start=i):
-            result[j] += x * y
-    return result
-
-
-def _plus(p: Coefficients, factor: int, q: Coefficients) -> Coefficients:
-    return [x + factor * y for x, y in itertools.zip_longest(p, q, fillvalue=0)]
+def _whole(*coefficients: int) -> Coefficients:
+    return np.array(coefficients, dtype=object)

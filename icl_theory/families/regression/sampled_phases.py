@@ -141,7 +141,7 @@ def sampled_phases(
         )
     assert exact.risk is not None
     reduced = exact.risk if isinstance(exact.risk, ExchangeableRisk) else None
-    whole = exact.risk if reduced is None else expanded(reduced)
+    whole = expanded(exact.risk)
     core, _ = innermost(whole)
 
     def inward(params: Array) -> Array:

@@ -59,10 +59,8 @@ class SymmetricRisk(Risk):
     variogram : float or array_like, (G, G)
         :math:`\gamma_{gh} = \tfrac12 E(f_m - f_j)^2` for features of groups g and h, on the diagonal for two
         features of one group; one number where all pairs are alike.
-    N : int or math.inf
-        Prompt length.
-    noise : float
-        Standard deviation σ of the label noise; it averages out for N = ∞.
+    N, noise
+        As for `PopulationRisk`.
 
     Raises
     ------
