@@ -13,7 +13,7 @@ import pytest
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.claims.claim import Claim
-from icl_theory.families.regression import certified, transition
+from icl_theory.families.regression import certified, questions
 from icl_theory.families.regression.closed import ExchangeableSteps
 from icl_theory.families.regression.evidence import dynamics, lemmas, orders
 from icl_theory.families.regression.population import PopulationRisk
@@ -141,10 +141,10 @@ def test_the_separation_says_which_limits_are_reached() -> None:
 
 def test_a_transition_is_described_from_its_numbers() -> None:
     lipschitz = np.geomspace(1.0, 100.0, 201)
-    flat = transition._transition(5, lipschitz, np.linspace(-1.2, 0.0, 201), 10.0)
+    flat = questions._transition(5, lipschitz, np.linspace(-1.2, 0.0, 201), 10.0)
     assert "comes down to -1.20, 60% of the way to -2" in flat
     assert "it does not reach -1.8" in flat
-    steep = transition._transition(5, lipschitz, np.linspace(-2.0, 0.0, 201), 10.0)
+    steep = questions._transition(5, lipschitz, np.linspace(-2.0, 0.0, 201), 10.0)
     assert "from -1.8 to -0.2 it takes 1.6 decades" in steep
     assert "It is -1 at 1.00 L*" in steep
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +19,68 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.orderwise import closed
 from icl_theory.families.regression.phases import crossover
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.simulate import simulate
-from icl_theory.families.regression.transition import separation
+
+
+def separation(quick: bool) -> Answer:
+    """How wide the transition between the regimes is, and which limits are reached, for few features and many."""
+    epsilon, eta, words, series, ends = 1e-6, 1e-2, [], [], {}
+    for K in (20, 1000):
+        # from just above L with the loss ε at the start, where there is nothing to learn, to 100 L*
+        lowest = math.sqrt(4.0 * epsilon * K / (K - 1.0))
+        lipschitz = np.geomspace(1.05 * lowest, 100.0 * crossover(epsilon, 1.0, K), 101 if quick else 401)
+        rate, size, goal, none = (np.full(lipschitz.shape, float(x)) for x in (eta, K, epsilon, 1.0))
+        time = closed(lipschitz, rate, size, goal, none).steps.astype(np.float64)
+        exponent = np.gradient(np.log(time), np.log(lipschitz))
+        steepest = int(np.argmin(exponent))
+        after = slice(steepest, None)
+        ends[K] = float(exponent[steepest]), float(exponent[-1])
+        words.append(_transition(K, lipschitz[after], exponent[after], crossover(epsilon, 1.0, K)))
+        tail = np.full(len(lipschitz), (K - 1) / (4 * eta * epsilon))
+        series += [
+            Series(f"exact, K = {K}", lipschitz, time),
+            Series(f"learning to attend, K²/(ηγ), K = {K}", lipschitz, 2.0 * K**2 / (eta * lipschitz**2)),
+            Series(f"tail, (K − 1)/(4ηε), K = {K}", lipschitz, tail),
+        ]
+    return Answer(
+        "separation",
+        "Is there a clear separation between the regimes?",
+        f"T ~ L^-2 is reached to 5 % for {_which(K for K, (low, _) in ends.items() if low < -1.9)}, T independent"
+        f" of L for {_which(K for K, (_, high) in ends.items() if abs(high) < 0.1)} (ε = {epsilon:g})."
+        f" {' '.join(words)}",
+        tuple(series),
+        "L",
+        "steps to ε",
+    )
+
+
+def _which(sizes: Iterable[int]) -> str:
+    return " and ".join(f"K = {K}" for K in sizes) or "no K here"
+
+
+def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> str:
+    """Describe how the exponent of T rises with L from its lowest value on."""
+    reached, end = -exponent.min() / 2.0, round(float(exponent[-1]), 2) + 0.0  # no -0.00
+
+    def where(value: float) -> float | None:
+        passed = np.flatnonzero(exponent >= value)
+        return float(lipschitz[passed[0]]) if passed.size and passed[0] > 0 else None
+
+    start, middle, stop = where(-1.8), where(-1.0), where(-0.2)
+    words = f"For K = {K} the exponent comes down to {exponent.min():.2f}, {reached:.0%} of the way to -2,"
+    words += f" and rises to {end:.2f} at 100 L*"
+    if start is not None and stop is not None:
+        words += f"; from -1.8 to -0.2 it takes {math.log10(stop / start):.1f} decades of L"
+    elif stop is not None:
+        decades = math.log10(stop / lipschitz[0])
+        words += f"; it does not reach -1.8, and is -0.2 {decades:.1f} decades after its lowest"
+    if middle is not None:
+        words += f". It is -1 at {middle / predicted:.2f} L*"
+    return words + "."
 
 
 def linear(quick: bool) -> Answer:
@@ -57,11 +114,11 @@ def linear(quick: bool) -> Answer:
 def tightness(quick: bool) -> Answer:
     """How far the bounds are from the exact times."""
     sizes = np.unique(np.logspace(math.log10(5), 5, 10 if quick else 30).astype(int))
-    first = np.array([_first(simulate(math.sqrt(2.0), 1.0, 0.01, K=int(K), epsilon=1e-3)) for K in sizes])
+    first = np.array([_parts(simulate(math.sqrt(2.0), 1.0, 0.01, K=int(K), epsilon=1e-3))[0] for K in sizes])
     plain = first * 0.01 * 2.0 / sizes**2
     one = plain / np.log(sizes)
     targets = np.logspace(-9, -2, 10 if quick else 30)
-    late = np.array([_late(simulate(2.0, 1.0, 0.01, epsilon=float(e))) for e in targets])
+    late = np.array([_parts(simulate(2.0, 1.0, 0.01, epsilon=float(e)))[1] for e in targets])
     bare = late * 0.01 * targets / 20
     two = bare / np.log(20 * 2.0 / np.sqrt(targets))
     return Answer(
@@ -159,7 +216,8 @@ def large_lipschitz(quick: bool) -> Answer:
     jump = int(missed[0]) if missed.size else len(lipschitz)
     level = time[np.flatnonzero(beyond)[0] : jump] / tail
     end = f"from L = {lipschitz[jump]:.3g} on" if jump < len(lipschitz) else "nowhere on this grid"
-    shrinking = _stable_times(lipschitz, K, epsilon)
+    at_stable = [simulate(float(x), 1.0, 2.0 * K / float(x) ** 2, K=K, epsilon=epsilon).t[-1] for x in lipschitz]
+    shrinking = np.maximum(np.array(at_stable, dtype=float), 1.0)
     late = lipschitz > 1.0
     power = float(np.polyfit(np.log(lipschitz[late]), np.log(shrinking[late]), 1)[0])
     return Answer(
@@ -275,9 +333,7 @@ def degenerate(quick: bool) -> Answer:
     law = tasks.Halfspace(1.0)
     hidden = descend(PopulationRisk(features, law), 2.0, steps=steps)
     plain = descend(PopulationRisk(features, tasks.Exchangeable(1.0)), 2.0, steps=steps)
-    apart = np.abs(law.factor(features) - law.factor(features).T).max(
-        axis=1
-    )  # largest difference to another feature
+    apart = np.abs(law.factor(features) - law.factor(features).T).max(axis=1)  # from the feature farthest off
     constant, most = float(law.nondegeneracy(features).max()), float(hidden.attention[-1].max())
     learns, found = float(hidden.loss[-1] / hidden.loss[0]), float(plain.attention[-1].max())
     degenerate = constant == 0.0 and most <= 2.0 / K and learns < 0.01 and bool((apart >= 2.0 * law.L).all())
@@ -298,19 +354,10 @@ def degenerate(quick: bool) -> Answer:
     )
 
 
-def _first(run: Trajectory) -> int:
+def _parts(run: Trajectory) -> tuple[int, float]:
+    """Steps of Phase I, and those after it."""
     assert run.phases is not None
-    return run.phases.I[1]
-
-
-def _late(run: Trajectory) -> float:
-    return float(run.t[-1]) - _first(run)
-
-
-def _stable_times(lipschitz: Array, K: int, epsilon: float) -> Array:
-    """Steps to ε at the learning rate K/γ."""
-    times = [simulate(float(x), 1.0, 2.0 * K / float(x) ** 2, K=K, epsilon=epsilon).t[-1] for x in lipschitz]
-    return np.maximum(np.array(times, dtype=float), 1.0)
+    return run.phases.I[1], float(run.t[-1]) - run.phases.I[1]
 
 
 @dataclass(frozen=True, eq=False)
