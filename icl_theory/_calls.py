@@ -26,20 +26,8 @@ class _NotPlainError(Exception):
 def written_call(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> str | None:
     """Return the text of a call, with those arguments that are not the defaults.
 
-    Parameters
-    ----------
-    name : str
-        What the function is called, after ``import icl_theory as icl``.
-    function : callable
-        The function, of which the defaults are taken.
-    arguments : mapping
-        Its arguments by name, as they were given.
-
-    Returns
-    -------
-    str or None
-        None where an argument is an object that cannot be written exactly. The text needs the modules ``math``,
-        ``numpy as np`` and ``icl_theory as icl``.
+    None where an argument is an object that cannot be written exactly. The text needs the modules ``math``,
+    ``numpy as np`` and ``icl_theory as icl``.
 
     Examples
     --------

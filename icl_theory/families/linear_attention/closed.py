@@ -27,15 +27,7 @@ def powers(shrink: Array, steps: Steps) -> Array:
 
 
 class ModeSteps:
-    """The iterates of descent on a `MergedRisk`, as a `ClosedForm`.
-
-    Parameters
-    ----------
-    risk : MergedRisk
-        The risk.
-    eta : float
-        Learning rate, below 2 over the largest curvature.
-    """
+    """Descent on a `MergedRisk` at a rate below 2 over the largest curvature, as a `ClosedForm`."""
 
     def __init__(self, risk: MergedRisk, eta: float) -> None:
         self.risk, self.shrink = risk, eta * risk.curvature
@@ -59,24 +51,7 @@ class ModeSteps:
 def closed_values(
     columns: tuple[Column, ...], risks: Sequence[MergedRisk], eta: Array, above: Array, last: int
 ) -> Values:
-    """Measure runs of diagonal risks of one dimension, as one simulation each would.
-
-    Parameters
-    ----------
-    columns : tuple of Column
-        Those of the family.
-    risks : sequence of MergedRisk
-        P risks over d numbers each.
-    eta, above : ndarray, (P,)
-        Learning rates and target excesses.
-    last : int
-        Largest number of steps.
-
-    Returns
-    -------
-    dict of str to ndarray, each (P,)
-        The columns, status and message among them.
-    """
+    """Measure runs of P diagonal risks of one dimension, as one simulation each would; ``eta`` is (P,)."""
     values = blank(columns, len(risks))
     curvature, best, start = (
         np.stack([getattr(risk, name) for risk in risks]) for name in ("curvature", "best", "start")

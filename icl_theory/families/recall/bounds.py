@@ -179,24 +179,6 @@ def cycle_excess(alpha: float, eta: float) -> float:
 
     :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1 + e^g)`, g the best log-odds.
     `stall` is its leading order.
-
-    Parameters
-    ----------
-    alpha : float
-        Probability that the next word is noise.
-    eta : float
-        Learning rate of normalised gradient descent.
-
-    Returns
-    -------
-    float
-        Nats.
-
-    Examples
-    --------
-    >>> from icl_theory.families.recall.bounds import cycle_excess, stall
-    >>> round(cycle_excess(0.1, 0.5) / stall(0.1, 0.5), 3), round(cycle_excess(0.1, 100.0) / stall(0.1, 100.0), 3)
-    (1.002, 0.212)
     """
     best = math.log(alpha) - math.log1p(-alpha)
     return float(np.mean(divergence(alpha, best + np.array([-0.5, 0.5]) * eta)))

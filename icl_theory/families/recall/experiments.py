@@ -44,14 +44,9 @@ class Together(Risk):
     """Models on the same sentences, which are drawn once; the loss is the sum.
 
     Where each takes steps of a length of its own, ``"ngd-blocks"``, the run of each is the one that it has alone.
-
-    Parameters
-    ----------
-    models : sequence of TransformerRisk or Pullback of one
-        With the same task, seed and batch.
     """
 
-    models: Sequence[TransformerRisk | Pullback]
+    models: Sequence[TransformerRisk | Pullback]  # with the same task, seed and batch
 
     @property
     def stochastic(self) -> bool:
@@ -93,24 +88,7 @@ def observe(problems: Sequence[Training]) -> list[Observed]:
     """Train models, in as many processes as there are processors where that pays.
 
     Models that see the same sentences and take steps of one length are trained together.
-
-    Parameters
-    ----------
-    problems : sequence of Training
-        What to train.
-
-    Returns
-    -------
-    list of Observed
-        In the same order, the same for any number of processes.
-
-    Examples
-    --------
-    >>> import icl_theory as icl
-    >>> from icl_theory.families.recall.experiments import observe
-    >>> problem = icl.recall.Training(model="attention", V=12, triggers=2, outputs=3, H=12, max_steps=9)
-    >>> float(observe([problem])[0].values["unseen_loss"][0]) > 2.4
-    True
+    What is observed comes in the same order, and is the same for any number of processes.
     """
     groups = [list(group) for _, group in itertools.groupby(problems, _sentences)]
     words = sum(problem.max_steps * problem.batch * problem.H for problem in problems)

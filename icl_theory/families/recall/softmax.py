@@ -110,18 +110,9 @@ def cells(task: RecallTask, weights: str, groups: int) -> list[Cell]:
 
 
 def means(top: Array, beta: float, log_rest: float, free: Words, n: int, kinds: Fillers) -> Means:
-    """Integrate.
+    """Integrate, for D = ``top``, ln C = ``log_rest`` and a logit of ``beta`` per time that a word occurs.
 
-    Parameters
-    ----------
-    top : ndarray, (A,)
-        D, the logarithm of what T + C is compared with.
-    beta : float
-        Logit of a word per time that it occurs.
-    log_rest : float
-        ln C.
-    free : ndarray of int, (A,)
-        How many words fill, of n, that are spread over the ``kinds`` of other words.
+    ``free`` words of n fill, (A,), and are spread over the ``kinds`` of other words.
     """
     others = kinds.loud + kinds.silent
     radius = max(n, 1) / (1.0 + sum(kinds))
@@ -223,18 +214,8 @@ def excess(
     r"""Mean over all sentences.
 
     With A = e^λ/Z and B = 1/Z the logits are v(cA + n_y B) for y, v n_x B for the other words that fill,
-    γ(1 + κ v h B) + v(a A + b B) for noise, and v h B for the trigger where it is attended to h times.
-
-    Parameters
-    ----------
-    found : list of Cell
-        From `cells`.
-    kinds : Fillers
-        From `fillers`.
-    C : float
-        How many words have the logit 0.
-    kappa : int
-        Whether F reads what is attended to; -1 for the weights "projection", where a = c and b counts the words.
+    γ(1 + κ v h B) + v(a A + b B) for noise, and v h B for the trigger where it is attended to h times; C words have
+    the logit 0. κ is -1 for the weights "projection", where a = c and b counts the words.
     """
     value = by_value = by_gamma = 0.0
     by_strength, attention = np.zeros(len(strength)), np.zeros(len(strength))

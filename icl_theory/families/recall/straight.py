@@ -13,15 +13,7 @@ from icl_theory.engine.risk import Risk
 
 @dataclass(frozen=True, eq=False)
 class StraightLine:
-    """Normalised descent on one number, a closed form: it moves by ``step`` at every step.
-
-    Parameters
-    ----------
-    risk : Risk
-        Its loss falls with the one parameter.
-    step : float
-        How far each step goes.
-    """
+    """Normalised descent on one number, with which the loss falls: it moves by ``step`` at every step."""
 
     risk: Risk
     step: float

@@ -40,28 +40,14 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class Transformer:
-    """Forward and backward pass.
-
-    Parameters
-    ----------
-    V : int
-        Number of words.
-    attention : {"linear", "relu", "softmax"}
-        Attention weights.
-    whole : bool
-        Whether the last word is attended to.
-    kappa, kink
-        As in `TransformerRisk`.
-    trained : tuple of str
-        Names of the matrices whose gradients are wanted; the others are as they were set at the start.
-    """
+    """Forward and backward pass, with the parameters of `TransformerRisk`."""
 
     V: int
     attention: str
-    whole: bool
+    whole: bool  # whether the last word is attended to
     kappa: int
     kink: float
-    trained: tuple[str, ...]
+    trained: tuple[str, ...]  # matrices whose gradients are wanted; the others are as they were set at the start
 
     @np.errstate(over="ignore", invalid="ignore")
     def forward(
