@@ -45,6 +45,16 @@ class BoundCheck(NamedTuple):
     note: str = ""
 
 
+class UnstatedError(Exception):
+    """A statement says nothing of a run, for the reason given."""
+
+
+def require(condition: bool, reason: str) -> None:
+    """Raise `UnstatedError` where a hypothesis of a statement fails."""
+    if not condition:
+        raise UnstatedError(reason)
+
+
 class BoundChecks(Shown, list[BoundCheck]):
     """A list of `BoundCheck` that notebooks show as a table."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from icl_theory._validate import Array, instance, refuse
-from icl_theory.claims.claim import BoundCheck, BoundChecks, Statement
+from icl_theory.claims.claim import BoundCheck, BoundChecks, Statement, UnstatedError, require
 from icl_theory.claims.comparison import limit_of, mean_check
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
@@ -34,6 +34,8 @@ from icl_theory.families.regression.tasks import FiniteTask
 
 LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
 FEWEST = 20  # saved steps for a mean with a standard error
+TOO_LARGE = f"checked for K <= {LARGEST} only"
+TOO_NEAR = "the attention deficit is below the range of float64"
 TOO_MANY = "too many prompts to sum over all: see crosscheck"
 
 
@@ -71,12 +73,12 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     """
     instance("run", run, Trajectory, "a run")
     risk, scores = _expanded(run)
-    on_scores = f"checked for K <= {LARGEST} only"
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # what that makes is refused by _entry
-        checks = [
-            _entry(head, evaluate(risk, scores) if risk is not None else on_scores) for head, evaluate in ON_SCORES
-        ]
-        checks += [_entry(head, evaluate(run)) for head, evaluate in ON_RUNS]
+        if risk is None:
+            checks = [statement.check(note=TOO_LARGE) for statement, _ in ON_SCORES]
+        else:
+            checks = [_entry(statement, evaluate, risk, scores) for statement, evaluate in ON_SCORES]
+        checks += [_entry(statement, evaluate, run) for statement, evaluate in ON_RUNS]
     orders = [check_order(statement, run) for statement in STATEMENTS if "L" in run.info]
     population = None if run.risk is None else population_of(run.risk)
     sampled = [] if population is None else within_noise(run, population)
@@ -107,12 +109,14 @@ class _Found(NamedTuple):
     note: str = ""
 
 
-def _entry(statement: Statement, outcome: _Found | str) -> BoundCheck:
-    """Put a statement and its outcome together; an outcome in words is the reason why there is none."""
-    if isinstance(outcome, str):
-        return statement.check(note=outcome)
-    if not np.isfinite([outcome.measured, *np.atleast_1d(outcome.bound)]).all():
-        return statement.check(note="beyond the range of float64")
+def _entry(statement: Statement, evaluate: Callable[..., _Found], *arguments: Any) -> BoundCheck:
+    """Put a statement and its outcome together, or the reason why there is none."""
+    try:
+        outcome = evaluate(*arguments)
+        finite = np.isfinite([outcome.measured, *np.atleast_1d(outcome.bound)]).all()
+        require(bool(finite), "beyond the range of float64")
+    except UnstatedError as reason:
+        return statement.check(note=str(reason))
     if outcome.slack is not None and not math.isfinite(outcome.slack):
         outcome = outcome._replace(slack=None)
     return statement.check(*outcome)
@@ -127,31 +131,28 @@ def _same(measured: float, other: float, within: float, note: str = "") -> _Foun
     return _Found(measured, other, difference <= within, difference, note)
 
 
-def _lemma_1(risk: PopulationRisk, scores: Array) -> _Found | str:
+def _lemma_1(risk: PopulationRisk, scores: Array) -> _Found:
     """Loss by the quadratic form against the mean square of ŷ - f, summed over prompts and functions."""
-    if not enumerable(risk.N, risk.features.K):
-        return TOO_MANY
+    require(enumerable(risk.N, risk.features.K), TOO_MANY)
     found = float(risk.features.probs @ direct(risk, scores).loss)
-    if not found > 1e-290:
-        return "the loss is below the range of float64"
+    require(found > 1e-290, "the loss is below the range of float64")
     return _same(risk.loss(scores), found, 1e-7)
 
 
-def _lemma_2(risk: PopulationRisk, scores: Array) -> _Found | str:
+def _lemma_2(risk: PopulationRisk, scores: Array) -> _Found:
     """Slope of the loss along the growth direction, by a sixth-order difference, against the norm of the growth."""
     growth = risk.growth(scores)
     size = float(np.linalg.norm(growth))
-    if size <= 1e-13 * risk.loss(np.zeros_like(scores)):
-        return "the gradient is zero to rounding"
+    require(size > 1e-13 * risk.loss(np.zeros_like(scores)), "the gradient is zero to rounding")
     slope = differences(risk.loss, scores, growth / size)
     rounding = 1e-14 * risk.loss(scores) / (STEP * size)
-    return _same(-slope, size, 1e-6 + rounding) if rounding < 1e-3 else "the slope is lost in the loss's rounding"
+    require(rounding < 1e-3, "the slope is lost in the loss's rounding")
+    return _same(-slope, size, 1e-6 + rounding)
 
 
-def _growth_sign(risk: PopulationRisk, scores: Array) -> _Found | str:
+def _growth_sign(risk: PopulationRisk, scores: Array) -> _Found:
     """α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is all that ℓ_k depends on."""
-    if _noisy(risk):
-        return "label noise adds a term of the other sign"
+    require(not _noisy(risk), "label noise adds a term of the other sign")
     fall = -risk.features.probs * differences(risk.loss_per_query, scores, np.eye(risk.features.K))
     alpha, start = np.diagonal(risk.growth(scores)), risk.loss(np.zeros_like(scores))
     rounding = 1e-6 * np.abs(fall) + 1e-13 * start / STEP
@@ -169,16 +170,13 @@ def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
     return np.array([2.0 * task.loss_per_query(scores)[k] for k, task in enumerate(tasks)])
 
 
-def _envelope(risk: PopulationRisk, scores: Array) -> _Found | str:
-    if _noisy(risk):
-        return "label noise adds to the loss"
-    if risk.features.K > 30 and math.isfinite(risk.N):
-        return "checked for K <= 30 where N is finite"
+def _envelope(risk: PopulationRisk, scores: Array) -> _Found:
+    require(not _noisy(risk), "label noise adds to the loss")
+    require(risk.features.K <= 30 or math.isinf(risk.N), "checked for K <= 30 where N is finite")
     low = risk.task.nondegeneracy(risk.features)
     high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
     missed = missed_squared(risk, scores)
-    if missed.min() < 1e-290:
-        return "the attention deficit is below the range of float64"
+    require(missed.min() >= 1e-290, TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
     k = int(np.argmin(np.minimum(ratio / np.maximum(low, 1e-300), high / np.maximum(ratio, 1e-300))))
     holds = bool(((low * (1 - 1e-9) <= ratio + 1e-13 * high) & (ratio <= high * (1 + 1e-9))).all())
@@ -187,29 +185,26 @@ def _envelope(risk: PopulationRisk, scores: Array) -> _Found | str:
     return _Found(float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note)
 
 
-def _reach(risk: PopulationRisk, scores: Array) -> _Found | str:
-    if _noisy(risk):
-        return "label noise adds to the loss"
+def _reach(risk: PopulationRisk, scores: Array) -> _Found:
+    require(not _noisy(risk), "label noise adds to the loss")
     low = risk.task.nondegeneracy(risk.features)
-    if low.min() <= 0:
-        return "c_k = 0: a small loss does not bound the attention"
+    require(low.min() > 0, "c_k = 0: a small loss does not bound the attention")
     attention = risk.attention(scores)
     missed = (attention * (1.0 - np.eye(len(attention)))).sum(axis=0)
     bound = np.sqrt(2.0 * risk.loss_per_query(scores) / low)
-    if min(missed.min(), bound.min()) < 1e-290:
-        return "the attention deficit is below the range of float64"
+    require(min(missed.min(), bound.min()) >= 1e-290, TOO_NEAR)
     k = int(np.argmax(missed / bound))
     holds = bool((missed <= bound * (1 + 1e-9)).all())
     return _Found(float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k]))
 
 
-def _prediction(run: Trajectory) -> _Found | str:
+def _prediction(run: Trajectory) -> _Found:
     """Errors of the worst Lipschitz function and of drawn ones, by attention summed over prompts; the formula."""
     risk, scores = _expanded(run)
-    if "L" not in run.info:
-        return "needs the L of simulate"
-    if risk is None or not enumerable(risk.N, risk.features.K):
-        return TOO_MANY if risk is not None else f"checked for K <= {LARGEST} only"
+    require("L" in run.info, "needs the L of simulate")
+    if risk is None:
+        raise UnstatedError(TOO_LARGE)
+    require(enumerable(risk.N, risk.features.K), TOO_MANY)
     # a reduced run stands for equidistant features at any gap; the run's is Δ
     L, distances = float(run.info["L"]), risk.features.distances * (run.info["delta"] / risk.features.gap)
     bounds = L * np.sum(risk.attention(scores) * distances, axis=0)
@@ -219,111 +214,92 @@ def _prediction(run: Trajectory) -> _Found | str:
     functions = np.vstack([L * distances[k], drawn])  # the first is L times the distance from the query
     errors = np.abs((functions - functions[:, [k]]) @ (probability @ attention))
     bound, attained, worst = float(bounds[k]), float(errors[0]), float(errors.max())
-    if bound < 1e-290:
-        return "the attention deficit is below the range of float64"
+    require(bound >= 1e-290, TOO_NEAR)
     holds = worst <= bound * (1.0 + 1e-9) and attained >= bound * (1.0 - 1e-9)
     note = "expected attention over prompts" if math.isfinite(risk.N) else ""
     return _Found(worst, bound, holds, bound / max(worst, 1e-300), note)
 
 
-def _step_constant(run: Trajectory) -> float | None:
-    """``c`` of an exchangeable run with N = ∞ by gradient descent or its flow."""
+def _exchangeable(run: Trajectory, *, flow: bool = False) -> tuple[ExchangeableRisk, float]:
+    """Risk and step constant of an exchangeable run with N = ∞, by gradient descent or by its flow."""
     risk = run.risk
-    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N) or run.rule != "gd":
-        return None
-    return run.eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
+    fits = run.rule == "gd" and (run.method == "flow") == flow
+    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N) or not fits:
+        raise UnstatedError(f"for gradient {'flow' if flow else 'descent'} in the exchangeable case, N = inf")
+    return risk, run.eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
 
 
-def _steps(run: Trajectory) -> _Found | str:
-    c = _step_constant(run)
-    if c is None or run.method == "flow":
-        return "for gradient descent in the exchangeable case, N = inf"
+def _steps(run: Trajectory) -> _Found:
+    risk, c = _exchangeable(run)
     u, n = float(run.params), float(run.t[-1])
-    if c < 1e-290 or u > 300.0:
-        return "the steps are below the range of float64"
-    low, high = step_bounds(run.info.get("K", getattr(run.risk, "K", 0)), c, u)
+    require(c >= 1e-290 and u <= 300.0, "the steps are below the range of float64")
+    low, high = step_bounds(risk.K, c, u)
     return _Found(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
 
 
-def _flow(run: Trajectory) -> _Found | str:
-    c = _step_constant(run)
-    if c is None or run.method != "flow" or run.t[-1] == 0:
-        return "for gradient flow in the exchangeable case, N = inf"
-    assert isinstance(run.risk, ExchangeableRisk)
+def _flow(run: Trajectory) -> _Found:
+    risk, c = _exchangeable(run, flow=True)
+    require(run.t[-1] > 0, "the run ends at its start")
     u = float(run.params)  # integrated to some 1e-9, absolutely
-    return _same(flow_time_between(0.0, u, run.risk.K) / c, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
+    return _same(flow_time_between(0.0, u, risk.K) / c, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
 
 
-def _phase_one(run: Trajectory) -> _Found | str:
-    c = _step_constant(run)
-    if c is None or run.method == "flow":
-        return "for gradient descent in the exchangeable case, N = inf"
+def _phase_one(run: Trajectory) -> _Found:
+    risk, c = _exchangeable(run)
     if run.phases is None:
-        return "needs a run of simulate"
+        raise UnstatedError("needs a run of simulate")
     count = run.phases.I[1]
-    if float(run.at(count).attention) < 0.5:
-        return "the run ends within Phase I"
-    if c < 1e-290:
-        return "the steps are below the range of float64"
-    assert isinstance(run.risk, ExchangeableRisk)
-    low, high = phase_one_bounds(run.risk.K, c)
+    require(float(run.at(count).attention) >= 0.5, "the run ends within Phase I")
+    require(c >= 1e-290, "the steps are below the range of float64")
+    low, high = phase_one_bounds(risk.K, c)
     holds = low * (1.0 - 1e-12) <= count <= high * (1.0 + 1e-12)
     return _Found(float(count), (low, high), holds, (high - low) / max(count, 1.0))
 
 
-def _after_phase_one(run: Trajectory) -> _Found | str:
-    if _step_constant(run) is None or run.method == "flow":
-        return "for gradient descent in the exchangeable case, N = inf"
+def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> _Found:
+    """Steps after Phase I, and their bound for the run's loss or another one."""
+    risk, _ = _exchangeable(run)
     if run.phases is None or run.steps is None:
-        return "needs a run of simulate that reached epsilon"
-    if run.phases.I[1] >= run.steps:
-        return "the run ends within Phase I"
-    assert isinstance(run.risk, ExchangeableRisk)
-    bound = after_phase_one(run.risk.K, run.eta * run.risk.speed, run.epsilon)
+        raise UnstatedError("needs a run of simulate that reached epsilon")
+    require(run.phases.I[1] < run.steps, "the run ends within Phase I")
+    bound = after_phase_one(risk.K, run.eta * risk.speed, run.epsilon if epsilon is None else epsilon)
     count = float(run.steps - run.phases.I[1])
     return _Found(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
 
 
-def _theorem_1(run: Trajectory) -> _Found | str:
-    general, delta = _after_phase_one(run), run.info.get("imbalance")
-    if isinstance(general, str):
-        return general
+def _theorem_1(run: Trajectory) -> _Found:
+    _after_phase_one(run)
+    delta = run.info.get("imbalance")
     if delta is None:
-        return "needs the imbalance δ of the prompts (imbalance=...)"
-    assert isinstance(run.risk, ExchangeableRisk)
-    least = 0.5 * run.risk.gamma * delta**2
-    if run.epsilon < least:
-        return f"claimed for ε >= γδ²/2 = {least:.3g}"
-    bound = after_phase_one(run.risk.K, run.eta * run.risk.speed, least)
-    return _Found(general.measured, bound, general.measured <= bound * (1.0 + 1e-12), bound / general.measured)
+        raise UnstatedError("needs the imbalance δ of the prompts (imbalance=...)")
+    least = 0.5 * _exchangeable(run)[0].gamma * delta**2
+    require(run.epsilon >= least, f"claimed for ε >= γδ²/2 = {least:.3g}")
+    return _after_phase_one(run, least)
 
 
-def _one_step(run: Trajectory) -> _Found | str:
+def _one_step(run: Trajectory) -> _Found:
     least = least_progress(run)
-    return least if isinstance(least, str) else _Found(least, 1.0, least >= 1.0 - 1e-6, least)
+    return _Found(least, 1.0, least >= 1.0 - 1e-6, least)
 
 
-def _tail_steps(run: Trajectory) -> _Found | str:
-    found = slowest_tail(run)
-    if isinstance(found, str):
-        return found
-    steps, bound = found
+def _tail_steps(run: Trajectory) -> _Found:
+    steps, bound = slowest_tail(run)
     return _Found(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
 
 
-def _tail(run: Trajectory) -> _Found | str:
-    found = tail_ratio(run)
-    return found if isinstance(found, str) else _same(found[0], 1.0, found[1], "asymptotic: 1 + O(1 - Attn)")
+def _tail(run: Trajectory) -> _Found:
+    ratio, within = tail_ratio(run)
+    return _same(ratio, 1.0, within, "asymptotic: 1 + O(1 - Attn)")
 
 
-ON_SCORES: tuple[tuple[Statement, Callable[[PopulationRisk, Array], _Found | str]], ...] = (
+ON_SCORES: tuple[tuple[Statement, Callable[[PopulationRisk, Array], _Found]], ...] = (
     (statements.LEMMA_1, _lemma_1),
     (statements.LEMMA_2, _lemma_2),
     (statements.GROWTH_SIGN, _growth_sign),
     (statements.ENVELOPE, _envelope),
     (statements.ATTENTION, _reach),
 )
-ON_RUNS: tuple[tuple[Statement, Callable[[Trajectory], _Found | str]], ...] = (
+ON_RUNS: tuple[tuple[Statement, Callable[[Trajectory], _Found]], ...] = (
     (statements.PREDICTION, _prediction),
     (statements.STEP_COUNT, _steps),
     (statements.PHASE_ONE, _phase_one),

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from icl_theory._validate import LARGEST, Array, instance, integer, number, real_array, refuse
+from icl_theory.claims.claim import UnstatedError, require
 from icl_theory.engine.pullback import Pullback
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.flow import flow_difference
@@ -238,7 +239,6 @@ VISIBLE = 1e-8  # a fall of the loss in one step, beside the loss, that rounding
 APART = 0.05  # weight of a token beside one of the level above it at which the tail law is judged
 LOST = 1e-10  # of the floor: an excess below it is not judged
 MOST = 200  # features
-UNEQUAL = f"for gradient descent on the scores of up to {MOST} single features, N = inf"
 
 
 def step_rate(risk: PopulationRisk, eta: float) -> Array:
@@ -308,11 +308,9 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     )
 
 
-def least_progress(run: Trajectory) -> float | str:
-    """Smallest growth of 1/ℓ_k in a step from a saved state, over what is certified; or why there is none."""
+def least_progress(run: Trajectory) -> float:
+    """Smallest growth of 1/ℓ_k in a step from a saved state, over what is certified."""
     risk = _single(run)
-    if risk is None:
-        return UNEQUAL
     rate = step_rate(risk, run.eta)
     least = math.inf
     for scores in run.states:
@@ -322,16 +320,13 @@ def least_progress(run: Trajectory) -> float | str:
         use = (rate > 0) & (before > 1e-280) & (np.abs(before - after) > VISIBLE * before) & (after > 1e-280)
         growth = (before - after)[use] / before[use] / after[use]
         least = min(least, float(np.min(growth / (rate * attention**2)[use], initial=math.inf)))
-    if math.isinf(least):
-        return "no step is short enough to be certified and long enough to be seen"
+    require(math.isfinite(least), "no step is short enough to be certified and long enough to be seen")
     return least
 
 
-def slowest_tail(run: Trajectory) -> tuple[float, float] | str:
-    """Steps of the query that comes nearest to the bound of `tail_steps`, and that bound, or why there is none."""
+def slowest_tail(run: Trajectory) -> tuple[float, float]:
+    """Steps of the query that comes nearest to the bound of `tail_steps`, and that bound."""
     risk = _single(run)
-    if risk is None:
-        return UNEQUAL
     c, rate = risk.task.nondegeneracy(risk.features), step_rate(risk, run.eta)
     losses = run.observed["loss_per_query"]
     found = []
@@ -341,20 +336,19 @@ def slowest_tail(run: Trajectory) -> tuple[float, float] | str:
             steps = float(run.t[inside[-1]] - run.t[inside[0]])
             first, last = (float(losses[i, k]) for i in inside[[0, -1]])
             found.append((steps, tail_steps(first, last, float(c[k]), float(rate[k]))))
-    if not found:
-        return "no query with a certified rate has two saved states with a loss below c_k/8"
+    require(bool(found), "no query with a certified rate has two saved states with a loss below c_k/8")
     return max(found, key=lambda pair: pair[0] / max(pair[1], 1e-300))
 
 
-def tail_ratio(run: Trajectory) -> tuple[float, float] | str:
-    """``t (loss - floor)`` at the end over its limit, and how far from 1 it may be, or why neither is known."""
+def tail_ratio(run: Trajectory) -> tuple[float, float]:
+    """``t (loss - floor)`` at the end over its limit, and how far from 1 it may be."""
     limit = tail_limit(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
     if limit is None:
-        return "no tail law is known for this problem, or the excess falls faster"
+        raise UnstatedError("no tail law is known for this problem, or the excess falls faster")
     if run.phases is None or run.phases.III is None:
-        return "the run does not reach Phase III"
-    if isinstance(run.risk, Pullback):
-        return "over embeddings profiles of attention may settle too slowly to be judged"
+        raise UnstatedError("the run does not reach Phase III")
+    embedded = isinstance(run.risk, Pullback)
+    require(not embedded, "over embeddings profiles of attention may settle too slowly to be judged")
     begin, end = run.phases.III
     start = run.at(begin)
     # the law is 1/excess = t/limit + const: t must outgrow the constant, which large first steps make large
@@ -362,25 +356,23 @@ def tail_ratio(run: Trajectory) -> tuple[float, float] | str:
     missed = 1.0 - float(np.min(run.attention[-1]))
     if isinstance(run.risk, PopulationRisk) and math.isfinite(run.risk.N):
         missed = _beside(run.risk, run.params)
-        if missed > APART:
-            return "the features have not come far enough apart"
+        require(missed <= APART, "the features have not come far enough apart")
     elif isinstance(run.risk, PopulationRisk):
         each = run.risk.features.probs * start.observed["loss_per_query"]
         own = limit / len(each) / max(float(each.min()), 1e-300)
-    if end < 100.0 * max(begin, own, 1.0):
-        return "Phase III has not lasted for two decades of its own time scale"
+    lasted = end >= 100.0 * max(begin, own, 1.0)
+    require(lasted, "Phase III has not lasted for two decades of its own time scale")
     excess = float(run.loss[-1]) - run.floor
-    if excess < LOST * run.floor:
-        return "the excess over the floor is lost in rounding"
+    require(excess >= LOST * run.floor, "the excess over the floor is lost in rounding")
     return float(run.t[-1]) * excess / limit, 0.05 + 8.0 * missed
 
 
-def _single(run: Trajectory) -> PopulationRisk | None:
+def _single(run: Trajectory) -> PopulationRisk:
     """Risk of a run of gradient descent over single scores with N = ∞."""
-    risk = run.risk
-    stepped = run.rule == "gd" and run.method != "flow"
-    single = isinstance(risk, PopulationRisk) and math.isinf(risk.N) and risk.features.K <= MOST
-    return risk if stepped and single else None  # type: ignore[return-value]
+    risk, stepped = run.risk, run.rule == "gd" and run.method != "flow"
+    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and risk.features.K <= MOST and stepped:
+        return risk
+    raise UnstatedError(f"for gradient descent on the scores of up to {MOST} single features, N = inf")
 
 
 def _beside(risk: PopulationRisk, scores: Array) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.claims.claim import BoundCheck, Statement, Status
+from icl_theory.claims.claim import BoundCheck, Statement, Status, UnstatedError, require
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.closed import closed_runs, step_constant
@@ -291,35 +291,35 @@ def bounded_sides(statement: OrderStatement, low: float, high: float) -> Sides:
     return Sides(low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
 
 
-def _refusal(statement: OrderStatement, run: Trajectory) -> str:
-    """Why a statement does not apply to a run, or nothing."""
+def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
+    """Raise the reason why a statement does not apply to a run, if there is one."""
     risk, size, delta = run.risk, float(run.info["L"] * run.info["delta"]), run.info["imbalance"]
     if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
-        return "stated here for the exchangeable case with N = inf"
-    if not math.isclose(risk.gamma, 0.5 * size**2, rel_tol=1e-9):
-        return "stated for a class that saturates L: γ = L²Δ²/2"
-    if risk.speed != 1.0 or run.rule != "gd" or run.method == "flow":
-        return "stated here for gradient descent in class coordinates"
+        raise UnstatedError("stated here for the exchangeable case with N = inf")
+    saturated = math.isclose(risk.gamma, 0.5 * size**2, rel_tol=1e-9)
+    require(saturated, "stated for a class that saturates L: γ = L²Δ²/2")
+    descent = risk.speed == 1.0 and run.rule == "gd" and run.method != "flow"
+    require(descent, "stated here for gradient descent in class coordinates")
     assert run.phases is not None
-    if run.phases.I[1] >= run.t[-1]:
-        return "the run ends within Phase I"
-    if statement.flat is None:
-        return ""
-    if not run.converged:
-        return "the run did not reach epsilon"
-    if delta is None:
-        return "needs the imbalance δ of the prompts (imbalance=...)"
-    if statement.flat != (size * delta <= 1.0):
+    require(run.phases.I[1] < run.t[-1], "the run ends within Phase I")
+    if statement.flat is not None:
+        require(run.converged, "the run did not reach epsilon")
+        require(delta is not None, "needs the imbalance δ of the prompts (imbalance=...)")
         regime, sign = ("flat", "<=") if statement.flat else ("sharp", ">")
-        return f"claimed for the {regime} regime, L {sign} 1/(Δδ)"
-    return ""
+        fits = statement.flat == (size * delta <= 1.0)
+        require(fits, f"claimed for the {regime} regime, L {sign} 1/(Δδ)")
 
 
 def check_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
     """Evaluate one statement on one run, with the fitted constants."""
-    reason = _refusal(statement, run)
-    if reason:
-        return statement.check(note=reason)
+    try:
+        return _checked_order(statement, run)
+    except UnstatedError as reason:
+        return statement.check(note=str(reason))
+
+
+def _checked_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
+    _check_applies(statement, run)
     info = run.info
     given = (info["L"] * info["delta"], info["eta"], info["K"], info["epsilon"], info["imbalance"] or 1.0)
     size, eta, K, epsilon, imbalance = (np.array([float(value)]) for value in given)
@@ -327,12 +327,10 @@ def check_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
         runs = closed(size, eta, K, epsilon, imbalance)
         low, high = (float(ratio[0]) for ratio in measured_ratios(statement, runs))
         scale = float(statement.scale(runs)[0])
-    if math.isnan(low):
-        return statement.check(note="no step of the run lies in the phase")
+    require(not math.isnan(low), "no step of the run lies in the phase")
     constants = fitted_constants()[statement.name]
     numbers = (scale * constants.highest, scale * constants.lowest, scale * high)
-    if not (scale > 1e-290 and all(map(math.isfinite, numbers))):
-        return statement.check(note="beyond the range of float64")
+    require(scale > 1e-290 and all(map(math.isfinite, numbers)), "beyond the range of float64")
     sides = bounded_sides(statement, low, high)
     allowed = f"a factor {BOUNDED:g} beyond is allowed"
     if statement.upper_only:
