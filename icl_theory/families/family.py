@@ -22,6 +22,7 @@ from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Label, Trajectory
+from icl_theory.families.declared import learning_rate
 from icl_theory.families.kinds import Number, Whole, Word, nearest
 from icl_theory.families.panel import Panel
 from icl_theory.families.parameters import LOSS, RESERVED, Later, Parameter, parameter
@@ -100,7 +101,7 @@ class Family:
     explorer: ClassVar[Panel | Later | None] = None
     commands: ClassVar[Mapping[str, type[Family]] | Later] = {}
 
-    eta: float | str = parameter(kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
+    eta: float | str = learning_rate()
     epsilon: float | None = parameter(
         None,
         kind=Number(optional=True, minimum=1e-300),

@@ -14,6 +14,7 @@ from icl_theory._validate import LARGEST, Array, integer, real_array, refuse
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, Trajectory
+from icl_theory.families.declared import label_noise, learning_rate
 from icl_theory.families.family import Family
 from icl_theory.families.kinds import Number, Object, Whole, Word
 from icl_theory.families.linear_attention import closed
@@ -27,14 +28,7 @@ from icl_theory.grids.grid import Column, Values
 COORDINATES = ("merged", "pair", "heads")
 DENSE = 4000  # largest dimension of a matrix
 DIMENSIONS = 10**5
-ISOTROPIC = (
-    "decay",
-    "coordinates",
-    "tasks",
-    "covariance",
-    "prior",
-    "query",
-)  # left as they are by layers in a loop
+ISOTROPIC = ("decay", "coordinates", "tasks", "covariance", "prior", "query")  # plain for layers in a loop
 
 
 def _nested(array: Array) -> Any:
@@ -143,19 +137,14 @@ class LinearAttention(Family):
     questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
     papers = Later("icl_theory.families.linear_attention.papers:PAPERS")
 
-    eta: float | str = parameter(
-        "auto", kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
-    )
+    eta: float | str = learning_rate("auto")
     d: int = parameter(8, kind=Whole(maximum=DIMENSIONS), symbol="d", tex="d", meaning="dimension of the tokens")
     decay: float = parameter(
         0.0, kind=Number(zero=True, maximum=40.0), symbol="α", tex=r"\alpha",
         meaning="exponent of the spectrum of the tokens, λ_j = j^-α",
     )  # fmt: skip
     N: float = parameter(20, kind=Whole(infinite=True), symbol="N", tex="N", meaning="pairs in a prompt, or inf")
-    noise: float = parameter(
-        0.0, kind=Number(zero=True, maximum=LARGEST), symbol="σ", tex=r"\sigma", unit="label units",
-        meaning="standard deviation of the label noise",
-    )  # fmt: skip
+    noise: float = label_noise()
     coordinates: str = parameter("merged", kind=Word(words=COORDINATES), meaning="what is trained")
     heads: int = parameter(1, kind=Whole(), symbol="H", tex="H", meaning="number of heads")
     rank: int = parameter(1, kind=Whole(), symbol="R", tex="R", meaning="rows of the keys and queries of a head")

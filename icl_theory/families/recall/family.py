@@ -16,6 +16,7 @@ from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.declared import learning_rate
 from icl_theory.families.family import Family
 from icl_theory.families.kinds import Number, Object, Probabilities, Whole, Word
 from icl_theory.families.parameters import Later, parameter
@@ -107,9 +108,7 @@ class Recall(Family):
     papers = Later("icl_theory.families.recall.papers:PAPERS")
     commands = Later("icl_theory.families.recall.training:COMMANDS")
 
-    eta: float | str = parameter(
-        0.5, kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
-    )
+    eta: float | str = learning_rate(0.5)
     V: int = parameter(
         50, kind=Whole(minimum=3, maximum=LARGEST_VOCABULARY), symbol="V", tex="V", meaning="number of words"
     )

@@ -19,6 +19,7 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk, expanded
 from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.prompts import presence
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.sampled_phases import DEFAULT_N, sampled_phases
 
@@ -269,6 +270,5 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
 def _often(core: PopulationRisk, prompts: int, *, every_query: bool) -> NDArray[np.bool_]:
     """Entries of the gradient whose feature, and query, are in enough of the prompts for a normal mean."""
     p = core.features.probs
-    present = -np.expm1(core.N * np.log1p(-np.minimum(p, 1.0 - 1e-16)))
     asked = np.ones_like(p) if every_query else p
-    return np.asarray(prompts * present[:, None] * asked >= ENOUGH)
+    return np.asarray(prompts * presence(p, core.N)[:, None] * asked >= ENOUGH)

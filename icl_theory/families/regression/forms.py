@@ -10,10 +10,10 @@ import numpy as np
 
 from icl_theory._validate import MOST_FEATURES, integer, refuse
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.declared import feature_gap, label_noise, learning_rate, lipschitz_constant, prompt_length
 from icl_theory.families.family import Family
 from icl_theory.families.kinds import Number, Probabilities, Whole, Wholes
 from icl_theory.families.parameters import parameter
-from icl_theory.families.regression.declared import feature_gap, label_noise, lipschitz_constant, prompt_length
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.gaussian import MOST_DIMENSIONS, GaussianRisk, QuadraticLaw
 from icl_theory.families.regression.phases import query_phases, run_phases
@@ -67,9 +67,7 @@ class GroupedRegression(Family):
         Column("attends_last", "i8", "steps", "the same of the last group; -1 where the run ends before"),
     )
 
-    eta: float | str = parameter(
-        "auto", kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
-    )
+    eta: float | str = learning_rate("auto")
     L: float = lipschitz_constant()
     delta: float = feature_gap()
     sizes: tuple[int, ...] = parameter(
@@ -157,9 +155,7 @@ class GaussianRegression(Family):
         Column("excess", "f8", "squared label units", "loss above the floor at the end"),
     )
 
-    eta: float | str = parameter(
-        "auto", kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate"
-    )
+    eta: float | str = learning_rate("auto")
     L: float = parameter(
         kind=Number(), symbol="L", tex="L", unit="label units", meaning="root mean square gradient of the functions"
     )

@@ -182,12 +182,12 @@ class GaussianRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to Q, (d, d); infinite where it leaves the range of float64."""
-        part = self._around(params)
-        return self.floor() + part.excess, part.gradient
+        excess, gradient = self._around(params)
+        return self.floor() + excess, gradient
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the floor, without cancellation, squared label units."""
-        return self._around(self._checked(params)).excess
+        return self._around(self._checked(params))[0]
 
     def floor(self) -> float:
         r"""Minimum over all Q, :math:`\tfrac d2\{\sigma_a^2[(d+1)(1-c_*^2)^2 + c_*^4] + \sigma_b^2(1-c_*)^2\}`."""
@@ -205,7 +205,7 @@ class GaussianRisk(Risk):
         return {
             "alignment": np.asarray(np.trace(params) / d),
             "residual": np.asarray(residual),
-            "excess": np.asarray(self._around(params).excess),
+            "excess": np.asarray(self._around(params)[0]),
         }
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
@@ -232,8 +232,8 @@ class GaussianRisk(Risk):
         larger = max(self.law.sigma_a, self.law.sigma_b)
         return (self.law.sigma_a / larger) ** 2, (self.law.sigma_b / larger) ** 2
 
-    def _around(self, Q: Array) -> _Part:
-        """Expand around the minimum, Q = c I + D; the terms of order 1 in D vanish there.
+    def _around(self, Q: Array) -> tuple[float, Array]:
+        """Excess and gradient, expanded around the minimum, Q = c I + D; the terms of order 1 in D vanish there.
 
         D is divided by its size s where that is above 1: fourth powers of what remains do not overflow.
         """
@@ -254,12 +254,7 @@ class GaussianRisk(Risk):
         gradient[np.diag_indices(d)] += 4.0 * c * c * trace + 2.0 * c * norm - 2.0 * t1**2 * trace
         with np.errstate(over="ignore"):  # the linear part is of lower degree, and all there is where a = 0
             excess, gradient = excess * s * s + 0.5 * b * norm, a * gradient * s * s + b * D
-            return _Part(max(excess * s * s, 0.0) * self._scale, gradient * s * self._scale)
-
-
-class _Part(NamedTuple):
-    excess: float
-    gradient: Array
+            return max(excess * s * s, 0.0) * self._scale, gradient * s * self._scale
 
 
 class GaussianPrompts(NamedTuple):

@@ -9,6 +9,7 @@ elapsed time.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -231,22 +232,24 @@ def query_phases(run: Trajectory) -> list[Phases]:
     tail = tail_limits(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
     floors = infima_of(run.risk) if run.risk is not None and tail is not None else np.zeros(run.attention.shape[1])
     half = np.broadcast_to(0.5 * _presence(run.risk), run.attention.shape[1:])
-    result = []
-    for k in range(run.attention.shape[1]):
 
-        def attends(state: State, k: int = k) -> bool:
-            return bool(state.attention[k] >= half[k])
-
-        def decays(state: State, k: int = k) -> bool:
-            assert tail is not None
-            return bool(state.t * (state.observed["loss_per_query"][k] - floors[k]) <= TAIL_RATIO * tail[k])
-
-        second = None
+    def phases(k: int) -> Phases:
+        first, second = run.first(lambda state: bool(state.attention[k] >= half[k])), None
         if tail is not None and tail[k] > 0.0:
-            above = run.t[run.t * (run.observed["loss_per_query"][:, k] - floors[k]) > TAIL_RATIO * tail[k]]
-            second = run.first(decays, after=int(above[-1]) if above.size else 0)
-        result.append(phases_of(int(run.t[-1]), run.first(attends), second))
-    return result
+            excess = run.observed["loss_per_query"][:, k] - floors[k]
+            second = _tail_begins(
+                run, excess, lambda state: state.observed["loss_per_query"][k] - floors[k], tail[k]
+            )
+        return phases_of(int(run.t[-1]), first, second)
+
+    return [phases(k) for k in range(run.attention.shape[1])]
+
+
+def _tail_begins(run: Trajectory, saved: Array, excess: Callable[[State], float], tail: float) -> int | None:
+    """First step from which on t times an excess is at most twice its limit; ``saved`` is that of the saved states."""
+    above = run.t[run.t * saved > TAIL_RATIO * tail]
+    last = int(above[-1]) if above.size else 0
+    return run.first(lambda state: bool(state.t * excess(state) <= TAIL_RATIO * tail), after=last)
 
 
 def _presence(risk: Risk | None) -> Array:
@@ -300,10 +303,7 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     elif tail_deficit is not None:
         second = run.first(lambda state: bool(np.min(state.attention / present) >= 1.0 - tail_deficit))
     elif tail is not None:
-        limit = TAIL_RATIO * tail
-        above = np.flatnonzero(run.t * (run.loss - run.floor) > limit)
-        begin = int(run.t[above[-1]]) if above.size else 0
-        second = run.first(lambda state: state.t * (state.loss - run.floor) <= limit, after=begin)
+        second = _tail_begins(run, run.loss - run.floor, lambda state: state.loss - run.floor, tail)
     else:
         second = None
     return phases_of(int(run.t[-1]), first, second)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.declared import LIPSCHITZ
 from icl_theory.families.family import Family
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds_of
 from icl_theory.families.regression.closed import closed_runs, step_constant
-from icl_theory.families.regression.declared import LIPSCHITZ
 from icl_theory.families.regression.exchangeable import ExchangeableRisk, embedding_speed
 from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
 from icl_theory.families.regression.phases import crossover, half_way, tail_start

@@ -149,7 +149,7 @@ def sampled_phases(
 
     def exact_scores(t: int) -> Array:
         params = exact.at(t).params
-        return inward(params) if reduced is None else np.asarray(reduced.scores(float(params)))
+        return inward(params) if reduced is None else reduced.scores(float(params))
 
     path = _Path(core, exact_scores, int(exact.t[-1]) + 1)
     attention, _ = path.at(exact.phases.I[1])

@@ -1,4 +1,4 @@
-"""Parameters that several families of regression share, each declared once."""
+"""Parameters that several families share, each declared once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from typing import Any
 
 from icl_theory._validate import LARGEST
 from icl_theory.families.kinds import Number, Whole
-from icl_theory.families.parameters import parameter
+from icl_theory.families.parameters import REQUIRED, parameter
 
 LIPSCHITZ = "label units per feature unit"
+
+
+def learning_rate(default: Any = REQUIRED) -> Any:
+    """Declare η."""
+    return parameter(default, kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
 
 
 def lipschitz_constant() -> Any:
