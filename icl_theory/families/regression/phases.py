@@ -234,19 +234,19 @@ def query_phases(run: Trajectory) -> list[Phases]:
     half = np.broadcast_to(0.5 * _presence(run.risk), run.attention.shape[1:])
 
     def phases(k: int) -> Phases:
+        def excess(state: State) -> float:
+            return float(state.observed["loss_per_query"][k] - floors[k])
+
         first, second = run.first(lambda state: bool(state.attention[k] >= half[k])), None
         if tail is not None and tail[k] > 0.0:
-            excess = run.observed["loss_per_query"][:, k] - floors[k]
-            second = _tail_begins(
-                run, excess, lambda state: state.observed["loss_per_query"][k] - floors[k], tail[k]
-            )
+            second = _tail_begins(run, run.observed["loss_per_query"][:, k] - floors[k], excess, tail[k])
         return phases_of(int(run.t[-1]), first, second)
 
     return [phases(k) for k in range(run.attention.shape[1])]
 
 
 def _tail_begins(run: Trajectory, saved: Array, excess: Callable[[State], float], tail: float) -> int | None:
-    """First step from which on t times an excess is at most twice its limit; ``saved`` is that of the saved states."""
+    """First step from which on t times an excess is at most twice its limit; ``saved`` holds it at ``run.t``."""
     above = run.t[run.t * saved > TAIL_RATIO * tail]
     last = int(above[-1]) if above.size else 0
     return run.first(lambda state: bool(state.t * excess(state) <= TAIL_RATIO * tail), after=last)
