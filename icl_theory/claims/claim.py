@@ -107,14 +107,14 @@ class Statement:
     kind : str
         As in `BoundCheck`.
     status : Status
-        What is claimed.
+        What is claimed; a proved inequality unless given.
     """
 
     name: str
     source: str
     statement: str
     kind: str
-    status: Status
+    status: Status = Status.CERTIFIED
 
     def check(
         self,

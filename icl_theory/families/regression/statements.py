@@ -18,62 +18,40 @@ LEMMA_2 = Statement(
     "identity",
     Status.EXACT,
 )
-GROWTH_SIGN = Statement("Lemma 2, sign", "paper, Lemma 2", "α_k = -∂L/∂S_kk >= 0", "lower", Status.CERTIFIED)
+GROWTH_SIGN = Statement("Lemma 2, sign", "paper, Lemma 2", "α_k = -∂L/∂S_kk >= 0", "lower")
 ENVELOPE = Statement(
-    "Lemma 1, envelope",
-    OURS,
-    "c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf",
-    "two-sided",
-    Status.CERTIFIED,
+    "Lemma 1, envelope", OURS, "c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf", "two-sided"
 )
 ATTENTION = Statement(
-    "Prop. 1, attention", "paper, Prop. 1 (our constant)", "1 - Attn_k <= √(2 ℓ_k / c_k)", "upper", Status.CERTIFIED
+    "Prop. 1, attention", "paper, Prop. 1 (our constant)", "1 - Attn_k <= √(2 ℓ_k / c_k)", "upper"
 )
 PREDICTION = Statement(
     "Prop. 1, prediction",
     "paper, Prop. 1",
     "|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained",
     "upper",
-    Status.CERTIFIED,
 )
 STEP_COUNT = Statement(
-    "step count",
-    OURS,
-    "flow time ± logarithms bounds the number of steps from both sides",
-    "two-sided",
-    Status.CERTIFIED,
+    "step count", OURS, "flow time ± logarithms bounds the number of steps from both sides", "two-sided"
 )
 PHASE_ONE = Statement(
     "Phase I, explicit",
     OURS,
     "[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ = 0 for K = 2",
     "two-sided",
-    Status.CERTIFIED,
 )
 THEOREM_2 = Statement(
-    "Theorem 2, explicit", OURS, "T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε", "upper", Status.CERTIFIED
+    "Theorem 2, explicit", OURS, "T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε", "upper"
 )
 THEOREM_1 = Statement(
-    "Theorem 1, explicit",
-    OURS,
-    "T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm",
-    "upper",
-    Status.CERTIFIED,
+    "Theorem 1, explicit", OURS, "T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm", "upper"
 )
 FLOW = Statement("gradient flow", OURS, "c t = F(a_t) - F(1/K)", "identity", Status.EXACT)
 ONE_STEP = Statement(
-    "one step, any task",
-    OURS,
-    "1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more",
-    "lower",
-    Status.CERTIFIED,
+    "one step, any task", OURS, "1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more", "lower"
 )
 TAIL_STEPS = Statement(
-    "tail steps, any task",
-    OURS,
-    "steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ...",
-    "upper",
-    Status.CERTIFIED,
+    "tail steps, any task", OURS, "steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ...", "upper"
 )
 SAMPLED = tuple(
     Statement(f"{lemma}, sampled", f"paper, {lemma} (exact form)", words, "identity", Status.MEASURED)
