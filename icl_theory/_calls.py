@@ -107,7 +107,7 @@ def _written_class(value: type) -> str:
 
 def _written_object(value: Any) -> str:
     """Return the call of a class, if that makes the same object."""
-    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
     again = type(value)(**fields)
     if not all(np.array_equal(getattr(again, name), field) for name, field in fields.items()):
         raise _NotPlainError

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import LARGEST, Array, number, prompt_length, refuse, store
+from icl_theory._validate import LARGEST, Array, instance, number, prompt_length, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.levels import Levels, single_features
@@ -217,12 +217,12 @@ class PopulationRisk(Risk):
     task: Task
     N: float = math.inf
     noise: float = 0.0
+    _form: _ErrorForm = field(init=False, repr=False)
+    _scratch: threading.local = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.features, Features):
-            raise refuse("features", self.features, "a Features object")
-        if not isinstance(self.task, Task):
-            raise refuse("task", self.task, "a Task (see icl_theory.tasks)")
+        instance("features", self.features, Features, "a Features object")
+        instance("task", self.task, Task, "a Task (see icl_theory.tasks)")  # type: ignore[type-abstract]
         check_fits("K", self.features.K, 8.0 * 8 * self.features.K**2)
         noise = number("noise", self.noise, zero=True, maximum=LARGEST)
         store(self, N=prompt_length(self.N), noise=noise, _form=_ErrorForm(self.task, self.features))
@@ -295,7 +295,7 @@ class PopulationRisk(Risk):
         """Levels of the features at the infimum of every query, for finite N; None where they are not known."""
         if math.isinf(self.N):
             return None
-        return single_features(self._form.variogram, self.features.probs, self.N, self.noise)  # type: ignore[attr-defined]
+        return single_features(self._form.variogram, self.features.probs, self.N, self.noise)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r"""Product of the Hessian with a direction, exactly, (K, K).
@@ -306,14 +306,13 @@ class PopulationRisk(Risk):
         """
         if math.isfinite(self.N):
             return self.features.probs * self._moments(params, direction).change
-        form: _ErrorForm = self._form  # type: ignore[attr-defined]
         weight, total = self._softmax(params)
         target = np.diagonal(weight).copy()
         a = weight / total
         moved = a * (direction - np.einsum("mk,mk->k", a, direction))
         others, moved_others = _without_own(a), _without_own(moved)
-        squared, residual = form(others)
-        change = form(moved_others)[1]
+        squared, residual = self._form(others)
+        change = self._form(moved_others)[1]
         np.fill_diagonal(residual, 0.0)
         np.fill_diagonal(change, 0.0)
         rise = 2.0 * np.einsum("mk,mk->k", residual, moved_others)
@@ -325,14 +324,13 @@ class PopulationRisk(Risk):
 
     def _close(self, a: Array, query: NDArray[np.intp]) -> tuple[Array, NDArray[np.bool_]]:
         """``r_m - r_top``, (K, Q), with the feature of most attention, and which m are too close to subtract."""
-        form: _ErrorForm = self._form  # type: ignore[attr-defined]
         top, others = a.argmax(axis=0), _without_own(a, query)
-        difference = form.against(top, others, query)
+        difference = self._form.against(top, others, query)
         gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
         length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
         # the query's own r is zero, and rounding is relative to the others'
         alike = a * np.abs(difference[query, np.arange(len(query))]) > length / CLOSE
-        return form.against(top, others, query, alike), alike
+        return self._form.against(top, others, query, alike), alike
 
     def _close_gradient(self, a: Array, query: NDArray[np.intp]) -> Array:
         """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns with dominant wrong features."""
@@ -345,7 +343,7 @@ class PopulationRisk(Risk):
         turn = direction - direction[top, np.arange(len(top))]
         moved = a * (turn - np.einsum("mk,mk->k", a, turn))
         difference, alike = self._close(a, query)
-        change = self._form.against(top, _without_own(moved, query), query, alike)  # type: ignore[attr-defined]
+        change = self._form.against(top, _without_own(moved, query), query, alike)
         mean = np.einsum("mk,mk->k", a, difference)
         rise = np.einsum("mk,mk->k", a, change) + np.einsum("mk,mk->k", moved, difference)
         return np.asarray(moved * (difference - mean) + a * (change - rise))
@@ -358,10 +356,9 @@ class PopulationRisk(Risk):
         # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
         tilted = scores if self.features.uniform else scores + np.log(self.features.probs)[:, None]
         top = tilted.max(axis=0)
-        scratch: threading.local = self._scratch  # type: ignore[attr-defined]
-        if not hasattr(scratch, "weight"):
-            scratch.weight = np.empty_like(scores)
-        weight, total = scratch.weight, np.zeros(len(scores))
+        if not hasattr(self._scratch, "weight"):
+            self._scratch.weight = np.empty_like(scores)
+        weight, total = self._scratch.weight, np.zeros(len(scores))
         for rows in _blocks(*scores.shape):
             part = weight[rows]
             np.subtract(tilted[rows], top, out=part)
@@ -371,12 +368,11 @@ class PopulationRisk(Risk):
 
     def _infinite(self, scores: Array) -> tuple[Array, Array]:
         """N = ∞: losses R_k/2, (K,), and the gradient p_k a_m (r_m - R_k), (K, K), with R and r of Lemma 2."""
-        form: _ErrorForm = self._form  # type: ignore[attr-defined]
         weight, total = self._softmax(scores)
         target = np.diagonal(weight).copy()
         np.fill_diagonal(weight, 0.0)
         scale = self.features.probs / total**2
-        squared, gradient = form(weight, times=(total, scale))
+        squared, gradient = self._form(weight, times=(total, scale))
         np.fill_diagonal(gradient, -squared / total * target * scale)  # r_k = 0
         close = _cancelling(target, gradient, squared / total * scale)
         if close.size:
@@ -390,10 +386,9 @@ class PopulationRisk(Risk):
         weight, total = self._softmax(scores)
         target = np.diagonal(weight) / total
         np.fill_diagonal(weight, 0.0)
-        return target, 0.5 * self._form.squares(weight) / total**2  # type: ignore[attr-defined, no-any-return]
+        return target, 0.5 * self._form.squares(weight) / total**2
 
     def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
         """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries."""
-        form: _ErrorForm = self._form  # type: ignore[attr-defined]
-        own = 2.0 * form.variogram + self.noise**2
-        return moments(scores, self.features.probs[:, None], own, self.N, form.of_blocks, toward)
+        own = 2.0 * self._form.variogram + self.noise**2
+        return moments(scores, self.features.probs[:, None], own, self.N, self._form.of_blocks, toward)

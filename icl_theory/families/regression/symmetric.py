@@ -8,7 +8,7 @@ one score for its own feature, one for the others of its group and one for each 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -87,6 +87,10 @@ class SymmetricRisk(Risk):
     variogram: Array
     N: float = math.inf
     noise: float = 0.0
+    members: Array = field(init=False, repr=False)  # in the classes of a query, its own first, (G + 1, G)
+    _mass: Array = field(init=False, repr=False)  # their probabilities
+    _matrix: Array = field(init=False, repr=False)  # error forms of the queries, (G, G, G)
+    _spread: Array = field(init=False, repr=False)  # mean variograms between the classes, (G, G + 1, G)
 
     def __post_init__(self) -> None:
         sizes = real_array("sizes", self.sizes, 1)
@@ -126,10 +130,9 @@ class SymmetricRisk(Risk):
             variogram=gamma,
             N=prompt_length(self.N),
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
-            _members=members,
+            members=members,
             _mass=members * np.vstack([probs, np.tile(probs[:, None], (1, G))]) / total,
             _matrix=matrix,
-            # mean variograms between the features of two classes, (G, G + 1, G), the first row the query's own
             _spread=np.concatenate([gamma[:, None, :], spread], axis=1),
         )
 
@@ -178,11 +181,6 @@ class SymmetricRisk(Risk):
         return int(self.sizes.sum())
 
     @property
-    def members(self) -> Array:
-        """Features in the classes of a query of each group, (G + 1, G), the first class its own feature."""
-        return self._members  # type: ignore[attr-defined, no-any-return]
-
-    @property
     def initial(self) -> Array:
         """Zero scores, (G, G + 1)."""
         return np.zeros((len(self.sizes), len(self.sizes) + 1))
@@ -190,7 +188,7 @@ class SymmetricRisk(Risk):
     @property
     def metric(self) -> Array:
         """Entries of S that a score stands for, (G, G + 1); 1 where there are none, in a group of one."""
-        return np.maximum(self.sizes[:, None] * self._members.T, 1.0)  # type: ignore[attr-defined]
+        return np.maximum(self.sizes[:, None] * self.members.T, 1.0)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the grouped scores, (G, G + 1)."""
@@ -214,10 +212,9 @@ class SymmetricRisk(Risk):
     @property
     def nondegenerate(self) -> bool:
         """Whether no mixture of the other classes is as good as the query's own feature (sufficient condition)."""
-        matrix, members = self._matrix, self._members  # type: ignore[attr-defined]
-        for g in range(len(matrix)):
-            there = members[1:, g] > 0
-            values = np.linalg.eigvalsh(matrix[g][np.ix_(there, there)])
+        for matrix, members in zip(self._matrix, self.members.T, strict=True):
+            there = members[1:] > 0
+            values = np.linalg.eigvalsh(matrix[np.ix_(there, there)])
             if not values[0] > 1e-10 * values[-1]:
                 return False
         return True
@@ -251,17 +248,17 @@ class SymmetricRisk(Risk):
 
     def _query(self, g: int) -> Query:
         """Group g's query over the classes that have a feature, its own first."""
-        there = np.flatnonzero(self._members[:, g] > 0)  # type: ignore[attr-defined]
-        matrix = np.pad(self._matrix[g], ((1, 0), (1, 0)))[np.ix_(there, there)]  # type: ignore[attr-defined]
+        there = np.flatnonzero(self.members[:, g] > 0)
+        matrix = np.pad(self._matrix[g], ((1, 0), (1, 0)))[np.ix_(there, there)]
         own = np.append(0.0, 2.0 * self.variogram[g])[there] + self.noise**2
-        return Query(matrix, own, self._mass[there, g], self.N, self.noise, 0)  # type: ignore[attr-defined]
+        return Query(matrix, own, self._mass[there, g], self.N, self.noise, 0)
 
     def _parts(self, params: Array, toward: Array | None = None) -> Moments:
         return self._infinite(params.T, toward) if math.isinf(self.N) else self._finite(params.T, toward)
 
     def _infinite(self, scores: Array, toward: Array | None) -> Moments:
         """N = ∞: losses (G,), gradients ∂ℓ_g/∂θ_gc and attention, (G + 1, G), and their change."""
-        mass, matrix = self._mass, self._matrix  # type: ignore[attr-defined]
+        mass, matrix = self._mass, self._matrix
         with np.errstate(divide="ignore"):
             tilted = scores + np.log(mass)
         weight = np.exp(tilted - tilted.max(axis=0))
@@ -285,7 +282,7 @@ class SymmetricRisk(Risk):
 
         They keep their digits where a wrong class has nearly all attention.
         """
-        matrix, spread = self._matrix, self._spread  # type: ignore[attr-defined]
+        matrix, spread = self._matrix, self._spread
         result = np.vstack([np.zeros(len(matrix)), np.einsum("gcd,dg->cg", matrix, z[1:])])
         wrong = np.flatnonzero(top)
         if wrong.size:
@@ -296,7 +293,7 @@ class SymmetricRisk(Risk):
         return result
 
     def _finite(self, scores: Array, toward: Array | None = None) -> Moments:
-        mass, matrix = self._mass, self._matrix  # type: ignore[attr-defined]
+        mass, matrix = self._mass, self._matrix
         own = np.vstack([np.zeros(len(matrix)), 2.0 * self.variogram]) + self.noise**2
         absent = np.where(mass > 0, scores, -np.inf)
 
