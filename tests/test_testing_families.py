@@ -12,6 +12,7 @@ import icl_theory as icl
 from icl_theory.engine.risk import ClosedForm
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import Column, Family, Kind, Number, Object, parameter
+from icl_theory.grids.grid import Values, blank
 from icl_theory.testing import check_family
 from tests.test_testing import Array, Steep, Toy
 
@@ -146,6 +147,24 @@ class WrongForm(Sound):
         return ClosedToy()
 
 
+class ClosedOff(Sound):
+    """Points in whole arrays, off by a billionth of a thousandth."""
+
+    @classmethod
+    def closed_mask(cls, points: Any, common: Any) -> Any:
+        return np.ones(len(points["eta"]), dtype=bool)
+
+    @classmethod
+    def closed_values(cls, points: Any, common: Any) -> Values:
+        values = blank(cls.every_column(), len(points["eta"]))
+        for i, eta in enumerate(points["eta"].tolist()):
+            problem = cls(eta=eta)
+            for name, value in problem.measured(problem.simulate()).items():
+                values[name][i] = value
+        values["size"] *= 1.0 + 1e-12
+        return values
+
+
 class Biased(Toy):
     """The toy with a random tilt; its loss is shifted by ``bias``, and all of it multiplied by ``slope``."""
 
@@ -244,6 +263,7 @@ FAMILIES: dict[type[Family], str] = {
     Unchecked: r"Unchecked\(..., bowl=<object .*\): expected a ValueError that names bowl, found none",
     WrongError: r"WrongError\(..., bowl=<object .*\): expected a ValueError, found TypeError",
     WrongDefault: r"the problem: expected no exception, found ValueError: bowl = -1.0",
+    ClosedOff: r"column size of a sweep at eta = 0.1: expected that of a simulation",
     WrongForm: r"states in closed form: expected those of single steps to .*, found \d.* off",
     SampledOff: r"sampled loss at the beginning: expected .* within .* standard errors of .*, found",
     SampledSteep: r"sampled gradient along itself at the beginning: expected .* within .* standard errors",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import pickle
@@ -222,7 +223,10 @@ def _slots(problem: Family) -> None:
 
 
 def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
-    rates, together = [problem.rate(), NEXT * problem.rate()], type(problem).joint_mask is not Family.joint_mask
+    rates = [problem.rate(), NEXT * problem.rate()]
+    together = inspect.getattr_static(type(problem), "joint_mask") is not inspect.getattr_static(
+        Family, "joint_mask"
+    )
     found = attempt("sweep", lambda: sweep(type(problem), progress=False, **{**parameters, "eta": rates}))
     for i, rate in enumerate(rates):
         point = problem.changed(eta=rate)
