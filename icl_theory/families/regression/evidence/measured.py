@@ -142,14 +142,9 @@ def ends_of_phases(quick: bool) -> Claim:
 
 def turns(path: Array) -> NDArray[np.intp]:
     """How often each of some sequences (T, ...) turns, changes that are rounding left out."""
-    flat = np.log(path.reshape(len(path), -1).T)
-    return np.array([_turns(each) for each in flat]).reshape(path.shape[1:])
-
-
-def _turns(values: Array) -> int:
-    moves = np.diff(values)
-    signs = np.sign(moves[np.abs(moves) > SMALL_TURN])
-    return int(np.count_nonzero(np.diff(signs)))
+    moves = np.diff(np.log(path.reshape(len(path), -1)), axis=0).T
+    signs = [np.sign(each[np.abs(each) > SMALL_TURN]) for each in moves]
+    return np.array([np.count_nonzero(np.diff(each)) for each in signs]).reshape(path.shape[1:])
 
 
 def wandering() -> Iterator[tuple[str, PopulationRisk, Risk | None]]:
