@@ -75,15 +75,9 @@ def phase_one_explicit(quick: bool) -> Claim:
     """The duration of Phase I between its certified bounds, by plain iteration and over the law in closed form."""
     sizes = (2, 3, 7, 10, 30) if quick else (2, 3, 4, 7, 10, 30, 100, 300)
     K, c = np.array([*itertools.product(sizes, (0.01, 1.0, 30.0, 1e3, 1e6))]).T
-    runs = law_runs()
-    found = [
-        _inside(
-            np.array([iterated_steps(*case, (0.5,))[0] for case in zip(K, c, strict=True)]),
-            *phase_one_bounds_of(K, c),
-        ),
-        _inside(runs.attends, *phase_one_bounds_of(runs.K, runs.counter.c)),
-    ]
-    inside, low, high = _together(found)
+    runs, iterated = law_runs(), [iterated_steps(*case, (0.5,))[0] for case in zip(K, c, strict=True)]
+    bounds = phase_one_bounds_of(np.append(K, runs.K), np.append(c, runs.counter.c))
+    inside, low, high = _inside(np.append(iterated, runs.attends), *bounds)
     return statements.PHASE_ONE.claim(
         f"{len(K)} runs iterated, K = 2..{sizes[-1]}, c = ηγK/(K-1)² = 0.01..1e6; {len(runs.K)} runs of the law in"
         " closed form",
@@ -98,12 +92,12 @@ def after_phase_one_explicit(quick: bool) -> Claim:
     deficits = (0.245, 0.05) if quick else (0.45, 0.3, 0.245, 0.1, 0.05, 0.02)
     K, c, s = np.array([*itertools.product((2, 3, 20, 100), (0.01, 3.0, 100.0, 1e6), deficits)]).T
     beyond = np.maximum([*map(iterated_after_phase_one, K, c, s)], 1) - 1.0
-    # in units of γ: η from c, ε from the deficit
-    bound = after_phase_one_of(K, c * (K - 1.0) ** 2 / K, 0.5 * K / (K - 1.0) * s**2) - 1.0
     runs = law_runs()
-    later = after_phase_one_of(runs.K, runs.eta, runs.epsilon) - 1.0
-    found = [_inside(beyond, 0.0 * bound, bound), _inside(runs.steps - runs.attends - 1.0, 0.0 * later, later)]
-    inside, _, high = _together(found)
+    # of the iterated runs in units of γ: η from c, ε from the deficit
+    eta, epsilon = c * (K - 1.0) ** 2 / K, 0.5 * K / (K - 1.0) * s**2
+    cases = ((K, runs.K), (eta, runs.eta), (epsilon, runs.epsilon))
+    bound = after_phase_one_of(*(np.append(*case) for case in cases)) - 1.0
+    inside, _, high = _inside(np.append(beyond, runs.steps - runs.attends - 1.0), 0.0 * bound, bound)
     return statements.THEOREM_2.claim(
         f"{len(K)} runs iterated, K = 2..100, c = 0.01..1e6, deficits {min(deficits)}..{max(deficits)};"
         f" {len(runs.K)} runs of the law in closed form",
@@ -123,11 +117,8 @@ def theorem_1_explicit(quick: bool) -> Claim:
     power = (runs.size * runs.imbalance) ** 2
     stated = (power <= 1.0) & (runs.epsilon >= power / 4.0)
     later = (after_phase_one_of(runs.K, runs.eta, power / 4.0) - 1.0)[stated]
-    found = [
-        _inside(beyond, 0.0 * bound, bound),
-        _inside((runs.steps - runs.attends)[stated] - 1.0, 0.0 * later, later),
-    ]
-    inside, _, high = _together(found)
+    bound, counts = np.append(bound, later), np.append(beyond, (runs.steps - runs.attends)[stated] - 1.0)
+    inside, _, high = _inside(counts, 0.0 * bound, bound)
     return statements.THEOREM_1.claim(
         f"{len(K)} runs iterated with ε = L²Δ²δ²/4, K = 3..100, c = 0.01..100; the {int(stated.sum())} runs of the"
         " law with L <= 1/(Δδ) and such an ε",
@@ -135,11 +126,6 @@ def theorem_1_explicit(quick: bool) -> Claim:
         "1, attained to 1 %",
         judged(inside and high > 0.99),
     )
-
-
-def _together(found: list[tuple[bool, float, float]]) -> tuple[bool, float, float]:
-    inside, low, high = zip(*found, strict=True)
-    return all(inside), min(low), max(high)
 
 
 def _inside(counts: NDArray[Any], low: Array, high: Array) -> tuple[bool, float, float]:
