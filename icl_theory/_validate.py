@@ -170,6 +170,12 @@ def plain_numbers(name: str, value: ArrayLike, least: float = 0.0, most: float =
     return found
 
 
+def indexed(values: Array) -> tuple[Array, NDArray[np.intp]]:
+    """Return the values that occur, in order, and the index of each among them."""
+    distinct = np.unique(values)
+    return distinct, np.searchsorted(distinct, values)
+
+
 def probabilities(name: str, value: ArrayLike, size: int) -> Array:
     """Return positive probabilities of the given length that sum to 1 (to 1e-6, then normalised)."""
     allowed = f"{size} positive numbers that sum to 1"

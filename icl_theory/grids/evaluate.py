@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from icl_theory.engine.interrupts import whole_block
-from icl_theory.grids.grid import FAILED, MESSAGE, PENDING, STATUS, Column, Grid, Values, blank
+from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, Column, Grid, Values, blank
+from icl_theory.grids.held import Held
 
 WINDOW = 1024  # tiles handed to an executor at a time
 LONGEST = 1000  # characters of a text that is kept
+KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
 Progress = Callable[[int, int], None]
 
@@ -52,7 +54,7 @@ class Storage(Protocol):
 
 
 class Evaluated(NamedTuple):
-    """What `evaluate` returns: the columns, flat, and whether it was interrupted."""
+    """What `evaluate` returns: the columns as from `Held.values`, and whether it was interrupted."""
 
     values: Values
     interrupted: bool
@@ -109,17 +111,15 @@ def evaluate(
     >>> evaluate(grid, Square()).values["square"]
     array([0., 1., 4., 9.])
     """
-    values = blank(model.columns, grid.size) if hold else {}
-    if hold:
-        values[STATUS.name][:] = PENDING
+    # not touched; that it is freed tells glibc to keep freed memory for the next tile
+    np.empty(min(KEPT, 64 * grid.size), dtype=np.uint8)
+    held = Held(model.columns, grid) if hold else None
     finished = 0
 
     def place(chunk: int, part: Values) -> None:
         nonlocal finished
-        if values:
-            where = grid.where(chunk)
-            for name, column in values.items():
-                column[where] = part[name]
+        if held is not None:
+            held.place(chunk, part)
         finished += math.prod(part.stop - part.start for part in grid.region(chunk))
 
     interrupted = False
@@ -142,7 +142,7 @@ def evaluate(
                     progress(finished, grid.size)
     except KeyboardInterrupt:
         interrupted = True
-    return Evaluated(values, interrupted)
+    return Evaluated({} if held is None else held.values(), interrupted)
 
 
 def _parts(
@@ -179,9 +179,9 @@ def _parts(
 
 def _evaluate_chunk(model: Model, grid: Grid, chunk: int, home: tuple[str, int]) -> Values:
     if home == (_HOME, os.getpid()):
-        return _attempt(model, grid.points(grid.where(chunk)))
+        return _attempt(model, grid.points_of(chunk))
     _one_blas_thread_for_good(os.getpid())
-    return _packed(_attempt(model, grid.points(grid.where(chunk))))
+    return _packed(_attempt(model, grid.points_of(chunk)))
 
 
 def _packed(values: Values) -> Values:

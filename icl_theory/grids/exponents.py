@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from icl_theory._validate import Array
 
 if TYPE_CHECKING:
     import xarray
+
+PART = 2**15  # values of lines that are differentiated at a time
 
 
 def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
@@ -37,11 +40,20 @@ def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
     [-2.0, -2.0, -2.0]
     """
     order = np.argsort(values)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.where(steps > 0, np.log(np.maximum(steps, 1).astype(np.float64)), np.nan)
-        sorted_logs = np.take(logs, order, axis=dimension)
-        slopes = np.gradient(sorted_logs, np.log(values[order]), axis=dimension)
-    return np.asarray(np.take(slopes, np.argsort(order), axis=dimension))
+    place, found = np.log(values[order]), np.empty(steps.shape)
+    lines, slopes = (np.moveaxis(each, dimension, 0) for each in (steps, found))
+    for part in _parts(lines):
+        logs = np.where(lines[part] > 0, np.log(np.maximum(lines[part], 1).astype(np.float64)), np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slopes[part][order] = np.gradient(logs[order], place, axis=0)
+    return found
+
+
+def _parts(lines: Array) -> Iterator[tuple[slice, ...]]:
+    """Parts of some lines, each of them whole, of which the next computation holds few at a time."""
+    others = lines.shape[1] if lines.ndim > 1 else 1
+    each = max(1, PART * others // lines.size)
+    yield from ((slice(None), slice(i, i + each))[: lines.ndim] for i in range(0, others, each))
 
 
 def exponent_along(steps: xarray.DataArray, values: Array, name: str) -> Any:

@@ -60,6 +60,11 @@ class Axis(NamedTuple):
     symbol: str = ""
     tex: str = ""
 
+    @property
+    def plain(self) -> NDArray[Any]:
+        """Words, or numbers as float64."""
+        return self.values if self.values.dtype.kind == "U" else self.values.astype(np.float64)
+
 
 _WHAT = f'what became of the point; "{FAILED}" with a message, "{PENDING}" if not run'
 STATUS = Column("status", "U12", "", _WHAT, role="status")
@@ -139,11 +144,13 @@ class Grid:
     def points(self, index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return the parameters of some points, by name: words, or numbers as float64."""
         places = np.unravel_index(index, self.shape)
-        found = {}
-        for axis, i in zip(self.axes, places, strict=True):
-            values = axis.values[i]
-            found[axis.name] = values if values.dtype.kind == "U" else values.astype(np.float64)
-        return found
+        return {axis.name: axis.plain[i] for axis, i in zip(self.axes, places, strict=True)}
+
+    def points_of(self, chunk: int) -> dict[str, NDArray[Any]]:
+        """Return the parameters of the points of a tile, in C order within it."""
+        each = zip(self.axes, self.region(chunk), strict=True)
+        values = np.meshgrid(*(axis.plain[part] for axis, part in each), indexing="ij", copy=False)
+        return {axis.name: value.ravel() for axis, value in zip(self.axes, values, strict=True)}
 
 
 def blank(columns: tuple[Column, ...], size: int) -> Values:
@@ -169,8 +176,8 @@ def assembled(
         Where they were evaluated.
     columns : tuple of Column
         What they are; units and descriptions become attributes.
-    values : dict of str to ndarray, each (size,)
-        As from `evaluate`.
+    values : dict of str to ndarray
+        As from `evaluate`, flat or in the shape of all axes, or in that of the swept ones.
     attributes : mapping
         Of the dataset.
 

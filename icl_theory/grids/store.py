@@ -22,7 +22,8 @@ from icl_theory.files import checked_path
 from icl_theory.grids import codec
 from icl_theory.grids.disk import Folder, plain_errors
 from icl_theory.grids.evaluate import LONGEST
-from icl_theory.grids.grid import FILL, MESSAGE, PENDING, STATUS, Column, Grid, Values, blank
+from icl_theory.grids.grid import FILL, MESSAGE, STATUS, Column, Grid, Values
+from icl_theory.grids.held import Held
 from icl_theory.grids.layout import (
     LARGEST,
     MARKS,
@@ -245,13 +246,10 @@ def read(path: str | os.PathLike[str]) -> Stored:
         It is no store of a sweep, a file in it is damaged, or there is not enough memory for its points.
     """
     layout, kept = read_layout(path), opened_to_read(path)
-    values = blank(layout.columns[:-2], layout.grid.size)
-    values[STATUS.name][:] = PENDING
+    held = Held(layout.columns[:-2], layout.grid)
     for chunk in np.flatnonzero(kept.done).tolist():
-        where = layout.grid.where(chunk)
-        for name, part in kept.read(chunk).items():
-            values[name][where] = part
-    return Stored(layout, values, bool(kept.done.all()), read_commands(path))
+        held.place(chunk, kept.read(chunk))
+    return Stored(layout, held.values(), bool(kept.done.all()), read_commands(path))
 
 
 def opened_to_read(path: str | os.PathLike[str]) -> Store:

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import INT64_MAX, MOST_FEATURES, Array, plain_numbers, refuse
-from icl_theory.families.regression.flow import flow_difference
+from icl_theory.families.regression.flow import Place, flow_between
 from icl_theory.families.regression.polynomials import TERMS, quotients
 
 SMALL_STEP = 1.0 / 32.0
 PEAK = 4.0 / 27.0  # of a s², at a = 1/3
 ROUNDING = 2.0**-52
+CROWDED = 0.8  # the least share of points still iterated among those of an array
 
 
 class Count(NamedTuple):
@@ -67,27 +68,36 @@ class StepCounter:
         self._point = np.arange(self.K.size).reshape(self.shape)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             self._first = self._head()
-            self._single, self._taken, error, self._blur = self._single_steps()
-            self._start = self._single[-1]
-            growth = self.c * self._growth(self._start)
+            self._begun = self._begin()
+            self._column, self._single, self._taken, error, self._blur = self._single_steps()
+            start = self._begun.copy()
+            moved = np.flatnonzero(self._column >= 0)
+            start[moved] = self._single[self._taken[moved], self._column[moved]]
+            self._start = Place.of(start, self.K)
+            self._before = _series(self.c, self._start.s, "s")
+            growth = self.c * self._start.growth()
             # what the rounding errors of the single steps amount to, in steps of the tail
             self._carried = np.where(growth > 0, error / growth, np.inf)
         # Beyond this the remaining 2^63 steps cannot move u in float64.
-        self._frozen = growth * INT64_MAX <= ROUNDING * np.maximum(self._start, 1.0)
+        self._frozen = growth * INT64_MAX <= ROUNDING * np.maximum(start, 1.0)
 
     def position(self, n: int | NDArray[np.int64]) -> Array:
         """The iterate u after ``n`` steps (integers that broadcast against the points)."""
         steps, point, shape = self._at_points("n", n)
-        single = np.clip(steps - self._first[point], 0, self._taken[point]).astype(np.int64)
-        result = self._single[single, point]
+        result = self._begun[point]
         last = self._first[point] + self._taken[point]
+        moved = np.flatnonzero(self._column[point] >= 0)
+        at = point[moved]
+        single = np.clip(steps[moved] - self._first[at], 0, self._taken[at]).astype(np.int64)
+        result[moved] = self._single[single, self._column[at]]
         head, tail = steps < self._first[point], (steps > last) & ~self._frozen[point]
         for where, form in ((head, "a"), (tail, "s")):
-            if where.any():
-                at = point[where]
-                begin = np.zeros(at.size) if form == "a" else self._start[at]
-                ahead = steps[where] if form == "a" else (steps - last)[where]
-                result[where] = _invert(self.K[at], self.c[at], begin, ahead, form)
+            some = np.flatnonzero(where)
+            if some.size:
+                at = point[some]
+                ahead = steps[some] if form == "a" else (steps[some] - last[some])
+                begin, before = self._from(at, form)
+                result[some] = _invert(self.K[at], self.c[at], begin, before, ahead, form)
         return result.reshape(shape)
 
     def steps_to(self, u: ArrayLike) -> Count:
@@ -95,44 +105,45 @@ class StepCounter:
         goal, point, shape = self._at_points("u", u)
         offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
         count, error = np.zeros(goal.size), np.zeros(goal.size)
-        tail = goal > self._start[point]
-        head = ~tail & (goal > 0) & (goal <= self._single[0, point]) & (self._first[point] > 0)
-        single = ~tail & ~head & (goal > 0)
-        if single.any():
+        tail = goal > self._start.u[point]
+        ahead = ~tail & (goal > 0)
+        head = ahead & (goal <= self._begun[point]) & (self._first[point] > 0)
+        single = np.flatnonzero(ahead & ~head)
+        if single.size:
             at, end = point[single], goal[single]
-            below = np.sum(self._single[:, at] < end, axis=0)  # the first ones: iterates never fall
+            column = self._column[at]
+            most = self._taken[at]
+            below = self._below(column, end, most)
             offset[single] = self._first[at] + below
             # an iterate that is the goal to rounding may lie on either side of it
-            blur = self._blur[at] + 4.0 * ROUNDING * (end + 1.0 / _attention(self.K[at], end)[0])
-            before, after = (
-                self._single[np.minimum(np.maximum(below - 1 + i, 0), len(self._single) - 1), at] for i in (0, 1)
-            )
+            blur = self._blur[at] + 4.0 * ROUNDING * (end + 1.0 / Place.of(end, self.K[at]).a)
+            before, after = (self._single[np.clip(below - 1 + i, 0, most), column] for i in (0, 1))
             early[single] = (before >= end - blur) & (before < end)
             late[single] = (after >= end) & (after < end + blur)
-            error[single] = np.maximum(early, late)[single]
         for where, form in ((head, "a"), (tail, "s")):
-            if not where.any():
-                continue
-            at, end = point[where], goal[where]
-            K, c, begin = self.K[at], self.c[at], np.zeros(at.size)
-            if form == "s":
-                offset[where], begin = self._first[at] + self._taken[at], self._start[at]
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # beyond any number of steps
-                steps = _abel(K, c, begin, end, form)
-                a, s = _attention(K, end)
-                # rounding of the sum, of u and of the loss that u was computed from, and the first term left out
-                doubt = ROUNDING * (steps + (end + 1.0 / a) / (c * a * s * s)) + SMALL_STEP**TERMS
-            if form == "s":
-                steps[self._frozen[at]] = np.inf
-                doubt += self._carried[at]  # and of the single steps
-            count[where], error[where] = steps, np.minimum(doubt, 1e18)
+            some = np.flatnonzero(where)
+            if some.size:
+                at = point[some]
+                c, to = self.c[at], Place.of(goal[some], self.K[at])
+                begin, before = self._from(at, form)
+                if form == "s":
+                    offset[some] = self._first[at] + self._taken[at]
+                with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # beyond any number of steps
+                    steps = _leading(c, begin, to) + (_series(c, to.small(form), form) - before)
+                    # rounding of the sum, of u and of the loss that gave u, and the first term left out
+                    doubt = ROUNDING * (steps + (to.u + 1.0 / to.a) / to.step(c)) + SMALL_STEP**TERMS
+                if form == "s":
+                    steps[self._frozen[at]] = np.inf
+                    doubt += self._carried[at]  # and of the single steps
+                count[some], error[some] = steps, np.minimum(doubt, 1e18)
         never = ~(count < (INT64_MAX - offset).astype(np.float64))
         count[never], error[never] = np.inf, 0.0
         bounds = (
             (count, offset),
-            (np.where(single, 0.0, np.maximum(count - error, 0.0)), offset - early),
-            (np.where(single, 0.0, count + error), offset + late),
+            (np.maximum(count - error, 0.0), offset - early),
+            (count + error, offset + late),
         )
+        error[single] = np.maximum(early[single], late[single])
         rounded = [_rounded_up(*bound).reshape(shape) for bound in bounds]
         return Count(rounded[0], error.reshape(shape), rounded[1], rounded[2])
 
@@ -145,46 +156,77 @@ class StepCounter:
             raise refuse(name, values, f"of a shape that broadcasts against {self.shape}") from None
         return np.broadcast_to(given, shape).ravel(), np.broadcast_to(self._point, shape).ravel(), shape
 
-    def _growth(self, u: Array) -> Array:
-        a, s = _attention(self.K, u)
-        return a * s * s
+    def _from(self, point: NDArray[np.intp], form: str) -> tuple[Place, Array]:
+        """Where a head or the tails begin, and the polynomials there."""
+        if form == "s":
+            return self._start.at(point), self._before[point]
+        begin = Place.of(np.zeros(point.size), self.K[point])
+        return begin, _series(self.c[point], begin.a, form)
+
+    def _below(self, column: NDArray[np.intp], end: Array, most: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of single iterates below some goals, ``most`` at most, by halving: iterates never fall."""
+        if self.K.size == 1:
+            return np.searchsorted(self._single[:, 0], end)
+        low, high = np.zeros_like(most), most
+        for _ in range(len(self._single).bit_length()):
+            middle = (low + high) >> 1
+            below = self._single[middle, column] < end
+            low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+        return low
 
     def _head(self) -> NDArray[np.int64]:
         """Number of steps before the first single one: a head with small c·g is counted."""
         first = np.zeros(self.K.size, dtype=np.int64)
         slow_start = (self.c * PEAK > SMALL_STEP) & (self.K > 3)
-        slow_start &= self.c * self._growth(np.zeros(1)) <= SMALL_STEP
+        slow_start &= self.c * Place.of(np.zeros(1), self.K).growth() <= SMALL_STEP
         if slow_start.any():
             K, c = self.K[slow_start], self.c[slow_start]
-            first[slow_start] = np.floor(_abel(K, c, np.zeros(K.size), _head_end(K, c), "a")).astype(np.int64)
+            end = Place.of(_head_end(K, c), K)
+            begin, before = self._from(np.flatnonzero(slow_start), "a")
+            steps = _leading(c, begin, end) + (_series(c, end.a, "a") - before)
+            first[slow_start] = np.floor(steps).astype(np.int64)
         return first
 
-    def _single_steps(self) -> tuple[Array, NDArray[np.int64], Array, Array]:
-        """Iterates from the end of the head to the tail, (M + 1, P), their number, their last and largest error."""
+    def _begin(self) -> Array:
+        """Iterates at the ends of the heads, zero where there is none."""
         u = np.zeros(self.K.size)
-        begun = self._first > 0
-        if begun.any():
-            K, c = self.K[begun], self.c[begun]
-            u[begun] = _invert(K, c, np.zeros(K.size), self._first[begun].astype(np.float64), "a")
+        some = np.flatnonzero(self._first)
+        if some.size:
+            begin, before = self._from(some, "a")
+            u[some] = _invert(self.K[some], self.c[some], begin, before, self._first[some].astype(np.float64), "a")
+        return u
+
+    def _single_steps(self) -> tuple[NDArray[np.intp], Array, NDArray[np.int64], Array, Array]:
+        """Take the steps from the ends of the heads to the tails, of points that move.
+
+        Columns of the points (-1 without steps), iterates (M + 1, moved), their numbers, last and largest errors.
+        """
+        u = self._begun
         if self.K.size == 1:
-            return _one_point(self.K[0], self.c[0], u[0])
-        rows, error = [u], ROUNDING * u
-        largest = error.copy()
-        taken = np.zeros(self.K.size, dtype=np.int64)
+            return np.zeros(1, dtype=np.intp), *_one_point(self.K[0], self.c[0], u[0])
+        error, taken = ROUNDING * u, np.zeros(self.K.size, dtype=np.int64)
+        largest, column = error.copy(), np.full(self.K.size, -1)
         moving = np.flatnonzero(self.c * PEAK > SMALL_STEP)
+        column[moving] = np.arange(moving.size)
         K, c, u, doubt = self.K[moving], self.c[moving], u[moving], error[moving]
-        while moving.size:
+        active, peak, rows = np.ones(moving.size, dtype=bool), doubt, [(column[moving], u)]
+        while active.any():
             step, goes_on, after = _step(K, c, u, doubt)
-            if not goes_on.all():
-                error[moving[~goes_on]] = doubt[~goes_on]
-                moving, K, c, u, step, after = (x[goes_on] for x in (moving, K, c, u, step, after))
-            if moving.size:
-                u, doubt = u + step, after
-                largest[moving] = np.maximum(largest[moving], doubt)
-                taken[moving] += 1
-                rows.append(rows[-1].copy())
-                rows[-1][moving] = u
-        return np.array(rows), taken, error, largest
+            stops = np.flatnonzero(active & ~goes_on)
+            at = moving[stops]
+            taken[at], error[at], largest[at] = len(rows) - 1, doubt[stops], peak[stops]
+            active &= goes_on
+            if np.count_nonzero(active) < CROWDED * active.size:  # what has stopped is dropped now and then
+                left = np.flatnonzero(active)
+                moving, active = moving[left], active[left]
+                K, c, u, step, after, peak = (x[left] for x in (K, c, u, step, after, peak))
+            u, doubt = u + step, after
+            peak = np.maximum(peak, doubt)
+            rows.append((column[moving], u))
+        single = np.empty((len(rows), rows[0][0].size))
+        for row, (place, values) in zip(single, rows, strict=True):
+            row[place] = values  # of points that have stopped, no number or one that nobody reads
+        return column, single, taken, error, largest
 
 
 def _one_point(K: float, c: float, u: float) -> tuple[Array, NDArray[np.int64], Array, Array]:
@@ -203,22 +245,18 @@ def _one_point(K: float, c: float, u: float) -> tuple[Array, NDArray[np.int64], 
 
 def _step(K: Any, c: Any, u: Any, doubt: Any) -> tuple[Any, Any, Any]:
     """``c g(u)``, whether it is taken singly, and the rounding error of u after it."""
-    a, s = _attention(K, u)
-    step = c * a * s * s
-    goes_on = (step > SMALL_STEP) | (a < 1.0 / 3.0)
-    return step, goes_on, doubt * abs(1.0 + step * (s - 2.0 * a)) + ROUNDING * (u + 5.0 * step)
-
-
-def _attention(K: Any, u: Any) -> tuple[Any, Any]:
-    """``(a, 1 - a)`` for u >= 0."""
-    w = (K - 1.0) * np.exp(-u)
-    return 1.0 / (1.0 + w), w / (1.0 + w)
+    here = Place.of(u, K)
+    step = here.step(c)
+    goes_on = (step > SMALL_STEP) | (here.a < 1.0 / 3.0)
+    return step, goes_on, doubt * abs(1.0 + step * (here.s - 2.0 * here.a)) + ROUNDING * (u + 5.0 * step)
 
 
 def _rounded_up(count: Array, offset: NDArray[np.int64]) -> NDArray[np.int64]:
     """``offset + ceil(count)``, INT64_MAX where that is beyond it."""
     steps = np.ceil(count)
     fits = steps < (INT64_MAX - offset).astype(np.float64)
+    if fits.all():
+        return offset + steps.astype(np.int64)
     return np.where(fits, offset + np.where(fits, steps, 0.0).astype(np.int64), INT64_MAX)
 
 
@@ -233,17 +271,10 @@ def _head_end(K: Array, c: Array) -> Array:
     return np.maximum(np.log(K - 1.0) + np.log(a) - np.log1p(-a), 0.0)
 
 
-def _abel(K: Array, c: Array, u1: Array, u2: Array, form: str) -> Array:
-    """``A(u2) - A(u1)``; polynomials in a for a head, in s for a tail, where each is small."""
-    x1, x2 = (_attention(K, u)[form == "s"] for u in (u1, u2))
-    return _leading(K, c, u1, u2) + (_series(c, x2, form) - _series(c, x1, form))
-
-
-def _leading(K: Array, c: Array, u1: Array, u2: Array) -> Array:
+def _leading(c: Array, one: Place, two: Place) -> Array:
     """``A(u2) - A(u1)`` without the polynomials: flow time and ½ ln g."""
-    w1, w2 = (K - 1.0) * np.exp(-u1), (K - 1.0) * np.exp(-u2)
-    logarithm = 2.0 * (u1 - u2) - 3.0 * np.log1p((w2 - w1) / (1.0 + w1))
-    return 0.5 * logarithm + flow_difference(u1, u2, K) / c
+    logarithm = 2.0 * (one.u - two.u) - 3.0 * np.log1p((two.w - one.w) / (1.0 + one.w))
+    return np.asarray(0.5 * logarithm + flow_between(one, two) / c)
 
 
 def _series(c: Array, x: Array, form: str) -> Array:
@@ -272,52 +303,59 @@ def _series_of_one(small: float, x: float, form: str) -> float:
     return total
 
 
-def _invert(K: Array, c: Array, u1: Array, steps: Array, form: str) -> Array:
+def _invert(K: Array, c: Array, begin: Place, before: Array, steps: Array, form: str) -> Array:
     """Solve ``A(u) - A(u1) = steps`` by Newton's method, first without the polynomials, which change little."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        u = _nearly_inverted(K, c, u1, steps)
-        missing = steps + _series(c, _attention(K, u1)[form == "s"], form)
+        u = _nearly_inverted(K, c, begin, steps)
+        missing = steps + before
         for _ in range(3):
-            a, s = _attention(K, u)
-            slope = 1.0 / (c * a * s * s) + 0.5 * (s - 2.0 * a)
-            rest = missing - _series(c, s if form == "s" else a, form)
-            u = np.maximum(u + (rest - _leading(K, c, u1, u)) / slope, u1)
+            here = Place.of(u, K)
+            rest = missing - _series(c, here.small(form), form)
+            u = np.maximum(u + (rest - _leading(c, begin, here)) / _slope(c, here), begin.u)
         return u
 
 
-def _nearly_inverted(K: Array, c: Array, u1: Array, steps: Array) -> Array:
+def _slope(c: Array, here: Place) -> Array:
+    """Derivative of `_leading` by the place where it ends."""
+    return np.asarray(1.0 / here.step(c) + 0.5 * (here.s - 2.0 * here.a))
+
+
+def _nearly_inverted(K: Array, c: Array, begin: Place, steps: Array) -> Array:
     """Solve ``A(u) - A(u1) = steps`` to a millionth without the polynomials, each point between its own bounds."""
-    u = _flow_estimate(K, c, u1, steps)
+    u = _flow_estimate(K, c, begin, steps)
     result = u.copy()
-    todo = np.arange(u.size)
-    low, high = u1, u + 1.0
+    todo, active = np.arange(u.size), np.ones(u.size, dtype=bool)
+    low, high = begin.u, u + 1.0
     for _ in range(200):  # some ten are enough
-        count = _leading(K, c, u1, u)
-        a, s = _attention(K, u)
-        slope = 1.0 / (c * a * s * s) + 0.5 * (s - 2.0 * a)
+        here = Place.of(u, K)
+        count, slope = _leading(c, begin, here), _slope(c, here)
         above = count > steps
         low, high = np.where(above, low, u), np.where(above, u, high)
         newton = (steps - count) / slope
         # the count is nearly linear in 1/a at small a, and nearly exponential in u in the tail
         in_tail = count / slope * np.log(steps / count)
         far = np.abs(newton * slope) > 0.5 * steps
-        change = np.where(a > 1.0 / 3.0, np.where(far, in_tail, newton), -np.log1p(-np.minimum(newton, 0.9)))
+        late = np.where(far, in_tail, newton)
+        change = np.where(here.a > 1.0 / 3.0, late, -np.log1p(-np.minimum(newton, 0.9)))
         new = u + change
         inside = (new >= low) & (new <= high)
         u = np.where(inside, new, 0.5 * (low + high))
         on = ~(inside & (np.abs(change) <= 1e-6 * u)) & (high - low > ROUNDING * high)
-        if not on.all():
-            result[todo] = u
-            todo = todo[on]
-            if not todo.size:
+        stops = np.flatnonzero(active & ~on)
+        result[todo[stops]] = u[stops]
+        active &= on
+        if np.count_nonzero(active) < CROWDED * active.size:
+            left = np.flatnonzero(active)
+            if not left.size:
                 break
-            K, c, u1, steps, u, low, high = (x[on] for x in (K, c, u1, steps, u, low, high))
+            begin, active, todo = begin.at(left), active[left], todo[left]
+            K, c, steps, u, low, high = (x[left] for x in (K, c, steps, u, low, high))
     return result
 
 
-def _flow_estimate(K: Array, c: Array, u1: Array, steps: Array) -> Array:
+def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
     """An upper bound, for gradient flow, on u after some steps from u1: the least of three."""
-    a, s = _attention(K, u1)
+    u1, _, a, s = begin
     time = c * steps
     # F rises by more than ½/s² does, ...
     missed = 1.0 / np.sqrt(2.0 * time + 1.0 / (s * s))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import LARGEST, Array, instance, integer, number, real_array, refuse
+from icl_theory._validate import LARGEST, Array, indexed, instance, integer, number, real_array, refuse
 from icl_theory.claims.claim import UnstatedError, require
 from icl_theory.engine.pullback import Pullback
 from icl_theory.engine.trajectory import Trajectory
@@ -61,27 +61,30 @@ def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
 
 def step_bounds_of(K: Array, c: Array, u: Array) -> tuple[Array, Array]:
     """`step_bounds` of many points, elementwise and without checks."""
-    none = np.zeros(K.size)
-    peak = np.maximum(0.0, np.log(K - 1.0) - np.log(2.0))  # a = 1/3, or the start where a is larger there
-    before = u <= peak
+    sizes, index = indexed(K)
+    log = np.log(sizes - 1.0)
+    each_peak = np.maximum(0.0, log - np.log(2.0))  # a = 1/3, or the start where a is larger there
 
-    def log_growth(position: Array) -> Array:
+    def log_growth(log: Array, position: Array) -> Array:
         # ln(a s²), with ln a = -ln(1 + w) and ln s = ln w + ln a
-        log_w = np.log(K - 1.0) - position
+        log_w = log - position
         return 2.0 * log_w - 3.0 * np.logaddexp(0.0, log_w)
 
+    def flow(start: Array, end: Array, K: Array) -> Array:
+        time = flow_difference(start, end, K)
+        return np.where(np.isnan(time), np.inf, time)
+
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-
-        def tau(start: Array, end: Array) -> Array:
-            time = flow_difference(start, end, K)
-            return np.where(np.isnan(time), np.inf, time) / c
-
-        total, top, reached, started = tau(none, u), log_growth(peak), log_growth(u), log_growth(none)
+        none = np.zeros(sizes.size)
+        of_size = each_peak, log_growth(log, each_peak), log_growth(log, none), flow(none, each_peak, sizes)
+        peak, top, started, climbed = (value[index] for value in of_size)
+        before = u <= peak
+        total, reached = flow(np.zeros(1), u, K) / c, log_growth(log[index], u)
         log_ratio = 2.0 * c * 4.0 / 27.0
         rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
         overshoot = np.where(peak > 0, peak + c * np.exp(top), 0.0)
-        after = np.maximum(0.0, tau(overshoot, np.maximum(u, overshoot)) - rho * (top - reached))
-        low = np.where(before, total, tau(none, peak) + np.where(u > overshoot, after, 0.0))
+        after = np.maximum(0.0, flow(overshoot, np.maximum(u, overshoot), K) / c - rho * (top - reached))
+        low = np.where(before, total, climbed / c + np.where(u > overshoot, after, 0.0))
         rise = np.where(before, reached - started, np.where(peak > 0, top - started + 1.0, 0.0))
         rounding = 1e-12 * (1.0 + total)
         return np.maximum(0.0, low - rounding), total + rise + rounding

@@ -6,8 +6,10 @@ With a = 1/(1 + (K−1)e^{−u}) and s = 1 − a, ``c t = F(a) − F(1/K)``; see
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import MOST_FEATURES, Array, integer, number, refuse
 
@@ -58,9 +60,45 @@ def flow_time(a: float, K: int) -> float:
     return float(flow_difference(np.zeros(()), np.asarray(u), K))
 
 
+class Place(NamedTuple):
+    """Scores' gaps u >= 0 and what follows from them: w = (K - 1) exp(-u), the attention a, and s = 1 - a."""
+
+    u: Any
+    w: Any
+    a: Any
+    s: Any
+
+    @classmethod
+    def of(cls, u: Any, K: Any) -> Self:
+        """Return the place of u among K features."""
+        w = (K - 1.0) * np.exp(-u)
+        whole = 1.0 + w
+        return cls(u, w, 1.0 / whole, w / whole)
+
+    def at(self, index: NDArray[Any]) -> Self:
+        """Return some of them."""
+        return type(self)(*(x[index] for x in self))
+
+    def small(self, form: str) -> Any:
+        """Return a, or s, the one that is small in a head or a tail."""
+        return self.a if form == "a" else self.s
+
+    def growth(self) -> Any:
+        """Return ``a s²``."""
+        return self.a * self.s * self.s
+
+    def step(self, c: Any) -> Any:
+        """Return the length of a step from here, ``c a s²``."""
+        return c * self.a * self.s * self.s
+
+
 def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
     """``F(a(u2)) - F(a(u1))`` as a sum of exact differences."""
-    w1, w2 = (K - 1.0) * np.exp(-u1), (K - 1.0) * np.exp(-u2)
-    a1, a2, s1, s2 = 1.0 / (1.0 + w1), 1.0 / (1.0 + w2), w1 / (1.0 + w1), w2 / (1.0 + w2)
-    d = -a2 * s1 * np.expm1(u1 - u2)
-    return d / (a1 * a2) + 3.0 * (u2 - u1) + (2.0 + 0.5 * (1.0 / s1 + 1.0 / s2)) * (d / s1) / s2
+    return flow_between(Place.of(u1, K), Place.of(u2, K))
+
+
+def flow_between(one: Place, two: Place) -> Array:
+    """`flow_difference` of places."""
+    d = -two.a * one.s * np.expm1(one.u - two.u)
+    far = 2.0 + 0.5 * (1.0 / one.s + 1.0 / two.s)
+    return np.asarray(d / (one.a * two.a) + 3.0 * (two.u - one.u) + far * (d / one.s) / two.s)

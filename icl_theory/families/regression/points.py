@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import INT64_MAX, Array
+from icl_theory._validate import INT64_MAX, Array, indexed
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.declared import LIPSCHITZ
 from icl_theory.families.family import Family
@@ -276,8 +276,5 @@ def half_ways(epsilon: Array, delta: Array, K: Array) -> Array:
 
 def each(function: Callable[[float], float], values: Array) -> Array:
     """Evaluate a function of a number once for every value that occurs."""
-    # along a grid equal values stand together, which is quicker to see than to sort
-    first = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
-    distinct, index = np.unique(values[first], return_inverse=True)
-    found = np.array([function(value) for value in distinct.tolist()])[index]
-    return np.repeat(found, np.diff(first, append=len(values)))
+    distinct, index = indexed(values)
+    return np.array([function(value) for value in distinct.tolist()])[index]
