@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.families.regression.prompts import Moments, moments
+from icl_theory.families.regression.prompts import one_query
 
 DEEP = 40.0  # nats that stand for infinitely many: attention below 1e-17
 NEAR = 3.0  # least gap that a search leaves where scores run away
@@ -34,6 +34,15 @@ class Levels(NamedTuple):
     gaps: tuple[float, ...]  # coefficients of ln t in the differences between the scores of a level and the next
 
 
+class Seen(NamedTuple):
+    """Of one query at some scores: loss, gradient and attention, (C,), and Hessian, (C, C)."""
+
+    loss: float
+    gradient: Array
+    attention: Array
+    hessian: Array
+
+
 class Query(NamedTuple):
     """One query over C classes of features."""
 
@@ -44,27 +53,20 @@ class Query(NamedTuple):
     noise: float
     target: int  # class of the query's own feature
 
-    def seen(self, scores: Array, level: Mask, above: Mask, turns: Array | None = None) -> Moments:
+    def seen(self, scores: Array, level: Mask, above: Mask, curved: bool = False) -> Seen:
         """Moments over the prompts without a token from ``above`` that have one of the level.
 
         All other tokens get no attention. The gradient on these is that with respect to their weight, where the
-        largest weight of the level is 1.
+        largest weight of the level is 1. The Hessian is there if it is asked for.
         """
         below = ~(level | above)
         top = scores[level].max()
         log_w = np.where(above, -np.inf, np.where(below, scores[level].min() - DEEP, scores))
         matrix = np.where(below[:, None] & below, 0.0, self.matrix)
         own = np.where(below, 0.0, self.own)
-        size = 1 if turns is None else turns.shape[1]
-
-        def form(z: Array, block: slice) -> tuple[Array, Array]:
-            product = np.einsum("cd,dqj->cqj", matrix, z)
-            return np.einsum("cqj,cqj->qj", z, product), product
-
-        log_ws, probs, owns = (np.repeat(each[:, None], size, axis=1) for each in (log_w, self.probs, own))
-        found = moments(log_ws, probs, owns, self.N, form, turns)
-        weight = np.exp(np.maximum(np.where(below, log_w - top, 0.0), -650.0))[:, None]
-        return found._replace(gradient=found.gradient / weight)
+        loss, gradient, attention, hessian = one_query(log_w, self.probs, own, self.N, matrix, curved)
+        weight = np.exp(np.maximum(np.where(below, log_w - top, 0.0), -650.0))
+        return Seen(loss, gradient / weight, attention, hessian)
 
 
 def find_levels(query: Query) -> Levels | None:
@@ -81,7 +83,7 @@ def find_levels(query: Query) -> Levels | None:
 def _search(query: Query, above: Mask) -> Levels | None:
     """Levels of the prompts that have no token from ``above``."""
     rest, none = ~above, np.zeros(len(query.probs))
-    if rest.sum() == 1 or query.seen(none, rest, above).loss[0] < 1e-290:
+    if rest.sum() == 1 or query.seen(none, rest, above).loss < 1e-290:
         return _below(query, rest, above, None, none)
     if query.noise == 0.0:
         # a feature as good as its mixtures with the others is the best answer of every prompt that has it
@@ -93,7 +95,7 @@ def _search(query: Query, above: Mask) -> Levels | None:
         if alone and (gain >= -tolerance)[rest].all() and (apart > tolerance)[rest & ~first].all():
             return _below(query, first, above, _search(query, above | first), none)
     ends = [_descended(query, rest, above, start) for start in _starts(query, above)]
-    for scores in sorted(ends, key=lambda end: float(query.seen(end, rest, above).loss[0])):
+    for scores in sorted(ends, key=lambda end: query.seen(end, rest, above).loss):
         found = _levels_from(query, above, scores)
         if found is not None:
             return found
@@ -127,13 +129,13 @@ def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
 def _descended(query: Query, level: Mask, above: Mask, start: Array) -> Array:
     from scipy.optimize import minimize
 
-    scale = float(query.seen(start, level, above).loss[0])
+    scale = query.seen(start, level, above).loss
 
     def objective(part: Array) -> tuple[float, Array]:
         scores = start.copy()
         scores[level] = part
         found = query.seen(scores, level, above)
-        return float(found.loss[0]) / scale, found.gradient[level, 0] / scale
+        return found.loss / scale, found.gradient[level] / scale
 
     options = {"ftol": 0.0, "gtol": 1e-9, "maxiter": 200, "maxfun": 400, "maxcor": 20}
     found = minimize(objective, start[level], jac=True, method="L-BFGS-B", options=options)
@@ -145,15 +147,14 @@ def _descended(query: Query, level: Mask, above: Mask, start: Array) -> Array:
 def _settled(query: Query, level: Mask, above: Mask, scores: Array) -> Array | None:
     """Minimum of the level's loss near these scores, by Newton's method; None where there is none."""
     start, scores = scores, scores.copy()
-    turns = np.eye(len(level))[:, level]
     for _ in range(30):
-        found = query.seen(scores, level, above, turns)
-        values, vectors = np.linalg.eigh(found.change[level])
-        largest = max(float(np.abs(values).max()), float(found.loss[0]))
+        found = query.seen(scores, level, above, curved=True)
+        values, vectors = np.linalg.eigh(found.hessian[np.ix_(level, level)])
+        largest = max(float(np.abs(values).max()), found.loss)
         if values[0] < -ZERO * largest:
             return None
         keep = values > FLAT * largest
-        step = vectors[:, keep] @ ((vectors[:, keep].T @ found.gradient[level, 0]) / values[keep])
+        step = vectors[:, keep] @ ((vectors[:, keep].T @ found.gradient[level]) / values[keep])
         scores[level] -= step
         if np.abs(scores - start).max() > 5.0:
             return None
@@ -165,17 +166,17 @@ def _settled(query: Query, level: Mask, above: Mask, scores: Array) -> Array | N
 def _below(query: Query, level: Mask, above: Mask, further: Levels | None, scores: Array) -> Levels | None:
     """Put a level on top of the further ones; None where attention would leave it for the next."""
     found, classes = query.seen(scores, level, above), np.flatnonzero(level)
-    loss, weights = float(found.loss[0]), np.exp(scores[level] - scores[level].max())
+    loss, weights = found.loss, np.exp(scores[level] - scores[level].max())
     if (level | above).all():
         return Levels(loss, (classes,), (weights,), ())
     if further is None:
         return None
     share = np.zeros(len(level))
     share[further.classes[0]] = further.weights[0]
-    change = float(found.gradient[:, 0] @ share)
+    change = float(found.gradient @ share)
     # by the order of its terms: tokens of the next level beside those of this one, times what an error costs
     odds = float(query.probs @ share) / float(query.probs[level].sum())
-    terms = float(found.attention[level, 0].sum()) * odds * float(np.abs(query.matrix).max() + query.noise**2)
+    terms = float(found.attention[level].sum()) * odds * float(np.abs(query.matrix).max() + query.noise**2)
     gap = 1.0
     if change <= ZERO * terms:
         own, squares = classes[0], np.diagonal(query.matrix)

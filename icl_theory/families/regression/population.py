@@ -295,7 +295,11 @@ class PopulationRisk(Risk):
         """Levels of the features at the infimum of every query, for finite N; None where they are not known."""
         if math.isinf(self.N):
             return None
-        return single_features(self._form.variogram, self.features.probs, self.N, self.noise)
+        variogram, factor = self.task.unit_variogram(self.features)
+        if self.noise > 0.0:
+            variogram, factor = factor * variogram, 1.0
+        found = single_features(variogram, self.features.probs, self.N, self.noise)
+        return None if found is None else tuple(each._replace(loss=factor * each.loss) for each in found)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r"""Product of the Hessian with a direction, exactly, (K, K).

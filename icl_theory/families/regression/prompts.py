@@ -26,6 +26,7 @@ NODE_STEP = 0.18
 NODE_FIRST = -4.0
 NODE_LAST = 4.25
 GAP_CAP = 350.0  # a score gap beyond which the lower attention's square is below the range of float64
+LATEST = 300.0  # s w from which e^(-s w) counts as none: products of two are no subnormal numbers, which are slow
 CHUNK = 2**21  # numbers in one temporary of the quadrature
 FLOOR_WORK = 3e7  # numbers in all evaluations of a minimisation
 
@@ -86,14 +87,9 @@ def _block(
     else:
         y = np.exp(np.minimum(log_s + log_w[:, :, None], math.log(700.0)))
     decay = np.exp(-y)
-    # φ^N needs ln φ to an absolute error far below 1/N, also where φ is nearly 1
     near_one = np.einsum("mq,mqj->qj", probs, np.expm1(-y)) - absent[:, None]
-    phi = np.maximum(np.einsum("mq,mqj->qj", probs, decay), 1e-300)
-    log_phi = np.where(near_one > -0.5, np.log1p(np.maximum(near_one, -0.5)), np.log(phi))
-    first, second, third, *fourth = (
-        jacobian * math.prod(N - i for i in range(k)) * np.exp((N - k) * log_phi) if k <= N else np.zeros_like(phi)
-        for k in range(1, 4 if direction is None else 5)
-    )
+    phi = np.einsum("mq,mqj->qj", probs, decay)
+    first, second, third, *fourth = _weights(phi, near_one, jacobian, N, 3 if direction is None else 4)
 
     b = decay
     b *= y
@@ -131,6 +127,64 @@ def _block(
     change += own * np.einsum("qj,mqj->mq", second * change_phi, 2.0 * double - double * y)
     change += own * np.einsum("qj,mqj->mq", first, (2.0 - y) * change_double - v * double * y)
     return Moments(loss, 0.5 * gradient, expected, 0.5 * change)
+
+
+def _weights(phi: Array, near_one: Array, jacobian: Array, N: float, count: int) -> list[Array]:
+    """Weights ``N (N-1) ... (N-k+1) φ^(N-k)`` of the nodes, k = 1 ... count, from φ and φ - 1."""
+    # φ^N needs ln φ to an absolute error far below 1/N, also where φ is nearly 1
+    small = np.log(np.maximum(phi, 1e-300))
+    log_phi = np.where(near_one > -0.5, np.log1p(np.maximum(near_one, -0.5)), small)
+    return [
+        jacobian * math.prod(N - i for i in range(k)) * np.exp((N - k) * log_phi) if k <= N else np.zeros_like(phi)
+        for k in range(1, count + 1)
+    ]
+
+
+def one_query(
+    log_w: Array, probs: Array, own: Array, N: float, matrix: Array, curved: bool = False
+) -> tuple[float, Array, Array, Array]:
+    """Return `moments` of a single query by products of matrices.
+
+    Parameters
+    ----------
+    log_w, probs, own : ndarray, (C,)
+        As in `moments`.
+    N : float
+        Prompt length.
+    matrix : ndarray, (C, C)
+        The error form of the query.
+    curved : bool
+        Whether to find the Hessian too.
+
+    Returns
+    -------
+    tuple
+        Loss, gradient and expected attention, (C,), and the Hessian, (C, C), zero unless asked for.
+    """
+    there = np.isfinite(log_w)
+    log_w = _capped(log_w[:, None])
+    x, jacobian = _nodes(log_w, N)
+    y = np.exp(np.minimum(log_w + (x - np.exp(-x) - math.log(N)), math.log(LATEST)))
+    absent, probs = float(probs[~there].sum()), np.where(there, probs, 0.0)
+    near_one, decay = probs @ np.expm1(-y) - absent, np.exp(-y)
+    first, second, third, fourth = _weights(probs @ decay, near_one, jacobian, N, 4)
+    b = decay * y * probs[:, None]
+    double = b * y
+    single, twice = b - double, 2.0 * double - double * y  # y ∂b/∂y, and that of b y
+    diagonal, product = own @ double, matrix @ b
+    pairs, inner = (b * product).sum(axis=0), single * product
+    both = third * pairs + second * diagonal
+    terms = 2.0 * (inner @ second), -(b @ both), own * (twice @ first)
+    gradient = 0.5 * _balanced(*(term[:, None] for term in terms))[:, 0]
+    loss, hessian = 0.5 * float(second @ pairs + first @ diagonal), np.zeros_like(matrix)
+    if curved:
+        crossed = (2.0 * inner * third + own[:, None] * twice * second) @ b.T
+        hessian = matrix * ((single * second) @ single.T)
+        hessian += 0.5 * (b * (fourth * pairs + third * diagonal)) @ b.T - 0.5 * (crossed + crossed.T)
+        alone = 2.0 * ((single - twice) * product) @ second - single @ both
+        alone += own * (((2.0 - y) * twice - y * double) @ first)
+        hessian += np.diag(0.5 * alone)
+    return loss, gradient, b @ first, hessian
 
 
 def _integral(weight: Array, left: Array, right: Array) -> Array:

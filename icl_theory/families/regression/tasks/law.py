@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import wraps
 from typing import Any
 
@@ -61,6 +61,18 @@ class Task(ABC):
         result = np.maximum(0.5 * (diagonal[:, None] + diagonal) - kernel, 0.0)
         np.fill_diagonal(result, 0.0)
         return result
+
+    def unit_variogram(self, features: Features) -> tuple[Array, float]:
+        """Return the variogram at L = 1 and L², where the variogram is their product, else the variogram and 1.
+
+        Tasks that differ in L alone thus have the same variogram to the bit, and share what is found from it.
+        """
+        found, L = self.variogram(features), getattr(self, "L", None)
+        if L is not None and is_dataclass(self):
+            unit = replace(self, L=1.0).variogram(features)
+            if np.allclose(found, L * L * unit, rtol=1e-13, atol=0.0):
+                return unit, L * L
+        return found, 1.0
 
     def factor(self, features: Features) -> Array:
         """Vectors with the task's mean squared differences as squared distances, (K, r), r <= K."""

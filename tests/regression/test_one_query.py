@@ -1,0 +1,88 @@
+"""One query of finite prompts: the sum over all prompts, differences, and the search that points share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import icl_theory as icl
+from icl_theory import tasks
+from icl_theory.families.regression import levels
+from icl_theory.families.regression.prompts import one_query
+from tests.references import compositions
+
+Array = NDArray[np.float64]
+
+
+def summed(scores: Array, p: Array, values: Array, N: int, noise: float) -> tuple[float, Array]:
+    """Loss of query 0 and attention over all prompts of these features."""
+    loss, attention = 0.0, np.zeros(len(p))
+    for row in compositions(N, len(p)):
+        counts = np.array(row, dtype=float)
+        chance = math.factorial(N) * np.prod(p**counts) / math.prod(map(math.factorial, row))
+        a = counts * np.exp(scores - scores.max())
+        a /= a.sum()
+        error = a @ (values - values[0])
+        loss += 0.5 * chance * (error @ error + noise**2 * (a**2 / np.maximum(counts, 1.0)).sum())
+        attention += chance * a
+    return loss, attention
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize("spread", [0.5, 8.0])
+@pytest.mark.parametrize("N", [1, 2, 3, 6])
+def test_one_query_is_the_sum_over_prompts(N: int, spread: float, noise: float, hidden: bool) -> None:
+    rng = np.random.default_rng(N)
+    values, p, scores = rng.normal(size=(4, 2)), rng.dirichlet(np.full(4, 3.0)), spread * rng.normal(size=4)
+    off = values - values[0]
+    matrix, own = off @ off.T, (off**2).sum(axis=1) + noise**2
+    seen = np.where(np.arange(4) == 3, -np.inf, scores) if hidden else scores
+    loss, gradient, attention, hessian = one_query(seen, p, own, N, matrix, curved=True)
+    kept = slice(3 if hidden else 4)
+    expected = summed(scores[kept], p[kept], values[kept], N, noise)
+    assert loss == pytest.approx(expected[0], rel=1e-12)
+    np.testing.assert_allclose(attention[kept], expected[1], rtol=0, atol=1e-13)
+    for i in range(*kept.indices(4)):
+        turn = 1e-4 * (np.arange(4) == i)
+        above, below = (one_query(seen + way * turn, p, own, N, matrix) for way in (1.0, -1.0))
+        assert gradient[i] == pytest.approx((above[0] - below[0]) / 2e-4, abs=1e-8)
+        np.testing.assert_allclose(hessian[i], (above[1] - below[1]) / 2e-4, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(hessian, hessian.T, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("word", ["linear", "cosine", "fourier", "quadratic", "halfspace"])
+def test_points_at_other_lipschitz_constants_share_the_search(word: str) -> None:
+    given: dict[str, Any] = {"delta": 1.0, "eta": 0.5, "K": 4, "N": 3, "task": word, "above": 1.0}
+    given["probs"] = [0.1, 0.2, 0.3, 0.4]
+    levels._single_features.cache_clear()
+    found = icl.sweep(L=[0.7, 1.0, 2.9], progress=False, **given)
+    assert levels._single_features.cache_info().misses == 1
+    levels._single_features.cache_clear()
+    assert icl.Regression(L=2.9, **given).simulate().floor == found.floor.values[2]
+    np.testing.assert_allclose(found.floor / found.floor[1], [0.49, 1.0, 8.41], rtol=1e-14)
+
+
+@dataclass(frozen=True, eq=False)
+class Bent(tasks.Linear):
+    """A law whose variogram is not proportional to L²."""
+
+    def variogram(self, features: icl.Features) -> Array:
+        found = super().variogram(features)
+        return found / (1.0 + found)
+
+
+def test_other_laws_keep_their_own_variogram() -> None:
+    features = icl.Features.simplex(4, 1.0)
+    for law in (Bent(2.0), tasks.RandomCosine(2.0, scale="frequency")):
+        variogram, factor = law.unit_variogram(features)
+        assert factor == 1.0
+        assert (variogram == law.variogram(features)).all()
+    noisy = icl.PopulationRisk(features, tasks.Linear(2.0), 3, 0.2)
+    plain = icl.PopulationRisk(features, tasks.Linear(1.0), 3, 0.1)
+    np.testing.assert_allclose(noisy.floor_per_query(), 4.0 * plain.floor_per_query(), rtol=1e-12)
