@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory import tasks
@@ -86,3 +87,33 @@ def test_other_laws_keep_their_own_variogram() -> None:
     noisy = icl.PopulationRisk(features, tasks.Linear(2.0), 3, 0.2)
     plain = icl.PopulationRisk(features, tasks.Linear(1.0), 3, 0.1)
     np.testing.assert_allclose(noisy.floor_per_query(), 4.0 * plain.floor_per_query(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("index", "query"), [(0, 5), (59, 0)])
+def test_no_search_from_random_scores_ends_below_the_lowest_loss(index: int, query: int) -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(index + 1):
+        K, N, noise = (
+            int(rng.integers(3, 7)),
+            int(rng.choice([2, 3, 5, 10, 50, 200])),
+            float(rng.choice([0, 0, 0.3])),
+        )
+        values, probs = rng.normal(size=(K, K)), rng.dirichlet(np.full(K, 3.0))
+    law = tasks.KernelTask(values @ values.T) if index % 2 else tasks.RandomCosine(2.0)
+    risk = icl.PopulationRisk(icl.Features.simplex(K, 1.0, probs), law, N, noise)
+    lowest = risk.floor_per_query()[query]
+
+    def evaluated(column: Array) -> tuple[float, Array]:
+        scores = np.zeros((K, K))
+        scores[:, query] = column
+        return float(risk.loss_per_query(scores)[query]), risk.gradient(scores)[:, query] / probs[query]
+
+    ends = []
+    for _ in range(30):
+        start = rng.normal(size=K) * 5.0 + 10.0 * (np.arange(K) == query)
+        found = minimize(
+            lambda x: tuple(part / lowest for part in evaluated(x)), start, jac=True, method="L-BFGS-B",
+            options={"ftol": 0.0, "gtol": 1e-9, "maxiter": 100},
+        )  # fmt: skip
+        ends.append(evaluated(found.x)[0] / lowest)
+    assert 1.0 - 1e-12 <= min(ends) < 1.0 + 1e-5

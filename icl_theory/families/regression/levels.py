@@ -129,19 +129,26 @@ def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
 def _descended(query: Query, level: Mask, above: Mask, start: Array) -> Array:
     from scipy.optimize import minimize
 
-    scale = query.seen(start, level, above).loss
+    scale, square = query.seen(start, level, above).loss, np.ix_(level, level)
 
-    def objective(part: Array) -> tuple[float, Array]:
+    def placed(part: Array) -> Array:
         scores = start.copy()
         scores[level] = part
-        found = query.seen(scores, level, above)
-        return found.loss / scale, found.gradient[level] / scale
+        return scores
 
-    options = {"ftol": 0.0, "gtol": 1e-9, "maxiter": 200, "maxfun": 400, "maxcor": 20}
-    found = minimize(objective, start[level], jac=True, method="L-BFGS-B", options=options)
-    scores = start.copy()
-    scores[level] = found.x
-    return scores
+    @lru_cache(maxsize=2)
+    def seen(part: bytes) -> Seen:
+        return query.seen(placed(np.frombuffer(part)), level, above, curved=True)
+
+    found = minimize(
+        lambda part: seen(part.tobytes()).loss / scale,
+        start[level],
+        jac=lambda part: seen(part.tobytes()).gradient[level] / scale,
+        hess=lambda part: seen(part.tobytes()).hessian[square] / scale,
+        method="trust-ncg",
+        options={"gtol": 1e-9, "maxiter": 200, "initial_trust_radius": 2.0, "max_trust_radius": 50.0},
+    )
+    return placed(found.x)
 
 
 def _settled(query: Query, level: Mask, above: Mask, scores: Array) -> Array | None:
