@@ -13,7 +13,7 @@ from icl_theory._validate import INT64_MAX
 from icl_theory.engine.descent import MAX_STEPS
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.closed import closed_runs, step_constant
-from icl_theory.families.regression.flow import loss_curve
+from icl_theory.families.regression.flow import Place, loss_curve
 from icl_theory.families.regression.phases import crossover, half_way, tail_start
 from icl_theory.families.regression.stability import stable_rate
 from tests.javascript import call
@@ -91,7 +91,7 @@ def test_losses_and_attention_are_the_same_to_1e_12(both: Both) -> None:
         u = both.counter.position(t)
         loss, attention = loss_curve(u, both.gamma, both.K)
         # the map itself multiplies the rounding errors of large steps, and the time is rounded: by a step's 2^-52 t
-        moved = 2.0**-52 * t * both.counter.c * both.counter._growth(u)
+        moved = 2.0**-52 * t * both.counter.c * Place.of(u, both.counter.K).growth()
         allowed = 1e-12 + 4.0 * (both.counter._blur + moved)
         seen = loss > 1e-300
         off = np.abs(_state(both, i, "loss") - loss)[seen] / loss[seen]
