@@ -18,7 +18,7 @@ INT64_MAX = 2**63 - 1
 def refuse(name: str, value: object, allowed: str) -> ValueError:
     """Build the error for an argument: its name, its value and what is allowed."""
     try:
-        shown = " ".join(repr(value).split())
+        shown = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
     except ValueError:  # Python writes no integer of more than a few thousand digits
         shown = f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
     return ValueError(f"{name} = {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}")

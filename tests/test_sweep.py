@@ -224,9 +224,35 @@ def test_tasks_with_other_values_are_other_tasks(tmp_path: Path) -> None:
 
 def test_what_is_left_is_estimated_from_a_few_points() -> None:
     made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": [math.inf, 50], "epsilon": 0.02})
-    lines = estimate(made, workers=2)
+    lines = [*estimate(made, workers=2)]
     assert lines[:2] == ["4 points in 1 chunk", "2 in closed form, 2 simulated one by one"]
     assert lines[2].startswith("at most about 0:00:")
+
+
+def test_more_points_than_have_a_number_are_refused_before_the_values_are_looked_at() -> None:
+    wrong = np.broadcast_to(np.float64(-1.0), 10**7)
+    with pytest.raises(ValueError, match=r"^points = 10{28}: must be an integer in "):
+        plan(find("regression"), dict.fromkeys(("L", "delta", "eta", "noise"), wrong))
+
+
+def test_what_a_dry_run_tries_ends_after_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"L": [1, 2, 3], "delta": 1, "eta": 1e-6, "N": 50, "epsilon": 1e-12, "max_steps": 10**6}
+    made = plan(find("regression"), given)
+    tried: list[int] = []
+    simulate = icl.Regression.simulate
+
+    def watched(problem: icl.Regression, *, callback: Any) -> Any:
+        def note(step: int, loss: float) -> None:
+            tried.append(step)
+            callback(step, loss)
+
+        return simulate(problem, callback=note)
+
+    monkeypatch.setattr(icl.Regression, "simulate", watched)
+    monkeypatch.setattr("icl_theory.grids.sweep.TRIED", 0.0)
+    monkeypatch.setattr("icl_theory.grids.model.LONG", 0.0)
+    assert [*estimate(made)][2].startswith("at most about ")
+    assert tried == [0, 1]  # one point of three, and one step of it
 
 
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def _run(
     outputs.check(chosen["over"], [axis.name for axis in made.grid.axes if axis.swept])
     if dry_run:
         for line in estimate(made, chosen["workers"] or 1):
-            print(line)
+            print(line, flush=True)
         return 0
     with contextlib.ExitStack() as stack:
         executor: Executor | None = None

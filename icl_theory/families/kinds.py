@@ -6,11 +6,14 @@ names the parameter, its value and what is allowed.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from icl_theory._validate import INT64_MAX, fraction, integer, number, probabilities, refuse, signed
 
@@ -69,6 +72,10 @@ class Kind:
         """Check what is neither None nor one of the words."""
         return value
 
+    def check_all(self, name: str, values: Iterable[Any]) -> Any:
+        """Return sound values, or refuse the first that is not."""
+        return [self.check(name, value) for value in values]
+
     def parse(self, name: str, text: str) -> Any:
         """Read a value from the command line; `check` comes after."""
         return text
@@ -99,6 +106,18 @@ class Number(Kind):
         if self.signed:
             return signed(name, value, maximum=self.maximum)
         return number(name, value, zero=self.zero, minimum=self.minimum, maximum=self.maximum)
+
+    def check_all(self, name: str, values: Iterable[Any]) -> Any:
+        """Return sound values; of an array only the least and the largest are checked: all between them are sound.
+
+        A subclass that refuses numbers in between, other than fractions, needs a method of its own.
+        """
+        if isinstance(values, np.ndarray) and values.size and values.dtype.kind in "iuf":
+            whole = not self.whole or bool((values == np.floor(values)).all())
+            with contextlib.suppress(ValueError):
+                if whole and all(math.isfinite(self.value(name, end)) for end in (values.min(), values.max())):
+                    return values.astype(np.float64)
+        return super().check_all(name, values)  # which names the value
 
     def parse(self, name: str, text: str) -> Any:
         """Read a number or one of the words."""

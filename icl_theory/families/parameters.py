@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from icl_theory.engine.trajectory import Label
@@ -41,6 +42,10 @@ class Parameter(NamedTuple):
     def check(self, value: Any) -> Any:
         """Return a sound value, or refuse it by name."""
         return self.kind.check(self.name, value)
+
+    def check_all(self, values: Iterable[Any]) -> Any:
+        """Return sound values, a list or an array, or refuse one by name."""
+        return self.kind.check_all(self.name, values)
 
     def label(self, loss_unit: str) -> Label:
         """Return what tables, plots and reports call it."""

@@ -7,7 +7,7 @@ the grid, so that it is also a chunk of the array in which a column is kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -214,7 +214,9 @@ def described(quantity: Axis | Column) -> dict[str, Any]:
     return found | {"role": quantity.role} | dict(quantity.extra) if isinstance(quantity, Column) else found
 
 
-def axis_values(name: str, given: Any, check: Callable[[Any], Any]) -> tuple[NDArray[Any], bool]:
+def axis_values(
+    name: str, given: Any, check_all: Callable[[Iterable[Any]], Sequence[Any]]
+) -> tuple[NDArray[Any], bool]:
     """Return the values of an axis and whether it is swept: a scalar is not. No value may occur twice.
 
     Parameters
@@ -223,8 +225,8 @@ def axis_values(name: str, given: Any, check: Callable[[Any], Any]) -> tuple[NDA
         Of the parameter, for what is refused.
     given : scalar or sequence
         What the caller gave.
-    check : callable
-        Returns a value that is allowed, a number or a word, and refuses others.
+    check_all : callable
+        Returns values that are allowed, numbers or words, and refuses others.
 
     Returns
     -------
@@ -236,21 +238,21 @@ def axis_values(name: str, given: Any, check: Callable[[Any], Any]) -> tuple[NDA
     Raises
     ------
     ValueError
-        ``given`` is empty, has several dimensions, or has a value twice or one that ``check`` refuses.
+        ``given`` is empty, has several dimensions, or has a value twice or one that ``check_all`` refuses.
 
     Examples
     --------
     >>> from icl_theory.grids.grid import axis_values
-    >>> axis_values("K", [5, 20], float)
+    >>> axis_values("K", [5, 20], list)
     (array([ 5., 20.]), True)
-    >>> axis_values("attention", ["linear", "relu"], str)[0].tolist()
+    >>> axis_values("attention", ["linear", "relu"], list)[0].tolist()
     ['linear', 'relu']
     """
     if isinstance(given, str | bytes) or dimensions(given) == 0:
-        return _array([check(given)]), False
+        return _array(check_all([given])), False
     if dimensions(given) > 1:
         raise refuse(name, given, "one value or a one-dimensional sequence of them")
-    values = _array([check(value) for value in given])
+    values = _array(check_all(given))
     if not values.size:
         raise refuse(name, given, "a sequence of at least one value")
     found, count = np.unique(values, return_counts=True)
@@ -261,9 +263,9 @@ def axis_values(name: str, given: Any, check: Callable[[Any], Any]) -> tuple[NDA
     return values, True
 
 
-def _array(values: list[Any]) -> NDArray[Any]:
+def _array(values: Sequence[Any]) -> NDArray[Any]:
     """Words as text, numbers as float64."""
-    return np.array(values, dtype=np.str_ if values and isinstance(values[0], str) else np.float64)
+    return np.asarray(values, dtype=np.str_ if len(values) and isinstance(values[0], str) else np.float64)
 
 
 def whole_numbers(values: Array) -> NDArray[Any]:

@@ -15,7 +15,11 @@ from icl_theory.families import Family
 from icl_theory.grids.evaluate import point_by_point
 from icl_theory.grids.grid import Column, Values, blank
 
-PROBED = 200  # steps that are taken to estimate how long a point takes
+PROBED, LONG = 200, 1.0  # steps, or seconds, after which it is estimated how long a point takes
+
+
+class _Enough(Exception):  # noqa: N818 - not an error
+    """Enough steps were taken to estimate the others."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,20 @@ class FamilyModel:
         """Estimate how long a point takes, from its first steps and the family's guess of their number."""
         problem = self.problem(point, max_steps=min(PROBED, self.common["max_steps"]))
         start = time.perf_counter()
-        run = problem.simulate()
-        spent, taken = time.perf_counter() - start, int(run.t[-1])
-        expected = problem.expected_steps()
-        if run.converged or taken < problem.max_steps or expected is None:
+        taken, over = 0, False
+
+        def watch(step: int, loss: float) -> None:
+            nonlocal taken
+            taken = step
+            if step and time.perf_counter() - start > LONG:
+                raise _Enough
+
+        try:
+            run = problem.simulate(callback=watch)
+            taken, over = int(run.t[-1]), run.converged or run.t[-1] < problem.max_steps
+        except _Enough:
+            pass
+        spent, expected = time.perf_counter() - start, problem.expected_steps()
+        if over:
             return spent
-        return spent * max(1.0, min(expected, self.common["max_steps"]) / taken)
+        return spent * max(1.0, min(expected or PROBED, self.common["max_steps"]) / taken)

@@ -7,8 +7,9 @@ import json
 import math
 import os
 import pickle
+import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +40,7 @@ JOINT_CHUNK = 2048  # points that are simulated together: a second or two
 CHUNK = 8  # points that are simulated one by one
 SAMPLED = 1000  # points that say how the others are computed
 SECONDS_PER_POINT = 6e-6  # of a closed form
+TRIED = 3.0  # seconds after which a dry run tries no other point
 COUNTED = 100_000  # points that a dry run asks for their method, or a sample of so many
 
 
@@ -140,6 +142,7 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
         raise refuse("above", given["above"], "left out where epsilon is given: both are targets")
     given = dict(given) if goals or family.goal is None else {**given, family.goal[0]: family.goal[1]}
     axes, common, labels = [], {}, family.labels()
+    integer("points", _count(family, given), minimum=0)  # before the values are looked at, one by one
     for name, declared in family.parameters().items():
         if name not in given and declared.required:
             raise refuse(name, None, f"given: the family {family.name} has no default for it")
@@ -151,7 +154,7 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
         if declared.kind.numeric and isinstance(value, str):
             common[name] = declared.check(value)  # a word for a number, "auto" say, is no value of an axis
             continue
-        found, swept = axis_values(name, value, declared.check)
+        found, swept = axis_values(name, value, declared.check_all)
         if found.dtype.kind == "U" and not swept:
             common[name] = str(found[0])
             continue
@@ -165,6 +168,14 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     }
     chunk = CLOSED_CHUNK if _all_closed(grid, model) else _joint_chunk(grid, model)
     return Plan(Grid(tuple(axes), chunk), model, arguments)
+
+
+def _count(family: type[Family], given: Mapping[str, Any]) -> int:
+    """Return the number of points of a grid, as far as the lengths of its axes of numbers are known."""
+    numeric = (given.get(name, 0.0) for name, declared in family.parameters().items() if declared.kind.numeric)
+    return math.prod(
+        len(values) for values in numeric if isinstance(values, Sized) and not isinstance(values, str | bytes)
+    )
 
 
 def _check_together(grid: Grid, model: FamilyModel) -> None:
@@ -185,7 +196,7 @@ def _all_closed(grid: Grid, model: FamilyModel) -> bool:
     return all(
         bool(
             model.closed(
-                {name: np.resize(value, len(axis.values)) for name, value in first.items()}
+                {name: np.repeat(value, len(axis.values)) for name, value in first.items()}
                 | {axis.name: axis.values}
             ).all()
         )
@@ -301,15 +312,15 @@ def labelled(
     return dataset
 
 
-def estimate(made: Plan, workers: int = 1) -> list[str]:
-    """Say how much work a sweep is: points, methods and time, from a few of its points.
+def estimate(made: Plan, workers: int = 1) -> Iterator[str]:
+    """Say how much work a sweep is: points and methods, and then, from a few of its points, time and memory.
 
     Examples
     --------
     >>> from icl_theory.families import find
     >>> from icl_theory.grids.sweep import estimate, plan
     >>> made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "epsilon": 1e-2})
-    >>> estimate(made)[:2]
+    >>> [*estimate(made)][:2]
     ['2 points in 1 chunk', '2 in closed form, 0 simulated one by one']
     """
     grid, model = made.grid, made.model
@@ -317,28 +328,32 @@ def estimate(made: Plan, workers: int = 1) -> list[str]:
     sample = np.arange(grid.size) if exact else np.random.default_rng(0).integers(grid.size, size=COUNTED)
     mask = model.closed(grid.points(sample))
     closed = round(grid.size * float(mask.mean()))
-    slow = np.random.default_rng(0).permutation(sample[~mask])[:8]
+    some = "" if exact else "about "
+    yield f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}"
+    yield f"{some}{closed:,} in closed form, {some}{grid.size - closed:,} simulated one by one"
+    slow = np.random.default_rng(0).permutation(sample[~mask])[:8, None]
     seconds = closed * SECONDS_PER_POINT
     if slow.size:
-        each = [_seconds(model, grid.points(slow[i : i + 1])) for i in range(slow.size)]
-        seconds += (grid.size - closed) * float(np.mean(each))
+        seconds += (grid.size - closed) * _mean_seconds(model, [grid.points(index) for index in slow])
     by = f" on {workers} workers" if workers > 1 else ""
-    limit, some = "at most about" if slow.size else "about", "" if exact else "about "
+    yield f"{'at most about' if slow.size else 'about'} {duration(seconds / workers)}{by}"
     needed, there = bytes_of(model.columns, grid.size), free()
     large = ", more than is well held: with a store they stay in it" if is_large(model.columns, grid) else ""
-    return [
-        f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}",
-        f"{some}{closed:,} in closed form, {some}{grid.size - closed:,} simulated one by one",
-        f"{limit} {duration(seconds / workers)}{by}",
-        f"{human(needed)} of memory for the results, {human(there)} free{large}",
-    ]
+    yield f"{human(needed)} of memory for the results, {human(there)} free{large}"
 
 
-def _seconds(model: FamilyModel, point: Mapping[str, NDArray[Any]]) -> float:
-    try:
-        return model.seconds(point)
-    except Exception:  # a point that fails does so at once
-        return 0.0
+def _mean_seconds(model: FamilyModel, points: Sequence[Mapping[str, NDArray[Any]]]) -> float:
+    """Estimate how long a point takes, from as many as can be tried in a few seconds."""
+    found: list[float] = []
+    start = time.perf_counter()
+    for point in points:
+        try:
+            found.append(model.seconds(point))
+        except Exception:  # a point that fails does so at once
+            found.append(0.0)
+        if time.perf_counter() - start > TRIED:
+            break
+    return float(np.mean(found))
 
 
 def check_picklable(model: object) -> None:

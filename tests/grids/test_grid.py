@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -122,6 +123,10 @@ def test_point_by_point_records_failures() -> None:
     assert found["message"][1].startswith("math domain error") or "expected a nonnegative" in found["message"][1]
 
 
+def floats(values: Iterable[Any]) -> list[float]:
+    return [float(value) for value in values]
+
+
 @pytest.mark.parametrize(
     ("given_values", "words"),
     [
@@ -135,12 +140,12 @@ def test_point_by_point_records_failures() -> None:
 )
 def test_sequences_that_are_none_are_refused(given_values: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        axis_values("x", given_values, float)
+        axis_values("x", given_values, floats)
 
 
 @pytest.mark.parametrize("given_values", [[3.0, 1.0], (3.0, 1.0), np.array([3.0, 1.0]), range(3, 0, -2)])
 def test_sequences_of_any_kind_keep_their_order(given_values: Any) -> None:
-    values, swept = axis_values("x", given_values, float)
+    values, swept = axis_values("x", given_values, floats)
     assert (values.tolist(), swept) == ([3.0, 1.0], True)
-    assert axis_values("x", np.float64(3.0), float)[1] is False
-    assert axis_values("x", np.array(3.0), float)[1] is False
+    assert axis_values("x", np.float64(3.0), floats)[1] is False
+    assert axis_values("x", np.array(3.0), floats)[1] is False
