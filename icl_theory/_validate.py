@@ -44,10 +44,15 @@ LARGEST = 1e40  # squares of products of a few such numbers stay within float64
 MOST_FEATURES = 10**9
 
 
+def _no_number(value: Any) -> bool:
+    """Whether a value is no number, though Python would make one of it; older versions of NumPy do of an array."""
+    return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) > 0
+
+
 def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, maximum: float = math.inf) -> float:
     """Return a finite float that is positive, or non-negative where ``zero`` is allowed, within the limits."""
     allowed = "a finite number >= 0" if zero else "a finite number > 0"
-    if isinstance(value, NO_NUMBERS):
+    if _no_number(value):
         raise refuse(name, value, allowed)
     try:
         result = float(value)
@@ -62,7 +67,7 @@ def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, m
 
 def signed(name: str, value: Any, *, maximum: float = math.inf) -> float:
     """Return a finite float of either sign, at most ``maximum`` in size."""
-    if isinstance(value, NO_NUMBERS):
+    if _no_number(value):
         raise refuse(name, value, "a finite number")
     try:
         result = float(value)
@@ -89,7 +94,7 @@ def store(instance: object, **values: object) -> None:
 def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) -> int:
     """Return an int between ``minimum`` and ``maximum``; a float with no fraction counts as one."""
     allowed = f"an integer >= {minimum}" if maximum == INT64_MAX else f"an integer in [{minimum}, {maximum}]"
-    if isinstance(value, NO_NUMBERS):
+    if _no_number(value):
         raise refuse(name, value, allowed)
     try:
         result = int(value)

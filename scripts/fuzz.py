@@ -3,8 +3,8 @@
 python scripts/fuzz.py --calls 100000 --seed 1
 
 A call may return, or raise a ValueError (an OSError where it has a path). It may not return NaN where it returns
-numbers, warn, or compute for 20 seconds. Every call follows from the seed and its number, so that
-``--only NUMBER`` makes it again.
+numbers, warn, or compute for 20 seconds without a word of how far it is; then it is ended either way. Every call
+follows from the seed and its number, so that ``--only NUMBER`` makes it again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import io
 import pkgutil
 import re
 import signal
@@ -68,7 +69,7 @@ class Breach(NamedTuple):
 
 
 class _Silent(BaseException):
-    """A call that takes too long."""
+    """A call that takes long."""
 
 
 class Target(NamedTuple):
@@ -187,8 +188,9 @@ def has_nan(found: Any, depth: int = 0) -> bool:
 def outcome(target: Target, placed: list[Any], named: dict[str, Any]) -> str | None:
     """Make a call; return what was wrong with how it ended, None if nothing was."""
     paths = {"path", "store", "folder"} & target.parameters.keys()
+    said = io.StringIO()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(said):
             warnings.simplefilter("error")
             return "returns NaN" if has_nan(target.get()(*placed, **named)) else None
     except ValueError as error:
@@ -203,7 +205,7 @@ def outcome(target: Target, placed: list[Any], named: dict[str, Any]) -> str | N
         own = len(frames) == 1 or "unexpected keyword" in str(error)
         return None if own else _said(error)
     except _Silent:
-        return f"more than {LIMIT} s"
+        return None if said.getvalue() else f"more than {LIMIT} s"
     except Exception as error:
         return _said(error)
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import icl_theory
-from icl_theory.engine import progress as of_runs
-from icl_theory.grids import progress as of_sweeps
+from icl_theory.engine import progress
 
 # The default is the same examples every time; HYPOTHESIS_PROFILE=thorough looks for new ones.
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40, print_blob=True)
@@ -29,5 +28,5 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored wh
 @pytest.fixture(autouse=True)
 def nothing_is_shown_because_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress appears after a moment, which is no part of what most tests compare."""
-    monkeypatch.setattr(of_runs, "SILENT", math.inf)
-    monkeypatch.setattr(of_sweeps, "SILENT", math.inf)
+    monkeypatch.setattr(progress, "SILENT", math.inf)
+    monkeypatch.setattr(progress, "PATIENT", math.inf)

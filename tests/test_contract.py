@@ -109,7 +109,50 @@ def test_what_is_wrong_is_refused_by_name(named: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+class Wide(icl.Risk):
+    """Many parameters, of which a run keeps some sixty states."""
+
+    initial = np.zeros((2500, 2500))
+
+    def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+        raise AssertionError("nothing is computed where there is no room for the states")
+
+
+def run() -> icl.Trajectory:
+    return icl.simulate(2.0, 1.0, 2.0, K=4, epsilon=0.02)
+
+
+TWO = icl.linear_attention
+WORDS = icl.recall.RecallTask(8, 2, 3)
 LARGE: dict[str, Callable[[], Any]] = {
+    "states": lambda: icl.descend(Wide(), 1.0, epsilon=0.1),
+    "d": lambda: icl.Features.random(10, 10**8, 1.0, 0),
+    "d of factors": lambda: icl.engine.Factored.random(10**5),
+    "values": lambda: icl.SampledRisk(icl.Features.simplex(300, 1.0), LINEAR, 1, 10**6, 0),
+    "points of tokens": lambda: icl.SampledRisk(icl.Features.simplex(40, 1.0), LINEAR, 999, 9999, 0, token_noise=1),
+    "held out": lambda: icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0).held_out(10**9),
+    "drawn": lambda: LINEAR.sample(SIMPLEX, np.random.default_rng(0), 10**9),
+    "drawn by name": lambda: icl.tasks.RandomFourier(2.0).functions(
+        SIMPLEX, rng=np.random.default_rng(0), size=10**9
+    ),
+    "polynomials": lambda: icl.tasks.Quadratic(1.0).functions(
+        icl.Features.simplex(300, 1.0), np.random.default_rng(0), 10**5
+    ),
+    "by counts": lambda: icl.Regression(L=1, delta=1, eta=1, K=4, N=20).sampled(10**9),
+    "of a law": lambda: icl.regression.SampledGaussianRisk(icl.regression.QuadraticLaw(999, 1.0, 1.0), 9, 999, 0),
+    "cross-checks": lambda: icl.crosscheck(run(), N=40, points=10**9),
+    "batches": lambda: icl.crosscheck(run(), N=40, batches=10**9),
+    "runs of SGD": lambda: icl.crosscheck(run(), N=40, runs=10**9),
+    "sampled runs": lambda: icl.regression.sampled_phases(run(), N=40, runs=10**9),
+    "batch of a transformer": lambda: icl.recall.TransformerRisk(WORDS, batch=10**9),
+    "tests": lambda: icl.recall.TransformerRisk(WORDS, batch=4, tests=10**9),
+    "batch of words": lambda: icl.recall.Training(V=12, triggers=2, outputs=3, H=12, batch=10**9),
+    "heads": lambda: icl.LinearAttention(d=20, coordinates="heads", heads=10**7),
+    "tasks": lambda: icl.LinearAttention(d=20, tasks=10**9),
+    "draws": lambda: TWO.task_diversity(icl.LinearAttention(d=2), [1, 2], draws=10**9),
+    "prompts": lambda: TWO.ridge_loss(PROMPTS, prompts=10**9),
+    "prompts of a step": lambda: icl.LinearAttention(d=20).sampled(10**8),
+    "tokens of a step": lambda: TWO.SampledRisk(TWO.PromptLaw([1.0, 1.0], N=10**9), np.eye(2), 4),
     "N": lambda: icl.SampledRisk(SIMPLEX, LINEAR, 10**12, 10, 0),
     "sizes": lambda: icl.SymmetricRisk([1] * 3000, [1 / 3000] * 3000, 2.0),
     "size": lambda: icl.Recall(M=10**12).simulate(),

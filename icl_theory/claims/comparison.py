@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
+from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.shown import Shown
 
+Number = TypeVar("Number", float, Array)
 FALSE_ALARM = 1e-3  # of all comparisons together
 FOUND = 0.9  # how often an error of the size that `Power` states is found
 
@@ -137,9 +139,9 @@ def mean_check(name: str, population: float, samples: Array, limit: float) -> Ch
     return Check(name, population, mean, error, z_score(mean - population, error, population), limit)
 
 
-def z_score(difference: float, error: float, scale: float) -> float:
+def z_score(difference: Number, error: Number, scale: Number) -> Number:
     """Difference in standard errors; where the samples do not scatter, 0 if it is rounding and large if not."""
-    return float(difference / (error + 1e-14 * abs(scale) + np.finfo(float).tiny))
+    return difference / (error + 1e-14 * abs(scale) + float(np.finfo(float).tiny))
 
 
 def compare(risk: Risk, trainer: Risk, points: Mapping[str, Array], batches: int) -> list[Check]:
@@ -155,7 +157,8 @@ def compare(risk: Risk, trainer: Risk, points: Mapping[str, Array], batches: int
     limit = limit_of(1.0 / count, batches - 1)
     for where, params in ({"the beginning": risk.initial} if reduced else points).items():
         loss, gradient = risk.evaluate(params)
-        pairs = [trainer.evaluate(trainer.initial if reduced else params, step) for step in range(batches)]
+        at = trainer.initial if reduced else params
+        pairs = [trainer.evaluate(at, step) for step in counted(range(batches), "batches")]
         gradients = np.stack([each for _, each in pairs])
         checks.append(mean_check(f"loss at {where}", loss, np.array([each for each, _ in pairs]), limit))
         if reduced:

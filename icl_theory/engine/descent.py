@@ -48,7 +48,7 @@ def descend(
     tolerance: float = TOLERANCE,
     give_up: bool | None = None,
     callback: Callback | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Trajectory:
     r"""Train a risk from its initial parameters.
 
@@ -91,8 +91,9 @@ def descend(
         a cycle). True unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
-    progress : bool
-        Show step, loss and speed on standard error once a run takes longer than half a second.
+    progress : bool, optional
+        Show step, loss and speed on standard error once a run takes longer than half a second, or never. Unless
+        given, they are shown after ten seconds where there is no ``callback``, and not by workers.
 
     Returns
     -------
@@ -118,8 +119,8 @@ def descend(
     >>> run.stop_reason
     'reached epsilon = 0.01 at step 47'
     """
-    if progress:
-        with StepProgress(callback) as shown:
+    if progress is not None or callback is None:
+        with StepProgress(callback, progress) as shown:
             return descend(
                 risk, eta, epsilon=epsilon, above=above, steps=steps, rule=rule, method=method, tolerance=tolerance,
                 give_up=give_up, callback=shown,
@@ -166,6 +167,7 @@ def descend(
     hit: int | None = None
     stop: Stop | None = None
     reason = ""
+    beat = callback.beat if isinstance(callback, StepProgress) else None
     previous: Point | None = None
     try:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -203,6 +205,8 @@ def descend(
                     break
                 if callback is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):
                     callback(point.step, point.loss)
+                elif beat is not None:  # steps may be slow
+                    beat(point.step, point.loss)
                 del point
     except Ended as ended:
         stop, reason = ended.stop, str(ended)
@@ -261,7 +265,7 @@ def _closed(
     target = floor * (1.0 + FLOOR_RTOL) if lost else epsilon
     hit, error = form.first_below(target, last) if target > 0.0 else (None, 0.0)
     end = last if hit is None else hit
-    steps = saved_steps(end, 1) if end else np.zeros(1, dtype=np.int64)
+    steps = saved_steps(end, max(1, np.size(risk.initial))) if end else np.zeros(1, dtype=np.int64)
 
     def curves() -> dict[str, Any]:
         states = form.states(steps)

@@ -1,26 +1,84 @@
-"""How far a run is, on standard error: a live line in a terminal, plain lines elsewhere."""
+"""How far a long computation is, on standard error: a live line or bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-SILENT = 0.5  # seconds before anything is shown
+SILENT = 0.5  # seconds before anything is shown of what is to be shown
+PATIENT = 10.0  # the same where nobody said whether it is
 INTERVALS = (0.1, 5.0)  # seconds between two changes of a line in a terminal, and between two lines elsewhere
 
+T = TypeVar("T")
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
-class StepProgress:
+
+class _Shown:
+    """Something to look at, drawn at times; a context manager.
+
+    Parameters
+    ----------
+    shown : bool, optional
+        Show it after half a second; or else nothing at all, neither of what is computed within. Unless given, it is
+        shown after ten seconds, and not by workers.
+    """
+
+    def __init__(self, shown: bool | None) -> None:
+        self._shown = shown
+        self._start = time.monotonic()
+        self._next = self._start + (SILENT if shown else PATIENT)
+        self._display: tuple[Progress, TaskID] | None = None
+        self._token: Token[bool] | None = None
+
+    def __enter__(self) -> Self:
+        if self._shown is False:
+            self._token = _QUIET.set(True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._display is not None:
+            self._display[0].stop()
+        if self._token is not None:
+            _QUIET.reset(self._token)
+
+    def _show(self, line: str, make: Callable[[], Progress], **fields: Any) -> None:
+        """Draw in a terminal, or write a line."""
+        import multiprocessing  # slow to load
+
+        worker = self._shown is None and multiprocessing.parent_process() is not None
+        if worker or _QUIET.get():
+            self._next = float("inf")
+            return
+        # while something else is drawn, rich stands in for the stream
+        live = self._display is not None or (sys.stderr.isatty() and not hasattr(sys.stderr, "rich_proxied_file"))
+        self._next = time.monotonic() + INTERVALS[0 if live else 1]
+        if not live:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+            return
+        if self._display is None:
+            display = make()
+            display.start()
+            self._display = display, display.add_task("", total=None, rate="")
+        display, task = self._display
+        display.update(task, **fields)
+
+
+class StepProgress(_Shown):
     """Show step, loss and speed of a run; a context manager that is a callback of `descend`.
 
     Parameters
     ----------
     callback : callable, optional
         Another callback, called as well.
+    shown : bool, optional
+        Show it after half a second; after ten seconds, and not in workers, if None.
 
     Examples
     --------
@@ -29,47 +87,107 @@ class StepProgress:
     ...     shown(1, 0.5)
     """
 
-    def __init__(self, callback: Callable[[int, float], None] | None = None) -> None:
+    def __init__(self, callback: Callable[[int, float], None] | None = None, shown: bool | None = True) -> None:
+        super().__init__(shown)
         self._callback = callback
-        self._start = time.monotonic()
-        self._next = self._start + SILENT
         self._last = 0
-        self._display: tuple[Progress, TaskID] | None = None
-
-    def __enter__(self) -> StepProgress:
-        return self
 
     def __call__(self, step: int, loss: float) -> None:
-        """Take note of a step; a smaller one than the last begins another run."""
+        """Take note of a step, and call the other callback."""
         if self._callback is not None:
             self._callback(step, loss)
+        self.beat(step, loss)
+
+    def beat(self, step: int, loss: float) -> None:
+        """Take note of a step; a smaller one than the last begins another run."""
         now = time.monotonic()
         if step < self._last:
             self._start = now
         self._last = step
-        if now < self._next:
+        if now >= self._next:
+            line = f"step {step:,}, loss {loss:.4g}, {step / max(now - self._start, 1e-9):,.3g} steps/s"
+            self._show(line, _line, description=line)
+
+
+class CountProgress(_Shown):
+    """Points done, points per second and time left; a context manager whose `update` takes note.
+
+    Parameters
+    ----------
+    shown : bool, optional
+        Show anything at all: after half a second, or after ten seconds, and not in workers, if None.
+    unit : str
+        What is counted, in the plural.
+
+    Examples
+    --------
+    >>> from icl_theory.engine.progress import CountProgress
+    >>> with CountProgress(shown=True) as progress:
+    ...     progress.update(0, 2)
+    ...     progress.update(1, 2)
+    """
+
+    def __init__(self, shown: bool | None = True, unit: str = "points") -> None:
+        super().__init__(shown)
+        self._unit = unit
+        self._before: int | None = None
+        self._at = 0, 0
+
+    def update(self, done: int, total: int) -> None:
+        """Take note of the points done; the first call says how many were done before."""
+        self._at = done, total
+        if self._before is None:
+            self._before = done
             return
-        live = sys.stderr.isatty()
-        self._next = now + INTERVALS[0 if live else 1]
-        line = f"step {step:,}, loss {loss:.4g}, {step / max(now - self._start, 1e-9):,.3g} steps/s"
-        if live:
-            self._draw(line)
-        else:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
+        now = time.monotonic()
+        if self._shown is False or (now < self._next and not (self._display and done == total)):
+            return
+        rate = (done - self._before) / max(now - self._start, 1e-9)
+        left = f", {duration((total - done) / rate)} left" if rate > 0 else ""
+        line = f"{done:,} of {total:,} {self._unit}, {rate:,.3g} {self._unit}/s{left}"
+        self._show(line, self._bar, completed=done, total=total, rate=f"{rate:,.3g}")
 
-    def _draw(self, line: str) -> None:
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    def add(self, count: int = 1) -> None:
+        """Take note of more points done, of the total that was given to `update`."""
+        self.update(self._at[0] + count, self._at[1])
 
-        if self._display is None:
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-            display = Progress(*columns, console=Console(stderr=True), transient=True)
-            display.start()
-            self._display = display, display.add_task(line, total=None)
-        display, task = self._display
-        display.update(task, description=line)
+    def _bar(self) -> Progress:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-    def __exit__(self, *_: object) -> None:
-        if self._display is not None:
-            self._display[0].stop()
+        speed = TextColumn(f"{{task.fields[rate]}} {self._unit}/s")
+        return _drawn(BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
+
+
+def counted(items: Sequence[T], unit: str) -> Iterator[T]:
+    """Yield some things, and say how many are done once this takes longer than ten seconds.
+
+    Examples
+    --------
+    >>> from icl_theory.engine.progress import counted
+    >>> [*counted("ab", "letters")]
+    ['a', 'b']
+    """
+    with CountProgress(None, unit) as shown:
+        for done, item in enumerate(items):
+            shown.update(done, len(items))
+            yield item
+
+
+def _line() -> Progress:
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    return _drawn(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+
+
+def _drawn(*columns: Any) -> Progress:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

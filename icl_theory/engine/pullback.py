@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, store
 from icl_theory.engine.risk import Risk
+from icl_theory.memory import check_fits
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
@@ -126,6 +127,7 @@ class Factored(Map):
         """Start from independent normal entries with standard deviation ``scale / sqrt(rank)``."""
         rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
         scale = number("scale", scale)
+        check_fits("d", d, 24.0 * rank * d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         return cls(rng.normal(0.0, scale / np.sqrt(rank), (2, rank, d)))
 

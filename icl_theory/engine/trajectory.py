@@ -19,6 +19,7 @@ from icl_theory._version import __version__
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.engine.shown import Drawn
 from icl_theory.files import replacing
+from icl_theory.memory import check_fits
 
 if TYPE_CHECKING:
     import xarray
@@ -367,11 +368,16 @@ def _attention(observed: dict[str, Array]) -> Array:
 
 
 def saved_steps(last: int, size: int) -> NDArray[np.int64]:
-    """Log-spaced steps from 0 to ``last``, fewer per decade where a state of ``size`` numbers is large."""
+    """Log-spaced steps from 0 to ``last``, fewer per decade where a state of ``size`` numbers is large.
+
+    More than fit into the memory that is free are refused.
+    """
     decades = math.log10(max(last, 10))
     per_decade = min(32.0, max(4.0, 2**25 / (size * decades)))
     powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade)).astype(np.int64)
-    return np.array(sorted({0, last, *np.minimum(powers, last).tolist()}), dtype=np.int64)
+    found = np.array(sorted({0, last, *np.minimum(powers, last).tolist()}), dtype=np.int64)
+    check_fits("steps", last, 8.0 * size * len(found))
+    return found
 
 
 def _plain(value: Any) -> Any:

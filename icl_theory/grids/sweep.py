@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from icl_theory._calls import written_sweep
 from icl_theory._validate import dimensions, instance, integer, refuse
 from icl_theory._version import __version__
+from icl_theory.engine.progress import CountProgress, duration
 from icl_theory.families import Family, default, find, sound
 from icl_theory.files import checked_path
 from icl_theory.grids import store as storage
@@ -27,7 +28,6 @@ from icl_theory.grids.exponents import exponent_along
 from icl_theory.grids.grid import Axis, Grid, Values, assembled, axis_values, bytes_of, whole_numbers
 from icl_theory.grids.large import is_large, lazy_values
 from icl_theory.grids.model import FamilyModel
-from icl_theory.grids.progress import PointProgress, duration
 from icl_theory.grids.workers import processes
 from icl_theory.memory import free
 from icl_theory.memory import size as human
@@ -239,7 +239,7 @@ def run_with(
         if store is not None:
             checked_path(store, "store")
             kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
-        shown = stack.enter_context(PointProgress(progress))
+        shown = stack.enter_context(CountProgress(progress))
         held = kept is None or not large
         found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update, hold=held)
     values = found.values if store is None or held else lazy_values(store, model.columns, grid)

@@ -271,7 +271,7 @@ def test_no_learning_rate_is_too_large_for_exchangeable_tasks(K: int, gamma: flo
 @given(FEATURES, st.floats(0.01, 0.98), st.floats(0.01, 0.98))
 def test_flow_time_increases_with_the_attention(K: int, low: float, high: float) -> None:
     first, second = (1 / K + x * (1 - 1 / K) for x in sorted((low, high)))
-    if second > first:
+    if second > first * (1.0 + 1e-12):  # neighbours among floats have the same time
         assert flow_time(first, K) < flow_time(second, K)
 
 

@@ -22,8 +22,10 @@ from icl_theory._validate import (
     real_array,
     refuse,
 )
+from icl_theory.engine.progress import counted
 from icl_theory.families.linear_attention.family import LinearAttention
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, root
+from icl_theory.memory import check_fits
 
 
 class Estimate(NamedTuple):
@@ -107,12 +109,13 @@ def task_diversity(problem: LinearAttention, tasks: Sequence[int], draws: int = 
     draws, seed = integer("draws", draws, minimum=1), integer("seed", seed, minimum=0, maximum=2**62)
     counts = [integer("tasks", count, minimum=1) for count in real_array("tasks", tasks, 1).tolist()]
     shape = len(counts), draws
+    check_fits("draws", draws, 16.0 * math.prod(shape))
     found = Losses(np.empty(shape), np.empty(shape))
-    for i in _one_thread(len(counts)):
-        for j in range(draws):
-            drawn = problem.changed(tasks=counts[i], seed=seed + j)
-            law = drawn.law()
-            found.pretraining[i, j], found.new[i, j] = law.floor, drawn.new_tasks().loss(law.best)
+    for index in _one_thread(math.prod(shape), "draws"):
+        i, j = divmod(index, draws)
+        drawn = problem.changed(tasks=counts[i], seed=seed + j)
+        law = drawn.law()
+        found.pretraining[i, j], found.new[i, j] = law.floor, drawn.new_tasks().loss(law.best)
     return Diversity(np.array(counts, dtype=np.int64), *found)
 
 
@@ -185,7 +188,7 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     tokens, rng = root(prompt_law(law).dense.moments[0]), np.random.default_rng(integer("seed", seed, minimum=0))
     factor, query = root(law.dense.moments[1]), law.dense.moments[2]
     within = factor @ query @ factor.T
-    losses = np.empty(integer("prompts", prompts, minimum=2))
+    losses = _empty(prompts)
     for i in _one_thread(len(losses)):
         seen = rng.normal(size=(_length(law), law.d)) @ tokens @ factor.T
         values, vectors = np.linalg.eigh(seen.T @ seen)
@@ -227,7 +230,7 @@ def posterior_loss(
     if known.shape[1] != law.d or not len(known):
         raise refuse("tasks", known.shape, f"of shape (k, {law.d})")
     covariance, prior, query = (root(matrix) for matrix in law.dense.moments)
-    losses = np.empty(integer("prompts", prompts, minimum=2))
+    losses = _empty(prompts)
     for i in _one_thread(len(losses)):
         truth = rng.normal(size=law.d) @ prior if new else known[rng.integers(len(known))]
         seen = rng.normal(size=(_length(law), law.d)) @ covariance
@@ -238,10 +241,16 @@ def posterior_loss(
     return _estimate(losses)
 
 
-def _one_thread(count: int) -> Iterator[int]:
+def _one_thread(count: int, unit: str = "prompts") -> Iterator[int]:
     """Count, with one thread for linear algebra: the matrices are small."""
     with threadpool_limits(limits=1):
-        yield from range(count)
+        yield from counted(range(count), unit)
+
+
+def _empty(prompts: int) -> Array:
+    prompts = integer("prompts", prompts, minimum=2)
+    check_fits("prompts", prompts, 8.0 * prompts)
+    return np.empty(prompts)
 
 
 def _length(law: PromptLaw) -> int:

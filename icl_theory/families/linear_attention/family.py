@@ -24,6 +24,7 @@ from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, S
 from icl_theory.families.linear_attention.risks import Heads, MergedRisk, Pair
 from icl_theory.families.parameters import Later, parameter
 from icl_theory.grids.grid import Column, Values
+from icl_theory.memory import check_fits
 
 COORDINATES = ("merged", "pair", "heads")
 DENSE = 4000  # largest dimension of a matrix
@@ -221,6 +222,7 @@ class LinearAttention(Family):
         else:
             merged = MergedRisk(law, 0.0 * unit)
             wanted = (self.heads, 1 + 2 * self.rank * law.d)
+            check_fits("heads", self.heads, 32.0 * math.prod(wanted))
             whole = given if given is not None else np.random.default_rng([self.seed, 1]).normal(0.0, scale, wanted)
         if whole.shape != wanted:
             raise refuse("start", whole.shape, f"a number, or of shape {wanted}")
@@ -349,4 +351,5 @@ class LinearAttention(Family):
 def drawn(law: PromptLaw, k: int, seed: int) -> Array:
     """Draw k tasks of a law's prior, (k, d)."""
     rng = np.random.default_rng([integer("seed", seed, minimum=0), 0])
-    return np.asarray(rng.normal(size=(integer("tasks", k, minimum=1), law.d)) @ root(law.dense.moments[1]))
+    check_fits("tasks", integer("tasks", k, minimum=1), 24.0 * k * law.d)
+    return np.asarray(rng.normal(size=(k, law.d)) @ root(law.dense.moments[1]))

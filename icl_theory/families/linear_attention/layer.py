@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import Array, integer, real_array, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, root
+from icl_theory.memory import check_fits
 
 
 class Prompts(NamedTuple):
@@ -56,6 +57,7 @@ class SampledRisk(Risk):
             raise refuse("N", self.law.N, "finite: infinite prompts cannot be sampled")
         store(self, batch=integer("batch", self.batch, minimum=1), seed=integer("seed", self.seed, minimum=0))
         store(self, start=real_array("start", self.start, np.ndim(self.start)))
+        check_fits("batch", self.batch, 32.0 * self.batch * (self.law.N + 2.0) * (self.law.d + 2.0))
         object.__setattr__(self, "_roots", [root(matrix) for matrix in self.law.dense.moments])
 
     @property

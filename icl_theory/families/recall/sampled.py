@@ -20,6 +20,7 @@ from icl_theory.families.recall.population import ATTENTION
 from icl_theory.families.recall.task import RecallTask, Sentences
 from icl_theory.families.recall.transformer import Transformer
 from icl_theory.families.recall.weights import check_weights, estimated_gamma, gates, held
+from icl_theory.memory import check_fits
 
 MATRICES = ("embedding", "previous", "attention", "value", "feed_forward", "readout")
 PARTS = ("attention", "feed_forward")
@@ -137,6 +138,9 @@ class TransformerRisk(Risk):
             trained=tuple(name for name in MATRICES if name in names),
             scale=number("scale", self.scale, zero=True),
         )
+        for name, count in (("batch", self.batch), ("tests", self.tests)):
+            assert count is not None
+            check_fits(name, count, 40.0 * count * (self.task.H + 2.0 * self.task.V))
 
     def _size(self) -> int:
         """Sentences a step."""

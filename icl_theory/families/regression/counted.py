@@ -12,6 +12,7 @@ from icl_theory._validate import LARGEST, Array, integer, number, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Task
+from icl_theory.memory import check_fits
 
 BLOCK = 2**19  # numbers in one array
 MOST_TOKENS = 10  # a feature in a prompt: more are quicker drawn as a multinomial number
@@ -48,6 +49,9 @@ class CountedRisk(Risk):
         for name, minimum in (("N", 1), ("batch", 1), ("seed", 0)):
             store(self, **{name: integer(name, getattr(self, name), minimum=minimum)})
         store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        if not self.every_query:  # else they are drawn in blocks
+            each = self.features.K + (self.N if self._by_tokens else 0)
+            check_fits("batch", self.batch, 48.0 * self.batch * each)
 
     @property
     def initial(self) -> Array:
@@ -58,6 +62,11 @@ class CountedRisk(Risk):
     def stochastic(self) -> bool:
         """The steps draw different prompts."""
         return True
+
+    @property
+    def _by_tokens(self) -> bool:
+        """Whether the tokens of a prompt are drawn and counted, instead of its counts."""
+        return self.features.uniform and self.N <= MOST_TOKENS * self.features.K
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, (K, K)."""
@@ -101,7 +110,7 @@ class CountedRisk(Risk):
         """Draw functions, counts and sums of labels, (size, K) each."""
         values = self.task.sample(self.features, rng, size)
         K = self.features.K
-        if self.features.uniform and self.N <= MOST_TOKENS * K:
+        if self._by_tokens:
             cell = _tokens(self.features, rng, (size, self.N)) + K * np.arange(size)[:, None]
             counts = np.bincount(cell.ravel(), minlength=size * K).reshape(size, K).astype(np.float64)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from icl_theory._validate import Array, integer, number, prompt_length, refuse
 from icl_theory.claims.comparison import Check, CrossCheck, Power, detectable, limit_of, mean_check, z_score
 from icl_theory.engine.descent import descend
 from icl_theory.engine.interrupts import whole_runs
+from icl_theory.engine.progress import CountProgress
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
@@ -22,6 +24,7 @@ from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import presence
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.sampled_phases import DEFAULT_N, sampled_phases
+from icl_theory.memory import check_fits
 
 MEAN_SHARE = 0.1  # of the false alarms: loss, and gradient, of each of the two samplers
 ENTRY_SHARE = 0.15  # all entries of the gradient, of each of them
@@ -117,42 +120,45 @@ def crosscheck(
     if eta is None:
         eta = run_or_risk.eta if isinstance(run_or_risk, Trajectory) else 1.0
     eta = number("eta", eta)
+    K = innermost(population)[0].features.K
+    check_fits("points", points, 8.0 * points * (max(batches, COUNTED_BATCHES) + 4) * (K**2 + 2.0))
+    check_fits("runs", runs, 1e3 * runs)
     streams = np.random.SeedSequence(seed).generate_state(runs + 2 * points + 3, dtype=np.uint32).tolist()
     known = _known(population, points, np.random.default_rng(streams[-1]))
     core = innermost(population)[0]
     args = (core.features, core.task, int(core.N))
 
-    needed = _prompts_needed(known, CountedRisk(*args, PILOT, streams[-3], core.noise), precision)
-    checks, left_out = [], []
-    for name, size, number_of, first in (
-        ("", needed, COUNTED_BATCHES, runs),
-        ("trainer: ", batch, batches, runs + points),
-    ):
-        samplers: list[Risk] = [
-            CountedRisk(*args, size, stream, core.noise) if not name else
-            SampledRisk(*args, size, stream, noise=core.noise)
-            for stream in streams[first : first + points]
-        ]  # fmt: skip
-        often = _often(core, size * number_of, every_query=not name)
-        found = _point_checks(known, samplers, number_of, often)
-        checks += [check._replace(name=name + check.name) for check in found]
-        if not often.any():
-            left_out.append(f"{name}no entry of the gradient has a sample in {ENOUGH} prompts")
-    power = Power(*(detectable(check, COUNTED_BATCHES - 1) for check in checks[:2]))
+    with CountProgress(None, "samples") as shown:
+        shown.update(0, points * (COUNTED_BATCHES + batches) + runs + 1)
+        needed = _prompts_needed(known, CountedRisk(*args, PILOT, streams[-3], core.noise), precision)
+        checks, left_out = [], []
+        for name, size, number_of, first in (
+            ("", needed, COUNTED_BATCHES, runs),
+            ("trainer: ", batch, batches, runs + points),
+        ):
+            samplers: list[Risk] = [
+                CountedRisk(*args, size, stream, core.noise) if not name else
+                SampledRisk(*args, size, stream, noise=core.noise)
+                for stream in streams[first : first + points]
+            ]  # fmt: skip
+            often = _often(core, size * number_of, every_query=not name)
+            found = _point_checks(known, samplers, number_of, often, shown.add)
+            checks += [check._replace(name=name + check.name) for check in found]
+            if not often.any():
+                left_out.append(f"{name}no entry of the gradient has a sample in {ENOUGH} prompts")
+        power = Power(*(detectable(check, COUNTED_BATCHES - 1) for check in checks[:2]))
 
-    trainers = [
-        around(population, SampledRisk(*args, batch, stream, noise=core.noise))
-        for stream in [*streams[:runs], streams[-2]]
-    ]
-    exact = descend(population, eta, steps=steps)
-    curves = np.array([
-        [population.loss(state) for state in descend(trainer, eta, steps=steps).states[1:]] for trainer in trainers
-    ])  # fmt: skip
-    size = min(curves.shape[1], len(exact.t) - 1)  # the exact run stops early where nothing is left to learn
-    t, expected, curves = exact.t[1 : size + 1], exact.loss[1 : size + 1], curves[:, :size]
-    spread = np.std(curves[:-1], axis=0, ddof=1)
+        exact, curves = descend(population, eta, steps=steps), []
+        for stream in [*streams[:runs], streams[-2]]:
+            trainer = around(population, SampledRisk(*args, batch, stream, noise=core.noise))
+            states = descend(trainer, eta, steps=steps, callback=lambda *_: shown.add(0)).states
+            curves.append([population.loss(state) for state in states[1:]])
+            shown.add()
+    size = min(len(curves[0]), len(exact.t) - 1)  # the exact run stops early where nothing is left to learn
+    t, expected, losses = exact.t[1 : size + 1], exact.loss[1 : size + 1], np.array(curves)[:, :size]
+    spread = np.std(losses[:-1], axis=0, ddof=1)
     if size:
-        checks += _curve_checks(t, expected, curves[-1], spread, runs - 1)
+        checks += _curve_checks(t, expected, losses[-1], spread, runs - 1)
     else:
         left_out.append("nothing is left to learn for SGD")
     band = limit_of(CURVE_SHARE / max(size, 1), runs - 1) * spread
@@ -162,7 +168,7 @@ def crosscheck(
         passed = sampled_phases(run_or_risk, N=N, runs=phases, batch=batch, seed=seed)
         checks += passed.checks
         left_out.append(f"phases: {passed.note}")
-    return CrossCheck(tuple(checks), "; ".join([note, *left_out]), power, t, expected, curves[-1], band)
+    return CrossCheck(tuple(checks), "; ".join([note, *left_out]), power, t, expected, losses[-1], band)
 
 
 class _Known(NamedTuple):
@@ -186,11 +192,16 @@ def _known(population: Risk, points: int, rng: np.random.Generator) -> list[_Kno
     return result
 
 
-def _sums(known: list[_Known], samplers: list[Risk], batches: int) -> tuple[Array, Array, list[Array]]:
+def _sums(
+    known: list[_Known], samplers: list[Risk], batches: int, add: Callable[[], None] = lambda: None
+) -> tuple[Array, Array, list[Array]]:
     """Sums over the points of loss and slope along the population gradient, a batch each; all gradients."""
     losses, slopes, every = np.zeros(batches), np.zeros(batches), []
     for point, sampler in zip(known, samplers, strict=True):
-        pairs = [sampler.evaluate(point.scores, step) for step in range(batches)]
+        pairs = []
+        for step in range(batches):
+            pairs.append(sampler.evaluate(point.scores, step))
+            add()
         gradients = np.array([gradient.ravel() for _, gradient in pairs])
         losses += [loss for loss, _ in pairs]
         slopes += gradients @ (point.gradient.ravel() / max(point.norm, np.finfo(float).tiny))
@@ -205,20 +216,23 @@ def _sum_checks(known: list[_Known], losses: Array, slopes: Array, limit: float)
     ]
 
 
-def _point_checks(known: list[_Known], samplers: list[Risk], batches: int, often: NDArray[np.bool_]) -> list[Check]:
+def _point_checks(
+    known: list[_Known], samplers: list[Risk], batches: int, often: NDArray[np.bool_], add: Callable[[], None]
+) -> list[Check]:
     """Compare losses, norms and entries of the gradients of one kind of sampler."""
-    losses, slopes, every = _sums(known, samplers, batches)
+    losses, slopes, every = _sums(known, samplers, batches, add)
     checks = _sum_checks(known, losses, slopes, limit_of(MEAN_SHARE, batches - 1))
     kept = np.flatnonzero(often)
     count = len(known) * len(kept)
     if not count:
         return checks
     name, limit = f"worst of {count} entries", limit_of(ENTRY_SHARE / count, batches - 1)
-    entries = [
-        mean_check(name, float(point.gradient.flat[index]), gradients[:, index], limit)
-        for point, gradients in zip(known, every, strict=True)
-        for index in kept
-    ]
+    entries = []
+    for point, gradients in zip(known, every, strict=True):
+        expected, sampled = point.gradient.ravel()[kept], gradients[:, kept]
+        far = z_score(sampled.mean(axis=0) - expected, sampled.std(axis=0, ddof=1) / math.sqrt(batches), expected)
+        worst = int(np.argmax(np.abs(far)))
+        entries.append(mean_check(name, float(expected[worst]), sampled[:, worst], limit))
     return [*checks, max(entries, key=lambda check: abs(check.z))]
 
 

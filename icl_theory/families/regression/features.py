@@ -74,6 +74,7 @@ class Features:
     def random(cls, K: int, d: int, delta: float, seed: int, probs: ArrayLike | None = None) -> Features:
         """Normal vectors, scaled so that the smallest distance between two of them is ``delta``."""
         K, d, delta = _count(K), integer("d", d, minimum=1), _gap(delta)
+        check_fits("d", d, 24.0 * K * d)
         points = np.random.default_rng(integer("seed", seed, minimum=0)).normal(size=(K, d))
         return cls(points * (delta / cls(points).gap), probs)
 

@@ -329,6 +329,10 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
             "heaviest": np.asarray(np.mean(weight.max(axis=1))),
         }
 
+    def _bytes(self, size: int) -> float:
+        """Bytes that so many prompts take, with their points and polynomials."""
+        return super()._bytes(size) + 16.0 * size * self.law.d * (2.0 * (self.N + 1) + self.law.d)
+
     def _draw(self, rng: np.random.Generator, size: int) -> GaussianPrompts:
         points = rng.normal(size=(size, self.N + 1, self.law.d))
         values = quadratics(rng, size, self.law.d, self.law.sigma_a, self.law.sigma_b)(points)

@@ -16,6 +16,7 @@ from icl_theory._validate import LARGEST, Array, integer, number, store
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Task, variogram_of
 from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores
+from icl_theory.memory import check_fits
 
 
 class Prompts(NamedTuple):
@@ -127,6 +128,7 @@ class SampledRisk(PromptRisk[Prompts]):
         array([0, 0, 1, 1, 2, 2])
         """
         size = integer("size", size, minimum=1)
+        check_fits("size", size, self._bytes(size * self.features.K))
         query = np.repeat(np.arange(self.features.K), size)
         return self._draw(np.random.default_rng([self.seed, 2]), len(query), query)
 
@@ -136,6 +138,11 @@ class SampledRisk(PromptRisk[Prompts]):
         weight, _ = attend(self._scores(params, prompts), prompts.label)
         same = prompts.token == prompts.query[:, None]
         return {"attention": np.asarray(np.sum(weight * same) / len(weight))}
+
+    def _bytes(self, size: int) -> float:
+        """Bytes that so many prompts take, with the values of their functions and, under token noise, points."""
+        values = 24.0 * size * self.features.K
+        return super()._bytes(size) + values + bool(self.token_noise) * 32.0 * size * (self.N + 1) * self.features.d
 
     def _draw(self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None) -> Prompts:
         token = self._choose(rng, (size, self.N))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array, instance, integer, prompt_length, refuse
 from icl_theory.claims.comparison import Comparison, limit_of, mean_check
+from icl_theory.engine.progress import CountProgress
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
@@ -21,6 +22,7 @@ from icl_theory.families.regression.phases import TAIL_RATIO
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import presence
 from icl_theory.families.regression.tails import tail_limit
+from icl_theory.memory import check_fits
 
 COARSE = 48  # steps at which a path is looked at before a crossing is searched between two of them
 LONGER = 1.2  # of the exact run, that a sampled one may take
@@ -151,15 +153,20 @@ def sampled_phases(
         params = exact.at(t).params
         return inward(params) if reduced is None else reduced.scores(float(params))
 
+    last = int(LONGER * exact.steps) + 1
+    check_fits("run", f"of {exact.steps:,} steps", 8.0 * (last + 1) * exact.risk.initial.size)
+    check_fits("runs", runs, 1e3 * runs)
     path = _Path(core, exact_scores, int(exact.t[-1]) + 1)
     attention, _ = path.at(exact.phases.I[1])
     measure = partial(
         _measure, asked=attention <= attention.min() + ALIKE, exact=exact, tail=tail_limit(exact.risk, exact.eta)
     )
-    expected, last, sampled = measure(path), int(LONGER * exact.steps) + 1, []
-    for each in np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32).tolist():
-        states = run_states(problem.sampled(batch, each), exact.eta, last)
-        sampled.append(measure(_Path(core, lambda t, states=states: inward(states[t]), last)))  # type: ignore[misc]
+    expected, sampled = measure(path), []
+    with CountProgress(None, "sampled steps") as shown:
+        shown.update(0, runs * last)
+        for each in np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32).tolist():
+            states = run_states(problem.sampled(batch, each), exact.eta, last, shown.add)
+            sampled.append(measure(_Path(core, lambda t, states=states: inward(states[t]), last)))  # type: ignore[misc]
     if not all(sampled):
         raise refuse("batch", batch, f"more: with it a sampled run does not pass all phases in {last} steps")
     limit = limit_of(1.0 / len(expected), runs - 1)
@@ -172,12 +179,13 @@ def sampled_phases(
     )
 
 
-def run_states(trainer: Risk, eta: float, last: int) -> Array:
+def run_states(trainer: Risk, eta: float, last: int, add: Callable[[], None] = lambda: None) -> Array:
     """Parameters at every step of stochastic gradient descent, (last + 1, ...)."""
     states = np.empty((last + 1, *np.shape(trainer.initial)))
     states[0] = trainer.initial
     for step in range(last):
         states[step + 1] = states[step] - eta * trainer.evaluate(states[step], step)[1] / trainer.metric
+        add()
     return states
 
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import LARGEST, Array, choice, integer, number, real_array, refuse, store
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks.law import Function, LipschitzTask, OnSpace
+from icl_theory.memory import check_fits
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +164,7 @@ class Linear(OnSpace):
 
 def quadratics(rng: np.random.Generator, size: int, d: int, sigma_a: float, sigma_b: float) -> Function:
     """Draw ``size`` polynomials x^T A x + b^T x with independent normal entries of these standard deviations."""
+    check_fits("size", size, 16.0 * size * d**2)
     a = rng.normal(0.0, sigma_a, (size, d, d))
     b = rng.normal(0.0, sigma_b, (size, d, 1))
     return lambda points: np.sum((points @ a) * points, axis=-1) + (points @ b)[..., 0]

@@ -18,16 +18,19 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, instance, lipschitz, number, real_array, refuse, store
 from icl_theory.families.regression.features import Features
+from icl_theory.memory import check_fits
 
 Function = Callable[[Array], Array]
 
 
 def _of_features(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a task that refuses what is no `Features`."""
+    """Return a method of a task that refuses what is no `Features`, and to draw more than fits into memory."""
 
     @wraps(method)
     def checked(self: Task, features: Features, *others: Any, **named: Any) -> Any:
         instance("features", features, Features, "a Features object")
+        size = others[1] if len(others) > 1 else named.get("size", 0)  # of what is drawn
+        check_fits("size", size, 24.0 * size * (features.K + features.d))
         return method(self, features, *others, **named)
 
     return checked

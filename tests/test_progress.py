@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import icl_theory as icl
+from icl_theory.engine import progress
+from icl_theory.engine.progress import CountProgress, duration
+
+SIMPLEX = icl.Features.simplex(3, 1.0)
+
+
+def test_plain_lines_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SILENT", 0.0)
+    monkeypatch.setattr(progress, "INTERVALS", (0.0, 0.0))
+    with CountProgress() as shown:
+        shown.update(0, 2000)
+        shown.update(500, 2000)
+        shown.update(2000, 2000)
+    first, second = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"500 of 2,000 points, \S+ points/s, 0:00:\d\d left", first)
+    assert second.startswith("2,000 of 2,000 points")
+
+
+def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress, "SILENT", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with CountProgress() as shown:
+        shown.update(0, 2000)
+        shown.update(500, 2000)
+        shown.update(2000, 2000)
+    written = capsys.readouterr().err
+    assert "2000/2000" in written
+    assert "points/s" in written
+    assert "\x1b[2K" in written  # and gone
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_nothing_for_what_is_quick_or_not_to_be_shown(
+    shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not shown:
+        monkeypatch.setattr(progress, "SILENT", 0.0)
+    with CountProgress(shown) as display:
+        display.update(0, 2000)
+        display.update(2000, 2000)
+    assert capsys.readouterr().err == ""
+
+
+def test_points_of_an_earlier_run_do_not_count_for_the_speed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SILENT", 0.0)
+    with CountProgress() as shown:
+        shown.update(1000, 2000)
+        shown.update(1000, 2000)
+    assert capsys.readouterr().err == "1,000 of 2,000 points, 0 points/s\n"
+
+
+def test_durations_are_in_hours_minutes_and_seconds() -> None:
+    assert [duration(seconds) for seconds in (0.4, 61.0, 360_000.0)] == ["0:00:00", "0:01:01", "100:00:00"]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show what nobody asked for at once."""
+    monkeypatch.setattr(progress, "PATIENT", 0.0)
+    monkeypatch.setattr(progress, "INTERVALS", (0.0, 0.0))
+
+
+RUN: dict[str, Any] = {"L": 2.0, "delta": 1.0, "eta": 2.0, "K": 4, "N": 40, "epsilon": 0.02}
+LONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "a run": (lambda: icl.descend(icl.PopulationRisk(SIMPLEX, icl.tasks.Linear(2.0)), 1.0, steps=50), "steps/s"),
+    "a run of a family": (lambda: icl.simulate(**RUN), "steps/s"),
+    "phases": (lambda: icl.regression.sampled_phases(icl.simulate(**RUN), runs=3, batch=256), "sampled steps/s"),
+    "samples": (lambda: icl.crosscheck(icl.simulate(**RUN), batch=8, steps=5), "samples/s"),
+    "draws": (
+        lambda: icl.linear_attention.task_diversity(icl.LinearAttention(d=2), [1, 2], draws=3), "draws/s"
+    ),
+    "prompts": (
+        lambda: icl.linear_attention.ridge_loss(icl.linear_attention.PromptLaw([1.0], N=9), prompts=9), "prompts/s"
+    ),
+    "batches": (
+        lambda: icl.crosscheck(icl.LinearAttention(d=2, N=9).simulate(), batch=8, batches=4), "batches/s"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", LONG)
+def test_what_takes_long_says_how_far_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    compute, unit = LONG[name]
+    compute()
+    lines = capsys.readouterr().err.splitlines()
+    assert sum(unit in line for line in lines) > 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_asks_for_silence_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    icl.descend(icl.PopulationRisk(SIMPLEX, icl.tasks.Linear(2.0)), 1.0, steps=50, progress=False)
+    icl.simulate(**RUN, callback=lambda step, loss: None)
+    icl.sweep(**{**RUN, "L": [1.0, 2.0], "task": "linear"}, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_workers_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: "another one")
+    icl.simulate(**RUN)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_below_a_bar_there_are_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What draws on a terminal puts something in the place of the stream that says whose place it has."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "rich_proxied_file", sys.stderr, raising=False)
+    icl.simulate(**RUN)
+    assert capsys.readouterr().err.startswith("step 0, loss ")
+
+
+def test_counting_yields_what_it_counts() -> None:
+    assert [*progress.counted("abc", "letters")] == ["a", "b", "c"]
