@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fuzz import fuzz, targets
+from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory import figures, memory
@@ -47,6 +48,10 @@ WRONG: dict[str, Callable[[], Any]] = {
     "run = 1.0": lambda: icl.check_bounds(1.0),
     "dataset = 5": lambda: icl.phase_table(5),
     "executor = 5": lambda: icl.sweep(L=[1, 2], delta=1, eta=1, executor=5),
+    "base = [nan]": lambda: icl.engine.Affine([math.nan], csc_array([[1.0]]), (1,)),
+    "columns = [[1.0]]": lambda: icl.engine.Affine([1.0], [[1.0]], (1,)),
+    "columns = (2, 1)": lambda: icl.engine.Affine([1.0], csc_array([[1.0], [0.0]]), (1,)),
+    "sizes = (1, 1)": lambda: icl.engine.Affine([1.0], csc_array([[1.0]]), (1, 1)),
     "callback = 'x'": lambda: icl.descend(icl.ExchangeableRisk(4, 1.0, 10), 1.0, epsilon=0.1, callback="x"),
     "params = ": lambda: icl.PopulationRisk(SIMPLEX, LINEAR).loss([[10**400] * 3] * 3),
     "features = None": lambda: LINEAR.kernel(None),

@@ -10,6 +10,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.engine import progress
 from icl_theory.engine.progress import CountProgress, duration
+from icl_theory.families.regression import prompts
 
 SIMPLEX = icl.Features.simplex(3, 1.0)
 
@@ -70,7 +71,8 @@ def test_durations_are_in_hours_minutes_and_seconds() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show what nobody asked for at once."""
+    """Show what nobody asked for at once, and search a floor in two rounds."""
+    monkeypatch.setattr(prompts, "FLOOR_WORK", 1.0)
     monkeypatch.setattr(progress, "PATIENT", 0.0)
     monkeypatch.setattr(progress, "INTERVALS", (0.0, 0.0))
 
@@ -81,6 +83,11 @@ LONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a run of a family": (lambda: icl.simulate(**RUN), "steps/s"),
     "phases": (lambda: icl.regression.sampled_phases(icl.simulate(**RUN), runs=3, batch=256), "sampled steps/s"),
     "samples": (lambda: icl.crosscheck(icl.simulate(**RUN), batch=8, steps=5), "samples/s"),
+    "a floor": (
+        lambda: icl.PopulationRisk(icl.Features.simplex(14, 1.0), icl.tasks.RandomCosine(2.0), N=9).floor(),
+        "evaluations for the floor/s",
+    ),
+    "a minimum": (lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)), "steps/s"),
     "draws": (
         lambda: icl.linear_attention.task_diversity(icl.LinearAttention(d=2), [1, 2], draws=3), "draws/s"
     ),

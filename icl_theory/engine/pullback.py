@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, store
+from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, sequence, store
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 
@@ -193,6 +193,22 @@ class Affine(Map):
     base: Array
     columns: csc_array
     sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        from scipy.sparse import csc_array  # slow to load
+
+        base, allowed = (
+            real_array("base", self.base, 1),
+            "a csc_array of finite numbers with a row for each of base",
+        )
+        columns = instance("columns", self.columns, csc_array, allowed)
+        real_array("columns", columns.data, 1)
+        if columns.shape[0] != base.size:
+            raise refuse("columns", columns.shape, allowed)
+        sizes = tuple(integer("sizes", size, minimum=1) for size in sequence("sizes", self.sizes, int, "integers"))
+        if sum(sizes) != columns.shape[1]:
+            raise refuse("sizes", sizes, f"integers with the sum {columns.shape[1]}")
+        store(self, base=base, sizes=sizes)
 
     @property
     def initial(self) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, instance, integer, refuse
 from icl_theory.engine.lanczos import largest_eigenvalue
+from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 
@@ -108,21 +110,25 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
 
     def objective(flat: Array) -> tuple[float, Array]:
         loss, gradient = risk.evaluate(flat.reshape(shape))
+        shown.beat(next(count), float(loss))
         return float(loss), np.ravel(gradient)
 
     def product(flat: Array, direction: Array) -> Array:
         return np.ravel(risk.hessian_product(flat.reshape(shape), direction.reshape(shape)))
 
-    size = float(np.linalg.norm(objective(np.ravel(origin))[1]))
-    with np.errstate(divide="ignore", invalid="ignore"):  # where all is flat, what is gained is nothing by nothing
-        found = minimize(
-            objective,
-            np.ravel(origin),
-            jac=True,
-            hessp=product,
-            method="trust-ncg",
-            options={"gtol": SEARCHED * size, "maxiter": 2000},
-        )
+    count = itertools.count()
+    with StepProgress(None, None) as shown:
+        size = float(np.linalg.norm(objective(np.ravel(origin))[1]))
+        # where all is flat, what is gained is nothing by nothing
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = minimize(
+                objective,
+                np.ravel(origin),
+                jac=True,
+                hessp=product,
+                method="trust-ncg",
+                options={"gtol": SEARCHED * size, "maxiter": 2000},
+            )
     params = _settled(risk, np.asarray(found.x).reshape(shape), size)
     if params is None:
         raise refuse("risk", risk, "one with a minimum at finite parameters")

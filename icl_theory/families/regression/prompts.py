@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
+from icl_theory.engine.progress import CountProgress
 
 # Trapezoid rule in x with N s = exp(x - exp(-x))
 NODE_STEP = 0.18
@@ -229,14 +230,18 @@ def infima(finite: Callable[[Array], Moments], target: NDArray[np.bool_], N: flo
 
     def objective(flat: Array) -> tuple[float, Array]:
         found = finite(np.where(free, flat.reshape(target.shape), -np.inf))
+        shown.add()
         np.minimum(best, found.loss, out=best)
         return float(np.sum(found.loss / weight)), (found.gradient / weight).ravel()
 
     rounds = int(np.clip(FLOOR_WORK / (target.size * len(_nodes(_capped(start), N)[0])), 2, 200))
     options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": rounds, "maxfun": 2 * rounds, "maxcor": 20}
     first = np.where(free, start, 0.0)
-    for begin in (first, np.zeros_like(first)) if first.any() else (first,):  # with noise there are local minima
-        minimize(objective, begin.ravel(), jac=True, method="L-BFGS-B", options=options)
+    begins = (first, np.zeros_like(first)) if first.any() else (first,)  # with noise there are local minima
+    with CountProgress(None, "evaluations for the floor") as shown:
+        shown.update(0, 2 * rounds * len(begins))
+        for begin in begins:
+            minimize(objective, begin.ravel(), jac=True, method="L-BFGS-B", options=options)
     return best
 
 
