@@ -235,6 +235,11 @@ def test_more_points_than_have_a_number_are_refused_before_the_values_are_looked
         plan(find("regression"), dict.fromkeys(("L", "delta", "eta", "noise"), wrong))
 
 
+def test_an_array_of_no_dimension_is_a_number() -> None:
+    made = plan(find("regression"), {"L": np.array(2.0), "delta": np.float64(1.0), "eta": [1, 2]})
+    assert [axis.name for axis in made.grid.axes if axis.swept] == ["eta"]
+
+
 def test_what_a_dry_run_tries_ends_after_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"L": [1, 2, 3], "delta": 1, "eta": 1e-6, "N": 50, "epsilon": 1e-12, "max_steps": 10**6}
     made = plan(find("regression"), given)

@@ -172,10 +172,9 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
 
 def _count(family: type[Family], given: Mapping[str, Any]) -> int:
     """Return the number of points of a grid, as far as the lengths of its axes of numbers are known."""
-    numeric = (given.get(name, 0.0) for name, declared in family.parameters().items() if declared.kind.numeric)
-    return math.prod(
-        len(values) for values in numeric if isinstance(values, Sized) and not isinstance(values, str | bytes)
-    )
+    numeric = (given.get(name) for name, declared in family.parameters().items() if declared.kind.numeric)
+    many = (each for each in numeric if isinstance(each, Sized) and not isinstance(each, str | bytes))
+    return math.prod(len(values) for values in many if dimensions(values) > 0)
 
 
 def _check_together(grid: Grid, model: FamilyModel) -> None:
