@@ -191,3 +191,11 @@ def test_refuses_what_has_no_hessian(tmp_path_factory: pytest.TempPathFactory) -
     icl.descend(risk, 0.1, steps=3).save(path)
     with pytest.raises(ValueError, match="loaded from a file"):
         icl.engine.sharpness_along(icl.load(path))
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e300])
+def test_scores_that_run_away_beside_huge_ones_are_no_minimum(scale: float) -> None:
+    """No step is short because other entries are huge, and their squares do not overflow."""
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0, [0.6, 0.3, 0.1]), icl.tasks.RandomCosine(2.0), 20, 0.1)
+    with pytest.raises(ValueError, match="one with a minimum at finite parameters"):
+        icl.largest_stable_eta(risk, start=-scale * np.eye(3))

@@ -17,7 +17,7 @@ from icl_theory.engine.trajectory import Trajectory
 
 SEARCHED = 1e-10  # gradient, relative to that at the start, at which Newton's steps begin to decide on a minimum
 NEWTON_STEPS = 8
-SETTLED = 1e-6  # length of a Newton step, relative to the parameters, that ends them
+SETTLED = 1e-6  # largest entry of a Newton step, relative to that of the way from the start, that ends them
 SOLVED = 1e-5  # relative residual of a Newton step
 ROUNDING = 1e-15
 
@@ -129,18 +129,19 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
                 method="trust-ncg",
                 options={"gtol": SEARCHED * size, "maxiter": 2000},
             )
-    params = _settled(risk, np.asarray(found.x).reshape(shape), size)
+    params = _settled(risk, np.asarray(found.x).reshape(shape), size, origin)
     if params is None:
         raise refuse("risk", risk, "one with a minimum at finite parameters")
     value = _largest(risk, params)[0]
     return Stability(2.0 / value, value, params, float(risk.evaluate(params)[0]))
 
 
-def _settled(risk: Risk, params: Array, size: float) -> Array | None:
+def _settled(risk: Risk, params: Array, size: float, origin: Array) -> Array | None:
     """Follow Newton's steps to a minimum nearby; None where they do not shrink, or where there is none.
 
     On the way to a minimum at infinity gradient and curvature vanish together, in some direction at least: as
-    e^-x does, whose Newton steps all have length 1. ``size`` is a gradient to compare rounding with.
+    e^-x does, whose Newton steps all have length 1. ``size`` is a gradient to compare rounding with, and ``origin``
+    where the search began: entries that are huge there, and stay, say nothing of the length of a step.
     """
     value = _largest(risk, params)[0]
     noise = ROUNDING * max(size, value)
@@ -154,7 +155,7 @@ def _settled(risk: Risk, params: Array, size: float) -> Array | None:
         if step is None:
             return None
         params = params - step
-        if float(np.linalg.norm(step)) <= SETTLED * max(1.0, float(np.linalg.norm(params))):
+        if np.abs(step).max() <= SETTLED * max(1.0, float(np.abs(params - origin).max())):
             return params
     return None
 
