@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist, squareform
 
 import icl_theory as icl
 
@@ -59,3 +60,18 @@ def test_features_do_not_change_with_the_array_they_came_from() -> None:
 def test_refuses_what_is_no_feature_set(make: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("K", [2, 3, 50])
+def test_distances_are_those_of_all_pairs_to_the_last_bit(K: int) -> None:
+    simplex, basis = icl.Features.simplex(K, 0.7), icl.Features.orthonormal(K, 1.3)
+    moved = simplex.vectors + 0.1 * np.outer(np.arange(K) == K - 1, np.arange(K) == 0)
+    for features in (simplex, basis, icl.Features(moved)):
+        assert (features.distances == squareform(pdist(features.vectors))).all()
+
+
+def test_features_that_are_alike_are_not_compared_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    monkeypatch.setattr("scipy.spatial.distance.pdist", lambda x: compared.append(len(x)) or pdist(x))
+    assert icl.Features.simplex(300, 1.0).gap == pytest.approx(1.0)
+    assert compared == [2]
