@@ -197,10 +197,7 @@ class Affine(Map):
     def __post_init__(self) -> None:
         from scipy.sparse import csc_array  # slow to load
 
-        base, allowed = (
-            real_array("base", self.base, 1),
-            "a csc_array of finite numbers with a row for each of base",
-        )
+        base, allowed = real_array("base", self.base, 1), "a csc_array with a row for each entry of base"
         columns = instance("columns", self.columns, csc_array, allowed)
         real_array("columns", columns.data, 1)
         if columns.shape[0] != base.size:
