@@ -197,14 +197,13 @@ class Affine(Map):
     def __post_init__(self) -> None:
         from scipy.sparse import csc_array  # slow to load
 
-        base, allowed = real_array("base", self.base, 1), "a csc_array with a row for each entry of base"
-        columns = instance("columns", self.columns, csc_array, allowed)
-        real_array("columns", columns.data, 1)
-        if columns.shape[0] != base.size:
-            raise refuse("columns", columns.shape, allowed)
+        base = real_array("base", self.base, 1)
         sizes = tuple(integer("sizes", size, minimum=1) for size in sequence("sizes", self.sizes, int, "integers"))
-        if sum(sizes) != columns.shape[1]:
-            raise refuse("sizes", sizes, f"integers with the sum {columns.shape[1]}")
+        shape = base.size, sum(sizes)
+        columns = instance("columns", self.columns, csc_array, f"a csc_array of shape {shape}")
+        real_array("columns", columns.data, 1)
+        if columns.shape != shape:
+            raise refuse("columns", columns.shape, f"of shape {shape}")
         store(self, base=base, sizes=sizes)
 
     @property
