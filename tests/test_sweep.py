@@ -235,6 +235,16 @@ def test_more_points_than_have_a_number_are_refused_before_the_values_are_looked
         plan(find("regression"), dict.fromkeys(("L", "delta", "eta", "noise"), wrong))
 
 
+def test_a_dry_run_says_why_points_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here for want of memory, of which each needs more than is free."""
+    monkeypatch.setattr("icl_theory.memory.free", lambda: 1e6)
+    monkeypatch.setattr("icl_theory.memory.SMALL", 0)
+    given = {"L": [1, 2], "delta": 1, "eta": 1, "K": 400, "N": 50, "task": "linear"}
+    said = [*estimate(plan(find("regression"), given))][3]
+    assert said.startswith("2 of 2 points that were tried fail; the first: K = 400: must be smaller: this takes ")
+    assert said.endswith(" and 1 MB are free")
+
+
 def test_an_array_of_no_dimension_is_a_number() -> None:
     made = plan(find("regression"), {"L": np.array(2.0), "delta": np.float64(1.0), "eta": [1, 2]})
     assert [axis.name for axis in made.grid.axes if axis.swept] == ["eta"]

@@ -331,28 +331,31 @@ def estimate(made: Plan, workers: int = 1) -> Iterator[str]:
     yield f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}"
     yield f"{some}{closed:,} in closed form, {some}{grid.size - closed:,} simulated one by one"
     slow = np.random.default_rng(0).permutation(sample[~mask])[:8, None]
-    seconds = closed * SECONDS_PER_POINT
-    if slow.size:
-        seconds += (grid.size - closed) * _mean_seconds(model, [grid.points(index) for index in slow])
+    tried, failed = _tried(model, [grid.points(index) for index in slow])
+    seconds = closed * SECONDS_PER_POINT + (grid.size - closed) * float(np.mean(tried or [0.0]))
     by = f" on {workers} workers" if workers > 1 else ""
     yield f"{'at most about' if slow.size else 'about'} {duration(seconds / workers)}{by}"
+    if failed:
+        yield f"{len(failed)} of {len(tried)} points that were tried fail; the first: {failed[0]}"
     needed, there = bytes_of(model.columns, grid.size), free()
     large = ", more than is well held: with a store they stay in it" if is_large(model.columns, grid) else ""
     yield f"{human(needed)} of memory for the results, {human(there)} free{large}"
 
 
-def _mean_seconds(model: FamilyModel, points: Sequence[Mapping[str, NDArray[Any]]]) -> float:
-    """Estimate how long a point takes, from as many as can be tried in a few seconds."""
+def _tried(model: FamilyModel, points: Sequence[Mapping[str, NDArray[Any]]]) -> tuple[list[float], list[str]]:
+    """Try as many points as a few seconds allow; return how long each is expected to take, and why some fail."""
     found: list[float] = []
+    failed: list[str] = []
     start = time.perf_counter()
     for point in points:
         try:
             found.append(model.seconds(point))
-        except Exception:  # a point that fails does so at once
+        except Exception as error:  # which it does at once
             found.append(0.0)
+            failed.append(str(error))
         if time.perf_counter() - start > TRIED:
             break
-    return float(np.mean(found))
+    return found, failed
 
 
 def check_picklable(model: object) -> None:
