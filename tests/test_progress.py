@@ -5,14 +5,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import icl_theory as icl
 from icl_theory.engine import progress
+from icl_theory.engine.curvature import Curvature
 from icl_theory.engine.progress import CountProgress, duration
+from icl_theory.engine.rules import rule_of
+from icl_theory.engine.steps import Descent
 from icl_theory.families.regression import prompts
 
-SIMPLEX = icl.Features.simplex(3, 1.0)
+LINEAR = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
 
 
 def test_plain_lines_where_there_is_no_terminal(
@@ -79,13 +83,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 RUN: dict[str, Any] = {"L": 2.0, "delta": 1.0, "eta": 2.0, "K": 4, "N": 40, "epsilon": 0.02}
 LONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "a run": (lambda: icl.descend(icl.PopulationRisk(SIMPLEX, icl.tasks.Linear(2.0)), 1.0, steps=50), "steps/s"),
+    "a run": (lambda: icl.descend(LINEAR, 1.0, steps=50), "steps/s"),
     "a run of a family": (lambda: icl.simulate(**RUN), "steps/s"),
     "phases": (lambda: icl.regression.sampled_phases(icl.simulate(**RUN), runs=3, batch=256), "sampled steps/s"),
     "samples": (lambda: icl.crosscheck(icl.simulate(**RUN), batch=8, steps=5), "samples/s"),
     "a floor": (
         lambda: icl.PopulationRisk(icl.Features.simplex(14, 1.0), icl.tasks.RandomCosine(2.0), N=9).floor(),
         "evaluations for the floor/s",
+    ),
+    "modes": (
+        lambda: Curvature(Descent(LINEAR, 1.0, rule_of("gd"))).find(0.0, np.eye(3)), "columns of the Hessian/s"
     ),
     "a minimum": (lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)), "steps/s"),
     "draws": (
@@ -111,7 +118,7 @@ def test_what_takes_long_says_how_far_it_is(name: str, capsys: pytest.CaptureFix
 
 @pytest.mark.usefixtures("impatient")
 def test_who_asks_for_silence_has_it(capsys: pytest.CaptureFixture[str]) -> None:
-    icl.descend(icl.PopulationRisk(SIMPLEX, icl.tasks.Linear(2.0)), 1.0, steps=50, progress=False)
+    icl.descend(LINEAR, 1.0, steps=50, progress=False)
     icl.simulate(**RUN, callback=lambda step, loss: None)
     icl.sweep(**{**RUN, "L": [1.0, 2.0], "task": "linear"}, progress=False)
     assert capsys.readouterr().err == ""

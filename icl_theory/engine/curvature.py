@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array
+from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import GradientDescent
 from icl_theory.engine.steps import Descent
@@ -107,14 +108,14 @@ class Curvature:
 
     def _hessian(self, params: Array) -> Array:
         """Find the Hessian; once its blocks are seen, a product serves a parameter of each of them."""
-        places = range(int(self._place.max()) + 1)
+        places = counted(range(int(self._place.max()) + 1), "columns of the Hessian")
         products = np.stack([self._product(params, (self._place == place).astype(float)) for place in places])
         together = self._block[:, None] == self._block
         hessian = np.where(together, products[self._place], 0.0)
-        if len(places) == self.size:
+        if len(products) == self.size:
             self._split(hessian)
             return hessian
-        probe = np.random.default_rng(len(places)).normal(size=self.size)
+        probe = np.random.default_rng(len(products)).normal(size=self.size)
         missed = np.abs(self._product(params, probe) - hessian @ probe).max()
         if missed <= ASTRAY * np.abs(hessian).max(initial=0.0):
             return hessian

@@ -87,3 +87,13 @@ def test_counting_works_before_a_step_that_ends_beyond_float64_resolution() -> N
 @pytest.mark.parametrize("u", [0.0, -1.0])
 def test_the_start_is_step_zero(u: float) -> None:
     assert StepCounter(20, 0.1).steps_to(u).steps == 0
+
+
+@pytest.mark.parametrize("n", [math.inf, 1e300, math.nan, -1])
+def test_only_steps_that_are_counted_have_a_position(n: float) -> None:
+    with pytest.raises(ValueError, match="must be numbers between 0 and "):
+        StepCounter(20, 0.1).position(n)
+
+
+def test_the_largest_number_of_steps_has_a_position() -> None:
+    assert 20.0 < float(StepCounter(20, 0.1).position(INT64_MAX)) < 30.0

@@ -102,6 +102,12 @@ def test_certified_bounds_enclose_plain_iteration(K: int, c: float) -> None:
             assert low <= n <= high
 
 
+def test_certified_bounds_of_steps_beyond_float64_are_numbers() -> None:
+    for u in (5e-324, 1e-3, 1.0, 300.0):
+        low, high = step_bounds(2, 1e300, u)
+        assert 0.0 <= low <= high < math.inf
+
+
 def test_the_worst_function_is_lipschitz_and_worst() -> None:
     rng = np.random.default_rng(0)
     features = icl.Features(rng.normal(size=(4, 2)))

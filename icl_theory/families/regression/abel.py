@@ -149,7 +149,7 @@ class StepCounter:
 
     def _at_points(self, name: str, values: ArrayLike) -> tuple[Array, NDArray[np.intp], tuple[int, ...]]:
         """Broadcast values against the points: both flat, and the shape of the result."""
-        given = plain_numbers(name, values, 0.0 if name == "n" else -math.inf)
+        given = plain_numbers(name, values, *((0.0, float(INT64_MAX)) if name == "n" else (-math.inf, math.inf)))
         try:
             shape = np.broadcast_shapes(given.shape, self.shape)
         except ValueError:

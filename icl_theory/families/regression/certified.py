@@ -83,7 +83,8 @@ def step_bounds_of(K: Array, c: Array, u: Array) -> tuple[Array, Array]:
         log_ratio = 2.0 * c * 4.0 / 27.0
         rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
         overshoot = np.where(peak > 0, peak + c * np.exp(top), 0.0)
-        after = np.maximum(0.0, flow(overshoot, np.maximum(u, overshoot), K) / c - rho * (top - reached))
+        passed = np.where(np.isinf(rho), rho, rho * (top - reached))  # nothing times infinity is anything
+        after = np.maximum(0.0, flow(overshoot, np.maximum(u, overshoot), K) / c - passed)
         low = np.where(before, total, climbed / c + np.where(u > overshoot, after, 0.0))
         rise = np.where(before, reached - started, np.where(peak > 0, top - started + 1.0, 0.0))
         rounding = 1e-12 * (1.0 + total)
