@@ -121,7 +121,7 @@ FAULTS = (
     Fault("bounds-upper", "the logarithm missing from the upper bound on the steps", "regression/certified.py",
           "total + rise + rounding", "total + rounding"),
     Fault("bounds-lower", "the logarithm missing from the lower bound on the steps", "regression/certified.py",
-          "- rho * (top - reached))", "- 0.0 * rho * (top - reached))"),
+          "- passed)", "- 0.0 * reached)"),
     Fault("worst-function", "worst prediction error half of what it is", "regression/certified.py",
           "return -float(found.fun) * float(unit)", "return -0.5 * float(found.fun) * float(unit)"),
     # phases, regimes, rates
