@@ -323,7 +323,7 @@ class Cluster:
         self._log = (folder / "log").open("w")
         self._started: list[subprocess.Popen[str]] = []
         self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(self.file))
-        until(self.file.exists)
+        until(lambda: self.file.exists() and self.file.read_text().rstrip().endswith("}"))  # written whole
         self.address = json.loads(self.file.read_text())["address"]
 
     def worker(self) -> subprocess.Popen[str]:
