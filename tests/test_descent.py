@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -322,3 +323,19 @@ def test_a_run_that_is_ended_between_two_points_has_what_came_before() -> None:
 
     run = icl.descend(Parabola(), eta=0.5, epsilon=1e-6)
     assert (run.interrupted, int(run.t[-1])) == (True, 2)
+
+
+def test_a_large_run_holds_fewer_than_eight_matrices_beside_its_saved_states() -> None:
+    """At the end: four states, which are moved into an array as large, and the last gradients and their scratch."""
+    K, steps = 200, 3
+    features = icl.Features.orthonormal(K, 0.5**0.5)
+    tracemalloc.start()
+    try:
+        risk = icl.PopulationRisk(features, icl.tasks.Exchangeable(2.0))
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        run = icl.descend(risk, 4.0, steps=steps)
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert (peak - run.states.nbytes) / (8.0 * K * K) < 8.0

@@ -63,8 +63,9 @@ class Curvature:
         self.spent = 0  # gradients, on modes
         self.wasted = 0  # gradients that better modes would have saved since
         self._price = 2 if type(descent.risk).hessian_product is Risk.hessian_product else 1
-        self._fastest = np.zeros(self.size)
-        self._block, self._place = np.zeros(self.size, dtype=int), np.arange(self.size)
+        held = min(self.size, LARGEST)  # of more parameters no modes are looked for
+        self._fastest = np.zeros(held)
+        self._block, self._place = np.zeros(held, dtype=int), np.arange(held)
 
     @property
     def known(self) -> bool:
