@@ -54,6 +54,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "columns = (1, 1)": lambda: icl.engine.Affine([1.0], csc_array([[1.0]]), (1, 1)),
     "sizes = 0": lambda: icl.engine.Affine([1.0], csc_array([[1.0]]), (1, 0)),
     "callback = 'x'": lambda: icl.descend(icl.ExchangeableRisk(4, 1.0, 10), 1.0, epsilon=0.1, callback="x"),
+    "callback = 7": lambda: icl.descend(icl.ExchangeableRisk(4, 1.0, 10), 1.0, steps=9, callback=7, progress=False),
     "params = ": lambda: icl.PopulationRisk(SIMPLEX, LINEAR).loss([[10**400] * 3] * 3),
     "features = None": lambda: LINEAR.kernel(None),
     "task = 'x'": lambda: icl.regression.exchangeable_groups(SIMPLEX, "x"),

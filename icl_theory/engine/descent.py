@@ -119,6 +119,8 @@ def descend(
     >>> run.stop_reason
     'reached epsilon = 0.01 at step 47'
     """
+    if not (callback is None or callable(callback)):
+        raise refuse("callback", callback, "a function of a step and a loss")
     if progress is not None or callback is None:
         with StepProgress(callback, progress) as shown:
             return descend(
@@ -135,8 +137,6 @@ def descend(
     last = MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
     update = rule_of(rule)
     choice("method", method, METHODS)
-    if not (callback is None or callable(callback)):
-        raise refuse("callback", callback, "a function of a step and a loss")
     tolerance = number("tolerance", tolerance)
     if risk.stochastic and method != "exact":
         raise refuse("method", method, "'exact' for a risk that draws new data at every step")
