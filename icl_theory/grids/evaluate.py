@@ -54,7 +54,7 @@ class Storage(Protocol):
 
 
 class Evaluated(NamedTuple):
-    """What `evaluate` returns: the columns as from `Held.values`, and whether it was interrupted."""
+    """What `evaluate` returns: the columns, flat or in the shape of the grid, and whether it was interrupted."""
 
     values: Values
     interrupted: bool
