@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import xarray
 
+import icl_theory as icl
 from icl_theory._validate import Array
 from icl_theory.grids.grid import Axis, Column, Grid, Values, blank
 
@@ -88,3 +93,13 @@ class Signs:
         values["square"], values["word"][:] = np.where(points["x"] % 2 == 0, 0.0, -0.0), "even"
         values["status"][:] = "done"
         return values
+
+
+FINITE: dict[str, Any] = {
+    "L": [2.0, 3.0, 2.5], "delta": 1.0, "eta": 2.0, "K": 3, "N": [40, math.inf], "epsilon": [0.01, 0.02],
+    "noise": 0.0, "task": icl.tasks.RandomCosine,
+}  # fmt: skip
+
+
+def finite(executor: Executor | None = None, **changes: Any) -> xarray.Dataset:
+    return icl.sweep(**{**FINITE, **changes}, executor=executor, progress=False)

@@ -1,51 +1,18 @@
-"""Descent on a quadratic risk in closed form: every mode shrinks by its own factor in each step."""
+"""Descent on quadratic risks in closed form, many at once: every mode shrinks by its own factor in each step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.counting import Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
+from icl_theory.families.linear_attention.risks import MergedRisk, powers
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
 
-if TYPE_CHECKING:
-    from icl_theory.families.linear_attention.risks import MergedRisk
-
 PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
-
-
-def powers(shrink: Array, steps: Steps) -> Array:
-    """Return ``(1 - shrink)^t`` for arrays that broadcast."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rate = np.where(shrink <= 0.5, np.log1p(-shrink), np.log(np.abs(1.0 - shrink)))
-        size = np.where(steps == 0, 1.0, np.exp(steps * rate))
-    return np.where((shrink > 1.0) & (steps % 2 == 1), -size, size)
-
-
-class ModeSteps:
-    """Descent on a `MergedRisk` at a rate below 2 over the largest curvature, as a `ClosedForm`."""
-
-    def __init__(self, risk: MergedRisk, eta: float) -> None:
-        self.risk, self.shrink = risk, eta * risk.curvature
-        self.offset = risk.modes(risk.start - risk.best)
-
-    def states(self, steps: Steps) -> Array:
-        """Return Γ at some steps, (T, d, d) or (T, d)."""
-        places = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
-        return np.asarray(self.risk.best + self.risk.back(self.offset * powers(self.shrink, places)))
-
-    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, and how far rounding of the loss may move it."""
-
-        def loss(steps: Steps) -> Array:
-            return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])
-
-        hit, error = first_steps(loss, np.array([epsilon]), last)
-        return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)
 
 
 def closed_values(

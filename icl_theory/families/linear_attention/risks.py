@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import LARGEST, Array, number, plain_numbers, refuse, store
+from icl_theory.engine.counting import Steps, first_steps
 from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import ClosedForm, Risk
-from icl_theory.families.linear_attention.closed import ModeSteps
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law
 
 
@@ -123,6 +123,36 @@ class MergedRisk(Risk):
     def closed_form(self, eta: float, rule: str) -> ClosedForm | None:
         """Return every mode in closed form, for plain gradient descent."""
         return ModeSteps(self, eta) if rule == "gd" else None
+
+
+def powers(shrink: Array, steps: Steps) -> Array:
+    """Return ``(1 - shrink)^t`` for arrays that broadcast."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.where(shrink <= 0.5, np.log1p(-shrink), np.log(np.abs(1.0 - shrink)))
+        size = np.where(steps == 0, 1.0, np.exp(steps * rate))
+    return np.where((shrink > 1.0) & (steps % 2 == 1), -size, size)
+
+
+class ModeSteps:
+    """Descent on a `MergedRisk` at a rate below 2 over the largest curvature, as a `ClosedForm`."""
+
+    def __init__(self, risk: MergedRisk, eta: float) -> None:
+        self.risk, self.shrink = risk, eta * risk.curvature
+        self.offset = risk.modes(risk.start - risk.best)
+
+    def states(self, steps: Steps) -> Array:
+        """Return Γ at some steps, (T, d, d) or (T, d)."""
+        places = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
+        return np.asarray(self.risk.best + self.risk.back(self.offset * powers(self.shrink, places)))
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
+        """Return the first step with loss <= epsilon, and how far rounding of the loss may move it."""
+
+        def loss(steps: Steps) -> Array:
+            return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])
+
+        hit, error = first_steps(loss, np.array([epsilon]), last)
+        return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)
 
 
 def excess_of(modes: Array, curvature: Array) -> float:

@@ -115,9 +115,10 @@ class Features:
         """Distances of the K(K-1)/2 pairs, from differences of coordinates."""
         from scipy.spatial.distance import pdist
 
-        diagonal, others = np.diagonal(self.vectors), self.vectors[~np.eye(self.K, self.d, dtype=bool)]
-        if self.d == self.K and not (np.ptp(diagonal) or np.ptp(others)):  # any two are like the first two
-            return np.full(self.K * (self.K - 1) // 2, pdist(self.vectors[:2])[0])
+        if self.d == self.K:
+            diagonal, others = np.diagonal(self.vectors), self.vectors[~np.eye(self.K, dtype=bool)]
+            if not (np.ptp(diagonal) or np.ptp(others)):  # any two are like the first two
+                return np.full(self.K * (self.K - 1) // 2, pdist(self.vectors[:2])[0])
         return np.asarray(pdist(self.vectors))
 
     def __repr__(self) -> str:
