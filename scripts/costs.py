@@ -46,21 +46,31 @@ def seconds(call: Callable[[], object], repeat: int = 3) -> float:
 
 
 @contextlib.contextmanager
-def gradients_of(risk: icl.Risk) -> Iterator[list[int]]:
-    """Count the gradients, and the products with the Hessian, that are asked of risks of a kind."""
-    kind, calls = type(risk), [0]
+def gradients_of(risk: icl.Risk) -> Iterator[list[float]]:
+    """Count the gradients, and the products with the Hessian, that are asked of risks of a kind.
 
-    def counted(method: Callable[..., object]) -> Callable[..., object]:
+    The gradient of one of K columns counts as 1/K.
+    """
+    kind, calls = type(risk), [0.0]
+    columns = kind.column_gradients
+    assert isinstance(columns, property)
+
+    def counted(method: Callable[..., object], price: Callable[..., float]) -> Callable[..., object]:
         def call(*arguments: object) -> object:
-            calls[0] += 1
+            calls[0] += price(*arguments)
             return method(*arguments)
 
         return call
 
-    names = ("evaluate", "hessian_product")
+    def of_columns(self: icl.Risk) -> Callable[..., object] | None:
+        found: Callable[..., object] | None = columns.__get__(self)
+        return found and counted(found, lambda some, which: len(which) / self.initial.shape[1])
+
     with contextlib.ExitStack() as stack:
-        for name, method in [(name, getattr(kind, name)) for name in names]:
-            stack.enter_context(patch.object(kind, name, counted(method)))
+        for name in ("evaluate", "hessian_product"):
+            whole = counted(getattr(kind, name), lambda *arguments: 1.0)
+            stack.enter_context(patch.object(kind, name, whole))
+        stack.enter_context(patch.object(kind, "column_gradients", property(of_columns)))
         yield calls
 
 
@@ -80,7 +90,7 @@ def skipping(steps: int) -> list[str]:
         apart = np.abs(fast.params - exact.params).max()
         lines.append(
             f"K = 50, {law}, eta = 4: {steps:.0e} steps exact {every:.1f} s, fast {million:.3f} s:"
-            f" {every / million:.0f} x, {calls[0]} gradients, {steps / calls[0]:.0f} x, loss differs by"
+            f" {every / million:.0f} x, {calls[0]:.0f} gradients, {steps / calls[0]:.0f} x, loss differs by"
             f" {difference:.1e}, scores by {apart:.1e} of {fast.states_error:.1e} estimated; 1e9 steps fast"
             f" {billion:.3f} s: 1 / {every / steps * 1e9 / billion:.1e} of the extrapolated exact time"
         )
@@ -108,7 +118,7 @@ def unequal(steps: int) -> list[str]:
             run = icl.descend(risk, eta, steps=steps, method="fast")
         where = "class" if d is None else f"embedding in {d} dimensions"
         lines.append(
-            f"K = {K}, N = {N}, noise = {noise:g}, {where}: {run.t[-1]:.0e} steps, {calls[0]} gradients,"
+            f"K = {K}, N = {N}, noise = {noise:g}, {where}: {run.t[-1]:.0e} steps, {calls[0]:.0f} gradients,"
             f" {time.process_time() - start:.1f} s, the floor {floor:.2f} s of them"
         )
     return lines
@@ -130,7 +140,7 @@ def staircases(few: int) -> list[str]:
         icl.descend(risk, run.eta, steps=few)
         exact = (time.process_time() - start) / few * run.t[-1]
         lines.append(
-            f"staircase, decay = {decay:g}: {run.t[-1]} steps, {calls[0]} gradients, {run.t[-1] / calls[0]:.1f} x;"
+            f"staircase, decay = {decay:g}: {run.t[-1]} steps, {calls[0]:.0f} gradients, {run.t[-1] / calls[0]:.1f} x;"
             f" {fast:.2f} s, exact {exact:.1f} s extrapolated, {exact / fast:.1f} x"
         )
     return lines

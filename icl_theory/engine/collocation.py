@@ -47,20 +47,31 @@ def radau(stages: int) -> Scheme:
     return Scheme((nodes + 1.0) / 2.0, np.asarray(weights, dtype=float), coefficients)
 
 
-def _stepped(scheme: Scheme, places: Array, h: float) -> Array:
-    """Weights of e^x times the moves in the values at the nodes, for a polynomial that changes by them in one step.
-
-    The change of a polynomial of degree s is the sum of its s derivatives, which loses no digits in long strides.
-    """
-    stages = len(places)
-    lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
-    coefficients, factor = scheme.coefficients, np.ones(stages)
-    change: Array = np.zeros((stages, stages + 1))
-    for k in range(1, stages + 1):
+@cache
+def _derivatives(stages: int) -> Array:
+    """Derivatives of the polynomials at the nodes, from the values at 0 and at the nodes: (s, s, s + 1)."""
+    scheme = radau(stages)
+    coefficients, found = scheme.coefficients, []
+    for _ in range(stages):
         coefficients = np.asarray(legendre.legder(coefficients))
+        found.append(legendre.legval(2.0 * scheme.nodes - 1.0, coefficients).T)
+    return np.array(found)
+
+
+def stepped(scheme: Scheme, places: Array, h: float | Array) -> Array:
+    """Weights of the moves in the values at the nodes for polynomials that change by them in one step, (..., s, s).
+
+    ``places``, (..., s), are the nodes in x, and ``h`` broadcasts against them. The change of a polynomial of
+    degree s is the sum of its s derivatives, which loses no digits in long strides.
+    """
+    stages = len(scheme.nodes)
+    lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
+    factor = np.ones(places.shape)
+    change: Array = np.zeros((*places.shape, stages + 1))
+    for k, derivative in enumerate(_derivatives(stages), start=1):
         factor = np.asarray(factor * lengths / k)
-        change += np.asarray(factor[:, None] * legendre.legval(2.0 * scheme.nodes - 1.0, coefficients).T)
-    return np.asarray(np.linalg.inv(change[:, 1:]) * np.exp(-places))
+        change += factor[..., None] * derivative
+    return np.asarray(np.linalg.inv(change[..., 1:]))
 
 
 def _integral(j: int, nodes: Array) -> Array:
@@ -139,7 +150,7 @@ class Collocation:
         self._stages, self._single = stages, single
         scheme = radau(stages)
         places = x + scheme.nodes * h
-        self._weights = _stepped(scheme, places, h) if single else h * scheme.weights
+        self._weights = stepped(scheme, places, h) * np.exp(-places) if single else h * scheme.weights
         values = np.tile(y, (stages, 1)) if before is None else before._at(places)
         self.iterations, self.left, self.noise = 0, math.inf, self._rounding(y)
         with np.errstate(all="ignore"):

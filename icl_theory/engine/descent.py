@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from icl_theory._validate import Array, choice, integer, number, refuse
-from icl_theory.engine.fastforward import Skipper, first_below, flow, state
+from icl_theory.engine.fastforward import Flow, Skipper
 from icl_theory.engine.interpolant import Interpolant
 from icl_theory.engine.interrupts import halves_kept
 from icl_theory.engine.progress import StepProgress
@@ -17,6 +17,7 @@ from icl_theory.engine.recorder import SETTLED, Recorder
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.saddle import Saddle
+from icl_theory.engine.separate import Separate
 from icl_theory.engine.steps import Descent, Ended, Point
 from icl_theory.engine.trajectory import State, Stop, Trajectory, saved_steps
 
@@ -154,12 +155,9 @@ def descend(
     recorder = Recorder(risk, last)
     descent = Descent(risk, eta, update)
     saddle = Saddle(descent)
-    skipper = Skipper(descent, tolerance, FAST_EVALUATIONS) if method in ("fast", "auto") else None
-    interpolant = skipper.run if skipper is not None else _interpolant(descent, method, tolerance)
-    if skipper is not None:
-        points = skipper.points(recorder.schedule, AUTO_STEPS if method == "auto" else 0)
-    elif interpolant is not None:
-        points = flow(interpolant, recorder.schedule)
+    way = _way(descent, method, tolerance)
+    if way is not None:
+        points = way.points(recorder.schedule, AUTO_STEPS if method == "auto" else 0)
     else:
         points = descent.iterates(risk.initial)
     lowest = floor * (1.0 + FLOOR_RTOL) if give_up and target <= floor else -math.inf
@@ -176,15 +174,15 @@ def descend(
                     stop, reason = Stop.LOSS, Stop.LOSS.say(step=point.step)
                     break
                 above_it, previous = previous, point
-                if interpolant is None:  # large gradients are not kept beside the next ones
+                if way is None:  # large gradients are not kept beside the next ones
                     above_it, previous = None, point._replace(gradient=NOTHING)
                 if point.loss <= goal:
-                    if interpolant is not None and above_it is not None:
-                        previous = first_below(interpolant, target, above_it, point)
+                    if way is not None and above_it is not None:
+                        previous = way.first_below(target, above_it, point)
                     hit, stop = previous.step, Stop.REACHED
                 elif point.loss <= lowest:
-                    if interpolant is not None and above_it is not None:
-                        previous = first_below(interpolant, lowest, above_it, point)
+                    if way is not None and above_it is not None:
+                        previous = way.first_below(lowest, above_it, point)
                     stop = Stop.FLOOR
                 elif point.step >= last:
                     stop = Stop.STEPS
@@ -192,13 +190,13 @@ def descend(
                     slope = descent.slope(point.gradient)
                     recorder.save(point, slope)
                     # where steps are skipped there is time for the longest plateau
-                    patient = skipper is not None and skipper.skipped
+                    patient = way is not None and way.skipped
                     stalled = give_up and not patient and recorder.has_stalled(target)
                     stop = _standstill(risk, point, slope * (last - point.step), stalled)
                     least, move = SETTLED * tolerance, descent.pace(point) / (point.step + 1)
-                    if stop is None and interpolant is not None and recorder.has_settled(least, move):
+                    if stop is None and way is not None and recorder.has_settled(least, move):
                         stop = Stop.SETTLED
-                    ahead = last - point.step if interpolant is not None else min(last - point.step, EXACT_STEPS)
+                    ahead = last - point.step if way is not None else min(last - point.step, EXACT_STEPS)
                     if stop in (Stop.UNMOVED, Stop.SETTLED) and saddle.is_left(point, ahead):
                         stop = None
                 if stop is not None:
@@ -226,8 +224,8 @@ def descend(
     states = np.empty((len(saved), *np.shape(saved[0].params)))
     for i in range(len(saved)):  # what is large is held once
         states[i], saved[i] = saved[i].params, saved[i]._replace(params=NOTHING)
-    skipped = skipper is not None and skipper.skipped
-    error = skipper.worst if skipper is not None and skipped else None
+    notes = way.notes if way is not None and not isinstance(way, Flow) and way.skipped else None
+    error = None if notes is None else notes.worst
     run = Trajectory(
         t=np.array([point.step for point in saved], dtype=np.int64),
         loss=np.array([point.loss for point in saved]),
@@ -237,7 +235,7 @@ def descend(
         stop=stop,
         stop_reason=reason,
         floor=floor,
-        method="exact" if method == "auto" and not skipped else "fast" if method == "auto" else method,
+        method=method if method != "auto" else "exact" if notes is None else "fast",
         rule=update.name,
         eta=eta,
         epsilon=target,
@@ -250,9 +248,9 @@ def descend(
             f"the estimated error of the scores, {error:.3g}, exceeds the tolerance {tolerance:g}"
         )
     attach(run, risk, tolerance, update)
-    if skipper is not None and skipped and hit is not None:
+    if notes is not None and hit is not None:
         before = run.at(max(hit - 1, 0)).params
-        error, late = skipper.at(hit)
+        error, late = notes.at(hit)
         run.error = max(_count_error(descent, previous, target, before, error), late)
     return run
 
@@ -314,13 +312,13 @@ def attach(
     run.resume = state
 
 
-def _interpolant(descent: Descent, method: str, tolerance: float) -> Interpolant | None:
-    """What a method that does not take every step integrates."""
+def _way(descent: Descent, method: str, tolerance: float) -> Flow | Separate | Skipper | None:
+    """How a method that does not take every step goes on."""
     if method == "exact":
         return None
     if method == "flow":
-        return Interpolant(descent, False, FLOW_TOLERANCE, FLOW_EVALUATIONS)
-    return Skipper(descent, tolerance, FAST_EVALUATIONS).run
+        return Flow(Interpolant(descent, False, FLOW_TOLERANCE, FLOW_EVALUATIONS))
+    return (Separate if Separate.serves(descent) else Skipper)(descent, tolerance, FAST_EVALUATIONS)
 
 
 def _count_error(descent: Descent, hit: Point, epsilon: float, params: Array, error: float) -> float:
@@ -362,17 +360,17 @@ class _Resume:
 
     def __call__(self, t: int) -> State:
         descent = Descent(self._risk, *self._make)
-        interpolant = _interpolant(descent, self._method, self._tolerance)
+        way = _way(descent, self._method, self._tolerance)
         start = max(known for known in self._known if known <= t)
         most = self._last + max(self._last, WALK)
-        if interpolant is None and t > most:
+        if way is None and t > most:
             raise refuse(
                 "t", t, f"at most {most} here: a run in which every step is taken does not continue beyond that"
             )
         params = self._known[start]
         with np.errstate(over="ignore", invalid="ignore"):
-            if t > start and interpolant is not None:
-                params = state(interpolant, params, start, t)
+            if t > start and way is not None:
+                params = way.state(params, start, t)
             elif t > start:
                 params = next(point.params for point in descent.iterates(params, start) if point.step == t)
         self._known[t] = params

@@ -9,11 +9,9 @@ iterates are taken one by one the shadow takes them too, so that it grows as err
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +20,7 @@ from icl_theory._validate import Array
 from icl_theory.engine.collocation import FEWER
 from icl_theory.engine.curvature import Curvature
 from icl_theory.engine.interpolant import FIRST_STRIDE, Anchor, Interpolant, Segment
+from icl_theory.engine.notes import Notes
 from icl_theory.engine.steps import Descent, Ended, Point, TooFast
 
 SLOW, STIFF = 256.0, 64.0  # steps in which moves change by less than e where a try pays: explicit, or implicit
@@ -35,18 +34,9 @@ PATIENCE = 500.0  # gradients that it may cost later, beyond those of the iterat
 TRIAL = 2  # steps of the solver before it is used
 SHARE, LOOSE = 0.02, 0.5  # of the tolerance for one step of the solver: of the run, of its shadow
 LANDINGS = 8  # tries to find a step count without interpolation
-NOTED, NEAR = 4096, 2  # comparisons with the shadow that are kept, and on either side of a step those that count
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 
 Steps = NDArray[np.int64]
-
-
-class _Note(NamedTuple):
-    """When the shadow was looked at, the estimated error of the scores, and how many steps the two were apart."""
-
-    t: float
-    error: float
-    late: float
 
 
 class Skipper:
@@ -60,36 +50,45 @@ class Skipper:
         Absolute, in scores.
     budget : int
         Gradients that may be evaluated altogether.
+    notes : Notes, optional
+        What is known of the run so far, where it was begun by other means.
 
     Attributes
     ----------
-    worst : float
-        Estimated error of the scores, at worst.
+    notes : Notes
+        Comparisons of the run with its shadow.
     doubt : float
-        Part of it that comes from interpolation between steps of the solver.
+        Part of the error that comes from interpolation between steps of the solver.
     left : float
         Part of it that the equations of implicit steps leave.
     skipped : bool
         Whether any step was skipped.
     """
 
-    def __init__(self, descent: Descent, tolerance: float, budget: int) -> None:
+    def __init__(self, descent: Descent, tolerance: float, budget: int, notes: Notes | None = None) -> None:
         self.descent, self.tolerance = descent, tolerance
         self._curvature = curvature = Curvature(descent)
         self.run = Interpolant(descent, True, tolerance, budget, share=SHARE, spare=1, curvature=curvature)
         self.run.pays = PAYS
-        self.worst, self.doubt, self.left, self.skipped = 0.0, 0.0, 0.0, False
-        self._noted: deque[_Note] = deque([_Note(0.0, 0.0, 0.0)], maxlen=NOTED)
+        self.notes, self.doubt, self.left, self.skipped = notes or Notes(), 0.0, 0.0, False
         self._shadow = Interpolant(
             descent, True, tolerance, budget, LOOSE, 0, 1.6 * FIRST_STRIDE, curvature=curvature, stages=FEWER
         )
         self._other: Array | None = None  # the shadow where iterates are taken one by one
 
-    def points(self, schedule: Steps, exact: int) -> Generator[Point, None, None]:
-        """Yield every iterate up to step ``exact`` and where skipping does not pay, else the scheduled ones."""
-        start = self.descent.point(self.descent.risk.initial, 0)
+    def points(
+        self, schedule: Steps, exact: int, start: Point | None = None, other: Array | None = None
+    ) -> Generator[Point, None, None]:
+        """Yield every iterate up to step ``exact`` and where skipping does not pay, else the scheduled ones.
+
+        A run that was begun by other means goes on from the point ``start``, its shadow from the state ``other``.
+        """
+        begun, self._other = start is not None, other
+        start = start or self.descent.point(self.descent.risk.initial, 0)
         next_try, pause = max(exact, EARLIEST), BLOCK
         iterates = self._one_by_one(start)
+        if begun:
+            next(iterates)
         while start.step < schedule[-1]:
             recent: deque[Array] = deque(maxlen=3)
             for point in iterates:
@@ -220,56 +219,67 @@ class Skipper:
         """Estimate the error at a time from the shadow, and from the pace of the faster one how late it is."""
         apart = MARGIN * _largest(params - other)
         seen = self.descent.risk.gain(params) * (apart + 2.0**-50 * _largest(params))
-        while self._noted and self._noted[-1].t >= t:
-            self._noted.pop()
-        late = max(self._noted[-1].late if self._noted else 0.0, apart / pace if pace > 0.0 else 0.0)
-        self._noted.append(_Note(t, seen + self.doubt + self.left, late))
-        self.worst = max(self.worst, self._noted[-1].error)
+        self.notes.add(t, seen + self.doubt + self.left, apart, pace)
 
-    def at(self, t: int) -> tuple[float, float]:
-        """Estimated error of the scores at a time, and steps by which the run may be late.
+    def first_below(self, epsilon: float, above: Point, below: Point) -> Point:
+        """First step with loss <= epsilon between two points."""
+        return first_below(self.run, epsilon, above, below)
 
-        The shadow is looked at now and then, and either side may be the worse one; behind a drop both are at rest,
-        and agree again. A run that was late before a drop is so behind it.
-        """
-        i = bisect_left([note.t for note in self._noted], t)
-        near = [*self._noted][max(i - NEAR, 0) : i + NEAR]
-        return max(note.error for note in near), near[min(NEAR, i) - 1 if i else 0].late
+    def state(self, params: Array, begin: int, end: int) -> Array:
+        """State at a later step, by steps of the solver as far as they go, and single ones between two tries."""
+        pause = BLOCK
+        while end > begin:
+            left, reached = begin, None
+            if end - begin > BLOCK:
+                with suppress(TooFast):
+                    for segment in self.run.segments(params, begin, end):
+                        if segment.end == end:
+                            return segment.state(end)
+                        reached = segment
+            if reached is not None and int(reached.end) > begin:
+                begin, params = int(reached.end), reached.land(int(reached.end))
+            pause = BLOCK if begin - left > pause else 2 * pause
+            ahead = min(begin + pause, end)
+            params = next(point.params for point in self.descent.iterates(params, begin) if point.step == ahead)
+            begin = ahead
+        return params
+
+
+class Flow:
+    """Gradient flow, with the duties of `Skipper`.
+
+    Parameters
+    ----------
+    interpolant : Interpolant
+        That follows the moves themselves.
+    """
+
+    skipped = False
+
+    def __init__(self, interpolant: Interpolant) -> None:
+        self._interpolant = interpolant
+
+    def points(self, schedule: Steps, exact: int) -> Generator[Point, None, None]:
+        """Yield the flow at the scheduled times."""
+        descent = self._interpolant.descent
+        yield descent.point(descent.risk.initial, 0)
+        ahead = schedule[schedule > 0]
+        for segment in self._interpolant.segments(descent.risk.initial, 0, int(schedule[-1])):
+            within, ahead = ahead[ahead <= segment.end], ahead[ahead > segment.end]
+            for t in within.tolist():
+                yield descent.point(segment.state(t), t)
+
+    def first_below(self, epsilon: float, above: Point, below: Point) -> Point:
+        """First integer time with loss <= epsilon between two points."""
+        return first_below(self._interpolant, epsilon, above, below)
+
+    def state(self, params: Array, begin: int, end: int) -> Array:
+        """State at a later time."""
+        return [*self._interpolant.segments(params, begin, end)][-1].state(end)
 
 
 def _largest(array: Array) -> float:
     return float(np.abs(array).max(initial=0.0))
-
-
-def flow(interpolant: Interpolant, schedule: Steps) -> Generator[Point, None, None]:
-    """Yield gradient flow at the scheduled times."""
-    descent = interpolant.descent
-    yield descent.point(descent.risk.initial, 0)
-    ahead = schedule[schedule > 0]
-    for segment in interpolant.segments(descent.risk.initial, 0, int(schedule[-1])):
-        within, ahead = ahead[ahead <= segment.end], ahead[ahead > segment.end]
-        for t in within.tolist():
-            yield descent.point(segment.state(t), t)
-
-
-def state(interpolant: Interpolant, params: Array, begin: int, end: int) -> Array:
-    """State at a later step, by steps of the solver as far as they go, and single ones between two tries."""
-    pause = BLOCK
-    while end > begin:
-        left, reached = begin, None
-        if end - begin > BLOCK or not interpolant.skipping:
-            with suppress(TooFast):
-                for segment in interpolant.segments(params, begin, end):
-                    if segment.end == end:
-                        return segment.state(end)
-                    reached = segment
-        if reached is not None and int(reached.end) > begin:
-            begin, params = int(reached.end), reached.land(int(reached.end))
-        pause = BLOCK if begin - left > pause else 2 * pause
-        ahead = min(begin + pause, end)
-        params = next(point.params for point in interpolant.descent.iterates(params, begin) if point.step == ahead)
-        begin = ahead
-    return params
 
 
 def first_below(interpolant: Interpolant, epsilon: float, above: Point, below: Point) -> Point:

@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from icl_theory._validate import Array, real_array, refuse
 from icl_theory.engine.lanczos import largest_eigenvalue
 
+ColumnGradients = Callable[[Array, NDArray[np.intp]], Array]
+
 
 class ClosedForm(Protocol):
     """The iterates of descent on a risk, computed without taking steps; see `Risk.closed_form`."""
@@ -71,6 +73,15 @@ class Risk(Protocol):
     def stochastic(self) -> bool:
         """Whether ``evaluate`` draws data, so that losses of single steps decide nothing."""
         return False
+
+    @property
+    def column_gradients(self) -> ColumnGradients | None:
+        """Gradients of single columns of the parameters, where the loss is a sum of one term for each; else None.
+
+        The function takes columns, (m, n), of which there may be several for one of the parameters, and which they
+        stand for, (n,). Where it is known, ``method="fast"`` gives each column a stride of its own.
+        """
+        return None
 
     def loss(self, params: ArrayLike) -> float:
         """Loss at ``params``, which must be finite and of the shape of ``initial``."""

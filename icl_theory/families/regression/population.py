@@ -14,136 +14,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import LARGEST, Array, instance, number, prompt_length, refuse, store
-from icl_theory.engine.risk import Risk
+from icl_theory._validate import LARGEST, Array, instance, number, prompt_length, store
+from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.families.regression.error_form import ErrorForm, blocks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.levels import Levels, single_features
 from icl_theory.families.regression.prompts import Moments, infima, moments
 from icl_theory.families.regression.tasks import Task
 from icl_theory.memory import check_fits
 
-FEW = 3
 CLOSE = 0.01  # a gradient this small beside the loss is formed from differences between features
-CACHED = 2**15  # numbers in a block of rows
-
-
-class _ErrorForm:
-    """The quadratic forms C^(k), k = 1..K, applied without forming them.
-
-    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. The variogram Γ costs one (K, K) product; the
-    factor Φ, used where the task has a formula for one of rank up to K/2, costs two with a (K, r) matrix. Up to
-    rank FEW the differences of the factors are formed before their mean, in r passes over z: that keeps the digits
-    of a loss to which features equal to the query's, or close to it, contribute little.
-    """
-
-    def __init__(self, task: Task, features: Features) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.variogram = np.ascontiguousarray(task.variogram(features))
-            if not (np.isfinite(self.variogram).all() and self.variogram.max() < 1e250):
-                raise refuse("task", task, "finite in its mean squared differences, and below 1e250")
-            low_rank = type(task).factor is not Task.factor
-            self.factor = np.ascontiguousarray(task.factor(features)) if low_rank else np.zeros((features.K, 0))
-        self.use_factor = low_rank and 2 * self.factor.shape[1] <= features.K
-        if not self.use_factor:  # as large as the variogram, perhaps
-            self.factor = self.factor[:, :0].copy()
-
-    def __call__(
-        self, z: Array, query: NDArray[np.intp] | None = None, times: tuple[Array, Array] | None = None
-    ) -> tuple[Array, Array]:
-        """``(z^T C z, C z)`` for every column of z, (K, Q), whose own row ``z[query]`` must be zero.
-
-        Without ``query``, column k belongs to query k. With ``times = (mass, scale)``, two rows (Q,), the second
-        result is ``(C z - z^T C z / mass) z scale`` instead, made in the same pass.
-        """
-        own = np.arange(z.shape[1]) if query is None else query
-        total = z.sum(axis=0)
-        squared, product, shift = self._squares(z, own, total)
-        mean = np.zeros(len(own)) if times is None else squared / times[0]
-        for rows in _blocks(*z.shape):
-            part = product[rows]
-            if self.use_factor:
-                part += shift
-                part -= mean  # apart from the shift: what is left of a feature with the query's values is the mean
-            else:
-                np.subtract(shift - mean, part, out=part)
-            if times is not None:
-                part *= z[rows]
-                part *= times[1]
-        return squared, product
-
-    def squares(self, z: Array) -> Array:
-        """``z^T C z`` alone, for column k and query k."""
-        return self._squares(z, np.arange(z.shape[1]), z.sum(axis=0))[0]
-
-    def _squares(self, z: Array, own: NDArray[np.intp], total: Array) -> tuple[Array, Array, Array]:
-        """``z^T C z``, and parts of ``C z``: a product, minus it without a factor, and a shift of its columns."""
-        columns = np.arange(z.shape[1])
-        if self.use_factor:
-            error = self._mean_difference(z, own, total)
-            product = self.factor @ error
-            return np.einsum("rq,rq->q", error, error), product, -product[own, columns]
-        # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product has the first term, too
-        z[own, columns] = -total
-        product = self.variogram @ z
-        z[own, columns] = 0.0
-        shift = product[own, columns].copy()
-        # rounding must not make it negative
-        return np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0), product, shift
-
-    def against(
-        self, top: NDArray[np.intp], z: Array, query: NDArray[np.intp], alike: NDArray[np.bool_] | None = None
-    ) -> Array:
-        """``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` for each column.
-
-        Where ``alike`` says so, (K, Q), differences of features are formed before the sum over z: that keeps the
-        digits where the values of m and ``top`` are close, and gives zero where they are equal.
-        """
-        columns, total = np.arange(z.shape[1]), z.sum(axis=0)
-        if self.use_factor:
-            error = self._mean_difference(z, query, total)
-            result = self.factor @ error
-        else:
-            result = self.variogram[:, query] * total - self.variogram @ z
-        result -= result[top, columns]
-        if alike is None:
-            return result
-        for column in np.flatnonzero(alike.any(axis=0)):
-            rows, first = np.flatnonzero(alike[:, column]), top[column]
-            if self.use_factor:
-                result[rows, column] = (self.factor[rows] - self.factor[first]) @ error[:, column]
-            else:
-                to_own = self.variogram[rows, query[column]] - self.variogram[first, query[column]]
-                between = (self.variogram[first] - self.variogram[rows]) @ z[:, column]
-                result[rows, column] = to_own * total[column] + between
-        return result
-
-    def of_blocks(self, z: Array, block: slice) -> tuple[Array, Array]:
-        """Return ``(z^T C z, C z)`` for z of shape (K, Q, J), J columns for each query of a block; overwrites z."""
-        query = np.arange(len(self.variogram))[block]
-        z[query, np.arange(len(query))] = 0.0
-        if self.use_factor:
-            squared, product = self(z.reshape(len(z), -1), np.repeat(query, z.shape[2]))
-            return squared.reshape(z.shape[1:]), product.reshape(z.shape)
-        total = z.sum(axis=0)
-        product = (self.variogram @ z.reshape(len(z), -1)).reshape(z.shape)
-        shift = product[query, np.arange(len(query))].copy()
-        squared = np.maximum(2.0 * total * shift - np.einsum("mqj,mqj->qj", z, product), 0.0)
-        np.multiply(self.variogram[:, query, None], total, out=z)
-        np.subtract(z, product, out=product)
-        product += shift
-        return squared, product
-
-    def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
-        """``Σ_m z_m (φ_m - φ_k)``, (r, Q)."""
-        if self.factor.shape[1] > FEW:
-            error = self.factor.T @ z
-            error -= self.factor[own].T * total
-            return error
-        error = np.zeros((self.factor.shape[1], z.shape[1]))
-        for rows in _blocks(*z.shape):
-            for axis, column in enumerate(self.factor.T):
-                error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])
-        return error
 
 
 def _without_own(a: Array, query: NDArray[np.intp] | None = None) -> Array:
@@ -166,12 +46,6 @@ def _cancelling(target: Array, gradient: Array, scale: Array) -> NDArray[np.intp
     part = gradient if wrong.size == len(target) else gradient[:, wrong]
     length = np.sqrt(np.einsum("mk,mk->k", part, part))
     return wrong[length < CLOSE * scale[wrong]]
-
-
-def _blocks(rows: int, columns: int) -> list[slice]:
-    """Split a matrix into blocks of rows that stay in the processor's cache through several passes."""
-    size = max(1, CACHED // columns)
-    return [slice(start, start + size) for start in range(0, rows, size)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +91,7 @@ class PopulationRisk(Risk):
     task: Task
     N: float = math.inf
     noise: float = 0.0
-    _form: _ErrorForm = field(init=False, repr=False)
+    _form: ErrorForm = field(init=False, repr=False)
     _scratch: threading.local = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -225,7 +99,7 @@ class PopulationRisk(Risk):
         instance("task", self.task, Task, "a Task (see icl_theory.tasks)")  # type: ignore[type-abstract]
         check_fits("K", self.features.K, 8.0 * 8 * self.features.K**2)
         noise = number("noise", self.noise, zero=True, maximum=LARGEST)
-        store(self, N=prompt_length(self.N), noise=noise, _form=_ErrorForm(self.task, self.features))
+        store(self, N=prompt_length(self.N), noise=noise, _form=ErrorForm(self.task, self.features))
         store(self, _scratch=threading.local())
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -245,6 +119,11 @@ class PopulationRisk(Risk):
             losses, gradient, *_ = self._moments(params)
             gradient *= self.features.probs
         return float(self.features.probs @ losses), gradient
+
+    @property
+    def column_gradients(self) -> ColumnGradients | None:
+        """For N = ∞, where the column of a query meets no other one: gradients of p_k ℓ_k."""
+        return (lambda columns, which: self._infinite(columns, which)[1]) if math.isinf(self.N) else None
 
     def loss_per_query(self, S: Array) -> Array:
         """Losses ℓ_k of the queries, (K,), squared label units."""
@@ -353,36 +232,49 @@ class PopulationRisk(Risk):
         return np.asarray(moved * (difference - mean) + a * (change - rise))
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
-        """Attention for N = ∞, a_mk ∝ p_m e^S_mk, as unnormalised weights (K, K) and their column sums (K,).
+        """Attention for N = ∞, a_mq ∝ p_m e^S_mq, as unnormalised weights (K, Q) and their column sums (Q,).
 
-        The weights are this thread's scratch array, overwritten by the next call.
+        The weights of K columns are this thread's scratch array, overwritten by the next call.
         """
         # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
         tilted = scores if self.features.uniform else scores + np.log(self.features.probs)[:, None]
         top = tilted.max(axis=0)
-        if not hasattr(self._scratch, "weight"):
-            self._scratch.weight = np.empty_like(scores)
-        weight, total = self._scratch.weight, np.zeros(len(scores))
-        for rows in _blocks(*scores.shape):
+        weight, total = self._weight(scores.shape), np.zeros(scores.shape[1])
+        for rows in blocks(*scores.shape):
             part = weight[rows]
             np.subtract(tilted[rows], top, out=part)
             np.exp(part, out=part)
             total += part.sum(axis=0)
         return weight, total
 
-    def _infinite(self, scores: Array) -> tuple[Array, Array]:
-        """N = ∞: losses R_k/2, (K,), and the gradient p_k a_m (r_m - R_k), (K, K), with R and r of Lemma 2."""
+    def _weight(self, shape: tuple[int, ...]) -> Array:
+        """Array to be overwritten, this thread's own where it is square."""
+        if shape[0] != shape[1]:
+            return np.empty(shape)
+        if not hasattr(self._scratch, "weight"):
+            self._scratch.weight = np.empty(shape)
+        weight: Array = self._scratch.weight
+        return weight
+
+    def _infinite(self, scores: Array, query: NDArray[np.intp] | None = None) -> tuple[Array, Array]:
+        """N = ∞: losses R_k/2, (Q,), and the gradient p_k a_m (r_m - R_k), (K, Q), with R and r of Lemma 2.
+
+        Without ``query``, (Q,), column k belongs to query k.
+        """
         weight, total = self._softmax(scores)
-        target = np.diagonal(weight).copy()
-        np.fill_diagonal(weight, 0.0)
-        scale = self.features.probs / total**2
-        squared, gradient = self._form(weight, times=(total, scale))
-        np.fill_diagonal(gradient, -squared / total * target * scale)  # r_k = 0
+        columns = np.arange(scores.shape[1])
+        own = columns if query is None else query
+        probs = self.features.probs[own]
+        target = weight[own, columns]
+        weight[own, columns] = 0.0
+        scale = probs / total**2
+        squared, gradient = self._form(weight, query, times=(total, scale))
+        gradient[own, columns] = -squared / total * target * scale  # r_k = 0
         close = _cancelling(target, gradient, squared / total * scale)
         if close.size:
             a = weight[:, close] / total[close]
-            a[close, np.arange(len(close))] = target[close] / total[close]
-            gradient[:, close] = self.features.probs[close] * self._close_gradient(a, close)
+            a[own[close], np.arange(len(close))] = target[close] / total[close]
+            gradient[:, close] = probs[close] * self._close_gradient(a, own[close])
         return 0.5 * squared / total**2, gradient
 
     def _seen(self, scores: Array) -> tuple[Array, Array]:

@@ -1,0 +1,138 @@
+"""The quadratic forms of the mean squared errors of queries, applied without forming them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array, refuse
+from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.tasks import Task
+
+FEW = 3
+CACHED = 2**15  # numbers in a block of rows
+
+
+class ErrorForm:
+    """The quadratic forms C^(k), k = 1..K, applied without forming them.
+
+    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. The variogram Γ costs one (K, K) product; the
+    factor Φ, used where the task has a formula for one of rank up to K/2, costs two with a (K, r) matrix. Up to
+    rank FEW the differences of the factors are formed before their mean, in r passes over z: that keeps the digits
+    of a loss to which features equal to the query's, or close to it, contribute little.
+    """
+
+    def __init__(self, task: Task, features: Features) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.variogram = np.ascontiguousarray(task.variogram(features))
+            if not (np.isfinite(self.variogram).all() and self.variogram.max() < 1e250):
+                raise refuse("task", task, "finite in its mean squared differences, and below 1e250")
+            low_rank = type(task).factor is not Task.factor
+            self.factor = np.ascontiguousarray(task.factor(features)) if low_rank else np.zeros((features.K, 0))
+        self.use_factor = low_rank and 2 * self.factor.shape[1] <= features.K
+        if not self.use_factor:  # as large as the variogram, perhaps
+            self.factor = self.factor[:, :0].copy()
+
+    def __call__(
+        self, z: Array, query: NDArray[np.intp] | None = None, times: tuple[Array, Array] | None = None
+    ) -> tuple[Array, Array]:
+        """``(z^T C z, C z)`` for every column of z, (K, Q), whose own row ``z[query]`` must be zero.
+
+        Without ``query``, column k belongs to query k. With ``times = (mass, scale)``, two rows (Q,), the second
+        result is ``(C z - z^T C z / mass) z scale`` instead, made in the same pass.
+        """
+        own = np.arange(z.shape[1]) if query is None else query
+        total = z.sum(axis=0)
+        squared, product, shift = self._squares(z, own, total)
+        mean = np.zeros(len(own)) if times is None else squared / times[0]
+        for rows in blocks(*z.shape):
+            part = product[rows]
+            if self.use_factor:
+                part += shift
+                part -= mean  # apart from the shift: what is left of a feature with the query's values is the mean
+            else:
+                np.subtract(shift - mean, part, out=part)
+            if times is not None:
+                part *= z[rows]
+                part *= times[1]
+        return squared, product
+
+    def squares(self, z: Array) -> Array:
+        """``z^T C z`` alone, for column k and query k."""
+        return self._squares(z, np.arange(z.shape[1]), z.sum(axis=0))[0]
+
+    def _squares(self, z: Array, own: NDArray[np.intp], total: Array) -> tuple[Array, Array, Array]:
+        """``z^T C z``, and parts of ``C z``: a product, minus it without a factor, and a shift of its columns."""
+        columns = np.arange(z.shape[1])
+        if self.use_factor:
+            error = self._mean_difference(z, own, total)
+            product = self.factor @ error
+            return np.einsum("rq,rq->q", error, error), product, -product[own, columns]
+        # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product has the first term, too
+        z[own, columns] = -total
+        product = self.variogram @ z
+        z[own, columns] = 0.0
+        shift = product[own, columns].copy()
+        # rounding must not make it negative
+        return np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0), product, shift
+
+    def against(
+        self, top: NDArray[np.intp], z: Array, query: NDArray[np.intp], alike: NDArray[np.bool_] | None = None
+    ) -> Array:
+        """``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` for each column.
+
+        Where ``alike`` says so, (K, Q), differences of features are formed before the sum over z: that keeps the
+        digits where the values of m and ``top`` are close, and gives zero where they are equal.
+        """
+        columns, total = np.arange(z.shape[1]), z.sum(axis=0)
+        if self.use_factor:
+            error = self._mean_difference(z, query, total)
+            result = self.factor @ error
+        else:
+            result = self.variogram[:, query] * total - self.variogram @ z
+        result -= result[top, columns]
+        if alike is None:
+            return result
+        for column in np.flatnonzero(alike.any(axis=0)):
+            rows, first = np.flatnonzero(alike[:, column]), top[column]
+            if self.use_factor:
+                result[rows, column] = (self.factor[rows] - self.factor[first]) @ error[:, column]
+            else:
+                to_own = self.variogram[rows, query[column]] - self.variogram[first, query[column]]
+                between = (self.variogram[first] - self.variogram[rows]) @ z[:, column]
+                result[rows, column] = to_own * total[column] + between
+        return result
+
+    def of_blocks(self, z: Array, block: slice) -> tuple[Array, Array]:
+        """Return ``(z^T C z, C z)`` for z of shape (K, Q, J), J columns for each query of a block; overwrites z."""
+        query = np.arange(len(self.variogram))[block]
+        z[query, np.arange(len(query))] = 0.0
+        if self.use_factor:
+            squared, product = self(z.reshape(len(z), -1), np.repeat(query, z.shape[2]))
+            return squared.reshape(z.shape[1:]), product.reshape(z.shape)
+        total = z.sum(axis=0)
+        product = (self.variogram @ z.reshape(len(z), -1)).reshape(z.shape)
+        shift = product[query, np.arange(len(query))].copy()
+        squared = np.maximum(2.0 * total * shift - np.einsum("mqj,mqj->qj", z, product), 0.0)
+        np.multiply(self.variogram[:, query, None], total, out=z)
+        np.subtract(z, product, out=product)
+        product += shift
+        return squared, product
+
+    def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
+        """``Σ_m z_m (φ_m - φ_k)``, (r, Q)."""
+        if self.factor.shape[1] > FEW:
+            error = self.factor.T @ z
+            error -= self.factor[own].T * total
+            return error
+        error = np.zeros((self.factor.shape[1], z.shape[1]))
+        for rows in blocks(*z.shape):
+            for axis, column in enumerate(self.factor.T):
+                error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])
+        return error
+
+
+def blocks(rows: int, columns: int) -> list[slice]:
+    """Split a matrix into blocks of rows that stay in the processor's cache through several passes."""
+    size = max(1, CACHED // columns)
+    return [slice(start, start + size) for start in range(0, rows, size)]
