@@ -140,7 +140,8 @@ def staircases(few: int) -> list[str]:
         icl.descend(risk, run.eta, steps=few)
         exact = (time.process_time() - start) / few * run.t[-1]
         lines.append(
-            f"staircase, decay = {decay:g}: {run.t[-1]} steps, {calls[0]:.0f} gradients, {run.t[-1] / calls[0]:.1f} x;"
+            f"staircase, decay = {decay:g}: {run.t[-1]} steps, {calls[0]:.0f} gradients,"
+            f" {run.t[-1] / calls[0]:.1f} x;"
             f" {fast:.2f} s, exact {exact:.1f} s extrapolated, {exact / fast:.1f} x"
         )
     return lines

@@ -68,7 +68,7 @@ class Separate:
             yield point
             if point.step >= max(exact, EARLIEST):
                 break
-        other = point.params
+        other = _nudged(point.params)
         self._run = run = self._strider(point.params, point.step, SHARE, STAGES, True)
         shadow = self._strider(other, point.step, LOOSE, FEWER, False)
         try:
@@ -141,6 +141,12 @@ class Separate:
         except TooFast:
             return Skipper(self.descent, self.tolerance, self._budget).state(params, begin, end)
         return np.ascontiguousarray(run.y.T)
+
+
+def _nudged(params: Array) -> Array:
+    """Parameters with other last bits, from which the shadow starts: an unstable orbit makes them grow."""
+    signs = np.where(np.arange(params.size) % 2, 1.0, -1.0).reshape(params.shape)
+    return np.asarray(params * (1.0 + 2.0**-50 * signs))
 
 
 def _until(t: int, schedule: Steps, size: int) -> int:

@@ -36,7 +36,8 @@ def check_risk(
     The initial parameters, losses, gradients and observations are finite, of float64, of the right shapes and the
     same bits each time, and evaluating changes no argument. The gradient is that of the loss, and Hessian products
     are those of the gradient. No loss seen is below the floor. The metric is positive and of a shape that divides
-    gradients. `Risk.series` gives what `Risk.evaluate` does. A copy by pickle gives the same bits.
+    gradients. `Risk.series` gives what `Risk.evaluate` does, and so does `Risk.column_gradients`, if any. A
+    copy by pickle gives the same bits.
 
     Parameters
     ----------
@@ -119,6 +120,7 @@ def check_risk(
             _hessian(risk, params, where, rng)
     if not risk.stochastic:
         _series(risk, places)
+        _columns(risk, places)
     _copy(risk, places, step)
 
 
@@ -319,6 +321,19 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
             expect(
                 close, f"observation {name!r} of series at {where}", f"that of observe, {value!r}", seen[name][i]
             )
+
+
+def _columns(risk: Risk, places: dict[str, Array]) -> None:
+    gradients = risk.column_gradients
+    if gradients is None:
+        return
+    for where, params in places.items():
+        which = np.append(np.arange(params.shape[1])[::-1], 0)
+        found: Any = attempt("column_gradients", lambda at=params, of=which: gradients(at[:, of], of))  # type: ignore[misc]
+        array(found, (len(params), len(which)), f"column_gradients at {where}")
+        whole = risk.evaluate(params)[1]
+        near = np.abs(found - whole[:, which]) <= 1e-12 * np.abs(whole).max(initial=0.0)
+        expect(bool(near.all()), f"column_gradients at {where}", "the columns of the gradient", found)
 
 
 def _copy(risk: Risk, places: dict[str, Array], step: int) -> None:

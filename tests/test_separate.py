@@ -1,0 +1,142 @@
+"""Columns that do not mix, each with a stride of its own, against every step taken."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from costs import LAWS, gradients_of, risk_of  # in scripts
+
+import icl_theory as icl
+from icl_theory import tasks
+from icl_theory.engine import separate
+from icl_theory.engine.collocation import radau, stepped
+from icl_theory.engine.columns import collocate
+from icl_theory.testing import check_risk
+from tests.test_fastforward import unequal
+
+
+def lopsided(K: int, first: float, eta: float) -> tuple[icl.PopulationRisk, float]:
+    """One frequent feature, the others rare, and a learning rate."""
+    probs = np.full(K, (1.0 - first) / (K - 1))
+    probs[0] = first
+    return icl.PopulationRisk(icl.Features.simplex(K, 1.0, probs), tasks.Exchangeable(2.0)), eta
+
+
+def linear(K: int, probs: np.ndarray, seed: int) -> icl.PopulationRisk:
+    """Linear functions in the plane: features between others give their queries an optimum that is finite."""
+    return icl.PopulationRisk(icl.Features.random(K, 2, 0.3, seed=seed, probs=probs), tasks.Linear(2.0))
+
+
+RUNS = {
+    "p over two decades": (risk_of(12, "p ~ 1/k"), 4.0, 20_000),
+    "a kernel": (unequal(6, 3), 2.0, 20_000),
+    "half of all features the same": (*lopsided(20, 0.5, 4.0), 20_000),
+    "rare features": (*lopsided(8, 0.99, 1.0), 20_000),
+    "cosine": (icl.PopulationRisk(icl.Features.random(6, 3, 0.3, seed=5), tasks.RandomCosine(1.5)), 3.0, 20_000),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_saved_state_is_that_of_single_steps_within_the_estimate(name: str) -> None:
+    risk, eta, steps = RUNS[name]
+    exact, fast = (icl.descend(risk, eta, steps=steps, method=method) for method in ("exact", "fast"))
+    assert fast.states_error is not None
+    assert fast.states_error < 1e-7
+    assert np.array_equal(fast.t, exact.t)
+    assert np.abs(fast.states - exact.states).max() <= fast.states_error
+    between = (int(fast.t[-2]) + steps) // 2
+    assert np.abs(fast.at(between).params - exact.at(between).params).max() <= fast.states_error
+    epsilon = float(0.3 * exact.loss[-2] + 0.7 * exact.loss[-1])
+    counts = [icl.descend(risk, eta, epsilon=epsilon, method=method) for method in ("exact", "fast")]
+    assert counts[0].steps == counts[1].steps
+    assert counts[1].error is not None
+    assert counts[1].error < 1.0
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_million_steps_take_a_three_hundredth_of_their_gradients(law: str) -> None:
+    risk = risk_of(50, law)
+    with gradients_of(risk) as calls:
+        run = icl.descend(risk, 4.0, steps=10**6, method="fast")
+    assert calls[0] <= 10**6 / 300
+    assert run.states_error is not None
+    assert run.states_error < 1e-7
+    assert not run.notes
+
+
+def test_queries_that_learn_to_a_finite_optimum_send_all_columns_on_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There modes rest beside slow ones, for which columns by themselves have no implicit steps."""
+    risk, begun = linear(6, np.random.default_rng(0).dirichlet(np.full(6, 3.0)), 0), []
+
+    class Noted(separate.Skipper):
+        def points(self, *arguments):  # type: ignore[no-untyped-def]
+            begun.append(arguments[2].step)
+            return super().points(*arguments)
+
+    monkeypatch.setattr(separate, "Skipper", Noted)
+    eta = 1.6 / risk.sharpness(risk.initial)
+    exact, fast = (icl.descend(risk, eta, steps=20_000, method=method) for method in ("exact", "fast"))
+    assert begun
+    assert fast.states_error is not None
+    assert np.abs(fast.states - exact.states).max() <= fast.states_error
+    assert np.abs(fast.at(15_000).params - exact.at(15_000).params).max() <= fast.states_error
+    epsilon = float(0.5 * (exact.loss[-1] + exact.loss[-3]))
+    assert icl.descend(risk, eta, epsilon=epsilon, method="fast").steps == exact.first(
+        lambda state: state.loss <= epsilon
+    )
+
+
+def test_rounding_that_an_unstable_query_multiplies_is_part_of_the_estimate() -> None:
+    """The frequent query goes round in a cycle that is all but unstable; the others go on to their optimum."""
+    risk = linear(5, np.array([0.97, 0.0075, 0.0075, 0.0075, 0.0075]), 2)
+    eta = 2.2 / risk.sharpness(risk.initial)
+    exact, fast = (icl.descend(risk, eta, steps=4000, method=method) for method in ("exact", "fast"))
+    assert fast.states_error is not None
+    assert 1e-12 < np.abs(fast.states - exact.states).max() <= fast.states_error
+
+
+def test_a_polynomial_changes_by_the_moves_in_one_step() -> None:
+    """For θ ← θ + c the iterates are a straight line in t, and so are the polynomials, as far as they can be."""
+    scheme, x, h = radau(7), np.array([7.0, 9.0]), np.array([0.05, 0.2])
+    places = x[:, None] + scheme.nodes * h[:, None]
+    weights = stepped(scheme, places, h[:, None])
+    assert np.allclose(weights.sum(axis=2), np.expm1(places) - np.expm1(x)[:, None], rtol=1e-11)
+    for one, start, length in zip(weights, x, h, strict=True):
+        assert np.allclose(stepped(scheme, start + scheme.nodes * length, float(length)), one, rtol=1e-12)
+
+
+def test_collocation_follows_a_map_with_a_known_solution() -> None:
+    """θ ← (1 - r) θ, a rate for each column, from 1 at t = 1000 on."""
+    rates = np.array([1e-3, 2e-4, 1e-5])
+    n, x = len(rates), np.full(3, math.log1p(1000.0))
+    h, y = np.full(n, 0.1), np.ones((n, 2))
+    step = collocate(
+        lambda columns, which: -rates[which, None] * columns, np.arange(n), x, y, h, np.full(n, 1e-12), 7,
+        np.ones((n, 7, 2)),
+    )  # fmt: skip
+    assert np.isfinite(step.left).all()
+    places = x[:, None] + np.array([0.03, 0.1])
+    truth = (1.0 - rates[:, None]) ** (np.expm1(places) - 1000.0)
+    assert np.abs(step.at(places) - truth[:, :, None]).max() <= 1e-11
+    assert np.abs(step.arrival - truth[:, -1:]).max() <= 1e-11
+    assert (step.error <= 1e-10).all()
+
+
+def test_columns_that_are_wrong_do_not_pass_for_those_of_the_gradient() -> None:
+    class Wrong(icl.PopulationRisk):
+        @property
+        def column_gradients(self):  # type: ignore[no-untyped-def]
+            return lambda columns, which: self._infinite(columns, which)[1] * 1.0001
+
+    check_risk(unequal(4, 1))
+    with pytest.raises(AssertionError, match="column_gradients"):
+        check_risk(Wrong(unequal(4, 1).features, unequal(4, 1).task))
+
+
+def test_where_columns_mix_there_are_no_gradients_of_single_ones() -> None:
+    assert unequal(4, 1, N=30).column_gradients is None
+    assert icl.in_coordinates(unequal(4, 1), "embedding", unequal(4, 1).features.vectors).column_gradients is None
