@@ -140,12 +140,15 @@ def main() -> None:
     parser.add_argument("part", choices=("block", "gaussian", "skipping"))
     parser.add_argument("--problems", type=int, default=1000, help="how many random problems (skipping)")
     parser.add_argument("--first", type=int, default=0, help="number of the first of them (skipping)")
+    parser.add_argument("--columns", action="store_true", help="only those whose columns do not mix (skipping)")
     parser.add_argument("--workers", type=int, default=2, help="processes (skipping)")
     arguments = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
         "block": block,
         "gaussian": gaussian,
-        "skipping": lambda: skipping.table(arguments.first, arguments.problems, arguments.workers),
+        "skipping": lambda: skipping.table(
+            arguments.first, arguments.problems, arguments.workers, arguments.columns
+        ),
     }
     parts[arguments.part]()
 

@@ -115,11 +115,12 @@ def outcome(index: int) -> Outcome:
     return compare(problem(index))
 
 
-def table(first: int, problems: int, workers: int) -> None:
+def table(first: int, problems: int, workers: int, columns: bool) -> None:
     """Print what a number of problems give, and every one in which a claim is wrong."""
     found: list[Outcome] = []
+    numbers = [i for i in range(first, first + problems) if not columns or problem(i).risk.column_gradients]
     with ProcessPoolExecutor(workers) as pool:
-        for each in pool.map(outcome, range(first, first + problems), chunksize=4):
+        for each in pool.map(outcome, numbers, chunksize=4):
             found.append(each)
             if each.wrong:
                 print(f"WRONG: {each}", flush=True)

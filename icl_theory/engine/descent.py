@@ -76,7 +76,8 @@ def descend(
     method : {"exact", "auto", "closed", "fast", "flow"}
         "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" integrates the flow
         that interpolates the iterates in ln(1 + t), twice, by implicit steps where modes rest beside a slow tail,
-        and takes steps one by one where that does not converge or pay; it evaluates at most 200 000 gradients.
+        and takes steps one by one where that does not converge or pay; columns that do not mix have a stride each.
+        It evaluates at most 200 000 gradients.
         "auto" takes the closed form where there is one, and else 4096 steps one by one before it goes on like
         "fast". "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
         relative to :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the
