@@ -48,16 +48,20 @@ class _ErrorForm:
             self.factor = self.factor[:, :0].copy()
 
     def __call__(
-        self, z: Array, query: NDArray[np.intp] | None = None, times: tuple[Array, Array] | None = None
+        self,
+        z: Array,
+        query: NDArray[np.intp] | None = None,
+        times: tuple[Array, Array] | None = None,
+        out: Array | None = None,
     ) -> tuple[Array, Array]:
         """``(z^T C z, C z)`` for every column of z, (K, Q), whose own row ``z[query]`` must be zero.
 
         Without ``query``, column k belongs to query k. With ``times = (mass, scale)``, two rows (Q,), the second
-        result is ``(C z - z^T C z / mass) z scale`` instead, made in the same pass.
+        result is ``(C z - z^T C z / mass) z scale`` instead, made in the same pass. It is written to ``out``, if given.
         """
         own = np.arange(z.shape[1]) if query is None else query
         total = z.sum(axis=0)
-        squared, product, shift = self._squares(z, own, total)
+        squared, product, shift = self._squares(z, own, total, out)
         mean = np.zeros(len(own)) if times is None else squared / times[0]
         for rows in _blocks(*z.shape):
             part = product[rows]
@@ -75,16 +79,18 @@ class _ErrorForm:
         """``z^T C z`` alone, for column k and query k."""
         return self._squares(z, np.arange(z.shape[1]), z.sum(axis=0))[0]
 
-    def _squares(self, z: Array, own: NDArray[np.intp], total: Array) -> tuple[Array, Array, Array]:
+    def _squares(
+        self, z: Array, own: NDArray[np.intp], total: Array, out: Array | None = None
+    ) -> tuple[Array, Array, Array]:
         """``z^T C z``, and parts of ``C z``: a product, minus it without a factor, and a shift of its columns."""
         columns = np.arange(z.shape[1])
         if self.use_factor:
             error = self._mean_difference(z, own, total)
-            product = self.factor @ error
+            product = np.matmul(self.factor, error, out=out)
             return np.einsum("rq,rq->q", error, error), product, -product[own, columns]
         # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product has the first term, too
         z[own, columns] = -total
-        product = self.variogram @ z
+        product = np.matmul(self.variogram, z, out=out)
         z[own, columns] = 0.0
         shift = product[own, columns].copy()
         # rounding must not make it negative
@@ -117,21 +123,10 @@ class _ErrorForm:
                 result[rows, column] = to_own * total[column] + between
         return result
 
-    def of_blocks(self, z: Array, block: slice) -> tuple[Array, Array]:
-        """Return ``(z^T C z, C z)`` for z of shape (K, Q, J), J columns for each query of a block; overwrites z."""
-        query = np.arange(len(self.variogram))[block]
+    def at_nodes(self, z: Array, query: NDArray[np.intp], out: Array) -> tuple[Array, Array]:
+        """Return ``(z^T C z, C z)`` for z of shape (K, n), a query for each column; overwrites the own rows."""
         z[query, np.arange(len(query))] = 0.0
-        if self.use_factor:
-            squared, product = self(z.reshape(len(z), -1), np.repeat(query, z.shape[2]))
-            return squared.reshape(z.shape[1:]), product.reshape(z.shape)
-        total = z.sum(axis=0)
-        product = (self.variogram @ z.reshape(len(z), -1)).reshape(z.shape)
-        shift = product[query, np.arange(len(query))].copy()
-        squared = np.maximum(2.0 * total * shift - np.einsum("mqj,mqj->qj", z, product), 0.0)
-        np.multiply(self.variogram[:, query, None], total, out=z)
-        np.subtract(z, product, out=product)
-        product += shift
-        return squared, product
+        return self(z, query, out=out)
 
     def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
         """``Σ_m z_m (φ_m - φ_k)``, (r, Q)."""
@@ -395,4 +390,4 @@ class PopulationRisk(Risk):
     def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
         """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries."""
         own = 2.0 * self._form.variogram + self.noise**2
-        return moments(scores, self.features.probs[:, None], own, self.N, self._form.of_blocks, toward)
+        return moments(scores, self.features.probs[:, None], own, self.N, self._form.at_nodes, toward)

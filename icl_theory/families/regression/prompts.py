@@ -13,7 +13,8 @@ prompts".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +29,18 @@ NODE_FIRST = -4.0
 NODE_LAST = 4.25
 GAP_CAP = 350.0  # a score gap beyond which the lower attention's square is below the range of float64
 LATEST = 300.0  # s w from which e^(-s w) counts as none: products of two are no subnormal numbers, which are slow
-CHUNK = 2**21  # numbers in one temporary of the quadrature
+CHUNK = 2**16  # numbers in one temporary of the quadrature
 FLOOR_WORK = 3e7  # numbers in all evaluations of a minimisation
 
-Form = Callable[[Array, slice], tuple[Array, Array]]
+Form = Callable[[Array, NDArray[np.intp], Array], tuple[Array, Array]]
+
+
+class Nodes(NamedTuple):
+    """Of the trapezoid rule: ln s and weights, (J,), and how many of them each query needs, (Q,)."""
+
+    log_s: Array
+    weights: Array
+    counts: NDArray[np.intp]
 
 
 class Moments(NamedTuple):
@@ -46,28 +55,77 @@ class Moments(NamedTuple):
 def moments(
     log_w: Array, probs: Array, own: Array, N: float, form: Form, direction: Array | None = None
 ) -> Moments:
-    """Integrate losses, gradients and attention of all queries, in blocks that bound the memory.
+    """Integrate losses, gradients and attention of all queries, in blocks that stay in the processor's cache.
 
     Scores ``log_w`` are (C, Q), -inf for a class that never occurs; probabilities (C, 1) or (C, Q); ``own`` is the
-    weight of a token counted twice, ``C_mm + σ²``, (C, Q). ``form`` takes z, (C, Q', J), which it may overwrite,
-    and the block of queries, a slice; it returns ``z^T C z``, (Q', J), and ``C z``, (C, Q', J), for the matrices C
-    of these queries. With a ``direction``, (C, Q), the gradients are differentiated along it.
+    weight of a token counted twice, ``C_mm + σ²``, (C, Q). ``form`` takes z, (C, n), which it may overwrite, and the
+    query of each of its columns, (n,), in ascending order; it returns ``z^T C z``, (n,), and ``C z``, (C, n), for the
+    matrices C of these queries. With a ``direction``, (C, Q), the gradients are differentiated along it.
     """
     there = np.isfinite(log_w)
     log_w = _capped(log_w)
-    x, jacobian = _nodes(log_w, N)
-    log_s = x - np.exp(-x) - math.log(N)
-    size = max(1, CHUNK // (len(log_w) * len(x)))
+    absent = np.zeros(log_w.shape[1])
+    if not there.all():
+        given = np.broadcast_to(probs, log_w.shape)
+        probs = np.where(there, given, 0.0)
+        absent = given.sum(axis=0) - probs.sum(axis=0)
+    nodes = _nodes(log_w, N)
     parts = []
-    for start in range(0, log_w.shape[1], size):
-        block = slice(start, start + size)
-        masked = np.where(there[:, block], np.broadcast_to(probs, log_w.shape)[:, block], 0.0)
-        absent = np.broadcast_to(probs, log_w.shape)[:, block].sum(axis=0) - masked.sum(axis=0)
+    for block in _in_cache(len(log_w) * nodes.counts):
         toward = None if direction is None else direction[:, block]
+        own_probs = probs if probs.shape[1] == 1 else probs[:, block]
         parts.append(
-            _block(log_w[:, block], masked, absent, own[:, block], N, log_s, jacobian, form, block, toward)
+            _block(log_w[:, block], own_probs, absent[block], own[:, block], N, nodes, form, block, toward)
         )
     return Moments(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
+
+
+def _in_cache(sizes: NDArray[np.intp]) -> Iterator[slice]:
+    """Split queries into blocks whose sizes sum to CHUNK at most, or of one query."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + CHUNK, side="right")))
+        yield slice(start, stop)
+        start = stop
+
+
+class _Columns:
+    """The nodes of a block of queries side by side, those of one query after those of the other."""
+
+    def __init__(self, counts: NDArray[np.intp]) -> None:
+        self.starts = np.cumsum(counts) - counts
+        self.query = np.repeat(np.arange(len(counts)), counts)
+        self.place = np.arange(len(self.query)) - self.starts[self.query]
+
+    def arrays(self, count: int, classes: int) -> Array:
+        """So many arrays of a row for each class, (count, C, n), with what was left in them."""
+        size = count * classes * len(self.query)
+        flat = _scratch.held
+        if len(flat) < size:
+            flat = np.empty(size)
+            if size <= 16 * CHUNK:
+                _scratch.held = flat
+        return flat[:size].reshape(count, classes, -1)
+
+    def spread(self, array: Array, to: Array) -> Array:
+        """Values of each query, (C, Q), in all of its columns; what has one column stays as it is."""
+        return array if array.shape[1] == 1 else np.take(array, self.query, axis=1, out=to, mode="clip")
+
+    def total(self, weight: Array, array: Array, by: Array) -> Array:
+        """Sum over the columns of each query, (C, Q), by way of another array."""
+        return np.add.reduceat(np.multiply(weight, array, out=by), self.starts, axis=1)
+
+
+class _Scratch(threading.local):
+    """Memory of a thread that one block uses after the other: to get it anew costs more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self.held = np.empty(0)
+
+
+_scratch = _Scratch()
 
 
 def _block(
@@ -76,58 +134,74 @@ def _block(
     absent: Array,
     own: Array,
     N: float,
-    log_s: Array,
-    jacobian: Array,
+    nodes: Nodes,
     form: Form,
     block: slice,
     direction: Array | None,
 ) -> Moments:
-    # (C, Q, J); e^-y is zero long before y = 700, and below that exp is slow
+    columns = _Columns(nodes.counts[block])
+    place, starts, query = columns.place, columns.starts, columns.query + block.start
+    y, b, double, single, twice, product, part, *more = columns.arrays(7 if direction is None else 11, len(log_w))
+    each = columns.spread(probs, product)
     if float(log_w.min(initial=0.0, where=probs > 0)) > -600.0:
-        y = np.minimum(np.exp(np.maximum(log_w, -700.0))[:, :, None] * np.exp(np.minimum(log_s, 700.0)), 700.0)
+        np.multiply(columns.spread(np.exp(log_w), y), np.exp(nodes.log_s[place]), out=y)
     else:
-        y = np.exp(np.minimum(log_s + log_w[:, :, None], math.log(700.0)))
-    decay = np.exp(-y)
-    near_one = np.einsum("mq,mqj->qj", probs, np.expm1(-y)) - absent[:, None]
-    phi = np.einsum("mq,mqj->qj", probs, decay)
-    first, second, third, *fourth = _weights(phi, near_one, jacobian, N, 3 if direction is None else 4)
-
-    b = decay
+        np.exp(np.minimum(nodes.log_s[place] + columns.spread(log_w, y), math.log(700.0)), out=y)
+    np.negative(y, out=b)
+    near_one = _mean(each, np.expm1(b, out=part)) - absent[columns.query]
+    phi = _mean(each, np.exp(b, out=b))
+    first, second, third, *fourth = _weights(
+        phi, near_one, nodes.weights[place], N, 3 if direction is None else 4
+    )
     b *= y
-    b *= probs[:, :, None]
-    expected = np.einsum("qj,mqj->mq", first, b)
-    double = b * y  # one token counted twice
-    diagonal = np.einsum("mqj,mq->qj", double, own)
-    pairs, product = form(b.copy(), block)
-    loss = 0.5 * np.einsum("qj->q", second * pairs + first * diagonal)
+    b *= each
+    np.multiply(b, y, out=double)  # one token counted twice
+    np.subtract(b, double, out=single)  # y ∂b/∂y
+    np.subtract(2.0, y, out=twice)  # and that of double
+    twice *= double
+    diagonal = np.einsum("mj,mj->j", double, columns.spread(own, part))
+    np.copyto(part, b)
+    pairs, product = form(part, query, product)
+    loss = 0.5 * np.add.reduceat(second * pairs + first * diagonal, starts)
     both = third * pairs + second * diagonal
+    expected = columns.total(first, b, part)
     gradient = _balanced(
-        2.0 * _integral(second, b - double, product),
-        -np.einsum("qj,mqj->mq", both, b),
-        own * np.einsum("qj,mqj->mq", first, 2.0 * double - double * y),
+        2.0 * columns.total(second, np.multiply(single, product, out=part), part),
+        -columns.total(both, b, part),
+        own * columns.total(first, twice, part),
     )
     if direction is None:
         return Moments(loss, 0.5 * gradient, expected, np.zeros((0, len(loss))))
 
-    v = direction[:, :, None]
-    change_b = v * (b - double)
-    change_phi = -np.einsum("mqj->qj", v * b)
-    change_double = v * (2.0 * double - double * y)
-    _, change_product = form(change_b.copy(), block)
-    change_pairs = 2.0 * np.einsum("mqj,mqj->qj", product, change_b)
-    change_diagonal = np.einsum("mqj,mq->qj", change_double, own)
+    v, change_b, change_double, change_product = more
+    v = columns.spread(direction, v)
+    np.multiply(v, single, out=change_b)
+    np.multiply(v, twice, out=change_double)
+    change_phi = -np.einsum("mj,mj->j", v, b)
+    np.copyto(part, change_b)
+    _, change_product = form(part, query, change_product)
+    change_pairs = 2.0 * np.einsum("mj,mj->j", product, change_b)
+    change_diagonal = np.einsum("mj,mj->j", change_double, columns.spread(own, part))
     change_both = (
         change_phi * (fourth[0] * pairs + third * diagonal) + third * change_pairs + second * change_diagonal
     )
-    change = 2.0 * (
-        _integral(third * change_phi, b - double, product)
-        + _integral(second, change_b - change_double, product)
-        + _integral(second, b - double, change_product)
-    )
-    change -= np.einsum("qj,mqj->mq", change_both, b) + np.einsum("qj,mqj->mq", both, change_b)
-    change += own * np.einsum("qj,mqj->mq", second * change_phi, 2.0 * double - double * y)
-    change += own * np.einsum("qj,mqj->mq", first, (2.0 - y) * change_double - v * double * y)
+    change = columns.total(third * change_phi, np.multiply(single, product, out=part), part)
+    change += columns.total(second, np.multiply(single, change_product, out=part), part)
+    np.subtract(change_b, change_double, out=part)
+    change += columns.total(second, np.multiply(part, product, out=part), part)
+    change *= 2.0
+    change -= columns.total(change_both, b, part) + columns.total(both, change_b, part)
+    change += own * columns.total(second * change_phi, twice, part)
+    np.multiply(v, double, out=part)
+    part += change_double
+    part *= y
+    change += own * columns.total(first, np.subtract(2.0 * change_double, part, out=part), part)
     return Moments(loss, 0.5 * gradient, expected, 0.5 * change)
+
+
+def _mean(probs: Array, array: Array) -> Array:
+    """Mean over the classes, (n,)."""
+    return probs[:, 0] @ array if probs.shape[1] == 1 else np.asarray(np.einsum("mj,mj->j", probs, array))
 
 
 def _weights(phi: Array, near_one: Array, jacobian: Array, N: float, count: int) -> list[Array]:
@@ -164,8 +238,8 @@ def one_query(
     """
     there = np.isfinite(log_w)
     log_w = _capped(log_w[:, None])
-    x, jacobian = _nodes(log_w, N)
-    y = np.exp(np.minimum(log_w + (x - np.exp(-x) - math.log(N)), math.log(LATEST)))
+    log_s, jacobian, _ = _nodes(log_w, N)
+    y = np.exp(np.minimum(log_w + log_s, math.log(LATEST)))
     absent, probs = float(probs[~there].sum()), np.where(there, probs, 0.0)
     near_one, decay = probs @ np.expm1(-y) - absent, np.exp(-y)
     first, second, third, fourth = _weights(probs @ decay, near_one, jacobian, N, 4)
@@ -234,7 +308,7 @@ def infima(finite: Callable[[Array], Moments], target: NDArray[np.bool_], N: flo
         np.minimum(best, found.loss, out=best)
         return float(np.sum(found.loss / weight)), (found.gradient / weight).ravel()
 
-    rounds = int(np.clip(FLOOR_WORK / (target.size * len(_nodes(_capped(start), N)[0])), 2, 200))
+    rounds = int(np.clip(FLOOR_WORK / (len(target) * _nodes(_capped(start), N).counts.sum()), 2, 200))
     options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": rounds, "maxfun": 2 * rounds, "maxcor": 20}
     first = np.where(free, start, 0.0)
     begins = (first, np.zeros_like(first)) if first.any() else (first,)  # with noise there are local minima
@@ -261,12 +335,13 @@ def _capped(log_w: Array) -> Array:
     return capped
 
 
-def _nodes(log_w: Array, N: float) -> tuple[Array, Array]:
-    """Nodes x and weights of the trapezoid rule for ∫ (...) ds/s with N s = exp(x - exp(-x)).
+def _nodes(log_w: Array, N: float) -> Nodes:
+    """Nodes of the trapezoid rule for ∫ (...) ds/s with N s = exp(x - exp(-x)).
 
-    The last node is where the slowest decay, exp(-s w_min), is complete.
+    The last one is where the slowest decay, exp(-s w_min) for each of N tokens, is complete.
     """
-    lowest = -float(np.min(log_w, where=np.isfinite(log_w), initial=0.0))
-    last = NODE_LAST + math.log(N) + lowest
-    x: Array = NODE_FIRST + NODE_STEP * np.arange(float(int((last - NODE_FIRST) / NODE_STEP) + 1))
-    return x, NODE_STEP * (1.0 + np.exp(-x))
+    lowest = -np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
+    counts = ((NODE_LAST - NODE_FIRST + lowest) / NODE_STEP).astype(np.intp) + 1
+    x: Array = NODE_FIRST + NODE_STEP * np.arange(float(counts.max(initial=1)))
+    left = np.exp(-x)
+    return Nodes(x - left - math.log(N), NODE_STEP * (1.0 + left), counts)
