@@ -293,6 +293,11 @@ class Pullback(Risk):
         loss, gradient = self.risk.evaluate(self.map.inward(params), step)
         return loss, self.map.outward(params, gradient)
 
+    def gradients(self, states: Array) -> Array:
+        """Gradients of the inner risk, pulled back."""
+        inner = self.risk.gradients(np.stack([self.map.inward(state) for state in states]))
+        return np.stack([self.map.outward(*each) for each in zip(states, inner, strict=True)])
+
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """What the inner risk observes at its parameters."""
         return self.risk.observe(self.map.inward(params), step)

@@ -124,7 +124,8 @@ class _ErrorForm:
         return result
 
     def at_nodes(self, z: Array, query: NDArray[np.intp], out: Array) -> tuple[Array, Array]:
-        """Return ``(z^T C z, C z)`` for z of shape (K, n), a query for each column; overwrites the own rows."""
+        """Return ``(z^T C z, C z)`` for z, (K, n), and the query of each column, modulo K; overwrites own rows."""
+        query = query % len(z)
         z[query, np.arange(len(query))] = 0.0
         return self(z, query, out=out)
 
@@ -240,6 +241,13 @@ class PopulationRisk(Risk):
             losses, gradient, *_ = self._moments(params)
             gradient *= self.features.probs
         return float(self.features.probs @ losses), gradient
+
+    def gradients(self, states: Array) -> Array:
+        """Gradients at some scores, (n, K, K): for finite N their queries are taken together."""
+        if math.isinf(self.N):
+            return super().gradients(states)
+        found = self._moments(np.concatenate(states, axis=1)).gradient
+        return self.features.probs * found.reshape(len(found), *states.shape[:2]).swapaxes(0, 1)
 
     def loss_per_query(self, S: Array) -> Array:
         """Losses ℓ_k of the queries, (K,), squared label units."""
@@ -388,6 +396,6 @@ class PopulationRisk(Risk):
         return target, 0.5 * self._form.squares(weight) / total**2
 
     def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
-        """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries."""
-        own = 2.0 * self._form.variogram + self.noise**2
+        """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries, of some states side by side."""
+        own = np.tile(2.0 * self._form.variogram + self.noise**2, scores.shape[1] // len(scores))
         return moments(scores, self.features.probs[:, None], own, self.N, self._form.at_nodes, toward)
