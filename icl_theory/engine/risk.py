@@ -81,7 +81,7 @@ class Risk(Protocol):
         return self._within(params, self.evaluate, 1)
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at some states, (n, ...), unchecked; a risk to which many cost less than each by itself says so."""
+        """Gradients at some states, (n, ...), unchecked; for risks to which many cost less than each by itself."""
         return np.stack([self.evaluate(state)[1] for state in states])
 
     def _within(self, params: ArrayLike, evaluate: Callable[[Array], Any], part: int) -> Any:

@@ -47,21 +47,14 @@ class _ErrorForm:
         if not self.use_factor:  # as large as the variogram, perhaps
             self.factor = self.factor[:, :0].copy()
 
-    def __call__(
-        self,
-        z: Array,
-        query: NDArray[np.intp] | None = None,
-        times: tuple[Array, Array] | None = None,
-        out: Array | None = None,
-    ) -> tuple[Array, Array]:
-        """``(z^T C z, C z)`` for every column of z, (K, Q), whose own row ``z[query]`` must be zero.
+    def __call__(self, z: Array, times: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
+        """``(z^T C z, C z)`` for z, (K, K), with a zero diagonal, whose column k belongs to query k.
 
-        Without ``query``, column k belongs to query k. With ``times = (mass, scale)``, two rows (Q,), the second
-        result is ``(C z - z^T C z / mass) z scale`` instead, made in the same pass. It is written to ``out``, if given.
+        With ``times = (mass, scale)``, two rows (K,), the second result is ``(C z - z^T C z / mass) z scale``
+        instead, made in the same pass.
         """
-        own = np.arange(z.shape[1]) if query is None else query
-        total = z.sum(axis=0)
-        squared, product, shift = self._squares(z, own, total, out)
+        own, total = np.arange(z.shape[1]), z.sum(axis=0)
+        squared, product, shift = self._squares(z, own, total)
         mean = np.zeros(len(own)) if times is None else squared / times[0]
         for rows in _blocks(*z.shape):
             part = product[rows]
@@ -79,18 +72,16 @@ class _ErrorForm:
         """``z^T C z`` alone, for column k and query k."""
         return self._squares(z, np.arange(z.shape[1]), z.sum(axis=0))[0]
 
-    def _squares(
-        self, z: Array, own: NDArray[np.intp], total: Array, out: Array | None = None
-    ) -> tuple[Array, Array, Array]:
+    def _squares(self, z: Array, own: NDArray[np.intp], total: Array) -> tuple[Array, Array, Array]:
         """``z^T C z``, and parts of ``C z``: a product, minus it without a factor, and a shift of its columns."""
         columns = np.arange(z.shape[1])
         if self.use_factor:
             error = self._mean_difference(z, own, total)
-            product = np.matmul(self.factor, error, out=out)
+            product = self.factor @ error
             return np.einsum("rq,rq->q", error, error), product, -product[own, columns]
         # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product has the first term, too
         z[own, columns] = -total
-        product = np.matmul(self.variogram, z, out=out)
+        product = self.variogram @ z
         z[own, columns] = 0.0
         shift = product[own, columns].copy()
         # rounding must not make it negative
@@ -123,11 +114,18 @@ class _ErrorForm:
                 result[rows, column] = to_own * total[column] + between
         return result
 
-    def at_nodes(self, z: Array, query: NDArray[np.intp], out: Array) -> tuple[Array, Array]:
-        """Return ``(z^T C z, C z)`` for z, (K, n), and the query of each column, modulo K; overwrites own rows."""
-        query = query % len(z)
-        z[query, np.arange(len(query))] = 0.0
-        return self(z, query, out=out)
+    def at_nodes(self, queries: NDArray[np.intp], z: Array, product: Array) -> Array:
+        """Return ``z^T C z``, (q, J), for some queries, modulo K, and z, (q, K, J); ``C z`` goes to ``product``."""
+        own = queries % len(self.variogram)
+        if self.use_factor:
+            between = self.factor - self.factor[own][:, None]
+            error = np.matmul(between.swapaxes(1, 2), z)
+            np.matmul(between, error, out=product)
+            return np.asarray(np.einsum("qrj,qrj->qj", error, error))
+        to_own = self.variogram[own]
+        np.matmul(to_own[:, :, None] + to_own[:, None] - self.variogram, z, out=product)
+        # rounding must not make it negative
+        return np.maximum(np.einsum("qmj,qmj->qj", z, product), 0.0)
 
     def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
         """``Σ_m z_m (φ_m - φ_k)``, (r, Q)."""
@@ -396,6 +394,7 @@ class PopulationRisk(Risk):
         return target, 0.5 * self._form.squares(weight) / total**2
 
     def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
-        """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries, of some states side by side."""
-        own = np.tile(2.0 * self._form.variogram + self.noise**2, scores.shape[1] // len(scores))
+        """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries, at scores side by side."""
+        own = 2.0 * self._form.variogram + self.noise**2
+        own = np.tile(own, scores.shape[1] // len(scores))
         return moments(scores, self.features.probs[:, None], own, self.N, self._form.at_nodes, toward)

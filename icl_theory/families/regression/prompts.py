@@ -29,10 +29,12 @@ NODE_FIRST = -4.0
 NODE_LAST = 4.25
 GAP_CAP = 350.0  # a score gap beyond which the lower attention's square is below the range of float64
 LATEST = 300.0  # s w from which e^(-s w) counts as none: products of two are no subnormal numbers, which are slow
-CHUNK = 2**16  # numbers in one temporary of the quadrature
+CHUNK = 2**16  # numbers in one temporary of the quadrature,
+PADDED = 2**13  # of which so many may belong to nodes that a query would not need
+KEPT = 16  # temporaries of that size that a thread keeps
 FLOOR_WORK = 3e7  # numbers in all evaluations of a minimisation
 
-Form = Callable[[Array, NDArray[np.intp], Array], tuple[Array, Array]]
+Form = Callable[[NDArray[np.intp], Array, Array], Array]
 
 
 class Nodes(NamedTuple):
@@ -55,74 +57,54 @@ class Moments(NamedTuple):
 def moments(
     log_w: Array, probs: Array, own: Array, N: float, form: Form, direction: Array | None = None
 ) -> Moments:
-    """Integrate losses, gradients and attention of all queries, in blocks that stay in the processor's cache.
+    """Integrate losses, gradients and attention of all queries, in blocks that stay near the processor.
 
     Scores ``log_w`` are (C, Q), -inf for a class that never occurs; probabilities (C, 1) or (C, Q); ``own`` is the
-    weight of a token counted twice, ``C_mm + σ²``, (C, Q). ``form`` takes z, (C, n), which it may overwrite, and the
-    query of each of its columns, (n,), in ascending order; it returns ``z^T C z``, (n,), and ``C z``, (C, n), for the
-    matrices C of these queries. With a ``direction``, (C, Q), the gradients are differentiated along it.
+    weight of a token counted twice, ``C_mm + σ²``, (C, Q). ``form`` takes some queries, (q,), z, (q, C, J), and an
+    array of that shape; it returns ``z^T C z``, (q, J), for the matrices C of these queries, and leaves ``C z`` in
+    the array. With a ``direction``, (C, Q), the gradients are differentiated along it.
     """
     there = np.isfinite(log_w)
     log_w = _capped(log_w)
-    absent = np.zeros(log_w.shape[1])
-    if not there.all():
-        given = np.broadcast_to(probs, log_w.shape)
-        probs = np.where(there, given, 0.0)
-        absent = given.sum(axis=0) - probs.sum(axis=0)
+    absent, probs = np.where(there, 0.0, probs).sum(axis=0), np.where(there, probs, 0.0)
     nodes = _nodes(log_w, N)
-    parts = []
-    for block in _in_cache(len(log_w) * nodes.counts):
-        toward = None if direction is None else direction[:, block]
-        own_probs = probs if probs.shape[1] == 1 else probs[:, block]
-        parts.append(
-            _block(log_w[:, block], own_probs, absent[block], own[:, block], N, nodes, form, block, toward)
-        )
-    return Moments(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
+    parts, order = [], np.argsort(-nodes.counts, kind="stable")
+    for queries in _alike(nodes.counts, order, len(log_w)):
+        here = slice(0, nodes.counts[queries[0]])
+        scores, p, twice = (array.T[queries] for array in (log_w, probs, own))
+        toward = None if direction is None else direction.T[queries]
+        log_s, jacobian = nodes.log_s[here], nodes.weights[here]
+        parts.append(_block(scores, p, twice, absent[queries], N, log_s, jacobian, form, queries, toward))
+    back = np.argsort(order)
+    return Moments(*(np.concatenate(part)[back].T for part in zip(*parts, strict=True)))
 
 
-def _in_cache(sizes: NDArray[np.intp]) -> Iterator[slice]:
-    """Split queries into blocks whose sizes sum to CHUNK at most, or of one query."""
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(sizes):
-        before = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + CHUNK, side="right")))
-        yield slice(start, stop)
-        start = stop
-
-
-class _Columns:
-    """The nodes of a block of queries side by side, those of one query after those of the other."""
-
-    def __init__(self, counts: NDArray[np.intp]) -> None:
-        self.starts = np.cumsum(counts) - counts
-        self.query = np.repeat(np.arange(len(counts)), counts)
-        self.place = np.arange(len(self.query)) - self.starts[self.query]
-
-    def arrays(self, count: int, classes: int) -> Array:
-        """So many arrays of a row for each class, (count, C, n), with what was left in them."""
-        size = count * classes * len(self.query)
-        flat = _scratch.held
-        if len(flat) < size:
-            flat = np.empty(size)
-            if size <= 16 * CHUNK:
-                _scratch.held = flat
-        return flat[:size].reshape(count, classes, -1)
-
-    def spread(self, array: Array, to: Array) -> Array:
-        """Values of each query, (C, Q), in all of its columns; what has one column stays as it is."""
-        return array if array.shape[1] == 1 else np.take(array, self.query, axis=1, out=to, mode="clip")
-
-    def total(self, weight: Array, array: Array, by: Array) -> Array:
-        """Sum over the columns of each query, (C, Q), by way of another array."""
-        return np.add.reduceat(np.multiply(weight, array, out=by), self.starts, axis=1)
+def _alike(counts: NDArray[np.intp], order: NDArray[np.intp], classes: int) -> Iterator[NDArray[np.intp]]:
+    """Split queries, in descending order of their numbers of nodes, into blocks that share the largest number."""
+    sizes: list[int] = (classes * counts[order]).tolist()
+    start, padded = 0, 0
+    for i, size in enumerate(sizes):
+        padded += sizes[start] - size
+        if i > start and ((i + 1 - start) * sizes[start] > CHUNK or padded > PADDED):
+            yield order[start:i]
+            start, padded = i, 0
+    yield order[start:]
 
 
 class _Scratch(threading.local):
     """Memory of a thread that one block uses after the other: to get it anew costs more than the arithmetic."""
 
     def __init__(self) -> None:
-        self.held = np.empty(0)
+        self._held = np.empty(0)
+
+    def arrays(self, count: int, shape: tuple[int, ...]) -> Array:
+        """So many arrays of a shape, with what was left in them."""
+        size, held = count * math.prod(shape), self._held
+        if len(held) < size:
+            held = np.empty(size)
+            if size <= KEPT * CHUNK:
+                self._held = held
+        return held[:size].reshape(count, *shape)
 
 
 _scratch = _Scratch()
@@ -131,88 +113,98 @@ _scratch = _Scratch()
 def _block(
     log_w: Array,
     probs: Array,
-    absent: Array,
     own: Array,
+    absent: Array,
     N: float,
-    nodes: Nodes,
+    log_s: Array,
+    jacobian: Array,
     form: Form,
-    block: slice,
+    queries: NDArray[np.intp],
     direction: Array | None,
 ) -> Moments:
-    columns = _Columns(nodes.counts[block])
-    place, starts, query = columns.place, columns.starts, columns.query + block.start
-    y, b, double, single, twice, product, part, *more = columns.arrays(7 if direction is None else 11, len(log_w))
-    each = columns.spread(probs, product)
-    if float(log_w.min(initial=0.0, where=probs > 0)) > -600.0:
-        np.multiply(columns.spread(np.exp(log_w), y), np.exp(nodes.log_s[place]), out=y)
+    """Return the moments of some queries, which are the rows of all arrays."""
+    shape = (*log_w.shape, len(log_s))
+    y, b, double, single, twice, product, part, *more = _scratch.arrays(7 if direction is None else 10, shape)
+    if log_s[-1] < 600.0:
+        np.multiply(np.exp(log_w)[:, :, None], np.exp(log_s), out=y)
+        np.minimum(y, LATEST, out=y)
     else:
-        np.exp(np.minimum(nodes.log_s[place] + columns.spread(log_w, y), math.log(700.0)), out=y)
+        np.exp(np.minimum(np.add(log_w[:, :, None], log_s, out=y), math.log(LATEST), out=y), out=y)
     np.negative(y, out=b)
-    near_one = _mean(each, np.expm1(b, out=part)) - absent[columns.query]
-    phi = _mean(each, np.exp(b, out=b))
-    first, second, third, *fourth = _weights(
-        phi, near_one, nodes.weights[place], N, 3 if direction is None else 4
-    )
-    b *= y
-    b *= each
+    phi = _weighted(probs, np.exp(b, out=part))
+    early = b[:, :, : np.count_nonzero((phi > 0.5).any(axis=0))]  # it falls along the nodes
+    near_one = _weighted(probs, np.expm1(early, out=early)) - absent[:, None]
+    first, second, third, *fourth = _weights(phi, near_one, jacobian, N, 3 if direction is None else 4)
+    np.multiply(part, y, out=b)
+    b *= probs[:, :, None]
     np.multiply(b, y, out=double)  # one token counted twice
     np.subtract(b, double, out=single)  # y ∂b/∂y
     np.subtract(2.0, y, out=twice)  # and that of double
     twice *= double
-    diagonal = np.einsum("mj,mj->j", double, columns.spread(own, part))
-    np.copyto(part, b)
-    pairs, product = form(part, query, product)
-    loss = 0.5 * np.add.reduceat(second * pairs + first * diagonal, starts)
+    diagonal, pairs = _weighted(own, double), form(queries, b, product)
+    loss = 0.5 * np.einsum("qj->q", second * pairs + first * diagonal)
     both = third * pairs + second * diagonal
-    expected = columns.total(first, b, part)
+    expected = _integral(first, b)
     gradient = _balanced(
-        2.0 * columns.total(second, np.multiply(single, product, out=part), part),
-        -columns.total(both, b, part),
-        own * columns.total(first, twice, part),
+        2.0 * _integral(second, np.multiply(single, product, out=part)),
+        -_integral(both, b),
+        own * _integral(first, twice),
     )
     if direction is None:
-        return Moments(loss, 0.5 * gradient, expected, np.zeros((0, len(loss))))
+        return Moments(loss, 0.5 * gradient, expected, np.zeros((len(loss), 0)))
 
-    v, change_b, change_double, change_product = more
-    v = columns.spread(direction, v)
+    change_b, change_double, change_product = more
+    v = direction[:, :, None]
     np.multiply(v, single, out=change_b)
     np.multiply(v, twice, out=change_double)
-    change_phi = -np.einsum("mj,mj->j", v, b)
-    np.copyto(part, change_b)
-    _, change_product = form(part, query, change_product)
-    change_pairs = 2.0 * np.einsum("mj,mj->j", product, change_b)
-    change_diagonal = np.einsum("mj,mj->j", change_double, columns.spread(own, part))
+    change_phi = -_weighted(direction, b)
+    form(queries, change_b, change_product)
+    change_pairs = 2.0 * np.einsum("qmj,qmj->qj", product, change_b)
+    change_diagonal = _weighted(own, change_double)
     change_both = (
         change_phi * (fourth[0] * pairs + third * diagonal) + third * change_pairs + second * change_diagonal
     )
-    change = columns.total(third * change_phi, np.multiply(single, product, out=part), part)
-    change += columns.total(second, np.multiply(single, change_product, out=part), part)
+    change = _integral(third * change_phi, np.multiply(single, product, out=part))
+    change += _integral(second, np.multiply(single, change_product, out=part))
     np.subtract(change_b, change_double, out=part)
-    change += columns.total(second, np.multiply(part, product, out=part), part)
+    change += _integral(second, np.multiply(part, product, out=part))
     change *= 2.0
-    change -= columns.total(change_both, b, part) + columns.total(both, change_b, part)
-    change += own * columns.total(second * change_phi, twice, part)
+    change -= _integral(change_both, b) + _integral(both, change_b)
+    change += own * _integral(second * change_phi, twice)
     np.multiply(v, double, out=part)
     part += change_double
     part *= y
-    change += own * columns.total(first, np.subtract(2.0 * change_double, part, out=part), part)
+    change += own * _integral(first, np.subtract(2.0 * change_double, part, out=part))
     return Moments(loss, 0.5 * gradient, expected, 0.5 * change)
 
 
-def _mean(probs: Array, array: Array) -> Array:
-    """Mean over the classes, (n,)."""
-    return probs[:, 0] @ array if probs.shape[1] == 1 else np.asarray(np.einsum("mj,mj->j", probs, array))
+def _weighted(weights: Array, array: Array) -> Array:
+    """Sum over the classes, (q, J)."""
+    return np.asarray(np.matmul(weights[:, None, :], array)[:, 0])
+
+
+def _integral(weight: Array, array: Array) -> Array:
+    """Sum over the nodes, (q, C)."""
+    return np.asarray(np.matmul(array, weight[:, :, None])[:, :, 0])
 
 
 def _weights(phi: Array, near_one: Array, jacobian: Array, N: float, count: int) -> list[Array]:
-    """Weights ``N (N-1) ... (N-k+1) φ^(N-k)`` of the nodes, k = 1 ... count, from φ and φ - 1."""
+    """Weights ``N (N-1) ... (N-k+1) φ^(N-k)`` of the nodes, k = 1 ... count, from φ and φ - 1 at the first ones."""
     # φ^N needs ln φ to an absolute error far below 1/N, also where φ is nearly 1
-    small = np.log(np.maximum(phi, 1e-300))
-    log_phi = np.where(near_one > -0.5, np.log1p(np.maximum(near_one, -0.5)), small)
-    return [
-        jacobian * math.prod(N - i for i in range(k)) * np.exp((N - k) * log_phi) if k <= N else np.zeros_like(phi)
-        for k in range(1, count + 1)
-    ]
+    power = np.log(np.maximum(phi, 1e-300))
+    early = power[..., : near_one.shape[-1]]
+    np.copyto(early, np.log1p(np.maximum(near_one, -0.5)), where=near_one > -0.5)
+    highest = int(min(N, count))
+    power *= N - highest
+    there = power > -700.0  # below that exp is slow
+    weight = np.exp(np.maximum(power, -700.0, out=power), out=power)
+    weight *= jacobian
+    weight *= there
+    weights = [np.zeros_like(phi) for _ in range(highest, count)]
+    for k in range(highest, 0, -1):
+        weights.insert(0, weight * math.prod(N - i for i in range(k)))
+        weight *= phi
+    return weights
 
 
 def one_query(
@@ -250,7 +242,7 @@ def one_query(
     pairs, inner = (b * product).sum(axis=0), single * product
     both = third * pairs + second * diagonal
     terms = 2.0 * (inner @ second), -(b @ both), own * (twice @ first)
-    gradient = 0.5 * _balanced(*(term[:, None] for term in terms))[:, 0]
+    gradient = 0.5 * _balanced(*(term[None] for term in terms))[0]
     loss, hessian = 0.5 * float(second @ pairs + first @ diagonal), np.zeros_like(matrix)
     if curved:
         crossed = (2.0 * inner * third + own[:, None] * twice * second) @ b.T
@@ -262,19 +254,15 @@ def one_query(
     return loss, gradient, b @ first, hessian
 
 
-def _integral(weight: Array, left: Array, right: Array) -> Array:
-    return np.einsum("qj,mqj,mqj->mq", weight, left, right)
-
-
 def _balanced(*terms: Array) -> Array:
-    """Sum the terms of a gradient; each column is left with the sum zero that it has.
+    """Sum the terms of a gradient; each row is left with the sum zero that it has.
 
-    A loss does not notice a shift of its column. What rounding leaves in the sum is taken from the entries in which
+    A loss does not notice a shift of its scores. What rounding leaves in the sum is taken from the entries in which
     terms cancel: in the tail of a run it would shift the scores, step by step.
     """
     gradient: Array = sum(terms[1:], start=terms[0])
-    scale: Array = sum((np.abs(term) for term in terms), start=np.full(gradient.shape[1], 1e-300))
-    return gradient - scale * (gradient.sum(axis=0) / scale.sum(axis=0))
+    scale: Array = sum((np.abs(term) for term in terms), start=np.full(gradient.shape, 1e-300))
+    return gradient - scale * (gradient.sum(axis=1) / scale.sum(axis=1))[:, None]
 
 
 def presence(probs: Array, N: float) -> Array:

@@ -297,13 +297,10 @@ class SymmetricRisk(Risk):
         own = np.vstack([np.zeros(len(matrix)), 2.0 * self.variogram]) + self.noise**2
         absent = np.where(mass > 0, scores, -np.inf)
 
-        def form(z: Array, query: NDArray[np.intp], product: Array) -> tuple[Array, Array]:
-            product[0] = 0.0
-            edges = np.searchsorted(query, np.arange(len(matrix) + 1))
-            for g in range(query[0], query[-1] + 1):
-                mine = slice(edges[g], edges[g + 1])
-                np.matmul(matrix[g], z[1:, mine], out=product[1:, mine])
-            return np.einsum("cj,cj->j", z, product), product
+        def form(queries: NDArray[np.intp], z: Array, product: Array) -> Array:
+            product[:, 0] = 0.0
+            np.matmul(matrix[queries], z[:, 1:], out=product[:, 1:])
+            return np.asarray(np.einsum("qcj,qcj->qj", z, product))
 
         return moments(absent, mass, own, self.N, form, toward)
 
