@@ -151,11 +151,11 @@ def test_collocation_of_the_map_has_the_iterates_of_a_linear_map(rate: float) ->
     x, h = math.log1p(begin), math.log1p(n / (begin + 1.0))
     modes = Modes(x, np.array([rate]), np.eye(1), np.ones(1))
 
-    def field(place: float, y: np.ndarray) -> np.ndarray:
-        return math.exp(place) * (1e-3 - rate * y)
+    def slopes(places: np.ndarray, states: np.ndarray) -> np.ndarray:
+        return np.exp(places)[:, None] * (1e-3 - rate * states)
 
     step = Collocation(
-        field, modes, lambda at: modes.growth(1, at), x, start, h, tolerance=1e-16, stages=STAGES, single=True
+        slopes, modes, lambda at: modes.growth(1, at), x, start, h, tolerance=1e-16, stages=STAGES, single=True
     )
     assert step.arrival[0] == pytest.approx(grown, rel=1e-12)
 

@@ -12,7 +12,8 @@ from numpy.polynomial import legendre
 
 from icl_theory._validate import Array
 from icl_theory.engine.curvature import Modes
-from icl_theory.engine.solver import Field
+
+Slopes = Callable[[Array, Array], Array]
 
 STAGES, FEWER = 7, 5  # of a run, of its shadow
 ITERATIONS = 12  # of Newton's method at most
@@ -109,8 +110,8 @@ class Collocation:
 
     Parameters
     ----------
-    field : callable
-        The field.
+    slopes : callable
+        The field at some times, (n,), and states, (n, ...).
     modes : Modes
         Of the Hessian near ``y``.
     growth : callable
@@ -132,7 +133,7 @@ class Collocation:
 
     def __init__(
         self,
-        field: Field,
+        slopes: Slopes,
         modes: Modes,
         growth: Callable[[Array], Array],
         x: float,
@@ -144,7 +145,7 @@ class Collocation:
         stages: int = STAGES,
         single: bool = False,
     ) -> None:
-        self.field, self.begin, self.state, self._h = field, x, y, h
+        self._slopes, self.begin, self.state, self._h = slopes, x, y, h
         self.end = x + h if end is None else end
         self._modes, self._growth, self._tolerance = modes, growth, tolerance
         self._stages, self._single = stages, single
@@ -169,8 +170,7 @@ class Collocation:
         inverse = np.linalg.inv(np.eye(self._stages) - self._weights * self._growth(places)[:, None, :])
         before, mixed = math.inf, Mixed()
         for self.iterations in range(1, ITERATIONS + 1):
-            slopes = np.stack([self.field(place, value) for place, value in zip(places, values, strict=True)])
-            residual = y + self._weights @ slopes - values
+            residual = y + self._weights @ self._slopes(places, values) - values
             change = modes.out_of(np.einsum("nij,jn->in", inverse, modes.into(residual)))
             values = mixed.next(values, change)
             size = float(np.abs(change).max(initial=0.0))
@@ -189,7 +189,8 @@ class Collocation:
     def _rounding(self, y: Array) -> float:
         """What rounding errors of the field amount to in the values, seen where the last bits of ``y`` change."""
         nudged = y * (1.0 + np.where(np.arange(y.size) % 2, 2.0**-52, -(2.0**-52)))
-        change = self._modes.into(self.field(self.begin, nudged) - self.field(self.begin, y))
+        there, here = self._slopes(np.full(2, self.begin), np.stack([nudged, y]))
+        change = self._modes.into(there - here)
         growth = self._growth(np.array([self.begin]))[:, 0]
         damped = self._modes.out_of(self._h * change / (1.0 + self._h * np.abs(growth)))
         return NOISY * float(np.abs(damped).max(initial=0.0)) + NOISE * float(np.abs(y).max(initial=0.0))
@@ -209,7 +210,7 @@ class Collocation:
     def again(self, x: float, y: Array, slope: Array, h: float, end: float) -> Collocation:
         """Take a part of the step by itself."""
         return Collocation(
-            self.field, self._modes, self._growth, x, y, h, end, self._tolerance, self, self._stages, self._single
+            self._slopes, self._modes, self._growth, x, y, h, end, self._tolerance, self, self._stages, self._single
         )
 
     def _at(self, places: Array) -> Array:

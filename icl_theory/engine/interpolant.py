@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.collocation import STAGES, Collocation
+from icl_theory.engine.collocation import STAGES, Collocation, Slopes
 from icl_theory.engine.curvature import Curvature
 from icl_theory.engine.solver import Field, Step
 from icl_theory.engine.stepping import Stepper
@@ -228,7 +228,7 @@ class Interpolant:
         stepper.start()
         self.order = START_ORDER if self.skipping else 1
         stride = stride or self.first_stride
-        order, before, ideal, single, implicit, first = 0, 0.0, 0.0, self._field(shape, 1), False, True
+        order, before, ideal, moves, implicit, first = 0, 0.0, 0.0, self._moving(shape), False, True
         while x < bound:
             if order != self.order:
                 order = self.order
@@ -239,7 +239,7 @@ class Interpolant:
             h, stop = (bound - x, bound) if last else (stride, None)
             wanted = min(self.share, IMPLICIT_SHARE) * self._limit(state, slope, shape)
             spent = self._spent
-            step = stepper.take(field, single, order, x, state, slope, h, stop, wanted)
+            step = stepper.take(field, moves, order, x, state, slope, h, stop, wanted)
             cost = self._spent - spent
             if isinstance(step, Collocation) != implicit:
                 implicit, before, ideal = not implicit, 0.0, 0.0
@@ -313,6 +313,16 @@ class Interpolant:
             return slope
 
         return field
+
+    def _moving(self, shape: tuple[int, ...]) -> Slopes:
+        """Field with one term at some times and states."""
+
+        def slopes(places: Array, states: Array) -> Array:
+            self.check_budget(len(states))
+            moves = self.descent.moves(states.reshape(-1, *shape))
+            return np.exp(places)[:, None] * moves.reshape(len(states), -1)
+
+        return slopes
 
     def _size(self, order: int) -> float:
         """Largest entry of a difference of the last iterates, over order + 1."""

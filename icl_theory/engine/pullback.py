@@ -66,10 +66,6 @@ class Embedding(Map):
     ----------
     vectors : array_like, (K, d)
         The features, one a row.
-
-    References
-    ----------
-    docs/theory.md, "Coordinates".
     """
 
     vectors: Array
@@ -266,8 +262,7 @@ class Pullback(Risk):
     map: Map
 
     def __post_init__(self) -> None:
-        if not isinstance(self.risk, Risk):
-            raise refuse("risk", self.risk, "a Risk")
+        instance("risk", self.risk, Risk, "a Risk")  # type: ignore[type-abstract]
         if not isinstance(self.map, Map):
             raise refuse("map", self.map, "a Map (with initial, inward, push, outward and stretch)")
         shape = np.shape(self.risk.initial)
@@ -292,6 +287,11 @@ class Pullback(Risk):
         """Loss, and its gradient pulled back."""
         loss, gradient = self.risk.evaluate(self.map.inward(params), step)
         return loss, self.map.outward(params, gradient)
+
+    def gradients(self, states: Array) -> Array:
+        """Those of the inner risk, pulled back."""
+        inner = self.risk.gradients(np.stack([self.map.inward(state) for state in states]))
+        return np.stack([self.map.outward(*each) for each in zip(states, inner, strict=True)])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """What the inner risk observes at its parameters."""

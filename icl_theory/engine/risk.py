@@ -91,6 +91,10 @@ class Risk(Protocol):
         """Gradient of the loss at ``params``, of the same shape."""
         return self._within(params, self.evaluate, 1)
 
+    def gradients(self, states: Array) -> Array:
+        """Gradients at some states, (n, ...), unchecked; for risks to which many cost less than each by itself."""
+        return np.stack([self.evaluate(state)[1] for state in states])
+
     def _within(self, params: ArrayLike, evaluate: Callable[[Array], Any], part: int) -> Any:
         """Return a part of what is evaluated at parameters, which may be infinite; NaN is refused."""
         with np.errstate(over="ignore", invalid="ignore"):

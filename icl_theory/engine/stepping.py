@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.collocation import EASY, Collocation
+from icl_theory.engine.collocation import EASY, Collocation, Slopes
 from icl_theory.engine.curvature import Curvature
 from icl_theory.engine.solver import Field, Step
 from icl_theory.engine.steps import TooFast
@@ -62,7 +62,7 @@ class Stepper:
     def take(
         self,
         field: Field,
-        single: Field,
+        moves: Slopes,
         order: int,
         x: float,
         y: Array,
@@ -71,7 +71,7 @@ class Stepper:
         end: float | None,
         tolerance: float,
     ) -> Step | Collocation:
-        """Try a step, the field of which has so many terms; ``single`` has one."""
+        """Try a step, the field of which has so many terms; ``moves`` has one, at many states."""
         if not self.stiff:
             step = Step(field, x, y, slope, h, end)
             enough = STIFF if self.curvature.modes is None else SOFT + 0.5
@@ -88,7 +88,7 @@ class Stepper:
         assert modes is not None
         growth = partial(modes.growth, 1)
         implicit = Collocation(
-            single, modes, growth, x, y, h, end, tolerance, self._before, self.stages, self.skipping
+            moves, modes, growth, x, y, h, end, tolerance, self._before, self.stages, self.skipping
         )
         self.curvature.wasted += max(0, implicit.iterations - EASY) * self.stages
         if implicit.left < math.inf:

@@ -65,6 +65,11 @@ class Descent:
         """Change of the parameters in one step."""
         return self.rule.move(self.risk, gradient, self.eta, step)
 
+    def moves(self, states: Array) -> Array:
+        """Changes of some states, (n, ...), in one step."""
+        self.evaluations += len(states)
+        return np.stack([self.move(gradient) for gradient in self.risk.gradients(states)])
+
     def slope(self, gradient: Array) -> float:
         """Decrease of the loss in one step, to first order."""
         return -float(np.sum(gradient * self.move(gradient)))

@@ -103,21 +103,17 @@ class ErrorForm:
                 result[rows, column] = to_own * total[column] + between
         return result
 
-    def of_blocks(self, z: Array, block: slice) -> tuple[Array, Array]:
-        """Return ``(z^T C z, C z)`` for z of shape (K, Q, J), J columns for each query of a block; overwrites z."""
-        query = np.arange(len(self.variogram))[block]
-        z[query, np.arange(len(query))] = 0.0
+    def at_nodes(self, own: NDArray[np.intp], z: Array, product: Array) -> Array:
+        """Return ``z^T C z``, (q, J), for some queries and z, (q, K, J); ``C z`` goes to ``product``."""
         if self.use_factor:
-            squared, product = self(z.reshape(len(z), -1), np.repeat(query, z.shape[2]))
-            return squared.reshape(z.shape[1:]), product.reshape(z.shape)
-        total = z.sum(axis=0)
-        product = (self.variogram @ z.reshape(len(z), -1)).reshape(z.shape)
-        shift = product[query, np.arange(len(query))].copy()
-        squared = np.maximum(2.0 * total * shift - np.einsum("mqj,mqj->qj", z, product), 0.0)
-        np.multiply(self.variogram[:, query, None], total, out=z)
-        np.subtract(z, product, out=product)
-        product += shift
-        return squared, product
+            between = self.factor - self.factor[own][:, None]
+            error = np.matmul(between.swapaxes(1, 2), z)
+            np.matmul(between, error, out=product)
+            return np.asarray(np.einsum("qrj,qrj->qj", error, error))
+        to_own = self.variogram[own]
+        np.matmul(to_own[:, :, None] + to_own[:, None] - self.variogram, z, out=product)
+        # rounding must not make it negative
+        return np.maximum(np.einsum("qmj,qmj->qj", z, product), 0.0)
 
     def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
         """``Σ_m z_m (φ_m - φ_k)``, (r, Q)."""

@@ -13,7 +13,8 @@ prompts".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -28,10 +29,20 @@ NODE_FIRST = -4.0
 NODE_LAST = 4.25
 GAP_CAP = 350.0  # a score gap beyond which the lower attention's square is below the range of float64
 LATEST = 300.0  # s w from which e^(-s w) counts as none: products of two are no subnormal numbers, which are slow
-CHUNK = 2**21  # numbers in one temporary of the quadrature
+CHUNK = 2**16  # numbers in one temporary of the quadrature,
+PADDED = 2**13  # of which so many may belong to nodes that a query would not need
+KEPT = 16  # temporaries of that size that a thread keeps
 FLOOR_WORK = 3e7  # numbers in all evaluations of a minimisation
 
-Form = Callable[[Array, slice], tuple[Array, Array]]
+Form = Callable[[NDArray[np.intp], Array, Array], Array]
+
+
+class Nodes(NamedTuple):
+    """Of the trapezoid rule: ln s and weights, (J,), and how many of them each query needs, (Q,)."""
+
+    log_s: Array
+    weights: Array
+    counts: NDArray[np.intp]
 
 
 class Moments(NamedTuple):
@@ -46,99 +57,154 @@ class Moments(NamedTuple):
 def moments(
     log_w: Array, probs: Array, own: Array, N: float, form: Form, direction: Array | None = None
 ) -> Moments:
-    """Integrate losses, gradients and attention of all queries, in blocks that bound the memory.
+    """Integrate losses, gradients and attention of all queries, in blocks that stay near the processor.
 
     Scores ``log_w`` are (C, Q), -inf for a class that never occurs; probabilities (C, 1) or (C, Q); ``own`` is the
-    weight of a token counted twice, ``C_mm + σ²``, (C, Q). ``form`` takes z, (C, Q', J), which it may overwrite,
-    and the block of queries, a slice; it returns ``z^T C z``, (Q', J), and ``C z``, (C, Q', J), for the matrices C
-    of these queries. With a ``direction``, (C, Q), the gradients are differentiated along it.
+    weight of a token counted twice, ``C_mm + σ²``, (C, Q). ``form`` takes some queries, (q,), z, (q, C, J), and an
+    array of that shape; it returns ``z^T C z``, (q, J), for the matrices C of these queries, and leaves ``C z`` in
+    the array. With a ``direction``, (C, Q), the gradients are differentiated along it.
     """
     there = np.isfinite(log_w)
     log_w = _capped(log_w)
-    x, jacobian = _nodes(log_w, N)
-    log_s = x - np.exp(-x) - math.log(N)
-    size = max(1, CHUNK // (len(log_w) * len(x)))
-    parts = []
-    for start in range(0, log_w.shape[1], size):
-        block = slice(start, start + size)
-        masked = np.where(there[:, block], np.broadcast_to(probs, log_w.shape)[:, block], 0.0)
-        absent = np.broadcast_to(probs, log_w.shape)[:, block].sum(axis=0) - masked.sum(axis=0)
-        toward = None if direction is None else direction[:, block]
-        parts.append(
-            _block(log_w[:, block], masked, absent, own[:, block], N, log_s, jacobian, form, block, toward)
-        )
-    return Moments(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
+    absent, probs = np.where(there, 0.0, probs).sum(axis=0), np.where(there, probs, 0.0)
+    nodes = _nodes(log_w, N)
+    parts, order = [], np.argsort(-nodes.counts, kind="stable")
+    for queries in _alike(nodes.counts, order, len(log_w)):
+        here = slice(0, nodes.counts[queries[0]])
+        scores, p, twice = (array.T[queries] for array in (log_w, probs, own))
+        toward = None if direction is None else direction.T[queries]
+        log_s, jacobian = nodes.log_s[here], nodes.weights[here]
+        parts.append(_block(scores, p, twice, absent[queries], N, log_s, jacobian, form, queries, toward))
+    back = np.argsort(order)
+    return Moments(*(np.concatenate(part)[back].T for part in zip(*parts, strict=True)))
+
+
+def _alike(counts: NDArray[np.intp], order: NDArray[np.intp], classes: int) -> Iterator[NDArray[np.intp]]:
+    """Split queries, in descending order of their numbers of nodes, into blocks that share the largest number."""
+    sizes: list[int] = (classes * counts[order]).tolist()
+    start, padded = 0, 0
+    for i, size in enumerate(sizes):
+        padded += sizes[start] - size
+        if i > start and ((i + 1 - start) * sizes[start] > CHUNK or padded > PADDED):
+            yield order[start:i]
+            start, padded = i, 0
+    yield order[start:]
+
+
+class _Scratch(threading.local):
+    """Memory of a thread that one block uses after the other: to get it anew costs more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self._held = np.empty(0)
+
+    def arrays(self, count: int, shape: tuple[int, ...]) -> Array:
+        """So many arrays of a shape, with what was left in them."""
+        size, held = count * math.prod(shape), self._held
+        if len(held) < size:
+            held = np.empty(size)
+            if size <= KEPT * CHUNK:
+                self._held = held
+        return held[:size].reshape(count, *shape)
+
+
+_scratch = _Scratch()
 
 
 def _block(
     log_w: Array,
     probs: Array,
-    absent: Array,
     own: Array,
+    absent: Array,
     N: float,
     log_s: Array,
     jacobian: Array,
     form: Form,
-    block: slice,
+    queries: NDArray[np.intp],
     direction: Array | None,
 ) -> Moments:
-    # (C, Q, J); e^-y is zero long before y = 700, and below that exp is slow
-    if float(log_w.min(initial=0.0, where=probs > 0)) > -600.0:
-        y = np.minimum(np.exp(np.maximum(log_w, -700.0))[:, :, None] * np.exp(np.minimum(log_s, 700.0)), 700.0)
+    """Return the moments of some queries, which are the rows of all arrays."""
+    shape = (*log_w.shape, len(log_s))
+    y, b, double, single, twice, product, part, *more = _scratch.arrays(7 if direction is None else 10, shape)
+    if log_s[-1] < 600.0:
+        np.multiply(np.exp(log_w)[:, :, None], np.exp(log_s), out=y)
+        np.minimum(y, LATEST, out=y)
     else:
-        y = np.exp(np.minimum(log_s + log_w[:, :, None], math.log(700.0)))
-    decay = np.exp(-y)
-    near_one = np.einsum("mq,mqj->qj", probs, np.expm1(-y)) - absent[:, None]
-    phi = np.einsum("mq,mqj->qj", probs, decay)
+        np.exp(np.minimum(np.add(log_w[:, :, None], log_s, out=y), math.log(LATEST), out=y), out=y)
+    np.negative(y, out=b)
+    phi = _weighted(probs, np.exp(b, out=part))
+    early = b[:, :, : np.count_nonzero((phi > 0.5).any(axis=0))]  # it falls along the nodes
+    near_one = _weighted(probs, np.expm1(early, out=early)) - absent[:, None]
     first, second, third, *fourth = _weights(phi, near_one, jacobian, N, 3 if direction is None else 4)
-
-    b = decay
-    b *= y
+    np.multiply(part, y, out=b)
     b *= probs[:, :, None]
-    expected = np.einsum("qj,mqj->mq", first, b)
-    double = b * y  # one token counted twice
-    diagonal = np.einsum("mqj,mq->qj", double, own)
-    pairs, product = form(b.copy(), block)
+    np.multiply(b, y, out=double)  # one token counted twice
+    np.subtract(b, double, out=single)  # y ∂b/∂y
+    np.subtract(2.0, y, out=twice)  # and that of double
+    twice *= double
+    diagonal, pairs = _weighted(own, double), form(queries, b, product)
     loss = 0.5 * np.einsum("qj->q", second * pairs + first * diagonal)
     both = third * pairs + second * diagonal
+    expected = _integral(first, b)
     gradient = _balanced(
-        2.0 * _integral(second, b - double, product),
-        -np.einsum("qj,mqj->mq", both, b),
-        own * np.einsum("qj,mqj->mq", first, 2.0 * double - double * y),
+        2.0 * _integral(second, np.multiply(single, product, out=part)),
+        -_integral(both, b),
+        own * _integral(first, twice),
     )
     if direction is None:
-        return Moments(loss, 0.5 * gradient, expected, np.zeros((0, len(loss))))
+        return Moments(loss, 0.5 * gradient, expected, np.zeros((len(loss), 0)))
 
+    change_b, change_double, change_product = more
     v = direction[:, :, None]
-    change_b = v * (b - double)
-    change_phi = -np.einsum("mqj->qj", v * b)
-    change_double = v * (2.0 * double - double * y)
-    _, change_product = form(change_b.copy(), block)
-    change_pairs = 2.0 * np.einsum("mqj,mqj->qj", product, change_b)
-    change_diagonal = np.einsum("mqj,mq->qj", change_double, own)
+    np.multiply(v, single, out=change_b)
+    np.multiply(v, twice, out=change_double)
+    change_phi = -_weighted(direction, b)
+    form(queries, change_b, change_product)
+    change_pairs = 2.0 * np.einsum("qmj,qmj->qj", product, change_b)
+    change_diagonal = _weighted(own, change_double)
     change_both = (
         change_phi * (fourth[0] * pairs + third * diagonal) + third * change_pairs + second * change_diagonal
     )
-    change = 2.0 * (
-        _integral(third * change_phi, b - double, product)
-        + _integral(second, change_b - change_double, product)
-        + _integral(second, b - double, change_product)
-    )
-    change -= np.einsum("qj,mqj->mq", change_both, b) + np.einsum("qj,mqj->mq", both, change_b)
-    change += own * np.einsum("qj,mqj->mq", second * change_phi, 2.0 * double - double * y)
-    change += own * np.einsum("qj,mqj->mq", first, (2.0 - y) * change_double - v * double * y)
+    change = _integral(third * change_phi, np.multiply(single, product, out=part))
+    change += _integral(second, np.multiply(single, change_product, out=part))
+    np.subtract(change_b, change_double, out=part)
+    change += _integral(second, np.multiply(part, product, out=part))
+    change *= 2.0
+    change -= _integral(change_both, b) + _integral(both, change_b)
+    change += own * _integral(second * change_phi, twice)
+    np.multiply(v, double, out=part)
+    part += change_double
+    part *= y
+    change += own * _integral(first, np.subtract(2.0 * change_double, part, out=part))
     return Moments(loss, 0.5 * gradient, expected, 0.5 * change)
 
 
+def _weighted(weights: Array, array: Array) -> Array:
+    """Sum over the classes, (q, J)."""
+    return np.asarray(np.matmul(weights[:, None, :], array)[:, 0])
+
+
+def _integral(weight: Array, array: Array) -> Array:
+    """Sum over the nodes, (q, C)."""
+    return np.asarray(np.matmul(array, weight[:, :, None])[:, :, 0])
+
+
 def _weights(phi: Array, near_one: Array, jacobian: Array, N: float, count: int) -> list[Array]:
-    """Weights ``N (N-1) ... (N-k+1) φ^(N-k)`` of the nodes, k = 1 ... count, from φ and φ - 1."""
+    """Weights ``N (N-1) ... (N-k+1) φ^(N-k)`` of the nodes, k = 1 ... count, from φ and φ - 1 at the first ones."""
     # φ^N needs ln φ to an absolute error far below 1/N, also where φ is nearly 1
-    small = np.log(np.maximum(phi, 1e-300))
-    log_phi = np.where(near_one > -0.5, np.log1p(np.maximum(near_one, -0.5)), small)
-    return [
-        jacobian * math.prod(N - i for i in range(k)) * np.exp((N - k) * log_phi) if k <= N else np.zeros_like(phi)
-        for k in range(1, count + 1)
-    ]
+    power = np.log(np.maximum(phi, 1e-300))
+    early = power[..., : near_one.shape[-1]]
+    np.copyto(early, np.log1p(np.maximum(near_one, -0.5)), where=near_one > -0.5)
+    highest = int(min(N, count))
+    power *= N - highest
+    there = power > -700.0  # below that exp is slow
+    weight = np.exp(np.maximum(power, -700.0, out=power), out=power)
+    weight *= jacobian
+    weight *= there
+    weights = [np.zeros_like(phi) for _ in range(highest, count)]
+    for k in range(highest, 0, -1):
+        weights.insert(0, weight * math.prod(N - i for i in range(k)))
+        weight *= phi
+    return weights
 
 
 def one_query(
@@ -164,8 +230,8 @@ def one_query(
     """
     there = np.isfinite(log_w)
     log_w = _capped(log_w[:, None])
-    x, jacobian = _nodes(log_w, N)
-    y = np.exp(np.minimum(log_w + (x - np.exp(-x) - math.log(N)), math.log(LATEST)))
+    log_s, jacobian, _ = _nodes(log_w, N)
+    y = np.exp(np.minimum(log_w + log_s, math.log(LATEST)))
     absent, probs = float(probs[~there].sum()), np.where(there, probs, 0.0)
     near_one, decay = probs @ np.expm1(-y) - absent, np.exp(-y)
     first, second, third, fourth = _weights(probs @ decay, near_one, jacobian, N, 4)
@@ -176,7 +242,7 @@ def one_query(
     pairs, inner = (b * product).sum(axis=0), single * product
     both = third * pairs + second * diagonal
     terms = 2.0 * (inner @ second), -(b @ both), own * (twice @ first)
-    gradient = 0.5 * _balanced(*(term[:, None] for term in terms))[:, 0]
+    gradient = 0.5 * _balanced(*(term[None] for term in terms))[0]
     loss, hessian = 0.5 * float(second @ pairs + first @ diagonal), np.zeros_like(matrix)
     if curved:
         crossed = (2.0 * inner * third + own[:, None] * twice * second) @ b.T
@@ -188,19 +254,15 @@ def one_query(
     return loss, gradient, b @ first, hessian
 
 
-def _integral(weight: Array, left: Array, right: Array) -> Array:
-    return np.einsum("qj,mqj,mqj->mq", weight, left, right)
-
-
 def _balanced(*terms: Array) -> Array:
-    """Sum the terms of a gradient; each column is left with the sum zero that it has.
+    """Sum the terms of a gradient; each row is left with the sum zero that it has.
 
-    A loss does not notice a shift of its column. What rounding leaves in the sum is taken from the entries in which
+    A loss does not notice a shift of its scores. What rounding leaves in the sum is taken from the entries in which
     terms cancel: in the tail of a run it would shift the scores, step by step.
     """
     gradient: Array = sum(terms[1:], start=terms[0])
-    scale: Array = sum((np.abs(term) for term in terms), start=np.full(gradient.shape[1], 1e-300))
-    return gradient - scale * (gradient.sum(axis=0) / scale.sum(axis=0))
+    scale: Array = sum((np.abs(term) for term in terms), start=np.full(gradient.shape, 1e-300))
+    return gradient - scale * (gradient.sum(axis=1) / scale.sum(axis=1))[:, None]
 
 
 def presence(probs: Array, N: float) -> Array:
@@ -234,7 +296,7 @@ def infima(finite: Callable[[Array], Moments], target: NDArray[np.bool_], N: flo
         np.minimum(best, found.loss, out=best)
         return float(np.sum(found.loss / weight)), (found.gradient / weight).ravel()
 
-    rounds = int(np.clip(FLOOR_WORK / (target.size * len(_nodes(_capped(start), N)[0])), 2, 200))
+    rounds = int(np.clip(FLOOR_WORK / (len(target) * _nodes(_capped(start), N).counts.sum()), 2, 200))
     options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": rounds, "maxfun": 2 * rounds, "maxcor": 20}
     first = np.where(free, start, 0.0)
     begins = (first, np.zeros_like(first)) if first.any() else (first,)  # with noise there are local minima
@@ -261,12 +323,13 @@ def _capped(log_w: Array) -> Array:
     return capped
 
 
-def _nodes(log_w: Array, N: float) -> tuple[Array, Array]:
-    """Nodes x and weights of the trapezoid rule for ∫ (...) ds/s with N s = exp(x - exp(-x)).
+def _nodes(log_w: Array, N: float) -> Nodes:
+    """Nodes of the trapezoid rule for ∫ (...) ds/s with N s = exp(x - exp(-x)).
 
-    The last node is where the slowest decay, exp(-s w_min), is complete.
+    The last one is where the slowest decay, exp(-s w_min) for each of N tokens, is complete.
     """
-    lowest = -float(np.min(log_w, where=np.isfinite(log_w), initial=0.0))
-    last = NODE_LAST + math.log(N) + lowest
-    x: Array = NODE_FIRST + NODE_STEP * np.arange(float(int((last - NODE_FIRST) / NODE_STEP) + 1))
-    return x, NODE_STEP * (1.0 + np.exp(-x))
+    lowest = -np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
+    counts = ((NODE_LAST - NODE_FIRST + lowest) / NODE_STEP).astype(np.intp) + 1
+    x: Array = NODE_FIRST + NODE_STEP * np.arange(float(counts.max(initial=1)))
+    left = np.exp(-x)
+    return Nodes(x - left - math.log(N), NODE_STEP * (1.0 + left), counts)

@@ -297,10 +297,10 @@ class SymmetricRisk(Risk):
         own = np.vstack([np.zeros(len(matrix)), 2.0 * self.variogram]) + self.noise**2
         absent = np.where(mass > 0, scores, -np.inf)
 
-        def form(z: Array, block: slice) -> tuple[Array, Array]:
-            product = np.zeros_like(z)
-            np.einsum("qcd,dqj->cqj", matrix[block], z[1:], out=product[1:])
-            return np.einsum("cqj,cqj->qj", z, product), product
+        def form(queries: NDArray[np.intp], z: Array, product: Array) -> Array:
+            product[:, 0] = 0.0
+            np.matmul(matrix[queries], z[:, 1:], out=product[:, 1:])
+            return np.asarray(np.einsum("qcj,qcj->qj", z, product))
 
         return moments(absent, mass, own, self.N, form, toward)
 
