@@ -103,8 +103,9 @@ class ErrorForm:
                 result[rows, column] = to_own * total[column] + between
         return result
 
-    def at_nodes(self, own: NDArray[np.intp], z: Array, product: Array) -> Array:
-        """Return ``z^T C z``, (q, J), for some queries and z, (q, K, J); ``C z`` goes to ``product``."""
+    def at_nodes(self, queries: NDArray[np.intp], z: Array, product: Array) -> Array:
+        """Return ``z^T C z``, (q, J), for some queries, modulo K, and z, (q, K, J); ``C z`` goes to ``product``."""
+        own = queries % len(self.variogram)
         if self.use_factor:
             between = self.factor - self.factor[own][:, None]
             error = np.matmul(between.swapaxes(1, 2), z)

@@ -122,13 +122,8 @@ class PopulationRisk(Risk):
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of p_k ℓ_k: the column of a query meets no other one."""
-        return self._of_columns
-
-    def _of_columns(self, columns: Array, which: NDArray[np.intp]) -> Array:
-        if math.isinf(self.N):
-            return self._infinite(columns, which)[1]
-        return self.features.probs[which] * self._moments(columns, query=which).gradient
+        """For N = ∞, where the column of a query meets no other one: gradients of p_k ℓ_k."""
+        return (lambda columns, which: self._infinite(columns, which)[1]) if math.isinf(self.N) else None
 
     def gradients(self, states: Array) -> Array:
         """Gradients at some scores, (n, K, K): for finite N their queries are taken together."""
@@ -296,17 +291,8 @@ class PopulationRisk(Risk):
         np.fill_diagonal(weight, 0.0)
         return target, 0.5 * self._form.squares(weight) / total**2
 
-    def _moments(
-        self, scores: Array, toward: Array | None = None, query: NDArray[np.intp] | None = None
-    ) -> Moments:
-        """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention, of all queries at scores side by side.
-
-        Or of some columns, the queries of which are given, (Q,).
-        """
-        own = np.arange(scores.shape[1]) % len(scores) if query is None else query
-        twice = 2.0 * self._form.variogram[:, own] + self.noise**2
-
-        def form(some: NDArray[np.intp], z: Array, product: Array) -> Array:
-            return self._form.at_nodes(own[some], z, product)
-
-        return moments(scores, self.features.probs[:, None], twice, self.N, form, toward)
+    def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
+        """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries, at scores side by side."""
+        own = 2.0 * self._form.variogram + self.noise**2
+        own = np.tile(own, scores.shape[1] // len(scores))
+        return moments(scores, self.features.probs[:, None], own, self.N, self._form.at_nodes, toward)
