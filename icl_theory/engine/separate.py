@@ -86,7 +86,8 @@ class Separate:
             yield from self._together.points(schedule, 0, point, np.ascontiguousarray(other))
 
     def _strider(self, params: Array, t: int, share: float, stages: int, watched: bool) -> Strider:
-        return Strider(self._moves, self.tolerance, share, stages, np.ascontiguousarray(params.T), t, watched)
+        tolerance = self.tolerance / self.descent.risk.gain(params)
+        return Strider(self._moves, tolerance, share, stages, np.ascontiguousarray(params.T), t, watched)
 
     def _moves(self, columns: Array, which: Index) -> Array:
         """Moves of columns, (n, m), in one step."""
@@ -104,7 +105,8 @@ class Separate:
             float(np.abs(array).max(initial=0.0))
             for array in (MARGIN * (point.params - other), point.params, self.descent.move(point.gradient))
         )
-        self.notes.add(point.step, apart + 2.0**-50 * size + run.doubt + float(run.left.max()), apart, pace)
+        error = apart + 2.0**-50 * size + run.doubt + float(run.left.max())
+        self.notes.add(point.step, self.descent.risk.gain(point.params) * error, apart, pace)
 
     def first_below(self, epsilon: float, above: Point, below: Point) -> Point:
         """First step with loss <= epsilon between two points: by bisection, then by strides that end there."""
