@@ -43,8 +43,7 @@ def _cancelling(target: Array, gradient: Array, scale: Array) -> NDArray[np.intp
     wrong = np.flatnonzero(target < CLOSE)
     if not wrong.size:
         return wrong
-    part = gradient if wrong.size == len(target) else gradient[:, wrong]
-    length = np.sqrt(np.einsum("mk,mk->k", part, part))
+    length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))[wrong]
     return wrong[length < CLOSE * scale[wrong]]
 
 
@@ -244,12 +243,12 @@ class PopulationRisk(Risk):
         The weights of K columns are this thread's scratch array, overwritten by the next call.
         """
         # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
-        tilted = scores if self.features.uniform else scores + np.log(self.features.probs)[:, None]
+        weight, total, tilted = self._weight(scores.shape), np.zeros(scores.shape[1]), scores
+        if not self.features.uniform:
+            tilted = np.add(scores, np.log(self.features.probs)[:, None], out=weight)
         top = tilted.max(axis=0)
-        weight, total = self._weight(scores.shape), np.zeros(scores.shape[1])
         for rows in blocks(*scores.shape):
-            part = weight[rows]
-            np.subtract(tilted[rows], top, out=part)
+            part = np.subtract(tilted[rows], top, out=weight[rows])
             np.exp(part, out=part)
             total += part.sum(axis=0)
         return weight, total
