@@ -27,12 +27,14 @@ NOISY = 8.0  # rounding errors may be larger than those that were seen, by this 
 class Scheme(NamedTuple):
     """Nodes in (0, 1], the last of them 1; weights of the slopes there; Legendre coefficients of a polynomial.
 
-    The coefficients are those of its values at 0 and at the nodes.
+    The coefficients are those of its values at 0 and at the nodes. So are the derivatives, the first to the last one,
+    at the nodes, in units of half of the step.
     """
 
     nodes: Array
     weights: Array
     coefficients: Array
+    derivatives: tuple[Array, ...]
 
 
 @cache
@@ -45,7 +47,9 @@ def radau(stages: int) -> Scheme:
     integrals = np.column_stack([_integral(j, nodes) for j in range(stages)])
     weights = np.linalg.solve(legendre.legvander(nodes, stages - 1).T, integrals.T).T / 2.0
     coefficients = np.linalg.inv(legendre.legvander(np.append(-1.0, nodes), stages))
-    return Scheme((nodes + 1.0) / 2.0, np.asarray(weights, dtype=float), coefficients)
+    orders = [np.asarray(legendre.legder(coefficients, k)) for k in range(1, stages + 1)]
+    derivatives = tuple(np.asarray(legendre.legval(nodes, order), dtype=float).T for order in orders)
+    return Scheme((nodes + 1.0) / 2.0, np.asarray(weights, dtype=float), coefficients, derivatives)
 
 
 def _stepped(scheme: Scheme, places: Array, h: float) -> Array:
@@ -55,12 +59,10 @@ def _stepped(scheme: Scheme, places: Array, h: float) -> Array:
     """
     stages = len(places)
     lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
-    coefficients, factor = scheme.coefficients, np.ones(stages)
-    change: Array = np.zeros((stages, stages + 1))
-    for k in range(1, stages + 1):
-        coefficients = np.asarray(legendre.legder(coefficients))
-        factor = np.asarray(factor * lengths / k)
-        change += np.asarray(factor[:, None] * legendre.legval(2.0 * scheme.nodes - 1.0, coefficients).T)
+    factor, change = np.ones(stages), np.zeros((stages, stages + 1))
+    for k, derivative in enumerate(scheme.derivatives, start=1):
+        factor *= lengths / k
+        change += factor[:, None] * derivative
     return np.asarray(np.linalg.inv(change[:, 1:]) * np.exp(-places))
 
 
