@@ -36,7 +36,8 @@ def check_risk(
     The initial parameters, losses, gradients and observations are finite, of float64, of the right shapes and the
     same bits each time, and evaluating changes no argument. The gradient is that of the loss, and Hessian products
     are those of the gradient. No loss seen is below the floor. The metric is positive and of a shape that divides
-    gradients. `Risk.series` and `Risk.gradients` give what `Risk.evaluate` does, and a copy by pickle the same bits.
+    gradients. `Risk.series` and `Risk.gradients` give what `Risk.evaluate` does. A copy by pickle gives the same
+    bits.
 
     Parameters
     ----------
