@@ -27,8 +27,8 @@ NOISY = 8.0  # rounding errors may be larger than those that were seen, by this 
 class Scheme(NamedTuple):
     """Nodes in (0, 1], the last of them 1; weights of the slopes there; Legendre coefficients of a polynomial.
 
-    The coefficients are those of its values at 0 and at the nodes. So are the derivatives at the nodes, the first to
-    the last one, in units of half of the step.
+    The coefficients are those of its values at 0 and at the nodes. So are the derivatives at the nodes, from the
+    first to the last one, in units of half of the step.
     """
 
     nodes: Array
