@@ -68,7 +68,7 @@ FAULTS = (
     Fault("phi-power", "φ^(N-k+1) instead of φ^(N-k) in the integral", _F,
           "power *= N - highest\n", "power *= N - highest + 1\n"),
     Fault("own-gradient", "a term of the gradient of tokens counted twice missing", _F,
-          "np.subtract(2.0, y, out=twice)", "np.subtract(2.0, 0.0 * y, out=twice)"),
+          'own * _integral(first, twice),\n    )', 'own * _integral(first, 2.0 * double),\n    )'),
     Fault("coarse-nodes", "nodes of the integral three times too far apart", _F,
           "NODE_STEP = 0.18", "NODE_STEP = 0.54"),
     Fault("hessian-finite", "a term of the Hessian product missing, finite N", _F,
