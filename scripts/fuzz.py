@@ -50,7 +50,7 @@ MADE = {
 ENGINE = {
     "back", "bend", "blocks", "check", "closed_form", "closed_mask", "closed_values", "components", "count",
     "cycle", "describe", "described", "drawn", "evaluate", "every_column", "excess", "functions", "gain",
-    "hessian_product", "index", "inward", "joint_mask", "joint_values", "later", "limits", "matrices",
+    "gradients", "hessian_product", "index", "inward", "joint_mask", "joint_values", "later", "limits", "matrices",
     "measure", "measured", "modes", "observe", "on", "outward", "population_excess", "predict", "push",
     "refuse_unknown", "sample", "sampled", "series", "stretch", "to_dict", "unpack", "validate",
 }  # fmt: skip

@@ -212,6 +212,11 @@ class WrongSeries(Toy):
         return losses * 1.001, seen
 
 
+class WrongGradients(Toy):
+    def gradients(self, states: Array) -> Array:
+        return super().gradients(states)[::-1]
+
+
 class Noise(Toy):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         loss, gradient = super().evaluate(params, step)
@@ -239,6 +244,7 @@ FAULTS: dict[type[Toy], str] = {
     LongMetric: r"shape of the metric: expected one that divides gradients of shape \(2,\), found \(3,\)",
     Growing: r"names and shapes of the observations at points\[0\]: expected always .*\(1,\).*, found .*\(2,\)",
     WrongSeries: r"loss of series at the initial point: expected that of evaluate",
+    WrongGradients: r"gradient at the initial point, by gradients: expected that of evaluate",
     Noise: r"gradient of the loss at the initial point: expected differences that settle, found noise",
 }
 

@@ -27,12 +27,14 @@ NOISY = 8.0  # rounding errors may be larger than those that were seen, by this 
 class Scheme(NamedTuple):
     """Nodes in (0, 1], the last of them 1; weights of the slopes there; Legendre coefficients of a polynomial.
 
-    The coefficients are those of its values at 0 and at the nodes.
+    The coefficients are those of its values at 0 and at the nodes. So are the derivatives at the nodes, from the
+    first to the last one, in units of half of the step.
     """
 
     nodes: Array
     weights: Array
     coefficients: Array
+    derivatives: tuple[Array, ...]
 
 
 @cache
@@ -45,18 +47,9 @@ def radau(stages: int) -> Scheme:
     integrals = np.column_stack([_integral(j, nodes) for j in range(stages)])
     weights = np.linalg.solve(legendre.legvander(nodes, stages - 1).T, integrals.T).T / 2.0
     coefficients = np.linalg.inv(legendre.legvander(np.append(-1.0, nodes), stages))
-    return Scheme((nodes + 1.0) / 2.0, np.asarray(weights, dtype=float), coefficients)
-
-
-@cache
-def _derivatives(stages: int) -> Array:
-    """Derivatives of the polynomials at the nodes, from the values at 0 and at the nodes: (s, s, s + 1)."""
-    scheme = radau(stages)
-    coefficients, found = scheme.coefficients, []
-    for _ in range(stages):
-        coefficients = np.asarray(legendre.legder(coefficients))
-        found.append(legendre.legval(2.0 * scheme.nodes - 1.0, coefficients).T)
-    return np.array(found)
+    orders = [np.asarray(legendre.legder(coefficients, k)) for k in range(1, stages + 1)]
+    derivatives = tuple(np.asarray(legendre.legval(nodes, order), dtype=float).T for order in orders)
+    return Scheme((nodes + 1.0) / 2.0, np.asarray(weights, dtype=float), coefficients, derivatives)
 
 
 def stepped(scheme: Scheme, places: Array, h: float | Array) -> Array:
@@ -69,7 +62,7 @@ def stepped(scheme: Scheme, places: Array, h: float | Array) -> Array:
     lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
     factor = np.ones(places.shape)
     change: Array = np.zeros((*places.shape, stages + 1))
-    for k, derivative in enumerate(_derivatives(stages), start=1):
+    for k, derivative in enumerate(scheme.derivatives, start=1):
         factor = np.asarray(factor * lengths / k)
         change += factor[..., None] * derivative
     return np.asarray(np.linalg.inv(change[..., 1:]))

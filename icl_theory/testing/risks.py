@@ -36,8 +36,8 @@ def check_risk(
     The initial parameters, losses, gradients and observations are finite, of float64, of the right shapes and the
     same bits each time, and evaluating changes no argument. The gradient is that of the loss, and Hessian products
     are those of the gradient. No loss seen is below the floor. The metric is positive and of a shape that divides
-    gradients. `Risk.series` gives what `Risk.evaluate` does, and so does `Risk.column_gradients`, if any. A
-    copy by pickle gives the same bits.
+    gradients. `Risk.series`, `Risk.gradients` and `Risk.column_gradients`, if any, give what `Risk.evaluate` does.
+    A copy by pickle gives the same bits.
 
     Parameters
     ----------
@@ -121,6 +121,7 @@ def check_risk(
     if not risk.stochastic:
         _series(risk, places)
         _columns(risk, places)
+        _together(risk, places)
     _copy(risk, places, step)
 
 
@@ -334,6 +335,17 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
         whole = risk.evaluate(params)[1]
         near = np.abs(found - whole[:, which]) <= 1e-12 * np.abs(whole).max(initial=0.0)
         expect(bool(near.all()), f"column_gradients at {where}", "the columns of the gradient", found)
+
+
+def _together(risk: Risk, places: dict[str, Array]) -> None:
+    states = np.stack(list(places.values()))
+    found: Any = attempt("gradients", lambda: risk.gradients(states))
+    array(found, states.shape, "gradients at several points")
+    each = [risk.evaluate(params)[1] for params in places.values()]
+    largest = float(np.abs(each).max(initial=0.0))
+    for where, gradient, wanted in zip(places, found, each, strict=True):
+        near = np.allclose(gradient, wanted, rtol=1e-9, atol=1e-9 * largest)
+        expect(near, f"gradient at {where}, by gradients", f"that of evaluate, {wanted!r}", gradient)
 
 
 def _copy(risk: Risk, places: dict[str, Array], step: int) -> None:

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import levels
+from icl_theory.families.regression import levels, prompts
 from icl_theory.families.regression.prompts import one_query
 from tests.references import compositions
 
@@ -117,3 +117,27 @@ def test_no_search_from_random_scores_ends_below_the_lowest_loss(index: int, que
         )  # fmt: skip
         ends.append(evaluated(found.x)[0] / lowest)
     assert 1.0 - 1e-12 <= min(ends) < 1.0 + 1e-5
+
+
+@pytest.mark.parametrize("chunk", [1, 2**10, 2**16])
+def test_queries_side_by_side_are_those_alone(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries whose scores are near each other have few nodes, and may share a block with others, or with none."""
+    monkeypatch.setattr(prompts, "CHUNK", chunk)
+    rng = np.random.default_rng(3)
+    values, p, noise = rng.normal(size=(5, 5)), rng.dirichlet(np.full(5, 3.0)), 0.3
+    features = icl.Features.simplex(5, 1.0, p)
+    law = tasks.KernelTask(values @ values.T)
+    risk, gamma = icl.PopulationRisk(features, law, 7, noise), law.variogram(features)
+    spread = np.array([0.1, 1.0, 5.0, 30.0, 100.0])
+    states = np.stack([rng.normal(size=(5, 5)) * rng.permutation(spread) for _ in range(3)])
+    together = risk.gradients(states)
+    for state, gradient in zip(states, together, strict=True):
+        loss, attention = risk.loss_per_query(state), risk.attention(state)
+        changed = risk.hessian_product(state, values)
+        for k in range(5):
+            matrix = gamma[:, [k]] + gamma[k] - gamma
+            alone = one_query(state[:, k], p, 2.0 * gamma[:, k] + noise**2, 7, matrix, curved=True)
+            assert loss[k] == pytest.approx(alone[0], rel=1e-13)
+            np.testing.assert_allclose(gradient[:, k], p[k] * alone[1], rtol=0, atol=1e-14)
+            np.testing.assert_allclose(attention[:, k], alone[2], rtol=1e-12)
+            np.testing.assert_allclose(changed[:, k], p[k] * alone[3] @ values[:, k], rtol=0, atol=1e-13)
