@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from icl_theory.engine.interrupts import whole_block
-from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, Column, Grid, Values, blank
+from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, Column, Grid, Values, blank, is_uniform
 from icl_theory.grids.held import Held
 
 WINDOW = 1024  # tiles handed to an executor at a time
@@ -195,6 +195,8 @@ def _unpacked(values: Values, size: int) -> Values:
 
 def _is_constant(column: NDArray[Any]) -> bool:
     """Whether all values have the same bits."""
+    if is_uniform(column):
+        return True
     bits = column if column.dtype.kind in "UO" else column.view(f"u{column.dtype.itemsize}")
     return bool((bits == bits[0]).all())
 
@@ -265,13 +267,13 @@ def point_by_point(
 
 def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
     """Return messages that can be kept anywhere: no halves of characters, and none longer than it need be."""
-    every = texts.tolist()
+    every = (texts[:1] if is_uniform(texts) else texts).tolist()
     if not any(every):
         return texts
     if all(len(text) <= LONGEST and text.isascii() for text in every):
         return texts
     plain = (text[:LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST] for text in every)
-    return np.array([*plain], dtype=object)
+    return np.resize(np.array([*plain], dtype=object), texts.shape)
 
 
 def _one_line(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory.grids.grid import MESSAGE, PENDING, STATUS, Column, Grid, Values, blank, bytes_of
+from icl_theory.grids.grid import MESSAGE, PENDING, STATUS, Column, Grid, Values, blank, bytes_of, is_uniform
 from icl_theory.memory import SMALL, check_fits
 
 
@@ -46,6 +46,8 @@ class Held:
         lengths = tuple(part.stop - part.start for part in region)
         for column in self._columns:
             part = values[column.name].reshape(lengths)
+            if is_uniform(part):
+                part = part[(slice(1),) * len(lengths)]
             held = self._held.get(column.name, np.empty((1,) * len(lengths), dtype=column.dtype))
             if held.shape != self._grid.shape:
                 held = self._widened(held, part, region, tile)
