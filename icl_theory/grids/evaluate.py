@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 from icl_theory.engine.interrupts import whole_block
 from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, Column, Grid, Values, blank, is_uniform
 from icl_theory.grids.held import Held
+from icl_theory.memory import keep_freed
 
 WINDOW = 1024  # tiles handed to an executor at a time
 LONGEST = 1000  # characters of a text that is kept
@@ -180,7 +181,7 @@ def _parts(
 def _evaluate_chunk(model: Model, grid: Grid, chunk: int, home: tuple[str, int]) -> Values:
     if home == (_HOME, os.getpid()):
         return _attempt(model, grid.points_of(chunk))
-    _one_blas_thread_for_good(os.getpid())
+    _prepare(os.getpid())
     return _packed(_attempt(model, grid.points_of(chunk)))
 
 
@@ -283,6 +284,7 @@ def _one_line(error: BaseException) -> str:
 
 
 @cache
-def _one_blas_thread_for_good(pid: int) -> None:
-    """Limit a worker process, once."""
+def _prepare(pid: int) -> None:
+    """Have a worker process use one BLAS thread and keep freed memory for its next tile, once."""
     threadpool_limits(limits=1)
+    keep_freed(KEPT)
