@@ -238,7 +238,7 @@ class StepCounter:
         others, c, at, place = self.K[moving] - 1.0, self.c[moving], moving, column[moving]
         active, peak, rows, count = np.ones(moving.size, dtype=bool), doubt, [(place, u)], moving.size
         while True:
-            step, goes_on, after = _step(others, c, u, doubt)
+            step, goes_on, after = _step(others * np.exp(-u), c, u, doubt)
             goes_on &= active
             count, before = int(np.count_nonzero(goes_on)), count
             if count < before:
@@ -266,21 +266,22 @@ class StepCounter:
 
 def _one_point(K: float, c: float, u: float) -> tuple[Array, NDArray[np.int64], Array, Array]:
     """Take the single steps of one point, as `StepCounter` does those of many: arrays of one cost more."""
+    others, c, u = float(K) - 1.0, float(c), float(u)
     path, doubt = [u], ROUNDING * u
     largest = doubt
     if c * PEAK > SMALL_STEP:
-        step, goes_on, after = _step(K - 1.0, c, u, doubt)
+        step, goes_on, after = _step(others * float(np.exp(-u)), c, u, doubt)
         while goes_on:
             u, doubt = u + step, after
             largest = max(largest, doubt)
             path.append(u)
-            step, goes_on, after = _step(K - 1.0, c, u, doubt)
+            step, goes_on, after = _step(others * float(np.exp(-u)), c, u, doubt)
     return np.array(path)[:, None], np.array([len(path) - 1]), np.array([doubt]), np.array([largest])
 
 
-def _step(others: Any, c: Any, u: Any, doubt: Any) -> tuple[Any, Any, Any]:
-    """``c g(u)``, whether it is taken singly, and the rounding error of u after it; others are K - 1."""
-    here = Place.among(u, others)
+def _step(w: Any, c: Any, u: Any, doubt: Any) -> tuple[Any, Any, Any]:
+    """``c g(u)``, whether it is taken singly, and the rounding error of u after it; w is (K - 1) exp(-u)."""
+    here = Place.weighted(u, w)
     step = here.step(c)
     goes_on = (step > SMALL_STEP) | (here.a < 1.0 / 3.0)
     return step, goes_on, doubt * abs(1.0 + step * (here.s - 2.0 * here.a)) + ROUNDING * (u + 5.0 * step)

@@ -6,6 +6,8 @@ The order of the operations is part of the results: it decides the last bits.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,7 +45,7 @@ def leading(c: Array, one: Place, two: Place) -> Array:
 
 def slope(c: Array, here: Place) -> Array:
     """Derivative of `leading` by the place where it ends."""
-    return np.asarray(1.0 / here.step(c) + 0.5 * (here.s - 2.0 * here.a))
+    return 1.0 / here.step(c) + 0.5 * (here.s - 2.0 * here.a)  # type: ignore[no-any-return]
 
 
 def series(c: Array, x: Array, form: str) -> Array:
@@ -75,10 +77,15 @@ def _series_of_one(small: float, x: float, form: str) -> float:
     return total
 
 
-def invert(K: Array, c: Array, begin: Place, before: Array, steps: Array, form: str) -> Array:
+def invert(K: Any, c: Any, begin: Place, before: Any, steps: Any, form: str) -> Array:
     """Solve ``A(u) - A(u1) = steps`` by Newton's method, first without the polynomials, which change little."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        u = _nearly_inverted(K, c, begin, steps)
+        if c.size == 1:  # the same in numbers: arrays of one cost more
+            K, c, before, steps = (x[0] for x in (K, c, before, steps))
+            begin = Place(*(x[0] for x in begin))
+            u = _nearly_inverted_of_one(K, c, begin, steps)
+        else:
+            u = _nearly_inverted(K, c, begin, steps)
         missing = steps + before
         for _ in range(3):
             here = Place.of(u, K)
@@ -86,7 +93,7 @@ def invert(K: Array, c: Array, begin: Place, before: Array, steps: Array, form: 
             change -= leading(c, begin, here)
             change /= slope(c, here)
             u = np.maximum(u + change, begin.u)
-        return u
+        return np.atleast_1d(u)
 
 
 def _nearly_inverted(K: Array, c: Array, begin: Place, steps: Array) -> Array:
@@ -126,6 +133,26 @@ def _nearly_inverted(K: Array, c: Array, begin: Place, steps: Array) -> Array:
                 begin, active, todo = begin.at(left), active[left], todo.take(left)
                 K, c, steps, u, low, high = (x.take(left) for x in (K, c, steps, u, low, high))
     return result
+
+
+def _nearly_inverted_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
+    """`_nearly_inverted` of one point, with the same bits."""
+    u = estimate = _flow_estimate(K, c, begin, steps)
+    low, high = begin.u, u + 1.0
+    for _ in range(200):
+        here = Place.of(u, K)
+        count, rise = leading(c, begin, here), slope(c, here)
+        low, high = (low, u) if count > steps else (u, high)
+        change = (steps - count) / rise
+        if not here.a > 1.0 / 3.0:
+            change = -np.log1p(-np.minimum(change, 0.9))
+        elif abs(change * rise) > 0.5 * steps:
+            change = count / rise * np.log(steps / count)
+        inside = low <= u + change <= high
+        u = u + change if inside else 0.5 * (low + high)
+        if (inside and abs(change) <= 1e-6 * u) or not high - low > ROUNDING * high:
+            return u
+    return estimate
 
 
 def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:

@@ -76,7 +76,11 @@ class Place(NamedTuple):
     @classmethod
     def among(cls, u: Any, others: Any) -> Self:
         """Return the place of u where there are so many other features, K - 1."""
-        w = others * np.exp(-u)
+        return cls.weighted(u, others * np.exp(-u))
+
+    @classmethod
+    def weighted(cls, u: Any, w: Any) -> Self:
+        """Return the place of u from its w."""
         whole = 1.0 + w
         return cls(u, w, 1.0 / whole, w / whole)
 
