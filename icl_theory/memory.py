@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from icl_theory._validate import refuse
 
 SMALL = 2**26  # bytes that are always there
 CGROUP = Path("/sys/fs/cgroup")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def free() -> float:
@@ -78,3 +80,15 @@ def size(count: float) -> str:
         return f"{count:.0f} bytes"
     power = min(int(math.log10(count * 1.0005) / 3), 4)
     return f"{count / 1e3**power:.3g} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
+
+
+def keep_freed(most: int) -> None:
+    """Have this process keep freed arrays of up to ``most`` bytes for the next ones, where its library is glibc.
+
+    Dask has its workers give every large array back to the system: to ask for it again, page by page, would take
+    longer than what is computed in it.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        options = ctypes.CDLL(None).mallopt
+        for option, size in ((M_MMAP_THRESHOLD, most), (M_TRIM_THRESHOLD, 2 * most)):
+            options(option, size)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icl_theory.grids.grid import is_uniform
+
 SEAL = 4  # bytes of a checksum
 TEXT = 4  # bytes of a length before each text, and of the number of texts
 NEEDED = "a store needs filelock, google-crc32c and numcodecs: pip install 'icl-theory[distributed]'"
@@ -41,13 +43,14 @@ def encode(values: NDArray[Any]) -> bytes:
     """
     if values.dtype.kind in "UO":
         texts = values.ravel()
-        kinds = texts[:1] if (texts == texts[:1]).all() else texts  # one may stand for all
+        same = is_uniform(values) or (texts == texts[:1]).all()
+        kinds = texts[:1] if same else texts  # one may stand for all
         content = bytes(_texts().encode(kinds.astype(object)))
         if len(kinds) < len(texts):
             content = struct.pack("<I", len(texts)) + content[TEXT:] * len(texts)
-    else:
-        content = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
-    return content + _checksum(content)
+        return content + _checksum(content)
+    numbers = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    return b"".join((numbers.data, _checksum(numbers)))
 
 
 def decode(content: bytes, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
@@ -82,16 +85,17 @@ def is_sealed(content: bytes) -> bool:
 
 def is_blank(values: NDArray[Any]) -> bool:
     """Whether no point has a value: such a chunk has no file."""
+    values = values.ravel()[:1] if is_uniform(values) else values
     if values.dtype.kind == "f":
         return bool(np.isnan(values).all())
     return bool((values == ("" if values.dtype.kind in "UO" else -1)).all())
 
 
-def _checksum(content: bytes | memoryview) -> bytes:
+def _checksum(content: bytes | NDArray[Any]) -> bytes:
     """CRC-32C, little endian."""
     import google_crc32c
 
-    return struct.pack("<I", google_crc32c.value(bytes(content)))
+    return struct.pack("<I", google_crc32c.value(content))
 
 
 def _texts() -> Any:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from icl_theory.engine.interrupts import whole_block
-from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, Column, Grid, Values, blank
+from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, Column, Grid, Values, blank, is_uniform
 from icl_theory.grids.held import Held
+from icl_theory.memory import keep_freed
 
 WINDOW = 1024  # tiles handed to an executor at a time
 LONGEST = 1000  # characters of a text that is kept
@@ -180,7 +181,7 @@ def _parts(
 def _evaluate_chunk(model: Model, grid: Grid, chunk: int, home: tuple[str, int]) -> Values:
     if home == (_HOME, os.getpid()):
         return _attempt(model, grid.points_of(chunk))
-    _one_blas_thread_for_good(os.getpid())
+    _prepare(os.getpid())
     return _packed(_attempt(model, grid.points_of(chunk)))
 
 
@@ -195,6 +196,8 @@ def _unpacked(values: Values, size: int) -> Values:
 
 def _is_constant(column: NDArray[Any]) -> bool:
     """Whether all values have the same bits."""
+    if is_uniform(column):
+        return True
     bits = column if column.dtype.kind in "UO" else column.view(f"u{column.dtype.itemsize}")
     return bool((bits == bits[0]).all())
 
@@ -265,13 +268,13 @@ def point_by_point(
 
 def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
     """Return messages that can be kept anywhere: no halves of characters, and none longer than it need be."""
-    every = texts.tolist()
+    every = (texts[:1] if is_uniform(texts) else texts).tolist()
     if not any(every):
         return texts
     if all(len(text) <= LONGEST and text.isascii() for text in every):
         return texts
     plain = (text[:LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST] for text in every)
-    return np.array([*plain], dtype=object)
+    return np.resize(np.array([*plain], dtype=object), texts.shape)
 
 
 def _one_line(error: BaseException) -> str:
@@ -281,6 +284,7 @@ def _one_line(error: BaseException) -> str:
 
 
 @cache
-def _one_blas_thread_for_good(pid: int) -> None:
-    """Limit a worker process, once."""
+def _prepare(pid: int) -> None:
+    """Have a worker process use one BLAS thread and keep freed memory for its next tile, once."""
     threadpool_limits(limits=1)
+    keep_freed(KEPT)

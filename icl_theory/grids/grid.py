@@ -160,6 +160,18 @@ def blank(columns: tuple[Column, ...], size: int) -> Values:
     return {column.name: np.full(size, FILL[column.dtype[0]], dtype=column.dtype) for column in every}
 
 
+def uniform(columns: tuple[Column, ...], size: int, values: Mapping[str, Any]) -> Values:
+    """Return columns that have one value at all points, or none, status and message among them: read-only."""
+    every = (*columns, STATUS, MESSAGE)
+    each = ((column, values.get(column.name, FILL[column.dtype[0]])) for column in every)
+    return {column.name: np.broadcast_to(np.array(value, dtype=column.dtype), size) for column, value in each}
+
+
+def is_uniform(column: NDArray[Any]) -> bool:
+    """Whether a column is a view of one value."""
+    return not any(column.strides)
+
+
 def bytes_of(columns: Iterable[Column], size: int) -> float:
     """Return how much memory some points take, less their messages."""
     return float(size) * sum(np.dtype(column.dtype).itemsize for column in (*columns, STATUS, MESSAGE))
@@ -196,7 +208,8 @@ def assembled(
         coordinates[axis.name] = (axis.name, axis.values, meta) if axis.swept else ((), axis.values[0], meta)
     names = [axis.name for axis in swept]
     variables = {
-        column.name: (names, values[column.name].reshape(shape), described(column))
+        # as they are: xarray would look for types of its own among a million messages
+        column.name: xarray.Variable(names, values[column.name].reshape(shape), described(column), fastpath=True)
         for column in (*columns, STATUS, MESSAGE)
     }
     return xarray.Dataset(variables, coords=coordinates, attrs=dict(attributes))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory.grids.grid import MESSAGE, PENDING, STATUS, Column, Grid, Values, blank, bytes_of
+from icl_theory.grids.grid import MESSAGE, PENDING, STATUS, Column, Grid, Values, blank, bytes_of, is_uniform
 from icl_theory.memory import SMALL, check_fits
 
 
@@ -46,6 +46,8 @@ class Held:
         lengths = tuple(part.stop - part.start for part in region)
         for column in self._columns:
             part = values[column.name].reshape(lengths)
+            if is_uniform(part):
+                part = part[(slice(1),) * len(lengths)]
             held = self._held.get(column.name, np.empty((1,) * len(lengths), dtype=column.dtype))
             if held.shape != self._grid.shape:
                 held = self._widened(held, part, region, tile)
@@ -72,19 +74,27 @@ class Held:
         short = [axis for axis, length in enumerate(shape) if held.shape[axis] < length]
         for axis in short:
             if part.shape[axis] > 1 and not _same(part, part.take([0], axis)):
-                held = np.repeat(held, shape[axis], axis)
+                held = _longer(held, axis, shape[axis], begun)
         for axis in short:
             others = tuple(i if n == m else slice(None) for i, n, m in zip(tile, held.shape, shape, strict=True))
             if not self._placed[others].any():
                 break  # nothing that was placed is held here
             if held.shape[axis] < shape[axis]:
-                held = np.repeat(held, shape[axis], axis)
+                held = _longer(held, axis, shape[axis], begun)
         return held
 
 
 def _within(held: NDArray[Any], region: tuple[slice, ...]) -> tuple[slice, ...]:
     """The region of a tile in a column that may be held once along some axes."""
     return tuple(slice(1) if length == 1 else part for length, part in zip(held.shape, region, strict=True))
+
+
+def _longer(held: NDArray[Any], axis: int, length: int, begun: bool) -> NDArray[Any]:
+    """A column as long as the grid along an axis, with what it held: nothing before it was begun."""
+    found = np.empty((*held.shape[:axis], length, *held.shape[axis + 1 :]), dtype=held.dtype)
+    if begun or held.dtype == object:
+        found[...] = held
+    return found
 
 
 def _same(part: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -35,7 +35,7 @@ from icl_theory.memory import size as human
 if TYPE_CHECKING:
     import xarray
 
-CLOSED_CHUNK = 16384  # points of a closed form: a tenth of a second
+CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second
 JOINT_CHUNK = 2048  # points that are simulated together: a second or two
 CHUNK = 8  # points that are simulated one by one
 SAMPLED = 1000  # points that say how the others are computed

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import INT64_MAX, MOST_FEATURES, Array, plain_numbers, refuse
-from icl_theory.families.regression.flow import Place, flow_between
-from icl_theory.families.regression.polynomials import TERMS, quotients
+from icl_theory.families.regression.differences import CROWDED, ROUNDING, Some, chosen, invert, leading, series
+from icl_theory.families.regression.flow import Place
+from icl_theory.families.regression.polynomials import TERMS
 
 SMALL_STEP = 1.0 / 32.0
 PEAK = 4.0 / 27.0  # of a s², at a = 1/3
-ROUNDING = 2.0**-52
-CROWDED = 0.8  # the least share of points still iterated among those of an array
 
 
 class Count(NamedTuple):
@@ -71,10 +70,11 @@ class StepCounter:
             self._begun = self._begin()
             self._column, self._single, self._taken, error, self._blur = self._single_steps()
             start = self._begun.copy()
-            moved = np.flatnonzero(self._column >= 0)
-            start[moved] = self._single[self._taken[moved], self._column[moved]]
+            if self._single.size:
+                moved = chosen(self._column >= 0)
+                start[moved] = self._iterates(self._taken[moved], self._column[moved])
             self._start = Place.of(start, self.K)
-            self._before = _series(self.c, self._start.s, "s")
+            self._before = series(self.c, self._start.s, "s")
             growth = self.c * self._start.growth()
             # what the rounding errors of the single steps amount to, in steps of the tail
             self._carried = np.where(growth > 0, error / growth, np.inf)
@@ -83,96 +83,120 @@ class StepCounter:
 
     def position(self, n: int | NDArray[np.int64]) -> Array:
         """The iterate u after ``n`` steps (integers that broadcast against the points)."""
-        steps, point, shape = self._at_points("n", n)
-        result = self._begun[point]
-        last = self._first[point] + self._taken[point]
-        moved = np.flatnonzero(self._column[point] >= 0)
-        at = point[moved]
-        single = np.clip(steps[moved] - self._first[at], 0, self._taken[at]).astype(np.int64)
-        result[moved] = self._single[single, self._column[at]]
-        head, tail = steps < self._first[point], (steps > last) & ~self._frozen[point]
-        for where, form in ((head, "a"), (tail, "s")):
-            some = np.flatnonzero(where)
-            if some.size:
-                at = point[some]
-                ahead = steps[some] if form == "a" else (steps[some] - last[some])
-                begin, before = self._from(at, form)
-                result[some] = _invert(self.K[at], self.c[at], begin, before, ahead, form)
-        return result.reshape(shape)
+        rows, shape = self._at_points("n", n)
+        return np.concatenate([self._position(*row) for row in rows]).reshape(shape)
 
     def steps_to(self, u: ArrayLike) -> Count:
         """Numbers of steps until the iterate is at or above ``u``; INT64_MAX where it is not reached by then."""
-        goal, point, shape = self._at_points("u", u)
-        offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
-        count, error = np.zeros(goal.size), np.zeros(goal.size)
-        tail = goal > self._start.u[point]
-        ahead = ~tail & (goal > 0)
-        head = ahead & (goal <= self._begun[point]) & (self._first[point] > 0)
-        single = np.flatnonzero(ahead & ~head)
-        if single.size:
-            at, end = point[single], goal[single]
-            column = self._column[at]
-            most = self._taken[at]
-            below = self._below(column, end, most)
-            offset[single] = self._first[at] + below
-            # an iterate that is the goal to rounding may lie on either side of it
-            blur = self._blur[at] + 4.0 * ROUNDING * (end + 1.0 / Place.of(end, self.K[at]).a)
-            before, after = (self._single[np.clip(below - 1 + i, 0, most), column] for i in (0, 1))
-            early[single] = (before >= end - blur) & (before < end)
-            late[single] = (after >= end) & (after < end + blur)
-        for where, form in ((head, "a"), (tail, "s")):
-            some = np.flatnonzero(where)
-            if some.size:
-                at = point[some]
-                c, to = self.c[at], Place.of(goal[some], self.K[at])
-                begin, before = self._from(at, form)
-                if form == "s":
-                    offset[some] = self._first[at] + self._taken[at]
-                with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # beyond any number of steps
-                    steps = _leading(c, begin, to) + (_series(c, to.small(form), form) - before)
-                    # rounding of the sum, of u and of the loss that gave u, and the first term left out
-                    doubt = ROUNDING * (steps + (to.u + 1.0 / to.a) / to.step(c)) + SMALL_STEP**TERMS
-                if form == "s":
-                    steps[self._frozen[at]] = np.inf
-                    doubt += self._carried[at]  # and of the single steps
-                count[some], error[some] = steps, np.minimum(doubt, 1e18)
-        never = ~(count < (INT64_MAX - offset).astype(np.float64))
-        count[never], error[never] = np.inf, 0.0
-        bounds = (
-            (count, offset),
-            (np.maximum(count - error, 0.0), offset - early),
-            (count + error, offset + late),
-        )
-        error[single] = np.maximum(early[single], late[single])
-        rounded = [_rounded_up(*bound).reshape(shape) for bound in bounds]
-        return Count(rounded[0], error.reshape(shape), rounded[1], rounded[2])
+        rows, shape = self._at_points("u", u)
+        found = [self._counted(*row) for row in rows]
+        return Count(*(np.concatenate(each).reshape(shape) for each in zip(*found, strict=True)))
 
-    def _at_points(self, name: str, values: ArrayLike) -> tuple[Array, NDArray[np.intp], tuple[int, ...]]:
-        """Broadcast values against the points: both flat, and the shape of the result."""
+    def first_at(self, u: ArrayLike) -> NDArray[np.int64]:
+        """The steps of `steps_to` alone."""
+        rows, shape = self._at_points("u", u)
+        return np.concatenate([self._counted(*row, bounded=False)[0] for row in rows]).reshape(shape)
+
+    def _at_points(self, name: str, values: ArrayLike) -> tuple[list[tuple[Array, Some]], tuple[int, ...]]:
+        """Broadcast values against the points: rows of them with the points that they go with, and the shape."""
         given = plain_numbers(name, values, *((0.0, float(INT64_MAX)) if name == "n" else (-math.inf, math.inf)))
         try:
             shape = np.broadcast_shapes(given.shape, self.shape)
         except ValueError:
             raise refuse(name, values, f"of a shape that broadcasts against {self.shape}") from None
-        return np.broadcast_to(given, shape).ravel(), np.broadcast_to(self._point, shape).ravel(), shape
+        each = np.broadcast_to(given, shape)
+        if self.K.size > 1 and shape[len(shape) - len(self.shape) :] == self.shape:
+            return [(row, slice(None)) for row in each.reshape(-1, self.K.size)], shape
+        return [(each.ravel(), np.broadcast_to(self._point, shape).ravel())], shape
 
-    def _from(self, point: NDArray[np.intp], form: str) -> tuple[Place, Array]:
+    def _position(self, steps: Array, point: Some) -> Array:
+        """The iterates of points after some steps, (R,)."""
+        first, taken = self._first[point], self._taken[point]
+        last, result = first + taken, np.array(self._begun[point])
+        if self._single.size:
+            moved = chosen(self._column[point] >= 0)
+            single = np.minimum(np.maximum(steps[moved] - first[moved], 0.0), taken[moved])
+            result[moved] = self._iterates(single.astype(np.int64), self._column[_among(point, moved)])
+        head, tail = steps < first, (steps > last) & ~self._frozen[point]
+        for where, form in ((head, "a"), (tail, "s")):
+            if where.any():
+                some = chosen(where)
+                at = _among(point, some)
+                ahead = steps[some] if form == "a" else steps[some] - last[some]
+                result[some] = invert(self.K[at], self.c[at], *self._from(at, form), ahead, form)
+        return result
+
+    def _counted(self, goal: Array, point: Some, *, bounded: bool = True) -> tuple[NDArray[Any], ...]:
+        """`steps_to` the goals of points, (R,) each; the steps alone if not ``bounded``."""
+        count, error = np.zeros(goal.size), np.zeros(goal.size)
+        offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
+        tail = goal > self._start.u[point]
+        ahead = (goal > 0) & ~tail
+        head = ahead & (goal <= self._begun[point]) & (self._first[point] > 0)
+        single = chosen(ahead & ~head)
+        at = _among(point, single)
+        end, column = goal[single], self._column[at]
+        if end.size:
+            below = self._below(column, end)
+            offset[single] = self._first[at] + below
+        if end.size and bounded:
+            # an iterate that is the goal to rounding may lie on either side of it
+            blur = self._blur[at] + 4.0 * ROUNDING * (end + 1.0 / Place.of(end, self.K[at]).a)
+            before, after = self._iterates(np.maximum(below - 1, 0), column), self._iterates(below, column)
+            early[single] = (before >= end - blur) & (before < end)
+            late[single] = (after >= end) & (after < end + blur)
+        for where, form in ((head, "a"), (tail, "s")):
+            if not where.any():
+                continue
+            some = chosen(where)
+            at = _among(point, some)
+            c, to = self.c[at], Place.of(goal[some], self.K[at])
+            begin, before = self._from(at, form)
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # beyond any number of steps
+                steps = leading(c, begin, to)
+                steps += series(c, to.small(form), form) - before
+                if bounded:
+                    # rounding of the sum, of u and of the loss that gave u, and the first term left out
+                    doubt = ROUNDING * (steps + (to.u + 1.0 / to.a) / to.step(c)) + SMALL_STEP**TERMS
+                    if form == "s":
+                        doubt += self._carried[at]  # and of the single steps
+                    error[some] = np.minimum(doubt, 1e18)
+            if form == "s":
+                offset[some] = self._first[at] + self._taken[at]
+                steps[self._frozen[at]] = np.inf
+            count[some] = steps
+        limit = (INT64_MAX - offset).astype(np.float64)
+        never = ~(count < limit)
+        count[never], error[never] = np.inf, 0.0
+        found = _rounded_up(count, offset)
+        if not bounded:
+            return (found,)
+        earliest = _rounded_up(np.maximum(count - error, 0.0), offset - early)
+        latest = _rounded_up(count + error, offset + late)
+        error[single] = np.maximum(early[single], late[single])
+        return found, error, earliest, latest
+
+    def _from(self, point: Some, form: str) -> tuple[Place, Array]:
         """Where a head or the tails begin, and the polynomials there."""
         if form == "s":
             return self._start.at(point), self._before[point]
-        begin = Place.of(np.zeros(point.size), self.K[point])
-        return begin, _series(self.c[point], begin.a, form)
+        K = self.K[point]
+        begin = Place.of(np.zeros(K.size), K)
+        return begin, series(self.c[point], begin.a, form)
 
-    def _below(self, column: NDArray[np.intp], end: Array, most: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers of single iterates below some goals, ``most`` at most, by halving: iterates never fall."""
+    def _iterates(self, row: NDArray[np.int64], column: NDArray[np.intp]) -> Array:
+        """Single iterates by their numbers."""
+        return np.asarray(self._single.take(row * self._single.shape[1] + column))
+
+    def _below(self, column: NDArray[np.intp], end: Array) -> NDArray[np.int64]:
+        """Numbers of single iterates below some goals, by halving: iterates never fall, and the last are above."""
         if self.K.size == 1:
             return np.searchsorted(self._single[:, 0], end)
-        low, high = np.zeros_like(most), most
-        for _ in range(len(self._single).bit_length()):
-            middle = (low + high) >> 1
-            below = self._single[middle, column] < end
-            low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
-        return low
+        count, rows = np.zeros(end.size, dtype=np.int64), len(self._single)
+        for power in reversed(range(rows.bit_length())):
+            below = self._iterates(np.minimum(count + (2**power - 1), rows - 1), column) < end
+            count += below * 2**power
+        return count
 
     def _head(self) -> NDArray[np.int64]:
         """Number of steps before the first single one: a head with small c·g is counted."""
@@ -183,7 +207,7 @@ class StepCounter:
             K, c = self.K[slow_start], self.c[slow_start]
             end = Place.of(_head_end(K, c), K)
             begin, before = self._from(np.flatnonzero(slow_start), "a")
-            steps = _leading(c, begin, end) + (_series(c, end.a, "a") - before)
+            steps = leading(c, begin, end) + (series(c, end.a, "a") - before)
             first[slow_start] = np.floor(steps).astype(np.int64)
         return first
 
@@ -193,13 +217,13 @@ class StepCounter:
         some = np.flatnonzero(self._first)
         if some.size:
             begin, before = self._from(some, "a")
-            u[some] = _invert(self.K[some], self.c[some], begin, before, self._first[some].astype(np.float64), "a")
+            u[some] = invert(self.K[some], self.c[some], begin, before, self._first[some].astype(np.float64), "a")
         return u
 
     def _single_steps(self) -> tuple[NDArray[np.intp], Array, NDArray[np.int64], Array, Array]:
         """Take the steps from the ends of the heads to the tails, of points that move.
 
-        Columns of the points (-1 without steps), iterates (M + 1, moved), their numbers, last and largest errors.
+        Columns of the points (-1 without steps), iterates (rows, moved), their numbers, last and largest errors.
         """
         u = self._begun
         if self.K.size == 1:
@@ -207,56 +231,73 @@ class StepCounter:
         error, taken = ROUNDING * u, np.zeros(self.K.size, dtype=np.int64)
         largest, column = error.copy(), np.full(self.K.size, -1)
         moving = np.flatnonzero(self.c * PEAK > SMALL_STEP)
+        if not moving.size:
+            return column, np.empty((0, 0)), taken, error, largest
         column[moving] = np.arange(moving.size)
-        K, c, u, doubt = self.K[moving], self.c[moving], u[moving], error[moving]
-        active, peak, rows = np.ones(moving.size, dtype=bool), doubt, [(column[moving], u)]
-        while active.any():
-            step, goes_on, after = _step(K, c, u, doubt)
-            stops = np.flatnonzero(active & ~goes_on)
-            at = moving[stops]
-            taken[at], error[at], largest[at] = len(rows) - 1, doubt[stops], peak[stops]
-            active &= goes_on
-            if np.count_nonzero(active) < CROWDED * active.size:  # what has stopped is dropped now and then
-                left = np.flatnonzero(active)
-                moving, active = moving[left], active[left]
-                K, c, u, step, after, peak = (x[left] for x in (K, c, u, step, after, peak))
+        u, doubt = u[moving], error[moving]
+        others, c, at, place = self.K[moving] - 1.0, self.c[moving], moving, column[moving]
+        active, peak, rows, count = np.ones(moving.size, dtype=bool), doubt, [(place, u)], moving.size
+        while True:
+            step, goes_on, after = _step(others * np.exp(-u), c, u, doubt)
+            goes_on &= active
+            count, before = int(np.count_nonzero(goes_on)), count
+            if count < before:
+                some = np.flatnonzero(active > goes_on)
+                stops = at.take(some)
+                taken[stops], error[stops], largest[stops] = len(rows) - 1, doubt.take(some), peak.take(some)
+                active = goes_on
+            if not count:
+                break
+            if count < CROWDED * active.size:  # what has stopped is dropped now and then
+                some, active = np.flatnonzero(active), np.ones(count, dtype=bool)
+                others, c, u, step, after, peak = (x.take(some) for x in (others, c, u, step, after, peak))
+                at, place = at.take(some), place.take(some)
             u, doubt = u + step, after
             peak = np.maximum(peak, doubt)
-            rows.append((column[moving], u))
-        single = np.empty((len(rows), rows[0][0].size))
+            rows.append((place, u))
+        # beyond the end of a point lie its further iterates, or infinity
+        single = np.empty((len(rows), moving.size))
         for row, (place, values) in zip(single, rows, strict=True):
-            row[place] = values  # of points that have stopped, no number or one that nobody reads
+            if values.size < row.size:
+                row.fill(np.inf)
+            row[place] = values
         return column, single, taken, error, largest
 
 
 def _one_point(K: float, c: float, u: float) -> tuple[Array, NDArray[np.int64], Array, Array]:
     """Take the single steps of one point, as `StepCounter` does those of many: arrays of one cost more."""
+    others, c, u = float(K) - 1.0, float(c), float(u)
     path, doubt = [u], ROUNDING * u
     largest = doubt
     if c * PEAK > SMALL_STEP:
-        step, goes_on, after = _step(K, c, u, doubt)
+        step, goes_on, after = _step(others * float(np.exp(-u)), c, u, doubt)
         while goes_on:
             u, doubt = u + step, after
             largest = max(largest, doubt)
             path.append(u)
-            step, goes_on, after = _step(K, c, u, doubt)
+            step, goes_on, after = _step(others * float(np.exp(-u)), c, u, doubt)
     return np.array(path)[:, None], np.array([len(path) - 1]), np.array([doubt]), np.array([largest])
 
 
-def _step(K: Any, c: Any, u: Any, doubt: Any) -> tuple[Any, Any, Any]:
-    """``c g(u)``, whether it is taken singly, and the rounding error of u after it."""
-    here = Place.of(u, K)
+def _step(w: Any, c: Any, u: Any, doubt: Any) -> tuple[Any, Any, Any]:
+    """``c g(u)``, whether it is taken singly, and the rounding error of u after it; w is (K - 1) exp(-u)."""
+    here = Place.weighted(u, w)
     step = here.step(c)
     goes_on = (step > SMALL_STEP) | (here.a < 1.0 / 3.0)
     return step, goes_on, doubt * abs(1.0 + step * (here.s - 2.0 * here.a)) + ROUNDING * (u + 5.0 * step)
 
 
+def _among(point: Some, some: Some) -> Some:
+    """Some of some points."""
+    return some if isinstance(point, slice) else point[some]
+
+
 def _rounded_up(count: Array, offset: NDArray[np.int64]) -> NDArray[np.int64]:
     """``offset + ceil(count)``, INT64_MAX where that is beyond it."""
     steps = np.ceil(count)
-    fits = steps < (INT64_MAX - offset).astype(np.float64)
-    if fits.all():
+    if steps.max(initial=0.0) < 2.0**62:  # and no number is none
         return offset + steps.astype(np.int64)
+    fits = steps < (INT64_MAX - offset).astype(np.float64)
     return np.where(fits, offset + np.where(fits, steps, 0.0).astype(np.int64), INT64_MAX)
 
 
@@ -269,100 +310,3 @@ def _head_end(K: Array, c: Array) -> Array:
             break
     # the iteration ends a little below the root: where c·g is SMALL_STEP at u = 0 already, below zero
     return np.maximum(np.log(K - 1.0) + np.log(a) - np.log1p(-a), 0.0)
-
-
-def _leading(c: Array, one: Place, two: Place) -> Array:
-    """``A(u2) - A(u1)`` without the polynomials: flow time and ½ ln g."""
-    logarithm = 2.0 * (one.u - two.u) - 3.0 * np.log1p((two.w - one.w) / (1.0 + one.w))
-    return np.asarray(0.5 * logarithm + flow_between(one, two) / c)
-
-
-def _series(c: Array, x: Array, form: str) -> Array:
-    """``Σ_j c^j P_j(x)``, with P_j = x^(power j) Q_j and as a polynomial in c x^power: nothing overflows."""
-    small = c * x if form == "a" else c * x * x
-    if small.size == 1:  # the same arithmetic without arrays, of which each costs as much as all of it
-        return np.full_like(small, _series_of_one(small.item(), x.item(), form))
-    total = np.zeros_like(small)
-    for quotient in reversed(quotients(form)):
-        value = np.full_like(small, quotient[0])
-        for coefficient in quotient[1:]:
-            value *= x
-            value += coefficient
-        total += value
-        total *= small
-    return total
-
-
-def _series_of_one(small: float, x: float, form: str) -> float:
-    total = 0.0
-    for quotient in reversed(quotients(form)):
-        value = quotient[0]
-        for coefficient in quotient[1:]:
-            value = value * x + coefficient
-        total = (total + value) * small
-    return total
-
-
-def _invert(K: Array, c: Array, begin: Place, before: Array, steps: Array, form: str) -> Array:
-    """Solve ``A(u) - A(u1) = steps`` by Newton's method, first without the polynomials, which change little."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        u = _nearly_inverted(K, c, begin, steps)
-        missing = steps + before
-        for _ in range(3):
-            here = Place.of(u, K)
-            rest = missing - _series(c, here.small(form), form)
-            u = np.maximum(u + (rest - _leading(c, begin, here)) / _slope(c, here), begin.u)
-        return u
-
-
-def _slope(c: Array, here: Place) -> Array:
-    """Derivative of `_leading` by the place where it ends."""
-    return np.asarray(1.0 / here.step(c) + 0.5 * (here.s - 2.0 * here.a))
-
-
-def _nearly_inverted(K: Array, c: Array, begin: Place, steps: Array) -> Array:
-    """Solve ``A(u) - A(u1) = steps`` to a millionth without the polynomials, each point between its own bounds."""
-    u = _flow_estimate(K, c, begin, steps)
-    result = u.copy()
-    todo, active = np.arange(u.size), np.ones(u.size, dtype=bool)
-    low, high = begin.u, u + 1.0
-    for _ in range(200):  # some ten are enough
-        here = Place.of(u, K)
-        count, slope = _leading(c, begin, here), _slope(c, here)
-        above = count > steps
-        low, high = np.where(above, low, u), np.where(above, u, high)
-        newton = (steps - count) / slope
-        # the count is nearly linear in 1/a at small a, and nearly exponential in u in the tail
-        in_tail = count / slope * np.log(steps / count)
-        far = np.abs(newton * slope) > 0.5 * steps
-        late = np.where(far, in_tail, newton)
-        change = np.where(here.a > 1.0 / 3.0, late, -np.log1p(-np.minimum(newton, 0.9)))
-        new = u + change
-        inside = (new >= low) & (new <= high)
-        u = np.where(inside, new, 0.5 * (low + high))
-        on = ~(inside & (np.abs(change) <= 1e-6 * u)) & (high - low > ROUNDING * high)
-        stops = np.flatnonzero(active & ~on)
-        result[todo[stops]] = u[stops]
-        active &= on
-        if np.count_nonzero(active) < CROWDED * active.size:
-            left = np.flatnonzero(active)
-            if not left.size:
-                break
-            begin, active, todo = begin.at(left), active[left], todo[left]
-            K, c, steps, u, low, high = (x[left] for x in (K, c, steps, u, low, high))
-    return result
-
-
-def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
-    """An upper bound, for gradient flow, on u after some steps from u1: the least of three."""
-    u1, _, a, s = begin
-    time = c * steps
-    # F rises by more than ½/s² does, ...
-    missed = 1.0 / np.sqrt(2.0 * time + 1.0 / (s * s))
-    bound = np.log(K - 1.0) + np.log1p(-missed) - np.log(missed)
-    # ... and by more than -1/a does, from which u - u1 = -ln(w/w1) with w = 1/a - 1;
-    ratio = time * a / s
-    bound = np.where(ratio < 1.0, np.minimum(bound, u1 - np.log1p(-np.minimum(ratio, 1.0 - 1e-9))), bound)
-    # beyond the peak no step is longer than the first
-    bound = np.where(a > 1.0 / 3.0, np.minimum(bound, u1 + time * a * s * s), bound)
-    return np.maximum(bound, u1)

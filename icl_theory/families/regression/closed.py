@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.families.regression.abel import ROUNDING, StepCounter
+from icl_theory.families.regression.abel import StepCounter
+from icl_theory.families.regression.differences import ROUNDING
 from icl_theory.families.regression.flow import loss_curve
+
+BLOCK = 2**15  # points: their arrays stay in the cache, and are long beside the calls that they cost
 
 
 class ClosedRuns(NamedTuple):
@@ -24,6 +28,24 @@ class ClosedRuns(NamedTuple):
     gap: Array  # u at the end
     loss: Array
     attention: Array
+
+
+def in_blocks(measure: Callable[..., tuple[NDArray[Any], ...]], key: Array, *given: Array) -> tuple[Any, ...]:
+    """Measure any number of points, (P,) arrays of which come in blocks of points whose keys are near.
+
+    Points with step constants that are near take about as many steps singly, and the same branches.
+    """
+    if key.size <= BLOCK:
+        return measure(*given)
+    order = np.argsort(key)
+    found: list[NDArray[Any]] = []
+    for begin in range(0, key.size, BLOCK):
+        some = order[begin : begin + BLOCK]
+        parts = measure(*(each.take(some) for each in given))
+        found = found or [np.empty(key.size, dtype=part.dtype) for part in parts]
+        for whole, part in zip(found, parts, strict=True):
+            whole[some] = part
+    return tuple(found)
 
 
 def closed_runs(counter: StepCounter, gamma: Array, epsilon: Array, max_steps: int, tail: Array) -> ClosedRuns:
@@ -54,9 +76,9 @@ def _first_below(
         drop = 0.5 * np.where(close, np.log1p((epsilon - start) / start), np.log(epsilon) - np.log(start))
         goal = np.log1p(-(K - 1.0) * np.expm1(drop)) - drop
     above = start > epsilon
-    found = counter.steps_to(np.array([np.where(above, goal, 0.0), *gaps]))
-    hit[above], error[above] = found.steps[0, above], found.error[0, above]
-    earliest, latest = found.earliest[0], found.latest[0]
+    found = counter.steps_to(np.where(above, goal, 0.0))
+    hit[above], error[above] = found.steps[above], found.error[above]
+    earliest, latest = found.earliest, found.latest
     unsure = np.flatnonzero(above & (earliest != latest) & (latest < INT64_MAX))
     if unsure.size:
         # the count is within rounding of an integer: let the loss itself decide
@@ -68,7 +90,7 @@ def _first_below(
             high, low = np.where(open_ & reached, middle, high), np.where(open_ & ~reached, middle, low)
         hit[unsure] = high
     error[np.abs(start - epsilon) <= 4.0 * ROUNDING * start] = 1.0  # step 0 has the loss epsilon, to rounding
-    return hit, error, found.steps[1:]
+    return hit, error, np.array([counter.first_at(gap) for gap in gaps])
 
 
 class ExchangeableSteps:
@@ -91,7 +113,7 @@ class ExchangeableSteps:
     def first_missing(self, *deficits: float) -> list[int]:
         """Return the first steps with 1 - a <= each deficit; INT64_MAX where there is none below it."""
         goals = [math.log(self.K - 1.0) + math.log1p(-s) - math.log(s) for s in deficits]
-        return self.counter.steps_to(np.array(goals)).steps.tolist()
+        return self.counter.first_at(np.array(goals)).tolist()
 
 
 def step_constant(eta: float | Array, speed: float | Array, gamma: float | Array, K: float | Array) -> Array:

@@ -71,13 +71,24 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, u: Any, K: Any) -> Self:
         """Return the place of u among K features."""
-        w = (K - 1.0) * np.exp(-u)
+        return cls.among(u, K - 1.0)
+
+    @classmethod
+    def among(cls, u: Any, others: Any) -> Self:
+        """Return the place of u where there are so many other features, K - 1."""
+        return cls.weighted(u, others * np.exp(-u))
+
+    @classmethod
+    def weighted(cls, u: Any, w: Any) -> Self:
+        """Return the place of u from its w."""
         whole = 1.0 + w
         return cls(u, w, 1.0 / whole, w / whole)
 
-    def at(self, index: NDArray[Any]) -> Self:
+    def at(self, index: NDArray[Any] | slice) -> Self:
         """Return some of them."""
-        return type(self)(*(x[index] for x in self))
+        if isinstance(index, slice):
+            return type(self)(*(x[index] for x in self))
+        return type(self)(*(x.take(index) for x in self))  # faster
 
     def small(self, form: str) -> Any:
         """Return a, or s, the one that is small in a head or a tail."""
@@ -99,6 +110,19 @@ def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
 
 def flow_between(one: Place, two: Place) -> Array:
     """`flow_difference` of places."""
-    d = -two.a * one.s * np.expm1(one.u - two.u)
-    far = 2.0 + 0.5 * (1.0 / one.s + 1.0 / two.s)
-    return np.asarray(d / (one.a * two.a) + 3.0 * (two.u - one.u) + far * (d / one.s) / two.s)
+    return np.asarray(-flow_back(one, two, one.u - two.u))
+
+
+def flow_back(one: Place, two: Place, back: Any) -> Any:
+    """``F(a(u1)) - F(a(u2))`` as a sum of exact differences; ``back`` is u1 - u2."""
+    rise = np.expm1(back) * (two.a * one.s)  # a(u1) - a(u2)
+    total = rise / (one.a * two.a)
+    total += 3.0 * back
+    far = 1.0 / one.s + 1.0 / two.s
+    far *= 0.5
+    far += 2.0
+    rise /= one.s
+    far *= rise
+    far /= two.s
+    total += far
+    return total

@@ -18,15 +18,16 @@ from icl_theory.families.declared import LIPSCHITZ
 from icl_theory.families.family import Family
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds_of
-from icl_theory.families.regression.closed import closed_runs, step_constant
+from icl_theory.families.regression.closed import ClosedRuns, closed_runs, in_blocks, step_constant
 from icl_theory.families.regression.exchangeable import ExchangeableRisk, embedding_speed
 from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
 from icl_theory.families.regression.phases import crossover, half_way, tail_start
 from icl_theory.families.regression.stability import stable_rate
 from icl_theory.families.regression.tails import tail_limit
 from icl_theory.families.regression.together import MOST, Points, together
-from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
+from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, uniform
 
+FARTHEST = 300.0  # gap u up to which steps are bounded
 LONGEST_PROMPT = 10**5  # of points that are simulated together
 THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
@@ -153,32 +154,41 @@ def closed_values(family: type[Family], points: Mapping[str, NDArray[Any]], comm
     """Measure points in closed form; each result is that of one simulation."""
     P = _points(points, common)
     K, epsilon = P["K"], P["epsilon"]
-    values = blank(family.every_column(), len(K))
     gamma, speed, eta, c, _ = _steps(P)
-    counter = StepCounter(K, np.maximum(c, 1e-300))
     tail = each(lambda value: tail_start(int(value)), K)
-    found = closed_runs(counter, gamma, epsilon, common["max_steps"], tail)
+    counted = np.maximum(c, 1e-300)
+
+    def measure(K: Array, c: Array, gamma: Array, epsilon: Array, tail: Array) -> tuple[NDArray[Any], ...]:
+        runs = closed_runs(StepCounter(K, c), gamma, epsilon, common["max_steps"], tail)
+        return *runs, *step_bounds_of(K, c, np.minimum(runs.gap, FARTHEST))
+
+    *runs, low, high = in_blocks(measure, counted, K, counted, gamma, epsilon, tail)
+    found = ClosedRuns(*runs)
     reached = (found.hit <= common["max_steps"]) & (found.hit < INT64_MAX)
-    values |= {
+    fixed = {"method": "closed", "floor": 0.0, STATUS.name: REACHED}
+    values = uniform(family.every_column(), len(K), fixed) | {
         "eta_used": eta, "steps": np.where(reached, found.hit, -1), "T_I": found.attends,
         "T_II": found.tails - found.attends, "T_III": found.last - found.tails, "last": found.last,
         "error": np.where(reached, found.error, 0.0), "loss": found.loss, "attention": found.attention,
-        "floor": np.zeros(len(K)), "tail_constant": (K - 1.0) / (4.0 * speed) / eta,
+        "tail_constant": (K - 1.0) / (4.0 * speed) / eta,
     }  # fmt: skip
-    values["method"][:] = "closed"
-    values["regime"] = np.where(np.sqrt(2.0 * gamma) > exact_crossover(epsilon, 1.0, K, tail), "sharp", "flat")
+    onset = exact_crossover(epsilon, 1.0, K, tail)
+    values["regime"] = np.where(np.sqrt(2.0 * gamma) > onset, "sharp", "flat")
     values["tail_ratio"] = found.last * found.loss / values["tail_constant"]
     start = 0.5 * gamma * (K - 1.0) / K
     values["predicted_steps"] = leading_order(eta * speed, gamma, K, epsilon, start)
-    values["L_star"] = exact_crossover(epsilon, points["delta"], K, tail)
+    values["L_star"] = onset / points["delta"]
     values["L_half"] = half_ways(epsilon, points["delta"], K)
     values["L_star_leading"] = np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0) / points["delta"]
-    _certify(values, K, c, found.gap)
+    values |= _certified(found.last, c, found.gap, low, high)
     if "imbalance" in points:
         _theorems(values, P, eta)
-    values[STATUS.name][:] = np.where(reached, REACHED, NOT_REACHED)
-    for i in np.flatnonzero(~reached):
-        values[MESSAGE.name][i] = f"took all {found.last[i]} steps without reaching epsilon = {epsilon[i]:g}"
+    if not reached.all():
+        values[STATUS.name] = np.where(reached, REACHED, NOT_REACHED).astype(STATUS.dtype)
+        values[MESSAGE.name] = np.full(len(K), "", dtype=object)
+        for i in np.flatnonzero(~reached):
+            text = f"took all {found.last[i]} steps without reaching epsilon = {epsilon[i]:g}"
+            values[MESSAGE.name][i] = text
     return values
 
 
@@ -194,13 +204,14 @@ def joint_values(
     return values | {"eta_used": np.broadcast_to(eta, gamma.shape)}, done
 
 
-def _certify(values: Values, K: Array, c: Array, gap: Array) -> None:
-    fits = (c >= 1e-290) & (gap <= 300.0)
-    low, high = step_bounds_of(K, c, np.minimum(gap, 300.0))
-    fits &= np.isfinite(high)
-    values["steps_low"], values["steps_high"] = np.where(fits, low, np.nan), np.where(fits, high, np.nan)
-    holds = (low <= values["last"]) & (values["last"] <= high)
-    values["certified"] = np.where(fits, holds, -1).astype(np.int8)
+def _certified(last: NDArray[np.int64], c: Array, gap: Array, low: Array, high: Array) -> Values:
+    """Bounds on the last steps, and whether they hold, where they can be stated."""
+    fits = (c >= 1e-290) & (gap <= FARTHEST) & np.isfinite(high)
+    holds = (low <= last) & (last <= high)
+    return {
+        "steps_low": np.where(fits, low, np.nan), "steps_high": np.where(fits, high, np.nan),
+        "certified": np.where(fits, holds, -1).astype(np.int8),
+    }  # fmt: skip
 
 
 def _theorems(values: Values, points: Mapping[str, Any], eta: Array) -> None:
@@ -250,9 +261,9 @@ def _predictions(run: Trajectory, risk: ExchangeableRisk) -> dict[str, Any]:
     found: dict[str, Any] = {"predicted_steps": leading_order(eta, risk.gamma, K, epsilon, start)[0]}
     if run.method != "flow":
         c = step_constant(run.eta, risk.speed, risk.gamma, K)
-        values = {"last": run.t[-1:]}
-        _certify(values, K, c, np.array([float(run.params)]))
-        found |= {name: values[name][0] for name in ("steps_low", "steps_high", "certified")}
+        gap = np.array([float(run.params)])
+        bounds = step_bounds_of(K, c, np.minimum(gap, FARTHEST))
+        found |= {name: value[0] for name, value in _certified(run.t[-1:], c, gap, *bounds).items()}
     return found
 
 

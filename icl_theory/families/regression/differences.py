@@ -1,0 +1,170 @@
+"""Differences of the Abel function of the exchangeable map, and their inverse, elementwise in whole arrays.
+
+A pass over an array costs more than the arithmetic in it, so that arrays are changed in place where that is safe.
+The order of the operations is part of the results: it decides the last bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.families.regression.flow import Place, flow_back
+from icl_theory.families.regression.polynomials import quotients
+
+ROUNDING = 2.0**-52
+CROWDED = 0.8  # the least share of points still iterated among those of an array
+Some = NDArray[np.intp] | slice
+
+
+def chosen(where: NDArray[np.bool_]) -> Some:
+    """Return the places where a condition holds, all of them as a slice: it makes views and no copies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from icl_theory.families.regression.differences import chosen
+    >>> chosen(np.array([True, False])), chosen(np.array([True]))
+    (array([0]), slice(None, None, None))
+    """
+    return slice(None) if where.all() else np.flatnonzero(where)
+
+
+def leading(c: Array, one: Place, two: Place) -> Array:
+    """``A(u2) - A(u1)`` without the polynomials: flow time and ½ ln g."""
+    back = one.u - two.u
+    total = np.log1p((two.w - one.w) / (1.0 + one.w))
+    total *= -1.5
+    total += back
+    total -= flow_back(one, two, back) / c
+    return total
+
+
+def slope(c: Array, here: Place) -> Array:
+    """Derivative of `leading` by the place where it ends."""
+    return 1.0 / here.step(c) + 0.5 * (here.s - 2.0 * here.a)  # type: ignore[no-any-return]
+
+
+def series(c: Array, x: Array, form: str) -> Array:
+    """``Σ_j c^j P_j(x)``, with P_j = x^(power j) Q_j and as a polynomial in c x^power: nothing overflows."""
+    small = c * x if form == "a" else c * x * x
+    if small.size == 1:  # the same arithmetic without arrays, of which each costs as much as all of it
+        return np.full_like(small, _series_of_one(small.item(), x.item(), form))
+    total: Array | None = None
+    for first, second, *others in reversed(quotients(form)):
+        value = x * first
+        value += second
+        for coefficient in others:
+            value *= x
+            value += coefficient
+        if total is not None:
+            value += total
+        total = np.multiply(value, small, out=value)
+    assert total is not None
+    return total
+
+
+def _series_of_one(small: float, x: float, form: str) -> float:
+    total = 0.0
+    for quotient in reversed(quotients(form)):
+        value = quotient[0]
+        for coefficient in quotient[1:]:
+            value = value * x + coefficient
+        total = (total + value) * small
+    return total
+
+
+def invert(K: Any, c: Any, begin: Place, before: Any, steps: Any, form: str) -> Array:
+    """Solve ``A(u) - A(u1) = steps`` by Newton's method, first without the polynomials, which change little."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        if c.size == 1:  # the same in numbers: arrays of one cost more
+            K, c, before, steps = (x[0] for x in (K, c, before, steps))
+            begin = Place(*(x[0] for x in begin))
+            u = _nearly_inverted_of_one(K, c, begin, steps)
+        else:
+            u = _nearly_inverted(K, c, begin, steps)
+        missing = steps + before
+        for _ in range(3):
+            here = Place.of(u, K)
+            change = missing - series(c, here.small(form), form)
+            change -= leading(c, begin, here)
+            change /= slope(c, here)
+            u = np.maximum(u + change, begin.u)
+        return np.atleast_1d(u)
+
+
+def _nearly_inverted(K: Array, c: Array, begin: Place, steps: Array) -> Array:
+    """Solve ``A(u) - A(u1) = steps`` to a millionth without the polynomials, each point between its own bounds."""
+    u = _flow_estimate(K, c, begin, steps)
+    result = u.copy()
+    todo, active = np.arange(u.size), np.ones(u.size, dtype=bool)
+    low, high = begin.u, u + 1.0
+    for _ in range(200):  # some ten are enough
+        here = Place.of(u, K)
+        count, rise = leading(c, begin, here), slope(c, here)
+        above = count > steps
+        low, high = np.where(above, low, u), np.where(above, u, high)
+        change = (steps - count) / rise
+        early = ~(here.a > 1.0 / 3.0)
+        # the count is nearly linear in 1/a at small a, and nearly exponential in u in the tail
+        far = (np.abs(change * rise) > 0.5 * steps) & ~early
+        if early.any():
+            some = chosen(early)
+            change[some] = -np.log1p(-np.minimum(change[some], 0.9))
+        if far.any():
+            some = chosen(far)
+            change[some] = count[some] / rise[some] * np.log(steps[some] / count[some])
+        new = u + change
+        inside = (new >= low) & (new <= high)
+        u = new if inside.all() else np.where(inside, new, 0.5 * (low + high))
+        on = ~(inside & (np.abs(change) <= 1e-6 * u)) & (high - low > ROUNDING * high)
+        stops = active & ~on
+        if stops.any():
+            some = chosen(stops)
+            result[todo[some]] = u[some]
+            active &= on
+            if np.count_nonzero(active) < CROWDED * active.size:
+                left = np.flatnonzero(active)
+                if not left.size:
+                    break
+                begin, active, todo = begin.at(left), active[left], todo.take(left)
+                K, c, steps, u, low, high = (x.take(left) for x in (K, c, steps, u, low, high))
+    return result
+
+
+def _nearly_inverted_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
+    """`_nearly_inverted` of one point, with the same bits."""
+    u = estimate = _flow_estimate(K, c, begin, steps)
+    low, high = begin.u, u + 1.0
+    for _ in range(200):
+        here = Place.of(u, K)
+        count, rise = leading(c, begin, here), slope(c, here)
+        low, high = (low, u) if count > steps else (u, high)
+        change = (steps - count) / rise
+        if not here.a > 1.0 / 3.0:
+            change = -np.log1p(-np.minimum(change, 0.9))
+        elif abs(change * rise) > 0.5 * steps:
+            change = count / rise * np.log(steps / count)
+        inside = low <= u + change <= high
+        u = u + change if inside else 0.5 * (low + high)
+        if (inside and abs(change) <= 1e-6 * u) or not high - low > ROUNDING * high:
+            return u
+    return estimate
+
+
+def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
+    """An upper bound, for gradient flow, on u after some steps from u1: the least of three."""
+    u1, _, a, s = begin
+    time = c * steps
+    # F rises by more than ½/s² does, ...
+    missed = 1.0 / np.sqrt(2.0 * time + 1.0 / (s * s))
+    bound = np.log(K - 1.0) + np.log1p(-missed) - np.log(missed)
+    # ... and by more than -1/a does, from which u - u1 = -ln(w/w1) with w = 1/a - 1;
+    ratio = time * a / s
+    bound = np.where(ratio < 1.0, np.minimum(bound, u1 - np.log1p(-np.minimum(ratio, 1.0 - 1e-9))), bound)
+    # beyond the peak no step is longer than the first
+    bound = np.where(a > 1.0 / 3.0, np.minimum(bound, u1 + time * a * s * s), bound)
+    return np.maximum(bound, u1)
