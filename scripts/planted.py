@@ -52,7 +52,7 @@ FAULTS = (
     Fault("factor-doubled", "low-rank factors of the task twice too long", "regression/error_form.py",
           "np.ascontiguousarray(task.factor(features)) if", "np.ascontiguousarray(2.0 * task.factor(features)) if"),
     Fault("p-in-softmax", "feature probabilities left out of the attention, N = ∞", _P,
-          "scores + np.log(self.features.probs)[:, None]", "scores + 0.0 * self.features.probs[:, None]"),
+          "np.log(self.features.probs)[:, None]", "0.0 * self.features.probs[:, None]"),
     Fault("cross-terms", "one of the two mixed terms of the quadratic form missing, N = ∞",
           "regression/error_form.py",
           'np.maximum(total * shift - np.einsum("mq,', 'np.maximum(-np.einsum("mq,'),
