@@ -131,48 +131,54 @@ class Strider:
         return np.where(inside, np.inf, starts), ends
 
     def _take_strides(self, which: Index, until: Array) -> None:
-        """Take a stride of each of these columns, and look which of them pay."""
+        """Take a stride of each of these columns, plan the next ones, and look which of them pay."""
         t, y, planned = self._t[which], self.y[which], self._stride[which]
         x, bound = np.log1p(t), np.log1p(until)
         ahead = np.ceil((bound - x) / planned)  # strides that are left, of which the last one must not be tiny
-        last = ahead <= 1.0
         h = np.where(ahead <= 2.0, (bound - x) / ahead, planned)
         limit = self._limit(y, self._pace[which])
-        step = collocate(
-            self._moves, which, x, y, h, self._share * limit, self._stages, self._guess(which, x, h, y)
-        )
+        guess = self._guess(which, x, h, y)
+        step = collocate(self._moves, which, x, y, h, self._share * limit, self._stages, guess)
         arrival, error = step.arrival, step.error
         pace = np.where(np.isfinite(step.left), step.leaving, self._pace[which])
         with np.errstate(invalid="ignore"):
-            limit = np.maximum(self._limit(arrival, pace), step.noise / self._share)
-            good = error <= self._share * limit
+            allowed = self._share * np.maximum(self._limit(arrival, pace), step.noise / self._share)
+            good = error <= allowed
         stable = np.ones(len(which), dtype=bool)
         if self._watched and good.any():
             stable[good] = self._rates(which[good], arrival[good]) <= UNSTABLE
         good &= stable
-        stride = np.minimum(step.next_stride(error, self._share * limit), FASTER * h)
-        before = self._ideal[which]
-        trend = np.clip(np.where(before > 0.0, stride / np.where(before > 0.0, before, 1.0), 1.0), SHRINKS, 1.0)
-        free = ahead > 2.0
-        self._ideal[which] = np.where(good & free, stride, np.where(good, before, 0.0))
-        self._stride[which] = np.where(
-            good, np.where(free, stride * trend, np.maximum(stride, planned)), np.minimum(stride, planned)
-        )
-        arrived = np.where(last, until, np.expm1(x + h))
+        self._plan(which, np.minimum(step.next_stride(error, allowed), FASTER * h), good, ahead > 2.0)
+        arrived = np.where(ahead <= 1.0, until, np.expm1(x + h))
+        self._accept(step.of(good), error[good], arrival[good], arrived[good], pace[good])
         passed = np.where(good, arrived - t, 0.0)
         self._debt[which] = np.maximum(0.0, self._debt[which] + step.iterations * self._stages - passed)
-        done = which[good]
-        self._t[done], self.y[done], self._pace[done] = arrived[good], arrival[good], pace[good]
-        self._terms[done], self._begin[done], self._length[done] = step.terms[good], x[good], h[good]
-        self.left[done] += step.left[good]
-        self.strode |= bool(done.size)
-        self.doubt = max(self.doubt, float(error[good].max(initial=0.0)))
-        self._records.append(step.of(good))
         self._taken[which] += 1.0
         if (self._taken[which] - PER_FACTOR * (x - self._start)).max() > MANY:
             raise TooFast
         short = ~good & (self._stride[which] * (1.0 + t) < FEWEST)
         self._leave(which[short | ~stable | (self._debt[which] > PATIENCE)])
+
+    def _plan(self, which: Index, stride: Array, good: NDArray[np.bool_], free: NDArray[np.bool_]) -> None:
+        """Lengths of the next strides from what the errors of these allow; those that fall are taken to go on so.
+
+        Strides that are not ``free`` were cut to end at a given time, and say little about the length.
+        """
+        planned, before = self._stride[which], self._ideal[which]
+        trend = np.where(before > 0.0, stride / np.where(before > 0.0, before, 1.0), 1.0)
+        next_one = np.where(free, stride * np.clip(trend, SHRINKS, 1.0), np.maximum(stride, planned))
+        self._stride[which] = np.where(good, next_one, np.minimum(stride, planned))
+        self._ideal[which] = np.where(good, np.where(free, stride, before), 0.0)
+
+    def _accept(self, step: Strides, error: Array, arrival: Array, arrived: Array, pace: Array) -> None:
+        """Go on from where strides have arrived."""
+        done = step.which
+        self._t[done], self.y[done], self._pace[done] = arrived, arrival, pace
+        self._terms[done], self._begin[done], self._length[done] = step.terms, step.begin, step.stride
+        self.left[done] += step.left
+        self.strode |= bool(done.size)
+        self.doubt = max(self.doubt, float(error.max(initial=0.0)))
+        self._records.append(step)
 
     def _limit(self, y: Array, pace: Array) -> Array:
         """Tolerance of each column: an error of the time amounts to that times dθ/dx."""
