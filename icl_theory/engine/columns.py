@@ -21,7 +21,6 @@ from icl_theory.engine.collocation import (
     MOST_FACTOR,
     NOISE,
     SAFETY,
-    SOLVED,
     UNSOLVED_FACTOR,
     radau,
     stepped,
@@ -31,6 +30,7 @@ Index = NDArray[np.intp]
 Moves = Callable[[Array, Index], Array]
 
 ITERATIONS, EASY = 14, 7  # of a step at most; more than so many, and the next step is shorter
+SOLVED = 0.1  # of the tolerance: what an iterate may still change, all of which counts as left
 DEPTH = 4  # iterates that are mixed
 APART = 3.0  # factor by which a residual may grow from one iterate to the next
 BATCH = 2**20  # numbers in an array of values, unless one column has more
