@@ -17,7 +17,7 @@ Slopes = Callable[[Array, Array], Array]
 
 STAGES, FEWER = 7, 5  # of a run, of its shadow
 ITERATIONS = 12  # of Newton's method at most
-SOLVED = 0.1  # of the tolerance: what Newton's method may leave
+SOLVED = 0.01  # of the tolerance: what Newton's method may leave, in the same directions for run and shadow
 SAFETY, LEAST_FACTOR, MOST_FACTOR, UNSOLVED_FACTOR = 0.9, 0.2, 4.0, 0.4
 EASY, HARD_FACTOR = 5, 0.8  # more iterations than that, and the next step is shorter
 NOISE = 2.0**-47  # of the parameters: what rounding leaves of them at best
