@@ -10,7 +10,7 @@ from numpy.polynomial import polynomial
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine.collocation import STAGES, radau
+from icl_theory.engine.collocation import STAGES, radau, stepped
 from icl_theory.engine.curvature import Curvature
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
@@ -106,3 +106,14 @@ def test_modes_of_a_hessian_in_blocks_are_those_of_the_whole_one() -> None:
     hessian = np.array([np.ravel(risk.hessian_product(state.reshape(4, 4), e.reshape(4, 4))) for e in np.eye(16)])
     np.testing.assert_allclose(found.vectors * found.rates @ found.vectors.T, 2.0 * hessian, atol=1e-13)
     assert curvature.fastest(state) == pytest.approx(found.rates[-1], rel=1e-12)
+
+
+def test_a_stride_that_is_far_shorter_than_a_step_of_the_map_has_no_weights() -> None:
+    """A polynomial on it would be followed far beyond its ends; the matrix of the equations becomes singular."""
+    scheme, x = radau(7), 9.0
+    for stride in (1e-6, 1e-9, 1e-15):
+        assert np.isnan(stepped(scheme, x + scheme.nodes * stride, stride)).all()
+    strides = np.array([1e-9, 0.1])
+    both = stepped(scheme, x + scheme.nodes * strides[:, None], strides[:, None])
+    assert np.isnan(both[0]).all()
+    assert np.isfinite(both[1]).all()

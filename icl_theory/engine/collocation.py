@@ -20,6 +20,7 @@ ITERATIONS = 12  # of Newton's method at most
 SOLVED = 0.01  # of the tolerance: what Newton's method may leave, in the same directions for run and shadow
 SAFETY, LEAST_FACTOR, MOST_FACTOR, UNSOLVED_FACTOR = 0.9, 0.2, 4.0, 0.4
 EASY, HARD_FACTOR = 5, 0.8  # more iterations than that, and the next step is shorter
+TINY = 20.0  # steps of the map in half of a stride: a stride of less than a tenth of a step is not taken
 NOISE = 2.0**-47  # of the parameters: what rounding leaves of them at best
 NOISY = 8.0  # rounding errors may be larger than those that were seen, by this factor
 
@@ -56,16 +57,19 @@ def stepped(scheme: Scheme, places: Array, h: float | Array) -> Array:
     """Weights of the moves in the values at the nodes for polynomials that change by them in one step, (..., s, s).
 
     ``places``, (..., s), are the nodes in x, and ``h`` broadcasts against them. The change of a polynomial of
-    degree s is the sum of its s derivatives, which loses no digits in long strides.
+    degree s is the sum of its s derivatives, which loses no digits in long strides. In one that is far shorter than
+    a step of the map all of them are lost: the weights of those are not numbers.
     """
     stages = len(scheme.nodes)
     lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
+    tiny = lengths.max(axis=-1) > TINY
+    lengths = np.minimum(lengths, TINY)
     factor = np.ones(places.shape)
     change: Array = np.zeros((*places.shape, stages + 1))
     for k, derivative in enumerate(scheme.derivatives, start=1):
         factor = np.asarray(factor * lengths / k)
         change += factor[..., None] * derivative
-    return np.asarray(np.linalg.inv(change[..., 1:]))
+    return np.where(tiny[..., None, None], np.nan, np.linalg.inv(change[..., 1:]))
 
 
 def _integral(j: int, nodes: Array) -> Array:
@@ -147,8 +151,9 @@ class Collocation:
         self._weights = stepped(scheme, places, h) * np.exp(-places) if single else h * scheme.weights
         values = np.tile(y, (stages, 1)) if before is None else before._at(places)
         self.iterations, self.left, self.noise = 0, math.inf, self._rounding(y)
-        with np.errstate(all="ignore"):
-            values = self._solve(values, places)
+        if np.isfinite(self._weights).all():
+            with np.errstate(all="ignore"):
+                values = self._solve(values, places)
         self.values = values
         self.arrival: Array = values[-1]
         self._terms = scheme.coefficients @ np.vstack([y, values])
