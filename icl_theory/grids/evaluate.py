@@ -24,7 +24,7 @@ from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, Column, Grid, Values,
 from icl_theory.grids.held import Held
 from icl_theory.memory import keep_freed
 
-WINDOW = 1024  # tiles handed to an executor at a time
+WINDOW, POINTS = 1024, 2**24  # tiles, and points in them, that are handed to an executor at a time
 LONGEST = 1000  # characters of a text that is kept
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
@@ -155,11 +155,11 @@ def _parts(
         for chunk in todo:
             yield chunk, _evaluate_chunk(model, grid, chunk, home), True
         return
-    waiting = iter(todo)
+    waiting, window = iter(todo), min(WINDOW, -(-POINTS // math.prod(grid.tile)))
     running: dict[Future[Values], int] = {}
     try:
         while True:
-            while len(running) < WINDOW and (chunk := next(waiting, -1)) >= 0:
+            while len(running) < window and (chunk := next(waiting, -1)) >= 0:
                 running[executor.submit(_evaluate_chunk, model, grid, chunk, home)] = chunk
             if not running:
                 return
