@@ -42,12 +42,11 @@ def encode(values: NDArray[Any]) -> bytes:
     array(['sharp', ''], dtype='<U6')
     """
     if values.dtype.kind in "UO":
-        texts = values.ravel()
-        same = is_uniform(values) or (texts == texts[:1]).all()
-        kinds = texts[:1] if same else texts  # one may stand for all
-        content = bytes(_texts().encode(kinds.astype(object)))
-        if len(kinds) < len(texts):
-            content = struct.pack("<I", len(texts)) + content[TEXT:] * len(texts)
+        one = values[(slice(1),) * values.ndim]  # may stand for all
+        kinds = one if is_uniform(values) or (values == one).all() else values
+        content = bytes(_texts().encode(kinds.ravel().astype(object)))
+        if kinds.size < values.size:
+            content = struct.pack("<I", values.size) + content[TEXT:] * values.size
         return content + _checksum(content)
     numbers = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
     return b"".join((numbers.data, _checksum(numbers)))
@@ -85,7 +84,6 @@ def is_sealed(content: bytes) -> bool:
 
 def is_blank(values: NDArray[Any]) -> bool:
     """Whether no point has a value: such a chunk has no file."""
-    values = values.ravel()[:1] if is_uniform(values) else values
     if values.dtype.kind == "f":
         return bool(np.isnan(values).all())
     return bool((values == ("" if values.dtype.kind in "UO" else -1)).all())

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from icl_theory.engine.interrupts import whole_block
-from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, Column, Grid, Values, blank, is_uniform
+from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, Column, Grid, Values, blank, once
 from icl_theory.grids.held import Held
 from icl_theory.memory import keep_freed
 
-WINDOW = 1024  # tiles handed to an executor at a time
+WINDOW, POINTS = 1024, 2**24  # tiles, and points in them, that are handed to an executor at a time
 LONGEST = 1000  # characters of a text that is kept
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
@@ -155,18 +155,18 @@ def _parts(
         for chunk in todo:
             yield chunk, _evaluate_chunk(model, grid, chunk, home), True
         return
-    waiting = iter(todo)
+    waiting, window = iter(todo), min(WINDOW, -(-POINTS // math.prod(grid.tile)))
     running: dict[Future[Values], int] = {}
     try:
         while True:
-            while len(running) < WINDOW and (chunk := next(waiting, -1)) >= 0:
+            while len(running) < window and (chunk := next(waiting, -1)) >= 0:
                 running[executor.submit(_evaluate_chunk, model, grid, chunk, home)] = chunk
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 chunk = running.pop(future)
                 try:
-                    yield chunk, _unpacked(future.result(), grid.where(chunk).size), True
+                    yield chunk, future.result(), True
                 except (BrokenExecutor, CancelledError) as error:
                     raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
                 except Exception as error:  # of the executor: the model's own are recorded by point
@@ -179,27 +179,12 @@ def _parts(
 
 
 def _evaluate_chunk(model: Model, grid: Grid, chunk: int, home: tuple[str, int]) -> Values:
-    if home == (_HOME, os.getpid()):
-        return _attempt(model, grid.points_of(chunk))
-    _prepare(os.getpid())
-    return _packed(_attempt(model, grid.points_of(chunk)))
-
-
-def _packed(values: Values) -> Values:
-    """Return columns as they travel between processes: one value where all are the same."""
-    return {name: column[:1] if _is_constant(column) else column for name, column in values.items()}
-
-
-def _unpacked(values: Values, size: int) -> Values:
-    return {name: np.broadcast_to(column, size) for name, column in values.items()}
-
-
-def _is_constant(column: NDArray[Any]) -> bool:
-    """Whether all values have the same bits."""
-    if is_uniform(column):
-        return True
-    bits = column if column.dtype.kind in "UO" else column.view(f"u{column.dtype.itemsize}")
-    return bool((bits == bits[0]).all())
+    """Return the columns of a tile as blocks that hold nothing twice: so they are placed, written, and sent."""
+    if home != (_HOME, os.getpid()):
+        _prepare(os.getpid())
+    lengths = tuple(part.stop - part.start for part in grid.region(chunk))
+    found = _attempt(model, grid.points_of(chunk))
+    return {name: once(column, lengths) for name, column in found.items()}
 
 
 def _attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
@@ -268,13 +253,13 @@ def point_by_point(
 
 def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
     """Return messages that can be kept anywhere: no halves of characters, and none longer than it need be."""
-    every = (texts[:1] if is_uniform(texts) else texts).tolist()
+    every = texts.ravel().tolist()
     if not any(every):
         return texts
     if all(len(text) <= LONGEST and text.isascii() for text in every):
         return texts
     plain = (text[:LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST] for text in every)
-    return np.resize(np.array([*plain], dtype=object), texts.shape)
+    return np.array([*plain], dtype=object).reshape(texts.shape)
 
 
 def _one_line(error: BaseException) -> str:

@@ -169,7 +169,39 @@ def uniform(columns: tuple[Column, ...], size: int, values: Mapping[str, Any]) -
 
 def is_uniform(column: NDArray[Any]) -> bool:
     """Whether a column is a view of one value."""
-    return not any(column.strides)
+    return not any(stride for stride, length in zip(column.strides, column.shape, strict=True) if length > 1)
+
+
+def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
+    """Return a column of a tile in the shape of the tile, or as the block that stands for it, see `once`."""
+    return values if values.ndim == len(lengths) else values.reshape(lengths)
+
+
+def once(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
+    """Return a column of a tile, flat or a block, as a block with length 1 where it is the same along an axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from icl_theory.grids.grid import once
+    >>> once(np.array([1, 2, 1, 2]), (2, 2))
+    array([[1, 2]])
+    """
+    if is_uniform(values):
+        return values[(slice(1),) * values.ndim].reshape((1,) * len(lengths))
+    block = as_block(values, lengths)
+    for axis in range(block.ndim):
+        first, last = (block[(*[slice(None)] * axis, part)] for part in (slice(1), slice(-1, None)))
+        if is_same(last, first) and is_same(block, first):  # where it differs it mostly does so at the ends
+            block = first
+    return block
+
+
+def is_same(part: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays have the same bits where they are broadcast."""
+    if part.dtype.kind == "f":
+        return bool((part.view(np.int64) == other.view(np.int64)).all())
+    return bool((part == other).all())
 
 
 def bytes_of(columns: Iterable[Column], size: int) -> float:

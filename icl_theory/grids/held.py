@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory.grids.grid import MESSAGE, PENDING, STATUS, Column, Grid, Values, blank, bytes_of, is_uniform
+from icl_theory.grids.grid import MESSAGE, PENDING, STATUS, Column, Grid, Values, blank, bytes_of, is_same, once
 from icl_theory.memory import SMALL, check_fits
 
 
@@ -41,13 +41,11 @@ class Held:
         self._placed = np.zeros(grid.tiles, dtype=bool)
 
     def place(self, chunk: int, values: Values) -> None:
-        """Put the columns of a tile, (P,) each, into their places."""
+        """Put the columns of a tile, (P,) each or as blocks (see `once`), into their places."""
         region, tile = self._grid.region(chunk), np.unravel_index(chunk, self._grid.tiles)
         lengths = tuple(part.stop - part.start for part in region)
         for column in self._columns:
-            part = values[column.name].reshape(lengths)
-            if is_uniform(part):
-                part = part[(slice(1),) * len(lengths)]
+            part = once(values[column.name], lengths)
             held = self._held.get(column.name, np.empty((1,) * len(lengths), dtype=column.dtype))
             if held.shape != self._grid.shape:
                 held = self._widened(held, part, region, tile)
@@ -69,11 +67,11 @@ class Held:
     ) -> NDArray[Any]:
         """Return a column with the axes that a tile needs: along one of length 1 all points are the same."""
         shape, begun = self._grid.shape, bool(self._placed.any())
-        if begun and _same(part, held[_within(held, region)]):
+        if begun and is_same(part, held[_within(held, region)]):
             return held
         short = [axis for axis, length in enumerate(shape) if held.shape[axis] < length]
         for axis in short:
-            if part.shape[axis] > 1 and not _same(part, part.take([0], axis)):
+            if part.shape[axis] > 1:
                 held = _longer(held, axis, shape[axis], begun)
         for axis in short:
             others = tuple(i if n == m else slice(None) for i, n, m in zip(tile, held.shape, shape, strict=True))
@@ -95,10 +93,3 @@ def _longer(held: NDArray[Any], axis: int, length: int, begun: bool) -> NDArray[
     if begun or held.dtype == object:
         found[...] = held
     return found
-
-
-def _same(part: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two arrays have the same bits where they are broadcast."""
-    if part.dtype.kind == "f":
-        return bool((part.view(np.int64) == other.view(np.int64)).all())
-    return bool((part == other).all())

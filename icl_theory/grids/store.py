@@ -22,7 +22,7 @@ from icl_theory.files import checked_path
 from icl_theory.grids import codec
 from icl_theory.grids.disk import Folder, plain_errors
 from icl_theory.grids.evaluate import LONGEST
-from icl_theory.grids.grid import FILL, MESSAGE, STATUS, Column, Grid, Values
+from icl_theory.grids.grid import FILL, MESSAGE, STATUS, Column, Grid, Values, as_block
 from icl_theory.grids.held import Held
 from icl_theory.grids.layout import (
     LARGEST,
@@ -111,10 +111,12 @@ class Store:
     def _whole_tile(self, values: NDArray[Any], column: Column, chunk: int) -> NDArray[Any]:
         """Return a column of a chunk as large as all, also where the grid ends within."""
         lengths = self.lengths(chunk)
+        every = tuple(part.stop - part.start for part in self._layout.grid.region(chunk))
+        whole = np.broadcast_to(as_block(values, every), every).reshape(lengths)
         if lengths == self._layout.tile:
-            return values
+            return whole
         found = np.full(self._layout.tile, FILL[column.dtype[0]], dtype=column.dtype)
-        found[tuple(slice(length) for length in lengths)] = values.reshape(lengths)
+        found[tuple(slice(length) for length in lengths)] = whole
         return found
 
     def chunk_at(self, place: tuple[int, ...]) -> int:

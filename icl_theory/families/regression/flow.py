@@ -71,12 +71,7 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, u: Any, K: Any) -> Self:
         """Return the place of u among K features."""
-        return cls.among(u, K - 1.0)
-
-    @classmethod
-    def among(cls, u: Any, others: Any) -> Self:
-        """Return the place of u where there are so many other features, K - 1."""
-        return cls.weighted(u, others * np.exp(-u))
+        return cls.weighted(u, (K - 1.0) * np.exp(-u))
 
     @classmethod
     def weighted(cls, u: Any, w: Any) -> Self:
@@ -105,12 +100,7 @@ class Place(NamedTuple):
 
 def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
     """``F(a(u2)) - F(a(u1))`` as a sum of exact differences."""
-    return flow_between(Place.of(u1, K), Place.of(u2, K))
-
-
-def flow_between(one: Place, two: Place) -> Array:
-    """`flow_difference` of places."""
-    return np.asarray(-flow_back(one, two, one.u - two.u))
+    return np.asarray(-flow_back(Place.of(u1, K), Place.of(u2, K), u1 - u2))
 
 
 def flow_back(one: Place, two: Place, back: Any) -> Any:
