@@ -19,7 +19,7 @@ from icl_theory.engine.trajectory import Stop
 
 FEWER, LOOSE = STAGES - 1, 0.05  # nodes of the shadow, and its share of the tolerance for a stride
 REACH = 2.5  # in x: columns are moved on by so much at once,
-LARGE, SHORT = 2**18, 0.5  # or less where there are more scores
+LARGE, SHORT = 2**18, 0.5  # or by less where there are more scores: a run says now and then how far it is
 PRICE = 0.2  # gradients that the moves of few columns count as, at least
 
 
@@ -153,7 +153,7 @@ def _nudged(params: Array) -> Array:
 
 def _until(t: int, schedule: Steps, size: int) -> int:
     """Scheduled time up to which all columns are moved on next."""
-    reach = REACH if size <= LARGE else SHORT
+    reach = REACH if size <= LARGE else SHORT * math.sqrt(LARGE / size)
     ahead = schedule[schedule > t]
     within = ahead[np.log1p(ahead) <= math.log1p(t) + reach]
     return int(within[-1] if within.size else ahead[0])
