@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -175,16 +176,21 @@ def test_the_printed_audit_has_every_row_and_question(report: icl.claims.Audit, 
     ]
 
 
+def less_rounding(text: str) -> str:
+    """What is left of a text without the sizes of rounding errors, which processors do not share."""
+    return re.sub(r"\d(\.\d+)?e-1[2-9]", "rounding", text)
+
+
 @pytest.mark.parametrize("row", [row for row in evidence.ROWS if row.__name__ not in LONG])
 def test_the_printed_row_is_current(row: Callable[[bool], Claim], printed: str) -> None:
     line = icl.claims.Audit((row(False),), ()).to_markdown().splitlines()[6]
-    assert line in printed.splitlines()
+    assert less_rounding(line) in less_rounding(printed).splitlines()
 
 
 @pytest.mark.parametrize("name", [name for name in questions.QUESTIONS if name not in LONG])
 def test_the_printed_answer_is_current(name: str, printed: str) -> None:
     line = icl.claims.Audit((), (icl.answer(name),)).to_markdown().splitlines()[-1]
-    assert line in printed.splitlines()
+    assert less_rounding(line) in less_rounding(printed).splitlines()
 
 
 def test_an_interrupt_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from icl_theory.engine.trajectory import Stop
 FEWER, LOOSE = STAGES - 1, 0.05  # nodes of the shadow, and its share of the tolerance for a stride
 REACH = 2.5  # in x: columns are moved on by so much at once,
 LARGE, SHORT = 2**18, 0.5  # or by less where there are more scores: a run says now and then how far it is
+NUDGE = 2.0**-44  # of the scores: where the shadow starts beside the run
 PRICE = 0.2  # gradients that the moves of few columns count as, at least
 
 
@@ -146,9 +147,9 @@ class Separate:
 
 
 def _nudged(params: Array) -> Array:
-    """Parameters with other last bits, from which the shadow starts: an unstable orbit makes them grow."""
-    signs = np.where(np.arange(params.size) % 2, 1.0, -1.0).reshape(params.shape)
-    return np.asarray(params * (1.0 + 2.0**-50 * signs))
+    """Parameters moved by what rounding does in many steps: a shadow from there shows how an orbit enlarges it."""
+    signs = np.where(np.arange(params.size) % 2, NUDGE, -NUDGE).reshape(params.shape)
+    return np.asarray(params * (1.0 + signs))
 
 
 def _until(t: int, schedule: Steps, size: int) -> int:
