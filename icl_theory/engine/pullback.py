@@ -60,7 +60,7 @@ class Embedding(Map):
 
     Gradient descent on ``Q`` moves the scores by
     :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with the Gram matrix
-    :math:`\Gamma = XX^\top`.
+    :math:`\Gamma = XX^\top` (docs/theory.md, "Coordinates").
 
     Parameters
     ----------
