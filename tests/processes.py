@@ -16,8 +16,8 @@ import sys
 from icl_theory.grids.store import Store
 write, waits = Store.write, [1]
 
-def paused(self, chunk, values):
-    write(self, chunk, values)
+def paused(self, chunk, *kept):
+    write(self, chunk, *kept)
     if waits:
         waits.clear()
         print("kept", flush=True)

@@ -6,6 +6,7 @@ an array of Zarr takes a millisecond a part to write, which is long for parts of
 
 from __future__ import annotations
 
+import math
 import struct
 from importlib import import_module
 from typing import Any
@@ -13,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory.grids.grid import is_uniform
-
 SEAL = 4  # bytes of a checksum
 TEXT = 4  # bytes of a length before each text, and of the number of texts
+WORTH = 16  # texts that are put together quicker than one by one
 NEEDED = "a store needs filelock, google-crc32c and numcodecs: pip install 'icl-theory[distributed]'"
 
 
@@ -42,14 +42,18 @@ def encode(values: NDArray[Any]) -> bytes:
     array(['sharp', ''], dtype='<U6')
     """
     if values.dtype.kind in "UO":
-        one = values[(slice(1),) * values.ndim]  # may stand for all
-        kinds = one if is_uniform(values) or (values == one).all() else values
-        content = bytes(_texts().encode(kinds.ravel().astype(object)))
-        if kinds.size < values.size:
-            content = struct.pack("<I", values.size) + content[TEXT:] * values.size
+        content = struct.pack("<I", values.size) + _encoded(values)
         return content + _checksum(content)
     numbers = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
     return b"".join((numbers.data, _checksum(numbers)))
+
+
+def _encoded(texts: NDArray[Any]) -> bytes:
+    """Return texts, each after its length: once what is a view of the same along an axis, and then repeated."""
+    for axis, (stride, length) in enumerate(zip(texts.strides, texts.shape, strict=True)):
+        if stride == 0 and length > 1 and math.prod(texts.shape[:axis]) * WORTH <= texts.size:
+            return b"".join(_encoded(texts[place][:1]) * length for place in np.ndindex(texts.shape[:axis]))
+    return bytes(_texts().encode(texts.ravel().astype(object)))[TEXT:]
 
 
 def decode(content: bytes, dtype: np.dtype[Any], count: int) -> NDArray[Any]:

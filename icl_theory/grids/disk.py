@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import stat
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from icl_theory._validate import refuse
 
 LOCK = "lock"
 PARTIAL = "partial"
+RUN = "run"
 _FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -29,6 +31,8 @@ class Folder:
         As the user names it.
     private : str
         Folder in it where the lock is, and where a file is before it is whole.
+    run : str, optional
+        Word of the run for which a worker writes here, see `locked`.
 
     Examples
     --------
@@ -42,9 +46,11 @@ class Folder:
     (b'whole', None)
     """
 
-    def __init__(self, path: Path, private: str) -> None:
+    def __init__(self, path: Path, private: str, run: str | None = None) -> None:
         self.path = path
         self.private = private
+        self._run = run
+        self._partial = path / private / (PARTIAL if run is None else f"{PARTIAL}.{uuid.uuid4().hex}")
         self._known: set[Path] = set()  # folders that are no links
 
     def read(self, name: str, most: int) -> bytes | None:
@@ -78,13 +84,12 @@ class Folder:
         """Put a file in its place whole; ``durable`` waits until the disk has it."""
         path = self.path / name
         self._make(path.parent)
-        partial = self.path / self.private / PARTIAL
-        with open(partial, "wb") as file:
+        with open(self._partial, "wb") as file:
             file.write(content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(partial, path)
+        os.replace(self._partial, path)
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
@@ -102,29 +107,46 @@ class Folder:
             raise self.damaged(folder, "it is no folder") from None
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other runs out; a run that was killed keeps nobody out, nor do its workers."""
+    def locked(self) -> Iterator[str]:
+        """Keep other runs out; a run that was killed keeps nobody out, nor do its workers.
+
+        Yields a word that is in the folder for as long as the run has it.
+        """
         import filelock
 
         self._make(self.path / self.private)
-        lock = filelock.FileLock(self.path / self.private / LOCK, timeout=0)
+        lock, run = filelock.FileLock(self.path / self.private / LOCK, timeout=0), uuid.uuid4().hex
         try:
             lock.acquire()
         except filelock.Timeout:
             raise refuse("store", str(self.path), "used by one run at a time, and another has it open") from None
         try:
-            self.remove(f"{self.private}/{PARTIAL}")
-            yield
+            self._clear()
+            with contextlib.suppress(OSError):  # workers that do not find it send what they have computed
+                self.write(f"{self.private}/{RUN}", run.encode())
+            yield run
         finally:
             with contextlib.suppress(OSError):
-                self.remove(f"{self.private}/{PARTIAL}")
+                self._clear()
             lock.release()
+
+    def is_of_run(self) -> bool:
+        """Whether the run for which this worker writes has the folder: not if the worker sees another folder."""
+        with contextlib.suppress(OSError, ValueError):
+            return self._run is not None and self.read(f"{self.private}/{RUN}", 100) == self._run.encode()
+        return False
 
     def is_strange(self) -> bool:
         """Whether the folder has files that are neither the lock nor half of a first one."""
-        own = {self.path / self.private / name for name in (LOCK, PARTIAL)}
+        private = self.path / self.private
         files = (Path(where) / name for where, _, found in os.walk(self.path) for name in found)
-        return self.path.exists() and any(file not in own for file in files)
+        return any(file.parent != private or not _is_passing(file.name, LOCK) for file in files)
+
+    def _clear(self) -> None:
+        """Remove what a run needs only while it has the folder."""
+        for name in self.names(self.private):
+            if _is_passing(name):
+                self.remove(f"{self.private}/{name}")
 
     def damaged(self, name: str, why: str) -> ValueError:
         """Return the error for a file that is not what was written."""
@@ -149,6 +171,10 @@ class Folder:
         if stat.S_ISLNK(found.st_mode):
             raise self.damaged(name, "it is a link")
         self._known.add(folder)
+
+
+def _is_passing(name: str, *others: str) -> bool:
+    return name in (RUN, *others) or name.startswith(PARTIAL)
 
 
 @contextlib.contextmanager

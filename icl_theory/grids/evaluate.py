@@ -10,9 +10,9 @@ import contextlib
 import math
 import os
 import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from icl_theory.engine.interrupts import whole_block
-from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, Column, Grid, Values, blank, once
+from icl_theory.grids.chunks import Rows, Share
+from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Grid, Values, blank, once
 from icl_theory.grids.held import Held
 from icl_theory.memory import keep_freed
 
 WINDOW, POINTS = 1024, 2**24  # tiles, and points in them, that are handed to an executor at a time
-LONGEST = 1000  # characters of a text that is kept
+LEFT = 8  # chunks that are left for each beyond the first of those handed over at a time
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
 Progress = Callable[[int, int], None]
@@ -46,12 +47,25 @@ class Storage(Protocol):
     """Where chunks are kept between runs, see ``icl_theory.grids.store``."""
 
     done: NDArray[np.bool_]
+    share: Share | None
 
-    def write(self, chunk: int, values: Values) -> None:
-        """Keep a chunk, whole or not at all."""
+    def write(self, chunk: int, values: Values, rows: Rows | None = None) -> None:
+        """Keep a chunk, whole or not at all; ``rows`` are from the worker that has written its columns."""
 
     def read(self, chunk: int) -> Values:
         """Return a chunk that was kept."""
+
+
+class Part(NamedTuple):
+    """A chunk that was evaluated.
+
+    Its columns, empty where nobody wants to have them; what is to be its mark if they are written; whether it is
+    worth that.
+    """
+
+    values: Values
+    rows: Rows | None = None
+    keep: bool = True
 
 
 class Evaluated(NamedTuple):
@@ -69,6 +83,7 @@ def evaluate(
     storage: Storage | None = None,
     progress: Progress | None = None,
     hold: bool = True,
+    together: int = 1,
 ) -> Evaluated:
     """Evaluate a model at every point of a grid.
 
@@ -86,6 +101,8 @@ def evaluate(
         Called with the numbers of points done and in all, first with those that the storage has.
     hold : bool
         Keep the values in memory and return them, and not only in the storage.
+    together : int
+        Chunks that are handed to an executor at a time, while many are left.
 
     Returns
     -------
@@ -128,17 +145,19 @@ def evaluate(
         done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
         for chunk in np.flatnonzero(done).tolist():
             place(chunk, storage.read(chunk) if storage is not None and hold else {})
-        todo = (chunk for chunk in range(grid.chunks) if not done[chunk])
+        todo = np.flatnonzero(~done)
         if progress is not None:
             progress(finished, grid.size)
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
-        with threadpool_limits(limits=1), contextlib.closing(_parts(grid, model, todo, executor)) as parts:
-            for chunk, part, keep in parts:
-                part[MESSAGE.name] = _plain_texts(part[MESSAGE.name])
+        share = None if storage is None else storage.share
+        task = partial(_evaluate_chunks, model, grid, (_HOME, os.getpid()), share, hold)
+        evaluated = _parts(grid, model, todo, executor, task, together)
+        with threadpool_limits(limits=1), contextlib.closing(evaluated) as parts:
+            for chunk, part in parts:
                 with whole_block():  # what is kept is counted, and what is counted is kept
-                    if storage is not None and keep:
-                        storage.write(chunk, part)
-                    place(chunk, part)
+                    if storage is not None and part.keep:
+                        storage.write(chunk, part.values, part.rows)
+                    place(chunk, part.values)
                 if progress is not None:
                     progress(finished, grid.size)
     except KeyboardInterrupt:
@@ -147,30 +166,35 @@ def evaluate(
 
 
 def _parts(
-    grid: Grid, model: Model, todo: Iterable[int], executor: Executor | None
-) -> Generator[tuple[int, Values, bool], None, None]:
-    """Chunks as they are finished, each with its number and whether it is worth keeping."""
-    home = _HOME, os.getpid()
+    grid: Grid,
+    model: Model,
+    todo: NDArray[np.intp],
+    executor: Executor | None,
+    task: Callable[[Sequence[int]], list[Part]],
+    together: int,
+) -> Generator[tuple[int, Part], None, None]:
+    """Chunks as they are finished, each with its number."""
     if executor is None:
-        for chunk in todo:
-            yield chunk, _evaluate_chunk(model, grid, chunk, home), True
+        yield from ((chunk, task([chunk])[0]) for chunk in todo.tolist())
         return
-    waiting, window = iter(todo), min(WINDOW, -(-POINTS // math.prod(grid.tile)))
-    running: dict[Future[Values], int] = {}
+    waiting, window = _tasks(todo, together), -(-min(WINDOW, -(-POINTS // math.prod(grid.tile))) // together)
+    running: dict[Future[list[Part]], list[int]] = {}
     try:
         while True:
-            while len(running) < window and (chunk := next(waiting, -1)) >= 0:
-                running[executor.submit(_evaluate_chunk, model, grid, chunk, home)] = chunk
+            while len(running) < window and (chunks := next(waiting, [])):
+                running[executor.submit(task, chunks)] = chunks
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                chunk = running.pop(future)
+                chunks = running.pop(future)
                 try:
-                    yield chunk, future.result(), True
+                    parts = future.result()
                 except (BrokenExecutor, CancelledError) as error:
                     raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
                 except Exception as error:  # of the executor: the model's own are recorded by point
-                    yield chunk, failed(model.columns, grid.where(chunk).size, error), False
+                    lost = (failed(model.columns, grid.where(chunk).size, error) for chunk in chunks)
+                    parts = [Part(values, keep=False) for values in lost]
+                yield from zip(chunks, parts, strict=True)
     except BrokenExecutor as error:  # on submission
         raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
     finally:
@@ -178,13 +202,34 @@ def _parts(
             future.cancel()
 
 
-def _evaluate_chunk(model: Model, grid: Grid, chunk: int, home: tuple[str, int]) -> Values:
-    """Return the columns of a tile as blocks that hold nothing twice: so they are placed, written, and sent."""
-    if home != (_HOME, os.getpid()):
+def _tasks(todo: NDArray[np.intp], together: int) -> Iterator[list[int]]:
+    """Chunks that are handed over at a time: fewer towards the end, so that workers are done at one time."""
+    start = 0
+    while start < len(todo):
+        count = min(together, 1 + (len(todo) - start) // LEFT)
+        yield todo[start : start + count].tolist()
+        start += count
+
+
+def _evaluate_chunks(
+    model: Model, grid: Grid, home: tuple[str, int], share: Share | None, hold: bool, chunks: Sequence[int]
+) -> list[Part]:
+    """Return the columns of some tiles as blocks that hold nothing twice: so they are placed, written, and sent.
+
+    A worker writes them itself where it can.
+    """
+    away = home != (_HOME, os.getpid())
+    if away:
         _prepare(os.getpid())
-    lengths = tuple(part.stop - part.start for part in grid.region(chunk))
-    found = _attempt(model, grid.points_of(chunk))
-    return {name: once(column, lengths) for name, column in found.items()}
+    parts = []
+    for chunk in chunks:
+        lengths = tuple(part.stop - part.start for part in grid.region(chunk))
+        found = _attempt(model, grid.points_of(chunk))
+        values = {name: once(column, lengths) for name, column in found.items()}
+        values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
+        rows = share.put(chunk, values) if away and share is not None else None
+        parts.append(Part(values if hold or rows is None else {}, rows))
+    return parts
 
 
 def _attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
@@ -265,7 +310,8 @@ def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     plain = isinstance(error, ValueError) and text
-    return (text if plain else f"{type(error).__name__}: {text}".rstrip(": "))[:500]
+    said = text if plain else f"{type(error).__name__}: {text}".rstrip(": ")
+    return said.encode("utf-8", "backslashreplace").decode("utf-8")[:500]
 
 
 @cache

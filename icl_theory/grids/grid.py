@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,11 @@ from icl_theory.memory import check_fits
 if TYPE_CHECKING:
     import xarray
 
+T = TypeVar("T")
 PENDING, FAILED = "pending", "failed"
 REACHED, NOT_REACHED = "reached", "not reached"
 FILL: dict[str, Any] = {"f": math.nan, "i": -1, "U": "", "O": ""}  # by the first letter of a dtype
+LONGEST = 1000  # characters of a text that is kept
 Values = dict[str, NDArray[Any]]
 
 
@@ -127,6 +129,10 @@ class Grid:
     def chunks(self) -> int:
         """Number of tiles."""
         return math.prod(self.tiles)
+
+    def of_swept(self, each: Iterable[T]) -> tuple[T, ...]:
+        """Return, of something for every axis, what belongs to the dimensions."""
+        return tuple(value for value, axis in zip(each, self.axes, strict=True) if axis.swept)
 
     def region(self, chunk: int) -> tuple[slice, ...]:
         """Return the block of the grid that a tile is, a slice an axis."""

@@ -13,6 +13,7 @@ from icl_theory.grids.store import Store, opened_to_read
 from icl_theory.memory import free
 
 SHARE = 0.25  # of the free memory that the points of a sweep may take; tables and figures take as much again
+MOST = 2**30  # bytes that they may take in any case
 
 
 def is_large(columns: tuple[Column, ...], grid: Grid) -> bool:
@@ -26,7 +27,7 @@ def is_large(columns: tuple[Column, ...], grid: Grid) -> bool:
     >>> is_large((), Grid((Axis("x", np.arange(4.0), "", "a number", True),), chunk=2))
     False
     """
-    return bytes_of(columns, grid.size) > SHARE * free()
+    return bytes_of(columns, grid.size) > min(MOST, SHARE * free())
 
 
 class _Reader:

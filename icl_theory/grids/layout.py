@@ -75,12 +75,12 @@ class Layout:
     @property
     def swept(self) -> tuple[Axis, ...]:
         """Axes that are dimensions."""
-        return tuple(axis for axis in self.grid.axes if axis.swept)
+        return self.grid.of_swept(self.grid.axes)
 
     @cached_property
     def tile(self) -> tuple[int, ...]:
         """Lengths of a chunk along the dimensions."""
-        return tuple(n for n, axis in zip(self.grid.tile, self.grid.axes, strict=True) if axis.swept)
+        return self.grid.of_swept(self.grid.tile)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -130,14 +130,9 @@ class Layout:
         bound = digest(self.digest, _written(commands)).hex()
         return _written(_group({"commands": commands, "digest": bound}))
 
-    def place(self, chunk: int) -> tuple[int, ...]:
-        """Return the place of a chunk along the dimensions."""
-        places = np.unravel_index(chunk, self.grid.tiles)
-        return tuple(int(i) for i, axis in zip(places, self.grid.axes, strict=True) if axis.swept)
-
     @property
     def _tiles(self) -> tuple[int, ...]:
-        return tuple(n for n, axis in zip(self.grid.tiles, self.grid.axes, strict=True) if axis.swept)
+        return self.grid.of_swept(self.grid.tiles)
 
     @cached_property
     def _arrays(self) -> dict[str, dict[str, Any]]:

@@ -1,15 +1,13 @@
 """Sweeps on disk: a Zarr group that xarray opens, and that the same call goes on with after a run was killed.
 
-A chunk is a file for each column and then its mark, which has the size and a digest of each of them. Only a chunk
-whose mark fits counts, so that a run may end at any moment, by any signal or a full disk, and loses the chunks in
-flight. The digests are bound to the sweep and to the place of the chunk.
+Only a chunk whose mark fits counts, so that a run may end at any moment, by any signal or a full disk, and loses
+the chunks in flight.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +18,9 @@ from numpy.typing import NDArray
 from icl_theory._validate import refuse
 from icl_theory.files import checked_path
 from icl_theory.grids import codec
+from icl_theory.grids.chunks import Chunks, Rows, Share
 from icl_theory.grids.disk import Folder, plain_errors
-from icl_theory.grids.evaluate import LONGEST
-from icl_theory.grids.grid import FILL, MESSAGE, STATUS, Column, Grid, Values, as_block
+from icl_theory.grids.grid import MESSAGE, STATUS, Column, Grid, Values
 from icl_theory.grids.held import Held
 from icl_theory.grids.layout import (
     LARGEST,
@@ -32,15 +30,12 @@ from icl_theory.grids.layout import (
     Layout,
     OtherFormatError,
     difference,
-    digest,
-    key,
     listed_commands,
     parsed,
 )
 from icl_theory.memory import check_fits
 
 RECORD = f"{PRIVATE}/{METADATA}"
-MARK = re.compile(r"c((?:\.\d{1,19})*)\.0\.0")
 
 
 class Store:
@@ -50,33 +45,21 @@ class Store:
     ----------
     done : ndarray of bool, (chunks,)
         Which chunks it has.
+    share : Share or None
+        For workers that write what they compute themselves; None where nothing is to be written.
     """
 
-    def __init__(self, folder: Folder, layout: Layout) -> None:
+    def __init__(self, folder: Folder, layout: Layout, run: str | None = None) -> None:
         check_fits("points", layout.grid.size, float(layout.grid.chunks))
-        self._folder, self._layout = folder, layout
+        sweep = layout.grid, layout.columns, layout.digest
+        self._chunks, self._layout = Chunks(folder, *sweep), layout
+        self.share = None if run is None else Share(os.path.abspath(folder.path), run, *sweep)
         self.done: NDArray[np.bool_] = np.zeros(layout.grid.chunks, dtype=bool)
-        with plain_errors(folder.path):
-            for name in folder.names(MARKS):
-                if name.startswith("c"):
-                    chunk = self._chunk(name)
-                    self.done[chunk] = self._is_there(chunk)
+        self.done[self._chunks.sealed()] = True
 
-    def write(self, chunk: int, values: Values) -> None:
-        """Keep a chunk: its columns first, then the mark that makes them count."""
-        mark = self._mark(chunk)
-        rows = []
-        with plain_errors(self._folder.path):
-            self._folder.remove(mark)
-            for column in self._layout.columns:
-                name, content = self._file(column, chunk), b""
-                if not codec.is_blank(values[column.name]):
-                    content = codec.encode(self._whole_tile(values[column.name], column, chunk))
-                    self._folder.write(name, content)
-                else:
-                    self._folder.remove(name)
-                rows.append((len(content), self._digest(column, chunk, content)))
-            self._folder.write(mark, codec.encode(np.array(rows, dtype=np.uint64)))
+    def write(self, chunk: int, values: Values, rows: Rows | None = None) -> None:
+        """Keep a chunk: its columns first, unless ``rows`` says that they are there, then what makes them count."""
+        self._chunks.seal(chunk, self._chunks.put(chunk, values) if rows is None else rows)
         self.done[chunk] = True
 
     def read(self, chunk: int) -> Values:
@@ -85,39 +68,7 @@ class Store:
 
     def read_column(self, chunk: int, column: Column) -> NDArray[Any]:
         """Return one column of a chunk."""
-        with plain_errors(self._folder.path):
-            mark = self._row(chunk)
-            if mark is None:
-                raise self._folder.damaged(self._mark(chunk), "it is gone")
-            row = [each.name for each in self._layout.columns].index(column.name)
-            return self._column(column, chunk, *mark[row].tolist())
-
-    def _column(self, column: Column, chunk: int, size: int, wanted: int) -> NDArray[Any]:
-        name, dtype, count = self._file(column, chunk), np.dtype(column.dtype), int(np.prod(self._layout.tile))
-        content = self._folder.read(name, codec.most_bytes(dtype, count, LONGEST)) or b""
-        hint = f"; if {self._mark(chunk)} is removed, the same call computes these points again"
-        if len(content) != size or self._digest(column, chunk, content) != wanted:
-            damage = "it is damaged" if content and not codec.is_sealed(content) else "it is that of other points"
-            raise self._folder.damaged(name, damage + hint)
-        lengths = self.lengths(chunk)
-        if not size:
-            return np.full(int(np.prod(lengths)), FILL[column.dtype[0]], dtype=column.dtype)
-        try:
-            found = codec.decode(content, dtype, count).reshape(self._layout.tile)
-        except ValueError as error:
-            raise self._folder.damaged(name, f"{error}{hint}") from None
-        return found[tuple(slice(length) for length in lengths)].ravel()
-
-    def _whole_tile(self, values: NDArray[Any], column: Column, chunk: int) -> NDArray[Any]:
-        """Return a column of a chunk as large as all, also where the grid ends within."""
-        lengths = self.lengths(chunk)
-        every = tuple(part.stop - part.start for part in self._layout.grid.region(chunk))
-        whole = np.broadcast_to(as_block(values, every), every).reshape(lengths)
-        if lengths == self._layout.tile:
-            return whole
-        found = np.full(self._layout.tile, FILL[column.dtype[0]], dtype=column.dtype)
-        found[tuple(slice(length) for length in lengths)] = whole
-        return found
+        return self._chunks.read_column(chunk, column)
 
     def chunk_at(self, place: tuple[int, ...]) -> int:
         """Return the chunk at a place along the swept dimensions."""
@@ -127,53 +78,7 @@ class Store:
 
     def lengths(self, chunk: int) -> tuple[int, ...]:
         """Return how many values of each swept parameter a chunk has."""
-        each = zip(self._layout.grid.region(chunk), self._layout.grid.axes, strict=True)
-        return tuple(part.stop - part.start for part, axis in each if axis.swept)
-
-    def _is_there(self, chunk: int) -> bool:
-        """Whether a mark is whole and its files have been written to their ends, or further."""
-        mark = self._row(chunk)
-        if mark is None:
-            return False
-        return all(
-            self._folder.size(self._file(column, chunk)) >= size
-            for column, (size, _) in zip(self._layout.columns, mark.tolist(), strict=True)
-        )
-
-    def _row(self, chunk: int) -> NDArray[np.uint64] | None:
-        """Return the mark of a chunk, sizes and digests; None if there is none, or half of one."""
-        count, dtype = 2 * len(self._layout.columns), np.dtype(np.uint64)
-        whole = codec.most_bytes(dtype, count, 0)
-        content = self._folder.read(self._mark(chunk), whole) or b""
-        if len(content) < whole:
-            return None
-        try:
-            return codec.decode(content, dtype, count).reshape(-1, 2)
-        except ValueError as error:
-            again = "if it is removed, the same call computes its points again"
-            raise self._folder.damaged(self._mark(chunk), f"{error}; {again}") from None
-
-    def _chunk(self, name: str) -> int:
-        """Return the chunk whose mark has a name."""
-        found, tiles = MARK.fullmatch(name), self._layout.grid.tiles
-        if found is not None:
-            swept = iter(int(i) for i in found[1].split(".")[1:])
-            place = tuple(next(swept, -1) if axis.swept else 0 for axis in self._layout.grid.axes)
-            if next(swept, None) is None and all(0 <= i < n for i, n in zip(place, tiles, strict=True)):
-                return int(np.ravel_multi_index(place, tiles)) if place else 0
-        raise self._folder.damaged(f"{MARKS}/{name}", "the sweep has no such chunk")
-
-    def _digest(self, column: Column, chunk: int, content: bytes) -> int:
-        place = ",".join(map(str, self._layout.place(chunk))).encode()
-        seal = content[-codec.SEAL :]
-        bound = digest(self._layout.digest, column.name.encode(), place, b"%d" % len(content), seal)
-        return int.from_bytes(bound, "little")
-
-    def _file(self, column: Column, chunk: int) -> str:
-        return f"{column.name}/{key(self._layout.place(chunk))}"
-
-    def _mark(self, chunk: int) -> str:
-        return f"{MARKS}/{key((*self._layout.place(chunk), 0, 0))}"
+        return self._chunks.lengths(chunk)
 
 
 class Stored(NamedTuple):
@@ -232,11 +137,11 @@ def opened(
     with contextlib.ExitStack() as stack:
         with plain_errors(target):
             _check_same(folder, layout)
-            stack.enter_context(folder.locked())
+            run = stack.enter_context(folder.locked())
             _check_same(folder, layout)  # another run may have made it just now
             _complete(folder, layout)
             _record(folder, layout, command)
-        yield Store(folder, layout)
+        yield Store(folder, layout, run)
 
 
 def read(path: str | os.PathLike[str]) -> Stored:

@@ -35,7 +35,8 @@ from icl_theory.memory import size as human
 if TYPE_CHECKING:
     import xarray
 
-CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second
+CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second,
+TOGETHER = 8  # so that some chunks go to a worker at a time
 JOINT_CHUNK = 2048  # points that are simulated together: a second or two
 CHUNK = 8  # points that are simulated one by one
 SAMPLED = 1000  # points that say how the others are computed
@@ -88,8 +89,8 @@ def sweep(
         local exponents ``exponent_L`` = d ln T/d ln L and so on along every swept parameter that is positive, by
         centred differences in logarithms (one-sided at the ends; NaN where steps are missing or zero). Points that
         fail have the status "failed" and a message. After Ctrl-C the points not done have the status "pending" and
-        ``attrs["interrupted"]`` is 1. Where the results would fill a quarter of the free memory and there is a
-        store, they stay in it: the variables are Dask arrays that read it a chunk at a time.
+        ``attrs["interrupted"]`` is 1. Where the results would take 1 GB, or a quarter of the free memory, and there
+        is a store, they stay in it: the variables are Dask arrays that read it a chunk at a time.
 
     Raises
     ------
@@ -240,7 +241,10 @@ def run_with(
             kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
         shown = stack.enter_context(CountProgress(progress))
         held = kept is None or not large
-        found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update, hold=held)
+        found = evaluate(
+            grid, model, executor=executor, storage=kept, progress=shown.update, hold=held,
+            together=TOGETHER if grid.chunk == CLOSED_CHUNK else 1,
+        )  # fmt: skip
     values = found.values if store is None or held else lazy_values(store, model.columns, grid)
     dataset = labelled(model.family, grid, values, arguments, found.interrupted)
     return dataset if command is None else dataset.assign_attrs(command=command)

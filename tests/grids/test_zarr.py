@@ -160,6 +160,18 @@ def test_a_chunk_has_the_bytes_that_zarr_writes(tmp_path: Path, values: Any, fil
     assert decode(content, values.dtype, 4).tobytes() == values.tobytes()
 
 
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (40, 1, 1), (1, 30, 1), (1, 1, 20), (40, 30, 1), (40, 1, 20), (1, 30, 20)]
+)
+@pytest.mark.parametrize("dtype", ["U5", "O"])
+def test_texts_that_repeat_along_axes_have_the_bytes_of_the_whole(shape: tuple[int, ...], dtype: str) -> None:
+    words = np.array(["sharp", "flat", "", "φ"], dtype=dtype)
+    some = words[np.random.default_rng(0).integers(4, size=shape)]
+    whole = np.broadcast_to(some, (40, 30, 20))
+    assert encode(whole) == encode(np.array(whole))
+    assert (decode(encode(whole), whole.dtype, whole.size) == whole.ravel()).all()
+
+
 def test_the_checksum_is_that_of_the_literature() -> None:
     """RFC 3720, B.4: 32 bytes of zeros, and the usual check value of CRC-32C."""
     assert encode(np.zeros(4))[-4:] == bytes.fromhex("aa36918a")
