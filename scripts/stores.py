@@ -3,7 +3,8 @@
 python scripts/stores.py --flips 6000 --kills 100
 
 Every byte of the metadata has a bit flipped, and random bytes of the chunks; then sweeps are killed at random
-moments and gone on with. ``python -m tests.grids.crash FOLDER clean`` or ``torn`` ends one at any file operation.
+moments and gone on with, by one process or, with ``--workers``, by several that write chunks. ``python -m
+tests.grids.crash FOLDER``, with ``torn`` or ``worker`` or both, ends one at any file operation.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import icl_theory as icl
 SWEEP = """
 import sys, numpy as np, icl_theory as icl
 given = dict(L=np.geomspace(0.5, 2.0, 6), delta=1.0, eta=[1.0, 2.0, 4.0, 8.0], K=3, task="linear", above=0.03)
-icl.sweep(**given, store=sys.argv[1], progress=False)
+icl.sweep(**given, store=sys.argv[1], workers=int(sys.argv[2]) or None, progress=False)
 """
 
 
@@ -56,16 +57,16 @@ def silent_flips(path: Path, flips: int, seed: int = 0) -> tuple[int, list[str]]
     return tried, silent
 
 
-def lost_after_kills(folder: Path, kills: int, seed: int = 0) -> tuple[int, list[str]]:
+def lost_after_kills(folder: Path, kills: int, workers: int = 0, seed: int = 0) -> tuple[int, list[str]]:
     """Kill sweeps at random moments until each is done; return how many kills there were and what differed."""
     rng, wrong, killed = random.Random(seed), [], 0
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", SWEEP, str(folder / "whole.zarr")], check=True)
+    command, start = [sys.executable, "-c", SWEEP], time.perf_counter()
+    subprocess.run([*command, str(folder / "whole.zarr"), str(workers)], check=True)
     length, expected, number = time.perf_counter() - start, icl.load_sweep(folder / "whole.zarr"), 0
     while killed < kills:
         path, number = folder / f"{number}.zarr", number + 1
         while True:
-            run = subprocess.Popen([sys.executable, "-c", SWEEP, str(path)], stderr=subprocess.PIPE, text=True)
+            run = subprocess.Popen([*command, str(path), str(workers)], stderr=subprocess.PIPE, text=True)
             try:
                 run.wait(rng.uniform(0.3, 1.1) * length)
             except subprocess.TimeoutExpired:
@@ -88,6 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--flips", type=int, default=1000, help="of bits in the metadata, and as many in chunks")
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=0, help="processes of the sweeps that are killed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -95,7 +97,7 @@ def main() -> None:
             L=np.geomspace(0.1, 10.0, 9), delta=1.0, eta=0.1, K=[5, 20], store=folder / "a.zarr", progress=False
         )
         flips, wrong = silent_flips(folder / "a.zarr", options.flips)
-        killed, lost = lost_after_kills(folder, options.kills) if options.kills else (0, [])
+        killed, lost = lost_after_kills(folder, options.kills, options.workers) if options.kills else (0, [])
     for line in [*wrong, *lost]:
         sys.stdout.write(line + "\n")
     sys.stdout.write(f"{flips} bits flipped, {len(wrong)} wrong; {killed} runs killed, {len(lost)} wrong\n")

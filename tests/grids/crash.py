@@ -1,7 +1,7 @@
 """A sweep that is ended at its n-th file operation, for every n, and is gone on with; prints how many there were.
 
 Python tells of every file that is opened, renamed, made or removed, whoever does it, before it happens. This is a
-process of its own, because forking one with threads is unsafe.
+process of its own, because forking one with threads is unsafe. ``worker`` ends a worker, and then its run.
 """
 
 from __future__ import annotations
@@ -61,8 +61,22 @@ def status_of(act: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def main(folder: Path, torn: bool) -> None:
-    """End a sweep at each of its file operations, and go on with each."""
+def sweep_with_worker(path: Path, last: int, torn: bool) -> None:
+    """End a worker that writes chunks after so many file operations, and then the run that has the store."""
+    with store.opened(path, SMALL, SQUARE, ARGUMENTS, command=f"sweep {path.name}") as kept:
+        share = kept.share
+        assert share is not None
+
+        def work() -> None:
+            end_at(path, last, torn)
+            for chunk in range(SMALL.chunks):
+                assert share.put(chunk, Squares().evaluate(SMALL.points_of(chunk))) is not None
+
+        os._exit(status_of(work))
+
+
+def main(folder: Path, torn: bool, worker: bool) -> None:
+    """End a sweep, or a worker, at each of its file operations, and go on with each."""
     sweep(folder / "first.zarr")  # loads what need not be loaded again and again
     expected = evaluate(SMALL, Squares()).values
     count = 0
@@ -71,6 +85,8 @@ def main(folder: Path, torn: bool) -> None:
         path = folder / f"{count}.zarr"
 
         def ended(path: Path = path, last: int = count) -> None:
+            if worker:
+                sweep_with_worker(path, last, torn)
             end_at(path, last, torn)
             sweep(path)
 
@@ -90,4 +106,4 @@ def main(folder: Path, torn: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] == "torn")
+    main(Path(sys.argv[1]), "torn" in sys.argv[2:], "worker" in sys.argv[2:])
