@@ -45,7 +45,6 @@ class Chunks:
         """Write the columns of a chunk, which do not count yet, and return what is to be its mark."""
         rows = []
         with plain_errors(self._folder.path):
-            self._folder.remove(self._mark(chunk))
             for column in self._columns:
                 name, content = self._file(column, chunk), b""
                 if not codec.is_blank(values[column.name]):
@@ -61,11 +60,17 @@ class Chunks:
         with plain_errors(self._folder.path):
             self._folder.write(self._mark(chunk), codec.encode(rows))
 
-    def sealed(self) -> list[int]:
-        """Return the chunks that have a whole mark, and files that were written to their ends, or further."""
+    def unseal(self, chunk: int) -> None:
+        """Remove the mark of a chunk."""
+        with plain_errors(self._folder.path):
+            self._folder.remove(self._mark(chunk))
+
+    def sealed(self) -> tuple[list[int], list[int]]:
+        """Return the chunks with a whole mark and files that were written to their ends, and those with another."""
         with plain_errors(self._folder.path):
             every = [self._chunk(name) for name in self._folder.names(MARKS) if name.startswith("c")]
-            return [chunk for chunk in every if self._is_there(chunk)]
+            there = {chunk for chunk in every if self._is_there(chunk)}
+        return [*there], [chunk for chunk in every if chunk not in there]
 
     def read_column(self, chunk: int, column: Column) -> NDArray[Any]:
         """Return one column of a chunk."""

@@ -55,11 +55,17 @@ class Store:
         self._chunks, self._layout = Chunks(folder, *sweep), layout
         self.share = None if run is None else Share(os.path.abspath(folder.path), run, *sweep)
         self.done: NDArray[np.bool_] = np.zeros(layout.grid.chunks, dtype=bool)
-        self.done[self._chunks.sealed()] = True
+        whole, others = self._chunks.sealed()
+        self.done[whole] = True
+        for chunk in others if run is not None else ():
+            self._chunks.unseal(chunk)
 
     def write(self, chunk: int, values: Values, rows: Rows | None = None) -> None:
         """Keep a chunk: its columns first, unless ``rows`` says that they are there, then what makes them count."""
-        self._chunks.seal(chunk, self._chunks.put(chunk, values) if rows is None else rows)
+        if rows is None:
+            self._chunks.unseal(chunk)
+            rows = self._chunks.put(chunk, values)
+        self._chunks.seal(chunk, rows)
         self.done[chunk] = True
 
     def read(self, chunk: int) -> Values:

@@ -98,6 +98,20 @@ def test_a_worker_of_a_run_that_has_ended_writes_nothing(tmp_path: Path) -> None
     assert {*before} < {*path.rglob("*")}
 
 
+def test_a_worker_that_is_late_takes_no_chunk_from_the_run_after_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run was killed; it looked whose the store is before the next run had it, and writes after that."""
+    path = tmp_path / "a.zarr"
+    with store.opened(path, grid(), SQUARE, ARGUMENTS) as kept:
+        late = shared(kept)
+    expected = run(path).values
+    monkeypatch.setattr(Folder, "is_of_run", lambda folder: True)
+    assert late.put(0, squares(0)) is not None
+    assert all(done(path))
+    assert equal(store.read(path).values, expected)
+
+
 @pytest.mark.parametrize("where", ["elsewhere.zarr", "link.zarr/_sweep/mark"])
 def test_a_worker_that_does_not_see_the_store_sends_what_it_computed(tmp_path: Path, where: str) -> None:
     path = tmp_path / "a.zarr"

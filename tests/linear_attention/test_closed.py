@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.engine.trajectory import Stop
 from icl_theory.families.linear_attention import MergedRisk, PromptLaw
 from icl_theory.testing import check_family
 from tests.linear_attention.references import random_law
@@ -88,3 +89,16 @@ def test_stability_ends_where_it_is_said_to(factor: float, falls: bool) -> None:
 )
 def test_family_is_sound(arguments: dict[str, object]) -> None:
     check_family(icl.LinearAttention, **arguments)
+
+
+@pytest.mark.parametrize("rate", [2.1, 50.0])
+def test_a_rate_at_which_descent_diverges_has_no_closed_form(rate: float) -> None:
+    """Powers of what a mode grows by are beyond float64 before long; single steps end where the loss is."""
+    risk = MergedRisk(PromptLaw([[2.0, 1.0], [1.0, 3.0]]), 0.1 * np.eye(2))
+    eta = rate / float(risk.curvature.max())
+    assert risk.closed_form(eta, "gd") is None
+    run = icl.descend(risk, eta, above=1e-3, steps=10**5)
+    assert run.stop is Stop.LOSS
+    assert np.isfinite(run.loss).all()
+    with pytest.raises(ValueError, match="there is no closed form"):
+        icl.descend(risk, eta, above=1e-3, method="closed")

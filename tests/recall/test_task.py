@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 import icl_theory as icl
+from icl_theory.families.recall import task
 from tests.recall.references import bigrams, enumerate_sentences
 
 Counts, RecallTask = icl.recall.Counts, icl.recall.RecallTask
@@ -165,3 +166,14 @@ def test_outputs_of_a_sample_are_checked() -> None:
     for words in ([0], [7], [8], []):
         with pytest.raises(ValueError, match="outputs"):
             task.sentences(np.random.default_rng(0), 3, words)
+
+
+@pytest.mark.parametrize("law", task.LAWS)
+def test_sentences_are_the_same_however_many_words_are_drawn_at_a_time(
+    law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = RecallTask(12, 2, 3, H=17, law=law)
+    whole = made.sentences(np.random.default_rng(5), 301)
+    monkeypatch.setattr(task, "PART", 100)
+    for one, other in zip(whole, made.sentences(np.random.default_rng(5), 301), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -83,6 +83,17 @@ def test_fixed_sentences_are_seen_in_turn() -> None:
     assert not whole.stochastic
 
 
+def test_nothing_is_drawn_to_refuse_what_does_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(icl.recall.RecallTask, "sentences", drawn)
+    with pytest.raises(ValueError, match="'projection' with noise"):
+        icl.recall.Training(M=10**6, V=8, outputs=3, alpha=0.5, law="markov", model="reparameterised")
+    with pytest.raises(ValueError, match=r"this takes .* of memory"):
+        icl.recall.Training(M=1e12)
+
+
 def test_gamma_of_few_sentences_is_their_log_odds() -> None:
     risk = icl.recall.Training(alpha=0.3, M=50, **SMALL).transformer  # type: ignore[arg-type]
     assert risk.data is not None

@@ -121,8 +121,8 @@ class MergedRisk(Risk):
         return self.law.floor
 
     def closed_form(self, eta: float, rule: str) -> ClosedForm | None:
-        """Return every mode in closed form, for plain gradient descent."""
-        return ModeSteps(self, eta) if rule == "gd" else None
+        """Return every mode in closed form, for plain gradient descent that does not diverge."""
+        return ModeSteps(self, eta) if rule == "gd" and eta * self.curvature.max() <= 2.0 else None
 
 
 def powers(shrink: Array, steps: Steps) -> Array:
@@ -134,7 +134,7 @@ def powers(shrink: Array, steps: Steps) -> Array:
 
 
 class ModeSteps:
-    """Descent on a `MergedRisk` at a rate below 2 over the largest curvature, as a `ClosedForm`."""
+    """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature, as a `ClosedForm`."""
 
     def __init__(self, risk: MergedRisk, eta: float) -> None:
         self.risk, self.shrink = risk, eta * risk.curvature

@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, choice, instance, integer, probabilities, refuse
+from icl_theory.engine.progress import counted
 from icl_theory.families.recall.counts import Counts, noise_level
 from icl_theory.memory import check_fits
 
 LARGEST_VOCABULARY = 10**9
 LAWS = ("markov", "planted")
 MOST_WORDS = 10**6  # triggers or outputs
+PART = 2**22  # words that are drawn at a time
 Words = NDArray[np.intp]
 
 
@@ -201,7 +203,7 @@ class RecallTask:
         """
         size = integer("size", size, minimum=1)
         instance("rng", rng, np.random.Generator, "a numpy Generator")
-        check_fits("size", size, 40.0 * size * self.H)
+        self.check_fits("size", size)
         words = self.outputs if outputs is None else self._words("outputs", np.asarray(outputs), 0)
         if np.isin(words, [*self.triggers, self.noise_word]).any():
             raise refuse("outputs", words.tolist(), "words that are neither triggers nor noise")
@@ -209,11 +211,14 @@ class RecallTask:
         output = words[(rng.random(size) * len(words)).astype(np.intp)]  # other outputs leave all other draws alone
         c, c_tau = self._draw_counts(rng, trigger)
         q = self.triggers[trigger]
-        if self.law == "planted":
-            tokens = self.passing[rng.integers(len(self.passing), size=(size, self.H))]
-        else:
-            tokens = rng.integers(self.V - 1, size=(size, self.H))
-            tokens += tokens >= q[:, None]  # any word but the sentence's trigger
+        tokens, each = np.empty((size, self.H), dtype=np.intp), max(1, PART // self.H)
+        for start in counted(range(0, size, each), "blocks of sentences"):
+            part = tokens[start : start + each]
+            if self.law == "planted":
+                part[:] = self.passing[rng.integers(len(self.passing), size=part.shape)]
+            else:
+                part[:] = rng.integers(self.V - 1, size=part.shape)
+                part += part >= q[start : start + each, None]  # any word but the sentence's trigger
         tokens[:, -1] = q
         blocks = c + c_tau
         for k in np.unique(blocks):
@@ -225,7 +230,11 @@ class RecallTask:
             tokens[row, start] = q[row]
             tokens[row, start + 1] = np.where(right, output[row], self.noise_word)
         answer = np.where(rng.random(size) < self.alpha, self.noise_word, output)
-        return Sentences(tokens.astype(np.intp), answer, output, trigger, c, c_tau)
+        return Sentences(tokens, answer, output, trigger, c, c_tau)
+
+    def check_fits(self, name: str, size: float) -> None:
+        """Refuse an argument that makes for more sentences than there is memory for."""
+        check_fits(name, size, 40.0 * size * self.H)
 
     def predict(self, tokens: ArrayLike) -> Array:
         """Bayes predictor: distribution of the next word given each sentence, (B, V).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -115,7 +115,11 @@ class Training(Family):
 
     def validate(self) -> None:
         """Refuse what does not go together, and a start from which nothing moves."""
-        self.risk()
+        if math.isinf(self.M):
+            self.risk()
+        else:  # without the sentences, which may take a while to draw
+            self.task.check_fits("M", self.M)
+            replace(self, M=math.inf)
         if self.model == "full" and self.scale == 0 and self.attention == "linear":
             raise refuse("scale", 0, "positive for full matrices with linear attention: zero is a critical point")
         for name in ("gamma", "v"):
