@@ -163,6 +163,8 @@ def arguments(target: Target, rng: np.random.Generator) -> tuple[list[Any], dict
             placed.append(value)
         else:
             named[name] = value
+    if "progress" in named and named.get("steps", 0) is None:
+        named["progress"] = None  # a run without an end must say how far it is
     if target.name == "icl.audit":  # takes minutes
         return [], {"quick": 3}
     return placed, named | ({"max_steps": 7} if "compare_coordinates" in target.name else {})

@@ -22,7 +22,8 @@ from icl_theory.memory import check_fits
 LARGEST_VOCABULARY = 10**9
 LAWS = ("markov", "planted")
 MOST_WORDS = 10**6  # triggers or outputs
-PART = 2**22  # words that are drawn at a time
+PART = 2**22  # words that are drawn at a time,
+BYTES = 40.0  # and memory for each
 Words = NDArray[np.intp]
 
 
@@ -203,7 +204,7 @@ class RecallTask:
         """
         size = integer("size", size, minimum=1)
         instance("rng", rng, np.random.Generator, "a numpy Generator")
-        self.check_fits("size", size)
+        check_fits("size", size, BYTES * size * self.H)
         words = self.outputs if outputs is None else self._words("outputs", np.asarray(outputs), 0)
         if np.isin(words, [*self.triggers, self.noise_word]).any():
             raise refuse("outputs", words.tolist(), "words that are neither triggers nor noise")
@@ -231,10 +232,6 @@ class RecallTask:
             tokens[row, start + 1] = np.where(right, output[row], self.noise_word)
         answer = np.where(rng.random(size) < self.alpha, self.noise_word, output)
         return Sentences(tokens, answer, output, trigger, c, c_tau)
-
-    def check_fits(self, name: str, size: float) -> None:
-        """Refuse an argument that makes for more sentences than there is memory for."""
-        check_fits(name, size, 40.0 * size * self.H)
 
     def predict(self, tokens: ArrayLike) -> Array:
         """Bayes predictor: distribution of the next word given each sentence, (B, V).

@@ -21,9 +21,10 @@ from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.family import Recall
 from icl_theory.families.recall.population import ATTENTION
 from icl_theory.families.recall.sampled import TransformerRisk
-from icl_theory.families.recall.task import LAWS, RecallTask, Sentences
+from icl_theory.families.recall.task import BYTES, LAWS, RecallTask, Sentences
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
 from icl_theory.grids.grid import Column
+from icl_theory.memory import check_fits
 
 MODELS = ("full", "attention", "reparameterised")
 KINK = 1e-8  # the paper's, for ReLU attention
@@ -118,7 +119,7 @@ class Training(Family):
         if math.isinf(self.M):
             self.risk()
         else:  # without the sentences, which may take a while to draw
-            self.task.check_fits("M", self.M)
+            check_fits("M", self.M, BYTES * self.M * self.H)
             replace(self, M=math.inf)
         if self.model == "full" and self.scale == 0 and self.attention == "linear":
             raise refuse("scale", 0, "positive for full matrices with linear attention: zero is a critical point")
