@@ -50,6 +50,24 @@ def test_points_are_those_of_simulate() -> None:
         assert float(point.loss) == pytest.approx(run.loss[-1], rel=1e-12)
 
 
+def test_a_target_excess_where_the_floor_is_zero_is_a_target_loss() -> None:
+    given: dict[str, Any] = {"L": [0.1, 1.0, 10.0], "delta": 1.0, "eta": [0.1, 4.0], "K": [2, 20], "imbalance": 0.1}
+    loss, excess = icl.sweep(**given, epsilon=1e-4), icl.sweep(**given, above=1e-4)
+    assert set(excess.method.values.ravel()) == {"closed"}
+    for name, column in loss.data_vars.items():
+        np.testing.assert_array_equal(excess[name].values, column.values)
+    for L in given["L"]:
+        problem = icl.Regression(L=L, delta=1.0, eta=4.0, K=20, imbalance=0.1, above=1e-4)
+        measured, point = problem.measured(problem.simulate()), excess.sel(L=L, eta=4.0, K=20)
+        for name, value in measured.items():
+            if isinstance(value, str):
+                assert point[name] == value
+            else:
+                np.testing.assert_allclose(point[name], value, rtol=1e-13)
+    mixed = icl.sweep(L=1.0, delta=1.0, eta=1.0, N=[math.inf, 50.0], above=1e-3)
+    assert mixed.method.values.tolist() == ["closed", "fast"]
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_results_have_the_same_bits_for_any_number_of_workers(count: int) -> None:
     assert finite(workers=count).identical(finite())

@@ -207,7 +207,8 @@ def _all_closed(grid: Grid, model: FamilyModel) -> bool:
 def _joint_chunk(grid: Grid, model: FamilyModel) -> int:
     """Points a chunk where some are simulated together: many only if few are left to be simulated one by one."""
     index = np.unique(np.linspace(0, grid.size - 1, min(SAMPLED, grid.size)).astype(np.int64))
-    share = float(np.mean(model.joint(grid.points(index))))
+    some = grid.points(index)
+    share = float(np.mean(model.closed(some) | model.joint(some)))
     return JOINT_CHUNK if share > 0.98 else JOINT_CHUNK // 8 if share > 0.5 else CHUNK
 
 

@@ -111,6 +111,14 @@ def test_two_features_violate_no_order_of_magnitude(arguments: dict[str, Any]) -
     assert all(check.holds is not False for check in icl.check_bounds(icl.simulate(delta=1.0, **arguments)))
 
 
+def test_a_run_to_an_excess_is_checked_as_one_to_a_loss() -> None:
+    """For N = inf the floor is zero, and both are the same target."""
+    given: dict[str, Any] = {"L": 2.0, "delta": 1.0, "eta": "auto", "imbalance": 0.9}
+    excess, loss = (icl.check_bounds(icl.simulate(**given, **{goal: 1e-6})) for goal in ("above", "epsilon"))
+    assert [*excess] == [*loss]
+    assert any(check.name == "Theorem 2" and check.holds for check in excess)
+
+
 def test_a_step_over_the_phase_leaves_nothing_to_measure() -> None:
     run = icl.simulate(2.0, 1.0, 300.0, K=20, epsilon=1e-6, imbalance=0.1)
     check = next(check for check in icl.check_bounds(run) if check.name == "Phase II growth")

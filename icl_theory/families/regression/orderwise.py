@@ -321,7 +321,7 @@ def check_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
 def _checked_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
     _check_applies(statement, run)
     info = run.info
-    given = (info["L"] * info["delta"], info["eta"], info["K"], info["epsilon"], info["imbalance"] or 1.0)
+    given = (info["L"] * info["delta"], run.eta, info["K"], run.epsilon, info["imbalance"] or 1.0)
     size, eta, K, epsilon, imbalance = (np.array([float(value)]) for value in given)
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
         runs = closed(size, eta, K, epsilon, imbalance)

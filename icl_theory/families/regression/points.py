@@ -90,7 +90,7 @@ def closed_mask(
     """Which points have a closed form: exchangeable tasks with N = inf where nothing overflows."""
     P = _points(points, common)
     mask = np.isinf(P["N"]) & np.isin(P["method"], ("auto", "closed"))
-    return mask & _plain(P, common) if "epsilon" in points else np.zeros_like(mask)
+    return mask & _plain(P, common) if "epsilon" in P else np.zeros_like(mask)
 
 
 def joint_mask(
@@ -123,13 +123,17 @@ def _plain(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]
 
 
 def _points(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters by name, arrays and single values; a law of tasks that is an object is no word."""
+    """Parameters by name, arrays and single values; a law of tasks that is an object is no word.
+
+    Where the floor is zero, which it is for N = inf, a target excess is a target loss.
+    """
     each: dict[str, Any] = {
         name: np.asarray(common[name]) for name in ("coordinates", "method", "rule") if name in common
     }
     law = common.get("task", "")
     each["task"] = np.asarray(law if isinstance(law, str) else "")
-    return {"eta": common.get("eta")} | each | dict(points) | {"max_steps": common["max_steps"]}
+    goal = {"epsilon": points["above"]} if "above" in points else {}
+    return {"eta": common.get("eta")} | each | goal | dict(points) | {"max_steps": common["max_steps"]}
 
 
 def _steps(points: Mapping[str, Any]) -> _Steps:
