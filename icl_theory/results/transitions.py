@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import xarray
 
 FEWEST = 4  # points along a line on which an exponent can be seen to change
+FINEST = 0.02  # in ln x: nearer points are left out, for between them a single step makes the exponent jump
 
 
 class Transition(NamedTuple):
@@ -45,7 +46,8 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     Measured is where the local exponent passes half-way from its limit at small values of the parameter to that at
     large ones: -2 and 0 for L in in-context regression at a fixed learning rate. Its error combines what linear and
     cubic interpolation make of it, what every other point of the grid makes of it, and the rounding of steps to
-    integers.
+    integers. Of points nearer than 2 % only some are used: steps are integers, and between such points a single one
+    would make the exponent jump.
 
     Parameters
     ----------
@@ -112,11 +114,22 @@ def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Tran
     True
     """
     order = np.argsort(values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        order = order[_apart(np.log(values[order]))]
     x, count = values[order], steps[order]
     passages = _passages(_progress(x, count, limits)) if len(x) > 1 and limits[0] != limits[1] else []
     candidates = [_refined(x, count, limits, i) for i in passages]
     # single steps that go far make the exponent jump: of several passages the best resolved one is meant
     return min(candidates, key=lambda found: found.error / found.measured, default=NOWHERE)
+
+
+def _apart(x: Array) -> list[int]:
+    """Indices of increasing values that are not too near, from the first one on."""
+    kept = [0] if x.size else []
+    for i in range(1, x.size):
+        if x[i] - x[kept[-1]] >= FINEST:
+            kept.append(i)
+    return kept
 
 
 def _refined(values: Array, count: Array, limits: tuple[float, float], i: int) -> Transition:

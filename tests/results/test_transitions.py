@@ -44,6 +44,15 @@ def test_error_of_a_transition_covers_its_error_on_any_grid() -> None:
             assert abs(found.measured - expected) < found.error, (count, shift)
 
 
+@pytest.mark.parametrize("count", [60, 2000, 20_000])
+def test_jumps_of_single_steps_on_a_fine_grid_are_no_transition(count: int) -> None:
+    """Beyond L = 10 a few steps reach far, and numbers of steps jump by tens from one point to the next."""
+    found = swept(L=np.geomspace(0.03, 30.0, count), eta=np.geomspace(0.1, 10.0, 9))
+    table = icl.transition_table(found)
+    assert (np.abs(table.measured - table.predicted) < 3.0 * table.error).all()
+    assert (table.error < 0.005 * table.measured).all()
+
+
 def test_transition_of_falling_exponents_is_found_too() -> None:
     x = np.geomspace(0.01, 100.0, 41)
     rising, falling = transition(1e9 * (1 + 4.0 / x**2), x, L_LIMITS), transition(1e9 * (1 + x), x, (0.0, 1.0))
