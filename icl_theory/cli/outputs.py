@@ -99,7 +99,8 @@ def report_failures(dataset: xarray.Dataset) -> int:
 
 def _print_table(dataset: xarray.Dataset, over: str | None) -> None:
     """Print as many columns as fit, the most important ones first."""
-    part = next(slabs(dataset, dimension(dataset, over)))
+    important = with_role(dataset, *IMPORTANT)
+    part = next(slabs(dataset[["status", *important]], dimension(dataset, over)))  # others need not be read
     table = phase_table(part, over)
     left = len(table) - MOST_ROWS + dataset["status"].size - part["status"].size
     rows = contents(table.head(MOST_ROWS))
@@ -107,7 +108,7 @@ def _print_table(dataset: xarray.Dataset, over: str | None) -> None:
     console = Console(highlight=False)
     names = [name for name in cells if name in dataset.dims]
     room = console.width - sum(_width(name, cells[name]) for name in names)
-    for name in (symbol(dataset, name) for name in with_role(dataset, *IMPORTANT)):
+    for name in (symbol(dataset, name) for name in important):
         width = _width(name, cells.get(name, []))
         if any(cells.get(name, [])) and width <= room:
             names, room = [*names, name], room - width
