@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import xarray
 
 FEWEST = 4  # points along a line on which an exponent can be seen to change
-FINEST = 0.02  # in ln x: nearer points are left out, for between them a single step makes the exponent jump
+FINEST = 0.02  # in ln x: nearer points are left out, for a jump of the steps between them would be well resolved
 
 
 class Transition(NamedTuple):
@@ -46,8 +46,8 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     Measured is where the local exponent passes half-way from its limit at small values of the parameter to that at
     large ones: -2 and 0 for L in in-context regression at a fixed learning rate. Its error combines what linear and
     cubic interpolation make of it, what every other point of the grid makes of it, and the rounding of steps to
-    integers. Of points nearer than 2 % only some are used: steps are integers, and between such points a single one
-    would make the exponent jump.
+    integers. Of points nearer than 2 % only some are used: where single steps are large their number jumps, and a
+    jump between near points would look like the transition.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ def test_error_of_a_transition_covers_its_error_on_any_grid() -> None:
 
 @pytest.mark.parametrize("count", [60, 2000, 20_000])
 def test_jumps_of_single_steps_on_a_fine_grid_are_no_transition(count: int) -> None:
-    """Beyond L = 10 a few steps reach far, and numbers of steps jump by tens from one point to the next."""
+    """Beyond L = 10 the second step, or the first one, may reach the target: thousands of steps become a few."""
     found = swept(L=np.geomspace(0.03, 30.0, count), eta=np.geomspace(0.1, 10.0, 9))
     table = icl.transition_table(found)
     assert (np.abs(table.measured - table.predicted) < 3.0 * table.error).all()
