@@ -68,7 +68,7 @@ def main() -> None:
     """Print what was measured."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--points", type=int, default=10**6)
-    parser.add_argument("--times", type=int, default=7, help="pairs of sweeps, of one process and of two workers")
+    parser.add_argument("--times", type=int, default=9, help="pairs of sweeps, of one process and of two workers")
     parser.add_argument("--kill-after", type=float, default=20.0, help="seconds, start of the cluster included")
     options = parser.parse_args()
     length = options.points // 1000
