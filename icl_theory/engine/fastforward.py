@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 
 import numpy as np
@@ -293,34 +293,50 @@ def first_below(interpolant: Interpolant, epsilon: float, above: Point, below: P
     except TooFast:
         exact = descent.iterates(above.params, above.step)
         return next(point for point in exact if point.loss <= epsilon or point.step == below.step)
-    low, high = above.step, below
-    while high.step - low > 1:
-        middle = (low + high.step) // 2
-        params = _holding(segments, middle).state(middle)
-        point = descent.point(params, middle)
+
+    def land(t: int) -> Array:
+        interpolant.check_budget(2)
+        return _holding(segments, t).land(t)
+
+    def between(t: int) -> Array:
+        return _holding(segments, t).state(t)
+
+    return crossing(descent, between, land if interpolant.skipping else None, epsilon, above, below)
+
+
+def crossing(
+    descent: Descent,
+    between: Callable[[int], Array],
+    land: Callable[[int], Array] | None,
+    epsilon: float,
+    above: Point,
+    below: Point,
+) -> Point:
+    """First step with loss <= epsilon: by bisection of interpolated states, then by strides that end there.
+
+    ``between`` interpolates the state at a time, ``land`` ends a stride at one. The times are those of Newton's
+    iteration; the loss falls by hardly more in one step than in the one before it.
+    """
+    low, found = above.step, below
+    while found.step - low > 1:
+        middle = (low + found.step) // 2
+        point = descent.point(between(middle), middle)
         if point.loss <= epsilon:
-            high = point
+            found = point
         else:
             low = middle
-    return _landed(interpolant, epsilon, segments, above, high) if interpolant.skipping else high
-
-
-def _landed(interpolant: Interpolant, epsilon: float, segments: list[Segment], above: Point, found: Point) -> Point:
-    """First step with loss <= epsilon by steps of the solver that end there; interpolation gave ``found``.
-
-    Newton's iteration for the time; the loss falls by hardly more in one step than in the one before it.
-    """
-    descent, t = interpolant.descent, found.step
+    if land is None:
+        return found
+    t = found.step
     for _ in range(LANDINGS):
-        interpolant.check_budget(2)
-        before = descent.point(_holding(segments, t - 1).land(t - 1), t - 1)
+        before = descent.point(land(t - 1), t - 1)
         after = descent.point(before.params + descent.move(before.gradient), t)
         if before.loss > epsilon >= after.loss:
             return after
         decrease = before.loss - after.loss
         if not decrease > 0.0:
             break
-        t = min(max(t + math.ceil((after.loss - epsilon) / decrease), above.step + 1), int(segments[-1].end))
+        t = min(max(t + math.ceil((after.loss - epsilon) / decrease), above.step + 1), below.step)
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.collocation import STAGES
 from icl_theory.engine.columns import Index
-from icl_theory.engine.fastforward import EARLIEST, LANDINGS, MARGIN, SHARE, Skipper, Steps
+from icl_theory.engine.fastforward import EARLIEST, MARGIN, SHARE, Skipper, Steps, crossing
 from icl_theory.engine.notes import Notes
 from icl_theory.engine.rules import GradientDescent
 from icl_theory.engine.steps import Descent, Ended, Point, TooFast
@@ -116,25 +116,11 @@ class Separate:
         run = self._run
         if run is None or below.step - above.step == 1:
             return below
-        descent, low, found = self.descent, above.step, below
-        while found.step - low > 1:
-            middle = (low + found.step) // 2
-            point = descent.point(run.states(np.array([middle]))[0].T, middle)
-            if point.loss <= epsilon:
-                found = point
-            else:
-                low = middle
-        t = found.step
-        for _ in range(LANDINGS):
-            before = descent.point(run.land(t - 1).T, t - 1)
-            after = descent.point(before.params + descent.move(before.gradient), t)
-            if before.loss > epsilon >= after.loss:
-                return after
-            decrease = before.loss - after.loss
-            if not decrease > 0.0:
-                break
-            t = min(max(t + math.ceil((after.loss - epsilon) / decrease), above.step + 1), below.step)
-        return found
+
+        def between(t: int) -> Array:
+            return run.states(np.array([t]))[0].T
+
+        return crossing(self.descent, between, lambda t: run.land(t).T, epsilon, above, below)
 
     def state(self, params: Array, begin: int, end: int) -> Array:
         """State at a later step."""
