@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,6 @@ from icl_theory._validate import INT64_MAX, Array
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.differences import ROUNDING
 from icl_theory.families.regression.flow import loss_curve
-
-BLOCK = 2**15  # points: their arrays stay in the cache, and are long beside the calls that they cost
 
 
 class ClosedRuns(NamedTuple):
@@ -28,24 +25,6 @@ class ClosedRuns(NamedTuple):
     gap: Array  # u at the end
     loss: Array
     attention: Array
-
-
-def in_blocks(measure: Callable[..., tuple[NDArray[Any], ...]], key: Array, *given: Array) -> tuple[Any, ...]:
-    """Measure any number of points, (P,) arrays of which come in blocks of points whose keys are near.
-
-    Points with step constants that are near take about as many steps singly, and the same branches.
-    """
-    if key.size <= BLOCK:
-        return measure(*given)
-    order = np.argsort(key)
-    found: list[NDArray[Any]] = []
-    for begin in range(0, key.size, BLOCK):
-        some = order[begin : begin + BLOCK]
-        parts = measure(*(each.take(some) for each in given))
-        found = found or [np.empty(key.size, dtype=part.dtype) for part in parts]
-        for whole, part in zip(found, parts, strict=True):
-            whole[some] = part
-    return tuple(found)
 
 
 def closed_runs(counter: StepCounter, gamma: Array, epsilon: Array, max_steps: int, tail: Array) -> ClosedRuns:

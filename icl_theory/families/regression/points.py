@@ -18,7 +18,7 @@ from icl_theory.families.declared import LIPSCHITZ
 from icl_theory.families.family import Family
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds_of
-from icl_theory.families.regression.closed import ClosedRuns, closed_runs, in_blocks, step_constant
+from icl_theory.families.regression.closed import closed_runs, step_constant
 from icl_theory.families.regression.exchangeable import ExchangeableRisk, embedding_speed
 from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
 from icl_theory.families.regression.phases import crossover, half_way, tail_start
@@ -160,14 +160,7 @@ def closed_values(family: type[Family], points: Mapping[str, NDArray[Any]], comm
     K, epsilon = P["K"], P["epsilon"]
     gamma, speed, eta, c, _ = _steps(P)
     tail = each(lambda value: tail_start(int(value)), K)
-    counted = np.maximum(c, 1e-300)
-
-    def measure(K: Array, c: Array, gamma: Array, epsilon: Array, tail: Array) -> tuple[NDArray[Any], ...]:
-        runs = closed_runs(StepCounter(K, c), gamma, epsilon, common["max_steps"], tail)
-        return *runs, *step_bounds_of(K, c, np.minimum(runs.gap, FARTHEST))
-
-    *runs, low, high = in_blocks(measure, counted, K, counted, gamma, epsilon, tail)
-    found = ClosedRuns(*runs)
+    found = closed_runs(StepCounter(K, np.maximum(c, 1e-300)), gamma, epsilon, common["max_steps"], tail)
     reached = (found.hit <= common["max_steps"]) & (found.hit < INT64_MAX)
     fixed = {"method": "closed", "floor": 0.0, STATUS.name: REACHED}
     values = uniform(family.every_column(), len(K), fixed) | {
@@ -184,7 +177,7 @@ def closed_values(family: type[Family], points: Mapping[str, NDArray[Any]], comm
     values["L_star"] = onset / points["delta"]
     values["L_half"] = half_ways(epsilon, points["delta"], K)
     values["L_star_leading"] = np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0) / points["delta"]
-    values |= _certified(found.last, c, found.gap, low, high)
+    values |= _certified(found.last, K, c, found.gap)
     if "imbalance" in points:
         _theorems(values, P, eta)
     if not reached.all():
@@ -208,8 +201,9 @@ def joint_values(
     return values | {"eta_used": np.broadcast_to(eta, gamma.shape)}, done
 
 
-def _certified(last: NDArray[np.int64], c: Array, gap: Array, low: Array, high: Array) -> Values:
+def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Values:
     """Bounds on the last steps, and whether they hold, where they can be stated."""
+    low, high = step_bounds_of(K, np.maximum(c, 1e-300), np.minimum(gap, FARTHEST))
     fits = (c >= 1e-290) & (gap <= FARTHEST) & np.isfinite(high)
     holds = (low <= last) & (last <= high)
     return {
@@ -266,8 +260,7 @@ def _predictions(run: Trajectory, risk: ExchangeableRisk) -> dict[str, Any]:
     if run.method != "flow":
         c = step_constant(run.eta, risk.speed, risk.gamma, K)
         gap = np.array([float(run.params)])
-        bounds = step_bounds_of(K, c, np.minimum(gap, FARTHEST))
-        found |= {name: value[0] for name, value in _certified(run.t[-1:], c, gap, *bounds).items()}
+        found |= {name: value[0] for name, value in _certified(run.t[-1:], K, c, gap).items()}
     return found
 
 
