@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich import box
@@ -168,6 +168,28 @@ def sweeps() -> list[Row]:
     ]
 
 
+def matrices() -> list[Row]:
+    """Points over 10 x 10 scores with finite prompts, in a sweep and one by one, in turn; the counts must agree."""
+    L, eta, N = np.geomspace(0.7, 4.0, 8), [0.25, 0.5, 1.0, 2.0], [50, 100]
+    given: dict[str, Any] = {"delta": 4.0, "K": 10, "task": "cosine"}
+    rows = []
+    for epsilon in (1e-2, 1e-3):
+        given["epsilon"] = epsilon
+        some = [(L[i], eta[i % 4], N[i // 4 - i % 2]) for i in range(8)]
+        swept = icl.sweep(L=L, eta=eta, N=N, **given, progress=False)["steps"]
+        for l, rate, length in some:  # noqa: E741
+            run = icl.simulate(L=l, eta=rate, N=length, **given)
+            assert run.steps == int(swept.sel(L=l, eta=rate, N=length))
+        calls: list[Callable[[], object]] = [
+            lambda: icl.sweep(L=L, eta=eta, N=N, **given, progress=False),
+            lambda: [icl.simulate(L=l, eta=rate, N=length, **given) for l, rate, length in some],  # noqa: B023, E741
+        ]
+        together, alone = median(*calls, repeat=1)
+        name = f"point of a sweep of {swept.size}, K = 10, cosine, N = 50, 100, epsilon = {epsilon:g}"
+        rows.append(Row(name, together / swept.size, "one by one", alone / len(some)))
+    return rows
+
+
 def main() -> None:
     """Print the table and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -175,7 +197,13 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=25, help="timed calls of each short thing")
     arguments = parser.parse_args()
     with threadpool_limits(limits=1):
-        rows = [*runs(arguments.repeat), *gradients(arguments.repeat), *sweeps(), *commands(arguments.repeat)]
+        rows = [
+            *runs(arguments.repeat),
+            *gradients(arguments.repeat),
+            *sweeps(),
+            *matrices(),
+            *commands(arguments.repeat),
+        ]
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("what", "median", "yardstick", "ratio"):
         table.add_column(heading, justify="left" if heading in ("what", "yardstick") else "right")

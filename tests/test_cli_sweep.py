@@ -21,7 +21,7 @@ QUICK = ["sweep", "--L", "0.03:3:log:13", "--delta", "1", "--eta", "0.1", "--eps
 # ninety-six points in twelve chunks, some seconds
 SLOW = [
     "sweep", "--L", "1:2:log:24", "--delta", "1", "--eta", "2", "--K", "3,4", "--N", "20,30", "--epsilon", "0.02",
-    "--task", "linear", "--method", "exact",
+    "--imbalance", "0.1", "--method", "exact",
 ]  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def test_dry_run_says_how_much_work_it_is(capsys: pytest.CaptureFixture[str], tm
     status, out, _ = run_main(capsys, *SLOW, "--dry-run", "--workers", "2", "--store", str(tmp_path / "a.zarr"))
     lines = out.splitlines()
     assert status == 0
-    assert lines[:2] == ["96 points in 12 chunks", "0 in closed form, 96 simulated one by one"]
+    assert lines[:2] == ["96 points in 12 chunks", "0 in closed form, 0 simulated together, 96 one by one"]
     assert re.fullmatch(r"at most about 0:0\d:\d\d on 2 workers", lines[2])
     assert not list(tmp_path.iterdir())
 

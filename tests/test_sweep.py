@@ -14,8 +14,9 @@ import xarray
 import icl_theory as icl
 from icl_theory.families import find
 from icl_theory.families.regression.tasks import Task
+from icl_theory.grids.estimate import estimate
 from icl_theory.grids.exponents import local_exponent
-from icl_theory.grids.sweep import estimate, plan
+from icl_theory.grids.sweep import plan
 from tests.models import finite
 
 
@@ -226,7 +227,7 @@ def test_tasks_with_other_values_are_other_tasks(tmp_path: Path) -> None:
 def test_what_is_left_is_estimated_from_a_few_points() -> None:
     made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": [math.inf, 50], "epsilon": 0.02})
     lines = [*estimate(made, workers=2)]
-    assert lines[:2] == ["4 points in 1 chunk", "2 in closed form, 2 simulated one by one"]
+    assert lines[:2] == ["4 points in 1 chunk", "2 in closed form, 2 simulated together, 0 one by one"]
     assert lines[2].startswith("at most about 0:00:")
 
 
@@ -265,7 +266,7 @@ def test_what_a_dry_run_tries_ends_after_seconds(monkeypatch: pytest.MonkeyPatch
         return simulate(problem, callback=note)
 
     monkeypatch.setattr(icl.Regression, "simulate", watched)
-    monkeypatch.setattr("icl_theory.grids.sweep.TRIED", 0.0)
+    monkeypatch.setattr("icl_theory.grids.estimate.TRIED", 0.0)
     monkeypatch.setattr("icl_theory.grids.model.LONG", 0.0)
     assert [*estimate(made)][2].startswith("at most about ")
     assert tried == [0, 1]  # one point of three, and one step of it

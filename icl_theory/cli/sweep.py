@@ -25,7 +25,8 @@ from icl_theory.cli.outputs import (
 )
 from icl_theory.cli.shared import PlotFile
 from icl_theory.families import Family
-from icl_theory.grids.sweep import check_picklable, estimate, plan, run_with
+from icl_theory.grids.estimate import estimate
+from icl_theory.grids.sweep import check_picklable, plan, run_with
 from icl_theory.grids.workers import cluster, processes
 from icl_theory.results.columns import count
 

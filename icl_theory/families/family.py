@@ -237,6 +237,11 @@ class Family:
         return np.zeros(len(next(iter(points.values()))), dtype=bool)
 
     @classmethod
+    def joint_size(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> int:
+        """Return how many such points are worth going together: a second's work or two."""
+        return 1024
+
+    @classmethod
     def joint_values(
         cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
     ) -> tuple[Values, NDArray[np.bool_]]:
@@ -294,12 +299,16 @@ class Family:
 
     def described(self, run: Trajectory) -> Trajectory:
         """Return a run with what the family knows of it."""
+        self.describe(self.named(run))
+        return run
+
+    def named(self, run: Trajectory) -> Trajectory:
+        """Return a run that says that it is one of this problem."""
         run.family = self
         hidden = {"method", "max_steps", "rule"} if self.rule == "gd" else {"method", "max_steps"}
         run.info = {name: getattr(self, name) for name in self.parameters() if name not in hidden}
         run.info["eta"] = run.eta
         run.labels = self.labels()
-        self.describe(run)
         return run
 
     @classmethod

@@ -71,6 +71,10 @@ class FamilyModel:
         """Say which points may be simulated together."""
         return self.family.joint_mask(points, self.common)
 
+    def joint_size(self, points: Mapping[str, NDArray[Any]]) -> int:
+        """Return how many of them at a time."""
+        return self.family.joint_size(points, self.common)
+
     def _together(self, points: Mapping[str, NDArray[Any]]) -> tuple[Values, NDArray[np.bool_]]:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
             return self.family.joint_values(points, self.common)

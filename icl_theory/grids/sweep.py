@@ -7,42 +7,34 @@ import json
 import math
 import os
 import pickle
-import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sized
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icl_theory._calls import written_sweep
 from icl_theory._validate import dimensions, instance, integer, refuse
 from icl_theory._version import __version__
-from icl_theory.engine.progress import CountProgress, duration
+from icl_theory.engine.progress import CountProgress
 from icl_theory.families import Family, default, find, sound
 from icl_theory.files import checked_path
 from icl_theory.grids import store as storage
 from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.exponents import exponent_along
-from icl_theory.grids.grid import Axis, Grid, Values, assembled, axis_values, bytes_of, whole_numbers
+from icl_theory.grids.grid import Axis, Grid, Values, assembled, axis_values, whole_numbers
 from icl_theory.grids.large import is_large, lazy_values
 from icl_theory.grids.model import FamilyModel
 from icl_theory.grids.workers import processes
-from icl_theory.memory import free
-from icl_theory.memory import size as human
 
 if TYPE_CHECKING:
     import xarray
 
 CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second,
 TOGETHER = 8  # so that some chunks go to a worker at a time
-JOINT_CHUNK = 2048  # points that are simulated together: a second or two
 CHUNK = 8  # points that are simulated one by one
 SAMPLED = 1000  # points that say how the others are computed
-SECONDS_PER_POINT = 6e-6  # of a closed form
-TRIED = 3.0  # seconds after which a dry run tries no other point
-COUNTED = 100_000  # points that a dry run asks for their method, or a sample of so many
 
 
 class Plan(NamedTuple):
@@ -209,7 +201,8 @@ def _joint_chunk(grid: Grid, model: FamilyModel) -> int:
     index = np.unique(np.linspace(0, grid.size - 1, min(SAMPLED, grid.size)).astype(np.int64))
     some = grid.points(index)
     share = float(np.mean(model.closed(some) | model.joint(some)))
-    return JOINT_CHUNK if share > 0.98 else JOINT_CHUNK // 8 if share > 0.5 else CHUNK
+    most = model.joint_size(some)
+    return most if share > 0.98 else max(most // 8, CHUNK) if share > 0.5 else CHUNK
 
 
 def run_with(
@@ -314,53 +307,6 @@ def labelled(
             }
             dataset[f"exponent_{axis.name}"] = (dataset["steps"].dims, exponent, meta)
     return dataset
-
-
-def estimate(made: Plan, workers: int = 1) -> Iterator[str]:
-    """Say how much work a sweep is: points and methods, and then, from a few of its points, time and memory.
-
-    Examples
-    --------
-    >>> from icl_theory.families import find
-    >>> from icl_theory.grids.sweep import estimate, plan
-    >>> made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "epsilon": 1e-2})
-    >>> [*estimate(made)][:2]
-    ['2 points in 1 chunk', '2 in closed form, 0 simulated one by one']
-    """
-    grid, model = made.grid, made.model
-    exact = grid.size <= COUNTED
-    sample = np.arange(grid.size) if exact else np.random.default_rng(0).integers(grid.size, size=COUNTED)
-    mask = model.closed(grid.points(sample))
-    closed = round(grid.size * float(mask.mean()))
-    some = "" if exact else "about "
-    yield f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}"
-    yield f"{some}{closed:,} in closed form, {some}{grid.size - closed:,} simulated one by one"
-    slow = np.random.default_rng(0).permutation(sample[~mask])[:8, None]
-    tried, failed = _tried(model, [grid.points(index) for index in slow])
-    seconds = closed * SECONDS_PER_POINT + (grid.size - closed) * float(np.mean(tried or [0.0]))
-    by = f" on {workers} workers" if workers > 1 else ""
-    yield f"{'at most about' if slow.size else 'about'} {duration(seconds / workers)}{by}"
-    if failed:
-        yield f"{len(failed)} of {len(tried)} points that were tried fail; the first: {failed[0]}"
-    needed, there = bytes_of(model.columns, grid.size), free()
-    large = ", more than is well held: with a store they stay in it" if is_large(model.columns, grid) else ""
-    yield f"{human(needed)} of memory for the results, {human(there)} free{large}"
-
-
-def _tried(model: FamilyModel, points: Sequence[Mapping[str, NDArray[Any]]]) -> tuple[list[float], list[str]]:
-    """Try as many points as a few seconds allow; return how long each is expected to take, and why some fail."""
-    found: list[float] = []
-    failed: list[str] = []
-    start = time.perf_counter()
-    for point in points:
-        try:
-            found.append(model.seconds(point))
-        except Exception as error:  # which it does at once
-            found.append(0.0)
-            failed.append(str(error))
-        if time.perf_counter() - start > TRIED:
-            break
-    return found, failed
 
 
 def check_picklable(model: object) -> None:

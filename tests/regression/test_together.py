@@ -10,8 +10,9 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
+from icl_theory.families.regression.points import MATRICES, ONE_NUMBER
 from icl_theory.families.regression.together import ATTENTION, BIAS, BIAS_SLOPE, DEGREE, NOISE, NOISE_SLOPE, table
-from icl_theory.grids.sweep import CHUNK, JOINT_CHUNK, Plan, plan
+from icl_theory.grids.sweep import CHUNK, Plan, plan
 
 NUMBERS = ("steps", "last", "T_I", "T_II", "T_III")
 WORDS = ("regime", "status", "message", "method")
@@ -72,10 +73,11 @@ def test_a_sweep_has_them_and_simulates_the_others(monkeypatch: pytest.MonkeyPat
 
 def test_chunks_are_large_where_points_go_together_and_small_where_they_do_not() -> None:
     many = {"L": np.geomspace(0.5, 5, 100), "delta": 1.0, "eta": 4.0, "N": np.arange(50, 100), "epsilon": 1e-2}
-    assert planned(**many).grid.chunk == JOINT_CHUNK
+    assert planned(**many).grid.chunk == ONE_NUMBER
     assert planned(**many, rule="ngd").grid.chunk == CHUNK
     assert planned(**many, imbalance=0.1).grid.chunk == CHUNK
-    assert planned(**many, task="linear").grid.chunk == CHUNK
+    assert planned(**many, task="linear").grid.chunk == MATRICES
+    assert planned(**many, task="linear", coordinates="factored").grid.chunk == CHUNK
 
 
 @pytest.mark.parametrize(("K", "N"), [(2, 1), (3, 7), (20, 50), (1000, 30), (20, 10**5)])

@@ -105,16 +105,7 @@ class ErrorForm:
 
     def at_nodes(self, queries: NDArray[np.intp], z: Array, product: Array) -> Array:
         """Return ``z^T C z``, (q, J), for some queries, modulo K, and z, (q, K, J); ``C z`` goes to ``product``."""
-        own = queries % len(self.variogram)
-        if self.use_factor:
-            between = self.factor - self.factor[own][:, None]
-            error = np.matmul(between.swapaxes(1, 2), z)
-            np.matmul(between, error, out=product)
-            return np.asarray(np.einsum("qrj,qrj->qj", error, error))
-        to_own = self.variogram[own]
-        np.matmul(to_own[:, :, None] + to_own[:, None] - self.variogram, z, out=product)
-        # rounding must not make it negative
-        return np.maximum(np.einsum("qmj,qmj->qj", z, product), 0.0)
+        return at_nodes(self.variogram[None], self.factor[None], queries, z, product)
 
     def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
         """``Σ_m z_m (φ_m - φ_k)``, (r, Q)."""
@@ -127,6 +118,24 @@ class ErrorForm:
             for axis, column in enumerate(self.factor.T):
                 error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])
         return error
+
+
+def at_nodes(
+    variograms: Array, factors: Array, queries: NDArray[np.intp], z: Array, product: Array
+) -> Array:  # fmt: skip
+    """`ErrorForm.at_nodes` for the queries of P problems side by side; their forms are (P, K, K) and (P, K, r)."""
+    problem, own = np.divmod(queries, variograms.shape[1])
+    problem %= len(variograms)
+    each = problem if len(variograms) > 1 else slice(None)  # one is not copied for each query
+    if factors.shape[2]:
+        between = factors[each] - factors[problem, own][:, None]
+        error = np.matmul(between.swapaxes(1, 2), z)
+        np.matmul(between, error, out=product)
+        return np.asarray(np.einsum("qrj,qrj->qj", error, error))
+    to_own = variograms[problem, own]
+    np.matmul(to_own[:, :, None] + to_own[:, None] - variograms[each], z, out=product)
+    # rounding must not make it negative
+    return np.maximum(np.einsum("qmj,qmj->qj", z, product), 0.0)
 
 
 def blocks(rows: int, columns: int) -> list[slice]:

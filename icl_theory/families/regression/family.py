@@ -93,6 +93,7 @@ class Regression(Family):
     closed_mask = classmethod(measures.closed_mask)
     closed_values = classmethod(measures.closed_values)
     joint_mask = classmethod(measures.joint_mask)
+    joint_size = classmethod(measures.joint_size)
     joint_values = classmethod(measures.joint_values)
 
     L: float = lipschitz_constant()

@@ -6,13 +6,14 @@ Points of the exchangeable class with N = ∞ are computed in whole arrays, from
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, indexed
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.declared import LIPSCHITZ
 from icl_theory.families.family import Family
@@ -22,13 +23,16 @@ from icl_theory.families.regression.closed import closed_runs, step_constant
 from icl_theory.families.regression.exchangeable import ExchangeableRisk, embedding_speed
 from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
 from icl_theory.families.regression.phases import crossover, half_way, tail_start
+from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.stability import stable_rate
+from icl_theory.families.regression.stacked import stacked
 from icl_theory.families.regression.tails import tail_limit
 from icl_theory.families.regression.together import MOST, Points, together
-from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, uniform
+from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank, uniform
 
 FARTHEST = 300.0  # gap u up to which steps are bounded
-LONGEST_PROMPT = 10**5  # of points that are simulated together
+LONGEST_PROMPT = 10**5  # of points that are simulated together,
+ONE_NUMBER, MATRICES = 2048, 32  # so many at a time: a second or two
 THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
@@ -96,26 +100,36 @@ def closed_mask(
 def joint_mask(
     family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> NDArray[np.bool_]:
-    """Which points go together: exchangeable tasks with finite N, of about as many steps as are taken singly."""
+    """Which points go together: with finite N, of about as many steps as are taken singly, or over K x K scores."""
     P = _points(points, common)
     mask = np.isfinite(P["N"]) & (P["N"] <= LONGEST_PROMPT) & np.isin(P["method"], ("auto", "exact"))
     if "imbalance" in points or common.get("imbalance") is not None:
         return np.zeros_like(mask)
-    mask &= _plain(P, common)
+    plain = _plain(P, common)
+    stacks = mask & (P["rule"] == "gd") & (P["coordinates"] == "class") & ~_alike(P, common)
+    mask &= plain
     if mask.any():
         gamma, speed, eta, *_ = _steps(P)
         with np.errstate(over="ignore", divide="ignore"):
             learning = P["K"] * P["K"] / (eta * speed * gamma)
         mask &= np.minimum(learning, common["max_steps"]) <= MOST
-    return mask
+    return np.asarray(mask | stacks)
+
+
+def joint_size(family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> int:
+    """How many points are worth going together: those over K x K scores take some hundredths of a second each."""
+    return ONE_NUMBER if _alike(_points(points, common), common).all() else MATRICES
+
+
+def _alike(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which points have exchangeable tasks and uniform probabilities."""
+    given = common.get("probs") is not None or common.get("features") is not None
+    return np.broadcast_to((P["task"] == "exchangeable") & (not given), P["K"].shape)
 
 
 def _plain(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]:
     """Which points are one number's descent, where nothing overflows."""
-    mask = (P["coordinates"] != "factored") & (P["task"] == "exchangeable") & (P["rule"] == "gd")
-    mask = np.broadcast_to(mask, P["K"].shape).copy()
-    if common.get("probs") is not None or common.get("features") is not None:
-        mask[:] = False
+    mask = (P["coordinates"] != "factored") & (P["rule"] == "gd") & _alike(P, common)
     if mask.any():
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             mask &= _steps(P).in_range  # what is not, a simulation refuses, and says why
@@ -193,12 +207,56 @@ def joint_values(
     family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> tuple[Values, NDArray[np.bool_]]:
     """Simulate points with finite N together; say which of them are done."""
+    P, columns, most = _points(points, common), family.every_column(), common["max_steps"]
+    size = len(P["K"])
+    values, done = blank(columns, size), np.zeros(size, dtype=bool)
+
+    def place(index: NDArray[np.intp], found: Values, sure: NDArray[np.bool_]) -> None:
+        done[index] = sure
+        for name, column in values.items():
+            column[index] = found[name]
+
+    alike = _alike(P, common)
+    if alike.any():
+        some = {name: value[alike] for name, value in points.items()}
+        place(np.flatnonzero(alike), *_exchangeable(columns, some, common))
+    rest = np.flatnonzero(~alike)
+    problems = [
+        family(**{**common, **{name: np.asarray(value[i]).item() for name, value in points.items()}}) for i in rest
+    ]
+    risks = [problem.risk() for problem in problems]
+    kinds: dict[type[Risk], Callable[..., tuple[Values, NDArray[np.bool_]]]]
+    kinds = {ExchangeableRisk: _reduced, PopulationRisk: stacked}  # tasks by another name may be exchangeable, too
+    for kind, measure in kinds.items():
+        which = [i for i, risk in enumerate(risks) if isinstance(risk, kind)]
+        if which:
+            place(rest[which], *measure(columns, [problems[i] for i in which], [risks[i] for i in which], most))
+    return values, done
+
+
+def _exchangeable(
+    columns: tuple[Column, ...], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+) -> tuple[Values, NDArray[np.bool_]]:
+    """Simulate points of one number each, from their parameters."""
     P = _points(points, common)
     gamma, speed, eta, *_ = _steps(P)
     goal = "epsilon" if "epsilon" in points else "above"
     made = Points(P["K"], P["N"], gamma, P["noise"] ** 2, eta * speed, P[goal], goal == "above")
-    values, done = together(family.every_column(), made, speed, common["max_steps"])
+    values, done = together(columns, made, speed, common["max_steps"])
     return values | {"eta_used": np.broadcast_to(eta, gamma.shape)}, done
+
+
+def _reduced(
+    columns: tuple[Column, ...], problems: Sequence[Any], risks: Sequence[Any], max_steps: int
+) -> tuple[Values, NDArray[np.bool_]]:
+    """Simulate points of one number each, from their risks."""
+    K, N, gamma, noise, speed = (
+        np.array([float(getattr(risk, name)) for risk in risks]) for name in ("K", "N", "gamma", "noise", "speed")
+    )
+    eta, above = np.array([problem.rate() for problem in problems]), problems[0].above is not None
+    goal = np.array([problem.above if above else problem.epsilon for problem in problems])
+    values, done = together(columns, Points(K, N, gamma, noise**2, eta * speed, goal, above), speed, max_steps)
+    return values | {"eta_used": eta}, done
 
 
 def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Values:

@@ -1,0 +1,89 @@
+"""K x K scores with finite prompts, many points at once, against one simulation each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.families import find
+from icl_theory.families.regression.stacked import ATTENTION, LOSS, MOVE, Stack
+from icl_theory.grids.sweep import plan
+
+NUMBERS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status", "message")
+REALS = {"loss": 1e-7, "attention": 1e-7, "tail_ratio": 1e-6, "floor": 0.0, "tail_constant": 0.0, "eta_used": 0.0}
+
+
+@pytest.mark.parametrize("task", ["cosine", "kernel"])
+def test_moves_of_points_side_by_side_are_those_of_each(task: str) -> None:
+    """Cosines have rank 2; a random kernel has full rank."""
+    K, rng = 5, np.random.default_rng(0)
+    risks = []
+    for i in range(3):
+        features = icl.Features(rng.normal(size=(K, 4)), rng.dirichlet(np.ones(K)))
+        root = rng.normal(size=(K, K))
+        law = icl.tasks.RandomCosine(1.0 + i) if task == "cosine" else icl.tasks.KernelTask(root @ root.T)
+        risks.append(icl.PopulationRisk(features, law, 7, 0.2 * i))
+    eta, which = np.array([0.3, 1.0, 2.0]), np.array([2, 0])
+    states = rng.normal(size=(2, K, K))
+    moves, seen = Stack(risks, eta)(states, which)
+    for j, i in enumerate(which):
+        loss, gradient = risks[i].evaluate(states[j])
+        np.testing.assert_allclose(moves[j], -eta[i] * gradient, rtol=1e-12, atol=1e-16)
+        assert seen[j, LOSS] == pytest.approx(loss, rel=1e-13)
+        assert seen[j, MOVE] == pytest.approx(abs(eta[i] * gradient).max(), rel=1e-12)
+        np.testing.assert_allclose(seen[j, ATTENTION], np.diagonal(risks[i].attention(states[j])), rtol=1e-12)
+
+
+COSINES: dict[str, Any] = {"delta": 4.0, "task": "cosine"}
+CASES: list[tuple[dict[str, Any], float]] = [
+    (COSINES | {"L": [1.0, 3.0], "eta": [0.5, 2.0], "K": 6, "N": [40, 90], "epsilon": 3e-3}, 1.0),
+    ({"L": [1.0, 4.0], "delta": 1.0, "eta": "auto", "K": 4, "N": [15, 60], "task": "linear", "above": 1e-3}, 1.0),
+    (
+        {"L": [0.6, 2.0], "delta": 1.0, "eta": 1.0, "K": 3, "N": [30, 50], "probs": [0.5, 0.3, 0.2], "above": 2e-3},
+        1.0,
+    ),
+    (COSINES | {"L": [1.0, 2.0], "eta": 0.7, "K": 5, "N": 40, "noise": [0.2, 0.6], "above": 0.01}, 1.0),
+    (COSINES | {"L": [1.0, 2.0], "eta": 1.0, "K": 5, "N": 9, "epsilon": 1e-9}, 0.0),
+    (COSINES | {"L": [2.0], "eta": 1.0, "K": 6, "N": 40, "epsilon": 3e-3, "max_steps": 100}, 0.0),
+]
+
+
+@pytest.mark.parametrize(("given", "share"), CASES)
+def test_points_followed_together_have_the_integers_of_one_simulation_each(
+    given: dict[str, Any], share: float
+) -> None:
+    made = plan(find("regression"), given)
+    points = made.grid.points(np.arange(made.grid.size))
+    assert made.model.joint(points).all()
+    found, done = made.model._together(points)
+    assert done.mean() >= share
+    if share == 0.0:
+        assert not done.any()
+        return
+    expected = made.model._each({name: values[done] for name, values in points.items()})
+    for name in NUMBERS:
+        assert found[name][done].tolist() == expected[name].tolist(), name
+    for name, off in REALS.items():
+        np.testing.assert_allclose(found[name][done], expected[name], rtol=off, err_msg=name)
+
+
+def test_a_sweep_simulates_what_the_strides_leave_in_doubt() -> None:
+    """The attention of each of two queries is half of what it can be at the start, to rounding."""
+    given: dict[str, Any] = {"L": 2.0, "delta": 4.0, "eta": 1.0, "task": "cosine", "above": 5e-3}
+    found = icl.sweep(K=[2, 6], N=[9, 80], **given, progress=False)
+    for K in (2, 6):
+        for N in (9, 80):
+            run = icl.simulate(K=K, N=N, **given)
+            assert int(found.steps.sel(K=K, N=N)) == run.steps
+            assert int(found.T_I.sel(K=K, N=N)) == run.phases.I[1]
+
+
+def test_the_same_points_have_the_same_bits_on_workers(tmp_path: Any) -> None:
+    given: dict[str, Any] = {"L": np.geomspace(1, 3, 40), "delta": 4.0, "eta": [0.5, 1.0], "K": 4, "N": [30, 50]}
+    given |= {"task": "cosine", "epsilon": 2e-2, "progress": False}
+    one, two = icl.sweep(**given), icl.sweep(**given, workers=2)
+    for name in one.data_vars:
+        np.testing.assert_array_equal(one[name].values, two[name].values)
