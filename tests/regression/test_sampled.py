@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
+from icl_theory.families.regression import trainer
 from tests.references import slopes
 
 FEATURES = icl.Features.random(4, d=3, delta=1.0, seed=1, probs=[0.1, 0.2, 0.3, 0.4])
@@ -140,3 +143,23 @@ def test_held_out_prompts_have_the_law_of_the_others() -> None:
 def test_held_out_size_is_checked() -> None:
     with pytest.raises(ValueError, match="size = 0"):
         sampled().held_out(0)
+
+
+@pytest.mark.parametrize("given", [{}, {"noise": 0.3}, {"token_noise": 0.2}, {"dataset": 9}])
+def test_prompts_taken_a_few_at_a_time_are_the_same_prompts(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = icl.Features.simplex(4, 1.0, [0.4, 0.3, 0.2, 0.1])
+
+    def drawn() -> tuple[list[Any], float, np.ndarray, float]:
+        risk = icl.SampledRisk(features, icl.tasks.Linear(2.0), N=30, batch=7, seed=5, **given)
+        params = np.random.default_rng(1).normal(size=risk.initial.shape)
+        return [*risk.prompts(2)], *risk.evaluate(params, 2), float(risk.observe(params, 2)["attention"])
+
+    whole = drawn()
+    monkeypatch.setattr(trainer, "PART", 60)  # two prompts
+    parts = drawn()
+    for one, other in zip(whole[0], parts[0], strict=True):
+        assert (one is None and other is None) or np.array_equal(one, other)
+    for one, other in zip(whole[1:], parts[1:], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-15)

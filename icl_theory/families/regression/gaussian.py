@@ -322,11 +322,11 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Alignment tr(Q)/d, and the mean weight of the step's heaviest tokens, () each."""
-        prompts = self.prompts(step)
-        weight = attend(self._scores(params, prompts), prompts.label).weight
+        parts = self.parts(self.prompts(step))
+        heaviest = [attend(self._scores(params, part), part.label).weight.max(axis=1) for part in parts]
         return {
             "alignment": np.asarray(np.trace(params) / self.law.d),
-            "heaviest": np.asarray(np.mean(weight.max(axis=1))),
+            "heaviest": np.asarray(np.mean(np.concatenate(heaviest))),
         }
 
     def _bytes(self, size: int) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import LARGEST, Array, integer, number, store
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Task, variogram_of
-from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores
+from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores, in_parts
 from icl_theory.memory import check_fits
 
 
@@ -135,9 +135,11 @@ class SampledRisk(PromptRisk[Prompts]):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Mean attention of the step's prompts on the tokens of the query's feature."""
         prompts = self.prompts(step)
-        weight, _ = attend(self._scores(params, prompts), prompts.label)
-        same = prompts.token == prompts.query[:, None]
-        return {"attention": np.asarray(np.sum(weight * same) / len(weight))}
+        total = 0.0
+        for part in self.parts(prompts):
+            weight, _ = attend(self._scores(params, part), part.label)
+            total += np.sum(weight * (part.token == part.query[:, None]))
+        return {"attention": np.asarray(total / len(prompts.query))}
 
     def _bytes(self, size: int) -> float:
         """Bytes that so many prompts take, with the values of their functions and, under token noise, points."""
@@ -145,7 +147,7 @@ class SampledRisk(PromptRisk[Prompts]):
         return super()._bytes(size) + values + bool(self.token_noise) * 32.0 * size * (self.N + 1) * self.features.d
 
     def _draw(self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None) -> Prompts:
-        token = self._choose(rng, (size, self.N))
+        token = in_parts(lambda rows: self._choose(rng, (rows.stop - rows.start, self.N)), size, self.N)
         query = self._choose(rng, (size,)) if query is None else query
         key = asked = None
         if self.token_noise:
@@ -156,8 +158,8 @@ class SampledRisk(PromptRisk[Prompts]):
             key, asked = points[:, :-1], points[:, -1]
         else:
             values = self.task.sample(self.features, rng, size)
-            rows = np.arange(size)
-            label, answer = values[rows[:, None], token], values[rows, query]
+            label = in_parts(lambda rows: np.take_along_axis(values[rows], token[rows], axis=1), size, self.N)
+            answer = values[np.arange(size), query]
         if self.noise:
             label = label + rng.normal(0.0, self.noise, label.shape)
         return Prompts(token, query, label, answer, key, asked)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import Array, integer, store
+from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 
 HARD = 1e150
+PART = 2**20  # tokens at a time: the system hands out larger arrays anew each time, which costs more than the work
 
 
 class Batch(Protocol):
@@ -60,6 +64,25 @@ def bilinear_scores(Q: Array, key: Array, asked: Array) -> Array:
 def bilinear_gradient(back: Array, key: Array, asked: Array) -> Array:
     """Derivative by Q, (d, d), given the derivatives by the scores, (B, N)."""
     return np.einsum("bn,bnd->bd", back, key).T @ asked
+
+
+def parts_of(size: int, N: int) -> list[slice]:
+    """Split so many prompts of N tokens into parts that are computed at a time."""
+    rows = max(1, PART // N)
+    return [slice(start, min(start + rows, size)) for start in range(0, size, rows)]
+
+
+def in_parts(make: Callable[[slice], NDArray[Any]], size: int, N: int) -> NDArray[Any]:
+    """A number of each token, (size, N), made part by part; it says how far it is if that takes long."""
+    first, *others = parts_of(size, N)
+    made = make(first)
+    if not others:
+        return made
+    whole = np.empty((size, N), dtype=made.dtype)
+    whole[first] = made
+    for rows in counted(others, "parts of the prompts"):
+        whole[rows] = make(rows)
+    return whole
 
 
 class PromptRisk(Risk, Generic[P]):
@@ -116,16 +139,28 @@ class PromptRisk(Risk, Generic[P]):
             return self._draw(rng, self.batch)
         if self.batch >= len(fixed.answer):
             return fixed
-        chosen = rng.choice(len(fixed.answer), self.batch, replace=False)
-        return type(fixed)(*(None if part is None else part[chosen] for part in fixed))  # type: ignore[attr-defined]
+        return _rows(fixed, rng.choice(len(fixed.answer), self.batch, replace=False))
+
+    def parts(self, prompts: P) -> Iterator[P]:
+        """Prompts of a batch, so many at a time that their arrays are small."""
+        split = parts_of(len(prompts.answer), self.N)
+        yield from [prompts] if len(split) == 1 else (_rows(prompts, rows) for rows in split)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
-        prompts = self.prompts(step)
-        weight, prediction = attend(self._scores(params, prompts), prompts.label)
-        error = prediction - prompts.answer
-        # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction)
-        back = prompts.label - prediction[:, None]
-        back *= weight
-        back *= (error / len(error))[:, None]
-        return 0.5 * float(np.mean(error**2)), self._backward(back, prompts)
+        prompts, errors, gradient = self.prompts(step), [], np.zeros(())
+        for part in self.parts(prompts):
+            weight, prediction = attend(self._scores(params, part), part.label)
+            error = prediction - part.answer
+            # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction)
+            back = part.label - prediction[:, None]
+            back *= weight
+            back *= (error / len(prompts.answer))[:, None]
+            gradient = gradient + self._backward(back, part)
+            errors.append(error)
+        return 0.5 * float(np.mean(np.concatenate(errors) ** 2)), gradient
+
+
+def _rows(prompts: P, which: slice | NDArray[np.intp]) -> P:
+    """Some of the prompts."""
+    return type(prompts)(*(None if part is None else part[which] for part in prompts))  # type: ignore[attr-defined]
