@@ -50,9 +50,10 @@ MADE = {
 ENGINE = {
     "back", "bend", "blocks", "check", "closed_form", "closed_mask", "closed_values", "components", "count",
     "cycle", "describe", "described", "drawn", "evaluate", "every_column", "excess", "functions", "gain",
-    "gradients", "hessian_product", "index", "inward", "joint_mask", "joint_values", "later", "limits", "matrices",
-    "measure", "measured", "modes", "observe", "on", "outward", "population_excess", "predict", "push",
-    "refuse_unknown", "sample", "sampled", "series", "stretch", "to_dict", "unpack", "validate",
+    "gradients", "hessian_product", "index", "inward", "joint_mask", "joint_size", "joint_values", "later",
+    "limits", "matrices", "measure", "measured", "modes", "named", "observe", "on", "outward",
+    "population_excess", "predict", "push", "refuse_unknown", "sample", "sampled", "series", "stretch", "to_dict",
+    "unpack", "validate",
 }  # fmt: skip
 MODULES: Mapping[str, Any] = {
     "icl": icl, "icl.regression": icl.regression, "icl.recall": icl.recall, "icl.tasks": icl.tasks,

@@ -165,3 +165,12 @@ def test_infinite_prompts_are_learnt_by_one_layer_of_its_own() -> None:
 def test_depth_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         icl.LinearAttention(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("start", "depth", "named"), [([0.01], math.nan, "depth"), ([0.01], 0, "depth"), ([0.01, 1.0], 2, "start")]
+)
+def test_a_loop_that_cannot_be_sampled_is_refused(start: list[float], depth: Any, named: str) -> None:
+    law = icl.linear_attention.PromptLaw([1.0, 0.5], N=10)
+    with pytest.raises(ValueError, match=f"^{named} = "):
+        icl.linear_attention.SampledLoop(law, np.array(start), 8, depth=depth)

@@ -9,7 +9,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.stacked import ATTENTION, LOSS, MOVE, Stack
+from icl_theory.families.regression.stacked import ATTENTION, LOSS, MOVE, InfiniteStack, Stack
 from icl_theory.grids.sweep import plan
 
 NUMBERS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status", "message")
@@ -26,9 +26,20 @@ def test_moves_of_points_side_by_side_are_those_of_each(task: str) -> None:
         root = rng.normal(size=(K, K))
         law = icl.tasks.RandomCosine(1.0 + i) if task == "cosine" else icl.tasks.KernelTask(root @ root.T)
         risks.append(icl.PopulationRisk(features, law, 7, 0.2 * i))
+    check_moves(risks, Stack)
+
+
+def test_moves_for_infinite_prompts_are_those_of_each() -> None:
+    rng = np.random.default_rng(1)
+    features = icl.Features(rng.normal(size=(5, 4)), rng.dirichlet(np.ones(5)))
+    laws = (icl.tasks.RandomCosine(L) for L in (1.0, 0.3, 4.0))
+    check_moves([icl.PopulationRisk(features, law) for law in laws], InfiniteStack)
+
+
+def check_moves(risks: list[icl.PopulationRisk], kind: type[Stack | InfiniteStack]) -> None:
     eta, which = np.array([0.3, 1.0, 2.0]), np.array([2, 0])
-    states = rng.normal(size=(2, K, K))
-    moves, seen = Stack(risks, eta)(states, which)
+    states = np.random.default_rng(2).normal(size=(2, 5, 5))
+    moves, seen = kind(risks, eta)(states, which)
     for j, i in enumerate(which):
         loss, gradient = risks[i].evaluate(states[j])
         np.testing.assert_allclose(moves[j], -eta[i] * gradient, rtol=1e-12, atol=1e-16)
@@ -46,6 +57,11 @@ CASES: list[tuple[dict[str, Any], float]] = [
         1.0,
     ),
     (COSINES | {"L": [1.0, 2.0], "eta": 0.7, "K": 5, "N": 40, "noise": [0.2, 0.6], "above": 0.01}, 1.0),
+    (COSINES | {"L": [0.5, 1.0, 2.5], "eta": [0.3, 2.0], "K": 6, "epsilon": 1e-2}, 1.0),
+    (
+        {"L": [1.0, 3.0], "delta": 1.0, "eta": [2.0, 5.0], "K": 4, "probs": [0.4, 0.3, 0.2, 0.1], "epsilon": 1e-4},
+        1.0,
+    ),
     (COSINES | {"L": [1.0, 2.0], "eta": 1.0, "K": 5, "N": 9, "epsilon": 1e-9}, 0.0),
     (COSINES | {"L": [2.0], "eta": 1.0, "K": 6, "N": 40, "epsilon": 3e-3, "max_steps": 100}, 0.0),
 ]

@@ -13,6 +13,8 @@ from icl_theory.engine.risk import Risk
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, root
 from icl_theory.memory import check_fits
 
+MOST_LAYERS = 10_000
+
 
 class Prompts(NamedTuple):
     """B prompts: tokens (B, N, d), labels (B, N), queries (B, d) and their answers (B,)."""
@@ -98,9 +100,20 @@ class SampledLoop(SampledRisk):
         As in `SampledRisk`; ``start`` is γ at step 0, (1,).
     depth : int
         Number D of layers.
+
+    Raises
+    ------
+    ValueError
+        An argument out of range, named in the message.
     """
 
     depth: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        store(self, depth=integer("depth", self.depth, minimum=1, maximum=MOST_LAYERS))
+        if self.start.shape != (1,):
+            raise refuse("start", self.start.shape, "of shape (1,)")
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the prompts of a step, and its derivative, carried along from layer to layer."""

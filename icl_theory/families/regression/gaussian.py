@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import LARGEST, Array, instance, integer, lipschitz, number, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.tasks import quadratics
-from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores
+from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores, in_parts
 
 LEAST = 1e-40  # standard deviations below it would lose their squares' products to underflow
 MOST_DIMENSIONS = 10_000
@@ -334,8 +334,10 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
         return super()._bytes(size) + 16.0 * size * self.law.d * (2.0 * (self.N + 1) + self.law.d)
 
     def _draw(self, rng: np.random.Generator, size: int) -> GaussianPrompts:
-        points = rng.normal(size=(size, self.N + 1, self.law.d))
-        values = quadratics(rng, size, self.law.d, self.law.sigma_a, self.law.sigma_b)(points)
+        d = self.law.d
+        points = in_parts(lambda rows: rng.normal(size=(rows.stop - rows.start, self.N + 1, d)), size, self.N)
+        drawn = quadratics(rng, size, d, self.law.sigma_a, self.law.sigma_b)
+        values = in_parts(lambda rows: drawn.of(rows)(points[rows]), size, self.N)
         label = values[:, :-1]
         if self.noise:
             label = label + rng.normal(0.0, self.noise, label.shape)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, indexed
-from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.declared import LIPSCHITZ
 from icl_theory.families.family import Family
@@ -32,7 +31,7 @@ from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column,
 
 FARTHEST = 300.0  # gap u up to which steps are bounded
 LONGEST_PROMPT = 10**5  # of points that are simulated together,
-ONE_NUMBER, MATRICES = 2048, 32  # so many at a time: a second or two
+ONE_NUMBER, MATRICES = 2048, (32, 256)  # so many at a time: a second or two; of finite prompts, and for N = ∞
 THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
@@ -102,12 +101,11 @@ def joint_mask(
 ) -> NDArray[np.bool_]:
     """Which points go together: with finite N, of about as many steps as are taken singly, or over K x K scores."""
     P = _points(points, common)
-    mask = np.isfinite(P["N"]) & (P["N"] <= LONGEST_PROMPT) & np.isin(P["method"], ("auto", "exact"))
+    mask = np.isin(P["method"], ("auto", "exact")) & ((P["N"] <= LONGEST_PROMPT) | np.isinf(P["N"]))
     if "imbalance" in points or common.get("imbalance") is not None:
         return np.zeros_like(mask)
-    plain = _plain(P, common)
     stacks = mask & (P["rule"] == "gd") & (P["coordinates"] == "class") & ~_alike(P, common)
-    mask &= plain
+    mask &= np.isfinite(P["N"]) & _plain(P, common)
     if mask.any():
         gamma, speed, eta, *_ = _steps(P)
         with np.errstate(over="ignore", divide="ignore"):
@@ -117,8 +115,9 @@ def joint_mask(
 
 
 def joint_size(family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> int:
-    """How many points are worth going together: those over K x K scores take some hundredths of a second each."""
-    return ONE_NUMBER if _alike(_points(points, common), common).all() else MATRICES
+    """How many points are worth going together: over K x K scores each takes up to some hundredths of a second."""
+    P = _points(points, common)
+    return ONE_NUMBER if _alike(P, common).all() else MATRICES[bool(np.isinf(P["N"]).all())]
 
 
 def _alike(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]:
@@ -206,7 +205,7 @@ def closed_values(family: type[Family], points: Mapping[str, NDArray[Any]], comm
 def joint_values(
     family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> tuple[Values, NDArray[np.bool_]]:
-    """Simulate points with finite N together; say which of them are done."""
+    """Simulate points together; say which of them are done."""
     P, columns, most = _points(points, common), family.every_column(), common["max_steps"]
     size = len(P["K"])
     values, done = blank(columns, size), np.zeros(size, dtype=bool)
@@ -225,10 +224,10 @@ def joint_values(
         family(**{**common, **{name: np.asarray(value[i]).item() for name, value in points.items()}}) for i in rest
     ]
     risks = [problem.risk() for problem in problems]
-    kinds: dict[type[Risk], Callable[..., tuple[Values, NDArray[np.bool_]]]]
-    kinds = {ExchangeableRisk: _reduced, PopulationRisk: stacked}  # tasks by another name may be exchangeable, too
-    for kind, measure in kinds.items():
-        which = [i for i, risk in enumerate(risks) if isinstance(risk, kind)]
+    # tasks by another name may be exchangeable, too
+    one = [i for i, risk in enumerate(risks) if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N)]
+    several = [i for i, risk in enumerate(risks) if isinstance(risk, PopulationRisk)]
+    for which, measure in ((one, _reduced), (several, stacked)):
         if which:
             place(rest[which], *measure(columns, [problems[i] for i in which], [risks[i] for i in which], most))
     return values, done

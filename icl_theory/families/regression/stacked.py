@@ -1,4 +1,4 @@
-"""K x K scores with finite prompts: points of a sweep whose iterates are followed side by side.
+"""K x K scores: points of a sweep whose iterates are followed side by side.
 
 What the strides of `icl_theory.engine.multistep` leave in doubt, or a simulation might end for another reason than
 its target, is left to a simulation.
@@ -25,13 +25,14 @@ from icl_theory.families.regression.prompts import moments, presence
 from icl_theory.families.regression.tails import tail_limit
 from icl_theory.grids.grid import Column, Values, blank
 
-QUERIES, WIDEST = 1024, 200  # that are evaluated at a time, and those of one point at most
+QUERIES, INFINITE = 1024, 8192  # that are evaluated at a time: of finite prompts, and for N = ∞
+WIDEST = 200  # queries of one point at most
 STRIDES = (0.04, 0.02, 0.01)  # in x: shorter ones for points that longer ones leave in doubt
 HOPELESS = 0.01  # relative error of a count above which they are left to a simulation instead
 FARTHEST = 1e9  # steps
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 DOUBT, APART = 0.1, 1e-7  # steps by which a count may be off; relative distance of values of run and shadow
-BLUR = 1e-11  # relative distance at which rounding might decide
+BLUR, ALIKE = 1e-11, 1e-14  # relative distances at which rounding might decide, and that it may be
 CAUTION = 2.0  # how far, by this factor, a run must be from where a simulation gives up
 NEAR = 0.01  # relative distance to its limit at which the maximum between two strides might be on the other side
 LOSS, ATTENTION, MOVE = 0, slice(1, -1), -1  # of what is seen: the attention has a column for each query
@@ -73,6 +74,50 @@ class Stack:
         return moves, np.column_stack([loss, attention, np.abs(moves).max(axis=(1, 2))])
 
 
+class InfiniteStack:
+    """The same for N = ∞, of points whose variograms are multiples of one another.
+
+    Parameters
+    ----------
+    risks : sequence of PopulationRisk
+        Of infinite prompts, of the same features.
+    eta : ndarray, (P,)
+        Learning rates.
+    """
+
+    def __init__(self, risks: Sequence[PopulationRisk], eta: Array) -> None:
+        self.N, self._first = math.inf, risks[0]
+        self.probs = np.array([risk.features.probs for risk in risks])
+        self._scale = np.array([_largest(risk) for risk in risks]) / _largest(risks[0])
+        self._rate = eta * self._scale
+
+    def __call__(self, states: Array, which: Index) -> tuple[Array, Array]:
+        """As those of a `Stack`."""
+        points, K, _ = states.shape
+        scores, query = _beside(states), np.tile(np.arange(K), points)
+        weight, total = self._first._softmax(scores)
+        attention = weight[query, np.arange(points * K)] / total
+        losses, gradient = self._first._infinite(scores, query)
+        moves = -self._rate[which, None, None] * gradient.reshape(K, points, K).swapaxes(0, 1)
+        loss = self._scale[which] * np.einsum("pk,pk->p", self.probs[which], losses.reshape(points, K))
+        return moves, np.column_stack([loss, attention.reshape(points, K), np.abs(moves).max(axis=(1, 2))])
+
+
+def _largest(risk: PopulationRisk) -> float:
+    return float(risk._form.variogram.max())
+
+
+def _go_together(one: PopulationRisk, other: PopulationRisk) -> bool:
+    """Whether a stack may have both points."""
+    if (one.features.K, one.N) != (other.features.K, other.N):
+        return False
+    if math.isfinite(one.N):
+        return one._form.factor.shape == other._form.factor.shape
+    scale = _largest(other) / _largest(one) if _largest(one) > 0.0 else 0.0
+    off = np.abs(other._form.variogram - scale * one._form.variogram).max()
+    return np.array_equal(one.features.probs, other.features.probs) and bool(off <= ALIKE * _largest(other))
+
+
 def _beside(arrays: Array) -> Array:
     """Matrices, (n, K, K), side by side, (K, n K)."""
     return np.ascontiguousarray(arrays.swapaxes(0, 1)).reshape(arrays.shape[1], -1)
@@ -87,16 +132,23 @@ class _Count(NamedTuple):
 
 
 def stacked(
-    columns: tuple[Column, ...], problems: Sequence[Any], risks: Sequence[PopulationRisk], max_steps: int
+    columns: tuple[Column, ...], problems: Sequence[Any], risks: Sequence[Any], max_steps: int
 ) -> tuple[Values, NDArray[np.bool_]]:
-    """Measure problems of regression as one simulation each does, and say for which of them that is certain."""
+    """Measure problems of regression as one simulation each does, and say for which of them that is certain.
+
+    The risks are those of the problems, each a `PopulationRisk`.
+    """
     values, sure = blank(columns, len(problems)), np.zeros(len(problems), dtype=bool)
-    groups: dict[tuple[float, ...], list[int]] = {}
-    for i, risk in enumerate(risks):
-        if risk.features.K <= WIDEST:
-            groups.setdefault((risk.features.K, risk.N, risk._form.factor.shape[1]), []).append(i)
-    for (K, *_), members in groups.items():
-        size = QUERIES // int(K)
+    groups: list[list[int]] = []
+    for i in (i for i, risk in enumerate(risks) if risk.features.K <= WIDEST):
+        group = next((group for group in groups if _go_together(risks[group[0]], risks[i])), None)
+        if group is None:
+            groups.append([i])
+        else:
+            group.append(i)
+    for members in groups:
+        first = risks[members[0]]
+        size = (QUERIES if math.isfinite(first.N) else INFINITE) // first.features.K
         for start in range(0, len(members), size):
             left = members[start : start + size]
             for stride in STRIDES:
@@ -128,7 +180,8 @@ def _followed(
     above = np.array([problem.above or 0.0 for problem in problems])
     target = np.where(above > 0.0, floor + above, goal)
     plain = (target > floor * (1.0 + BLUR)) & ((above == 0.0) | (above >= VISIBLE * floor))
-    stack, start = Stack(risks, eta), np.zeros((len(risks), *risks[0].initial.shape))
+    stack = (Stack if math.isfinite(risks[0].N) else InfiniteStack)(risks, eta)
+    start = np.zeros((len(risks), *risks[0].initial.shape))
     with np.errstate(all="ignore"):
         both = follow(
             stack, start, lambda seen, which: (seen[:, LOSS] <= target[which]) | ~plain[which],
@@ -142,6 +195,7 @@ def _followed(
         tail = np.array([tail_limit(risk, rate) or math.nan for risk, rate in zip(risks, eta, strict=True)])
         schedule = saved_steps(max_steps, start[0].size)
         second, tails = _tail(both, floor, TAIL_RATIO * tail, last, schedule)
+        tails |= first >= last  # then Phase I is all there is
         alike = (np.abs(seen - shadow) <= APART * np.abs(seen)).all(axis=0)
         sure = plain & hit.sure & attends & tails & alike
 
@@ -211,14 +265,20 @@ def _tail(
     """
     excess = [run.t[:, None] * (run.seen[:, :, LOSS] - floor) for run in both]
     over = [(each > limit) & (run.t[:, None] <= last) for run, each in zip(both, excess, strict=True)]
-    begins = [each.argmax(axis=0) for each in over]
+    begins = [_last_rise(each) for each in over]
     some = over[0].any(axis=0)
     found = _count(both, [-each for each in excess], -limit, begins)
-    rises = np.count_nonzero(over[0][1:] & ~over[0][:-1], axis=0)
     end = np.minimum(found.steps - 1.0, last)
     saved = np.searchsorted(schedule, end, side="right") > np.searchsorted(schedule, both[0].t[begins[0]])
-    sure = ~some | (found.sure & (rises == 1) & (saved | (end == last)))
+    sure = ~some | (found.sure & (saved | (end == last)))
     most = np.where(both[0].t[:, None] <= last, excess[0], 0.0).max(axis=0)
     without = np.isnan(limit)
     steps = np.where(without, np.inf, np.where(some, found.steps, 0.0))
     return steps, without | (sure & (np.abs(most - limit) > NEAR * limit))
+
+
+def _last_rise(over: NDArray[np.bool_]) -> Index:
+    """Row at which each column, (T, P), becomes true for the last time, or any where it never does."""
+    rises = over.copy()
+    rises[1:] &= ~over[:-1]
+    return np.asarray(len(over) - 1 - rises[::-1].argmax(axis=0))

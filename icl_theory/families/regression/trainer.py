@@ -73,12 +73,12 @@ def parts_of(size: int, N: int) -> list[slice]:
 
 
 def in_parts(make: Callable[[slice], NDArray[Any]], size: int, N: int) -> NDArray[Any]:
-    """A number of each token, (size, N), made part by part; it says how far it is if that takes long."""
+    """An array with a row for each prompt, made part by part; it says how far it is if that takes long."""
     first, *others = parts_of(size, N)
     made = make(first)
     if not others:
         return made
-    whole = np.empty((size, N), dtype=made.dtype)
+    whole = np.empty((size, *made.shape[1:]), dtype=made.dtype)
     whole[first] = made
     for rows in counted(others, "parts of the prompts"):
         whole[rows] = make(rows)
