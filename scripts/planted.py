@@ -218,7 +218,7 @@ FAULTS = (
     Fault("worst-function-drawn", "drawn Lipschitz functions a tenth too steep", "regression/direct.py",
           "(height[:, :, None] + L * distances)", "(height[:, :, None] + 1.1 * L * distances)"),
     Fault("backward", "the trainer's gradient 2 % too large", "regression/trainer.py",
-          "back *= (error / len(error))[:, None]", "back *= (1.02 * error / len(error))[:, None]"),
+          "back *= (error / len(prompts", "back *= (1.02 * error / len(prompts"),
     Fault("groups", "a term of the quadratic form of groups missing", "regression/symmetric.py",
           "spread[g] = gamma * (1.0 - np.diag(alone))", "spread[g] = gamma * 1.0"),
     Fault("groups-metric", "metric of groups without the number of their members", "regression/symmetric.py",
