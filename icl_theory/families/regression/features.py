@@ -88,7 +88,7 @@ class Features:
         """Dimension of the features."""
         return int(self.vectors.shape[1])
 
-    @property
+    @cached_property
     def uniform(self) -> bool:
         """Whether all features are equally likely."""
         return bool(np.all(self.probs == self.probs[0]))

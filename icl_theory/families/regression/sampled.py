@@ -13,9 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, number, store
+from icl_theory.engine.progress import counted
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.tasks import Task, variogram_of
-from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores, in_parts
+from icl_theory.families.regression.tasks import Function, Task, variogram_of
+from icl_theory.families.regression.trainer import (
+    PromptRisk,
+    attend,
+    bilinear_gradient,
+    bilinear_scores,
+    in_parts,
+    parts_of,
+)
 from icl_theory.memory import check_fits
 
 
@@ -151,9 +159,9 @@ class SampledRisk(PromptRisk[Prompts]):
         query = self._choose(rng, (size,)) if query is None else query
         key = asked = None
         if self.token_noise:
-            points = self.features.vectors[np.column_stack([token, query])]
-            points = points + rng.normal(0.0, self.token_noise, points.shape)
-            values = self.task.functions(self.features, rng, size)(points)
+            index = np.column_stack([token, query])
+            points = in_parts(lambda rows: self._noisy(rng, index[rows]), size, self.N)
+            values = _valued(self.task.functions(self.features, rng, size), points)
             label, answer = values[:, :-1], values[:, -1]
             key, asked = points[:, :-1], points[:, -1]
         else:
@@ -161,8 +169,17 @@ class SampledRisk(PromptRisk[Prompts]):
             label = in_parts(lambda rows: np.take_along_axis(values[rows], token[rows], axis=1), size, self.N)
             answer = values[np.arange(size), query]
         if self.noise:
-            label = label + rng.normal(0.0, self.noise, label.shape)
+            clean = label
+            label = in_parts(
+                lambda rows: clean[rows] + rng.normal(0.0, self.noise, clean[rows].shape), size, self.N
+            )
         return Prompts(token, query, label, answer, key, asked)
+
+    def _noisy(self, rng: np.random.Generator, index: NDArray[np.intp]) -> Array:
+        """Points beside features, (B, N, d)."""
+        points = self.features.vectors[index]
+        points += rng.normal(0.0, self.token_noise, points.shape)
+        return points
 
     def _choose(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.intp]:
         """Draw feature indices."""
@@ -185,3 +202,15 @@ class SampledRisk(PromptRisk[Prompts]):
             total = np.bincount(cell.ravel(), weights=back.ravel(), minlength=K * K)
             return np.asarray(total, dtype=np.float64).reshape(K, K)
         return bilinear_gradient(back, prompts.key, prompts.asked)
+
+
+def _valued(function: Function, points: Array) -> Array:
+    """Values of a function of each prompt at its points, (B, N, d), some tokens at a time."""
+    size, N, _ = points.shape
+    parts = parts_of(N, size)
+    if len(parts) == 1:
+        return function(points)
+    values = np.empty((size, N))
+    for tokens in counted(parts, "parts of the labels"):
+        values[:, tokens] = function(points[:, tokens])
+    return values
