@@ -1,4 +1,4 @@
-"""The figures of docs/theory.md that nothing else prints: the block, Gaussian inputs, skipping."""
+"""Figures of the documentation that nothing else prints: the block, Gaussian inputs, skipping, joint points."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import skipping
+import together
 
 import icl_theory as icl
 
@@ -137,11 +138,11 @@ def gaussian() -> None:
 def main() -> None:
     """Print one of the parts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("block", "gaussian", "skipping"))
-    parser.add_argument("--problems", type=int, default=1000, help="how many random problems (skipping)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first of them (skipping)")
+    parser.add_argument("part", choices=("block", "gaussian", "skipping", "together"))
+    parser.add_argument("--problems", type=int, default=1000, help="how many random problems (skipping, together)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first of them (skipping, together)")
     parser.add_argument("--columns", action="store_true", help="only those whose columns do not mix (skipping)")
-    parser.add_argument("--workers", type=int, default=2, help="processes (skipping)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (skipping, together)")
     arguments = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
         "block": block,
@@ -149,6 +150,7 @@ def main() -> None:
         "skipping": lambda: skipping.table(
             arguments.first, arguments.problems, arguments.workers, arguments.columns
         ),
+        "together": lambda: together.table(arguments.first, arguments.problems, arguments.workers),
     }
     parts[arguments.part]()
 

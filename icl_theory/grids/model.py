@@ -63,8 +63,8 @@ class FamilyModel:
                 column[index[done]] = found[name][done]
 
         place(closed, lambda some: (self._closed(some), slice(None)))
-        place(left & self.joint(points), self._together)
-        place(left, lambda some: (self._each(some), slice(None)))
+        place(left & self.joint(points), self.together)
+        place(left, lambda some: (self.one_by_one(some), slice(None)))
         return values
 
     def joint(self, points: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
@@ -75,7 +75,8 @@ class FamilyModel:
         """Return how many of them at a time."""
         return self.family.joint_size(points, self.common)
 
-    def _together(self, points: Mapping[str, NDArray[Any]]) -> tuple[Values, NDArray[np.bool_]]:
+    def together(self, points: Mapping[str, NDArray[Any]]) -> tuple[Values, NDArray[np.bool_]]:
+        """Simulate such points together; say which of them are done."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
             return self.family.joint_values(points, self.common)
 
@@ -83,7 +84,9 @@ class FamilyModel:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             return self.family.closed_values(points, self.common)
 
-    def _each(self, points: Mapping[str, NDArray[Any]]) -> Values:
+    def one_by_one(self, points: Mapping[str, NDArray[Any]]) -> Values:
+        """Simulate each of some points alone."""
+
         def measure(**point: Any) -> Mapping[str, Any]:
             problem = self.problem(point)
             with whole_runs():

@@ -74,12 +74,12 @@ def test_points_followed_together_have_the_integers_of_one_simulation_each(
     made = plan(find("regression"), given)
     points = made.grid.points(np.arange(made.grid.size))
     assert made.model.joint(points).all()
-    found, done = made.model._together(points)
+    found, done = made.model.together(points)
     assert done.mean() >= share
     if share == 0.0:
         assert not done.any()
         return
-    expected = made.model._each({name: values[done] for name, values in points.items()})
+    expected = made.model.one_by_one({name: values[done] for name, values in points.items()})
     for name in NUMBERS:
         assert found[name][done].tolist() == expected[name].tolist(), name
     for name, off in REALS.items():

@@ -48,9 +48,9 @@ def test_points_computed_together_have_the_integers_of_one_simulation_each(
     made = planned(delta=1.0, **given)
     points = made.grid.points(np.arange(made.grid.size))
     assert made.model.joint(points).all()
-    found, done = made.model._together(points)
+    found, done = made.model.together(points)
     assert done.mean() >= share
-    expected = made.model._each({name: values[done] for name, values in points.items()})
+    expected = made.model.one_by_one({name: values[done] for name, values in points.items()})
     for name in (*NUMBERS, *WORDS):
         assert found[name][done].tolist() == expected[name].tolist(), name
     skipped = expected["method"] == "fast"  # whose scores are right to 1e-7
