@@ -61,6 +61,19 @@ def test_points_computed_together_have_the_integers_of_one_simulation_each(
             )
 
 
+def test_the_tail_of_a_slow_run_begins_at_the_right_step() -> None:
+    """The ratio to its limit falls below 2 between steps 80,147 and 80,148, by 1e-5 a step."""
+    L = 0.5403805420516349 * 2.0 ** np.arange(4)
+    given = {"eta": 0.07368196732988057, "K": 12, "N": 14, "above": 1.426906223263768e-4}
+    made = planned(L=L, delta=4.0, task="linear", **given)
+    found, done = made.model.together(made.grid.points(np.arange(4)))
+    expected = made.model.one_by_one(made.grid.points(np.arange(4)))
+    assert done.all()
+    assert found["T_I"][0] + found["T_II"][0] == 80148
+    for name in NUMBERS:
+        assert found[name].tolist() == expected[name].tolist()
+
+
 def test_a_sweep_has_them_and_simulates_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"L": [1.0, 4.0], "delta": 1.0, "eta": [1.0, 1e3], "N": [60, math.inf], "epsilon": 2e-2}
     found = icl.sweep(**given, progress=False)

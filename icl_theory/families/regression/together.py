@@ -28,6 +28,7 @@ WIDTH = LAST / PANELS
 BLUR = 1e-11  # relative distance at which rounding might decide
 SMALL = 1.0 / 40.0  # largest change of a step from one to the next where steps are counted
 TERMS, NODES = 9, 10  # of the field that interpolates the steps, and of the integral over half a panel
+NEWTON = 5  # steps of Newton's method to where the tail begins
 MOST = 1e9  # steps that are counted
 DOUBT = 1e-3  # error of a count above which a simulation decides
 BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
@@ -312,20 +313,15 @@ def _count(
     below, beyond = slacks[row, index], slacks[row, index + 1]
     crosses = above & ~over[:, -1]
     sure &= np.count_nonzero(np.diff(over.astype(np.int8), axis=1) < 0, axis=1) <= 1
-    middle = low
-    if crosses.any():
-        for _ in range(10):  # regula falsi, Illinois
-            middle = np.where(crosses, (low * beyond - high * below) / np.where(crosses, beyond - below, 1.0), low)
-            found = slack(t[row, index] + tables.time(edges[row, index], middle, at, c)[0], middle)
-            up = found > 0
-            low, below, beyond = (
-                np.where(up, middle, low),
-                np.where(up, found, 0.5 * below),
-                np.where(up, 0.5 * beyond, beyond),
-            )
-            high, beyond = np.where(up, high, middle), np.where(up, beyond, found)
-    spent, doubt = tables.time(edges[row, index], middle, at, c)
-    crossing = t[row, index] + spent
+    middle = np.where(crosses, (low * beyond - high * below) / np.where(crosses, beyond - below, 1.0), low)
+    crossing, doubt = t[row, index], error
+    for _ in range(NEWTON if crosses.any() else 0):
+        spent, doubt = tables.time(low, middle, at, c)
+        crossing, pace = t[row, index] + spent, tables.field(middle, at, c)[0]
+        bend = (tables.loss(middle, at) - rest) / pace + crossing * tables.slope(middle, at)
+        move = np.clip(middle - slack(crossing, middle) / bend, low, high) - middle
+        middle, crossing, doubt = middle + move, crossing + move / pace, doubt + np.abs(move / pace)
+    sure &= ~crosses | _clear(crossing, error + doubt)
     last = np.ceil(t[:, -1])
     sure &= _clear(t[:, -1], error) & (last < MOST)
     last = np.where(sure, last, 0.0)
