@@ -74,10 +74,9 @@ class Sights(NamedTuple):
         early = np.clip(t, 0, SINGLE).astype(np.intp)
         return np.where(t <= SINGLE, values[early, np.arange(values.shape[1])], self._between(values, place))
 
-    @property
-    def columns(self) -> Array:
-        """What was seen by kind, (s, T, P)."""
-        return np.moveaxis(self.seen, 2, 0)
+    def every(self, t: Array) -> Array:
+        """Return all that was seen at a time for each orbit, (s, P)."""
+        return np.array([self.at(values, t) for values in np.moveaxis(self.seen, 2, 0)])
 
     def _time(self, place: Array) -> Array:
         """Time at a place, which counts strides from SINGLE on."""

@@ -30,8 +30,12 @@ WIDEST = 200  # queries of one point at most
 STRIDES = (0.04, 0.02, 0.01)  # in x: shorter ones for points that longer ones leave in doubt
 HOPELESS = 0.01  # relative error of a count above which they are left to a simulation instead
 FARTHEST = 1e9  # steps
-MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
-DOUBT, APART = 0.1, 1e-7  # steps by which a count may be off; relative distance of values of run and shadow
+MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor,
+LEVELS, SHARES = (
+    (1.3, 1.1),
+    (1.0, 0.9, 0.7),
+)  # and by more at one place: others are multiples of target and last step
+DOUBT, APART = 0.1, 3e-8  # steps by which a count may be off; relative distance of values of run and shadow
 BLUR, ALIKE = 1e-11, 1e-14  # relative distances at which rounding might decide, and that it may be
 CAUTION = 2.0  # how far, by this factor, a run must be from where a simulation gives up
 NEAR = 0.01  # relative distance to its limit at which the maximum between two strides might be on the other side
@@ -187,21 +191,26 @@ def _followed(
             stack, start, lambda seen, which: (seen[:, LOSS] <= target[which]) | ~plain[which],
             min(max_steps + 1.0, FARTHEST), stride,
         )  # fmt: skip
-        hit = _count(both, [-run.seen[:, :, LOSS] for run in both], -target)
+        losses = [-run.seen[:, :, LOSS] for run in both]
+        late = np.max([_count(both, losses, -level * target).error for level in LEVELS], axis=0)
+        late = np.where(np.isfinite(late), late, 0.0)
+        hit = _count(both, losses, -target, late)
         last = np.where(hit.sure & (hit.steps <= max_steps), hit.steps, 0.0)
-        seen, shadow = (np.array([run.at(column, last) for column in run.columns[:MOVE]]) for run in both)
         plain &= (hit.steps <= max_steps) & _undisturbed(both[0], last)
-        first, attends = _attends(both, 0.5 * presence(stack.probs, stack.N), last)
+        first, attends = _attends(both, 0.5 * presence(stack.probs, stack.N), last, late)
         tail = np.array([tail_limit(risk, rate) or math.nan for risk, rate in zip(risks, eta, strict=True)])
         schedule = saved_steps(max_steps, start[0].size)
-        second, tails = _tail(both, floor, TAIL_RATIO * tail, last, schedule)
+        second, tails = _tail(both, floor, TAIL_RATIO * tail, last, late, schedule)
         tails |= first >= last  # then Phase I is all there is
-        alike = (np.abs(seen - shadow) <= APART * np.abs(seen)).all(axis=0)
-        sure = plain & hit.sure & attends & tails & alike
+        sure = plain & hit.sure & attends & tails
+        for share in SHARES:
+            ours, theirs = (run.every(np.maximum(share * last, np.minimum(last, SINGLE)))[:MOVE] for run in both)
+            sure &= (np.abs(ours - theirs) <= APART * np.abs(ours)).all(axis=0)
+        seen = both[0].every(last)
 
     def run(i: int) -> Trajectory:
         steps, fast = int(last[i]), last[i] > AUTO_STEPS
-        attention = np.array([both[0].seen[0, i, ATTENTION], seen[1:, i]])
+        attention = np.array([both[0].seen[0, i, ATTENTION], seen[ATTENTION, i]])
         found = Trajectory(
             t=np.array([0, steps]), loss=np.array([both[0].seen[0, i, LOSS], seen[LOSS, i]]),
             states=np.zeros((2, 0)), observed={"attention": attention}, steps=steps, stop=Stop.REACHED,
@@ -220,12 +229,16 @@ def _followed(
 
 
 def _count(
-    both: tuple[Sights, Sights], values: Sequence[Array], level: Array, after: Sequence[Any] = (-1, -1)
-) -> _Count:
-    """First whole steps at which values have risen to a level, from a run and its shadow; infinite where never."""
+    both: tuple[Sights, Sights], values: Sequence[Array], level: Array, late: Array | float = 0.0,
+    after: Sequence[Any] = (-1, -1),
+) -> _Count:  # fmt: skip
+    """First whole steps at which values have risen to a level, from a run and its shadow; infinite where never.
+
+    The run may be ``late`` by so many steps at least.
+    """
     ours, theirs = (run.first(*each) for run, *each in zip(both, values, (level, level), after, strict=True))
     single, never = ours <= SINGLE, np.isinf(ours) & np.isinf(theirs)
-    error = np.where(single | never, 0.0, MARGIN * np.abs(ours - theirs) + 1e-13 * ours)
+    error = np.where(single | never, 0.0, np.maximum(MARGIN * np.abs(ours - theirs), late) + 1e-13 * ours)
     clear = (np.abs(values[0][: SINGLE + 1] - level) > BLUR * np.abs(level)).all(axis=0)
     certain = clear & (np.ceil(ours - error) == np.ceil(ours + error)) & (error < DOUBT)
     return _Count(np.ceil(ours), error, never | certain)
@@ -243,10 +256,12 @@ def _undisturbed(run: Sights, last: Array) -> NDArray[np.bool_]:
     return np.asarray(~(rises.any(axis=0) | slow.any(axis=0) | stalls.any(axis=0)))
 
 
-def _attends(both: tuple[Sights, Sights], half: Array, last: Array) -> tuple[Array, NDArray[np.bool_]]:
+def _attends(
+    both: tuple[Sights, Sights], half: Array, last: Array, late: Array
+) -> tuple[Array, NDArray[np.bool_]]:  # fmt: skip
     """Step from which on every query has half its attention on its feature; of no use where it is beyond last."""
     values = [run.seen[:, :, ATTENTION].reshape(len(run.t), -1) for run in both]
-    each = _count(both, values, half.ravel())
+    each = _count(both, values, half.ravel(), np.repeat(late, half.shape[1]))
     until = (both[0].t[:, None] < np.repeat(last, half.shape[1]))[1:]
     above = values[0] >= half.ravel()
     falls = (until & above[:-1] & ~above[1:]).any(axis=0)
@@ -257,7 +272,7 @@ def _attends(both: tuple[Sights, Sights], half: Array, last: Array) -> tuple[Arr
 
 
 def _tail(
-    both: tuple[Sights, Sights], floor: Array, limit: Array, last: Array, schedule: NDArray[np.int64]
+    both: tuple[Sights, Sights], floor: Array, limit: Array, last: Array, late: Array, schedule: NDArray[np.int64]
 ) -> tuple[Array, NDArray[np.bool_]]:
     """Step at which t (loss - floor) falls below its limit for good; of no use where it is beyond last.
 
@@ -267,7 +282,7 @@ def _tail(
     over = [(each > limit) & (run.t[:, None] <= last) for run, each in zip(both, excess, strict=True)]
     begins = [_last_rise(each) for each in over]
     some = over[0].any(axis=0)
-    found = _count(both, [-each for each in excess], -limit, begins)
+    found = _count(both, [-each for each in excess], -limit, late, begins)
     end = np.minimum(found.steps - 1.0, last)
     saved = np.searchsorted(schedule, end, side="right") > np.searchsorted(schedule, both[0].t[begins[0]])
     sure = ~some | (found.sure & (saved | (end == last)))
