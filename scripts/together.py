@@ -20,7 +20,10 @@ SAME = 1e-7  # relative
 
 
 def problem(index: int) -> dict[str, Any]:
-    """Draw a sweep: task, features, prompts, noise, learning rate and target, for some Lipschitz constants."""
+    """Draw a sweep: task, features, prompts, noise, learning rate and target, for some Lipschitz constants.
+
+    One in four has steps that are far too long, one in four short prompts and a target next to the floor.
+    """
     rng = np.random.default_rng([SEED, index])
     K, task = int(rng.integers(2, 13)), str(rng.choice(["cosine", "exchangeable", "linear", "fourier"]))
     given: dict[str, Any] = {
@@ -34,7 +37,14 @@ def problem(index: int) -> dict[str, Any]:
     if noisy:
         given["noise"] = float(rng.uniform(0.05, 1.0))
     goal = "above" if noisy or rng.random() < 0.6 else "epsilon"
-    return given | {goal: float(10.0 ** rng.uniform(-4.0, -1.0))}
+    given[goal] = float(10.0 ** rng.uniform(-4.0, -1.0))
+    if index % 4 == 1:
+        given["eta"] = float(10.0 ** rng.uniform(0.5, 3.0))
+    if index % 4 == 3:
+        del given[goal]
+        given |= {"N": int(rng.integers(2, 7)), "above": float(10.0 ** rng.uniform(-9.0, -1.0))}
+        given["eta"] = float(10.0 ** rng.uniform(-1.5, 1.7))
+    return given
 
 
 def compare(index: int) -> tuple[Counter[str], list[str]]:

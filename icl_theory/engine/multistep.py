@@ -9,6 +9,7 @@ through f.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 
-SINGLE = 64  # steps that are taken one by one at first
+SINGLE, KEPT = 64, 32  # steps that are taken one by one at first, and moves of the last of them that are kept
 ORDER = 8  # values of f that a stride looks back on
 LONGER = 1.5  # factor by which the strides of the shadow are longer
 NEARBY, BEYOND = 10, 4  # places that are interpolated between, and strides that an orbit goes on after it is done
@@ -51,11 +52,11 @@ class Sights(NamedTuple):
     seen: Array
     stride: float
 
-    def first(self, values: Array, level: Array, after: Index | int = -1) -> Array:
-        """First times at which values, (T, P), have risen to a level, (P,); infinite where they have not.
+    def first(self, values: Array, level: Array, after: Index | int = -1) -> tuple[Array, Array]:
+        """First times at which values, (T, P), have risen to a level, (P,), and by how much a step they rise there.
 
-        Among single steps it is a whole number. Not a number where there are too few places to interpolate between.
-        Rows up to ``after`` are passed over.
+        A time is infinite where they have not, a whole number among single steps, and not a number where there are
+        too few places to interpolate between. Rows up to ``after`` are passed over.
         """
         above = (values >= level) & (np.arange(len(values))[:, None] > after)
         index, never = above.argmax(axis=0), ~above.any(axis=0)
@@ -66,7 +67,9 @@ class Sights(NamedTuple):
             low, high = np.where(found, low, middle), np.where(found, middle, high)
         lost = np.isnan(self._between(values, high))
         t = np.where(index <= SINGLE, index, np.where(lost, np.nan, self._time(high)))
-        return np.where(never, np.inf, t)
+        here, each = np.maximum(index, 1), np.arange(values.shape[1])
+        rise = (values[here, each] - values[here - 1, each]) / (self.t[here] - self.t[here - 1])
+        return np.where(never, np.inf, t), rise
 
     def at(self, values: Array, t: Array) -> Array:
         """Return values, (T, P), at a time for each orbit, (P,); a whole one up to SINGLE."""
@@ -93,7 +96,7 @@ class Sights(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """The single steps of all orbits: moves and what was seen at each, and the states at the last one."""
+    """The single steps of all orbits: the last moves, what was seen at each, and the states at the last one."""
 
     moves: Array
     seen: Array
@@ -124,13 +127,13 @@ def follow(moves: Moves, start: Array, done: Done, last: float, stride: float) -
     last : float
         Time beyond which none goes on.
     stride : float
-        Length of the strides, in x = ln(1 + t).
+        Length of the strides, in x = ln(1 + t); up to 0.06, as the last single steps are what they begin with.
 
     Returns
     -------
     tuple of Sights
-        Of the run and of its shadow, which is less exact: what parts the two bounds what parts the run and the
-        orbits, unless an orbit is nowhere smooth.
+        Of the run and of its shadow, which is less exact: what parts the two tells what parts the run and the
+        orbits, beside rounding errors and what single steps make of those.
     """
     begun = _single(moves, start)
     run, shadow = (_strided(moves, begun, done, last, length) for length in (stride, LONGER * stride))
@@ -140,13 +143,15 @@ def follow(moves: Moves, start: Array, done: Done, last: float, stride: float) -
 def _single(moves: Moves, start: Array) -> _Begun:
     """Take the first steps one by one."""
     every, y, carry = np.arange(len(start)), start, np.zeros_like(start)
-    found = [moves(y, every)]
+    move, sight = moves(y, every)
+    taken, seen = deque([move], maxlen=KEPT), [sight]
     for _ in range(SINGLE):
-        part = found[-1][0] - carry  # Kahan's compensated sum
+        part = move - carry  # Kahan's compensated sum
         moved = y + part
         carry, y = (moved - y) - part, moved
-        found.append(moves(y, every))
-    taken, seen = zip(*found, strict=True)
+        move, sight = moves(y, every)
+        taken.append(move)
+        seen.append(sight)
     return _Begun(np.array(taken), np.array(seen), y)
 
 
@@ -189,10 +194,10 @@ def _sum(weights: Array, values: Array) -> Array:
 
 
 def _earlier(steps: Array, times: Array) -> Array:
-    """Values between whole steps, (SINGLE + 1, ...), at some times, by polynomials through those nearby."""
-    width = NEARBY + 3
-    begin = np.clip(np.round(times) - width // 2, 0, SINGLE + 1 - width).astype(np.intp)
-    shares = _shares(times - begin, width)
+    """Values between the last whole steps, (KEPT, ...), at some times, by polynomials through those nearby."""
+    width, places = NEARBY + 3, times - (SINGLE + 1 - KEPT)
+    begin = np.clip(np.round(places) - width // 2, 0, KEPT - width).astype(np.intp)
+    shares = _shares(places - begin, width)
     return np.array([_sum(share, steps[i : i + width]) for share, i in zip(shares, begin.tolist(), strict=True)])
 
 

@@ -45,9 +45,9 @@ def estimate(made: Plan, workers: int = 1) -> Iterator[str]:
     ways = ("in closed form", "simulated together", "one by one")
     some = "" if exact else "about "
     yield ", ".join(f"{some}{number:,} {way}" for number, way in zip(numbers, ways, strict=True))
-    slow = np.random.default_rng(0).permutation(sample[~closed])[:FEW]
+    slow, some_joint = (np.random.default_rng(0).permutation(sample[kind])[:FEW] for kind in (~closed, joint))
     alone, failed = _alone(made, slow)
-    together = alone if failed or FEW * alone > TRIED else _together(made, sample[joint][:FEW])
+    together = alone if failed or alone > TRIED else _together(made, some_joint)
     seconds = sum(np.multiply(numbers, (SECONDS_PER_POINT, together, alone)).tolist())
     by = f" on {workers} workers" if workers > 1 else ""
     yield f"{'at most about' if slow.size else 'about'} {duration(seconds / workers)}{by}"

@@ -1,4 +1,4 @@
-"""K x K scores with finite prompts, many points at once, against one simulation each."""
+"""K x K scores, many points at once, against one simulation each."""
 
 from __future__ import annotations
 
@@ -103,3 +103,28 @@ def test_the_same_points_have_the_same_bits_on_workers(tmp_path: Any) -> None:
     one, two = icl.sweep(**given), icl.sweep(**given, workers=2)
     for name in one.data_vars:
         np.testing.assert_array_equal(one[name].values, two[name].values)
+
+
+def test_rounding_of_a_loss_near_its_floor_is_part_of_the_doubt() -> None:
+    """The excess is 3e-10 of a loss of 0.1: run and shadow agree, and a simulation is off by steps, too."""
+    given: dict[str, Any] = {"L": 1.0, "delta": 1.0, "eta": 50.0, "K": 3, "N": 3, "probs": [0.36, 0.33, 0.31]}
+    made = plan(find("regression"), given | {"above": [1e-3, 3e-10]})
+    _, done = made.model.together(made.grid.points(np.arange(2)))
+    assert done.tolist() == [True, False]
+
+
+def test_a_tail_that_begins_within_the_last_stride_is_no_tail() -> None:
+    """The ratio to its limit passes 2 upwards a few steps before the end."""
+    given: dict[str, Any] = {"L": 1.0, "delta": 1.0, "eta": 0.0476220315, "K": 2, "N": 5, "probs": [0.52, 0.48]}
+    found = icl.sweep(above=[0.0438142], task="linear", progress=False, **given)
+    run = icl.simulate(above=0.0438142, task="linear", **given)
+    assert run.phases.III is None
+    assert (int(found.steps[0]), int(found.T_III[0]), str(found.regime.values[0])) == (run.steps, 0, run.regime)
+
+
+def test_every_step_is_taken_where_that_is_asked_for() -> None:
+    found = icl.sweep(
+        L=[1.0, 2.0], eta=0.2, K=4, N=40, epsilon=[2e-2, 1e-3], method="exact", **COSINES, progress=False
+    )
+    assert (found["last"] > 4096).any()
+    assert (found["method"] == "exact").all()

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, indexed
+from icl_theory.engine.descent import AUTO_STEPS
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.declared import LIPSCHITZ
 from icl_theory.families.family import Family
@@ -99,7 +100,7 @@ def closed_mask(
 def joint_mask(
     family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> NDArray[np.bool_]:
-    """Which points go together: with finite N, of about as many steps as are taken singly, or over K x K scores."""
+    """Which points go together: those of one number, with finite N and up to 1e9 steps, and of K x K scores."""
     P = _points(points, common)
     mask = np.isin(P["method"], ("auto", "exact")) & ((P["N"] <= LONGEST_PROMPT) | np.isinf(P["N"]))
     if "imbalance" in points or common.get("imbalance") is not None:
@@ -230,7 +231,8 @@ def joint_values(
     for which, measure in ((one, _reduced), (several, stacked)):
         if which:
             place(rest[which], *measure(columns, [problems[i] for i in which], [risks[i] for i in which], most))
-    return values, done
+    every_step = P["method"] == "exact"  # none is skipped where that is asked for
+    return values, done & ~(every_step & (values["last"] > AUTO_STEPS))
 
 
 def _exchangeable(

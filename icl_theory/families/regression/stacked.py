@@ -26,19 +26,18 @@ from icl_theory.families.regression.tails import tail_limit
 from icl_theory.grids.grid import Column, Values, blank
 
 QUERIES, INFINITE = 1024, 8192  # that are evaluated at a time: of finite prompts, and for N = ∞
-WIDEST = 200  # queries of one point at most
+WIDEST, SCORES = 200, 2**18  # queries of one point at most, and scores of all points that are evaluated at a time
 STRIDES = (0.04, 0.02, 0.01)  # in x: shorter ones for points that longer ones leave in doubt
 HOPELESS = 0.01  # relative error of a count above which they are left to a simulation instead
 FARTHEST = 1e9  # steps
-MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor,
-LEVELS, SHARES = (
-    (1.3, 1.1),
-    (1.0, 0.9, 0.7),
-)  # and by more at one place: others are multiples of target and last step
-DOUBT, APART = 0.1, 3e-8  # steps by which a count may be off; relative distance of values of run and shadow
-BLUR, ALIKE = 1e-11, 1e-14  # relative distances at which rounding might decide, and that it may be
+MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
+LEVELS = (1.3, 1.1)  # multiples of the target excess at which run and shadow are compared as well
+SHARES = (1.0, 0.9, 0.7)  # of the last step: where their losses and their attention are compared
+DOUBT, APART = 0.1, 3e-8  # steps by which a count may be off, and relative distance of run and shadow
+ROUNDING, ALIKE = 2.0**-50, 1e-14  # relative: of a loss, and between variograms that are multiples of one another
+BLUR = 1e-11  # relative distance to a level at which rounding might decide
 CAUTION = 2.0  # how far, by this factor, a run must be from where a simulation gives up
-NEAR = 0.01  # relative distance to its limit at which the maximum between two strides might be on the other side
+NEAR = 0.01  # relative distance of a maximum to a level that it might pass between two strides
 LOSS, ATTENTION, MOVE = 0, slice(1, -1), -1  # of what is seen: the attention has a column for each query
 
 
@@ -128,11 +127,15 @@ def _beside(arrays: Array) -> Array:
 
 
 class _Count(NamedTuple):
-    """Whole numbers of steps as floats, (P,); estimates of their errors; which of them are beyond doubt."""
+    """Whole numbers of steps as floats, (P,), and estimates of their errors.
+
+    ``sure`` says which of them are beyond doubt. No run has come so far before ``earliest``.
+    """
 
     steps: Array
     error: Array
     sure: NDArray[np.bool_]
+    earliest: Array
 
 
 def stacked(
@@ -151,8 +154,8 @@ def stacked(
         else:
             group.append(i)
     for members in groups:
-        first = risks[members[0]]
-        size = (QUERIES if math.isfinite(first.N) else INFINITE) // first.features.K
+        K, queries = risks[members[0]].features.K, QUERIES if math.isfinite(risks[members[0]].N) else INFINITE
+        size = min(queries // K, SCORES // K**2)
         for start in range(0, len(members), size):
             left = members[start : start + size]
             for stride in STRIDES:
@@ -175,9 +178,7 @@ class _Found(NamedTuple):
     again: NDArray[np.bool_]
 
 
-def _followed(
-    problems: Sequence[Any], risks: Sequence[PopulationRisk], max_steps: int, stride: float
-) -> _Found:  # fmt: skip
+def _followed(problems: Sequence[Any], risks: Sequence[PopulationRisk], max_steps: int, stride: float) -> _Found:
     """Follow points to their targets."""
     eta, floor = np.array([problem.rate() for problem in problems]), np.array([risk.floor() for risk in risks])
     goal = np.array([problem.epsilon or 0.0 for problem in problems])
@@ -186,37 +187,37 @@ def _followed(
     plain = (target > floor * (1.0 + BLUR)) & ((above == 0.0) | (above >= VISIBLE * floor))
     stack = (Stack if math.isfinite(risks[0].N) else InfiniteStack)(risks, eta)
     start = np.zeros((len(risks), *risks[0].initial.shape))
+    tail = np.array([tail_limit(risk, rate) or math.nan for risk, rate in zip(risks, eta, strict=True)])
     with np.errstate(all="ignore"):
         both = follow(
             stack, start, lambda seen, which: (seen[:, LOSS] <= target[which]) | ~plain[which],
             min(max_steps + 1.0, FARTHEST), stride,
         )  # fmt: skip
-        losses = [-run.seen[:, :, LOSS] for run in both]
-        late = np.max([_count(both, losses, -level * target).error for level in LEVELS], axis=0)
-        late = np.where(np.isfinite(late), late, 0.0)
-        hit = _count(both, losses, -target, late)
+        losses, blur = [-run.seen[:, :, LOSS] for run in both], ROUNDING * target
+        late = np.zeros(len(risks))
+        for level in LEVELS:
+            late = np.maximum(late, _crossing(both, losses, -(floor + level * (target - floor)), blur)[2])
+        hit = _count(both, losses, -target, blur, late)
         last = np.where(hit.sure & (hit.steps <= max_steps), hit.steps, 0.0)
         plain &= (hit.steps <= max_steps) & _undisturbed(both[0], last)
-        first, attends = _attends(both, 0.5 * presence(stack.probs, stack.N), last, late)
-        tail = np.array([tail_limit(risk, rate) or math.nan for risk, rate in zip(risks, eta, strict=True)])
-        schedule = saved_steps(max_steps, start[0].size)
-        second, tails = _tail(both, floor, TAIL_RATIO * tail, last, late, schedule)
-        tails |= first >= last  # then Phase I is all there is
-        sure = plain & hit.sure & attends & tails
+        first, sure = _attends(both, 0.5 * presence(stack.probs, stack.N), last, late)
+        second, certain = _tail(both, floor, TAIL_RATIO * tail, last, late, saved_steps(max_steps, start[0].size))
+        sure &= plain & hit.sure & (certain | (first >= last))  # then Phase I is all there is
         for share in SHARES:
             ours, theirs = (run.every(np.maximum(share * last, np.minimum(last, SINGLE)))[:MOVE] for run in both)
             sure &= (np.abs(ours - theirs) <= APART * np.abs(ours)).all(axis=0)
+        again = plain & ~sure & (hit.error <= HOPELESS * hit.steps)
         seen = both[0].every(last)
 
     def run(i: int) -> Trajectory:
         steps, fast = int(last[i]), last[i] > AUTO_STEPS
-        attention = np.array([both[0].seen[0, i, ATTENTION], seen[ATTENTION, i]])
+        states = both[0].seen[0, i], seen[:, i]
         found = Trajectory(
-            t=np.array([0, steps]), loss=np.array([both[0].seen[0, i, LOSS], seen[LOSS, i]]),
-            states=np.zeros((2, 0)), observed={"attention": attention}, steps=steps, stop=Stop.REACHED,
-            stop_reason=Stop.REACHED.say(step=steps, epsilon=target[i], floor=floor[i]), floor=float(floor[i]),
-            method="fast" if fast else "exact", rule="gd", eta=float(eta[i]), epsilon=float(target[i]),
-            error=float(hit.error[i]) if fast else None, states_error=None, risk=risks[i],
+            t=np.array([0, steps]), loss=np.array([state[LOSS] for state in states]), states=np.zeros((2, 0)),
+            observed={"attention": np.array([state[ATTENTION] for state in states])}, steps=steps,
+            stop=Stop.REACHED, stop_reason=Stop.REACHED.say(step=steps, epsilon=target[i], floor=floor[i]),
+            floor=float(floor[i]), method="fast" if fast else "exact", rule="gd", eta=float(eta[i]),
+            epsilon=float(target[i]), error=float(hit.error[i]) if fast else None, states_error=None, risk=risks[i],
         )  # fmt: skip
         ends = (int(each[i]) if each[i] <= last[i] else None for each in (first, second))
         found.phases = phases_of(steps, *ends)
@@ -224,31 +225,47 @@ def _followed(
             found.regime = "sharp" if found.phases.III else "flat"
         return problems[i].named(found)
 
-    again = plain & ~sure & (hit.error <= HOPELESS * hit.steps)
     return _Found([run(i) if sure[i] else None for i in range(len(risks))], again)
 
 
-def _count(
-    both: tuple[Sights, Sights], values: Sequence[Array], level: Array, late: Array | float = 0.0,
-    after: Sequence[Any] = (-1, -1),
-) -> _Count:  # fmt: skip
-    """First whole steps at which values have risen to a level, from a run and its shadow; infinite where never.
+def _crossing(
+    both: tuple[Sights, Sights], values: Sequence[Array], level: Array, blur: Array, after: Sequence[Any] = (-1, -1)
+) -> tuple[Array, Array, Array]:
+    """First times at which values of run and shadow have risen to a level, infinite where never, and their errors.
 
-    The run may be ``late`` by so many steps at least.
+    The values are right to ``blur``; what parts run and shadow shows other errors.
     """
-    ours, theirs = (run.first(*each) for run, *each in zip(both, values, (level, level), after, strict=True))
-    single, never = ours <= SINGLE, np.isinf(ours) & np.isinf(theirs)
-    error = np.where(single | never, 0.0, np.maximum(MARGIN * np.abs(ours - theirs), late) + 1e-13 * ours)
+    (ours, rise), (theirs, _) = (
+        run.first(each, level, index) for run, each, index in zip(both, values, after, strict=True)
+    )
+    exact = (ours <= SINGLE) | (np.isinf(ours) & np.isinf(theirs))
+    error = MARGIN * np.abs(ours - theirs) + np.where(rise > 0.0, blur / rise, np.inf)
+    return ours, theirs, np.where(exact, 0.0, error)
+
+
+def _count(
+    both: tuple[Sights, Sights],
+    values: Sequence[Array],
+    level: Array,
+    blur: Array,
+    late: Array,
+    after: Sequence[Any] = (-1, -1),
+) -> _Count:
+    """Count the steps until values have risen to a level; ``late`` is an error in steps that was seen elsewhere."""
+    t, other, error = _crossing(both, values, level, blur, after)
+    error = np.where(t <= SINGLE, 0.0, np.maximum(error, late))
     clear = (np.abs(values[0][: SINGLE + 1] - level) > BLUR * np.abs(level)).all(axis=0)
-    certain = clear & (np.ceil(ours - error) == np.ceil(ours + error)) & (error < DOUBT)
-    return _Count(np.ceil(ours), error, never | certain)
+    certain = clear & (np.ceil(t - error) == np.ceil(t + error)) & (error < DOUBT)
+    never = np.isinf(t) & np.isinf(other)
+    earliest = np.fmin(t, other) - np.where(np.isfinite(error), error, late) - 1.0
+    return _Count(np.ceil(t), error, certain | never, earliest)
 
 
 def _undisturbed(run: Sights, last: Array) -> NDArray[np.bool_]:
     """Whether the loss of each run falls all the way, and a simulation sees neither a stall nor a standstill."""
     t, loss = run.t, run.seen[:, :, LOSS]
     until, decade = t[:, None] < last, round(math.log(10.0) / run.stride) - 1
-    rises = until[SINGLE + 1 :] & (np.diff(loss[SINGLE:], axis=0) >= 0.0)
+    rises = until[1:] & (np.diff(loss, axis=0) >= 0.0)
     pace = run.seen[:, :, MOVE] * (1.0 + t[:, None])
     slow = until & (t[:, None] > SINGLE) & (pace < CAUTION * SETTLED * TOLERANCE)
     late = until[decade:] & (t[decade:, None] > STALL_AFTER / CAUTION)
@@ -256,19 +273,19 @@ def _undisturbed(run: Sights, last: Array) -> NDArray[np.bool_]:
     return np.asarray(~(rises.any(axis=0) | slow.any(axis=0) | stalls.any(axis=0)))
 
 
-def _attends(
-    both: tuple[Sights, Sights], half: Array, last: Array, late: Array
-) -> tuple[Array, NDArray[np.bool_]]:  # fmt: skip
+def _attends(both: tuple[Sights, Sights], half: Array, last: Array, late: Array) -> tuple[Array, NDArray[np.bool_]]:
     """Step from which on every query has half its attention on its feature; of no use where it is beyond last."""
     values = [run.seen[:, :, ATTENTION].reshape(len(run.t), -1) for run in both]
-    each = _count(both, values, half.ravel(), np.repeat(late, half.shape[1]))
+    blur = np.full(half.size, ROUNDING)
+    each = _count(both, values, half.ravel(), blur, np.repeat(late, half.shape[1]))
     until = (both[0].t[:, None] < np.repeat(last, half.shape[1]))[1:]
     above = values[0] >= half.ravel()
     falls = (until & above[:-1] & ~above[1:]).any(axis=0)
     steps = each.steps.reshape(half.shape).max(axis=1)
     early = (each.steps + each.error + 1.0).reshape(half.shape) < steps[:, None]  # another query decides
     certain = (early | each.sure.reshape(half.shape)) & ~falls.reshape(half.shape)
-    return steps, (certain | (steps > last)[:, None]).all(axis=1)
+    beyond = each.earliest.reshape(half.shape).max(axis=1) > last
+    return steps, certain.all(axis=1) | beyond
 
 
 def _tail(
@@ -279,17 +296,27 @@ def _tail(
     A simulation looks for it behind the last saved step that is above the limit.
     """
     excess = [run.t[:, None] * (run.seen[:, :, LOSS] - floor) for run in both]
+    end, other = (last * (run.at(run.seen[:, :, LOSS], last) - floor) for run in both)
     over = [(each > limit) & (run.t[:, None] <= last) for run, each in zip(both, excess, strict=True)]
     begins = [_last_rise(each) for each in over]
-    some = over[0].any(axis=0)
-    found = _count(both, [-each for each in excess], -limit, late, begins)
-    end = np.minimum(found.steps - 1.0, last)
-    saved = np.searchsorted(schedule, end, side="right") > np.searchsorted(schedule, both[0].t[begins[0]])
-    sure = ~some | (found.sure & (saved | (end == last)))
-    most = np.where(both[0].t[:, None] <= last, excess[0], 0.0).max(axis=0)
+    blur = ROUNDING * (limit + last * floor)
+    found = _count(both, [-each for each in excess], -limit, blur, late, begins)
+    until = np.minimum(found.steps - 1.0, last)
+    saved = np.searchsorted(schedule, until, side="right") > np.searchsorted(schedule, both[0].t[begins[0]])
+    passes = over[0].any(axis=0) & (end <= limit)
+    sure = (~passes | (found.sure & saved)) & ((end > limit) == (other > limit))
+    sure &= (np.abs(end - limit) > APART * limit) & ~_nearly(excess[0], limit, both[0].t[:, None] <= last)
+    steps = np.where(end > limit, np.inf, np.where(passes, found.steps, 0.0))
     without = np.isnan(limit)
-    steps = np.where(without, np.inf, np.where(some, found.steps, 0.0))
-    return steps, without | (sure & (np.abs(most - limit) > NEAR * limit))
+    return np.where(without, np.inf, steps), without | sure
+
+
+def _nearly(values: Array, level: Array, until: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether values, (T, P), turn so near to a level that they may pass it between two strides."""
+    inner, before, after = values[1:-1], values[:-2], values[2:]
+    turns = ((inner >= before) & (inner >= after)) | ((inner <= before) & (inner <= after))
+    near = np.abs(inner - level) <= NEAR * level
+    return np.asarray((turns & near & until[1:-1]).any(axis=0))
 
 
 def _last_rise(over: NDArray[np.bool_]) -> Index:

@@ -25,7 +25,7 @@ from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column,
 
 PANELS, LAST, DEGREE = 80, 40.0, 11  # the functions are analytic up to ±iπ, and each panel is half a unit long
 WIDTH = LAST / PANELS
-BLUR = 1e-11  # relative distance at which rounding might decide
+BLUR, ROUNDING = 1e-11, 2.0**-50  # relative distance at which rounding might decide, and rounding of a loss
 SMALL = 1.0 / 40.0  # largest change of a step from one to the next where steps are counted
 TERMS, NODES = 9, 10  # of the field that interpolates the steps, and of the integral over half a panel
 NEWTON = 5  # steps of Newton's method to where the tail begins
@@ -197,6 +197,7 @@ def descents(points: Points, max_steps: int) -> Descents:
     for which, edge in ((tables.loss(zero, every), threshold), (attention, 0.5 * present)):
         sure &= np.abs(which - edge) > BLUR * edge
     goal = np.where(tables.loss(zero, every) <= threshold, 0.0, goal)
+    blur = ROUNDING * threshold / -tables.slope(goal, every)  # of the goal
     half = np.where(attention >= 0.5 * present, 0.0, half)
 
     c = points.eta / (points.K - 1.0)
@@ -209,7 +210,7 @@ def descents(points: Points, max_steps: int) -> Descents:
     active, waiting = every[sure], np.zeros(size, dtype=bool)
     for t in range(min(AUTO_STEPS, max_steps) + 1):
         here = u[active]
-        close = np.abs(here - goal[active]) <= BLUR * (1.0 + here)
+        close = np.abs(here - goal[active]) <= BLUR * (1.0 + here) + blur[active]
         close |= np.abs(here - half[active]) <= BLUR * (1.0 + here)
         sure[active[close & (here > 0)]] = False
         begun = active[(attends[active] < 0) & (here >= half[active])]
@@ -240,7 +241,9 @@ def descents(points: Points, max_steps: int) -> Descents:
         active = active[~lost]
     later = every[waiting & sure]
     if later.size:
-        found = _count(tables, later, u[later], goal[later], half[later], begin[later], c, floor, limit)
+        found = _count(
+            tables, later, u[later], goal[later], blur[later], half[later], begin[later], c, floor, limit
+        )
         sure[later] &= found.sure & (found.last <= max_steps)
         last[later], u[later], error[later] = found.last, found.u, found.error
         attends[later] = np.where(attends[later] < 0, found.attends, attends[later])
@@ -281,8 +284,8 @@ class _Counted(NamedTuple):
 
 
 def _count(
-    tables: _Tables, at: NDArray[np.intp], u: Array, goal: Array, half: Array, begin: NDArray[np.int64], c: Array,
-    floor: Array, limit: Array,
+    tables: _Tables, at: NDArray[np.intp], u: Array, goal: Array, blur: Array, half: Array,
+    begin: NDArray[np.int64], c: Array, floor: Array, limit: Array,
 ) -> _Counted:  # fmt: skip
     """Count the steps of some points from u to their goals."""
     parts = max(1, int(np.ceil(2.0 * float((goal - u).max()) / WIDTH)))
@@ -320,8 +323,10 @@ def _count(
         crossing, pace = t[row, index] + spent, tables.field(middle, at, c)[0]
         bend = (tables.loss(middle, at) - rest) / pace + crossing * tables.slope(middle, at)
         move = np.clip(middle - slack(crossing, middle) / bend, low, high) - middle
-        middle, crossing, doubt = middle + move, crossing + move / pace, doubt + np.abs(move / pace)
+        doubt += np.abs(move / pace) + ROUNDING * crossing * tables.loss(middle, at) / np.abs(bend * pace)
+        middle, crossing = middle + move, crossing + move / pace
     sure &= ~crosses | _clear(crossing, error + doubt)
+    error = error + blur / tables.field(goal, at, c)[0]
     last = np.ceil(t[:, -1])
     sure &= _clear(t[:, -1], error) & (last < MOST)
     last = np.where(sure, last, 0.0)
