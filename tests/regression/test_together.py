@@ -10,7 +10,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.points import MATRICES, ONE_NUMBER
+from icl_theory.families.regression.points import FEWEST, ONE_NUMBER, SCORES
 from icl_theory.families.regression.together import ATTENTION, BIAS, BIAS_SLOPE, DEGREE, NOISE, NOISE_SLOPE, table
 from icl_theory.grids.sweep import CHUNK, Plan, plan
 
@@ -89,7 +89,8 @@ def test_chunks_are_large_where_points_go_together_and_small_where_they_do_not()
     assert planned(**many).grid.chunk == ONE_NUMBER
     assert planned(**many, rule="ngd").grid.chunk == CHUNK
     assert planned(**many, imbalance=0.1).grid.chunk == CHUNK
-    assert planned(**many, task="linear").grid.chunk == MATRICES[0]
+    assert planned(**many, task="linear").grid.chunk == SCORES[0] // 20**2
+    assert planned(**many, task="linear", K=100).grid.chunk == FEWEST
     assert planned(**many, task="linear", coordinates="factored").grid.chunk == CHUNK
 
 

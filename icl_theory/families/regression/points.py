@@ -32,7 +32,8 @@ from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column,
 
 FARTHEST = 300.0  # gap u up to which steps are bounded
 LONGEST_PROMPT = 10**5  # of points that are simulated together,
-ONE_NUMBER, MATRICES = 2048, (32, 256)  # so many at a time: a second or two; of finite prompts, and for N = ∞
+ONE_NUMBER, FEWEST = 2048, 2  # so many at a time: a second or two; over K x K scores at least,
+SCORES = (3200, 25_600)  # or with so many scores in all: of finite prompts, and for N = ∞
 THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
@@ -118,7 +119,9 @@ def joint_mask(
 def joint_size(family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> int:
     """How many points are worth going together: over K x K scores each takes up to some hundredths of a second."""
     P = _points(points, common)
-    return ONE_NUMBER if _alike(P, common).all() else MATRICES[bool(np.isinf(P["N"]).all())]
+    if _alike(P, common).all():
+        return ONE_NUMBER
+    return max(FEWEST, SCORES[bool(np.isinf(P["N"]).all())] // int(P["K"].max()) ** 2)
 
 
 def _alike(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]:
