@@ -147,6 +147,8 @@ def test_diverging_models_have_an_infinite_loss_and_no_nan() -> None:
         ({"seed": -1}, "seed = -1"),
         ({"trained": ["bias"]}, "trained = ['bias']"),
         ({"trained": []}, "trained = []"),
+        ({"trained": 3}, "trained = 3"),
+        ({"trained": [["value"]]}, "trained = [['value']]"),
         ({"scale": -1.0}, "scale = -1.0"),
         ({"task": RecallTask(5000, 2, 2)}, "V = 5000"),
     ],

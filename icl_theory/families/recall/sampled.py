@@ -6,7 +6,7 @@ It shares no formula with the exact risks: words are attended to one by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -123,8 +123,9 @@ class TransformerRisk(Risk):
         if self.kink and self.attention != "relu":
             raise refuse("kink", self.kink, "0 unless attention = 'relu'")
         middle = ("attention", "value", "feed_forward") if self.task.alpha else ("attention", "value")
-        names = middle if self.trained is None else tuple(self.trained)
-        if not names or set(names) - set(MATRICES):
+        given = self.trained if isinstance(self.trained, Iterable) else ()
+        names = middle if self.trained is None else tuple(given)
+        if not (names and all(isinstance(name, str) and name in MATRICES for name in names)):
             raise refuse("trained", self.trained, "some of " + ", ".join(MATRICES))
         if sum(self._shapes[name][0] * self._shapes[name][1] for name in names) > LARGEST_MODEL:
             raise refuse("V", self.task.V, f"such that the matrices have at most {LARGEST_MODEL} entries")
