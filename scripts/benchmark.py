@@ -185,7 +185,8 @@ def matrices() -> list[Row]:
             lambda: [icl.simulate(L=l, eta=rate, N=length, **given) for l, rate, length in some],  # noqa: B023, E741
         ]
         together, alone = median(*calls, repeat=1)
-        name = f"point of a sweep of {swept.size}, K = 10, cosine, N = 50, 100, epsilon = {epsilon:g}"
+        most = f"{int(swept.min())} to {int(swept.max())} steps"
+        name = f"point of a sweep of {swept.size}, K = 10, cosine, N = 50, 100, epsilon = {epsilon:g}, {most}"
         rows.append(Row(name, together / swept.size, "one by one", alone / len(some)))
     return rows
 

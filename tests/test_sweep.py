@@ -227,7 +227,7 @@ def test_tasks_with_other_values_are_other_tasks(tmp_path: Path) -> None:
 def test_what_is_left_is_estimated_from_a_few_points() -> None:
     made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": [math.inf, 50], "epsilon": 0.02})
     lines = [*estimate(made, workers=2)]
-    assert lines[:2] == ["4 points in 1 chunk", "2 in closed form, 2 simulated together, 0 one by one"]
+    assert lines[:2] == ["4 points in 1 chunk", "2 in closed form, 2 together where possible, 0 one by one"]
     assert lines[2].startswith("at most about 0:00:")
 
 

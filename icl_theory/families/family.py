@@ -239,7 +239,7 @@ class Family:
     @classmethod
     def joint_size(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> int:
         """Return how many such points are worth going together: a second's work or two."""
-        return 1024
+        return 2048
 
     @classmethod
     def joint_values(

@@ -31,7 +31,7 @@ def estimate(made: Plan, workers: int = 1) -> Iterator[str]:
     >>> from icl_theory.grids.sweep import plan
     >>> made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "epsilon": 1e-2})
     >>> [*estimate(made)][:2]
-    ['2 points in 1 chunk', '2 in closed form, 0 simulated together, 0 one by one']
+    ['2 points in 1 chunk', '2 in closed form, 0 together where possible, 0 one by one']
     """
     grid, model = made.grid, made.model
     exact = grid.size <= COUNTED
@@ -42,24 +42,26 @@ def estimate(made: Plan, workers: int = 1) -> Iterator[str]:
     numbers = [round(grid.size * float(kind.mean())) for kind in (closed, joint)]
     numbers.append(grid.size - sum(numbers))
     yield f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}"
-    ways = ("in closed form", "simulated together", "one by one")
+    ways = ("in closed form", "together where possible", "one by one")
     some = "" if exact else "about "
     yield ", ".join(f"{some}{number:,} {way}" for number, way in zip(numbers, ways, strict=True))
     slow, some_joint = (np.random.default_rng(0).permutation(sample[kind])[:FEW] for kind in (~closed, joint))
-    alone, failed = _alone(made, slow)
-    together = alone if failed or alone > TRIED else _together(made, some_joint)
+    tried, failed = _tried(made, slow)
+    alone = float(np.mean(tried or [0.0]))
+    enough = some_joint[: int(2.0 * TRIED / max(alone, 1e-3))]  # no more than could be simulated alone in that time
+    together = alone if failed or not enough.size else _together(made, enough)
     seconds = sum(np.multiply(numbers, (SECONDS_PER_POINT, together, alone)).tolist())
     by = f" on {workers} workers" if workers > 1 else ""
     yield f"{'at most about' if slow.size else 'about'} {duration(seconds / workers)}{by}"
     if failed:
-        yield f"{len(failed)} of {len(slow)} points that were tried fail; the first: {failed[0]}"
+        yield f"{len(failed)} of {len(tried)} points that were tried fail; the first: {failed[0]}"
     needed, there = bytes_of(model.columns, grid.size), free()
     large = ", more than is well held: with a store they stay in it" if is_large(model.columns, grid) else ""
     yield f"{human(needed)} of memory for the results, {human(there)} free{large}"
 
 
-def _alone(made: Plan, points: NDArray[np.int64]) -> tuple[float, list[str]]:
-    """Try as many points as a few seconds allow; return how long one is expected to take, and why some fail."""
+def _tried(made: Plan, points: NDArray[np.int64]) -> tuple[list[float], list[str]]:
+    """Try as many points as a few seconds allow; return how long each is expected to take, and why some fail."""
     found: list[float] = []
     failed: list[str] = []
     start = time.perf_counter()
@@ -71,13 +73,11 @@ def _alone(made: Plan, points: NDArray[np.int64]) -> tuple[float, list[str]]:
             failed.append(str(error))
         if time.perf_counter() - start > TRIED:
             break
-    return float(np.mean(found or [0.0])), failed
+    return found, failed
 
 
 def _together(made: Plan, points: NDArray[np.int64]) -> float:
     """Return how long each of a few points takes where they are simulated together."""
-    if not points.size:
-        return 0.0
     start = time.perf_counter()
     made.model.evaluate(made.grid.points(points))
     return (time.perf_counter() - start) / points.size

@@ -74,6 +74,13 @@ def test_the_tail_of_a_slow_run_begins_at_the_right_step() -> None:
         assert found[name].tolist() == expected[name].tolist()
 
 
+def test_rounding_of_a_loss_next_to_its_floor_is_part_of_the_doubt() -> None:
+    """The excess of 3e-10 is reached near step 33,342,016, to six steps: the loss is known to 1e-15 of itself."""
+    made = planned(L=1.0, delta=1.0, eta=50.0, K=3, N=3, task="linear", above=[1e-3, 3e-10])
+    _, done = made.model.together(made.grid.points(np.arange(2)))
+    assert done.tolist() == [True, False]
+
+
 def test_a_sweep_has_them_and_simulates_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"L": [1.0, 4.0], "delta": 1.0, "eta": [1.0, 1e3], "N": [60, math.inf], "epsilon": 2e-2}
     found = icl.sweep(**given, progress=False)

@@ -120,9 +120,7 @@ class ErrorForm:
         return error
 
 
-def at_nodes(
-    variograms: Array, factors: Array, queries: NDArray[np.intp], z: Array, product: Array
-) -> Array:  # fmt: skip
+def at_nodes(variograms: Array, factors: Array, queries: NDArray[np.intp], z: Array, product: Array) -> Array:
     """`ErrorForm.at_nodes` for the queries of P problems side by side; their forms are (P, K, K) and (P, K, r)."""
     problem, own = np.divmod(queries, variograms.shape[1])
     problem %= len(variograms)

@@ -113,7 +113,7 @@ class PopulationRisk(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to S, (K, K)."""
         if math.isinf(self.N):
-            losses, gradient = self._infinite(params)
+            losses, gradient, _ = self._infinite(params)
         else:
             losses, gradient, *_ = self._moments(params)
             gradient *= self.features.probs
@@ -262,8 +262,8 @@ class PopulationRisk(Risk):
         weight: Array = self._scratch.weight
         return weight
 
-    def _infinite(self, scores: Array, query: NDArray[np.intp] | None = None) -> tuple[Array, Array]:
-        """N = ∞: losses R_k/2, (Q,), and the gradient p_k a_m (r_m - R_k), (K, Q), with R and r of Lemma 2.
+    def _infinite(self, scores: Array, query: NDArray[np.intp] | None = None) -> tuple[Array, Array, Array]:
+        """N = ∞: losses R_k/2, (Q,), gradients p_k a_m (r_m - R_k), (K, Q), target attention, (Q,); see Lemma 2.
 
         Without ``query``, (Q,), column k belongs to query k.
         """
@@ -281,7 +281,7 @@ class PopulationRisk(Risk):
             a = weight[:, close] / total[close]
             a[own[close], np.arange(len(close))] = target[close] / total[close]
             gradient[:, close] = probs[close] * self._close_gradient(a, own[close])
-        return 0.5 * squared / total**2, gradient
+        return 0.5 * squared / total**2, gradient, target / total
 
     def _seen(self, scores: Array) -> tuple[Array, Array]:
         """N = ∞: target attention and losses R_k/2, (K,) each."""

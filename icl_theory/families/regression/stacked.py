@@ -95,12 +95,10 @@ class InfiniteStack:
         self._rate = eta * self._scale
 
     def __call__(self, states: Array, which: Index) -> tuple[Array, Array]:
-        """As those of a `Stack`."""
+        """Moves, and what is seen of the points, as a `Stack` gives them."""
         points, K, _ = states.shape
         scores, query = _beside(states), np.tile(np.arange(K), points)
-        weight, total = self._first._softmax(scores)
-        attention = weight[query, np.arange(points * K)] / total
-        losses, gradient = self._first._infinite(scores, query)
+        losses, gradient, attention = self._first._infinite(scores, query)
         moves = -self._rate[which, None, None] * gradient.reshape(K, points, K).swapaxes(0, 1)
         loss = self._scale[which] * np.einsum("pk,pk->p", self.probs[which], losses.reshape(points, K))
         return moves, np.column_stack([loss, attention.reshape(points, K), np.abs(moves).max(axis=(1, 2))])
