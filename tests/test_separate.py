@@ -10,7 +10,7 @@ from costs import LAWS, gradients_of, risk_of  # in scripts
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine import separate
+from icl_theory.engine import separate, shadow, strider
 from icl_theory.engine.collocation import radau, stepped
 from icl_theory.engine.columns import collocate
 from icl_theory.testing import check_risk
@@ -88,6 +88,35 @@ def test_queries_that_learn_to_a_finite_optimum_send_all_columns_on_together(
     assert icl.descend(risk, eta, epsilon=epsilon, method="fast").steps == exact.first(
         lambda state: state.loss <= epsilon
     )
+
+
+def test_where_strides_do_not_pay_run_and_shadow_take_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    risk, eta, steps = RUNS["rare features"]
+    single: list[float] = []
+
+    def walked(moves, which, y, counts, move):  # type: ignore[no-untyped-def]
+        single.append(counts.max(initial=0.0))
+        return strider.walked(moves, which, y, counts, move)
+
+    monkeypatch.setattr(strider, "PATIENCE", 0.0)
+    monkeypatch.setattr(shadow, "walked", walked)
+    exact, fast = (icl.descend(risk, eta, steps=steps, method=method) for method in ("exact", "fast"))
+    assert max(single) > strider.FIRST_BLOCK
+    assert fast.states_error is not None
+    assert np.abs(fast.states - exact.states).max() <= fast.states_error < 1e-7
+
+
+def test_where_the_shadow_is_lost_all_columns_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    risk, eta, steps = RUNS["a kernel"]
+
+    def unsolved(*arguments):  # type: ignore[no-untyped-def]
+        step = strider.collocate(*arguments)
+        return step._replace(left=np.full_like(step.left, np.inf))
+
+    monkeypatch.setattr(shadow, "collocate", unsolved)
+    exact, fast = (icl.descend(risk, eta, steps=steps, method=method) for method in ("exact", "fast"))
+    assert fast.states_error is not None
+    assert np.abs(fast.states - exact.states).max() <= fast.states_error < 1e-7
 
 
 def test_rounding_that_an_unstable_query_multiplies_is_part_of_the_estimate() -> None:

@@ -28,14 +28,14 @@ NOISY = 8.0  # rounding errors may be larger than those that were seen, by this 
 class Scheme(NamedTuple):
     """Nodes in (0, 1], the last of them 1; weights of the slopes there; Legendre coefficients of a polynomial.
 
-    The coefficients are those of its values at 0 and at the nodes. So are the derivatives at the nodes, from the
-    first to the last one, in units of half of the step.
+    The coefficients are those of its values at 0 and at the nodes. So are the derivatives, (s, s, s + 1): at each
+    node from the first to the last one, in units of half of the step.
     """
 
     nodes: Array
     weights: Array
     coefficients: Array
-    derivatives: tuple[Array, ...]
+    derivatives: Array
 
 
 @cache
@@ -49,7 +49,7 @@ def radau(stages: int) -> Scheme:
     weights = np.linalg.solve(legendre.legvander(nodes, stages - 1).T, integrals.T).T / 2.0
     coefficients = np.linalg.inv(legendre.legvander(np.append(-1.0, nodes), stages))
     orders = [np.asarray(legendre.legder(coefficients, k)) for k in range(1, stages + 1)]
-    derivatives = tuple(np.asarray(legendre.legval(nodes, order), dtype=float).T for order in orders)
+    derivatives = np.array([legendre.legval(nodes, order) for order in orders], dtype=float).transpose(2, 0, 1)
     return Scheme((nodes + 1.0) / 2.0, np.asarray(weights, dtype=float), coefficients, derivatives)
 
 
@@ -63,12 +63,9 @@ def stepped(scheme: Scheme, places: Array, h: float | Array) -> Array:
     stages = len(scheme.nodes)
     lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
     tiny = lengths.max(axis=-1) > TINY
-    lengths = np.minimum(lengths, TINY)
-    factor = np.ones(places.shape)
-    change: Array = np.zeros((*places.shape, stages + 1))
-    for k, derivative in enumerate(scheme.derivatives, start=1):
-        factor = np.asarray(factor * lengths / k)
-        change += factor[..., None] * derivative
+    powers = (np.minimum(lengths, TINY)[..., None] / np.arange(1.0, stages + 1.0)).cumprod(axis=-1)
+    change = powers.reshape(-1, stages, stages).swapaxes(0, 1) @ scheme.derivatives
+    change = change.swapaxes(0, 1).reshape(*places.shape, stages + 1)
     return np.where(tiny[..., None, None], np.nan, np.linalg.inv(change[..., 1:]))
 
 

@@ -30,7 +30,7 @@ Index = NDArray[np.intp]
 Moves = Callable[[Array, Index], Array]
 
 ITERATIONS, EASY = 14, 7  # of a step at most; more than so many, and the next step is shorter
-SOLVED = 0.1  # of the tolerance: what an iterate may still change, all of which counts as left
+SOLVED = 0.3  # of the tolerance: what an iterate may still change, all of which counts as left
 DEPTH = 4  # iterates that are mixed
 APART = 3.0  # factor by which a residual may grow from one iterate to the next
 BATCH = 2**20  # numbers in an array of values, unless one column has more
@@ -76,6 +76,11 @@ class Strides(NamedTuple):
     def arrival(self) -> Array:
         """Where the columns arrive, (n, m)."""
         return np.asarray(self.terms.sum(axis=1))
+
+    @property
+    def departure(self) -> Array:
+        """Where the columns begin, (n, m)."""
+        return np.asarray((-1.0) ** np.arange(self.terms.shape[1]) @ self.terms)
 
     @property
     def error(self) -> Array:
@@ -130,7 +135,7 @@ def collocate(
     x, y, h : ndarray, (n,), (n, m), (n,)
         Where the steps begin, and their lengths.
     tolerance : ndarray, (n,)
-        A tenth of it need not be solved for.
+        A part of it, `SOLVED`, need not be solved for.
     stages : int
         Number of nodes.
     guess : ndarray, (n, stages, m)
@@ -162,28 +167,30 @@ def _solve(
     weights = stepped(scheme, x[:, None] + scheme.nodes * h[:, None], h[:, None])
     noise = NOISE * np.abs(y).max(axis=1) + 1e-300
     left, iterations = np.full(n, np.inf), np.zeros(n, dtype=np.int64)
-    active, mixed = np.arange(n), _Mixed(n, stages * m)
-    before = np.full(n, np.inf)
+    active, mixed, before = np.arange(n), _Mixed(n, stages * m), np.full(n, np.inf)
+    now, start, wanted, limit = values, y[:, None], np.maximum(SOLVED * tolerance, noise), tolerance
     for iteration in range(1, ITERATIONS + 1):
-        now = values[active]
         move = moves(now.reshape(-1, m), np.repeat(which[active], stages)).reshape(now.shape)
-        residual = weights[active] @ move
-        residual += y[active, None]
+        residual = weights @ move
+        residual += start
         residual -= now
-        size, wanted = np.abs(residual).max(axis=(1, 2)), np.maximum(SOLVED * tolerance, noise)[active]
+        size = np.abs(residual).reshape(len(now), -1).max(axis=1)
         done = size <= wanted
         lost = ~np.isfinite(size) | (size > APART * before)
         if iteration > EASY:
             rate = size / np.where(before > 0.0, before, 1.0)
-            lost |= size * rate ** (ITERATIONS - iteration) > tolerance[active]
-        values[active] = mixed.next(now, residual)
+            lost |= size * rate ** (ITERATIONS - iteration) > limit
+        now, before = mixed.next(now, residual), size
         iterations[active] = iteration
         left[active[done]] = size[done]
-        on = ~(done | lost)
-        if not on.any():
-            break
-        mixed.keep(on)
-        active, before = active[on], size[on]
+        if (out := done | lost).any() or iteration == ITERATIONS:
+            values[active] = now
+            on = ~out
+            if not on.any():
+                break
+            mixed.keep(on)
+            active, now, before, start = active[on], now[on], before[on], start[on]
+            weights, wanted, limit = weights[on], wanted[on], limit[on]
     terms = scheme.coefficients @ np.concatenate([y[:, None], values], axis=1)
     left[~np.isfinite(terms).all(axis=(1, 2))] = np.inf
     return Strides(which, x, h, terms, left, iterations, noise)
@@ -194,6 +201,7 @@ class _Mixed:
 
     def __init__(self, columns: int, size: int) -> None:
         self._changed, self._sums = np.empty((2, columns, DEPTH, size))
+        self._products = np.zeros((columns, DEPTH, DEPTH))  # of the rows of the changes
         self._last: tuple[Array, Array] | None = None
         self._count = 0
 
@@ -204,15 +212,17 @@ class _Mixed:
         if self._last is not None:
             place, self._count = self._count % DEPTH, self._count + 1
             np.subtract(summed, self._last[0], out=self._sums[:, place])
-            np.subtract(changed, self._last[1], out=self._changed[:, place])
+            new, known = np.subtract(changed, self._last[1], out=self._changed[:, place]), min(self._count, DEPTH)
+            products = (self._changed[:, :known] @ new[:, :, None])[:, :, 0]
+            self._products[:, place, :known] = self._products[:, :known, place] = products
         self._last = summed, changed
         depth = min(self._count, DEPTH)
         if not depth:
             return summed.reshape(values.shape)
         rows, each = self._changed[:, :depth], np.arange(depth)
-        products = rows @ rows.transpose(0, 2, 1)
+        products = self._products[:, :depth, :depth]
         scale = np.sqrt(products[:, each, each]) + 1e-300
-        products /= scale[:, :, None] * scale[:, None]
+        products = products / (scale[:, :, None] * scale[:, None])
         products[:, each, each] = 1.0 + REGULAR
         products[~np.isfinite(products).all(axis=(1, 2))] = np.eye(depth)
         mixing = np.linalg.solve(products, rows @ changed[:, :, None] / scale[:, :, None]) / scale[:, :, None]
@@ -222,4 +232,4 @@ class _Mixed:
         """Go on with some of the columns."""
         if self._last is not None and not on.all():
             self._last = self._last[0][on], self._last[1][on]
-            self._changed, self._sums = self._changed[on], self._sums[on]
+            self._changed, self._sums, self._products = self._changed[on], self._sums[on], self._products[on]

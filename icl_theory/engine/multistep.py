@@ -19,6 +19,7 @@ from numpy.polynomial import legendre
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
+from icl_theory.engine.progress import CountProgress
 
 SINGLE, KEPT = 64, 32  # steps that are taken one by one at first, and moves of the last of them that are kept
 ORDER = 8  # values of f that a stride looks back on
@@ -33,6 +34,7 @@ Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 Moves = Callable[[Array, Index], tuple[Array, Array]]
 Done = Callable[[Array, Index], Mask]
+Beat = Callable[[int], None]
 
 
 class Sights(NamedTuple):
@@ -135,12 +137,15 @@ def follow(moves: Moves, start: Array, done: Done, last: float, stride: float) -
         Of the run and of its shadow, which is less exact: what parts the two tells what parts the run and the
         orbits, beside rounding errors and what single steps make of those.
     """
-    begun = _single(moves, start)
-    run, shadow = (_strided(moves, begun, done, last, length) for length in (stride, LONGER * stride))
+    with CountProgress(None, "runs") as shown:
+        shown.update(0, 2 * len(start))
+        begun = _single(moves, start, shown.add)
+        lengths = stride, LONGER * stride
+        run, shadow = (_strided(moves, begun, done, last, length, shown.add) for length in lengths)
     return run, shadow
 
 
-def _single(moves: Moves, start: Array) -> _Begun:
+def _single(moves: Moves, start: Array, beat: Beat) -> _Begun:
     """Take the first steps one by one."""
     every, y, carry = np.arange(len(start)), start, np.zeros_like(start)
     move, sight = moves(y, every)
@@ -152,10 +157,11 @@ def _single(moves: Moves, start: Array) -> _Begun:
         move, sight = moves(y, every)
         taken.append(move)
         seen.append(sight)
+        beat(0)
     return _Begun(np.array(taken), np.array(seen), y)
 
 
-def _strided(moves: Moves, begun: _Begun, done: Done, last: float, stride: float) -> Sights:
+def _strided(moves: Moves, begun: _Begun, done: Done, last: float, stride: float, beat: Beat) -> Sights:
     """Go on from the single steps by strides: predict, evaluate, correct, evaluate."""
     every = np.arange(len(begun.y))
     finished: Mask = np.asarray(np.array([done(seen, every) for seen in begun.seen]).any(axis=0))
@@ -170,6 +176,7 @@ def _strided(moves: Moves, begun: _Begun, done: Done, last: float, stride: float
         beyond += finished
         on = (beyond[which] <= BEYOND) | (len(times) < SINGLE + NEARBY)
         on &= np.isfinite(seen[-1][which]).all(axis=1)
+        beat(len(which) - int(on.sum()))
         which, past, integral = which[on], past[:, on], integral[on]
         if not which.size or t >= last:
             return Sights(np.array(times), np.array(seen), stride)

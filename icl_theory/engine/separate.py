@@ -8,16 +8,16 @@ from collections.abc import Generator
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.collocation import STAGES
 from icl_theory.engine.columns import Index
 from icl_theory.engine.fastforward import EARLIEST, MARGIN, SHARE, Skipper, Steps, crossing
 from icl_theory.engine.notes import Notes
 from icl_theory.engine.rules import GradientDescent
+from icl_theory.engine.shadow import Shadow
 from icl_theory.engine.steps import Descent, Ended, Point, TooFast
 from icl_theory.engine.strider import Strider
 from icl_theory.engine.trajectory import Stop
 
-FEWER, LOOSE = STAGES - 1, 0.05  # nodes of the shadow, and its share of the tolerance for a stride
+STAGES, FEWER = 9, 8  # nodes of the run, of its shadow
 REACH = 2.5  # in x: columns are moved on by so much at once,
 LARGE, SHORT = 2**18, 0.5  # or by less where there are more scores: a run says now and then how far it is
 NUDGE = 2.0**-44  # of the scores: where the shadow starts beside the run
@@ -70,25 +70,24 @@ class Separate:
             if point.step >= max(exact, EARLIEST):
                 break
         other = _nudged(point.params)
-        self._run = run = self._strider(point.params, point.step, SHARE, STAGES, True)
-        shadow = self._strider(other, point.step, LOOSE, FEWER, False)
+        self._run = run = self._strider(point.params, point.step)
+        shadow = Shadow(run, self._moves, FEWER, np.ascontiguousarray(other.T), point.step)
         try:
             while point.step < schedule[-1]:
                 until = _until(point.step, schedule, other.size)
                 stops = schedule[(schedule > point.step) & (schedule <= until)]
                 run.advance(until, stops)
-                shadow.advance(until, stops, run.single)
-                for t, ours, theirs in zip(stops.tolist(), run.states(stops), shadow.states(stops), strict=True):
+                for t, ours, theirs in zip(stops.tolist(), run.states(stops), shadow.follow(stops), strict=True):
                     point, other = descent.point(np.ascontiguousarray(ours.T), t), theirs.T
-                    self._note(run, point, other)
+                    self._note(run.left + shadow.left, run.doubt, point, other)
                     yield point
         except TooFast:
             self._together = Skipper(descent, self.tolerance, self._budget, self.notes)
             yield from self._together.points(schedule, 0, point, np.ascontiguousarray(other))
 
-    def _strider(self, params: Array, t: int, share: float, stages: int, watched: bool) -> Strider:
+    def _strider(self, params: Array, t: int) -> Strider:
         tolerance = self.tolerance / self.descent.risk.gain(params)
-        return Strider(self._moves, tolerance, share, stages, np.ascontiguousarray(params.T), t, watched)
+        return Strider(self._moves, tolerance, SHARE, STAGES, np.ascontiguousarray(params.T), t)
 
     def _moves(self, columns: Array, which: Index) -> Array:
         """Moves of columns, (n, m), in one step."""
@@ -98,15 +97,15 @@ class Separate:
         if descent.evaluations > self._budget:
             raise Ended(Stop.WORK, work=self._budget)
         assert self._gradients is not None
-        return np.ascontiguousarray(descent.move(self._gradients(np.ascontiguousarray(columns.T), which)).T)
+        return np.ascontiguousarray(descent.move(self._gradients(columns.T, which)).T)
 
-    def _note(self, run: Strider, point: Point, other: Array) -> None:
+    def _note(self, left: Array, doubt: float, point: Point, other: Array) -> None:
         """Estimate the error at a point of the run from the shadow."""
         apart, size, pace = (
             float(np.abs(array).max(initial=0.0))
             for array in (MARGIN * (point.params - other), point.params, self.descent.move(point.gradient))
         )
-        error = apart + 2.0**-50 * size + run.doubt + float(run.left.max())
+        error = apart + 2.0**-50 * size + doubt + float(left.max())
         self.notes.add(point.step, self.descent.risk.gain(point.params) * error, apart, pace)
 
     def first_below(self, epsilon: float, above: Point, below: Point) -> Point:
@@ -124,7 +123,7 @@ class Separate:
 
     def state(self, params: Array, begin: int, end: int) -> Array:
         """State at a later step."""
-        run = self._strider(params, begin, SHARE, STAGES, True)
+        run = self._strider(params, begin)
         try:
             run.advance(end, np.array([end]))
         except TooFast:

@@ -13,11 +13,12 @@ from icl_theory.engine.collocation import radau
 from icl_theory.engine.columns import Index, Moves, Strides, collocate, valued
 from icl_theory.engine.steps import TooFast
 
-BLOCK = 64  # steps of a column that are taken one by one between two looks at it
+BLOCK, FIRST_BLOCK = 64, 2  # steps of a column that are taken one by one between two looks at it, or at first
 SMOOTH = 64.0  # steps in which the move of a column changes by less than e where skipping is tried
 FIRST, FIRST_STRIDE = 0.2, 0.05  # first stride: in times in which the move changes by itself, and at most in x
 FEWEST = 8.0  # iterates that a stride must pass over
-PATIENCE = 100.0  # gradients that strides may cost beyond the iterates that they pass over
+STRIDE, STEP = 1.5, 2.0  # gradients with the shadow's: for one of a stride, and of a single step
+PATIENCE = 400.0  # gradients that strides may cost beyond those of the iterates that they pass over
 FASTER, SHRINKS = 2.0, 0.5  # at most and at least: factor from one stride to the next
 ROUNDING = 2.3e-14  # of the parameters: no stride is asked for more
 WALKED = 1024.0  # steps that a column takes one by one at most, altogether,
@@ -29,7 +30,7 @@ Steps = NDArray[np.int64]
 
 
 class Walk(NamedTuple):
-    """Columns of which the state at a time is known, (n,), (n,) and (n, m); they go on by single steps."""
+    """Columns that go on by single steps: which, the time, and the state there, (n,), (n,) and (n, m)."""
 
     which: Index
     t: Array
@@ -53,13 +54,13 @@ class Strider:
         Columns at first.
     t : int
         Their time.
-    watched : bool
-        Whether strides end where the map does not contract its fastest mode smoothly.
 
     Attributes
     ----------
     y : ndarray, (n, m)
         Columns at the time up to which all of them were moved.
+    records : list of Walk and Strides
+        How the columns were moved on to there from the time before; each column in order.
     left : ndarray, (n,)
         What the equations of the strides have left so far.
     doubt : float
@@ -68,11 +69,8 @@ class Strider:
         Whether any stride was taken.
     """
 
-    def __init__(
-        self, moves: Moves, tolerance: float, share: float, stages: int, y: Array, t: int, watched: bool = True
-    ) -> None:
+    def __init__(self, moves: Moves, tolerance: float, share: float, stages: int, y: Array, t: int) -> None:
         self._moves, self._tolerance, self._share, self._stages = moves, tolerance, share, stages
-        self._watched = watched
         n, m = y.shape
         self.y, self._t = y.copy(), np.full(n, float(t))
         self.left, self.doubt, self.strode = np.zeros(n), 0.0, False
@@ -83,12 +81,10 @@ class Strider:
         self._pause, self._retry = np.full(n, float(BLOCK)), np.zeros(n)
         self._terms, self._begin, self._length = np.zeros((n, stages + 1, m)), np.zeros(n), np.zeros(n)
         self._direction = np.random.default_rng(n).normal(size=(n, m))
-        self._records: list[Walk | Strides] = []
-        self._single: list[list[tuple[float, float]]] = [[] for _ in range(n)]
-        self._since = np.full(n, float(t))  # from when on a column takes single steps
+        self.records: list[Walk | Strides] = []
 
-    def advance(self, until: int, stops: Steps, forced: list[list[tuple[float, float]]] | None = None) -> None:
-        """Move all columns on to a time; single steps are held at ``stops``, and taken where they are ``forced``.
+    def advance(self, until: int, stops: Steps) -> None:
+        """Move all columns on to a time; single steps are held at ``stops``.
 
         Raises
         ------
@@ -96,63 +92,38 @@ class Strider:
             Where a column takes single steps for long, or many short strides.
         """
         walking = np.flatnonzero(~self._strides)
-        self._records = [Walk(walking, self._t[walking], self.y[walking])]
-        self._single = [[] for _ in self._t]
-        self._since[walking] = self._t[walking]
+        self.records = [Walk(walking, self._t[walking], self.y[walking])]
         while (behind := self._t < until).any():
-            starts, ends = self._next_forced(forced)
-            held = np.minimum(float(until), starts)
-            self._leave(np.flatnonzero(behind & self._strides & (held - self._t < FEWEST)))
+            self._leave(np.flatnonzero(behind & self._strides & (until - self._t < FEWEST)))
             striding = np.flatnonzero(behind & self._strides)
             if striding.size:
-                self._take_strides(striding, held[striding])
+                self._take_strides(striding, float(until))
             walking = np.flatnonzero(behind & ~self._strides)
             if walking.size:
-                self._walk(walking, float(until), stops, ends[walking])
-        for k in np.flatnonzero(~self._strides):
-            self._single[k].append((self._since[k], float(until)))
+                self._walk(walking, float(until), stops)
 
-    @property
-    def single(self) -> list[list[tuple[float, float]]]:
-        """Intervals of the time covered last in which each column took single steps."""
-        return self._single
-
-    def _next_forced(self, forced: list[list[tuple[float, float]]] | None) -> tuple[Array, Array]:
-        """When each column must take single steps next, or does so now, and until when."""
-        starts, ends = np.full(len(self._t), np.inf), np.full(len(self._t), -np.inf)
-        for k, intervals in enumerate(forced or ()):
-            for start, end in intervals:
-                if end > self._t[k]:
-                    starts[k], ends[k] = start, end
-                    break
-        inside = starts <= self._t
-        ends[~inside] = -np.inf
-        self._leave(np.flatnonzero(inside & self._strides))
-        return np.where(inside, np.inf, starts), ends
-
-    def _take_strides(self, which: Index, until: Array) -> None:
+    def _take_strides(self, which: Index, until: float) -> None:
         """Take a stride of each of these columns, plan the next ones, and look which of them pay."""
         t, y, planned = self._t[which], self.y[which], self._stride[which]
-        x, bound = np.log1p(t), np.log1p(until)
+        x, bound = np.log1p(t), math.log1p(until)
         ahead = np.ceil((bound - x) / planned)  # strides that are left, of which the last one must not be tiny
         h = np.where(ahead <= 2.0, (bound - x) / ahead, planned)
-        limit = self._limit(y, self._pace[which])
-        guess = self._guess(which, x, h, y)
-        step = collocate(self._moves, which, x, y, h, self._share * limit, self._stages, guess)
+        guess, wanted = self._guess(which, x, h, y), self.wanted(y, self._pace[which])
+        step = collocate(self._moves, which, x, y, h, wanted, self._stages, guess)
         arrival, error = step.arrival, step.error
         pace = np.where(np.isfinite(step.left), step.leaving, self._pace[which])
         with np.errstate(invalid="ignore"):
-            allowed = self._share * np.maximum(self._limit(arrival, pace), step.noise / self._share)
+            allowed = np.maximum(self.wanted(arrival, pace), step.noise)
             good = error <= allowed
         stable = np.ones(len(which), dtype=bool)
-        if self._watched and good.any():
+        if good.any():
             stable[good] = self._rates(which[good], arrival[good]) <= UNSTABLE
         good &= stable
         self._plan(which, np.minimum(step.next_stride(error, allowed), FASTER * h), good, ahead > 2.0)
         arrived = np.where(ahead <= 1.0, until, np.expm1(x + h))
         self._accept(step.of(good), error[good], arrival[good], arrived[good], pace[good])
-        passed = np.where(good, arrived - t, 0.0)
-        self._debt[which] = np.maximum(0.0, self._debt[which] + step.iterations * self._stages - passed)
+        cost = STRIDE * step.iterations * self._stages - STEP * np.where(good, arrived - t, 0.0)
+        self._debt[which] = np.maximum(0.0, self._debt[which] + cost)
         self._taken[which] += 1.0
         if (self._taken[which] - PER_FACTOR * (x - self._start)).max() > MANY:
             raise TooFast
@@ -178,14 +149,15 @@ class Strider:
         self.left[done] += step.left
         self.strode |= bool(done.size)
         self.doubt = max(self.doubt, float(error.max(initial=0.0)))
-        self._records.append(step)
+        if done.size:
+            self.records.append(step)
 
-    def _limit(self, y: Array, pace: Array) -> Array:
-        """Tolerance of each column: an error of the time amounts to that times dθ/dx."""
+    def wanted(self, y: Array, pace: Array) -> Array:
+        """Tolerance for a stride of each column, (n,): an error of the time amounts to that times dθ/dx."""
         size = np.abs(y).max(axis=1)
         least = ROUNDING / self._share * size
         limit = np.minimum(self._tolerance, np.maximum(self._tolerance * pace, least))
-        return np.maximum(np.where(np.isfinite(limit), limit, 0.0), 1e-200)
+        return self._share * np.maximum(np.where(np.isfinite(limit), limit, 0.0), 1e-200)
 
     def _guess(self, which: Index, x: Array, h: Array, y: Array) -> Array:
         """Values at the nodes: where the last stride leads, or the last move."""
@@ -222,51 +194,36 @@ class Strider:
         self.y[which[part]] = self._extended(which[part], np.log1p(whole[part])[:, None])[:, 0]
         paid = self._debt[which] == 0.0
         self._pause[which] = np.where(paid, BLOCK, 2.0 * self._pause[which])
-        self._t[which], self._retry[which], self._since[which] = whole, whole + self._pause[which], whole
+        self._t[which], self._retry[which] = whole, whole + self._pause[which]
         self._strides[which], self._length[which], self._debt[which] = False, 0.0, 0.0
-        self._records.append(Walk(which, whole, self.y[which]))
+        self.records.append(Walk(which, whole, self.y[which]))
 
-    def _walk(self, which: Index, until: float, stops: Steps, forced: Array) -> None:
+    def _walk(self, which: Index, until: float, stops: Steps) -> None:
         """Take single steps of each of these columns, and look which of them could stride."""
         t = self._t[which]
         stop = stops[np.minimum(np.searchsorted(stops, t, side="right"), len(stops) - 1)]
-        end = np.minimum(np.where(stop > t, stop, until), np.minimum(t + BLOCK, until))
-        end = np.where((forced > t) & (forced < end), forced, end)
-        y, move, before = self._stepped(which, self.y[which], end - t, self._move[which])
+        block = np.where(self._walked[which] > 0.0, BLOCK, FIRST_BLOCK)
+        end = np.minimum(np.where(stop > t, stop, until), np.minimum(t + block, until))
+        y, move, before = walked(self._moves, which, self.y[which], end - t, self._move[which])
         self.y[which], self._t[which], self._move[which] = y, end, move
         self._walked[which] += end - t
         if self._walked.max() > WALKED:
             raise TooFast
-        self._records.append(Walk(which, end, y))
-        size = np.abs(before).max(axis=1)
-        changing = np.abs(move - before).max(axis=1) / np.where(size > 0.0, size, 1.0)
-        smooth = (changing * SMOOTH <= 1.0) & (end >= self._retry[which]) & (end >= forced) & (end + BLOCK < until)
+        self.records.append(Walk(which, end, y))
+        size, change = np.abs(before).max(axis=1), np.abs(move - before).max(axis=1)
+        changing = np.divide(change, size, out=np.where(change > 0.0, np.inf, 0.0), where=size > 0.0)
+        smooth = (changing * SMOOTH <= 1.0) & (end >= self._retry[which]) & (end + BLOCK < until)
         some, changing, end = which[smooth], changing[smooth], end[smooth]
         with np.errstate(divide="ignore"):
             self._stride[some] = np.minimum(FIRST_STRIDE, np.log1p(FIRST / (changing * (end + 1.0))))
         self._pace[some] = np.abs(self._move[some]).max(axis=1) * (end + 1.0)
         self._strides[some], self._ideal[some] = True, 0.0
-        for k, t_k in zip(some.tolist(), end.tolist(), strict=True):
-            self._single[k].append((float(self._since[k]), t_k))
-
-    def _stepped(self, which: Index, y: Array, counts: Array, move: Array) -> tuple[Array, Array, Array]:
-        """Columns after some steps of the map each, their last moves, and the moves before those."""
-        y, move, before = y.copy(), move.copy(), np.zeros_like(move)
-        carry = np.zeros_like(y)
-        for number in range(int(counts.max(initial=0.0))):
-            on = counts > number
-            before[on] = move[on]
-            move[on] = self._moves(y[on], which[on])
-            part = move - carry  # Kahan's compensated sum
-            moved = y + part
-            carry[on], y[on] = ((moved - y) - part)[on], moved[on]
-        return y, move, before
 
     def states(self, times: Steps) -> Array:
         """Columns at increasing times covered by the last advance, (q, n, m)."""
         x, found = np.log1p(times), np.full((len(times), *self.y.shape), np.nan)
         known = np.zeros(found.shape[:2], dtype=bool)
-        for record in self._records:
+        for record in self.records:
             if isinstance(record, Walk):
                 place = np.minimum(np.searchsorted(times, record.t), len(times) - 1)
                 here = times[place] == record.t
@@ -282,23 +239,23 @@ class Strider:
     def _walked_to(self, t: float, which: Index) -> Array:
         """Columns that take single steps there at a time, (n, m)."""
         since, start = np.full(len(self.y), -np.inf), np.empty_like(self.y)
-        for record in self._records:
+        for record in self.records:
             if isinstance(record, Walk):
                 before = record.t <= t
                 since[record.which[before]], start[record.which[before]] = record.t[before], record.y[before]
-        return self._stepped(which, start[which], t - since[which], np.zeros_like(start[which]))[0]
+        return walked(self._moves, which, start[which], t - since[which], np.zeros_like(start[which]))[0]
 
     def land(self, t: int) -> Array:
         """Columns at a time covered by the last advance, (n, m), by strides that end there."""
         found, x = self.states(np.array([t]))[0], float(np.log1p(t))
-        for whole in self._records:
+        for whole in self.records:
             if isinstance(whole, Walk):
                 continue
             record = whole.of((whole.begin < x) & (x <= whole.begin + whole.stride))
             if record.which.size:
                 h = x - record.begin
                 y, guess = record.at(record.begin[:, None])[:, 0], record.at(self._places(record.begin, h))
-                tolerance = self._share * self._limit(y, record.leaving)
+                tolerance = self.wanted(y, record.leaving)
                 step = collocate(self._moves, record.which, record.begin, y, h, tolerance, self._stages, guess)
                 solved = np.isfinite(step.left)
                 found[record.which[solved]] = step.arrival[solved]
@@ -307,3 +264,17 @@ class Strider:
     def _places(self, x: Array, h: Array) -> Array:
         """Nodes of strides, (n, s)."""
         return x[:, None] + radau(self._stages).nodes * h[:, None]
+
+
+def walked(moves: Moves, which: Index, y: Array, counts: Array, move: Array) -> tuple[Array, Array, Array]:
+    """Columns after some steps of the map each, their last moves, and the moves before those."""
+    y, move, before = y.copy(), move.copy(), np.zeros_like(move)
+    carry = np.zeros_like(y)
+    for number in range(int(counts.max(initial=0.0))):
+        on = counts > number
+        before[on] = move[on]
+        move[on] = moves(y[on], which[on])
+        part = move - carry  # Kahan's compensated sum
+        moved = y + part
+        carry[on], y[on] = ((moved - y) - part)[on], moved[on]
+    return y, move, before

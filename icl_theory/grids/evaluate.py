@@ -26,6 +26,7 @@ from icl_theory.grids.held import Held
 from icl_theory.memory import keep_freed
 
 WINDOW, POINTS = 1024, 2**24  # tiles, and points in them, that are handed to an executor at a time
+HEARTBEAT = 5.0  # seconds without a chunk after which progress is called once more
 LEFT = 8  # chunks that are left for each beyond the first of those handed over at a time
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
@@ -98,7 +99,8 @@ def evaluate(
     storage : Storage, optional
         Chunks it has are not evaluated; new ones are added to it as they are finished.
     progress : callable, optional
-        Called with the numbers of points done and in all, first with those that the storage has.
+        Called with the numbers of points done and in all: first with those that the storage has, then after every
+        chunk, and every five seconds while workers have none.
     hold : bool
         Keep the values in memory and return them, and not only in the storage.
     together : int
@@ -146,20 +148,23 @@ def evaluate(
         for chunk in np.flatnonzero(done).tolist():
             place(chunk, storage.read(chunk) if storage is not None and hold else {})
         todo = np.flatnonzero(~done)
-        if progress is not None:
-            progress(finished, grid.size)
+
+        def beat() -> None:
+            if progress is not None:
+                progress(finished, grid.size)
+
+        beat()
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
         share = None if storage is None else storage.share
         task = partial(_evaluate_chunks, model, grid, (_HOME, os.getpid()), share, hold)
-        evaluated = _parts(grid, model, todo, executor, task, together)
+        evaluated = _parts(grid, model, todo, executor, task, together, beat)
         with threadpool_limits(limits=1), contextlib.closing(evaluated) as parts:
             for chunk, part in parts:
                 with whole_block():  # what is kept is counted, and what is counted is kept
                     if storage is not None and part.keep:
                         storage.write(chunk, part.values, part.rows)
                     place(chunk, part.values)
-                if progress is not None:
-                    progress(finished, grid.size)
+                beat()
     except KeyboardInterrupt:
         interrupted = True
     return Evaluated({} if held is None else held.values(), interrupted)
@@ -172,8 +177,9 @@ def _parts(
     executor: Executor | None,
     task: Callable[[Sequence[int]], list[Part]],
     together: int,
+    beat: Callable[[], None],
 ) -> Generator[tuple[int, Part], None, None]:
-    """Chunks as they are finished, each with its number."""
+    """Chunks as they are finished, each with its number; a beat at times while there is none."""
     if executor is None:
         yield from ((chunk, task([chunk])[0]) for chunk in todo.tolist())
         return
@@ -185,7 +191,10 @@ def _parts(
                 running[executor.submit(task, chunks)] = chunks
             if not running:
                 return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            finished = wait(running, timeout=HEARTBEAT, return_when=FIRST_COMPLETED).done
+            if not finished:
+                beat()
+            for future in finished:
                 chunks = running.pop(future)
                 try:
                     parts = future.result()
