@@ -142,13 +142,14 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=1000, help="how many random problems (skipping, together)")
     parser.add_argument("--first", type=int, default=0, help="number of the first of them (skipping, together)")
     parser.add_argument("--columns", action="store_true", help="only those whose columns do not mix (skipping)")
+    parser.add_argument("--many", action="store_true", help="only such, of 12 to 40 features (skipping)")
     parser.add_argument("--workers", type=int, default=2, help="processes (skipping, together)")
     arguments = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
         "block": block,
         "gaussian": gaussian,
         "skipping": lambda: skipping.table(
-            arguments.first, arguments.problems, arguments.workers, arguments.columns
+            arguments.first, arguments.problems, arguments.workers, arguments.columns, arguments.many
         ),
         "together": lambda: together.table(arguments.first, arguments.problems, arguments.workers),
     }

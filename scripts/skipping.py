@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 import icl_theory as icl
 from icl_theory import tasks
 
 SEED = 20_000
 TOLERANCE = 1e-7
-KINDS = ("kernel", "cosine", "linear")
+KINDS = ("kernel", "cosine", "linear", "exchangeable")  # the last one where there are many features
 PROBABILITIES = ("Dirichlet(1)", "Dirichlet(3)", "down to 1e-4", "uniform")
 
 
@@ -44,21 +46,27 @@ class Outcome(NamedTuple):
         return self.skipped and (self.truth > self.estimate or unsaid or self.count_off > self.count_error)
 
 
-def problem(index: int) -> Problem:
-    """Draw a problem: task, probabilities, prompts, noise, coordinates, learning rate and number of steps."""
+def problem(index: int, many: bool = False) -> Problem:
+    """Draw a problem: task, probabilities, prompts, noise, coordinates, learning rate and number of steps.
+
+    ``many`` features are 12 to 40 instead of 2 to 8, in class scores with N = ∞.
+    """
     rng = np.random.default_rng([SEED, index])
-    K, kind, law = int(rng.integers(2, 9)), str(rng.choice(KINDS)), str(rng.choice(PROBABILITIES))
-    N = float(rng.choice([math.inf, 3.0, 50.0], p=[0.6, 0.2, 0.2]))
+    K = int(rng.integers(12, 41) if many else rng.integers(2, 9))
+    kind, law = str(rng.choice(KINDS if many else KINDS[:3])), str(rng.choice(PROBABILITIES))
+    N = math.inf if many else float(rng.choice([math.inf, 3.0, 50.0], p=[0.6, 0.2, 0.2]))
     noise = 0.0 if math.isinf(N) else float(rng.choice([0.0, 0.5]))
-    coordinates = str(rng.choice(["class", "embedding", "factored"], p=[0.5, 0.25, 0.25]))
+    coordinates = "class" if many else str(rng.choice(["class", "embedding", "factored"], p=[0.5, 0.25, 0.25]))
     d = int(rng.integers(2, K + 1))
-    features = icl.Features.random(K, d, 0.3, seed=index) if kind != "kernel" else icl.Features.simplex(K, 1.0)
+    drawn = kind in ("cosine", "linear")
+    features = icl.Features.random(K, d, 0.3, seed=index) if drawn else icl.Features.simplex(K, 1.0)
     features = type(features)(features.vectors, _probabilities(rng, law, K))
     values = rng.normal(size=(K, K))
     task: tasks.Task = {
         "kernel": tasks.KernelTask(values @ values.T),
         "cosine": tasks.RandomCosine(float(rng.uniform(0.5, 3.0))),
         "linear": tasks.Linear(float(rng.uniform(0.5, 3.0))),
+        "exchangeable": tasks.Exchangeable(2.0),
     }[kind]
     inner = icl.PopulationRisk(features, task, N, noise)
     embedded = icl.in_coordinates(inner, "embedding", features.vectors)
@@ -110,17 +118,17 @@ def compare(case: Problem) -> Outcome:
     return Outcome(case.words, True, max(apart), fast.states_error, "accuracy" in fast.notes, off, error)
 
 
-def outcome(index: int) -> Outcome:
+def outcome(index: int, many: bool = False) -> Outcome:
     """Draw a problem and compare."""
-    return compare(problem(index))
+    return compare(problem(index, many))
 
 
-def table(first: int, problems: int, workers: int, columns: bool) -> None:
+def table(first: int, problems: int, workers: int, columns: bool, many: bool) -> None:
     """Print what a number of problems give, and every one in which a claim is wrong."""
     found: list[Outcome] = []
-    numbers = [i for i in range(first, first + problems) if not columns or problem(i).risk.column_gradients]
-    with ProcessPoolExecutor(workers) as pool:
-        for each in pool.map(outcome, numbers, chunksize=4):
+    numbers = [i for i in range(first, first + problems) if not columns or problem(i, many).risk.column_gradients]
+    with ProcessPoolExecutor(workers, initializer=threadpool_limits, initargs=(1,)) as pool:
+        for each in pool.map(partial(outcome, many=many), numbers, chunksize=4):
             found.append(each)
             if each.wrong:
                 print(f"WRONG: {each}", flush=True)

@@ -12,7 +12,7 @@ import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.engine import separate, shadow, strider
 from icl_theory.engine.collocation import radau, stepped
-from icl_theory.engine.columns import collocate
+from icl_theory.engine.columns import Strides, collocate
 from icl_theory.testing import check_risk
 from tests.test_fastforward import unequal
 
@@ -153,6 +153,15 @@ def test_collocation_follows_a_map_with_a_known_solution() -> None:
     assert np.abs(step.at(places) - truth[:, :, None]).max() <= 1e-11
     assert np.abs(step.arrival - truth[:, -1:]).max() <= 1e-11
     assert (step.error <= 1e-10).all()
+
+
+def test_a_coefficient_that_is_small_by_chance_does_not_pass_for_accuracy() -> None:
+    """Coefficients fall by a factor 10 each; in the second column the last one happens to be zero."""
+    sizes = 10.0 ** -np.arange(10.0)
+    terms = np.stack([sizes, np.where(np.arange(10) == 9, 0.0, sizes), np.zeros(10)])[:, :, None]
+    none = np.zeros(3)
+    step = Strides(np.arange(3), none, np.ones(3), terms, none, np.ones(3, dtype=np.int64), none)
+    assert step.error.tolist() == pytest.approx([1e-10, 1e-10, 0.0])
 
 
 def test_columns_that_are_wrong_do_not_pass_for_those_of_the_gradient() -> None:

@@ -84,11 +84,15 @@ class Strides(NamedTuple):
 
     @property
     def error(self) -> Array:
-        """Estimated error of the largest entry, (n,), from the last coefficients; infinite where unsolved."""
-        sizes = np.abs(self.terms).max(axis=2)
-        last, third = sizes[:, -1], sizes[:, -3]
-        decay = np.sqrt(np.minimum(1.0, last / np.where(third > 0.0, third, 1.0)))
-        return np.where(np.isfinite(self.left), last * np.where(third > 0.0, decay, 1.0), np.inf)
+        """Estimated error of the largest entry, (n,), from the last coefficients; infinite where unsolved.
+
+        They are looked at in pairs, as one of them may be small by chance.
+        """
+        sizes = np.abs(self.terms[:, -4:]).max(axis=2)
+        before, last = sizes[:, :2].max(axis=1), sizes[:, 2:].max(axis=1)
+        decay = np.sqrt(np.minimum(1.0, np.divide(last, before, out=np.ones(len(last)), where=before > 0.0)))
+        error = np.maximum(sizes[:, 3], sizes[:, 2] * decay) * decay
+        return np.where(np.isfinite(self.left), error, np.inf)
 
     @property
     def leaving(self) -> Array:
