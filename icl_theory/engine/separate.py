@@ -9,7 +9,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.engine.columns import Index
-from icl_theory.engine.fastforward import EARLIEST, MARGIN, SHARE, Skipper, Steps, crossing
+from icl_theory.engine.fastforward import MARGIN, SHARE, Skipper, Steps, crossing
 from icl_theory.engine.notes import Notes
 from icl_theory.engine.rules import GradientDescent
 from icl_theory.engine.shadow import Shadow
@@ -17,6 +17,7 @@ from icl_theory.engine.steps import Descent, Ended, Point, TooFast
 from icl_theory.engine.strider import Strider
 from icl_theory.engine.trajectory import Stop
 
+EARLIEST = 640  # steps before the first strides: they are too short to pay before
 STAGES, FEWER = 9, 8  # nodes of the run, of its shadow
 REACH = 2.5  # in x: columns are moved on by so much at once,
 LARGE, SHORT = 2**18, 0.5  # or by less where there are more scores: a run says now and then how far it is
@@ -63,7 +64,7 @@ class Separate:
         return together or (self._run is not None and self._run.strode)
 
     def points(self, schedule: Steps, exact: int) -> Generator[Point, None, None]:
-        """Yield every iterate up to step ``exact``, or 1024, then the scheduled ones."""
+        """Yield every iterate up to step ``exact``, or `EARLIEST`, then the scheduled ones."""
         descent = self.descent
         for point in descent.iterates(descent.risk.initial):
             yield point
