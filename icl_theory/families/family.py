@@ -327,7 +327,7 @@ class Family:
                    r"T_\varepsilon", "steps"),
             *phases,
             Column("last", "i8", "steps", "step at which the run ended"),
-            Column("method", "U8", "", "how the steps were computed", role="word"),
+            Column("method", "U8", "", "how a simulation computes the steps", role="word"),
             Column("error", "f8", "steps", "estimated error of steps; 0 where each was taken, NaN where unknown"),
             Column("loss", "f8", unit, "loss at the end"),
             Column("floor", "f8", unit, "irreducible loss"),

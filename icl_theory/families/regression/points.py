@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, indexed
-from icl_theory.engine.descent import AUTO_STEPS
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.declared import LIPSCHITZ
 from icl_theory.families.family import Family
@@ -101,9 +100,12 @@ def closed_mask(
 def joint_mask(
     family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> NDArray[np.bool_]:
-    """Which points go together: those of one number, with finite N and up to 1e9 steps, and of K x K scores."""
+    """Which points go together: those of one number, with finite N and up to 1e9 steps, and of K x K scores.
+
+    Where every step is asked for none does.
+    """
     P = _points(points, common)
-    mask = np.isin(P["method"], ("auto", "exact")) & ((P["N"] <= LONGEST_PROMPT) | np.isinf(P["N"]))
+    mask = (P["method"] == "auto") & ((P["N"] <= LONGEST_PROMPT) | np.isinf(P["N"]))
     if "imbalance" in points or common.get("imbalance") is not None:
         return np.zeros_like(mask)
     stacks = mask & (P["rule"] == "gd") & (P["coordinates"] == "class") & ~_alike(P, common)
@@ -234,8 +236,7 @@ def joint_values(
     for which, measure in ((one, _reduced), (several, stacked)):
         if which:
             place(rest[which], *measure(columns, [problems[i] for i in which], [risks[i] for i in which], most))
-    every_step = P["method"] == "exact"  # none is skipped where that is asked for
-    return values, done & ~(every_step & (values["last"] > AUTO_STEPS))
+    return values, done
 
 
 def _exchangeable(
