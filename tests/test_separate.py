@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from costs import LAWS, gradients_of, risk_of  # in scripts
+from skipping import problem  # the random problems of `measurements.py skipping`
 
 import icl_theory as icl
 from icl_theory import tasks
@@ -104,6 +105,18 @@ def test_where_strides_do_not_pay_run_and_shadow_take_single_steps(monkeypatch: 
     assert max(single) > strider.FIRST_BLOCK
     assert fast.states_error is not None
     assert np.abs(fast.states - exact.states).max() <= fast.states_error < 1e-7
+
+
+@pytest.mark.parametrize("number", [40034, 40092, 40099])
+def test_a_shadow_that_begins_close_to_its_solution_is_not_lost(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first residual may be small by chance, and the next one larger."""
+    case = problem(number)
+    monkeypatch.delattr(separate, "Skipper")
+    run = icl.descend(case.risk, case.eta, steps=case.steps, method="fast")
+    assert run.states_error is not None
+    assert run.states_error < 1e-7
 
 
 def test_where_the_shadow_is_lost_all_columns_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:

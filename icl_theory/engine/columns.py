@@ -32,7 +32,7 @@ Moves = Callable[[Array, Index], Array]
 ITERATIONS, EASY = 14, 7  # of a step at most; more than so many, and the next step is shorter
 SOLVED = 0.3  # of the tolerance: what an iterate may still change, all of which counts as left
 DEPTH = 4  # iterates that are mixed
-APART = 3.0  # factor by which a residual may grow from one iterate to the next
+APART = 10.0  # factor by which a residual may grow from one iterate to the next: a guess may be good by chance
 BATCH = 2**20  # numbers in an array of values, unless one column has more
 SLACK = 1e-14  # in x: rounding parts the end of a step from the beginning of the next one
 REGULAR = 1e-13  # of the diagonal of the equations for the mixing
@@ -126,7 +126,15 @@ def valued(terms: Array, places: Array, begin: Array, stride: Array) -> Array:
 
 
 def collocate(
-    moves: Moves, which: Index, x: Array, y: Array, h: Array, tolerance: Array, stages: int, guess: Array
+    moves: Moves,
+    which: Index,
+    x: Array,
+    y: Array,
+    h: Array,
+    tolerance: Array,
+    stages: int,
+    guess: Array,
+    least: int = 1,
 ) -> Strides:
     """Take one step of each column.
 
@@ -144,6 +152,8 @@ def collocate(
         Number of nodes.
     guess : ndarray, (n, stages, m)
         Values at the nodes to begin with; overwritten.
+    least : int
+        Iterates that are taken at least.
 
     Returns
     -------
@@ -151,7 +161,7 @@ def collocate(
         The steps.
     """
     parts = [
-        _solve(moves, which[part], x[part], y[part], h[part], tolerance[part], stages, guess[part])
+        _solve(moves, which[part], x[part], y[part], h[part], tolerance[part], stages, guess[part], least)
         for part in _parts(guess)
     ]
     return parts[0] if len(parts) == 1 else Strides(*(np.concatenate(each) for each in zip(*parts, strict=True)))
@@ -163,7 +173,15 @@ def _parts(values: Array) -> Iterator[slice]:
 
 
 def _solve(
-    moves: Moves, which: Index, x: Array, y: Array, h: Array, tolerance: Array, stages: int, values: Array
+    moves: Moves,
+    which: Index,
+    x: Array,
+    y: Array,
+    h: Array,
+    tolerance: Array,
+    stages: int,
+    values: Array,
+    least: int,
 ) -> Strides:
     """Iterate until every column is solved, or seen not to be."""
     n, m = y.shape
@@ -179,7 +197,7 @@ def _solve(
         residual += start
         residual -= now
         size = np.abs(residual).reshape(len(now), -1).max(axis=1)
-        done = size <= wanted
+        done = (size <= wanted) & (iteration >= least)
         lost = ~np.isfinite(size) | (size > APART * before)
         if iteration > EASY:
             rate = size / np.where(before > 0.0, before, 1.0)

@@ -179,6 +179,7 @@ def _strided(moves: Moves, begun: _Begun, done: Done, last: float, stride: float
         beat(len(which) - int(on.sum()))
         which, past, integral = which[on], past[:, on], integral[on]
         if not which.size or t >= last:
+            beat(len(which))
             return Sights(np.array(times), np.array(seen), stride)
         t = math.expm1(start + stride * (len(times) - SINGLE))
         ends, known = _ends(t, stride), past[:-1]

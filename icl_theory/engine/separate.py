@@ -17,8 +17,8 @@ from icl_theory.engine.steps import Descent, Ended, Point, TooFast
 from icl_theory.engine.strider import Strider
 from icl_theory.engine.trajectory import Stop
 
-EARLIEST = 640  # steps before the first strides: they are too short to pay before
-STAGES, FEWER = 9, 8  # nodes of the run, of its shadow
+BEGIN = 640  # steps before the first strides: they are too short to pay before
+NODES, FEWER_NODES = 9, 8  # of strides of the run, and of its shadow
 REACH = 2.5  # in x: columns are moved on by so much at once,
 LARGE, SHORT = 2**18, 0.5  # or by less where there are more scores: a run says now and then how far it is
 NUDGE = 2.0**-44  # of the scores: where the shadow starts beside the run
@@ -28,7 +28,8 @@ PRICE = 0.2  # gradients that the moves of few columns count as, at least
 class Separate:
     """A run that skips iterates of each column by itself, and its shadow; with the duties of `Skipper`.
 
-    Where a column takes single steps for long, all columns go on together, as `Skipper` has them.
+    Where a column takes single steps for long, or the shadow cannot follow, all columns go on together, as
+    `Skipper` has them.
 
     Parameters
     ----------
@@ -64,15 +65,15 @@ class Separate:
         return together or (self._run is not None and self._run.strode)
 
     def points(self, schedule: Steps, exact: int) -> Generator[Point, None, None]:
-        """Yield every iterate up to step ``exact``, or `EARLIEST`, then the scheduled ones."""
+        """Yield every iterate up to step ``exact``, or `BEGIN`, then the scheduled ones."""
         descent = self.descent
         for point in descent.iterates(descent.risk.initial):
             yield point
-            if point.step >= max(exact, EARLIEST):
+            if point.step >= max(exact, BEGIN):
                 break
         other = _nudged(point.params)
         self._run = run = self._strider(point.params, point.step)
-        shadow = Shadow(run, self._moves, FEWER, np.ascontiguousarray(other.T), point.step)
+        shadow = Shadow(run, self._moves, FEWER_NODES, np.ascontiguousarray(other.T), point.step)
         try:
             while point.step < schedule[-1]:
                 until = _until(point.step, schedule, other.size)
@@ -84,11 +85,14 @@ class Separate:
                     yield point
         except TooFast:
             self._together = Skipper(descent, self.tolerance, self._budget, self.notes)
+            gain = descent.risk.gain(point.params)
+            self._together.left = gain * float((run.left + shadow.left).max())
+            self._together.doubt = gain * run.doubt
             yield from self._together.points(schedule, 0, point, np.ascontiguousarray(other))
 
     def _strider(self, params: Array, t: int) -> Strider:
         tolerance = self.tolerance / self.descent.risk.gain(params)
-        return Strider(self._moves, tolerance, SHARE, STAGES, np.ascontiguousarray(params.T), t)
+        return Strider(self._moves, tolerance, SHARE, NODES, np.ascontiguousarray(params.T), t)
 
     def _moves(self, columns: Array, which: Index) -> Array:
         """Moves of columns, (n, m), in one step."""

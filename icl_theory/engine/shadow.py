@@ -13,12 +13,15 @@ from icl_theory.engine.columns import Moves, Strides, collocate, valued
 from icl_theory.engine.steps import TooFast
 from icl_theory.engine.strider import Steps, Strider, Walk, walked
 
+ITERATES = 2  # at least: one alone leaves much of what the run has left
+
 
 class Shadow:
     """Columns that follow a run.
 
     A stride of the run is nearly what the shadow's is to be, and so the shadow's equations are solved from there,
-    to the same tolerance. With fewer nodes its errors are larger than the run's: what parts the two tells of both.
+    to the tolerance that the run has there. With fewer nodes its errors are larger than the run's: what parts the
+    two tells of both.
 
     Parameters
     ----------
@@ -51,18 +54,19 @@ class Shadow:
         Raises
         ------
         TooFast
-            Where the equations of a stride are not solved.
+            Where the equations of a stride are not solved, or a state is not finite.
         """
         x, found = np.log1p(stops), np.full((len(stops), *self._y.shape), np.nan)
         for record in self._run.records:
             if isinstance(record, Walk):
                 self._walk(record)
-                place = np.minimum(np.searchsorted(stops, record.t), len(stops) - 1)
-                here = stops[place] == record.t
-                found[place[here], record.which[here]] = self._y[record.which[here]]
+                place, here = record.within(stops)
+                found[place, record.which[here]] = self._y[record.which[here]]
             else:
                 place, which, values = self._stride(record).within(x)
                 found[place, which] = values
+        if not np.isfinite(found).all():
+            raise TooFast
         return found
 
     def _walk(self, record: Walk) -> None:
@@ -83,7 +87,9 @@ class Shadow:
         guess = _at_nodes(self._stages, record.terms.shape[1]) @ record.terms
         guess += (y - record.departure)[:, None]
         tolerance = self._run.wanted(y, record.leaving)
-        step = collocate(self._moves, which, record.begin, y, record.stride, tolerance, self._stages, guess)
+        step = collocate(
+            self._moves, which, record.begin, y, record.stride, tolerance, self._stages, guess, ITERATES
+        )
         if not np.isfinite(step.left).all():
             raise TooFast
         self.left[which] += step.left

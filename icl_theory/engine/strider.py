@@ -36,6 +36,12 @@ class Walk(NamedTuple):
     t: Array
     y: Array
 
+    def within(self, times: Steps) -> tuple[Index, NDArray[np.bool_]]:
+        """Which of increasing times they are at, and which columns are at one of them."""
+        place = np.minimum(np.searchsorted(times, self.t), len(times) - 1)
+        here = times[place] == self.t
+        return place[here], here
+
 
 class Strider:
     """Moves columns on, by strides where they pay and by single steps elsewhere, and knows the states in between.
@@ -225,9 +231,8 @@ class Strider:
         known = np.zeros(found.shape[:2], dtype=bool)
         for record in self.records:
             if isinstance(record, Walk):
-                place = np.minimum(np.searchsorted(times, record.t), len(times) - 1)
-                here = times[place] == record.t
-                place, which, values = place[here], record.which[here], record.y[here]
+                place, here = record.within(times)
+                which, values = record.which[here], record.y[here]
             else:
                 place, which, values = record.within(x)
             found[place, which], known[place, which] = values, True
@@ -254,7 +259,7 @@ class Strider:
             record = whole.of((whole.begin < x) & (x <= whole.begin + whole.stride))
             if record.which.size:
                 h = x - record.begin
-                y, guess = record.at(record.begin[:, None])[:, 0], record.at(self._places(record.begin, h))
+                y, guess = record.departure, record.at(self._places(record.begin, h))
                 tolerance = self.wanted(y, record.leaving)
                 step = collocate(self._moves, record.which, record.begin, y, h, tolerance, self._stages, guess)
                 solved = np.isfinite(step.left)
