@@ -95,7 +95,7 @@ def descend(
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
     progress : bool, optional
         Show step, loss and speed on standard error once a run takes longer than half a second, or never. Unless
-        given, they are shown after ten seconds where there is no ``callback``, and not by workers.
+        given, they are shown after two seconds where there is no ``callback``, and not by workers.
 
     Returns
     -------

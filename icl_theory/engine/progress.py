@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SILENT = 0.5  # seconds before anything is shown of what is to be shown
-PATIENT = 10.0  # the same where nobody said whether it is
+PATIENT = 2.0  # the same where nobody said whether it is
 INTERVALS = (0.1, 5.0)  # seconds between two changes of a line in a terminal, and between two lines elsewhere
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class _Shown:
     ----------
     shown : bool, optional
         Show it after half a second; or else nothing at all, neither of what is computed within. Unless given, it is
-        shown after ten seconds, and not by workers.
+        shown after two seconds, and not by workers.
     """
 
     def __init__(self, shown: bool | None) -> None:
@@ -78,7 +78,7 @@ class StepProgress(_Shown):
     callback : callable, optional
         Another callback, called as well.
     shown : bool, optional
-        Show it after half a second; after ten seconds, and not in workers, if None.
+        Show it after half a second; after two seconds, and not in workers, if None.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class CountProgress(_Shown):
     Parameters
     ----------
     shown : bool, optional
-        Show anything at all: after half a second, or after ten seconds, and not in workers, if None.
+        Show anything at all: after half a second, or after two seconds, and not in workers, if None.
     unit : str
         What is counted, in the plural.
 
@@ -159,7 +159,7 @@ class CountProgress(_Shown):
 
 
 def counted(items: Sequence[T], unit: str) -> Iterator[T]:
-    """Yield some things, and say how many are done once this takes longer than ten seconds.
+    """Yield some things, and say how many are done once this takes longer than two seconds.
 
     Examples
     --------

@@ -26,7 +26,7 @@ from icl_theory.grids.held import Held
 from icl_theory.memory import keep_freed
 
 WINDOW, POINTS = 1024, 2**24  # tiles, and points in them, that are handed to an executor at a time
-HEARTBEAT = 5.0  # seconds without a chunk after which progress is called once more
+HEARTBEAT = 1.0  # seconds without a chunk after which progress is called once more
 LEFT = 8  # chunks that are left for each beyond the first of those handed over at a time
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
@@ -100,7 +100,7 @@ def evaluate(
         Chunks it has are not evaluated; new ones are added to it as they are finished.
     progress : callable, optional
         Called with the numbers of points done and in all: first with those that the storage has, then after every
-        chunk, and every five seconds while workers have none.
+        chunk, and every second while workers have none.
     hold : bool
         Keep the values in memory and return them, and not only in the storage.
     together : int
