@@ -120,14 +120,22 @@ def test_a_shadow_that_begins_close_to_its_solution_is_not_lost(
 
 
 def test_where_the_shadow_is_lost_all_columns_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    risk, eta, steps = RUNS["a kernel"]
+    (risk, eta, steps), left = RUNS["a kernel"], []
+
+    class Noted(separate.Skipper):
+        def points(self, *arguments):  # type: ignore[no-untyped-def]
+            left.append((self.left, self.doubt))
+            return super().points(*arguments)
 
     def unsolved(*arguments):  # type: ignore[no-untyped-def]
         step = strider.collocate(*arguments)
         return step._replace(left=np.full_like(step.left, np.inf))
 
+    monkeypatch.setattr(separate, "Skipper", Noted)
     monkeypatch.setattr(shadow, "collocate", unsolved)
     exact, fast = (icl.descend(risk, eta, steps=steps, method=method) for method in ("exact", "fast"))
+    assert len(left) == 1
+    assert min(left[0]) > 0.0  # what the strides of the run have left goes on with it
     assert fast.states_error is not None
     assert np.abs(fast.states - exact.states).max() <= fast.states_error < 1e-7
 
@@ -141,7 +149,7 @@ def test_what_parts_run_and_shadow_grows_as_errors_do(stages: int) -> None:
         return np.asarray(rates[which, None] * columns)
 
     run = strider.Strider(moves, 1e-5, 1.0, stages, start, 1000)
-    other = shadow.Shadow(run, moves, stages - 1, start, 1000)
+    other = shadow.Shadow(run, stages - 1, start)
     run.advance(9000, stops)
     found, beside = run.states(stops), other.follow(stops)
     error = np.abs(found - (1.0 + rates[:, None]) ** (stops[:, None, None] - 1000.0)).max(axis=2)

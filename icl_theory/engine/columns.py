@@ -7,7 +7,7 @@ serves where nothing rests beside a slow tail. All arrays have the columns first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -136,7 +136,7 @@ def collocate(
     guess: Array,
     least: int = 1,
 ) -> Strides:
-    """Take one step of each column.
+    """Take one step of each column: iterate until it is solved, or seen not to be.
 
     Parameters
     ----------
@@ -160,37 +160,21 @@ def collocate(
     Strides
         The steps.
     """
-    parts = [
-        _solve(moves, which[part], x[part], y[part], h[part], tolerance[part], stages, guess[part], least)
-        for part in _parts(guess)
-    ]
-    return parts[0] if len(parts) == 1 else Strides(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-
-
-def _parts(values: Array) -> Iterator[slice]:
-    size = max(1, BATCH // values[0].size)
-    return (slice(start, start + size) for start in range(0, len(values), size))
-
-
-def _solve(
-    moves: Moves,
-    which: Index,
-    x: Array,
-    y: Array,
-    h: Array,
-    tolerance: Array,
-    stages: int,
-    values: Array,
-    least: int,
-) -> Strides:
-    """Iterate until every column is solved, or seen not to be."""
+    size = max(1, BATCH // guess[0].size)
+    if len(guess) > size:
+        parts = (slice(start, start + size) for start in range(0, len(guess), size))
+        steps = [
+            collocate(moves, which[part], x[part], y[part], h[part], tolerance[part], stages, guess[part], least)
+            for part in parts
+        ]
+        return Strides(*(np.concatenate(each) for each in zip(*steps, strict=True)))
     n, m = y.shape
     scheme = radau(stages)
     weights = stepped(scheme, x[:, None] + scheme.nodes * h[:, None], h[:, None])
     noise = NOISE * np.abs(y).max(axis=1) + 1e-300
     left, iterations = np.full(n, np.inf), np.zeros(n, dtype=np.int64)
     active, mixed, before = np.arange(n), _Mixed(n, stages * m), np.full(n, np.inf)
-    now, start, wanted, limit = values, y[:, None], np.maximum(SOLVED * tolerance, noise), tolerance
+    now, start, wanted, limit = guess, y[:, None], np.maximum(SOLVED * tolerance, noise), tolerance
     for iteration in range(1, ITERATIONS + 1):
         move = moves(now.reshape(-1, m), np.repeat(which[active], stages)).reshape(now.shape)
         residual = weights @ move
@@ -206,14 +190,14 @@ def _solve(
         iterations[active] = iteration
         left[active[done]] = size[done]
         if (out := done | lost).any() or iteration == ITERATIONS:
-            values[active] = now
+            guess[active] = now
             on = ~out
             if not on.any():
                 break
             mixed.keep(on)
             active, now, before, start = active[on], now[on], before[on], start[on]
             weights, wanted, limit = weights[on], wanted[on], limit[on]
-    terms = scheme.coefficients @ np.concatenate([y[:, None], values], axis=1)
+    terms = scheme.coefficients @ np.concatenate([y[:, None], guess], axis=1)
     left[~np.isfinite(terms).all(axis=(1, 2))] = np.inf
     return Strides(which, x, h, terms, left, iterations, noise)
 

@@ -73,7 +73,7 @@ class Separate:
                 break
         other = _nudged(point.params)
         self._run = run = self._strider(point.params, point.step)
-        shadow = Shadow(run, self._moves, FEWER_NODES, np.ascontiguousarray(other.T), point.step)
+        shadow = Shadow(run, FEWER_NODES, np.ascontiguousarray(other.T))
         try:
             while point.step < schedule[-1]:
                 until = _until(point.step, schedule, other.size)

@@ -9,7 +9,7 @@ from numpy.polynomial import legendre
 
 from icl_theory._validate import Array
 from icl_theory.engine.collocation import radau
-from icl_theory.engine.columns import Moves, Strides, collocate, valued
+from icl_theory.engine.columns import Strides, collocate, valued
 from icl_theory.engine.steps import TooFast
 from icl_theory.engine.strider import Steps, Strider, Walk, walked
 
@@ -27,14 +27,10 @@ class Shadow:
     ----------
     run : Strider
         The run, which is not under way yet.
-    moves : callable
-        Moves of columns, (n, m), see `icl_theory.engine.columns.collocate`.
     stages : int
-        Nodes of a stride.
+        Nodes of a stride, fewer than the run has.
     y : ndarray, (n, m)
-        Columns at first.
-    t : int
-        Their time.
+        Where the shadow begins, at the time of the run.
 
     Attributes
     ----------
@@ -42,10 +38,10 @@ class Shadow:
         What the equations of the strides have left so far.
     """
 
-    def __init__(self, run: Strider, moves: Moves, stages: int, y: Array, t: int) -> None:
-        self._run, self._moves, self._stages = run, moves, stages
+    def __init__(self, run: Strider, stages: int, y: Array) -> None:
+        self._run, self._moves, self._stages = run, run.moves, stages
         n, m = y.shape
-        self._y, self._t, self.left = y.copy(), np.full(n, float(t)), np.zeros(n)
+        self._y, self._t, self.left = y.copy(), run.t.copy(), np.zeros(n)
         self._terms, self._begin, self._length = np.zeros((n, stages + 1, m)), np.zeros(n), np.zeros(n)
 
     def follow(self, stops: Steps) -> Array:

@@ -63,8 +63,8 @@ class Strider:
 
     Attributes
     ----------
-    y : ndarray, (n, m)
-        Columns at the time up to which all of them were moved.
+    t, y : ndarray, (n,), (n, m)
+        Times, and the columns there: those up to which all of them were moved.
     records : list of Walk and Strides
         How the columns were moved on to there from the time before; each column in order.
     left : ndarray, (n,)
@@ -76,9 +76,9 @@ class Strider:
     """
 
     def __init__(self, moves: Moves, tolerance: float, share: float, stages: int, y: Array, t: int) -> None:
-        self._moves, self._tolerance, self._share, self._stages = moves, tolerance, share, stages
+        self.moves, self._tolerance, self._share, self._stages = moves, tolerance, share, stages
         n, m = y.shape
-        self.y, self._t = y.copy(), np.full(n, float(t))
+        self.y, self.t = y.copy(), np.full(n, float(t))
         self.left, self.doubt, self.strode = np.zeros(n), 0.0, False
         self._walked, self._taken, self._start = np.zeros(n), np.zeros(n), math.log1p(t)
         self._strides = np.zeros(n, dtype=bool)  # columns that stride
@@ -98,9 +98,9 @@ class Strider:
             Where a column takes single steps for long, or many short strides.
         """
         walking = np.flatnonzero(~self._strides)
-        self.records = [Walk(walking, self._t[walking], self.y[walking])]
-        while (behind := self._t < until).any():
-            self._leave(np.flatnonzero(behind & self._strides & (until - self._t < FEWEST)))
+        self.records = [Walk(walking, self.t[walking], self.y[walking])]
+        while (behind := self.t < until).any():
+            self._leave(np.flatnonzero(behind & self._strides & (until - self.t < FEWEST)))
             striding = np.flatnonzero(behind & self._strides)
             if striding.size:
                 self._take_strides(striding, float(until))
@@ -110,12 +110,12 @@ class Strider:
 
     def _take_strides(self, which: Index, until: float) -> None:
         """Take a stride of each of these columns, plan the next ones, and look which of them pay."""
-        t, y, planned = self._t[which], self.y[which], self._stride[which]
+        t, y, planned = self.t[which], self.y[which], self._stride[which]
         x, bound = np.log1p(t), math.log1p(until)
         ahead = np.ceil((bound - x) / planned)  # strides that are left, of which the last one must not be tiny
         h = np.where(ahead <= 2.0, (bound - x) / ahead, planned)
         guess, wanted = self._guess(which, x, h, y), self.wanted(y, self._pace[which])
-        step = collocate(self._moves, which, x, y, h, wanted, self._stages, guess)
+        step = collocate(self.moves, which, x, y, h, wanted, self._stages, guess)
         arrival, error = step.arrival, step.error
         pace = np.where(np.isfinite(step.left), step.leaving, self._pace[which])
         with np.errstate(invalid="ignore"):
@@ -150,7 +150,7 @@ class Strider:
     def _accept(self, step: Strides, error: Array, arrival: Array, arrived: Array, pace: Array) -> None:
         """Go on from where strides have arrived."""
         done = step.which
-        self._t[done], self.y[done], self._pace[done] = arrived, arrival, pace
+        self.t[done], self.y[done], self._pace[done] = arrived, arrival, pace
         self._terms[done], self._begin[done], self._length[done] = step.terms, step.begin, step.stride
         self.left[done] += step.left
         self.strode |= bool(done.size)
@@ -168,7 +168,7 @@ class Strider:
     def _guess(self, which: Index, x: Array, h: Array, y: Array) -> Array:
         """Values at the nodes: where the last stride leads, or the last move."""
         places = self._places(x, h)
-        ahead = np.expm1(places) - self._t[which][:, None]
+        ahead = np.expm1(places) - self.t[which][:, None]
         guess = y[:, None] + ahead[:, :, None] * self._move[which][:, None]
         known = np.flatnonzero(self._length[which] > 0.0)
         guess[known] = self._extended(which[known], places[known])
@@ -183,7 +183,7 @@ class Strider:
         direction = self._direction[which]
         length = NUDGE * np.maximum(1.0, np.abs(y).max(axis=1)) / np.abs(direction).max(axis=1)
         nudge = length[:, None] * direction
-        ahead, here = np.split(self._moves(np.concatenate([y + nudge, y]), np.concatenate([which, which])), 2)
+        ahead, here = np.split(self.moves(np.concatenate([y + nudge, y]), np.concatenate([which, which])), 2)
         change = ahead - here
         size, before = np.linalg.norm(change, axis=1), np.linalg.norm(nudge, axis=1)
         grown = size > 1e-200
@@ -194,24 +194,24 @@ class Strider:
         """Let columns take single steps, from the last whole step of the map on."""
         if not which.size:
             return
-        t = self._t[which]
+        t = self.t[which]
         whole = np.floor(t)
         part = np.flatnonzero(whole < t)
         self.y[which[part]] = self._extended(which[part], np.log1p(whole[part])[:, None])[:, 0]
         paid = self._debt[which] == 0.0
         self._pause[which] = np.where(paid, BLOCK, 2.0 * self._pause[which])
-        self._t[which], self._retry[which] = whole, whole + self._pause[which]
+        self.t[which], self._retry[which] = whole, whole + self._pause[which]
         self._strides[which], self._length[which], self._debt[which] = False, 0.0, 0.0
         self.records.append(Walk(which, whole, self.y[which]))
 
     def _walk(self, which: Index, until: float, stops: Steps) -> None:
         """Take single steps of each of these columns, and look which of them could stride."""
-        t = self._t[which]
+        t = self.t[which]
         stop = stops[np.minimum(np.searchsorted(stops, t, side="right"), len(stops) - 1)]
         block = np.where(self._walked[which] > 0.0, BLOCK, FIRST_BLOCK)
         end = np.minimum(np.where(stop > t, stop, until), np.minimum(t + block, until))
-        y, move, before = walked(self._moves, which, self.y[which], end - t, self._move[which])
-        self.y[which], self._t[which], self._move[which] = y, end, move
+        y, move, before = walked(self.moves, which, self.y[which], end - t, self._move[which])
+        self.y[which], self.t[which], self._move[which] = y, end, move
         self._walked[which] += end - t
         if self._walked.max() > WALKED:
             raise TooFast
@@ -248,7 +248,7 @@ class Strider:
             if isinstance(record, Walk):
                 before = record.t <= t
                 since[record.which[before]], start[record.which[before]] = record.t[before], record.y[before]
-        return walked(self._moves, which, start[which], t - since[which], np.zeros_like(start[which]))[0]
+        return walked(self.moves, which, start[which], t - since[which], np.zeros_like(start[which]))[0]
 
     def land(self, t: int) -> Array:
         """Columns at a time covered by the last advance, (n, m), by strides that end there."""
@@ -261,7 +261,7 @@ class Strider:
                 h = x - record.begin
                 y, guess = record.departure, record.at(self._places(record.begin, h))
                 tolerance = self.wanted(y, record.leaving)
-                step = collocate(self._moves, record.which, record.begin, y, h, tolerance, self._stages, guess)
+                step = collocate(self.moves, record.which, record.begin, y, h, tolerance, self._stages, guess)
                 solved = np.isfinite(step.left)
                 found[record.which[solved]] = step.arrival[solved]
         return found

@@ -75,17 +75,17 @@ def test_progress_counts_points() -> None:
 
 def test_progress_goes_on_while_workers_have_no_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    twice = threading.Event()
+    again = threading.Event()
 
     class Waits(Squares):
         def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
-            assert twice.wait(30.0)
+            assert again.wait(30.0)
             return super().evaluate(points)
 
     def progress(done: int, total: int) -> None:
         seen.append(done)
         if len(seen) == 3:
-            twice.set()
+            again.set()
 
     monkeypatch.setattr(evaluation, "HEARTBEAT", 0.01)
     with ThreadPoolExecutor(1) as executor:

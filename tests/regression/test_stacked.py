@@ -116,8 +116,10 @@ def test_a_tail_that_begins_within_the_last_stride_is_no_tail() -> None:
 
 
 def test_every_step_is_taken_where_that_is_asked_for() -> None:
-    found = icl.sweep(
-        L=[1.0, 2.0], eta=0.2, K=4, N=40, epsilon=[2e-2, 1e-3], method="exact", **COSINES, progress=False
-    )
+    given: dict[str, Any] = {"L": [1.0, 2.0], "eta": 0.2, "K": 4, "N": 40, "epsilon": [2e-2, 1e-3], **COSINES}
+    for method, together in (("exact", False), ("auto", True)):
+        made = plan(find("regression"), given | {"method": method})
+        assert made.model.joint(made.grid.points(np.arange(made.grid.size))).tolist() == [together] * 4
+    found = icl.sweep(**given, method="exact", progress=False)
     assert (found["last"] > 4096).any()
     assert (found["method"] == "exact").all()
