@@ -20,19 +20,19 @@ import icl_theory as icl
 SWEEP = """
 import dask, shutil, sys, time, numpy as np, icl_theory as icl
 from distributed import Client, LocalCluster
+from pathlib import Path
+given = dict(
+    L=np.geomspace(0.03, 30.0, int(sys.argv[1])), delta=1.0, eta=np.geomspace(0.01, 100.0, 100),
+    K=[2, 3, 5, 10, 20, 50, 100, 200, 500, 1000], epsilon=1e-4, progress=False,
+)
 def begin():
     import icl_theory
     icl_theory.sweep(L=[1.0, 2.0], delta=1.0, eta=1.0, epsilon=1e-4, progress=False)  # loads what a sweep needs
+def half(which, store):
+    import icl_theory
+    icl_theory.sweep(**{**given, "L": given["L"][which::2]}, store=store)
 if __name__ == "__main__":
     begin()
-    given = dict(
-        L=np.geomspace(0.03, 30.0, int(sys.argv[1])), delta=1.0, eta=np.geomspace(0.01, 100.0, 100),
-        K=[2, 3, 5, 10, 20, 50, 100, 200, 500, 1000], epsilon=1e-4, progress=False,
-    )
-    def seconds(store, **executor):
-        start = time.perf_counter()
-        icl.sweep(**given, store=store, **executor)
-        return time.perf_counter() - start
     dask.config.set({  # the scheduler and its workers watch themselves: less often, where they share two cores
         "distributed.worker.profile.enabled": False, "distributed.worker.memory.monitor-interval": "1s",
         "distributed.admin.tick.interval": "1s", "distributed.admin.system-monitor.interval": "5s",
@@ -41,14 +41,28 @@ if __name__ == "__main__":
     with workers, Client(workers) as client:
         client.wait_for_workers(2)
         client.run(begin)
-        two = client.get_executor(pure=False)
+        executor, each = client.get_executor(pure=False), list(client.scheduler_info()["workers"])
+        def one(store):
+            icl.sweep(**given, store=store)
+        def two(store):
+            icl.sweep(**given, store=store, executor=executor)
+        def halves(store):
+            parts = [f"{store}/{i}.zarr" for i in range(2)]
+            client.gather([client.submit(half, i, parts[i], workers=each[i], pure=False) for i in range(2)])
+        def seconds(how, store):
+            shutil.rmtree(store, ignore_errors=True)
+            start = time.perf_counter()
+            how(store)
+            return time.perf_counter() - start
         if len(sys.argv) == 3:
-            seconds(sys.argv[2], executor=two)
+            two(sys.argv[2])
         else:
-            for _ in range(int(sys.argv[4])):
-                for store in sys.argv[2:4]:
-                    shutil.rmtree(store, ignore_errors=True)
-                print(seconds(sys.argv[2]), seconds(sys.argv[3], executor=two))
+            folder, times = Path(sys.argv[2]), int(sys.argv[3])
+            one(folder / "one.zarr")  # these are compared, and not timed: they take memory for the first time
+            two(folder / "two.zarr")
+            for _ in range(times):
+                print(*(seconds(how, str(folder / "timed.zarr")) for how in (one, two, halves)), flush=True)
+            shutil.rmtree(folder / "timed.zarr")
 """
 
 
@@ -68,17 +82,24 @@ def main() -> None:
     """Print what was measured."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--points", type=int, default=10**6)
-    parser.add_argument("--times", type=int, default=9, help="pairs of sweeps, of one process and of two workers")
+    parser.add_argument(
+        "--times",
+        type=int,
+        default=9,
+        help="rounds: one process, two workers, and each worker half of the points on its own",
+    )
     parser.add_argument("--kill-after", type=float, default=20.0, help="seconds, start of the cluster included")
     options = parser.parse_args()
     length = options.points // 1000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = {how: folder / f"{how}.zarr" for how in ("one", "two", "killed")}
-        printed = run(length, paths["one"], paths["two"], options.times)
+        printed = run(length, folder, options.times)
         assert printed is not None
-        pairs = np.array(printed.split(), dtype=np.float64).reshape(-1, 2)
-        (one, two), efficiency = pairs.min(axis=0), np.median(pairs[:, 0] / (2.0 * pairs[:, 1]))
+        rounds = np.array(printed.split(), dtype=np.float64).reshape(-1, 3)
+        one, two, halves = rounds.min(axis=0)
+        efficiencies = rounds[:, :1] / (2.0 * rounds[:, 1:])
+        middle, (low, high) = np.median(efficiencies, axis=0), np.quantile(efficiencies[:, 0], (0.25, 0.75))
         begun, kills = time.perf_counter(), 0
         for _ in range(2):
             kills += run(length, paths["killed"], limit=options.kill_after) is None
@@ -90,7 +111,9 @@ def main() -> None:
         points = int(np.prod([*stores[0].sizes.values()]))
     sys.stdout.write(
         f"{points:,} points, {1e6 * one / points:.2f} us and {size / points:.0f} bytes on the disk each\n"
-        f"one process {one:.1f} s; two workers {two:.1f} s; median efficiency {efficiency:.2f}\n"
+        f"one process {one:.1f} s; two workers {two:.1f} s; two sweeps of half the points each {halves:.1f} s\n"
+        f"efficiency of {len(rounds)} rounds: median {middle[0]:.2f}, half of them {low:.2f} to {high:.2f}; "
+        f"of the two sweeps, which need not wait for each other: median {middle[1]:.2f}\n"
         f"killed {kills} times: {whole:.0f} s in all; {'the same bits' if same else 'OTHER VALUES'}\n"
     )
     sys.exit(0 if same else 1)

@@ -24,11 +24,12 @@ from icl_theory.cli.outputs import (
     report_failures,
 )
 from icl_theory.cli.shared import PlotFile
+from icl_theory.engine.progress import CountProgress
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
 from icl_theory.grids.sweep import check_picklable, plan, run_with
 from icl_theory.grids.workers import cluster, processes
-from icl_theory.results.columns import count
+from icl_theory.results.reading import count
 
 OTHERS = {"over": str, **dict.fromkeys(Outputs._fields, str), "store": str, "workers": int, "dask": str}
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
@@ -69,7 +70,8 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         chosen = {name: settings.pop(name, None) for name in OTHERS}
         known = family.parameters()
         settings |= {name: parse_axis(known[name], text) for name, text in given.items()}
-        return _run(family, settings, chosen, dry_run, quiet, as_json, context.obj)
+        with CountProgress(False if quiet else None):
+            return _run(family, settings, chosen, dry_run, quiet, as_json, context.obj)
 
     sweep.__doc__ = (
         f"Simulate {family.title} over a grid of parameters, and make tables. {SPELLING} Status 3 if points failed."

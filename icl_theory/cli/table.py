@@ -19,7 +19,7 @@ from icl_theory.cli.outputs import (
 )
 from icl_theory.cli.shared import PlotFile
 from icl_theory.grids.sweep import load_sweep
-from icl_theory.results.columns import count
+from icl_theory.results.reading import count
 
 
 def table(

@@ -7,12 +7,14 @@ has computed a chunk may write its files; marks are written by the run that has 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icl_theory.engine.progress import counted
 from icl_theory.grids import codec
 from icl_theory.grids.disk import Folder, plain_errors
 from icl_theory.grids.grid import FILL, LONGEST, Column, Grid, Values, as_block
@@ -20,6 +22,11 @@ from icl_theory.grids.layout import MARKS, digest, key
 
 MARK = re.compile(r"c((?:\.\d{1,19})*)\.0\.0")
 Rows = NDArray[np.uint64]  # size and digest of the file of each column
+
+
+def in_turn(chunks: Sequence[int]) -> Iterator[int]:
+    """Yield chunks of a store that are read one after another, and say how far it is where that takes long."""
+    return counted(chunks, "chunks of the store")
 
 
 class Chunks:
@@ -69,17 +76,18 @@ class Chunks:
         """Return the chunks with a whole mark and files that were written to their ends, and those with another."""
         with plain_errors(self._folder.path):
             every = [self._chunk(name) for name in self._folder.names(MARKS) if name.startswith("c")]
-            there = {chunk for chunk in every if self._is_there(chunk)}
+            there = {chunk for chunk in in_turn(every) if self._is_there(chunk)}
         return [*there], [chunk for chunk in every if chunk not in there]
 
-    def read_column(self, chunk: int, column: Column) -> NDArray[Any]:
-        """Return one column of a chunk."""
+    def read(self, chunk: int, columns: Sequence[Column]) -> Values:
+        """Return some columns of a chunk."""
         with plain_errors(self._folder.path):
             mark = self._row(chunk)
             if mark is None:
                 raise self._folder.damaged(self._mark(chunk), "it is gone")
-            row = [each.name for each in self._columns].index(column.name)
-            return self._column(column, chunk, *mark[row].tolist())
+            names = [column.name for column in self._columns]
+            rows = mark.tolist()
+            return {each.name: self._column(each, chunk, *rows[names.index(each.name)]) for each in columns}
 
     def _column(self, column: Column, chunk: int, size: int, wanted: int) -> NDArray[Any]:
         name, dtype, count = self._file(column, chunk), np.dtype(column.dtype), int(np.prod(self._tile))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from icl_theory.engine.interrupts import whole_block
-from icl_theory.grids.chunks import Rows, Share
+from icl_theory.grids.chunks import Rows, Share, in_turn
 from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Grid, Values, blank, once
 from icl_theory.grids.held import Held
 from icl_theory.memory import keep_freed
@@ -145,7 +145,7 @@ def evaluate(
     interrupted = False
     try:
         done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
-        for chunk in np.flatnonzero(done).tolist():
+        for chunk in in_turn(np.flatnonzero(done).tolist()):
             place(chunk, storage.read(chunk) if storage is not None and hold else {})
         todo = np.flatnonzero(~done)
 

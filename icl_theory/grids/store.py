@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import refuse
 from icl_theory.files import checked_path
 from icl_theory.grids import codec
-from icl_theory.grids.chunks import Chunks, Rows, Share
+from icl_theory.grids.chunks import Chunks, Rows, Share, in_turn
 from icl_theory.grids.disk import Folder, plain_errors
 from icl_theory.grids.grid import MESSAGE, STATUS, Column, Grid, Values
 from icl_theory.grids.held import Held
@@ -70,11 +70,11 @@ class Store:
 
     def read(self, chunk: int) -> Values:
         """Return the columns of a chunk; refuse it if it is not what was written there."""
-        return {column.name: self.read_column(chunk, column) for column in self._layout.columns}
+        return self._chunks.read(chunk, self._layout.columns)
 
     def read_column(self, chunk: int, column: Column) -> NDArray[Any]:
         """Return one column of a chunk."""
-        return self._chunks.read_column(chunk, column)
+        return self._chunks.read(chunk, [column])[column.name]
 
     def chunk_at(self, place: tuple[int, ...]) -> int:
         """Return the chunk at a place along the swept dimensions."""
@@ -160,7 +160,7 @@ def read(path: str | os.PathLike[str]) -> Stored:
     """
     layout, kept = read_layout(path), opened_to_read(path)
     held = Held(layout.columns[:-2], layout.grid)
-    for chunk in np.flatnonzero(kept.done).tolist():
+    for chunk in in_turn(np.flatnonzero(kept.done).tolist()):
         held.place(chunk, kept.read(chunk))
     return Stored(layout, held.values(), bool(kept.done.all()), read_commands(path))
 

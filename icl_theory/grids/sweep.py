@@ -229,11 +229,11 @@ def run_with(
             count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
             executor = stack.enter_context(processes(count))
+        shown = stack.enter_context(CountProgress(progress))
         kept, large = None, is_large(model.columns, grid)
         if store is not None:
             checked_path(store, "store")
             kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
-        shown = stack.enter_context(CountProgress(progress))
         held = kept is None or not large
         found = evaluate(
             grid, model, executor=executor, storage=kept, progress=shown.update, hold=held,

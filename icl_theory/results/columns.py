@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ from icl_theory.results.numbers import number
 if TYPE_CHECKING:
     import xarray
 
-SLAB = 250_000  # points of a table that are in memory at a time
 # what else than numbers stands in tables, and its TeX
 SIGNS = {"✓": r"$\checkmark$", "✗": r"$\times$", "∞": r"$\infty$", "−": "$-$", "±": r"$\pm$"}
 
@@ -76,24 +74,3 @@ def lines(dataset: xarray.Dataset, *kept: str) -> Iterator[tuple[dict[str, Any],
 def where(dataset: xarray.Dataset, values: dict[str, Any]) -> str:
     """Return the values of some parameters in words."""
     return ", ".join(f"{symbol(dataset, name)} = {number(value)}" for name, value in values.items())
-
-
-def count(dataset: xarray.Dataset, status: str) -> int:
-    """Return how many points have a status, also where they are not in memory."""
-    return int((dataset["status"] == status).sum())
-
-
-def slabs(dataset: xarray.Dataset, over: str) -> Iterator[xarray.Dataset]:
-    """Return a dataset part by part, in memory each, in the order in which tables have its points."""
-    others = [name for name in dimensions(dataset) if name != over]
-    yield from _slabs(dataset, [*others, over])
-
-
-def _slabs(dataset: xarray.Dataset, names: list[str]) -> Iterator[xarray.Dataset]:
-    """Return it part by part along its first dimension, and each part along the next one if it is too large."""
-    lead, *rest = names
-    points = math.prod(dataset.sizes[name] for name in rest)
-    each = max(1, SLAB // points)
-    for start in range(0, dataset.sizes[lead], each):
-        part = dataset.isel({lead: slice(start, start + each)})
-        yield from [part.compute()] if points <= SLAB else _slabs(part, rest)

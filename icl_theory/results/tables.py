@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from icl_theory import _validate
 from icl_theory._validate import refuse
 from icl_theory.files import checked_path, replacing
-from icl_theory.results.columns import dimension, dimensions, escaped, slabs, symbol, tex, with_role
+from icl_theory.results.columns import dimension, dimensions, escaped, symbol, tex, with_role
 from icl_theory.results.numbers import goes_right, markdown, number
+from icl_theory.results.reading import reading, slabs
 from icl_theory.results.transitions import transition_notes
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ FORMATS = {".md": "Markdown", ".csv": "CSV", ".tex": "LaTeX", ".parquet": "Parqu
 MARKS = {1: "✓", 0: "✗"}
 
 
+@reading()
 def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool = False) -> pd.DataFrame:
     r"""Return the results of a sweep as a table with one row for each point.
 

@@ -15,6 +15,7 @@ from icl_theory._validate import Array, refuse
 from icl_theory.grids.exponents import local_exponent
 from icl_theory.results.columns import dimension, dimensions, lines, steps_of, symbol, where, with_role
 from icl_theory.results.numbers import number
+from icl_theory.results.reading import SLAB, slabs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,13 +83,14 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     if limits is None or steps is None:
         known = ", ".join(name for name in dimensions(dataset) if limits_of(dataset, name)) or "here none"
         raise refuse("over", over, f"a swept parameter whose exponent has two limits ({known})")
-    rows = []
-    for point, line in lines(dataset, over):
+    boundaries, rows = with_role(dataset, "boundary"), []
+    needed = dataset[[steps, "status", *boundaries]]
+    parts = slabs(needed, over) if dataset.sizes[over] <= SLAB else [needed]  # a line is whole in its part
+    for point, line in (found for part in parts for found in lines(part, over)):
         x = line[over].values.astype(np.float64)
         found = transition(line[steps].values, x, limits)
         predictions = {
-            _definition(dataset, name, over): predicted_transition(line, over, name)
-            for name in with_role(dataset, "boundary")
+            _definition(dataset, name, over): predicted_transition(line, over, name) for name in boundaries
         }
         rows.append({**point, **found._asdict(), **predictions})
     return pd.DataFrame(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.grids import large
-from icl_theory.results import columns
+from icl_theory.results import reading
 from icl_theory.results.tables import write_table
 from tests.test_cli import run_main
 
@@ -65,7 +66,7 @@ def test_its_points_are_never_in_memory_together(tmp_path: Path) -> None:
 def test_its_tables_are_written_part_by_part(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 2.0], eta=[0.1, 1.0])
     write_table(found.compute(), tmp_path / f"whole.{ending}", "L")
-    monkeypatch.setattr(columns, "SLAB", 3)
+    monkeypatch.setattr(reading, "SLAB", 3)
     write_table(found, tmp_path / f"parts.{ending}", "L")
     read = pd.read_csv if ending == "csv" else pd.read_parquet
     whole, parts = (read(tmp_path / f"{name}.{ending}") for name in ("whole", "parts"))
@@ -78,9 +79,9 @@ def test_no_part_of_a_table_is_larger_than_the_limit_whatever_is_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 2.0], eta=[0.1, 0.2, 0.5, 1.0, 2.0])
-    monkeypatch.setattr(columns, "SLAB", 2)
+    monkeypatch.setattr(reading, "SLAB", 2)
     for over in ("L", "K", "eta"):
-        parts = [*columns.slabs(found, over)]
+        parts = [*reading.slabs(found, over)]
         assert max(part["steps"].size for part in parts) <= 2
         assert sum(part["steps"].size for part in parts) == found["steps"].size
 
@@ -88,7 +89,7 @@ def test_no_part_of_a_table_is_larger_than_the_limit_whatever_is_swept(
 @pytest.mark.usefixtures("small")
 def test_its_commands_print_tables_figures_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160])
-    assert columns.count(found, "failed") == 300
+    assert reading.count(found, "failed") == 300
     plot = tmp_path / "a.png"
     status, _, said = run_main(capsys, "table", str(tmp_path / "a.zarr"), "--csv", str(tmp_path / "a.csv"))
     assert (status, "300 of 900 points failed; the first: L = 1e+160" in said) == (3, True)
@@ -103,7 +104,7 @@ def test_an_unfinished_one_says_which_points_are_pending(tmp_path: Path, monkeyp
     whole = kept(tmp_path / "a.zarr").compute()
     (tmp_path / "a.zarr" / "_sweep" / "mark" / "c.0.0.0.0.0").unlink()
     found = icl.load_sweep(tmp_path / "a.zarr")
-    pending = columns.count(found, "pending")
+    pending = reading.count(found, "pending")
     assert 0 < pending < whole.steps.size
     assert found.attrs["interrupted"] == 1
     assert kept(tmp_path / "a.zarr").compute().identical(whole)
@@ -115,3 +116,40 @@ def test_a_dry_run_says_how_much_memory_there_must_be(capsys: pytest.CaptureFixt
     said = run_main(capsys, *line, "1:2:log:100000", "--noise", "0:1:lin:100000")[1].splitlines()[-1]
     assert " TB of memory for the results, " in said
     assert said.endswith("more than is well held: with a store they stay in it")
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("work", "unit"),
+    [
+        (lambda found, path: icl.phase_table(found), "parts"),
+        (lambda found, path: icl.plot_sweep(found.isel(K=0)), "parts"),
+        (lambda found, path: write_table(found, path / "a.csv"), "points"),
+        (lambda found, path: icl.transition_table(found), "points"),
+        (lambda found, path: icl.html_report(found), "parts"),
+        (lambda found, path: reading.count(found, "failed"), "parts"),
+    ],
+)
+def test_whoever_waits_for_it_to_be_read_hears_how_far_it_is_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, work: Any, unit: str
+) -> None:
+    found = kept(tmp_path / "a.zarr", L=np.geomspace(0.1, 10.0, 20), eta=np.geomspace(0.1, 1.0, 1000))
+    work(found, tmp_path)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("icl_theory.engine.progress.PATIENT", 0.0)
+    monkeypatch.setattr("icl_theory.engine.progress.INTERVALS", (0.0, 0.0))
+    work(found, tmp_path)
+    said = capsys.readouterr().err.splitlines()
+    assert said
+    assert all(re.match(rf"[\d,]+ of [\d,]+ {unit}, ", line) for line in said)
+
+
+@pytest.mark.usefixtures("small")
+def test_tables_are_quiet_where_a_sweep_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icl_theory.engine.progress.PATIENT", 0.0)
+    monkeypatch.setattr("icl_theory.engine.progress.INTERVALS", (0.0, 0.0))
+    line = ["sweep", "--L", "0.1:1:log:200", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:200", "--quiet"]
+    line += ["--store", str(tmp_path / "a.zarr"), "--csv", str(tmp_path / "a.csv")]
+    assert run_main(capsys, *line)[2] == ""

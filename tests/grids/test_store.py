@@ -44,6 +44,20 @@ def test_chunks_of_an_interrupted_run_are_not_computed_again(tmp_path: Path) -> 
     assert equal(run(path, Squares(fails=15.0)).values, again.values)
 
 
+def test_a_store_of_many_chunks_says_how_far_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "a.zarr")
+    monkeypatch.setattr("icl_theory.engine.progress.PATIENT", 0.0)
+    monkeypatch.setattr("icl_theory.engine.progress.INTERVALS", (0.0, 0.0))
+    for use, times in ((run, 2), (store.read, 2), (store.opened_to_read, 1)):  # the marks, and the columns
+        use(tmp_path / "a.zarr")
+        lines = capsys.readouterr().err.splitlines()
+        assert sum(f" of {grid().chunks} chunks of the store" in line for line in lines) == times * (
+            grid().chunks - 1
+        )
+
+
 @pytest.mark.parametrize("moment", range(4))
 def test_an_interrupted_run_returns_what_it_has_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int

@@ -23,6 +23,7 @@ from icl_theory.results.plots.style import (
     new_figure,
     styled,
 )
+from icl_theory.results.reading import reading
 from icl_theory.results.transitions import FEWEST, limits_of, predicted_transition, transition_table
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Scale(NamedTuple):
         return np.exp(found) if self.kind == "log" else found
 
 
+@reading()
 def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """Draw a sweep: steps and local exponent along one parameter, or a phase diagram over two.
 

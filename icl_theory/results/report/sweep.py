@@ -16,6 +16,7 @@ from icl_theory.results.columns import dimensions, lines, steps_of, symbol
 from icl_theory.results.notebook import picture
 from icl_theory.results.numbers import number, told_apart
 from icl_theory.results.plots.sweeps import drawable, plot_sweep
+from icl_theory.results.reading import reading
 from icl_theory.results.tables import contents, has_values, phase_table, point_facts
 from icl_theory.results.transitions import transition_notes, transition_table
 
@@ -47,6 +48,7 @@ class Rows(NamedTuple):
     every: str
 
 
+@reading()
 def sweep_contents(dataset: xarray.Dataset, over: str | None, source: str | None) -> dict[str, Any]:
     """Return the title of a sweep's report and what stands in its sections, finished or not."""
     names = dimensions(dataset)
@@ -142,7 +144,7 @@ def _problems(dataset: xarray.Dataset) -> dict[str, Any]:
         for i, name in enumerate(dataset["status"].dims)
     }
     columns["status"] = [str(status[place]) for place in first]
-    columns["message"] = [str(dataset["message"].values[place])[:500] for place in first]
+    columns["message"] = [str(dataset["message"][place].item())[:500] for place in first]
     return {"problems": columns if places else None, "more_problems": len(places) - len(first)}
 
 
