@@ -148,16 +148,17 @@ def fraction(name: str, value: Any) -> float:
     return result
 
 
-def real_array(name: str, value: ArrayLike, ndim: int) -> Array:
+def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -> Array:
     """Return a finite float64 array with ``ndim`` dimensions, as a copy of the caller's data."""
-    allowed = f"a finite real array with {ndim} dimension{'s' if ndim > 1 else ''}"
+    limit = "" if math.isinf(most) else f" of numbers up to {most:g}"
+    allowed = f"a finite real array{limit} with {ndim} dimension{'s' if ndim > 1 else ''}"
     try:
         if np.iscomplexobj(value):
             raise TypeError
         result = np.array(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise refuse(name, value, allowed) from None
-    if result.ndim != ndim or not np.isfinite(result).all():
+    if result.ndim != ndim or not np.isfinite(result).all() or not (np.abs(result) <= most).all():
         raise refuse(name, value, allowed)
     return result
 

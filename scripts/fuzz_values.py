@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -97,7 +98,7 @@ def pools() -> Mapping[str, Pool]:
         "trained": (None, ["V"], "all"), "tied": (True, False), "full": (icl.recall.TransformerRisk(task,
         batch=4),),
         "origin": (None,), "form": ("n", "x", "gd"), "leading_order": (True, False), "tail": (None, *positive),
-        "tail_deficit": (None, *shares), "give_up": (None, True, False), "callback": (None, lambda *_: None),
+        "tail_deficit": (None, *shares), "give_up": (None, True, False), "callback": (None, _told),
         "condition": (lambda state: state.loss < 0.1, lambda state: True, lambda state: False), "path": paths,
         "over": (None, "L", "K"), "every": (True, False), "source": (None, "a"), "date": (None,), "ax": (None,),
         "executor": (None,), "workers": (None,), "store": (None,), "progress": (False,), "name": ("transition",
@@ -106,6 +107,11 @@ def pools() -> Mapping[str, Pool]:
         "kind": ("exact",), "names": (["L"], ("a", "b")), "arguments": ({},), "parameters": ({},), "value": (1.0,),
         **_of_linear_attention(), **_of_what_is_shown(folder),
     }  # fmt: skip
+
+
+def _told(*_: Any) -> None:
+    """Be heard when a run calls back, which is then not silent."""
+    sys.stderr.write(".")
 
 
 def _of_linear_attention() -> dict[str, Pool]:

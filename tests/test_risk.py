@@ -57,6 +57,8 @@ def test_factored_of_full_rank_moves_the_product_by_both_factors(
         ({"coordinates": "factored", "rank": 0}, "rank = 0"),
         ({"coordinates": "factored", "rank": 4}, "rank = 4"),
         ({"coordinates": "factored", "scale": -1.0}, "scale = -1.0"),
+        ({"coordinates": "factored", "scale": 1e300}, "scale = 1e\\+300"),
+        ({"coordinates": "factored", "start": np.full((2, 1, 3), 1e200)}, "start = .* up to 1e\\+150"),
         ({"coordinates": "embedding", "vectors": np.zeros((3, 3))}, "vectors"),
     ],
 )

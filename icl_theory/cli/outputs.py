@@ -17,7 +17,7 @@ from icl_theory.results.columns import dimension, symbol, with_role
 from icl_theory.results.numbers import goes_right, number
 from icl_theory.results.plots.style import save
 from icl_theory.results.plots.sweeps import plot_sweep
-from icl_theory.results.reading import count, reading, slabs
+from icl_theory.results.reading import count, first_part, slabs
 from icl_theory.results.tables import check_parquet, contents, phase_table, point_facts, write_table
 from icl_theory.results.transitions import transition_notes
 
@@ -101,8 +101,7 @@ def report_failures(dataset: xarray.Dataset) -> int:
 def _print_table(dataset: xarray.Dataset, over: str | None) -> None:
     """Print as many columns as fit, the most important ones first."""
     important = with_role(dataset, *IMPORTANT)
-    with reading():
-        part = next(slabs(dataset[["status", *important]], dimension(dataset, over)))  # others need not be read
+    part = first_part(dataset[["status", *important]], dimension(dataset, over))
     table = phase_table(part, over)
     left = len(table) - MOST_ROWS + dataset["status"].size - part["status"].size
     rows = contents(table.head(MOST_ROWS))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
 COORDINATES = ("class", "embedding", "factored")
+LARGEST = 1e150  # entry of factors, of which products are taken
 
 
 @runtime_checkable
@@ -76,8 +77,7 @@ class Embedding(Map):
     @property
     def initial(self) -> Array:
         """The zero matrix, (d, d)."""
-        d = self.vectors.shape[1]
-        return np.zeros((d, d))
+        return np.zeros((self.vectors.shape[1],) * 2)
 
     def inward(self, params: Array) -> Array:
         """Class scores ``X Q X^T``, (K, K)."""
@@ -113,7 +113,7 @@ class Factored(Map):
     start: Array
 
     def __post_init__(self) -> None:
-        start = real_array("start", self.start, 3)
+        start = real_array("start", self.start, 3, most=LARGEST)
         if start.shape[0] != 2 or not 1 <= start.shape[1] <= start.shape[2]:
             raise refuse("start", start.shape, "of shape (2, rank, d) with a rank from 1 to d")
         store(self, start=start)
@@ -122,7 +122,7 @@ class Factored(Map):
     def random(cls, d: int, rank: int | None = None, scale: float = 0.01, seed: int = 0) -> Factored:
         """Start from independent normal entries with standard deviation ``scale / sqrt(rank)``."""
         rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
-        scale = number("scale", scale)
+        scale = number("scale", scale, maximum=0.01 * LARGEST)
         check_fits("d", d, 24.0 * rank * d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         return cls(rng.normal(0.0, scale / np.sqrt(rank), (2, rank, d)))

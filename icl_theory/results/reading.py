@@ -56,7 +56,8 @@ def count(dataset: xarray.Dataset, status: str) -> int:
 def slabs(dataset: xarray.Dataset, over: str) -> Iterator[xarray.Dataset]:
     """Return a dataset part by part, in memory each, in the order in which tables have its points."""
     others = [name for name in dimensions(dataset) if name != over]
-    done, total, watched = 0, dataset["status"].size, _is_watched()
+    done, total = 0, dataset["status"].size
+    watched = dataset["status"].chunks is not None and _is_watched()
     with CountProgress(None) as shown:
 
         def beat(*_: Any) -> None:
@@ -70,6 +71,12 @@ def slabs(dataset: xarray.Dataset, over: str) -> Iterator[xarray.Dataset]:
             yield found
             done += found["status"].size
             beat()
+
+
+def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
+    """Return the first of these parts that has points; for the first rows of a table others need not be read."""
+    with reading():
+        return next(part for part in slabs(dataset, over) if (part["status"] != "pending").any())
 
 
 def _slabs(dataset: xarray.Dataset, names: list[str]) -> Iterator[xarray.Dataset]:

@@ -206,10 +206,21 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
 def transition_notes(dataset: xarray.Dataset, over: str | None = None) -> tuple[str, ...]:
     """Return the transitions of a sweep in words, a line each, for below its table; none where it has none."""
     over = dimension(dataset, over)
+    table = transitions_of(dataset, over)
+    return () if table is None else notes_of(table, dataset, over)
+
+
+def transitions_of(dataset: xarray.Dataset, over: str) -> pd.DataFrame | None:
+    """Return `transition_table` where a parameter has transitions, and points enough to see them."""
     if limits_of(dataset, over) is None or dataset.sizes[over] < FEWEST:
-        return ()
+        return None
+    return transition_table(dataset, over)
+
+
+def notes_of(table: pd.DataFrame, dataset: xarray.Dataset, over: str) -> tuple[str, ...]:
+    """Return the rows of a table of transitions in words, a line each."""
     sentences = []
-    for row in transition_table(dataset, over).to_dict("records"):
+    for row in table.to_dict("records"):
         place = where(dataset, {name: row.pop(name) for name in dimensions(dataset) if name != over})
         found = _sentence(symbol(dataset, over), row)
         sentences.append(f"{place}: {found}." if place else found[0].upper() + found[1:] + ".")

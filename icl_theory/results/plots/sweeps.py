@@ -24,7 +24,7 @@ from icl_theory.results.plots.style import (
     styled,
 )
 from icl_theory.results.reading import reading
-from icl_theory.results.transitions import FEWEST, limits_of, predicted_transition, transition_table
+from icl_theory.results.transitions import limits_of, predicted_transition, transitions_of
 
 if TYPE_CHECKING:
     import xarray
@@ -261,8 +261,9 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
     # next to its ends, where there is nothing to learn, the exponent has no limit
     middle, width = 0.5 * sum(limits), abs(limits[1] - limits[0])
     ax.set_ylim(middle - 0.75 * width, middle + 0.75 * width)
-    if line.sizes[scale.name] >= FEWEST:
-        found = transition_table(line, scale.name).iloc[0]
+    table = transitions_of(line, scale.name)
+    if table is not None:
+        found = table.iloc[0]
         if np.isfinite(found["measured"]):
             ax.errorbar(
                 found["measured"], middle, xerr=found["error"], color=colour, marker="o", markersize=4, capsize=3,
@@ -342,14 +343,13 @@ def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Sca
         x, y = _boundary(dataset, name, over, other)
         if np.isfinite(x * y).sum() > 1:
             ax.plot(x, y, style, color="white", label=label)
-    if limits_of(dataset, over.name) is not None and len(over.places) >= FEWEST:
-        few = slice(None, None, -(-len(other.places) // MOST_POINTS))  # each can be seen
-        found = transition_table(dataset.isel({other.name: few}), over.name)
-        if found["measured"].notna().any():
-            ax.errorbar(
-                found["measured"], other.places[few], xerr=found["error"], color=RED, marker="o", markersize=3,
-                linestyle="none", label=f"half-way in {over.label}, measured",
-            )  # fmt: skip
+    few = slice(None, None, -(-len(other.places) // MOST_POINTS))  # each can be seen
+    found = transitions_of(dataset.isel({other.name: few}), over.name)
+    if found is not None and found["measured"].notna().any():
+        ax.errorbar(
+            found["measured"], other.places[few], xerr=found["error"], color=RED, marker="o", markersize=3,
+            linestyle="none", label=f"half-way in {over.label}, measured",
+        )  # fmt: skip
 
 
 def _boundary(dataset: xarray.Dataset, name: str, over: Scale, other: Scale) -> tuple[Array, Array]:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_theory._validate import choice
+from icl_theory.engine.progress import counted
 from icl_theory.grids.grid import FAILED, NOT_REACHED, PENDING, REACHED
 from icl_theory.results.columns import dimensions, lines, steps_of, symbol
 from icl_theory.results.notebook import picture
 from icl_theory.results.numbers import number, told_apart
 from icl_theory.results.plots.sweeps import drawable, plot_sweep
-from icl_theory.results.reading import reading
+from icl_theory.results.reading import first_part, reading
 from icl_theory.results.tables import contents, has_values, phase_table, point_facts
-from icl_theory.results.transitions import transition_notes, transition_table
+from icl_theory.results.transitions import notes_of, transitions_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,36 +71,42 @@ def sweep_contents(dataset: xarray.Dataset, over: str | None, source: str | None
         **_problems(dataset),
         **_parameters(dataset),
     }
-    return found | _swept(dataset, over or names[0], source) if done and names else found
+    return found | _swept(dataset, over or names[0], source, done) if done and names else found
 
 
-def _swept(dataset: xarray.Dataset, over: str, source: str | None) -> dict[str, Any]:
-    """Return figures, transitions and the table of a sweep that has points."""
-    table = phase_table(dataset, over, every=True)
+def _swept(dataset: xarray.Dataset, over: str, source: str | None, done: int) -> dict[str, Any]:
+    """Return figures, transitions and the first rows of the table of a sweep that has points."""
+    part = first_part(dataset, over)
+    table = phase_table(part, over, every=True)
     if len(table.columns) > MOST_COLUMNS:
-        table = phase_table(dataset, over)
+        table = phase_table(part, over)
     table = table[[name for name in table.columns if any(map(number, table[name]))]]
     call = f"icl_theory.phase_table(dataset, {over!r})"
     every = shlex.join(["icl-theory", "table", source, "--over", over, "--csv", "all.csv"]) if source else call
     figures, more = _figures(dataset, over)
-    return {"figures": figures, "more_figures": more, "rows": _rows(table, every), **_transitions(dataset, over)}
+    return {
+        "figures": figures,
+        "more_figures": more,
+        "rows": _rows(table, done, every),
+        **_transitions(dataset, over),
+    }
 
 
-def _rows(table: pd.DataFrame, every: str) -> Rows:
+def _rows(table: pd.DataFrame, count: int, every: str) -> Rows:
     head = table.head(MOST_ROWS)
-    return Rows(contents(head), len(head), len(table) - len(head), every)
+    return Rows(contents(head), len(head), count - len(head), every)
 
 
 def _transitions(dataset: xarray.Dataset, over: str) -> dict[str, Any]:
     """Say where the regimes change: in sentences where they are few, else as a table."""
-    notes = transition_notes(dataset, over)
-    if len(notes) <= MOST_NOTES:
-        return {"notes": notes, "transitions": None}
-    table = transition_table(dataset, over)
+    table = transitions_of(dataset, over)
+    if table is None or len(table) <= MOST_NOTES:
+        return {"notes": () if table is None else notes_of(table, dataset, over), "transitions": None}
     if table["measured"].isna().all():
         none = f"Of {len(table):,} lines along {symbol(dataset, over)} none has a measured transition."
         return {"notes": (none,), "transitions": None}
-    return {"notes": notes, "transitions": _rows(table, f"icl_theory.transition_table(dataset, {over!r})")}
+    every = f"icl_theory.transition_table(dataset, {over!r})"
+    return {"notes": (), "transitions": _rows(table, len(table), every)}
 
 
 def _figures(dataset: xarray.Dataset, over: str) -> tuple[list[Figure], int]:
@@ -108,7 +115,7 @@ def _figures(dataset: xarray.Dataset, over: str) -> tuple[list[Figure], int]:
     shown, rest = [over, *others[:1]], others[1:]
     words = {name: _words(dataset, name) for name in rest}
     figures = []
-    for point, part in itertools.islice(lines(dataset, *shown), MOST_FIGURES):
+    for point, part in counted([*itertools.islice(lines(dataset, *shown), MOST_FIGURES)], "figures"):
         place = "".join(f", {symbol(dataset, name)} = {words[name][value]}" for name, value in point.items())
         figures.append(_figure(part, over, shown, place))
     return figures, math.prod(dataset.sizes[name] for name in rest) - len(figures)
