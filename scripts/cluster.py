@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 import icl_theory as icl
+from icl_theory.grids.layout import MARKS
 
 SWEEP = """
 import dask, shutil, sys, time, numpy as np, icl_theory as icl
@@ -66,16 +68,28 @@ if __name__ == "__main__":
 """
 
 
-def run(*arguments: object, limit: float | None = None) -> str | None:
-    """Return what a process prints that sweeps, None if it was killed after so many seconds."""
-    line = [sys.executable, "-c", SWEEP, *map(str, arguments)]
-    child = subprocess.Popen(line, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        return child.communicate(timeout=limit)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, 9)  # with its workers
-        child.communicate()
-        return None
+def run(*arguments: object) -> str:
+    """Return what a process prints that sweeps."""
+    return subprocess.run(_line(arguments), stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def kill(store: Path, chunks: int, *arguments: object) -> None:
+    """Start such a process, and kill it with its workers when the store has so many chunks."""
+    child = subprocess.Popen([*_line(arguments), str(store)], start_new_session=True)
+    while child.poll() is None and count(store) < chunks:
+        time.sleep(0.01)
+    assert child.poll() is None, "it ended too early to be killed"
+    os.killpg(child.pid, 9)
+    child.wait()
+
+
+def count(store: Path) -> int:
+    """Return how many chunks count in a store."""
+    return sum(1 for _ in (store / MARKS).glob("c*"))
+
+
+def _line(arguments: Sequence[object]) -> list[str]:
+    return [sys.executable, "-c", SWEEP, *map(str, arguments)]
 
 
 def main() -> None:
@@ -88,21 +102,18 @@ def main() -> None:
         default=9,
         help="rounds: one process, two workers, and each worker half of the points on its own",
     )
-    parser.add_argument("--kill-after", type=float, default=20.0, help="seconds, start of the cluster included")
     options = parser.parse_args()
     length = options.points // 1000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = {how: folder / f"{how}.zarr" for how in ("one", "two", "killed")}
-        printed = run(length, folder, options.times)
-        assert printed is not None
-        rounds = np.array(printed.split(), dtype=np.float64).reshape(-1, 3)
+        rounds = np.array(run(length, folder, options.times).split(), dtype=np.float64).reshape(-1, 3)
         one, two, halves = rounds.min(axis=0)
         efficiencies = rounds[:, :1] / (2.0 * rounds[:, 1:])
         middle, (low, high) = np.median(efficiencies, axis=0), np.quantile(efficiencies[:, 0], (0.25, 0.75))
-        begun, kills = time.perf_counter(), 0
-        for _ in range(2):
-            kills += run(length, paths["killed"], limit=options.kill_after) is None
+        begun, chunks = time.perf_counter(), count(paths["one"])
+        for third in (1, 2):
+            kill(paths["killed"], third * chunks // 3, length)
         run(length, paths["killed"])
         whole = time.perf_counter() - begun
         stores = [icl.load_sweep(path).drop_attrs() for path in paths.values()]
@@ -114,7 +125,7 @@ def main() -> None:
         f"one process {one:.1f} s; two workers {two:.1f} s; two sweeps of half the points each {halves:.1f} s\n"
         f"efficiency of {len(rounds)} rounds: median {middle[0]:.2f}, half of them {low:.2f} to {high:.2f}; "
         f"of the two sweeps, which need not wait for each other: median {middle[1]:.2f}\n"
-        f"killed {kills} times: {whole:.0f} s in all; {'the same bits' if same else 'OTHER VALUES'}\n"
+        f"killed twice: {whole:.0f} s in all; {'the same bits' if same else 'OTHER VALUES'}\n"
     )
     sys.exit(0 if same else 1)
 
