@@ -31,11 +31,11 @@ def is_large(columns: tuple[Column, ...], grid: Grid) -> bool:
 
 
 class _Reader:
-    """Reads chunks of one column; it goes to other processes as the path of its store."""
+    """Reads chunks of one column; it goes to other processes as the path of its store, which they open."""
 
-    def __init__(self, path: str, column: Column) -> None:
+    def __init__(self, path: str, column: Column, store: Store) -> None:
         self.path, self.column = path, column
-        self._store: Store | None = None
+        self._store: Store | None = store
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "column": self.column, "_store": None}
@@ -52,13 +52,13 @@ class _Reader:
         return np.full(shape, fill, dtype=self.column.dtype)
 
 
-def lazy_values(path: str | os.PathLike[str], columns: tuple[Column, ...], grid: Grid) -> Values:
+def lazy_values(path: str | os.PathLike[str], store: Store, columns: tuple[Column, ...], grid: Grid) -> Values:
     """Return every column of a store as a Dask array, in the shape of the swept axes and the chunks of the store.
 
     Parameters
     ----------
-    path : path-like
-        The store.
+    path, store : path-like, Store
+        Where it is, and opened to be read.
     columns : tuple of Column
         What it has, besides status and message.
     grid : Grid
@@ -80,7 +80,7 @@ def lazy_values(path: str | os.PathLike[str], columns: tuple[Column, ...], grid:
     )
     found = {}
     for column in (*columns, STATUS, MESSAGE):
-        reader, dtype = _Reader(os.path.abspath(path), column), np.dtype(column.dtype)
+        reader, dtype = _Reader(os.path.abspath(path), column, store), np.dtype(column.dtype)
         found[column.name] = reading(
             reader, chunks=chunks, dtype=dtype, meta=np.empty((0,) * len(chunks), dtype=dtype)
         )

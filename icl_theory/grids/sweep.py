@@ -239,7 +239,9 @@ def run_with(
             grid, model, executor=executor, storage=kept, progress=shown.update, hold=held,
             together=TOGETHER if grid.chunk == CLOSED_CHUNK else 1,
         )  # fmt: skip
-    values = found.values if store is None or held else lazy_values(store, model.columns, grid)
+        values = found.values
+        if store is not None and not held:
+            values = lazy_values(store, storage.opened_to_read(store), model.columns, grid)
     dataset = labelled(model.family, grid, values, arguments, found.interrupted)
     return dataset if command is None else dataset.assign_attrs(command=command)
 
@@ -270,8 +272,9 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
     commands = storage.read_commands(path)
     if is_large(columns, grid):
-        finished = bool(storage.opened_to_read(path).done.all())
-        dataset = labelled(family, grid, lazy_values(path, columns, grid), arguments, not finished)
+        kept = storage.opened_to_read(path)
+        values = lazy_values(path, kept, columns, grid)
+        dataset = labelled(family, grid, values, arguments, not kept.done.all())
     else:
         found = storage.read(path)
         dataset = labelled(family, grid, found.values, arguments, not found.finished)
