@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -89,8 +90,9 @@ def report_failures(dataset: xarray.Dataset) -> int:
     if not failures:
         return 0
     texts = dataset[["status", "message"]]
-    parts = slabs(texts, dimension(texts, None)) if dataset.dims else [texts]
-    first = next(part for part in parts if count(part, "failed"))
+    parts = slabs(texts, dimension(texts, None)) if dataset.dims else (each for each in [texts])
+    with contextlib.closing(parts):
+        first = next(part for part in parts if count(part, "failed"))
     message = first["message"].values[first["status"].values == "failed"].flat[0]
     plural = "" if failures == 1 else "s"
     whole = f"{failures} of {dataset['status'].size} point{plural}"
@@ -103,8 +105,9 @@ def _print_table(dataset: xarray.Dataset, over: str | None) -> None:
     important = with_role(dataset, *IMPORTANT)
     part = first_part(dataset[["status", *important]], dimension(dataset, over))
     table = phase_table(part, over)
-    left = len(table) - MOST_ROWS + dataset["status"].size - part["status"].size
-    rows = contents(table.head(MOST_ROWS))
+    head = table.head(MOST_ROWS)
+    left = dataset["status"].size - count(dataset, "pending") - len(head)
+    rows = contents(head)
     cells = {name: [number(value) for value in values] for name, values in rows.items()}
     console = Console(highlight=False)
     names = [name for name in cells if name in dataset.dims]

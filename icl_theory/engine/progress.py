@@ -136,10 +136,10 @@ class CountProgress(_Shown):
     def update(self, done: int, total: int) -> None:
         """Take note of the points done; the first call says how many were done before."""
         self._at = done, total
-        if self._before is None:
-            self._before = done
-            return
         now = time.monotonic()
+        if self._before is None:
+            self._before, self._start = done, now
+            return
         if self._shown is False or (now < self._next and not (self._display and done == total)):
             return
         rate = (done - self._before) / max(now - self._start, 1e-9)

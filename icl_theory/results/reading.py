@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from icl_theory.engine.progress import CountProgress
@@ -53,7 +53,7 @@ def count(dataset: xarray.Dataset, status: str) -> int:
         return int((dataset["status"] == status).sum())
 
 
-def slabs(dataset: xarray.Dataset, over: str) -> Iterator[xarray.Dataset]:
+def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None, None]:
     """Return a dataset part by part, in memory each, in the order in which tables have its points."""
     others = [name for name in dimensions(dataset) if name != over]
     done, total = 0, dataset["status"].size
@@ -83,7 +83,7 @@ def _slabs(dataset: xarray.Dataset, names: list[str]) -> Iterator[xarray.Dataset
     """Return it part by part along its first dimension, and each part along the next one if it is too large."""
     lead, *rest = names
     points = math.prod(dataset.sizes[name] for name in rest)
-    each = max(1, SLAB // points)
+    each = max(1, SLAB // max(points, 1))
     for start in range(0, dataset.sizes[lead], each):
         part = dataset.isel({lead: slice(start, start + each)})
         yield from [part] if points <= SLAB else _slabs(part, rest)

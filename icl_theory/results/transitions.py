@@ -6,12 +6,15 @@ by what defines it.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from icl_theory._validate import Array, refuse
+from icl_theory.engine.progress import CountProgress
 from icl_theory.grids.exponents import local_exponent
 from icl_theory.results.columns import dimension, dimensions, lines, steps_of, symbol, where, with_role
 from icl_theory.results.numbers import number
@@ -84,9 +87,7 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
         known = ", ".join(name for name in dimensions(dataset) if limits_of(dataset, name)) or "here none"
         raise refuse("over", over, f"a swept parameter whose exponent has two limits ({known})")
     boundaries, rows = with_role(dataset, "boundary"), []
-    needed = dataset[[steps, "status", *boundaries]]
-    parts = slabs(needed, over) if dataset.sizes[over] <= SLAB else [needed]  # a line is whole in its part
-    for point, line in (found for part in parts for found in lines(part, over)):
+    for point, line in _lines(dataset, over, [steps, "status", *boundaries]):
         x = line[over].values.astype(np.float64)
         found = transition(line[steps].values, x, limits)
         predictions = {
@@ -94,6 +95,22 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
         }
         rows.append({**point, **found._asdict(), **predictions})
     return pd.DataFrame(rows)
+
+
+def _lines(
+    dataset: xarray.Dataset, over: str, needed: list[str]
+) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
+    """Yield its lines along a parameter, and say how far it is; where they are in a store, part by part."""
+    if dataset["status"].chunks is not None and dataset.sizes[over] <= SLAB:  # a line is whole in its part
+        with contextlib.closing(slabs(dataset[needed], over)) as parts:
+            yield from (found for part in parts for found in lines(part, over))
+        return
+    with CountProgress(None, "lines") as shown:
+        count = dataset["status"].size // max(dataset.sizes[over], 1)
+        shown.update(0, count)
+        for done, found in enumerate(lines(dataset, over), 1):
+            yield found
+            shown.update(done, count)
 
 
 def _definition(dataset: xarray.Dataset, boundary: str, over: str) -> str:

@@ -151,7 +151,7 @@ def _problems(dataset: xarray.Dataset) -> dict[str, Any]:
         for i, name in enumerate(dataset["status"].dims)
     }
     columns["status"] = [str(status[place]) for place in first]
-    columns["message"] = [str(dataset["message"][place].item())[:500] for place in first]
+    columns["message"] = [str(dataset["message"][place].values.item())[:500] for place in first]
     return {"problems": columns if places else None, "more_problems": len(places) - len(first)}
 
 
