@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
@@ -273,3 +274,16 @@ def test_points_without_steps_are_blank_in_a_terminal(capsys: pytest.CaptureFixt
     status, out, _ = run_main(capsys, "sweep", "--L", "1,1e200", "--delta", "1", "--eta", "1")
     assert status == 3
     assert out.splitlines()[4].split() == ["1e+200", "failed"]
+
+
+def test_json_has_null_where_a_number_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["sweep", "--L", "0.1,1,1e160", "--K", "2,20", "--delta", "1", "--eta", "1", "--json", "--quiet"]
+    status, out, said = run_main(capsys, *line)
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert (status, "2 of 6 points failed" in said) == (3, True)
+    assert found["coords"]["N"]["data"] == "inf"
+    assert found["data_vars"]["L_half"]["data"][0][0] is None
+    assert (
+        found["data_vars"]["steps"]["data"]
+        == icl.sweep(L=[0.1, 1.0, 1e160], K=[2, 20], delta=1.0, eta=1.0, progress=False)["steps"].values.tolist()
+    )

@@ -69,6 +69,18 @@ def test_points_of_an_earlier_run_do_not_count_for_the_speed(
     assert capsys.readouterr().err == "1,000 of 2,000 points, 0 points/s\n"
 
 
+def test_what_comes_before_the_first_count_is_no_part_of_the_speed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SILENT", 0.0)
+    seconds = iter([0.0, 100.0, 101.0, 101.0])
+    monkeypatch.setattr("icl_theory.engine.progress.time.monotonic", lambda: next(seconds))
+    with CountProgress() as shown:
+        shown.update(1000, 2000)
+        shown.update(1500, 2000)
+    assert capsys.readouterr().err == "1,500 of 2,000 points, 500 points/s, 0:00:01 left\n"
+
+
 def test_durations_are_in_hours_minutes_and_seconds() -> None:
     assert [duration(seconds) for seconds in (0.4, 61.0, 360_000.0)] == ["0:00:00", "0:01:01", "100:00:00"]
 

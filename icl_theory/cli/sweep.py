@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -110,7 +111,7 @@ def _run(
         dataset = run_with(*made, executor=executor, store=chosen["store"], progress=not quiet, command=command)
     done = dataset["status"].size - count(dataset, "pending")
     if done and as_json:
-        print(json.dumps(dataset.to_dict(), allow_nan=False, default=str))
+        print(json.dumps(_strict(dataset.to_dict()), allow_nan=False, default=str))
     elif done:
         outputs.write(dataset, chosen["over"])
     status = report_failures(dataset)
@@ -123,3 +124,14 @@ def _run(
     )
     print(f"icl-theory: interrupted after {done} of {made.grid.size} points; {how}", file=sys.stderr)
     return 130
+
+
+def _strict(value: Any) -> Any:
+    """Return nested values as JSON can have them: null where a number is missing, and infinity as a text."""
+    if isinstance(value, dict):
+        return {name: _strict(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_strict(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value

@@ -145,6 +145,13 @@ def test_whoever_waits_for_it_to_be_read_hears_how_far_it_is(
 
 
 @pytest.mark.usefixtures("small")
+def test_its_report_lists_points_that_failed(tmp_path: Path) -> None:
+    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160], eta=[0.1, 1.0])
+    assert icl.html_report(found) == icl.html_report(found.compute())
+    assert "L = 1e+160" in icl.html_report(found)
+
+
+@pytest.mark.usefixtures("small")
 def test_tables_are_quiet_where_a_sweep_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
