@@ -67,8 +67,8 @@ class Outputs(NamedTuple):
                 "plot", str(self.plot), f"left out with {len(swept)} swept parameters: it draws one or two"
             )
 
-    def write(self, dataset: xarray.Dataset, over: str | None) -> None:
-        """Write the files; print the table where there are none."""
+    def write(self, dataset: xarray.Dataset, over: str | None, done: int) -> None:
+        """Write the files; print the table where there are none. So many points are computed."""
         if not dataset.dims:
             _print_point(dataset)
             return
@@ -78,7 +78,7 @@ class Outputs(NamedTuple):
         if self.plot is not None:
             save(plot_sweep(dataset, over), self.plot)
         if not any(self):
-            _print_table(dataset, over)
+            _print_table(dataset, over, done)
         if dataset["status"].size <= NOTED:
             for note in transition_notes(dataset, over):
                 print(note)
@@ -90,9 +90,10 @@ def report_failures(dataset: xarray.Dataset) -> int:
     if not failures:
         return 0
     texts = dataset[["status", "message"]]
-    parts = slabs(texts, dimension(texts, None)) if dataset.dims else (each for each in [texts])
-    with contextlib.closing(parts):
-        first = next(part for part in parts if count(part, "failed"))
+    first = texts
+    if dataset.dims:
+        with contextlib.closing(slabs(texts, dimension(texts, None))) as parts:
+            first = next(part for part in parts if count(part, "failed"))
     message = first["message"].values[first["status"].values == "failed"].flat[0]
     plural = "" if failures == 1 else "s"
     whole = f"{failures} of {dataset['status'].size} point{plural}"
@@ -100,13 +101,13 @@ def report_failures(dataset: xarray.Dataset) -> int:
     return 3
 
 
-def _print_table(dataset: xarray.Dataset, over: str | None) -> None:
+def _print_table(dataset: xarray.Dataset, over: str | None, done: int) -> None:
     """Print as many columns as fit, the most important ones first."""
     important = with_role(dataset, *IMPORTANT)
     part = first_part(dataset[["status", *important]], dimension(dataset, over))
     table = phase_table(part, over)
     head = table.head(MOST_ROWS)
-    left = dataset["status"].size - count(dataset, "pending") - len(head)
+    left = done - len(head)
     rows = contents(head)
     cells = {name: [number(value) for value in values] for name, values in rows.items()}
     console = Console(highlight=False)

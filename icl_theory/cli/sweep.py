@@ -113,7 +113,7 @@ def _run(
     if done and as_json:
         print(json.dumps(_strict(dataset.to_dict()), allow_nan=False, default=str))
     elif done:
-        outputs.write(dataset, chosen["over"])
+        outputs.write(dataset, chosen["over"], done)
     status = report_failures(dataset)
     if not dataset.attrs["interrupted"]:
         return status
