@@ -160,3 +160,14 @@ def test_tables_are_quiet_where_a_sweep_is(
     line = ["sweep", "--L", "0.1:1:log:200", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:200", "--quiet"]
     line += ["--store", str(tmp_path / "a.zarr"), "--csv", str(tmp_path / "a.csv")]
     assert run_main(capsys, *line)[2] == ""
+
+
+def test_rows_that_are_left_out_are_those_of_computed_points(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 100)
+    kept(tmp_path / "a.zarr", L=np.geomspace(0.1, 10.0, 10), K=20, eta=np.geomspace(0.1, 1.0, 100))
+    (tmp_path / "a.zarr" / "_sweep" / "mark" / "c.0.0.0.0").unlink()
+    status, shown, said = run_main(capsys, "table", str(tmp_path / "a.zarr"))
+    assert (status, said) == (0, "icl-theory: 100 of 1000 points are not computed yet\n")
+    assert "... and 840 rows more" in shown
