@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.engine import progress
 from icl_theory.engine.curvature import Curvature
-from icl_theory.engine.progress import CountProgress, duration
+from icl_theory.engine.progress import CountProgress, duration, working
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
 from icl_theory.families.regression import prompts
@@ -154,3 +155,57 @@ def test_below_a_bar_there_are_lines(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_counting_yields_what_it_counts() -> None:
     assert [*progress.counted("abc", "letters")] == ["a", "b", "c"]
+
+
+def spoken(capsys: pytest.CaptureFixture[str], words: str) -> str:
+    """Wait until something was said, and return what was said up to then."""
+    said = ""
+    for _ in range(1000):
+        said += capsys.readouterr().err
+        if words in said:
+            return said
+        time.sleep(0.01)
+    raise AssertionError(said)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show everything at once, and again every hundredth of a second."""
+    monkeypatch.setattr(progress, "PATIENT", 0.0)
+    monkeypatch.setattr(progress, "SILENT", 0.0)
+    monkeypatch.setattr(progress, "INTERVALS", (0.01, 0.01))
+
+
+@pytest.mark.usefixtures("often")
+def test_work_that_cannot_tell_how_far_it_is_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with working("adding numbers") as work:
+        said = spoken(capsys, "\n")
+        assert re.fullmatch(r"(adding numbers, 0:00:\d\d\n)+", said)
+        with working("multiplying them"):
+            spoken(capsys, "multiplying them, 0:00:")
+        work.parts = 1234
+        spoken(capsys, "adding numbers, 1,234 parts read, 0:00:")
+    capsys.readouterr()
+    time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("often")
+def test_in_a_terminal_work_gives_way_to_what_can_tell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "PATIENT", 0.2)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with working("adding numbers"):
+        spoken(capsys, "adding numbers")
+        sys.stdout.write("a result\n")
+        assert capsys.readouterr().out == "a result\n"  # where it was to go, into a file say
+        with CountProgress() as shown:
+            shown.update(0, 2)
+            shown.update(1, 2)
+            assert "adding" not in spoken(capsys, "1/2").rsplit("\x1b[2K")[-1]
+            time.sleep(0.05)
+            assert "adding" not in capsys.readouterr().err
+        spoken(capsys, "adding numbers")
+    assert capsys.readouterr().err.endswith("\x1b[2K")

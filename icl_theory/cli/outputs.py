@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -14,11 +13,12 @@ from rich.table import Table
 
 from icl_theory._validate import choice, refuse
 from icl_theory.cli.shared import check_targets
+from icl_theory.grids.grid import FAILED
 from icl_theory.results.columns import dimension, symbol, with_role
 from icl_theory.results.numbers import goes_right, number
 from icl_theory.results.plots.style import save
 from icl_theory.results.plots.sweeps import plot_sweep
-from icl_theory.results.reading import count, first_part, slabs
+from icl_theory.results.reading import count, first_part
 from icl_theory.results.tables import check_parquet, contents, phase_table, point_facts, write_table
 from icl_theory.results.transitions import transition_notes
 
@@ -89,11 +89,9 @@ def report_failures(dataset: xarray.Dataset) -> int:
     failures = count(dataset, "failed")
     if not failures:
         return 0
-    texts = dataset[["status", "message"]]
-    first = texts
+    first = dataset[["status", "message"]]
     if dataset.dims:
-        with contextlib.closing(slabs(texts, dimension(texts, None))) as parts:
-            first = next(part for part in parts if count(part, "failed"))
+        first = first_part(first, dimension(first, None), [FAILED])
     message = first["message"].values[first["status"].values == "failed"].flat[0]
     plural = "" if failures == 1 else "s"
     whole = f"{failures} of {dataset['status'].size} point{plural}"
@@ -104,8 +102,7 @@ def report_failures(dataset: xarray.Dataset) -> int:
 def _print_table(dataset: xarray.Dataset, over: str | None, done: int) -> None:
     """Print as many columns as fit, the most important ones first."""
     important = with_role(dataset, *IMPORTANT)
-    part = first_part(dataset[["status", *important]], dimension(dataset, over))
-    table = phase_table(part, over)
+    table = phase_table(first_part(dataset[["status", *important]], dimension(dataset, over)), over)
     head = table.head(MOST_ROWS)
     left = done - len(head)
     rows = contents(head)

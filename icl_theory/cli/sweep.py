@@ -25,7 +25,7 @@ from icl_theory.cli.outputs import (
     report_failures,
 )
 from icl_theory.cli.shared import PlotFile
-from icl_theory.engine.progress import CountProgress
+from icl_theory.engine.progress import CountProgress, working
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
 from icl_theory.grids.sweep import check_picklable, plan, run_with
@@ -111,7 +111,9 @@ def _run(
         dataset = run_with(*made, executor=executor, store=chosen["store"], progress=not quiet, command=command)
     done = dataset["status"].size - count(dataset, "pending")
     if done and as_json:
-        print(json.dumps(_strict(dataset.to_dict()), allow_nan=False, default=str))
+        with working("making JSON"):
+            text = json.dumps(_strict(dataset.to_dict()), allow_nan=False, default=str)
+        print(text)
     elif done:
         outputs.write(dataset, chosen["over"], done)
     status = report_failures(dataset)

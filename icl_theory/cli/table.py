@@ -18,6 +18,7 @@ from icl_theory.cli.outputs import (
     report_failures,
 )
 from icl_theory.cli.shared import PlotFile
+from icl_theory.engine.progress import working
 from icl_theory.grids.sweep import load_sweep
 from icl_theory.results.reading import count
 
@@ -32,10 +33,11 @@ def table(
     plot: PlotFile = None,
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
-    dataset = load_sweep(store)
-    outputs = Outputs(table, csv, latex, parquet, plot)
-    outputs.check(over, [str(name) for name in dataset.dims])
-    pending = count(dataset, "pending")
+    with working("opening the store"):
+        dataset = load_sweep(store)
+        outputs = Outputs(table, csv, latex, parquet, plot)
+        outputs.check(over, [str(name) for name in dataset.dims])
+        pending = count(dataset, "pending")
     if pending == dataset["status"].size:
         print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
         return 0

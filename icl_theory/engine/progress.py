@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar, Token
+from contextvars import ContextVar, Token, copy_context
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ INTERVALS = (0.1, 5.0)  # seconds between two changes of a line in a terminal, a
 
 T = TypeVar("T")
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
+_WORK: ContextVar[Work | None] = ContextVar("work", default=None)
 
 
 class _Shown:
@@ -42,10 +46,15 @@ class _Shown:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._display is not None:
-            self._display[0].stop()
+        self._close()
         if self._token is not None:
             _QUIET.reset(self._token)
+
+    def _close(self) -> None:
+        """Take from the terminal what is drawn."""
+        if self._display is not None:
+            self._display[0].stop()
+            self._display = None
 
     def _show(self, line: str, make: Callable[[], Progress], **fields: Any) -> None:
         """Draw in a terminal, or write a line."""
@@ -55,8 +64,10 @@ class _Shown:
         if worker or _QUIET.get():
             self._next = float("inf")
             return
-        # while something else is drawn, rich stands in for the stream
-        live = self._display is not None or (sys.stderr.isatty() and not hasattr(sys.stderr, "rich_proxied_file"))
+        work = _WORK.get()
+        if work is not None and work is not self:
+            work.rest()
+        live = self._display is not None or (sys.stderr.isatty() and not _is_drawn())
         self._next = time.monotonic() + INTERVALS[0 if live else 1]
         if not live:
             sys.stderr.write(f"{line}\n")
@@ -105,7 +116,8 @@ class StepProgress(_Shown):
             self._start = now
         self._last = step
         if now >= self._next:
-            line = f"step {step:,}, loss {loss:.4g}, {step / max(now - self._start, 1e-9):,.3g} steps/s"
+            known = f", loss {loss:.4g}" if math.isfinite(loss) else ""
+            line = f"step {step:,}{known}, {step / max(now - self._start, 1e-9):,.3g} steps/s"
             self._show(line, _line, description=line)
 
 
@@ -173,6 +185,81 @@ def counted(items: Sequence[T], unit: str) -> Iterator[T]:
             yield item
 
 
+class Work(_Shown):
+    """What is being done, and for how long, where nothing else is shown; `working` makes it.
+
+    A thread looks up, so that what is done need not be able to tell how far it is.
+    """
+
+    def __init__(self, words: str) -> None:
+        super().__init__(None)
+        self.words, self.parts = words, 0
+        self._over, self._one = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=copy_context().run, args=(self._watch,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        super().__exit__(*error)
+
+    def rest(self) -> None:
+        """Wait, for something else was shown."""
+        with self._one:
+            self._close()
+            self._next = time.monotonic() + (PATIENT if sys.stderr.isatty() else 2.0 * INTERVALS[1])
+
+    def _watch(self) -> None:
+        while not self._over.wait(min(max(self._next - time.monotonic(), INTERVALS[0]), INTERVALS[1])):
+            with self._one:
+                if time.monotonic() >= self._next and (self._display is not None or not _is_drawn()):
+                    self._beat()
+
+    def _beat(self) -> None:
+        read = f", {self.parts:,} parts read" if self.parts else ""
+        line = f"{self.words}{read}"
+        self._show(f"{line}, {duration(time.monotonic() - self._start)}", _line, description=line)
+
+
+@contextlib.contextmanager
+def working(words: str) -> Iterator[Work]:
+    """Say what is being done, within or in a function, where nothing else was shown for two seconds.
+
+    Within something else of this kind only the words are others.
+
+    Examples
+    --------
+    >>> from icl_theory.engine.progress import working
+    >>> @working("adding numbers")
+    ... def total(numbers):
+    ...     return sum(numbers)
+    >>> total([1, 2])
+    3
+    """
+    work = _WORK.get()
+    if work is not None:
+        before, work.words = work.words, words
+        try:
+            yield work
+        finally:
+            work.words = before
+        return
+    with Work(words) as work:
+        token = _WORK.set(work)
+        try:
+            yield work
+        finally:
+            _WORK.reset(token)
+
+
+def _is_drawn() -> bool:
+    """Whether something is drawn in the terminal: rich stands in for the stream then."""
+    return hasattr(sys.stderr, "rich_proxied_file")
+
+
 def _line() -> Progress:
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -183,7 +270,9 @@ def _drawn(*columns: Any) -> Progress:
     from rich.console import Console
     from rich.progress import Progress
 
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    # what is printed meanwhile goes above, but where it goes into a file it must not come here
+    above = sys.stdout.isatty()
+    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=above)
 
 
 def duration(seconds: float) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PENDING, FAILED = "pending", "failed"
 REACHED, NOT_REACHED = "reached", "not reached"
+DONE = REACHED, NOT_REACHED, FAILED
 FILL: dict[str, Any] = {"f": math.nan, "i": -1, "U": "", "O": ""}  # by the first letter of a dtype
 LONGEST = 1000  # characters of a text that is kept
 Values = dict[str, NDArray[Any]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import uuid
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,29 +29,45 @@ def is_large(columns: tuple[Column, ...], grid: Grid) -> bool:
     >>> is_large((), Grid((Axis("x", np.arange(4.0), "", "a number", True),), chunk=2))
     False
     """
-    return bytes_of(columns, grid.size) > min(MOST, SHARE * free())
+    return bytes_of(columns, grid.size) > room(MOST)
+
+
+def room(most: float) -> float:
+    """Return how many bytes the points of a sweep may take at once, ``most`` at most.
+
+    Examples
+    --------
+    >>> from icl_theory.grids.large import room
+    >>> 0 <= room(1e6) <= 1e6
+    True
+    """
+    return min(most, SHARE * free())
 
 
 class _Reader:
-    """Reads chunks of one column; it goes to other processes as the path of its store, which they open."""
+    """Reads chunks of one column; it goes to other processes as the path of its store, which each opens once."""
 
-    def __init__(self, path: str, column: Column, store: Store) -> None:
-        self.path, self.column = path, column
+    def __init__(self, path: str, column: Column, store: Store, opening: str) -> None:
+        self.path, self.column, self.opening = path, column, opening
         self._store: Store | None = store
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "column": self.column, "_store": None}
+        return self.__dict__ | {"_store": None}
 
     def __call__(self, block_id: tuple[int, ...] | None = None) -> NDArray[Any]:
-        if self._store is None:
-            self._store = opened_to_read(self.path)
-        store = self._store
+        store = self._store or _opened(self.path, self.opening)
         chunk = store.chunk_at(block_id or ())
         shape = store.lengths(chunk)
         if store.done[chunk]:
             return store.read_column(chunk, self.column).reshape(shape)
         fill = PENDING if self.column == STATUS else FILL[self.column.dtype[0]]
         return np.full(shape, fill, dtype=self.column.dtype)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: str, opening: str) -> Store:
+    """Return a store that another process has opened: every part comes here with a reader of its own."""
+    return opened_to_read(path)
 
 
 def lazy_values(path: str | os.PathLike[str], store: Store, columns: tuple[Column, ...], grid: Grid) -> Values:
@@ -78,9 +96,9 @@ def lazy_values(path: str | os.PathLike[str], store: Store, columns: tuple[Colum
         for axis, part in lengths
         if axis.swept
     )
-    found = {}
+    found, opening = {}, uuid.uuid4().hex
     for column in (*columns, STATUS, MESSAGE):
-        reader, dtype = _Reader(os.path.abspath(path), column, store), np.dtype(column.dtype)
+        reader, dtype = _Reader(os.path.abspath(path), column, store, opening), np.dtype(column.dtype)
         found[column.name] = reading(
             reader, chunks=chunks, dtype=dtype, meta=np.empty((0,) * len(chunks), dtype=dtype)
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 # what else than numbers stands in tables, and its TeX
 SIGNS = {"✓": r"$\checkmark$", "✗": r"$\times$", "∞": r"$\infty$", "−": "$-$", "±": r"$\pm$"}
+ESCAPES = str.maketrans({sign: rf"\{sign}" for sign in "&%$#_{}"} | SIGNS | {"\\": r"\textbackslash{}"})
 
 
 def symbol(dataset: xarray.Dataset, name: str) -> str:
@@ -31,10 +31,7 @@ def tex(dataset: xarray.Dataset, name: str) -> str:
 
 def escaped(text: str) -> str:
     """Return any text for LaTeX."""
-    found = re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", "\x00")).replace("\x00", r"\textbackslash{}")
-    for sign, command in SIGNS.items():
-        found = found.replace(sign, command)
-    return found
+    return text.translate(ESCAPES)
 
 
 def with_role(dataset: xarray.Dataset, *roles: str) -> list[str]:

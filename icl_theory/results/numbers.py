@@ -20,15 +20,14 @@ def number(value: Any, digits: int = 4) -> str:
     """
     if hasattr(value, "item"):
         value = value.item()
-    if value is None or str(value) == "<NA>" or value != value:
-        return ""
+    if isinstance(value, float):
+        finite = math.isfinite(value)
+        return f"{value:.{digits}g}" if finite else "" if value != value else "∞" if value > 0 else "−∞"
     if isinstance(value, bool):
         return "✓" if value else "✗"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    if isinstance(value, float):
-        return f"{value:.{digits}g}" if math.isfinite(value) else "∞" if value > 0 else "−∞"
-    return str(value)
+    return "" if value is None or str(value) == "<NA>" or value != value else str(value)
 
 
 def told_apart(values: Sequence[Any]) -> list[str]:
@@ -53,8 +52,8 @@ def goes_right(values: Sequence[Any]) -> bool:
     return bool(shown) and not any(isinstance(value, str | bool) for value in shown)
 
 
-def markdown(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Return a table in Markdown, from its columns by heading.
+def markdown(columns: Mapping[str, Sequence[Any]], right: Sequence[bool] | None = None) -> str:
+    """Return a table in Markdown, from its columns by heading; ``right`` are set to the right, or those of numbers.
 
     Examples
     --------
@@ -68,5 +67,6 @@ def markdown(columns: Mapping[str, Sequence[Any]]) -> str:
     def line(cells: Sequence[Any]) -> str:
         return "| " + " | ".join(number(cell).replace("|", r"\|") for cell in cells) + " |"
 
-    rule = "|" + "|".join("--:" if goes_right(values) else "---" for values in columns.values()) + "|"
+    right = list(map(goes_right, columns.values())) if right is None else right
+    rule = "|" + "|".join("--:" if side else "---" for side in right) + "|"
     return "\n".join([line(list(columns)), rule, *map(line, zip(*columns.values(), strict=True))])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory import _validate
 from icl_theory._validate import refuse
 from icl_theory.files import checked_path, replacing
+from icl_theory.grids.grid import PENDING, REACHED
 from icl_theory.results.columns import dimension, dimensions, escaped, symbol, tex, with_role
 from icl_theory.results.numbers import goes_right, markdown, number
 from icl_theory.results.reading import reading, slabs
@@ -23,7 +24,7 @@ FORMATS = {".md": "Markdown", ".csv": "CSV", ".tex": "LaTeX", ".parquet": "Parqu
 MARKS = {1: "✓", 0: "✗"}
 
 
-@reading()
+@reading("making the table")
 def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool = False) -> pd.DataFrame:
     r"""Return the results of a sweep as a table with one row for each point.
 
@@ -59,25 +60,33 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     ['10.0', 'sharp', '4', '11967']
     """
     over = dimension(dataset, over)
+    return _table(dataset, over, _columns(dataset, over, every))
+
+
+def _columns(dataset: xarray.Dataset, over: str, every: bool = False) -> list[str]:
+    """Return the names of the quantities in the table of a sweep, in their order."""
     words, details = (
         [name for name in with_role(dataset, role) if dataset[name].attrs.get("table") == 1]
         for role in ("word", "detail")
     )
-    details = [name for name in details if dataset[name].notnull().any()]
+    details = [name for name in details if bool(dataset[name].notnull().any())]
     exponent = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") == over]
-    verdicts = with_role(dataset, "verdict")
     order = [
         *words, *with_role(dataset, "phase", "steps"), *exponent, *with_role(dataset, "predicted", "boundary"),
-        *details, *verdicts,
+        *details, *with_role(dataset, "verdict"),
     ]  # fmt: skip
     if every:
         order += [
             name for name in with_role(dataset, "word", "detail") if name not in (*words, *details, "message")
         ]
-    frame = _frame(dataset[[*order, "status"]], over)
-    if not (frame["status"] == "reached").all():
-        order.append("status")
-    for name in verdicts:
+    complete = bool(dataset["status"].isin([REACHED, PENDING]).all())
+    return order if complete else [*order, "status"]
+
+
+def _table(dataset: xarray.Dataset, over: str, order: list[str]) -> pd.DataFrame:
+    """Return some quantities of computed points under their symbols, behind the parameters."""
+    frame = _frame(dataset[list(dict.fromkeys([*order, "status"]))], over)
+    for name in with_role(dataset, "verdict"):
         frame[name] = frame[name].map(MARKS).fillna("")
     parameters = [*(name for name in dimensions(dataset) if name != over), over]
     headings: dict[str, str] = {}
@@ -127,16 +136,17 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
     over = dimension(dataset, over)
     if form == "Parquet":
         check_parquet(target)
-    with replacing(target) as temporary:
+    with replacing(target) as temporary, reading(f"writing {target}"):
         if form == "Parquet":
             _write_parquet(dataset, temporary, over)
         elif form == "CSV":
             for i, part in enumerate(slabs(dataset, over)):
                 _frame(part, over).to_csv(temporary, index=False, header=not i, mode="a")
         else:
-            writer = to_markdown if form == "Markdown" else to_latex
-            text = writer(phase_table(dataset, over), transition_notes(dataset, over))
-            temporary.write_text(text, encoding="utf-8")
+            order, make = _columns(dataset, over), _markdown if form == "Markdown" else _latex
+            with temporary.open("w", encoding="utf-8") as file:
+                file.writelines(make(_table(part, over, order) for part in slabs(dataset, over)))
+                file.writelines(_notes(form, transition_notes(dataset, over)))
 
 
 def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
@@ -174,7 +184,7 @@ def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     |--:|---|
     | 0.5 | flat |
     """
-    return "\n".join([markdown(contents(table)), *(f"\n{note}" for note in _sentences(notes))]) + "\n"
+    return "".join([*_markdown([table]), *_notes("Markdown", _sentences(notes))])
 
 
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
@@ -194,15 +204,38 @@ def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     \bottomrule
     \end{tabular}
     """
-    columns, sentences = contents(table), _sentences(notes)
-    headings = {name: table.attrs.get("tex", {}).get(name, escaped(str(name))) for name in table.columns}
-    sides = "".join("r" if goes_right(values) else "l" for values in columns.values())
-    cells = table.astype(object).map(lambda value: escaped(number(value))).rename(columns=headings)
-    text = cells.to_latex(index=False, escape=False, column_format=sides)
-    return (
-        "\n".join([r"% \usepackage{booktabs,amssymb}", text.rstrip(), *(rf"\par {escaped(x)}" for x in sentences)])
-        + "\n"
-    )
+    return "".join([*_latex([table]), *_notes("LaTeX", _sentences(notes))])
+
+
+def _markdown(parts: Iterable[pd.DataFrame]) -> Iterator[str]:
+    """Yield a table in Markdown part by part."""
+    for i, part in enumerate(parts):
+        head, rule, *rows = markdown(contents(part), _right(part)).split("\n")
+        yield from (f"{line}\n" for line in (rows if i else [head, rule, *rows]))
+
+
+def _latex(parts: Iterable[pd.DataFrame]) -> Iterator[str]:
+    """Yield a table in LaTeX in the same way."""
+    for i, part in enumerate(parts):
+        columns, symbols = contents(part), part.attrs.get("tex", {})
+        if not i:
+            sides = "".join("r" if right else "l" for right in _right(part))
+            headings = " & ".join(symbols.get(name, escaped(name)) for name in columns)
+            yield "% \\usepackage{booktabs,amssymb}\n"
+            yield f"\\begin{{tabular}}{{{sides}}}\n\\toprule\n{headings} \\\\\n\\midrule\n"
+        cells = ([escaped(number(value)) for value in values] for values in columns.values())
+        yield from (" & ".join(row) + " \\\\\n" for row in zip(*cells, strict=True))
+    yield "\\bottomrule\n\\end{tabular}\n"
+
+
+def _right(table: pd.DataFrame) -> list[bool]:
+    """Return which columns are set to the right: those of numbers, in every part of a table the same."""
+    return [table[name].dtype.kind in "iuf" or goes_right(list(table[name])) for name in table.columns]
+
+
+def _notes(form: str, sentences: Iterable[str]) -> list[str]:
+    """Return sentences for below a table."""
+    return [f"\n{x}\n" if form == "Markdown" else rf"\par {escaped(x)}" + "\n" for x in sentences]
 
 
 def _sentences(notes: Iterable[str]) -> list[str]:

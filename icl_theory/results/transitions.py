@@ -18,7 +18,7 @@ from icl_theory.engine.progress import CountProgress
 from icl_theory.grids.exponents import local_exponent
 from icl_theory.results.columns import dimension, dimensions, lines, steps_of, symbol, where, with_role
 from icl_theory.results.numbers import number
-from icl_theory.results.reading import SLAB, slabs
+from icl_theory.results.reading import has_whole_lines, reading, slabs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +44,7 @@ def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
     return None if given is None or steps_of(dataset) is None else (float(given[0]), float(given[1]))
 
 
+@reading("looking for transitions")
 def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
     """Return the points at which the regimes change along a parameter, measured and predicted.
 
@@ -101,7 +102,7 @@ def _lines(
     dataset: xarray.Dataset, over: str, needed: list[str]
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
     """Yield its lines along a parameter, and say how far it is; where they are in a store, part by part."""
-    if dataset["status"].chunks is not None and dataset.sizes[over] <= SLAB:  # a line is whole in its part
+    if dataset["status"].chunks is not None and has_whole_lines(dataset, over):
         with contextlib.closing(slabs(dataset[needed], over)) as parts:
             yield from (found for part in parts for found in lines(part, over))
         return

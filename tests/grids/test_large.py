@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ import pandas as pd
 import pytest
 
 import icl_theory as icl
+from icl_theory.engine.progress import Work
 from icl_theory.grids import large
+from icl_theory.grids.store import Store, opened_to_read
 from icl_theory.results import reading
-from icl_theory.results.tables import write_table
+from icl_theory.results.tables import to_latex, to_markdown, write_table
+from icl_theory.results.transitions import transition_notes
 from tests.test_cli import run_main
 
 GIVEN: dict[str, Any] = {
@@ -31,6 +36,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with next to no memory, and chunks that are small beside the sweeps."""
     monkeypatch.setattr(large, "free", lambda: 1e4)
     monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 2**14)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show what nobody asked for at once."""
+    monkeypatch.setattr("icl_theory.engine.progress.PATIENT", 0.0)
+    monkeypatch.setattr("icl_theory.engine.progress.INTERVALS", (0.0, 0.01))
 
 
 def kept(path: Path, **given: Any) -> Any:
@@ -72,6 +84,20 @@ def test_its_tables_are_written_part_by_part(tmp_path: Path, ending: str, monkey
     whole, parts = (read(tmp_path / f"{name}.{ending}") for name in ("whole", "parts"))
     assert len(whole) == 12
     pd.testing.assert_frame_equal(whole, parts)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("ending", "writer"), [("md", to_markdown), ("tex", to_latex)])
+def test_so_are_those_for_people(
+    tmp_path: Path, ending: str, writer: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = kept(tmp_path / "a.zarr", L=[0.01, 0.5, 1.0, 2.0, 1e160], eta=[0.1, 1.0])
+    text = writer(icl.phase_table(found, "L"), transition_notes(found, "L"))
+    assert text.count("half-way") == 4
+    for points in (3, 1000):
+        monkeypatch.setattr(reading, "SLAB", points)
+        write_table(found, tmp_path / f"a.{ending}", "L")
+        assert (tmp_path / f"a.{ending}").read_text(encoding="utf-8") == text
 
 
 @pytest.mark.usefixtures("small")
@@ -118,30 +144,65 @@ def test_a_dry_run_says_how_much_memory_there_must_be(capsys: pytest.CaptureFixt
     assert said.endswith("more than is well held: with a store they stay in it")
 
 
+class Talking(Work):
+    """Says in any case what was done, when it is done."""
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._beat()
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
-    ("work", "unit"),
+    ("work", "words"),
     [
-        (lambda found, path: icl.phase_table(found), "parts"),
-        (lambda found, path: icl.plot_sweep(found.isel(K=0)), "parts"),
-        (lambda found, path: write_table(found, path / "a.csv"), "points"),
-        (lambda found, path: icl.transition_table(found), "points"),
-        (lambda found, path: icl.html_report(found), "(parts|figures)"),
-        (lambda found, path: reading.count(found, "failed"), "parts"),
+        (lambda found, path: icl.phase_table(found), "making the table"),
+        (lambda found, path: icl.plot_sweep(found.isel(K=0)), "drawing the figure"),
+        (lambda found, path: write_table(found, path / "a.csv"), r"writing \S+a\.csv"),
+        (lambda found, path: write_table(found, path / "a.md"), r"writing \S+a\.md"),
+        (lambda found, path: icl.transition_table(found), "looking for transitions"),
+        (lambda found, path: icl.html_report(found), "writing the report"),
+        (lambda found, path: reading.count(found, "failed"), "counting points"),
+        (lambda found, path: reading.first_part(found, "L"), "reading the first points"),
     ],
 )
-def test_whoever_waits_for_it_to_be_read_hears_how_far_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, work: Any, unit: str
+def test_whoever_waits_for_it_to_be_read_hears_what_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, work: Any, words: str
 ) -> None:
-    found = kept(tmp_path / "a.zarr", L=np.geomspace(0.1, 10.0, 20), eta=np.geomspace(0.1, 1.0, 1000))
+    found = kept(tmp_path / "a.zarr")
     work(found, tmp_path)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("icl_theory.engine.progress.PATIENT", 0.0)
-    monkeypatch.setattr("icl_theory.engine.progress.INTERVALS", (0.0, 0.0))
+    monkeypatch.setattr("icl_theory.engine.progress.Work", Talking)
     work(found, tmp_path)
-    said = capsys.readouterr().err.splitlines()
-    assert said
-    assert all(re.match(rf"[\d,]+ of [\d,]+ {unit}, ", line) for line in said)
+    said = capsys.readouterr().err
+    assert re.fullmatch(words + r", [1-9][\d,]* parts read, 0:0\d:\d\d\n", said), said
+
+
+@pytest.mark.usefixtures("small", "impatient")
+@pytest.mark.parametrize("work", [write_table, lambda found, _: icl.transition_table(found)])
+def test_whoever_waits_for_it_to_be_read_hears_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], work: Any
+) -> None:
+    found = kept(tmp_path / "a.zarr", L=np.geomspace(0.1, 10.0, 20), eta=np.geomspace(0.1, 1.0, 1000))
+    capsys.readouterr()
+    work(found, tmp_path / "a.csv")
+    assert re.search(r"^[\d,]+ of [\d,]+ points, ", capsys.readouterr().err, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("small")
+def test_another_process_opens_the_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, opened = kept(tmp_path / "a.zarr"), []
+
+    def opening(path: str) -> Store:
+        opened.append(path)
+        return opened_to_read(path)
+
+    monkeypatch.setattr(large, "opened_to_read", opening)
+    parts = [pickle.loads(pickle.dumps(found.steps.data.blocks[i])) for i in (0, 1)]
+    there = [part.compute(scheduler="synchronous") for part in parts]
+    assert opened == [str(tmp_path / "a.zarr")]
+    here = [found.steps.data.blocks[i].compute() for i in (0, 1)]
+    assert all(np.array_equal(*pair) for pair in zip(there, here, strict=True))
 
 
 @pytest.mark.usefixtures("small")
@@ -151,12 +212,8 @@ def test_its_report_lists_points_that_failed(tmp_path: Path) -> None:
     assert "L = 1e+160" in icl.html_report(found)
 
 
-@pytest.mark.usefixtures("small")
-def test_tables_are_quiet_where_a_sweep_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("icl_theory.engine.progress.PATIENT", 0.0)
-    monkeypatch.setattr("icl_theory.engine.progress.INTERVALS", (0.0, 0.0))
+@pytest.mark.usefixtures("small", "impatient")
+def test_tables_are_quiet_where_a_sweep_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["sweep", "--L", "0.1:1:log:200", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:200", "--quiet"]
     line += ["--store", str(tmp_path / "a.zarr"), "--csv", str(tmp_path / "a.csv")]
     assert run_main(capsys, *line)[2] == ""

@@ -74,7 +74,7 @@ class Scale(NamedTuple):
         return np.exp(found) if self.kind == "log" else found
 
 
-@reading()
+@reading("drawing the figure")
 def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """Draw a sweep: steps and local exponent along one parameter, or a phase diagram over two.
 

@@ -15,6 +15,7 @@ from icl_theory.results.display import html
 from icl_theory.results.labels import parameters
 from icl_theory.results.notebook import picture, render
 from icl_theory.results.plots.runs import plot_run
+from icl_theory.results.reading import reading
 from icl_theory.results.report.sweep import sweep_contents
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ MOST_SAVED = 40  # rows of a run's table
 MODULES = "import math, numpy as np, icl_theory as icl"
 
 
+@reading("writing the report")
 def html_report(
     found: Trajectory | xarray.Dataset,
     *,

@@ -17,7 +17,7 @@ from icl_theory.results.columns import dimensions, lines, steps_of, symbol
 from icl_theory.results.notebook import picture
 from icl_theory.results.numbers import number, told_apart
 from icl_theory.results.plots.sweeps import drawable, plot_sweep
-from icl_theory.results.reading import first_part, reading
+from icl_theory.results.reading import first_part
 from icl_theory.results.tables import contents, has_values, phase_table, point_facts
 from icl_theory.results.transitions import notes_of, transitions_of
 
@@ -49,7 +49,6 @@ class Rows(NamedTuple):
     every: str
 
 
-@reading()
 def sweep_contents(dataset: xarray.Dataset, over: str | None, source: str | None) -> dict[str, Any]:
     """Return the title of a sweep's report and what stands in its sections, finished or not."""
     names = dimensions(dataset)
