@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.engine import progress
 from icl_theory.engine.curvature import Curvature
-from icl_theory.engine.progress import CountProgress, duration, working
+from icl_theory.engine.progress import CountProgress, StepProgress, duration, working
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
 from icl_theory.families.regression import prompts
@@ -91,6 +92,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Show what nobody asked for at once, and search a floor in two rounds."""
     monkeypatch.setattr(prompts, "FLOOR_WORK", 1.0)
     monkeypatch.setattr(progress, "PATIENT", 0.0)
+    monkeypatch.setattr(progress, "SILENT", 0.0)
     monkeypatch.setattr(progress, "INTERVALS", (0.0, 0.0))
 
 
@@ -151,6 +153,13 @@ def test_below_a_bar_there_are_lines(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(sys.stderr, "rich_proxied_file", sys.stderr, raising=False)
     icl.simulate(**RUN)
     assert capsys.readouterr().err.startswith("step 0, loss ")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_loss_that_is_not_known_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with StepProgress() as shown:
+        shown.beat(7, math.nan)
+    assert re.fullmatch(r"step 7, \S+ steps/s\n", capsys.readouterr().err)
 
 
 def test_counting_yields_what_it_counts() -> None:
