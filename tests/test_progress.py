@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 import math
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -193,7 +195,7 @@ def test_work_that_cannot_tell_how_far_it_is_says_what_it_is(capsys: pytest.Capt
         with working("multiplying them"):
             spoken(capsys, "multiplying them, 0:00:")
         work.parts = 1234
-        spoken(capsys, "adding numbers, 1,234 parts read, 0:00:")
+        spoken(capsys, "adding numbers, 1,234 parts computed, 0:00:")
     capsys.readouterr()
     time.sleep(0.05)
     assert capsys.readouterr().err == ""
@@ -218,3 +220,50 @@ def test_in_a_terminal_work_gives_way_to_what_can_tell(
             assert "adding" not in capsys.readouterr().err
         spoken(capsys, "adding numbers")
     assert capsys.readouterr().err.endswith("\x1b[2K")
+
+
+@pytest.mark.usefixtures("often")
+def test_in_a_terminal_words_are_as_they_stand_with_the_time_since_the_work_began(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with working("writing a[/b].csv") as work:
+        work._start -= 60.0
+        spoken(capsys, "writing a[/b].csv, 0:01:0")
+
+
+class Closed(io.StringIO):
+    def write(self, _: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("stream", [None, Closed(), object()])
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_work_is_done_where_nobody_can_be_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, stream: object
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, name, stream)
+        with working("adding numbers"):
+            time.sleep(0.05)
+            with CountProgress() as shown:
+                shown.update(0, 2)
+                shown.update(1, 2)
+    assert ("1/2" in capsys.readouterr().err) == (name == "stdout")
+
+
+@pytest.mark.usefixtures("often")
+def test_work_is_done_where_there_can_be_no_other_thread(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", none)
+    with working("adding numbers"):
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""

@@ -91,7 +91,7 @@ def report_failures(dataset: xarray.Dataset) -> int:
         return 0
     first = dataset[["status", "message"]]
     if dataset.dims:
-        first = first_part(first, dimension(first, None), [FAILED])
+        first = first_part(first, str(list(first.dims)[-1]), [FAILED])
     message = first["message"].values[first["status"].values == "failed"].flat[0]
     plural = "" if failures == 1 else "s"
     whole = f"{failures} of {dataset['status'].size} point{plural}"

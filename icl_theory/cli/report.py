@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from icl_theory._validate import refuse
-from icl_theory.cli.shared import check_targets
+from icl_theory.cli.shared import Quiet, check_targets
+from icl_theory.engine.progress import CountProgress
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.saved import load
 from icl_theory.files import replacing
@@ -28,12 +29,14 @@ def report(
     over: Annotated[
         str | None, typer.Option("--over", help="Swept parameter whose values follow one another.")
     ] = None,
+    quiet: Quiet = False,
 ) -> int:
     """Write a report of a run or a sweep, finished or not: one HTML file that needs no other file."""
     check_targets(None, out=out)
     if out.suffix != ".html" or out.resolve() == found.resolve():
         raise refuse("out", str(out), "a file name ending in .html, other than the one that is read")
-    page = html_report(_read(found), over=over, source=str(found), date=datetime.date.today())
+    with CountProgress(False if quiet else None):
+        page = html_report(_read(found), over=over, source=str(found), date=datetime.date.today())
     with replacing(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return 0

@@ -13,6 +13,7 @@ from rich.table import Table
 from icl_theory._validate import refuse
 
 FORMATS = (".png", ".pdf", ".svg")
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
 
 

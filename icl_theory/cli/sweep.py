@@ -24,7 +24,7 @@ from icl_theory.cli.outputs import (
     TableFile,
     report_failures,
 )
-from icl_theory.cli.shared import PlotFile
+from icl_theory.cli.shared import PlotFile, Quiet
 from icl_theory.engine.progress import CountProgress, working
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
@@ -60,7 +60,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
             bool, typer.Option("--json", help="Print the dataset as JSON instead of a table.")
         ] = False,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much work it would be.")] = False,
-        quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+        quiet: Quiet = False,
     ) -> int:
         flags = {
             "over": over, "table": table, "csv": csv, "latex": latex, "parquet": parquet, "plot": plot,

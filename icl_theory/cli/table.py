@@ -17,8 +17,8 @@ from icl_theory.cli.outputs import (
     TableFile,
     report_failures,
 )
-from icl_theory.cli.shared import PlotFile
-from icl_theory.engine.progress import working
+from icl_theory.cli.shared import PlotFile, Quiet
+from icl_theory.engine.progress import CountProgress, working
 from icl_theory.grids.sweep import load_sweep
 from icl_theory.results.reading import count
 
@@ -31,17 +31,19 @@ def table(
     latex: LatexFile = None,
     parquet: ParquetFile = None,
     plot: PlotFile = None,
+    quiet: Quiet = False,
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
-    with working("opening the store"):
-        dataset = load_sweep(store)
-        outputs = Outputs(table, csv, latex, parquet, plot)
-        outputs.check(over, [str(name) for name in dataset.dims])
-        pending = count(dataset, "pending")
-    if pending == dataset["status"].size:
-        print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
-        return 0
-    if pending:
-        print(f"icl-theory: {pending} of {dataset['status'].size} points are not computed yet", file=sys.stderr)
-    outputs.write(dataset, over, dataset["status"].size - pending)
-    return report_failures(dataset)
+    with CountProgress(False if quiet else None):
+        with working("opening the store"):
+            dataset = load_sweep(store)
+            outputs = Outputs(table, csv, latex, parquet, plot)
+            outputs.check(over, [str(name) for name in dataset.dims])
+            pending = count(dataset, "pending")
+        if pending == dataset["status"].size:
+            print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
+            return 0
+        if pending:
+            print(f"icl-theory: {pending} of {dataset['status'].size} points are not computed yet", file=sys.stderr)
+        outputs.write(dataset, over, dataset["status"].size - pending)
+        return report_failures(dataset)

@@ -21,6 +21,8 @@ INTERVALS = (0.1, 5.0)  # seconds between two changes of a line in a terminal, a
 T = TypeVar("T")
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 _WORK: ContextVar[Work | None] = ContextVar("work", default=None)
+_DRAWING = threading.RLock()  # one thread at a time writes or draws
+_GONE = (AttributeError, OSError, ValueError)  # a stream that is missing, broken or closed: no reason to end
 
 
 class _Shown:
@@ -53,7 +55,8 @@ class _Shown:
     def _close(self) -> None:
         """Take from the terminal what is drawn."""
         if self._display is not None:
-            self._display[0].stop()
+            with _DRAWING, contextlib.suppress(*_GONE):
+                self._display[0].stop()
             self._display = None
 
     def _show(self, line: str, make: Callable[[], Progress], **fields: Any) -> None:
@@ -62,12 +65,19 @@ class _Shown:
 
         worker = self._shown is None and multiprocessing.parent_process() is not None
         if worker or _QUIET.get():
-            self._next = float("inf")
+            self._next = math.inf
             return
+        try:
+            with _DRAWING:
+                self._draw(line, make, fields)
+        except _GONE:
+            self._next = math.inf
+
+    def _draw(self, line: str, make: Callable[[], Progress], fields: dict[str, Any]) -> None:
         work = _WORK.get()
         if work is not None and work is not self:
             work.rest()
-        live = self._display is not None or (sys.stderr.isatty() and not _is_drawn())
+        live = self._display is not None or (_is_terminal(sys.stderr) and not _is_drawn())
         self._next = time.monotonic() + INTERVALS[0 if live else 1]
         if not live:
             sys.stderr.write(f"{line}\n")
@@ -116,7 +126,7 @@ class StepProgress(_Shown):
             self._start = now
         self._last = step
         if now >= self._next:
-            known = f", loss {loss:.4g}" if math.isfinite(loss) else ""
+            known = "" if math.isnan(loss) else f", loss {loss:.4g}"
             line = f"step {step:,}{known}, {step / max(now - self._start, 1e-9):,.3g} steps/s"
             self._show(line, _line, description=line)
 
@@ -188,47 +198,50 @@ def counted(items: Sequence[T], unit: str) -> Iterator[T]:
 class Work(_Shown):
     """What is being done, and for how long, where nothing else is shown; `working` makes it.
 
-    A thread looks up, so that what is done need not be able to tell how far it is.
+    A thread looks at the clock, so that the work itself need not say how far it is.
     """
 
     def __init__(self, words: str) -> None:
         super().__init__(None)
         self.words, self.parts = words, 0
-        self._over, self._one = threading.Event(), threading.Lock()
+        self._over = threading.Event()
         self._thread = threading.Thread(target=copy_context().run, args=(self._watch,), daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        with contextlib.suppress(RuntimeError):  # there can be no more threads: it is silent
+            self._thread.start()
         return super().__enter__()
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
-        self._thread.join()
-        super().__exit__(*error)
+        try:
+            if self._thread.ident is not None:
+                self._thread.join()
+        finally:
+            super().__exit__(*error)
 
     def rest(self) -> None:
-        """Wait, for something else was shown."""
-        with self._one:
-            self._close()
-            self._next = time.monotonic() + (PATIENT if sys.stderr.isatty() else 2.0 * INTERVALS[1])
+        """Stop drawing, and be silent for a while: something else is shown."""
+        self._close()
+        self._next = time.monotonic() + (PATIENT if _is_terminal(sys.stderr) else 2.0 * INTERVALS[1])
 
     def _watch(self) -> None:
         while not self._over.wait(min(max(self._next - time.monotonic(), INTERVALS[0]), INTERVALS[1])):
-            with self._one:
+            with _DRAWING:
                 if time.monotonic() >= self._next and (self._display is not None or not _is_drawn()):
                     self._beat()
 
     def _beat(self) -> None:
-        read = f", {self.parts:,} parts read" if self.parts else ""
-        line = f"{self.words}{read}"
-        self._show(f"{line}, {duration(time.monotonic() - self._start)}", _line, description=line)
+        parts = f", {self.parts:,} parts computed" if self.parts else ""
+        line = f"{self.words}{parts}, {duration(time.monotonic() - self._start)}"
+        self._show(line, _spinner, description=line)
 
 
 @contextlib.contextmanager
 def working(words: str) -> Iterator[Work]:
     """Say what is being done, within or in a function, where nothing else was shown for two seconds.
 
-    Within something else of this kind only the words are others.
+    Inside another `working`, only the words change.
 
     Examples
     --------
@@ -255,23 +268,34 @@ def working(words: str) -> Iterator[Work]:
             _WORK.reset(token)
 
 
+def _is_terminal(stream: Any) -> bool:
+    """Whether somebody looks at a stream; a program without a console has none."""
+    return stream is not None and hasattr(stream, "isatty") and bool(stream.isatty())
+
+
 def _is_drawn() -> bool:
     """Whether something is drawn in the terminal: rich stands in for the stream then."""
     return hasattr(sys.stderr, "rich_proxied_file")
 
 
 def _line() -> Progress:
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeElapsedColumn
 
-    return _drawn(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    return _spinner(TimeElapsedColumn())
+
+
+def _spinner(*columns: Any) -> Progress:
+    from rich.progress import SpinnerColumn, TextColumn
+
+    return _drawn(SpinnerColumn(), TextColumn("{task.description}", markup=False), *columns)
 
 
 def _drawn(*columns: Any) -> Progress:
     from rich.console import Console
     from rich.progress import Progress
 
-    # what is printed meanwhile goes above, but where it goes into a file it must not come here
-    above = sys.stdout.isatty()
+    # rich puts what is printed above the bar; it must not take what goes into a file
+    above = _is_terminal(sys.stdout)
     return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=above)
 
 

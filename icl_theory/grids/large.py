@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from functools import lru_cache
 from typing import Any
@@ -16,6 +17,7 @@ from icl_theory.memory import free
 
 SHARE = 0.25  # of the free memory that the points of a sweep may take; tables and figures take as much again
 MOST = 2**30  # bytes that they may take in any case
+_OPENING = threading.Lock()
 
 
 def is_large(columns: tuple[Column, ...], grid: Grid) -> bool:
@@ -45,7 +47,7 @@ def room(most: float) -> float:
 
 
 class _Reader:
-    """Reads chunks of one column; it goes to other processes as the path of its store, which each opens once."""
+    """Reads chunks of one column; it goes to other processes as the path of its store, which each of them opens."""
 
     def __init__(self, path: str, column: Column, store: Store, opening: str) -> None:
         self.path, self.column, self.opening = path, column, opening
@@ -55,7 +57,10 @@ class _Reader:
         return self.__dict__ | {"_store": None}
 
     def __call__(self, block_id: tuple[int, ...] | None = None) -> NDArray[Any]:
-        store = self._store or _opened(self.path, self.opening)
+        store = self._store
+        if store is None:
+            with _OPENING:
+                store = _opened(self.path, self.opening)
         chunk = store.chunk_at(block_id or ())
         shape = store.lengths(chunk)
         if store.done[chunk]:
@@ -66,7 +71,7 @@ class _Reader:
 
 @lru_cache(maxsize=4)
 def _opened(path: str, opening: str) -> Store:
-    """Return a store that another process has opened: every part comes here with a reader of its own."""
+    """Open a store in a process to which parts were sent, each with a reader of its own: once for all of them."""
     return opened_to_read(path)
 
 

@@ -52,8 +52,8 @@ def goes_right(values: Sequence[Any]) -> bool:
     return bool(shown) and not any(isinstance(value, str | bool) for value in shown)
 
 
-def markdown(columns: Mapping[str, Sequence[Any]], right: Sequence[bool] | None = None) -> str:
-    """Return a table in Markdown, from its columns by heading; ``right`` are set to the right, or those of numbers.
+def markdown(columns: Mapping[str, Sequence[Any]]) -> str:
+    """Return a table in Markdown, from its columns by heading.
 
     Examples
     --------
@@ -63,10 +63,21 @@ def markdown(columns: Mapping[str, Sequence[Any]], right: Sequence[bool] | None 
     |--:|---|
     | 0.5 | flat |
     """
+    return "\n".join(markdown_lines(list(columns), [*columns.values()], list(map(goes_right, columns.values()))))
+
+
+def markdown_lines(headings: Sequence[str], columns: Sequence[Sequence[Any]], right: Sequence[bool]) -> list[str]:
+    """Return the lines of a table in Markdown, of which the first two are its head; ``right`` are set to the right.
+
+    Examples
+    --------
+    >>> from icl_theory.results.numbers import markdown_lines
+    >>> markdown_lines(["a", "a"], [[1], [2]], [True, False])
+    ['| a | a |', '|--:|---|', '| 1 | 2 |']
+    """
 
     def line(cells: Sequence[Any]) -> str:
         return "| " + " | ".join(number(cell).replace("|", r"\|") for cell in cells) + " |"
 
-    right = list(map(goes_right, columns.values())) if right is None else right
     rule = "|" + "|".join("--:" if side else "---" for side in right) + "|"
-    return "\n".join([line(list(columns)), rule, *map(line, zip(*columns.values(), strict=True))])
+    return [line(headings), rule, *map(line, zip(*columns, strict=True))]

@@ -1,11 +1,12 @@
-"""Whole quantities of a sweep, part by part where they are not in memory; what takes long says how far it is."""
+"""Whole quantities of a sweep, part by part where they are not in memory; what takes long says what it is."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from icl_theory.engine.progress import CountProgress, working
@@ -17,16 +18,18 @@ if TYPE_CHECKING:
     import xarray
 
 SLAB = 250_000  # points of a table that are put together at a time
-BLOCK = (
-    2**28
-)  # bytes that are read at a time; where a part has points of every chunk, fewer read each chunk less often
+# Bytes that are read at a time. Rows along the first parameter have points of every chunk: the more of them are
+# read at a time, the less often is each chunk read.
+BLOCK = 2**28
+MESSAGE = 256  # bytes of a message, where points failed
 
 
 @contextlib.contextmanager
 def reading(words: str) -> Iterator[None]:
-    """Say what is being done, within or in a function, and how many parts of quantities were read for it.
+    """Say what is being done, within or in a function, and how many parts of quantities Dask has computed for it.
 
-    Nothing is said before two seconds are over, or while something else is shown.
+    Nothing is said before two seconds are over, while something else is shown, or where Dask tells somebody already
+    what it computes.
 
     Examples
     --------
@@ -37,12 +40,22 @@ def reading(words: str) -> Iterator[None]:
     >>> total([1, 2])
     3
     """
+    if "dask" not in sys.modules:
+        with working(words):
+            yield
+        return
+    from dask.callbacks import Callback
+
+    callback: Any = Callback
+    if callback.active:
+        yield
+        return
     with working(words) as work:
 
         def finish(*_: Any) -> None:
             work.parts += 1
 
-        with _told(finish):
+        with callback(posttask=finish):
             yield
 
 
@@ -57,12 +70,18 @@ def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None,
     done, total = 0, dataset["status"].size
     with CountProgress(None) as shown:
         shown.update(done, total)
-        each = sum(variable.dtype.itemsize for variable in dataset.data_vars.values())
-        for block in _parts(dataset, over, max(SLAB, int(room(BLOCK)) // each)):
-            for part in _parts(block.compute(), over, SLAB):
-                yield part
-                done += part["status"].size
-                shown.update(done, total)
+        for block in _parts(dataset, over, _most(dataset)):
+            yield from _parts(block.compute(), over, SLAB)
+            done += block["status"].size
+            shown.update(done, total)
+
+
+def _most(dataset: xarray.Dataset) -> int:
+    """Return how many points are read at a time; of what is in memory already, as many as make a part."""
+    if dataset["status"].chunks is None:
+        return SLAB
+    kinds = (variable.dtype for variable in dataset.data_vars.values())
+    return max(SLAB, int(room(BLOCK)) // sum(MESSAGE if kind.hasobject else kind.itemsize for kind in kinds))
 
 
 def has_whole_lines(dataset: xarray.Dataset, over: str) -> bool:
@@ -73,7 +92,8 @@ def has_whole_lines(dataset: xarray.Dataset, over: str) -> bool:
 def first_part(dataset: xarray.Dataset, over: str, states: Sequence[str] = DONE) -> xarray.Dataset:
     """Return the first of these parts with a point in one of some states; for its rows others need not be read."""
     with reading("reading the first points"):
-        parts = (part.compute() for part in _parts(dataset, over, SLAB))
+        first = itertools.islice(_parts(dataset, over, SLAB), 1)
+        parts = (part.compute() for part in itertools.chain(first, _parts(dataset, over, _most(dataset))))
         return next(part for part in parts if part["status"].isin(states).any())
 
 
@@ -90,14 +110,3 @@ def _cut(dataset: xarray.Dataset, names: list[str], most: int) -> Iterator[xarra
     for start in range(0, dataset.sizes[lead], each):
         part = dataset.isel({lead: slice(start, start + each)})
         yield from [part] if points <= most else _cut(part, rest, most)
-
-
-def _told(finish: Callable[..., None]) -> contextlib.AbstractContextManager[Any]:
-    """Have Dask tell of every part of a quantity that it has computed, unless somebody is told already."""
-    if "dask" not in sys.modules:
-        return contextlib.nullcontext()
-    from dask.callbacks import Callback
-
-    callback: Any = Callback
-    found: contextlib.AbstractContextManager[Any] = callback(posttask=finish)
-    return contextlib.nullcontext() if callback.active else found

@@ -12,7 +12,7 @@ from icl_theory._validate import refuse
 from icl_theory.files import checked_path, replacing
 from icl_theory.grids.grid import PENDING, REACHED
 from icl_theory.results.columns import dimension, dimensions, escaped, symbol, tex, with_role
-from icl_theory.results.numbers import goes_right, markdown, number
+from icl_theory.results.numbers import goes_right, markdown_lines, number
 from icl_theory.results.reading import reading, slabs
 from icl_theory.results.transitions import transition_notes
 
@@ -184,7 +184,7 @@ def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     |--:|---|
     | 0.5 | flat |
     """
-    return "".join([*_markdown([table]), *_notes("Markdown", _sentences(notes))])
+    return "".join([*_markdown([_checked(table)]), *_notes("Markdown", _sentences(notes))])
 
 
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
@@ -204,33 +204,44 @@ def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     \bottomrule
     \end{tabular}
     """
-    return "".join([*_latex([table]), *_notes("LaTeX", _sentences(notes))])
+    return "".join([*_latex([_checked(table)]), *_notes("LaTeX", _sentences(notes))])
 
 
 def _markdown(parts: Iterable[pd.DataFrame]) -> Iterator[str]:
-    """Yield a table in Markdown part by part."""
+    """Yield a table in Markdown, part by part."""
     for i, part in enumerate(parts):
-        head, rule, *rows = markdown(contents(part), _right(part)).split("\n")
-        yield from (f"{line}\n" for line in (rows if i else [head, rule, *rows]))
+        lines = markdown_lines(list(map(str, part.columns)), *_content(part))
+        yield from (f"{line}\n" for line in lines[2 * (i > 0) :])
 
 
 def _latex(parts: Iterable[pd.DataFrame]) -> Iterator[str]:
-    """Yield a table in LaTeX in the same way."""
+    """Yield a table in LaTeX, part by part."""
     for i, part in enumerate(parts):
-        columns, symbols = contents(part), part.attrs.get("tex", {})
+        columns, right = _content(part)
         if not i:
-            sides = "".join("r" if right else "l" for right in _right(part))
-            headings = " & ".join(symbols.get(name, escaped(name)) for name in columns)
+            sides = "".join("r" if side else "l" for side in right)
+            symbols = part.attrs.get("tex", {})
+            headings = " & ".join(symbols.get(name, escaped(str(name))) for name in part.columns)
             yield "% \\usepackage{booktabs,amssymb}\n"
             yield f"\\begin{{tabular}}{{{sides}}}\n\\toprule\n{headings} \\\\\n\\midrule\n"
-        cells = ([escaped(number(value)) for value in values] for values in columns.values())
+        cells = ([escaped(number(value)) for value in values] for values in columns)
         yield from (" & ".join(row) + " \\\\\n" for row in zip(*cells, strict=True))
     yield "\\bottomrule\n\\end{tabular}\n"
 
 
-def _right(table: pd.DataFrame) -> list[bool]:
-    """Return which columns are set to the right: those of numbers, in every part of a table the same."""
-    return [table[name].dtype.kind in "iuf" or goes_right(list(table[name])) for name in table.columns]
+def _checked(table: pd.DataFrame) -> pd.DataFrame:
+    """Refuse what is no table."""
+    if not hasattr(table, "columns"):
+        raise refuse("table", table, "a table of pandas")
+    return table
+
+
+def _content(table: pd.DataFrame) -> tuple[list[list[Any]], list[bool]]:
+    """Return the columns of a table, and which are set to the right: by their types, which all its parts share."""
+    columns = [table.iloc[:, place] for place in range(table.shape[1])]
+    found = [list(values) for values in columns]
+    kinds = (values.dtype.kind for values in columns)
+    return found, [kind in "iuf" or goes_right(each) for kind, each in zip(kinds, found, strict=True)]
 
 
 def _notes(form: str, sentences: Iterable[str]) -> list[str]:
@@ -246,8 +257,6 @@ def _sentences(notes: Iterable[str]) -> list[str]:
 
 def contents(table: pd.DataFrame) -> dict[str, list[Any]]:
     """Return the columns of a table by heading."""
-    if not hasattr(table, "columns"):
-        raise refuse("table", table, "a table of pandas")
     return {str(name): list(table[name]) for name in table.columns}
 
 

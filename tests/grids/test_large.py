@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import dask.array
 import numpy as np
 import pandas as pd
 import pytest
+from dask.callbacks import Callback
 
 import icl_theory as icl
 from icl_theory.engine.progress import Work
@@ -175,7 +177,7 @@ def test_whoever_waits_for_it_to_be_read_hears_what_is_done(
     monkeypatch.setattr("icl_theory.engine.progress.Work", Talking)
     work(found, tmp_path)
     said = capsys.readouterr().err
-    assert re.fullmatch(words + r", [1-9][\d,]* parts read, 0:0\d:\d\d\n", said), said
+    assert re.fullmatch(words + r", [1-9][\d,]* parts computed, 0:0\d:\d\d\n", said), said
 
 
 @pytest.mark.usefixtures("small", "impatient")
@@ -195,14 +197,13 @@ def test_another_process_opens_the_store_once(tmp_path: Path, monkeypatch: pytes
 
     def opening(path: str) -> Store:
         opened.append(path)
+        time.sleep(0.05)  # others come meanwhile
         return opened_to_read(path)
 
     monkeypatch.setattr(large, "opened_to_read", opening)
-    parts = [pickle.loads(pickle.dumps(found.steps.data.blocks[i])) for i in (0, 1)]
-    there = [part.compute(scheduler="synchronous") for part in parts]
+    there = pickle.loads(pickle.dumps(found.steps.data)).compute(scheduler="threads", num_workers=4)
     assert opened == [str(tmp_path / "a.zarr")]
-    here = [found.steps.data.blocks[i].compute() for i in (0, 1)]
-    assert all(np.array_equal(*pair) for pair in zip(there, here, strict=True))
+    assert np.array_equal(there, found.steps.values)
 
 
 @pytest.mark.usefixtures("small")
@@ -212,11 +213,36 @@ def test_its_report_lists_points_that_failed(tmp_path: Path) -> None:
     assert "L = 1e+160" in icl.html_report(found)
 
 
+@pytest.mark.usefixtures("small")
+def test_who_watches_dask_already_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = kept(tmp_path / "a.zarr")
+    monkeypatch.setattr("icl_theory.engine.progress.Work", Talking)
+    with Callback():
+        icl.phase_table(found)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("small")
+def test_the_first_part_may_be_far_from_the_first_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160], K=[5], eta=[0.1, 1.0])
+    monkeypatch.setattr(reading, "SLAB", 1)
+    monkeypatch.setattr(reading, "BLOCK", 1)
+    part = reading.first_part(found, "eta", ["failed"])
+    assert (part.L.item(), part.eta.item()) == (1e160, 0.1)
+    assert reading.first_part(found, "eta").L.item() == 0.5
+
+
 @pytest.mark.usefixtures("small", "impatient")
 def test_tables_are_quiet_where_a_sweep_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["sweep", "--L", "0.1:1:log:200", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:200", "--quiet"]
     line += ["--store", str(tmp_path / "a.zarr"), "--csv", str(tmp_path / "a.csv")]
     assert run_main(capsys, *line)[2] == ""
+    assert run_main(capsys, "table", str(tmp_path / "a.zarr"), "--quiet")[2] == ""
+    line = ["report", str(tmp_path / "a.zarr"), "--out", str(tmp_path / "a.html")]
+    assert run_main(capsys, *line, "--quiet")[2] == ""
+    assert "writing the report, " in run_main(capsys, *line)[2]
 
 
 def test_rows_that_are_left_out_are_those_of_computed_points(

@@ -116,6 +116,9 @@ def test_latex_is_balanced_and_escaped() -> None:
     assert r"$\pm$" in text
     assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
     assert text.isascii()
+    alike = pd.DataFrame([[1, "x", 2]], columns=["a", "a", 1]).assign(**{"1": 3})
+    assert "\\begin{tabular}{rlrr}\n\\toprule\na & a & 1 & 1 \\\\\n\\midrule\n1 & x & 2 & 3" in to_latex(alike)
+    assert to_markdown(alike).splitlines()[1:] == ["|--:|---|--:|--:|", "| 1 | x | 2 | 3 |"]
     assert r"a\|b" in to_markdown(pd.DataFrame({"x": ["a|b"]}))
 
 
