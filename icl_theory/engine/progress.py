@@ -22,7 +22,7 @@ T = TypeVar("T")
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 _WORK: ContextVar[Work | None] = ContextVar("work", default=None)
 _DRAWING = threading.RLock()  # one thread at a time writes or draws
-_GONE = (AttributeError, OSError, ValueError)  # a stream that is missing, broken or closed: no reason to end
+_GONE = (OSError, ValueError)  # a stream that is broken or closed: no reason to end
 
 
 class _Shown:
@@ -64,7 +64,7 @@ class _Shown:
         import multiprocessing  # slow to load
 
         worker = self._shown is None and multiprocessing.parent_process() is not None
-        if worker or _QUIET.get():
+        if worker or _QUIET.get() or sys.stderr is None:
             self._next = math.inf
             return
         try:

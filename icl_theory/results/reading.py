@@ -93,7 +93,8 @@ def first_part(dataset: xarray.Dataset, over: str, states: Sequence[str] = DONE)
     """Return the first of these parts with a point in one of some states; for its rows others need not be read."""
     with reading("reading the first points"):
         first = itertools.islice(_parts(dataset, over, SLAB), 1)
-        parts = (part.compute() for part in itertools.chain(first, _parts(dataset, over, _most(dataset))))
+        blocks = (block.compute() for block in itertools.chain(first, _parts(dataset, over, _most(dataset))))
+        parts = (part for block in blocks for part in _parts(block, over, SLAB))
         return next(part for part in parts if part["status"].isin(states).any())
 
 
