@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import choice, integer, number, refuse
 from icl_theory.engine.interrupts import whole_runs
+from icl_theory.engine.progress import working
 from icl_theory.files import checked_path, replacing
 from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import draw_maps, release, save
@@ -137,7 +138,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     for key, value in changes.items():
         choice("parameter", key, values)
         values[key] = _checked(key, value, known[key].default, "..." not in known[key].annotation)
-    with whole_runs():
+    with whole_runs(), working(f"drawing {name}"):
         figure: Figure = drawn(**values)
     return figure
 
@@ -188,6 +189,7 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
     return paths
 
 
+@working("drawing the film")
 def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int = 60) -> list[Path]:
     """Write the attention maps of a flat and a sharp run as they change during training, as an animation.
 

@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import icl_theory as icl
 from icl_theory.claims.claim import Claim, Outcome, judged
+from icl_theory.engine.progress import working
 from icl_theory.families.regression import evidence, questions
 from icl_theory.families.regression.evidence import dynamics
 from icl_theory.results.plots import plot_answer, save
@@ -207,3 +209,18 @@ def test_an_interrupt_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "rows", lambda: (dynamics.closed_counts,))
     with pytest.raises(KeyboardInterrupt):
         icl.audit(quick=True)
+
+
+def test_it_says_which_row_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def spying(_: bool) -> Any:
+        with working("looking") as work:
+            said.append(work.words)
+        said.append(work.words)
+
+    module = importlib.import_module("icl_theory.claims.audit")
+    monkeypatch.setattr(module, "rows", lambda: [spying])
+    monkeypatch.setattr(module, "questions", lambda: {"why": spying})
+    icl.audit()
+    assert said == ["looking", "measuring claim 1 of 1", "looking", "answering question why"]

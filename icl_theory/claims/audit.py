@@ -9,6 +9,7 @@ from typing import Any
 from icl_theory._validate import choice, instance, integer, refuse
 from icl_theory.claims.claim import HEADINGS, Answer, Claim, Status
 from icl_theory.engine.interrupts import whole_runs
+from icl_theory.engine.progress import working
 from icl_theory.engine.shown import Shown
 from icl_theory.families import families_known
 
@@ -65,6 +66,7 @@ class Audit(Shown):
         }
 
 
+@working("measuring claims")
 @whole_runs()
 def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[str], None] | None = None) -> Audit:
     """Measure every claim and answer every open question.
@@ -115,7 +117,8 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
         if claim in (None, number):
             if callback is not None:
                 callback(f"claim {number} of {len(every)}")
-            claims.append(row(quick))
+            with working(f"measuring claim {number} of {len(every)}"):
+                claims.append(row(quick))
     for name in questions() if claim is None else ():
         if callback is not None:
             callback(f"question {name}")
@@ -154,7 +157,8 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     """
     instance("quick", quick, bool, "True or False")
     known = questions()
-    return known[choice("question", name, known)](quick)
+    with working(f"answering question {choice('question', name, known)}"):
+        return known[name](quick)
 
 
 def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -16,6 +16,7 @@ from icl_theory._version import __version__
 from icl_theory.claims.audit import BINDING, answer
 from icl_theory.claims.claim import Answer, Claim, Outcome
 from icl_theory.claims.paper import Paper, Reading
+from icl_theory.engine.progress import working
 from icl_theory.families import families_known
 from icl_theory.files import replacing
 from icl_theory.results.notebook import picture, render
@@ -126,6 +127,7 @@ class Reproduction:
             commands=[self.command], modules="", version=__version__, package=__version__, source=None, date=None,
         )  # fmt: skip
 
+    @working("writing the pages")
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write both pages and the pictures of the Markdown one into a folder, which is made if need be.
 
@@ -157,6 +159,7 @@ def papers() -> dict[str, Paper]:
     return {paper.name: paper for family in families_known().values() for paper in family.papers}
 
 
+@working("measuring statements")
 def reproduce(
     name: str, *, only: str | None = None, quick: bool = False, callback: Callable[[str], None] | None = None
 ) -> Reproduction:
@@ -205,7 +208,8 @@ def reproduce(
     for reading in readings.values():
         if callback is not None:
             callback(reading.name)
-        claims = tuple(measured(row) for row in reading.rows)
+        with working(f"measuring {reading.name}"):
+            claims = tuple(measured(row) for row in reading.rows)
         found, drawn = None, []
         if reading.question:
             found = answer(reading.question, quick=quick)

@@ -41,9 +41,7 @@ def audit(
             raise refuse("out", str(out), "left out with --question, which prints its answer")
         _print_answer(measure_answer(question, quick=quick), plot, as_json)
         return 0
-    console = Console(stderr=True)
-    with console.status("measuring") as status:
-        report = measure_audit(quick=quick, claim=claim, callback=lambda name: status.update(f"measuring {name}"))
+    report = measure_audit(quick=quick, claim=claim)
     if out is not None:
         with replacing(out) as temporary:
             temporary.write_text(report.to_markdown(), encoding="utf-8")

@@ -48,16 +48,14 @@ def figures(
         for path in recipes.animate(out, quick=quick):
             print(path)
         return 0
-    with Console(stderr=True).status("") as status:
-        for name in names or available:
-            status.update(f"{name}: {available[name]}")
-            try:
-                paths = recipes.write(recipes.draw(name, quick=quick), out, name)
-            except KeyboardInterrupt:
-                print(f"icl-theory: interrupted at {name}; the figures before it are complete", file=sys.stderr)
-                return 130
-            for path in paths:
-                print(path, flush=True)
+    for name in names or available:
+        try:
+            paths = recipes.write(recipes.draw(name, quick=quick), out, name)
+        except KeyboardInterrupt:
+            print(f"icl-theory: interrupted at {name}; the figures before it are complete", file=sys.stderr)
+            return 130
+        for path in paths:
+            print(path, flush=True)
     return 0
 
 

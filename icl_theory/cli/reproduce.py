@@ -29,11 +29,8 @@ def reproduce(
         console.print(table)
         return 0
     figures.check_folder(out)
-    with Console(stderr=True).status("") as status:
-        found = reproduction.reproduce(
-            name, only=only, quick=quick, callback=lambda part: status.update(f"measuring {part}")
-        )
-        paths = found.write(out)
+    found = reproduction.reproduce(name, only=only, quick=quick)
+    paths = found.write(out)
     for heading in ("statement", "tested by", "verdict"):
         table.add_column(heading)
     for row in zip(*(found.overview[column.header] for column in table.columns), strict=True):  # type: ignore[index]
