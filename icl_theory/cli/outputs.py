@@ -68,7 +68,7 @@ class Outputs(NamedTuple):
             )
 
     def write(self, dataset: xarray.Dataset, over: str | None, done: int) -> None:
-        """Write the files; print the table where there are none. So many points are computed."""
+        """Write the files; print the table where there are none. ``done`` points are computed."""
         if not dataset.dims:
             _print_point(dataset)
             return

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from icl_theory.engine.progress import CountProgress, working
 from icl_theory.grids.grid import DONE
 from icl_theory.grids.large import room
@@ -63,6 +65,18 @@ def count(dataset: xarray.Dataset, status: str) -> int:
     """Return how many points have a status."""
     with reading("counting points"):
         return int((dataset["status"] == status).sum())
+
+
+def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
+    """Yield the indices of the points at which a condition holds, in the order of the dataset."""
+    if not condition.dims:
+        yield from [()] if condition.values else []
+        return
+    lead, *rest = map(str, condition.dims)
+    each = max(1, SLAB // max(1, math.prod(condition.sizes[name] for name in rest)))
+    for start in range(0, condition.sizes[lead], each):
+        part = condition.isel({lead: slice(start, start + each)})
+        yield from ((start + int(first), *map(int, others)) for first, *others in np.argwhere(part.values))
 
 
 def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None, None]:

@@ -262,10 +262,11 @@ def contents(table: pd.DataFrame) -> dict[str, list[Any]]:
 
 def point_facts(dataset: xarray.Dataset) -> dict[str, Any]:
     """Return the quantities of a single point that have a value, by symbol."""
-    return {symbol(dataset, str(name)): x.values for name, x in dataset.data_vars.items() if has_values(x.values)}
+    return {symbol(dataset, str(name)): x.values for name, x in dataset.data_vars.items() if has_values(x)}
 
 
-def has_values(values: Any) -> bool:
+def has_values(values: xarray.DataArray) -> bool:
     """Return whether anything is there that is not missing: NaN, -1 or the empty text."""
     missing = {"i": -1, "U": "", "O": ""}.get(values.dtype.kind)
-    return bool((values == values).any() if values.dtype.kind == "f" else (values != missing).any())
+    empty = values.isnull() if values.dtype.kind == "f" else values.isin([missing])
+    return not bool(empty.all())

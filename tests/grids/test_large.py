@@ -14,6 +14,7 @@ import dask.array
 import numpy as np
 import pandas as pd
 import pytest
+import xarray
 from dask.callbacks import Callback
 
 import icl_theory as icl
@@ -211,6 +212,34 @@ def test_its_report_lists_points_that_failed(tmp_path: Path) -> None:
     found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160], eta=[0.1, 1.0])
     assert icl.html_report(found) == icl.html_report(found.compute())
     assert "L = 1e+160" in icl.html_report(found)
+
+
+@pytest.mark.usefixtures("small")
+def test_its_report_reads_it_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No quantity of all points is ever in memory: what is computed is one part, or one number."""
+    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160], K=[5, 20, 50], eta=np.geomspace(1e-3, 1.0, 400))
+    expected = icl.html_report(found)
+    monkeypatch.setattr(reading, "SLAB", 900)
+    monkeypatch.setattr(reading, "BLOCK", 1)
+    real, sizes = xarray.Variable.values.fget, []
+
+    def values(variable: xarray.Variable) -> Any:
+        sizes.append(variable.size if dask.is_dask_collection(variable.data) else 0)
+        return real(variable)
+
+    monkeypatch.setattr(xarray.Variable, "values", property(values))
+    assert icl.html_report(found) == expected
+    assert max(sizes) == 3 * 400 < found.steps.size  # in a figure for a value of K
+
+
+@pytest.mark.usefixtures("small")
+def test_where_a_condition_holds_is_found_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    holds = np.random.default_rng(0).random((7, 5, 3)) < 0.3
+    for points in (1, 4, 40, 1000):
+        monkeypatch.setattr(reading, "SLAB", points)
+        found = [*reading.places_of(xarray.DataArray(holds, dims=("x", "y", "z")))]
+        assert found == [tuple(place) for place in np.argwhere(holds)]
+    assert [*reading.places_of(xarray.DataArray(True))] == [()]
 
 
 @pytest.mark.usefixtures("small")

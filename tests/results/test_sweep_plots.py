@@ -126,3 +126,11 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         plot_sweep(swept(L=[1.0, 2.0]), over="K")
     with pytest.raises(ValueError, match="finite values"):
         plot_sweep(swept(N=[20, 21, 22, 23, 24, np.inf], epsilon=0.1, K=3, eta=1.0))
+
+
+def test_of_many_values_some_are_drawn_and_the_report_says_which() -> None:
+    found = icl.sweep(L=np.geomspace(0.1, 10.0, 4001), delta=1.0, eta=[0.1, 0.2], epsilon=1e-3, progress=False)
+    line = icl.plot_sweep(found.isel(eta=0)).get_lines()[0]
+    assert np.array_equal(line.get_xdata(), found.L.values[::3])
+    assert np.array_equal(line.get_ydata(), found.steps.values[::3, 0])
+    assert "Steps over L and η, one value of L in 3." in icl.html_report(found)

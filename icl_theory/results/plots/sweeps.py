@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FEW = 5  # integers that are drawn side by side like words
 MOST_CURVES = 10
+MOST_VALUES = 2000  # drawn along an axis
 MOST_POINTS = 40  # measured transitions over a diagram
 LARGEST = 1e100  # value on an axis that is legible
 # what became of points that have no number of steps to be drawn: marker on a line, and colour in a diagram
@@ -79,7 +80,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """Draw a sweep: steps and local exponent along one parameter, or a phase diagram over two.
 
     Words, and up to five integers, are drawn side by side on the horizontal axis. Words, and up to five values, of
-    the other parameter have a curve each.
+    the other parameter have a curve each. Of more than 2000 values along an axis, evenly spaced ones are drawn.
 
     Parameters
     ----------
@@ -117,6 +118,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
         over = next((name for name in names if not _is_row_of_words(dataset, name)), names[0])
     over = choice("over", over, names)
     dataset = dataset.sortby([name for name in names if not _is_row_of_words(dataset, name)])
+    dataset = dataset.isel({name: slice(None, None, every) for name, every in thinned(dataset).items()})
     with styled():
         other = next((name for name in names if name != over), None)
         if other is None:
@@ -125,6 +127,12 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
         if dataset.sizes[other] <= (MOST_CURVES if "words" in (scales[0].kind, scales[1].kind) else FEW):
             return _draw_curves(dataset, *scales)
         return _draw_diagram(dataset.transpose(other, over), *scales)
+
+
+def thinned(dataset: xarray.Dataset) -> dict[str, int]:
+    """Return the parameters of which one value in so many is drawn, where a figure has no room for all."""
+    every = {name: -(-dataset.sizes[name] // MOST_VALUES) for name in dimensions(dataset)}
+    return {name: each for name, each in every.items() if each > 1}
 
 
 def drawable(dataset: xarray.Dataset, name: str, largest: float = LARGEST) -> NDArray[np.bool_]:

@@ -16,8 +16,8 @@ from icl_theory.grids.grid import FAILED, NOT_REACHED, PENDING, REACHED
 from icl_theory.results.columns import dimensions, lines, steps_of, symbol
 from icl_theory.results.notebook import picture
 from icl_theory.results.numbers import number, told_apart
-from icl_theory.results.plots.sweeps import drawable, plot_sweep
-from icl_theory.results.reading import first_part
+from icl_theory.results.plots.sweeps import drawable, plot_sweep, thinned
+from icl_theory.results.reading import count, first_part, places_of
 from icl_theory.results.tables import contents, has_values, phase_table, point_facts
 from icl_theory.results.transitions import notes_of, transitions_of
 
@@ -54,20 +54,21 @@ def sweep_contents(dataset: xarray.Dataset, over: str | None, source: str | None
     names = dimensions(dataset)
     if over is not None:
         choice("over", over, names)
-    status = dataset["status"].values
-    done = int((status != PENDING).sum())
+    size, missing = dataset["status"].size, count(dataset, PENDING)
+    done = size - missing
     family = dataset.attrs.get("title") or "a model"
     swept = ", ".join(symbol(dataset, name) for name in names)
-    counts = {"reached the target": REACHED, "did not reach it": NOT_REACHED, "failed": FAILED}
+    states = {"reached the target": REACHED, "did not reach it": NOT_REACHED, "failed": FAILED}
+    counts = {words: count(dataset, state) for words, state in states.items()}
     found: dict[str, Any] = {
         "title": f"Sweep of {family} over {swept}" if names else f"One point of {family}",
-        "points": status.size,
-        "missing": status.size - done,
-        "counts": {words: int((status == state).sum()) for words, state in counts.items()},
+        "points": size,
+        "missing": missing,
+        "counts": counts,
         "rows": None,
         "point": None if names or not done else point_facts(dataset),
         "quantities": _quantities(dataset) if done else None,
-        **_problems(dataset),
+        **_problems(dataset, {FAILED: counts["failed"], NOT_REACHED: counts["did not reach it"]}),
         **_parameters(dataset),
     }
     return found | _swept(dataset, over or names[0], source, done) if done and names else found
@@ -130,6 +131,8 @@ def _figure(part: xarray.Dataset, over: str, shown: list[str], place: str) -> Fi
     steps = steps_of(part)
     if steps is None or not (part[steps].values > 0).any():
         return Figure(None, what)
+    steps_over = (f", one value of {symbol(part, name)} in {every}" for name, every in thinned(part).items())
+    what += "".join(steps_over)
     left_out = ", ".join(outside[:4]) + (f" and {len(outside) - 4} more" if len(outside) > 4 else "")
     return Figure(picture(plot_sweep(part, over)), f"{what}{', without ' if outside else ''}{left_out}.")
 
@@ -140,18 +143,19 @@ def _words(dataset: xarray.Dataset, name: str) -> dict[Any, str]:
     return dict(zip(values, told_apart(values), strict=True))
 
 
-def _problems(dataset: xarray.Dataset) -> dict[str, Any]:
+def _problems(dataset: xarray.Dataset, counts: dict[str, int]) -> dict[str, Any]:
     """List the points that failed, then those that did not reach their target, with their messages."""
-    status = dataset["status"].values
-    places = [tuple(place) for state in (FAILED, NOT_REACHED) for place in np.argwhere(status == state)]
-    first = places[:MOST_PROBLEMS]
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for state, many in counts.items():
+        places = places_of(dataset["status"] == state)
+        found += [(state, place) for place in itertools.islice(places, min(many, MOST_PROBLEMS - len(found)))]
     columns: dict[str, list[Any]] = {
-        str(name): [dataset[name].values[place[i]] for place in first]
+        str(name): [dataset[name].values[place[i]] for _, place in found]
         for i, name in enumerate(dataset["status"].dims)
     }
-    columns["status"] = [str(status[place]) for place in first]
-    columns["message"] = [str(dataset["message"][place].values.item())[:500] for place in first]
-    return {"problems": columns if places else None, "more_problems": len(places) - len(first)}
+    columns["status"] = [state for state, _ in found]
+    columns["message"] = [str(dataset["message"][place].values.item())[:500] for _, place in found]
+    return {"problems": columns if found else None, "more_problems": sum(counts.values()) - len(found)}
 
 
 def _parameters(dataset: xarray.Dataset) -> dict[str, Any]:
@@ -175,7 +179,7 @@ def _values(values: Any) -> str:
 
 def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
     """Say what the quantities are that have a value anywhere."""
-    names = [str(name) for name in dataset.data_vars if has_values(dataset[name].values) and name != "message"]
+    names = [str(name) for name in dataset.data_vars if has_values(dataset[name]) and name != "message"]
     shown = {"quantity": [symbol(dataset, name) for name in names], "name": names}
     return shown | _described(dataset, names)
 
