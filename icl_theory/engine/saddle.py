@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from icl_theory.engine.curvature import Curvature
+import numpy as np
+
+from icl_theory.engine.modes import Layout, modes_of
 from icl_theory.engine.steps import Descent, Point
 
 GROWTH = 0.1  # in e-folds: near a degenerate saddle growth becomes faster and faster
@@ -19,15 +21,16 @@ class Saddle:
     """
 
     def __init__(self, descent: Descent) -> None:
-        self._curvature = Curvature(descent)
+        self._layout = Layout(descent)
         self._asked, self._rate = 0, -1.0
 
     def is_left(self, point: Point, steps: int) -> bool:
         """Whether some direction grows enough within so many steps; asked again where their number has doubled."""
-        if not self._curvature.known or not point.params.any():  # what rests at zero is moved by rounding alone
-            return False
+        rows = self._layout.rows(point.params)
+        if not self._layout.plain or rows.shape[1] > 1024 or not point.params.any():
+            return False  # what rests at zero is moved by rounding alone
         if self._rate < 0.0 or point.step >= 2 * self._asked:
-            modes = self._curvature.find(0.0, point.params)
-            least, most = (0.0, 0.0) if modes is None else (-float(modes.rates[0]), abs(float(modes.rates[-1])))
+            modes = modes_of(self._layout, rows, np.zeros(len(rows)))
+            least, most = (0.0, 0.0) if modes is None else (-float(modes.rates.min()), abs(float(modes.rates.max())))
             self._asked, self._rate = point.step, least if least > NOISE * most else 0.0
         return self._rate * steps > GROWTH
