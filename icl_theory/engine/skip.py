@@ -397,7 +397,10 @@ class Skipper:
         left = 0.0
         if strides is not None:
             apart, left = max(apart, strides.apart), float(strides.left.max())
-        off = MARGIN * apart + left + 2.0**-50 * float(np.abs(run).max(initial=0.0))
+        size = float(np.abs(run).max(initial=0.0))
+        if MARGIN * apart > 0.1 * size:  # too far for an estimate of first order: in chaos, or late at a drop
+            apart = max(apart, size)
+        off = MARGIN * apart + left + 2.0**-50 * size
         self.error = max(self.error, self.descent.risk.gain(run) * off + self._left)
 
     def first_below(self, epsilon: float, above: Point, below: Point) -> Point:
