@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.engine.trajectory import Label
-from icl_theory.results.plots import compare_runs, save, whole_figure
+from icl_theory.results.plots import Curve, Panel, compare_runs, draw_panels, save, whole_figure
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
@@ -18,6 +18,22 @@ def test_figure_is_written_in_the_format_of_its_name(ending: str, tmp_path: Path
     save(icl.simulate(2.0, 1.0, 4.0).plot(), str(path))
     start = path.read_bytes()[:5]
     assert start.startswith({"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}[ending])
+
+
+@pytest.mark.parametrize("name", [" ", "run", "run.", "run.xyz", ".png"])
+def test_a_name_of_no_format_is_refused_with_the_known_ones(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"path = .*: must be a file name ending in .*\.pdf"):
+        save(Figure(), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-15, -1e-15])
+def test_labels_of_curves_that_meet_are_in_the_order_of_the_curves(apart: float) -> None:
+    figure = draw_panels(
+        [Panel([Curve("one", [0, 1], [0, 0.5]), Curve("two", [0, 1], [1, 0.5 + apart])], "x", "y")]
+    )
+    heights = {text.get_text(): text.xy[1] for text in figure.axes[0].texts if text.get_text()}
+    assert heights["one"] < heights["two"]
 
 
 def test_loss_curve_is_drawn_on_given_axes_with_logarithmic_scales() -> None:
@@ -53,6 +69,25 @@ def test_phases_are_shaded_where_they_are() -> None:
 def test_odd_runs_can_be_drawn(run: icl.Trajectory, tmp_path: Path) -> None:
     save(run.plot(), str(tmp_path / "a.png"))
     save(compare_runs([run, run]), str(tmp_path / "b.png"))
+
+
+class FarAway(icl.PopulationRisk):
+    """No query attends to its own feature: exp(-2000) is 0."""
+
+    initial = -2000.0 * np.eye(4)  # type: ignore[assignment]
+
+
+def test_runs_out_of_range_are_drawn_without_a_warning(tmp_path: Path) -> None:
+    """Losses near the end of float64, whose axis would need margins beyond it, and attention that is exactly 0."""
+    problem = {"V": 20, "triggers": 2, "outputs": 2, "gamma": "trained", "alpha": 0.3, "rule": "gd"}
+    huge = icl.recall.simulate(**problem, eta=1e305, max_steps=50)
+    assert huge.loss.max() > 1e300
+    none = icl.descend(FarAway(icl.Features.random(4, 2, 1.0, 0), icl.tasks.Exchangeable(2.0)), 1.0, steps=3)
+    assert none.attention.max() == 0.0
+    for run in (huge, none):
+        assert run._repr_html_()
+        curves = [Curve("loss", run.t, run.loss), Curve("twice", run.t, np.minimum(run.loss, 1e307) * 2.0)]
+        save(draw_panels([Panel(curves, "step", "loss")]), tmp_path / "a.png")
 
 
 def test_words_of_a_file_in_the_title_are_no_formulas(tmp_path: Path) -> None:
