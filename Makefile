@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-lowest lint docs benchmark clean
+.PHONY: demo test test-slow test-lowest lint docs pages benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --out demo
@@ -31,6 +31,10 @@ docs: $(VENV)/.installed-docs
 	rm -rf docs/_build docs/api/generated docs/gallery
 	$(BIN)/python -m sphinx -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
 	@echo "The documentation is in docs/_build/html/index.html"
+
+# the committed pages and pictures; `make pages PAGES="audit.md images/front.png"` makes these alone
+pages: $(VENV)/.installed
+	$(BIN)/python scripts/remake.py $(PAGES)
 
 benchmark: $(VENV)/.installed
 	$(BIN)/python scripts/benchmark.py --json benchmark.json

@@ -63,6 +63,14 @@ def test_findings_are_those_of_the_documentation(report: icl.claims.Audit) -> No
     assert verdicts["recall: Theorem 3.3"].startswith("holds for λ alone, by symmetry")
 
 
+def test_the_committed_page_states_what_the_rows_state(report: icl.claims.Audit) -> None:
+    """Names, sources, statements and statuses do not depend on the grid; tests/test_pages.py measures the rest."""
+    lines = (Path(__file__).parents[1] / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()
+    page = [line.split(" | ")[:4] for line in lines if line.startswith("| ") and not line.startswith("| claim |")]
+    rows = [line.split(" | ")[:4] for line in report.to_markdown().splitlines() if line.startswith("| ")][1:]
+    assert page[: len(report.claims)] == rows[: len(report.claims)]
+
+
 @pytest.mark.slow
 def test_the_audit_is_the_same_every_time(report: icl.claims.Audit) -> None:
     assert icl.audit(quick=True).to_markdown() == report.to_markdown()

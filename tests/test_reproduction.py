@@ -128,21 +128,3 @@ def test_unknown_names_are_refused(
     message = capsys.readouterr().err
     assert arguments[-1] in message
     assert message.count("\n") == 1
-
-
-PRINTED = sorted(path.stem for path in (ROOT / "docs" / "papers").glob("*.md") if path.stem != "index")
-
-
-@pytest.mark.parametrize("name", PRINTED)
-def test_the_printed_page_is_the_audits(name: str) -> None:
-    """Every statement is on the page, and every row on it reads as in the audit."""
-    paper = papers()[name]
-    page = (ROOT / "docs" / "papers" / f"{name}.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == [reading.name for reading in paper.readings]
-    assert paper.reference in page
-    rows = [line.split(" | ") for line in (ROOT / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()]
-    printed = {row[0]: row[4:8] for row in rows if len(row) == 8}
-    found = [line.split(" | ") for line in page.splitlines() if line.startswith("| ") and line.count(" | ") == 5]
-    rows = [row for row in found if row[0] != "| claim"]
-    assert len(rows) >= sum(bool(reading.rows) for reading in paper.readings)
-    assert all(printed[row[0]] == row[2:] for row in rows)
