@@ -6,13 +6,12 @@ again, and pictures are drawn again, by the tests that are marked slow.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from icl_theory.claims import reproduction
 from icl_theory.claims.audit import questions, rows
 from icl_theory.claims.claim import HEADINGS, Answer, Claim, Outcome, Status, Verdict
 from icl_theory.cli import main
-from icl_theory.results.plots import draw_maps, release, save
+from icl_theory.results.plots import draw_maps, plot_answer, release, save
 
 DOCS = remake.DOCS
 PAPERS = sorted(path.stem for path in (DOCS / "papers").glob("*.md") if path.stem != "index")
@@ -104,21 +103,25 @@ def verdict(words: str) -> Verdict:
     return Verdict(outcome, words.removeprefix(outcome.value))
 
 
-def pictures_on(page: str) -> dict[str, str]:
-    """Return the commands below the pictures of a paper's page, by the names of their files."""
+class Shown(NamedTuple):
+    """A picture on a paper's page: what it shows, its file, and the command below it."""
+
+    caption: str
+    file: str
+    command: str
+
+
+def shown(page: str) -> list[Shown]:
     text = (DOCS / "papers" / f"{page}.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"^!\[.*\]\((\S+)\)\n\n\*.*:\* `(.*)`$", text, re.MULTILINE))
+    return [Shown(*found) for found in re.findall(r"^!\[(.*)\]\((\S+)\)\n\n\*\1:\* `(.*)`$", text, re.MULTILINE)]
 
 
-def run(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    with pytest.raises(SystemExit) as stop:
-        main(command.removeprefix("icl-theory ").split())
-    assert not stop.value.code
+PICTURES = {picture.file: picture for page in PAPERS for picture in shown(page)}
+FIGURES = [name for name in PICTURES if name.removesuffix(".png") not in questions()]
 
 
 def test_every_page_and_picture_has_a_command() -> None:
-    drawn = {f"papers/{name}" for page in PAPERS for name in pictures_on(page)}
+    drawn = {f"papers/{name}" for name in PICTURES}
     found = {
         path.relative_to(DOCS).as_posix() for folder in ("images", "papers") for path in (DOCS / folder).iterdir()
     }
@@ -145,8 +148,9 @@ def test_a_papers_page_is_made_of_the_audits(name: str, monkeypatch: pytest.Monk
     readings = (replace(each, rows=tuple(kept[row] for row in each.rows)) for each in paper.readings)
     monkeypatch.setattr(reproduction, "papers", lambda: {name: replace(paper, readings=tuple(readings))})
 
-    def answer(question: str, quick: bool) -> Answer:
-        return replace(icl.answer(question, quick=True), answer=answers[question][1])
+    def answer(name: str, quick: bool) -> Answer:
+        y, x = PICTURES[f"{name}.png"].caption.split(" against ")
+        return Answer(name, *answers[name][:2], (), x, y)
 
     nothing: Any = SimpleNamespace(figure=SimpleNamespace(figure=None))
     monkeypatch.setattr(reproduction, "answer", answer)
@@ -167,18 +171,15 @@ def test_a_row_of_the_audit_is_what_is_measured(number: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", questions())
-def test_an_answer_and_its_picture_are_what_the_command_gives(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_answer_and_its_picture_are_what_is_found(name: str, tmp_path: Path) -> None:
     question, answer, command = printed()[1][name]
-    run(f"{command.strip('`')} --json", tmp_path, monkeypatch)
-    found = json.loads(capsys.readouterr().out)
-    assert (found["question"], differs(answer, found["answer"])) == (question, "")
-    kept = DOCS / "papers" / f"{name}.png"
-    assert not kept.exists() or unlike(kept, tmp_path / kept.name) < MOVED
-
-
-FIGURES = {name: each for page in PAPERS for name, each in pictures_on(page).items() if "--question" not in each}
+    found = icl.answer(name)
+    assert (found.question, f"`{found.command}`", differs(answer, found.answer)) == (question, command, "")
+    file = f"{name}.png"
+    if file in PICTURES:
+        assert PICTURES[file] == (f"{found.y} against {found.x}", file, found.command)
+        save(plot_answer(found), tmp_path / file)
+        assert unlike(DOCS / "papers" / file, tmp_path / file) < MOVED
 
 
 @pytest.mark.slow
@@ -186,7 +187,10 @@ FIGURES = {name: each for page in PAPERS for name, each in pictures_on(page).ite
 def test_a_papers_figure_is_what_its_command_draws(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(f"{FIGURES[name]} --out .", tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main([*PICTURES[name].command.removeprefix("icl-theory ").split(), "--out", "."])
+    assert not stop.value.code
     assert unlike(DOCS / "papers" / name, tmp_path / name) < MOVED
 
 
