@@ -6,7 +6,10 @@ again, and pictures are drawn again, by the tests that are marked slow.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -208,6 +211,21 @@ def test_the_page_of_faults_names_what_is_planted() -> None:
     for line, fault in zip(lines[1:], FAULTS, strict=True):
         assert line.startswith(f"| {fault.name} | {fault.wrong} | `{fault.file}` | ")
     assert f"Of {len(FAULTS)} faults {len(FAULTS) - page.count('**nothing**')} are found." in page
+
+
+@pytest.mark.slow
+def test_what_notices_some_faults_is_what_the_page_of_faults_says(tmp_path: Path) -> None:
+    """Most of the time goes into the rows without a fault; with all faults it takes many minutes."""
+    names = ["attention", "floor", "recall-closed"]
+    command = [sys.executable, str(remake.ROOT / "scripts" / "faults.py"), "--quick", "--jobs", "2"]
+    command += ["--only", ",".join(names), "--out", str(tmp_path / "faults.md")]
+    subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=True)
+    kept, made = (
+        [line for line in (folder / "faults.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+        for folder in (DOCS, tmp_path)
+    )
+    assert len(made) == 1 + len(names)
+    assert set(made) <= set(kept)
 
 
 def test_numbers_may_differ_in_the_last_digit_and_words_and_counts_may_not() -> None:
