@@ -267,7 +267,7 @@ def label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float) -> N
     to_axes = ax.transData + ax.transAxes.inverted()
     x = ax.get_xlim()[1]
     places = np.array([to_axes.transform((x, y))[1] for y, _, _ in ends])
-    order = np.argsort(np.round(places, 3), kind="stable")  # rounding does not decide between curves that meet
+    order = np.argsort(np.round(places, 6), kind="stable")  # rounding does not decide between curves that meet
     apart = LINE_HEIGHT / (72.0 * 0.7 * height)
     sorted_places = np.clip(places[order], 0.0, 1.0)
     # the smallest shifts that leave each label its line: up from below, then back down from the top
