@@ -13,6 +13,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.claims.claim import Claim, Outcome, judged
+from icl_theory.claims.reproduction import papers
 from icl_theory.engine.progress import working
 from icl_theory.families.regression import evidence, questions
 from icl_theory.families.regression.evidence import dynamics
@@ -47,6 +48,19 @@ def test_every_lemma_proposition_and_theorem_has_a_row(report: icl.claims.Audit)
         assert f"recall paper, {wanted} (reconstructed)" in sources
 
 
+def test_a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(report: icl.claims.Audit) -> None:
+    measured = dict(zip(audit.rows(), report.claims, strict=True))
+    readings = [reading for paper in papers().values() for reading in paper.readings]
+    for reading in readings:
+        for claim in map(measured.__getitem__, reading.rows):
+            if claim.formula == "as reconstructed":
+                assert reading.reconstructed, (reading.name, claim.name)  # the page says what
+                assert claim.cells()[-1].startswith("as reconstructed: ")
+            if claim.violated:
+                assert not (claim.formula == "paper" and reading.reconstructed), (reading.name, claim.name)
+    assert any(claim.violated for reading in readings for claim in map(measured.__getitem__, reading.rows))
+
+
 def test_findings_are_those_of_the_documentation(report: icl.claims.Audit) -> None:
     verdicts = {claim.name: str(claim.verdict) for claim in report.claims}
     assert verdicts["Theorem 1"].startswith("fails: counterexample")
@@ -58,6 +72,9 @@ def test_findings_are_those_of_the_documentation(report: icl.claims.Audit) -> No
     assert verdicts["Theorem 1, explicit"] == verdicts["Theorem 2, explicit"] == "holds"
     assert verdicts["tail law, finite N"] == "holds"
     assert verdicts["Lemma 1, lower bound"].startswith("fails: counterexample Halfspace")
+    assert verdicts["phases by L"].startswith("holds only for a given ε")
+    assert verdicts["Gaussian inputs"].startswith("holds only for the speed")
+    assert verdicts["block"].startswith("holds only for cosines of random frequency")
     assert verdicts["recall: exponent"].startswith("holds with ηt/√|Q|")
     assert verdicts["recall: Theorem 5.4"].startswith("holds; beyond the theorem")
     assert verdicts["recall: Theorem 3.3"].startswith("holds for λ alone, by symmetry")

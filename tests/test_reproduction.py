@@ -94,6 +94,22 @@ def test_verdicts_are_counted_by_source_the_worst_first(monkeypatch: pytest.Monk
     assert part.verdict == "paper: fails (1), holds, loose (1), holds (1); this package: holds (1)"
 
 
+@pytest.mark.parametrize("remark", ["(reconstructed)", "(exact form)", "(our constants)"])
+def test_a_failure_of_our_formula_is_not_laid_to_the_paper(remark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = claim(Outcome.COUNTEREXAMPLE, source=f"paper, Thm 1 {remark}"), claim(Outcome.HOLDS)
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(*claims)})
+    found = reproduce("theirs")
+    page = Page(found.to_html())
+    assert found.parts[0].verdict == "as reconstructed: fails: counterexample (1); paper: holds (1)"
+    assert page.column(1, "verdict") == ["as reconstructed: fails: counterexample x", "holds x"]
+    assert all("comparison" in text and "pending" in text for text in (page.text, found.to_markdown()))
+
+
+def test_nothing_is_pending_where_all_formulas_are_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(claim(Outcome.COUNTEREXAMPLE))})
+    assert "pending" not in reproduce("theirs").to_markdown()
+
+
 def test_text_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(claim(Outcome.HOLDS))})
     found = reproduce("theirs")
