@@ -13,7 +13,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.cli import options
-from icl_theory.families import find
+from icl_theory.families import families, find
 from icl_theory.families.regression import half_way
 from tests.processes import go_on, start, until
 from tests.test_cli import run_main
@@ -155,9 +155,16 @@ def test_wrong_input_is_one_line_and_status_two(
     assert words in err
 
 
-def test_a_required_parameter_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_required_parameters_that_are_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run_main(capsys, "sweep", "--L", "1", "--delta", "1")
-    assert (status, err) == (2, "icl-theory: eta = None: must be given, as --eta or in the file of --config\n")
+    place = "or in the file of --config\n"
+    assert (status, err) == (2, f"icl-theory: eta = None: must be given, as --eta (a number or auto) {place}")
+    for name, family in families().items():
+        needed = [each for each, declared in family.parameters().items() if declared.required]
+        status, _, err = run_main(capsys, name, "simulate") if needed else (2, "", "\n")
+        assert status == 2
+        assert err.count("\n") == 1
+        assert all(f"--{each}" in err for each in needed)
 
 
 def test_failed_points_are_counted_and_are_status_three(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -101,10 +101,14 @@ def _shown(value: Any) -> str:
 
 
 def require(family: type[Family], settings: dict[str, Any]) -> None:
-    """Refuse settings without a parameter that has no default."""
-    for name, declared in family.parameters().items():
-        if declared.required and name not in settings:
-            raise refuse(name, None, f"given, as {flag(name)} or in the file of --config")
+    """Refuse settings without the parameters that have no default, and name all of them."""
+    missing = {name: each for name, each in family.parameters().items() if each.required and name not in settings}
+    if missing:
+        flags = [
+            flag(name) + (f" (a number or {each.kind.allowed})" if each.kind.allowed else "")
+            for name, each in missing.items()
+        ]
+        raise refuse(", ".join(missing), None, f"given, as {', '.join(flags)} or in the file of --config")
 
 
 def parse_value(declared: Parameter, text: str) -> Any:

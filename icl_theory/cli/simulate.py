@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,6 +63,10 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
                 if runs[-1].interrupted:
                     break
         _show(runs, [", ".join(word.values()) for word in choices[: len(runs)]], as_json)
+        for problem, run in zip(problems, runs, strict=False):
+            if run.stop is Stop.FLOOR and problem.epsilon:
+                said = f"epsilon = {run.epsilon:g} is not above the lowest loss, {run.floor:.6g}"
+                print(f"icl-theory: {said}: --above sets a target above the lowest loss instead", file=sys.stderr)
         if save is not None:
             runs[0].save(save)
         if plot is not None:
