@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.engine import Rule
 from icl_theory.engine.risk import ClosedForm
 from icl_theory.engine.trajectory import Phases, Trajectory
-from icl_theory.families import Column, Family, Kind, Number, Object, parameter
+from icl_theory.families import Column, Family, Kind, Number, Object, parameter, saved
 from icl_theory.grids.grid import Values, blank
 from icl_theory.testing import check_family
 from tests.test_testing import Array, Steep, Toy
@@ -245,6 +247,23 @@ class ReducedWrong(Reduced):
     weight = 1.0
 
 
+class Waiting(Rule):
+    """Descent that begins at step 5."""
+
+    name, autonomous = "waiting", False
+
+    def move(self, risk: icl.Risk, gradient: Array, eta: float, step: int) -> Array:
+        return -eta * gradient * (step >= 5)
+
+
+class Staged(Sound):
+    """A family with a rule of its own."""
+
+    def simulate(self, *, callback: Any = None) -> Trajectory:
+        goal: dict[str, Any] = {"epsilon": self.epsilon, "above": self.above}
+        return self.described(icl.descend(self.risk(), self.rate(), **goal, rule=Waiting(), callback=callback))
+
+
 FAMILIES: dict[type[Family], str] = {
     ReducedWrong: r"sampled squared norm of the gradient at the beginning: expected 4 within",
     NoTitle: r"the family: expected no exception, found ValueError: NoTitle.title = ''",
@@ -288,3 +307,18 @@ def test_family_defined_in_a_function_cannot_be_sent_to_workers() -> None:
 
     with pytest.raises(AssertionError, match="pickle, by which a problem is sent to workers"):
         check_family(Local, eta=0.1)
+
+
+def test_a_run_of_a_family_with_a_simulate_of_its_own_goes_on_after_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved, "find", {"toy": Staged}.__getitem__)
+    run = Staged(eta=0.1, scale=3.0).simulate()
+    run.save(tmp_path / "run.npz")
+    again = icl.load(tmp_path / "run.npz")
+    assert isinstance(again.family, Staged)
+    assert isinstance(again.risk, Toy)
+    assert again.family.arguments() == run.family.arguments()
+    for t in (4, 6, 500):
+        np.testing.assert_array_equal(again.at(t).params, run.at(t).params)
+    assert again.at(5).params[0] == Toy.initial[0] > again.at(6).params[0]

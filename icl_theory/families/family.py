@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from icl_theory._calls import written_problem
 from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.risk import Risk
@@ -289,17 +290,16 @@ class Family:
         Trajectory
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
-        risk = self.risk()
-        method = "exact" if risk.stochastic and self.method == "auto" else self.method
         run = descend(
-            risk, self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
-            method=method, give_up=True, callback=callback,
+            self.risk(), self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
+            method=self.method, give_up=True, callback=callback,
         )  # fmt: skip
         return self.described(run)
 
     def described(self, run: Trajectory) -> Trajectory:
         """Return a run with what the family knows of it."""
         self.describe(self.named(run))
+        run.command = written_problem(self)
         return run
 
     def named(self, run: Trajectory) -> Trajectory:
