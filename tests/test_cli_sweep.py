@@ -160,6 +160,11 @@ def test_a_required_parameter_that_is_missing_is_named(capsys: pytest.CaptureFix
     assert (status, err) == (2, "icl-theory: eta = None: must be given, as --eta or in the file of --config\n")
 
 
+@pytest.mark.parametrize(("L", "words"), [("1,1e200", "1 of 2 points failed"), ("1e200", "1 of 1 point failed")])
+def test_points_are_counted_in_plain_english(L: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in run_main(capsys, "sweep", "--L", L, "--delta", "1", "--eta", "1")[2]
+
+
 def test_failed_points_are_counted_and_are_status_three(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     status, _, err = run_main(
