@@ -75,7 +75,7 @@ def written_problem(problem: Any) -> str | None:
             return f"{_written_class(family)}({', '.join(words)}).simulate()"
     except _NotPlainError:
         return None
-    return f"icl.families()[{family.name!r}]({', '.join(words)}).simulate()"
+    return f"icl.list_families()[{family.name!r}]({', '.join(words)}).simulate()"
 
 
 def _changed(family: Any, given: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -91,12 +91,12 @@ def kernel_of(K: int) -> icl.tasks.KernelTask:
 
 
 def test_every_family_has_a_problem_above() -> None:
-    assert {type(problem) for problem in PROBLEMS.values()} >= {*icl.families().values()}
+    assert {type(problem) for problem in PROBLEMS.values()} >= {*icl.list_families().values()}
 
 
 def test_the_call_of_a_problem_of_another_package_finds_it_by_its_name() -> None:
     run = Sound(eta=0.1, scale=2.0).simulate()
-    assert run.command == "icl.families()['toy'](eta=0.1, scale=2.0, above=0.001).simulate()"
+    assert run.command == "icl.list_families()['toy'](eta=0.1, scale=2.0, above=0.001).simulate()"
 
 
 def test_what_results_do_not_depend_on_is_left_out() -> None:
