@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.claims.claim import Claim, Outcome, judged
+from icl_theory.claims.claim import Claim, Outcome, Verdict, judged
 from icl_theory.claims.reproduction import papers
 from icl_theory.engine.progress import working
 from icl_theory.families.regression import evidence, questions
@@ -152,6 +152,14 @@ def test_a_violated_claim_is_status_one(
     status, out, _ = run_main(capsys, "audit")
     assert status == 1
     assert "Violated: Lemma 1" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [("", ""), (": see measured", ": see measured"), ("by up to 3", " by up to 3"), (" by up to 3", " by up to 3")],
+)
+def test_the_words_of_a_verdict_follow_its_outcome_as_in_a_sentence(words: str, sentence: str) -> None:
+    assert {str(Verdict(each, words)) for each in Outcome} == {each.value + sentence for each in Outcome}
 
 
 def test_an_order_of_magnitude_that_fails_is_no_violation(report: icl.claims.Audit) -> None:

@@ -167,6 +167,11 @@ def test_all_required_parameters_that_are_missing_are_named(capsys: pytest.Captu
         assert all(f"--{each}" in err for each in needed)
 
 
+@pytest.mark.parametrize(("L", "words"), [("1,1e200", "1 of 2 points failed"), ("1e200", "1 of 1 point failed")])
+def test_points_are_counted_in_plain_english(L: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in run_main(capsys, "sweep", "--L", L, "--delta", "1", "--eta", "1")[2]
+
+
 def test_failed_points_are_counted_and_are_status_three(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     status, _, err = run_main(

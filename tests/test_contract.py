@@ -217,6 +217,7 @@ def saved(tmp_path: Path, **changes: Any) -> Path:
     with np.load(tmp_path / "run.npz") as file:
         arrays = {name: file[name] for name in file.files}
     meta = json.loads(str(arrays.pop("meta")[()])) | changes.pop("meta", {})
+    changes = {name: change(arrays["loss"]) if callable(change) else change for name, change in changes.items()}
     path = tmp_path / "changed.npz"
     np.savez(path, **{**arrays, **changes}, meta=np.array(json.dumps(meta)))
     return path
@@ -231,6 +232,8 @@ def saved(tmp_path: Path, **changes: Any) -> Path:
         {"meta": {"eta": math.nan}}, {"meta": {"steps": 10**9}}, {"meta": {"rule": 3}}, {"meta": {"notes": 3}},
         {"meta": {"phases": {"I": [1]}}}, {"meta": {"phases": 5}}, {"meta": {"info": None}},
         {"meta": {"labels": [1]}},
+        {"loss": np.negative}, {"meta": {"phases": {"I": [5, 2]}}}, {"meta": {"phases": {"I": [0, 10**9]}}},
+        {"meta": {"floor": 1e300}}, {"observed_other": np.ones_like}, {"observed_steps": np.ones_like},
         {"meta": {"floor": None}}, {"meta": {"version": 3}}, {"meta": {"family": 3}}, {"meta": {"error": "x"}},
     ],
 )  # fmt: skip
@@ -269,17 +272,50 @@ def test_a_file_that_claims_more_than_it_holds_allocates_nothing(
         icl.load(path)
 
 
-def test_every_flipped_bit_of_a_saved_run_is_refused_or_read_as_a_run(tmp_path: Path) -> None:
-    path = saved(tmp_path)
-    content = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for place in rng.integers(len(content), size=400):
+class Watched(icl.Risk):
+    """A parabola with two observations."""
+
+    initial = np.ones(2)
+
+    def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+        return 0.5 * float(params @ params), params
+
+    def observe(self, params: Any, step: int = 0) -> dict[str, Any]:
+        return {"place": params, "size": np.abs(params).max()}
+
+
+def test_a_saved_run_with_a_flipped_bit_is_refused_or_read_as_it_was(tmp_path: Path) -> None:
+    path, other = tmp_path / "run.npz", tmp_path / "flipped.npz"
+    icl.descend(Watched(), 0.5, steps=2).save(path)
+    content, whole = path.read_bytes(), icl.load(path).to_dict()
+    with zipfile.ZipFile(path) as archive:
+        directory = archive.start_dir
+    for bit in (*range(0, 8 * len(content), 61), *range(8 * directory, 8 * len(content), 11)):
         flipped = bytearray(content)
-        flipped[place] ^= 1 << rng.integers(8)
-        path.write_bytes(flipped)
+        flipped[bit // 8] ^= 1 << bit % 8
+        other.write_bytes(flipped)
         try:
-            run = icl.load(path)
+            read = icl.load(other)
         except ValueError as error:
             assert "must be a file written by" in str(error)  # noqa: PT017
         else:
-            assert run.at(int(run.t[-1])).loss == run.loss[-1]
+            assert read.to_dict() == whole, bit
+
+
+def test_load_of_the_store_of_a_sweep_names_what_reads_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"path = .*load_sweep"):
+        icl.load(tmp_path)
+
+
+def test_losses_may_be_negative_where_a_run_found_them_so(tmp_path: Path) -> None:
+    class Below(Watched):
+        def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+            loss, gradient = super().evaluate(params, step)
+            return loss - 3.0, gradient
+
+        def floor(self) -> float:
+            return -3.0
+
+    run = icl.descend(Below(), 0.5, above=0.1)
+    run.save(tmp_path / "run.npz")
+    assert icl.load(tmp_path / "run.npz").to_dict() == run.to_dict()

@@ -15,12 +15,12 @@ import icl_theory as icl
 from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.explorer import description, page
-from icl_theory.families import Family, Number, Panel, families, parameter
+from icl_theory.families import Family, Number, Panel, list_families, parameter
 from tests.browser import visit
 from tests.javascript import call
 
 ROOT = Path(__file__).parents[1]
-PANELS = [name for name, family in families().items() if family.explorer is not None]
+PANELS = [name for name, family in list_families().items() if family.explorer is not None]
 NONSENSE = [
     "#nothing", "#regression?L=abc&K=&eta=NaN&nothing=1", "#regression?K=1&t=-5&epsilon=0",
     "#regression?K=2.5&L=1e99", "#regression?K=2", "#regression?epsilon=100", "#regression?eta=1e9",
@@ -45,7 +45,7 @@ def test_the_page_is_one_file_below_a_megabyte() -> None:
 
 
 def test_parameters_come_from_the_family() -> None:
-    told = description(families()["regression"])
+    told = description(list_families()["regression"])
     assert told["parameters"]["delta"]["symbol"] == "Δ"
     assert told["parameters"]["K"] | {"whole": True, "minimum": 2} == told["parameters"]["K"]
 

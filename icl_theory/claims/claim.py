@@ -90,7 +90,8 @@ class Verdict(NamedTuple):
     words: str = ""
 
     def __str__(self) -> str:
-        return self.outcome.value + self.words
+        words = self.words.strip()
+        return f"{self.outcome.value}{'' if words[:1] in ('', *':,;') else ' '}{words}"
 
 
 def judged(holds: bool, outcome: Outcome = Outcome.HOLDS, words: str = "") -> Verdict:

@@ -93,8 +93,8 @@ def report_failures(dataset: xarray.Dataset) -> int:
     if dataset.dims:
         first = first_part(first, str(list(first.dims)[-1]), [FAILED])
     message = first["message"].values[first["status"].values == "failed"].flat[0]
-    plural = "" if failures == 1 else "s"
-    whole = f"{failures} of {dataset['status'].size} point{plural}"
+    size = dataset["status"].size
+    whole = f"{failures} of {size} point{'' if size == 1 else 's'}"
     print(f"icl-theory: {whole} failed; the first: {message}", file=sys.stderr)
     return 3
 

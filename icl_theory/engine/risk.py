@@ -111,7 +111,7 @@ class Risk(Protocol):
         return array
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor; a risk that can keep its digits where it is small does."""
+        """Loss above the floor, or above a lower bound; a risk that can keep its digits where it is small does."""
         return self.loss(params) - self.floor()
 
     def blocks(self, array: Array) -> Sequence[Array]:
