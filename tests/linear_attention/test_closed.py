@@ -119,3 +119,11 @@ def test_a_rate_at_which_descent_diverges_has_no_closed_form(rate: float) -> Non
     assert np.isfinite(run.loss).all()
     with pytest.raises(ValueError, match="there is no closed form"):
         icl.descend(risk, eta, above=1e-3, method="closed")
+
+
+def test_a_run_of_one_step_says_why() -> None:
+    run = icl.LinearAttention().simulate()
+    assert run.steps == 1
+    assert run.notes["modes"].startswith("all alike, and one step")
+    for other in (icl.LinearAttention(decay=1.0), icl.LinearAttention(eta=0.1), icl.LinearAttention(rule="ngd")):
+        assert "modes" not in other.simulate().notes

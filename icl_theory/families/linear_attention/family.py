@@ -299,6 +299,10 @@ class LinearAttention(Family):
         limit = 2.0 * self.stable_rate()
         if run.eta > limit and self.rule == "gd":
             run.notes["stability"] = f"only below η = {limit:.4g} is descent known to stay at the minimum"
+        if self.coordinates == "merged" and self.depth == 1:
+            shrink = run.eta * self.merged().curvature
+            if self.rule == "gd" and np.allclose(shrink, 1.0, rtol=1e-12, atol=0.0):
+                run.notes["modes"] = "all alike, and one step at this rate is exact; decay > 0 sets them apart"
         measured = self.measure(run)
         run.notes["learnt"] = f"{measured['learnt']} of {self.d} directions"
         if "new_loss" in measured:

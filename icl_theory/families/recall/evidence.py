@@ -143,8 +143,8 @@ def softmax_rate(quick: bool) -> Claim:
     alone = RecallRisk(planted, "softmax", tied=True, weights="identity", v=1.0)
     run = descend(alone, eta, rule="ngd", steps=120)
     left, least = float(run.loss[-1]), math.log1p((planted.V - 1) / math.e)
-    held = math.log((run.at(60).loss - least) / (run.at(90).loss - least)) / 30.0
-    held /= decay_rate(planted, eta, "softmax", "identity", v=1.0)
+    approach = math.log((run.at(60).loss - least) / (run.at(90).loss - least)) / 30.0
+    approach /= decay_rate(planted, eta, "softmax", "identity", v=1.0)
     error = max(abs(ratio - 1.0) for ratio in ratios)
     return Claim(
         "recall: Theorem 4.2",
@@ -155,13 +155,13 @@ def softmax_rate(quick: bool) -> Claim:
         " with least share s = 1/2 of the output; λ alone with 𝒱 = I; with noise α = 0.1 in long contexts, |Q| ="
         f" {4 if quick else 1}..{16 if quick else 64}, s = 1, 1/2, γ held",
         f"rate/(ηs) = {min(ratios):.4f}..{max(ratios):.4f}; λ alone: the loss ends at {left:.4f}, ln(1 + (V-1)/e) ="
-        f" {least:.4f}, approached at {held:.4f} η/√|Q|; with noise, down to an excess of e^-30,"
+        f" {least:.4f}, approached at {approach:.4f} η/√|Q|; with noise, down to an excess of e^-30,"
         f" rate/(η/√(s^-2 + |Q|/4)) = {min(slowed):.2f}..{max(slowed):.2f}",
         "rate ηs, whatever |Q|",
         judged(
             error < 0.03
             and abs(left - least) < 1e-6
-            and abs(held - 1.0) < 0.01
+            and abs(approach - 1.0) < 0.01
             and min(slowed) > 0.85
             and max(slowed) < 1.0,
             Outcome.ONLY,

@@ -367,6 +367,6 @@ def layer_logits(quick: bool) -> Claim:
         " is noise once λ > ln((1-α)/α)",
         "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, 0.5, 0.8, γ = ln(α/(1-α)), λ = "
         + ", ".join(f"{each:g}" for each in strengths),
-        error if right else math.inf,
+        max(error, float(not right)),
         1e-12,
     )
