@@ -74,6 +74,23 @@ def test_stability_ends_where_it_is_said_to(factor: float, falls: bool) -> None:
     assert (run.loss[-1] < run.loss[0]) == falls
 
 
+def test_slow_modes_of_ill_conditioned_tokens_keep_their_digits() -> None:
+    """Eigenvalues of Λ down to 1e-9, N infinite, so that Γ* has entries of 1e9: states iterated by mpmath."""
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
+    covariance = (turn * [1.0, 1e-4, 1e-9]) @ turn.T
+    law = PromptLaw(0.5 * (covariance + covariance.T), query=np.eye(3))
+    risk, eta = MergedRisk(law, 0.1 * np.eye(3)), 1.5
+    form = risk.closed_form(eta, "gd")
+    assert form is not None
+    with mpmath.workdps(60):
+        L, gamma = mpmath.matrix(law.covariance.tolist()), mpmath.matrix(risk.start.tolist())
+        for t in range(101):
+            if t in (0, 1, 10, 100):
+                exact = np.array(gamma.tolist(), dtype=float)
+                np.testing.assert_allclose(form.states(np.array([t]))[0], exact, atol=1e-13)
+            gamma -= eta * (gamma * L - mpmath.eye(3)) * L
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -102,3 +119,11 @@ def test_a_rate_at_which_descent_diverges_has_no_closed_form(rate: float) -> Non
     assert np.isfinite(run.loss).all()
     with pytest.raises(ValueError, match="there is no closed form"):
         icl.descend(risk, eta, above=1e-3, method="closed")
+
+
+def test_a_run_of_one_step_says_why() -> None:
+    run = icl.LinearAttention().simulate()
+    assert run.steps == 1
+    assert run.notes["modes"].startswith("all alike, and one step")
+    for other in (icl.LinearAttention(decay=1.0), icl.LinearAttention(eta=0.1), icl.LinearAttention(rule="ngd")):
+        assert "modes" not in other.simulate().notes

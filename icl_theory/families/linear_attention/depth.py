@@ -185,7 +185,7 @@ class LoopedRisk(Risk):
         store(self, d=integer("d", self.d, minimum=1), N=prompt_length(self.N))
         store(self, depth=integer("depth", self.depth, minimum=1, maximum=DEEPEST))
         store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
-        store(self, start=float(real_array("start", self.start, 0)))
+        store(self, start=float(real_array("start", self.start, 0, LARGEST)))
 
     @property
     def initial(self) -> Array:

@@ -270,7 +270,7 @@ class RecallRisk(Risk):
             def along(x: float, index: int = index) -> float:
                 return self.excess(np.where(np.arange(self.strengths) == index, x, ends))
 
-            grid = np.linspace(-10.0, ENDLESS, 15)
+            grid = np.linspace(0.0 if self.attention == "relu" else -10.0, ENDLESS, 15)  # relu is flat below 0
             best = int(np.argmin([along(x) for x in grid]))
             bounds = (grid[max(best - 1, 0)], grid[min(best + 1, 14)])
             total += min(0.0, float(minimize_scalar(along, bounds=bounds, method="bounded").fun) - last)

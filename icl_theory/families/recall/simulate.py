@@ -121,5 +121,6 @@ def simulate(
         **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
     run = problem.simulate(callback=callback)
-    run.command = written_call("icl.recall.simulate", simulate, locals())
+    parts = {} if task is None or task.parts is None else {**task.parts, "task": None}
+    run.command = written_call("icl.recall.simulate", simulate, {**locals(), **parts})
     return run
