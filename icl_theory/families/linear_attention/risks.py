@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import LARGEST, Array, number, plain_numbers, refuse, store
-from icl_theory.engine.counting import Steps, first_steps
+from icl_theory.engine.counting import ROUNDING, Steps, first_steps
 from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law
@@ -137,7 +137,7 @@ class ModeSteps:
     """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature, as a `ClosedForm`."""
 
     def __init__(self, risk: MergedRisk, eta: float) -> None:
-        self.risk, self.shrink = risk, eta * risk.curvature
+        self.risk, self.eta, self.shrink = risk, eta, eta * risk.curvature
         self.offset = risk.modes(risk.start - risk.best)
 
     def states(self, steps: Steps) -> Array:
@@ -151,7 +151,19 @@ class ModeSteps:
         def loss(steps: Steps) -> Array:
             return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])
 
-        hit, error = first_steps(loss, np.array([epsilon]), last)
+        def blur(steps: Steps) -> Array:
+            """By rounding of Γ; and of products with the bases, which also change the rate."""
+            states, count = self.states(steps), len(steps)
+            modes = self.risk.modes(states - self.risk.best)
+            gradient = np.abs(self.risk.curvature * modes).reshape(count, -1)
+            size = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(count, -1).max(axis=1)
+            found = size * gradient.sum(axis=1)
+            if self.risk.law.modes[2] is not None:
+                squares = (gradient * np.abs(modes).reshape(count, -1)).sum(axis=1)
+                found += self.risk.law.d * (squares + self.eta * steps * (gradient**2).sum(axis=1))
+            return np.asarray(ROUNDING * found)
+
+        hit, error = first_steps(loss, np.array([epsilon]), last, blur)
         return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)
 
 

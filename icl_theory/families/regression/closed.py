@@ -18,7 +18,7 @@ class ClosedRuns(NamedTuple):
     """What `closed_runs` finds, one entry a point."""
 
     hit: NDArray[np.int64]  # first step with loss <= epsilon; INT64_MAX where there is none below it
-    error: Array  # estimated absolute error of ``hit`` before rounding up
+    error: Array  # estimated absolute error of ``hit``; below 1 where rounding leaves no other integer
     last: NDArray[np.int64]  # where the run ends: ``hit`` or the largest number of steps
     attends: NDArray[np.int64]  # end of Phase I, at most ``last``
     tails: NDArray[np.int64]  # end of Phase II, at most ``last``
@@ -67,7 +67,8 @@ def _first_below(
             middle = low + (high - low) // 2
             reached = loss_curve(few.position(middle), gamma[unsure], K[unsure])[0] <= epsilon[unsure]
             high, low = np.where(open_ & reached, middle, high), np.where(open_ & ~reached, middle, low)
-        hit[unsure] = high
+        hit[unsure] = high  # and that is itself known to rounding only
+        error[unsure] = np.maximum(error[unsure], np.maximum(high - earliest[unsure], latest[unsure] - high))
     error[np.abs(start - epsilon) <= 4.0 * ROUNDING * start] = 1.0  # step 0 has the loss epsilon, to rounding
     return hit, error, np.array([counter.first_at(gap) for gap in gaps])
 
@@ -84,10 +85,11 @@ class ExchangeableSteps:
         return self.counter.position(steps)
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, and its estimated error."""
+        """Return the first step with loss <= epsilon, and its estimated error, also where that may hide one."""
         hits, error, _ = _first_below(self.counter, self.gamma, np.array([epsilon]))
         hit = int(hits[0])
-        return (hit, float(error[0])) if hit <= last and hit < INT64_MAX else (None, 0.0)
+        found = hit <= last and hit < INT64_MAX
+        return hit if found else None, float(error[0]) if found or hit - error[0] <= last else 0.0
 
     def first_missing(self, *deficits: float) -> list[int]:
         """Return the first steps with 1 - a <= each deficit; INT64_MAX where there is none below it."""

@@ -181,11 +181,12 @@ def closed_values(family: type[Family], points: Mapping[str, NDArray[Any]], comm
     tail = each(lambda value: tail_start(int(value)), K)
     found = closed_runs(StepCounter(K, np.maximum(c, 1e-300)), gamma, epsilon, common["max_steps"], tail)
     reached = (found.hit <= common["max_steps"]) & (found.hit < INT64_MAX)
+    hidden = found.hit - found.error <= common["max_steps"]  # by rounding, perhaps
     fixed = {"method": "closed", "floor": 0.0, STATUS.name: REACHED}
     values = uniform(family.every_column(), len(K), fixed) | {
         "eta_used": eta, "steps": np.where(reached, found.hit, -1), "T_I": found.attends,
         "T_II": found.tails - found.attends, "T_III": found.last - found.tails, "last": found.last,
-        "error": np.where(reached, found.error, 0.0), "loss": found.loss, "attention": found.attention,
+        "error": np.where(reached | hidden, found.error, 0.0), "loss": found.loss, "attention": found.attention,
         "tail_constant": (K - 1.0) / (4.0 * speed) / eta,
     }  # fmt: skip
     onset = exact_crossover(epsilon, 1.0, K, tail)
