@@ -26,7 +26,7 @@ PEAK = 4.0 / 27.0  # of a s², at a = 1/3
 class Count(NamedTuple):
     """Numbers of steps, what rounding leaves possible, and the estimated absolute errors.
 
-    These are below 1 where only one integer is possible, and else the distance to the furthest one.
+    These are below 1 only where one integer is possible.
     """
 
     steps: NDArray[np.int64]
@@ -178,14 +178,16 @@ class StepCounter:
             count[some] = steps
         limit = (INT64_MAX - offset).astype(np.float64)
         never = ~(count < limit)
-        count[never], error[never] = np.inf, 0.0
+        count[never] = np.inf
         found = _rounded_up(count, offset)
         if not bounded:
             return (found,)
         earliest = _rounded_up(least, offset - early)
         latest = _rounded_up(count + error, offset + late)
-        # where rounding decides between integers the error is the distance to the furthest of them, 1 at least
-        error = np.maximum(error, np.maximum(found - earliest, latest - found))
+        error[single] = (early + late)[single]
+        error = np.where(earliest < latest, np.ceil(error), np.where(never, 0.0, error))
+        hidden = never & (earliest < latest)
+        error[hidden] = (found - earliest)[hidden]
         return found, error, earliest, latest
 
     def _from(self, point: Some, form: str) -> tuple[Place, Array]:

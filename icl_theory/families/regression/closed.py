@@ -18,7 +18,7 @@ class ClosedRuns(NamedTuple):
     """What `closed_runs` finds, one entry a point."""
 
     hit: NDArray[np.int64]  # first step with loss <= epsilon; INT64_MAX where there is none below it
-    error: Array  # estimated absolute error of ``hit``; below 1 where rounding leaves no other integer
+    error: Array  # estimated absolute error of ``hit``, below 1 only where rounding leaves no other integer
     last: NDArray[np.int64]  # where the run ends: ``hit`` or the largest number of steps
     attends: NDArray[np.int64]  # end of Phase I, at most ``last``
     tails: NDArray[np.int64]  # end of Phase II, at most ``last``
@@ -67,8 +67,7 @@ def _first_below(
             middle = low + (high - low) // 2
             reached = loss_curve(few.position(middle), gamma[unsure], K[unsure])[0] <= epsilon[unsure]
             high, low = np.where(open_ & reached, middle, high), np.where(open_ & ~reached, middle, low)
-        hit[unsure] = high  # and that is itself known to rounding only
-        error[unsure] = np.maximum(error[unsure], np.maximum(high - earliest[unsure], latest[unsure] - high))
+        hit[unsure] = high
     error[np.abs(start - epsilon) <= 4.0 * ROUNDING * start] = 1.0  # step 0 has the loss epsilon, to rounding
     return hit, error, np.array([counter.first_at(gap) for gap in gaps])
 
