@@ -25,7 +25,7 @@ from icl_theory.families.regression.phases import crossover, half_way, tail_star
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.stability import stable_rate
 from icl_theory.families.regression.stacked import stacked
-from icl_theory.families.regression.tails import tail_limit
+from icl_theory.families.regression.tails import resting_loss, tail_limit
 from icl_theory.families.regression.together import MOST, Points, together
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank, uniform
 
@@ -298,9 +298,10 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     """Return the family's columns of one run."""
     tail = math.nan if run.risk is None else tail_limit(run.risk, run.eta)
     tail = math.nan if tail is None else tail
+    rest = resting_loss(run.risk, run.floor)
     found: dict[str, Any] = {
         "regime": run.regime or "", "attention": float(np.mean(run.attention[-1])), "tail_constant": tail,
-        "tail_ratio": int(run.t[-1]) * (float(run.loss[-1]) - run.floor) / tail,
+        "tail_ratio": int(run.t[-1]) * (float(run.loss[-1]) - rest) / tail,
     }  # fmt: skip
     risk = run.risk
     if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N):
