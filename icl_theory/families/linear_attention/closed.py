@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.counting import Steps, first_steps
+from icl_theory.engine.counting import ROUNDING, Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.families.linear_attention.risks import MergedRisk, after
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
@@ -36,7 +36,12 @@ def closed_values(
     def excess(steps: Steps) -> Array:
         return 0.5 * np.sum(q * ((states(steps) - best) * s) ** 2, axis=1)
 
-    hit, error = first_steps(lambda steps: floor + excess(steps), floor + above, last)
+    def blur(steps: Steps) -> Array:
+        here = states(steps)
+        size = np.maximum(np.abs(here), np.abs(best)).max(axis=1)
+        return np.asarray(ROUNDING * size * np.sum(np.abs(curvature * (here - best)), axis=1))
+
+    hit, error = first_steps(lambda steps: floor + excess(steps), floor + above, last, blur)
     reached = hit <= last
     end = np.where(reached, hit, last)
     over = np.minimum(first_steps(excess, PLATEAU * excess(np.zeros_like(end)), last)[0], end)

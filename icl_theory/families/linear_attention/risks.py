@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, number, plain_numbers, real_array, refuse, sequence, store
-from icl_theory.engine.counting import Steps, first_steps
+from icl_theory.engine.counting import ROUNDING, Steps, first_steps
 from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, shaped
@@ -147,7 +147,7 @@ class ModeSteps:
 
     def __init__(self, risk: MergedRisk, eta: float) -> None:
         _, s, reach, bases = risk.law.modes
-        self.risk, self.shrink = risk, eta * risk.curvature
+        self.risk, self.eta, self.shrink = risk, eta, eta * risk.curvature
         self.best = risk.best if bases is None else np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0)
         self.start = risk.modes(risk.start)
 
@@ -162,7 +162,21 @@ class ModeSteps:
         def loss(steps: Steps) -> Array:
             return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])
 
-        hit, error = first_steps(loss, np.array([epsilon]), last)
+        def blur(steps: Steps) -> Array:
+            """By rounding of Γ; and of products with the bases, which also change the rate."""
+            law, states = self.risk.law, self.states(steps)
+            off = np.array([law.off(state) for state in states])
+            q, scale, _, bases = law.modes
+            q = q if off.ndim == 2 else q[:, None]
+            gradient = np.abs(q * off * scale).reshape(len(steps), -1)
+            size = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(len(steps), -1).max(axis=1)
+            found = size * gradient.sum(axis=1)
+            if bases is not None:
+                squares = (q * off**2).reshape(len(steps), -1).sum(axis=1)
+                found += law.d * (squares + self.eta * steps * (gradient**2).sum(axis=1))
+            return np.asarray(ROUNDING * found)
+
+        hit, error = first_steps(loss, np.array([epsilon]), last, blur)
         return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)
 
 

@@ -23,7 +23,7 @@ from icl_theory.families.regression.flow import flow_difference
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import presence
 from icl_theory.families.regression.symmetric import SymmetricRisk
-from icl_theory.families.regression.tails import infima_of, tail_limits
+from icl_theory.families.regression.tails import infima_of, resting_loss, tail_limits
 
 TAIL_RATIO = 2.0
 
@@ -303,7 +303,8 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     elif tail_deficit is not None:
         second = run.first(lambda state: bool(np.min(state.attention / present) >= 1.0 - tail_deficit))
     elif tail is not None:
-        second = _tail_begins(run, run.loss - run.floor, lambda state: state.loss - run.floor, tail)
+        rest = resting_loss(run.risk, run.floor)
+        second = _tail_begins(run, run.loss - rest, lambda state: state.loss - rest, tail)
     else:
         second = None
     return phases_of(int(run.t[-1]), first, second)

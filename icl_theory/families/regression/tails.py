@@ -102,13 +102,22 @@ def tail_limits(risk: Risk, eta: float) -> Array | None:
 
 
 def infima_of(risk: Risk) -> Array:
-    """Infima of the ℓ_k, where `tail_limits` are known."""
+    """Infima of the ℓ_k that descent from zero scores approaches, where `tail_limits` are known."""
     assert isinstance(risk, PopulationRisk | SymmetricRisk)
     return np.array([levels.loss for levels in risk.levels]) if risk.levels else np.zeros(len(risk.initial))
 
 
+def resting_loss(risk: Risk | None, floor: float) -> float:
+    """Loss that descent from zero scores approaches: the floor, unless that is an infimum found elsewhere."""
+    whole = risk.risk if isinstance(risk, Pullback) else risk
+    if not isinstance(whole, PopulationRisk | SymmetricRisk) or not whole.levels:
+        return floor
+    sizes = whole.sizes * whole.probs if isinstance(whole, SymmetricRisk) else whole.features.probs
+    return floor + float(sizes @ np.array([levels.loss - levels.lowest for levels in whole.levels]))
+
+
 def tail_limit(risk: Risk, eta: float) -> float | None:
-    """Limit of t (loss - floor), None where no law is known or the excess falls faster."""
+    """Limit of t (loss - `resting_loss`), None where no law is known or the excess falls faster."""
     constant = tail_constant(risk, proved=False)
     return constant / eta if constant else None
 
