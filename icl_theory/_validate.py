@@ -13,6 +13,7 @@ Array = NDArray[np.float64]
 T = TypeVar("T")
 
 INT64_MAX = 2**63 - 1
+EXACT = 2**53  # up to it every integer is a float64 of its own; lengths and counts are used as such
 
 
 def refuse(name: str, value: object, allowed: str) -> ValueError:
@@ -120,13 +121,28 @@ def dimensions(value: Any) -> int:
 
 
 def prompt_length(value: Any, name: str = "N") -> float:
-    """Return a prompt length or sample size: ``math.inf``, or an integer >= 1 (as a float)."""
+    """Return a prompt length or sample size: ``math.inf``, or an integer from 1 to 2**53 (as a float)."""
+    return whole_or_infinite(name, value, minimum=1)
+
+
+def whole_or_infinite(name: str, value: Any, *, minimum: int, maximum: int = EXACT) -> float:
+    """Return ``math.inf``, or an integer within the limits and up to 2**53, as a float."""
     if isinstance(value, float | np.floating) and value == math.inf:
         return math.inf
     try:
-        return float(integer(name, value, minimum=1))
-    except ValueError:
-        raise refuse(name, value, "an integer >= 1, or math.inf") from None
+        return float(integer(name, value, minimum=minimum, maximum=min(maximum, EXACT)))
+    except ValueError as error:
+        raise ValueError(f"{error}, or math.inf") from None
+
+
+def prompt_lengths(value: ArrayLike) -> Array:
+    """Return prompt lengths of any shape as float64: integers from 1 to 2**53, or infinite."""
+    found = plain_numbers("N", value, 1.0)
+    given = np.asarray(value)
+    exact = given if given.dtype.kind in "iu" else found  # an integer beyond 2**53 is rounded as a float
+    if not (((exact <= EXACT) & (found == np.floor(found))) | np.isinf(found)).all():
+        raise refuse("N", value, f"integers in [1, {EXACT}], or math.inf")
+    return found
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:

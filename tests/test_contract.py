@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +115,63 @@ def test_what_is_wrong_is_refused_by_name(named: str) -> None:
         WRONG[named]()
     assert str(refused.value).startswith(named)
     assert "\n" not in str(refused.value)
+
+
+GAUSSIAN = icl.regression.QuadraticLaw(2, 1.0, 1.0)
+OF_PROMPT_LENGTH: dict[str, Callable[[int], Any]] = {
+    "icl.ExchangeableRisk": lambda N: icl.ExchangeableRisk(50, 1.0, N=N),
+    "icl.PopulationRisk": lambda N: icl.PopulationRisk(SIMPLEX, LINEAR, N),
+    "icl.SymmetricRisk": lambda N: icl.SymmetricRisk([1.0, 1.0], [0.5, 0.5], 2.0, N),
+    "SymmetricRisk.of": lambda N: icl.SymmetricRisk.of(SIMPLEX, LINEAR, N=N),
+    "icl.SampledRisk": lambda N: icl.SampledRisk(SIMPLEX, LINEAR, N, 4, 0),
+    "icl.Regression": lambda N: icl.Regression(L=1, delta=1, eta=1, N=N),
+    "Regression.compare": lambda N: icl.Regression(L=1, delta=1, eta=1).compare(run(), N=N),
+    "icl.simulate": lambda N: icl.simulate(1, 1, 1, N=N),
+    "icl.sweep": lambda N: icl.sweep(L=1, delta=1, eta=1, N=[20, N]),
+    "icl.sweep of an array": lambda N: icl.sweep(L=1, delta=1, eta=1, N=np.array([20, N])),
+    "icl.LinearAttention": lambda N: icl.LinearAttention(N=N),
+    "icl.regression.GroupedRegression": lambda N: icl.regression.GroupedRegression(L=1, delta=1, N=N),
+    "icl.regression.SampledGaussianRisk": lambda N: icl.regression.SampledGaussianRisk(GAUSSIAN, N, 4, 0),
+    "icl.regression.concentration_probability": lambda N: icl.regression.concentration_probability(N, 4, 0.1),
+    "icl.regression.smallest_imbalance": lambda N: icl.regression.smallest_imbalance(N, 4, 0.9),
+    "icl.regression.crosscheck": lambda N: icl.crosscheck(run(), N=N),
+    "icl.regression.sampled_phases": lambda N: icl.regression.sampled_phases(run(), N=N),
+    "icl.regression.curvature_bound": lambda N: icl.regression.curvature_bound(1.0, 4, N=N),
+    "icl.regression.stable_rate": lambda N: icl.regression.stable_rate(1.0, 4, N=np.array([20, N])),
+    "icl.linear_attention.LoopedRisk": lambda N: icl.linear_attention.LoopedRisk(3, N, 2),
+    "icl.linear_attention.PromptLaw": lambda N: icl.linear_attention.PromptLaw([1.0], N=N),
+    "icl.linear_attention.best_layers": lambda N: icl.linear_attention.best_layers(3, N, 2),
+    "icl.linear_attention.diversity_limit": lambda N: icl.linear_attention.diversity_limit(3, N, 1.0, 0.5),
+    "icl.linear_attention.quadrature": lambda N: icl.linear_attention.quadrature(3, N, 2),
+    "icl.linear_attention.wishart_moments": lambda N: icl.linear_attention.wishart_moments(3, N, 2),
+}
+
+
+def test_everything_that_takes_a_prompt_length_is_asked_below() -> None:
+    taking = {re.sub(r"\[\d+\]", "", each.name) for each in targets() if "N" in each.parameters}
+    assert taking <= OF_PROMPT_LENGTH.keys()
+
+
+@pytest.mark.parametrize("name", OF_PROMPT_LENGTH)
+@pytest.mark.parametrize("N", [2**53 + 1, 2**63 - 1])
+def test_a_prompt_length_that_is_no_float_is_refused_with_the_limit_where_it_enters(name: str, N: int) -> None:
+    with pytest.raises(ValueError, match=r"^N = .*must be (an integer|integers) in \[1, (9007199254740992|10{7})\]"):
+        OF_PROMPT_LENGTH[name](N)
+
+
+@pytest.mark.parametrize(
+    "risk",
+    [
+        lambda N: icl.ExchangeableRisk(50, 1.0, N=N), lambda N: icl.PopulationRisk(SIMPLEX, LINEAR, N),
+        lambda N: icl.SymmetricRisk([1.0, 1.0], [0.5, 0.5], 2.0, N),
+        lambda N: icl.linear_attention.LoopedRisk(3, N, 2),
+        lambda N: icl.linear_attention.MergedRisk(icl.linear_attention.PromptLaw([1.0, 2.0], N=N), [0.0, 0.0]),
+    ],
+)  # fmt: skip
+def test_the_longest_prompt_has_the_loss_of_an_infinite_one(risk: Callable[[float], icl.Risk]) -> None:
+    longest, infinite = risk(2**53), risk(math.inf)
+    params = np.full_like(longest.initial, 0.3)
+    assert longest.loss(params) == pytest.approx(infinite.loss(params), rel=1e-7)
 
 
 class Wide(icl.Risk):
