@@ -32,6 +32,11 @@ def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], allowed
     return value
 
 
+def flag(name: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False; arrays and words are neither."""
+    return bool(instance(name, value, (bool, np.bool_), "True or False"))
+
+
 def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
     """Return values as a list if there are some, all of a class."""
     found = [*values] if isinstance(values, Iterable) and dimensions(values) else []
@@ -48,7 +53,7 @@ FEW = 32  # values that are found faster one after the other than by halving
 
 def _no_number(value: Any) -> bool:
     """Whether a value is no number, though Python would make one of it; older versions of NumPy do of an array."""
-    return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) > 0
+    return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) > 0 or np.ma.is_masked(value)
 
 
 def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, maximum: float = math.inf) -> float:
@@ -167,9 +172,9 @@ def fraction(name: str, value: Any) -> float:
 def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -> Array:
     """Return a finite float64 array with ``ndim`` dimensions, as a copy of the caller's data."""
     limit = "" if math.isinf(most) else f" of numbers up to {most:g}"
-    allowed = f"a finite real array{limit} with {ndim} dimension{'s' if ndim > 1 else ''}"
+    allowed = f"a finite real array{limit} with {ndim} dimension{'s' if ndim != 1 else ''}"
     try:
-        if np.iscomplexobj(value):
+        if np.iscomplexobj(value) or np.ma.is_masked(value):
             raise TypeError
         result = np.array(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -183,7 +188,7 @@ def plain_numbers(name: str, value: ArrayLike, least: float = 0.0, most: float =
     """Return a float64 array of any shape, without NaN, between two limits."""
     limits = "" if math.isinf(least) and math.isinf(most) else f" between {least:g} and {most:g}"
     try:
-        if isinstance(value, NO_NUMBERS) or np.iscomplexobj(value):
+        if isinstance(value, NO_NUMBERS) or np.iscomplexobj(value) or np.ma.is_masked(value):
             raise TypeError
         found = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):

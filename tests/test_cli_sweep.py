@@ -116,7 +116,8 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
     assert table["eta"].tolist() == [0.1] * 3 + [2.0] * 3
     expected = icl.simulate(1.0, 1.0, 2.0, K=7, epsilon=1e-4).steps
     assert table["steps"][4] == expected
-    for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "config = 'lipschitz'"), ("L = [[1]]", "L = ")):
+    for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "config = 'lipschitz'"), ("L = [[1]]", "L = "),
+                        ("K = " + 5000 * "1", "at most 4300 digits")):  # fmt: skip
         config.write_text(text)
         status, _, err = run_main(capsys, "sweep", "--config", str(config), "--delta", "1", "--eta", "1")
         assert (status, err.count("\n")) == (2, 1)

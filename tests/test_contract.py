@@ -19,6 +19,8 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory import figures, memory
+from icl_theory.claims.reproduction import reproduce
+from icl_theory.families import find
 from icl_theory.families.recall.bounds import divergence
 from icl_theory.results import plots, tables
 from icl_theory.testing import check_risk
@@ -106,6 +108,12 @@ WRONG: dict[str, Callable[[], Any]] = {
     "notes = 1.0": lambda: tables.to_markdown(TABLE, 1.0),
     "path = 2.0": lambda: tables.write_table(None, 2.0),
     "out = -1": lambda: figures.write(None, -1, "a"),
+    "form = [1.0]": lambda: icl.regression.abel_polynomials([1.0]),
+    "form = 'x'": lambda: icl.regression.abel_polynomials("x"),
+    "K = [1]": lambda: icl.regression.tail_start([1]),
+    "family = []": lambda: find([]),
+    "eta = ['auto']": lambda: icl.sweep(L=1.0, delta=1.0, eta=["auto"]),
+    "eta = ['auto', 1.0]": lambda: icl.sweep(L=1.0, delta=1.0, eta=["auto", 1.0]),
 }  # fmt: skip
 
 
@@ -155,7 +163,7 @@ def test_everything_that_takes_a_prompt_length_is_asked_below() -> None:
 @pytest.mark.parametrize("name", OF_PROMPT_LENGTH)
 @pytest.mark.parametrize("N", [2**53 + 1, 2**63 - 1])
 def test_a_prompt_length_that_is_no_float_is_refused_with_the_limit_where_it_enters(name: str, N: int) -> None:
-    with pytest.raises(ValueError, match=r"^N = .*must be (an integer|integers) in \[1, (9007199254740992|10{7})\]"):
+    with pytest.raises(ValueError, match=r"^N = .*must be (an integer|integers) in \[1, \d+\]"):
         OF_PROMPT_LENGTH[name](N)
 
 
@@ -172,6 +180,52 @@ def test_the_longest_prompt_has_the_loss_of_an_infinite_one(risk: Callable[[floa
     longest, infinite = risk(2**53), risk(math.inf)
     params = np.full_like(longest.initial, 0.3)
     assert longest.loss(params) == pytest.approx(infinite.loss(params), rel=1e-7)
+
+
+ODD = np.zeros((2, 3))
+FLAGS: dict[str, Callable[[Any], Any]] = {
+    "progress": lambda flag: icl.descend(icl.ExchangeableRisk(4, 1.0), 1.0, steps=3, progress=flag),
+    "progress of a sweep": lambda flag: icl.sweep(L=1, delta=1, eta=1, progress=flag),
+    "give_up": lambda flag: icl.descend(icl.ExchangeableRisk(4, 1.0), 1.0, steps=3, give_up=flag),
+    "every": lambda flag: icl.phase_table(icl.sweep(L=[1, 2], delta=1, eta=1, progress=False), every=flag),
+    "leading_order": lambda flag: icl.regression.crossover(1e-3, 1.0, leading_order=flag),
+    "proved": lambda flag: icl.regression.tail_constant(icl.ExchangeableRisk(4, 1.0), proved=flag),
+    "returned": lambda flag: plots.new_figure(1.0, 1.0, returned=flag),
+    "tied": lambda flag: icl.recall.RecallRisk(WORDS, tied=flag),
+    "new": lambda flag: icl.linear_attention.posterior_loss(PROMPTS, [[1.0, 0.0]], new=flag),
+    "quick": lambda flag: icl.audit(quick=flag),
+    "quick answer": lambda flag: icl.answer("transition", quick=flag),
+    "quick figure": lambda flag: figures.draw("figure1", quick=flag),
+    "quick parameters": lambda flag: figures.parameters("figure1", quick=flag),
+    "quick film": lambda flag: figures.animate("none", quick=flag),
+    "quick reproduction": lambda flag: reproduce("nonlinear-regression", quick=flag),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("value", [ODD, "yes", np.ma.masked])
+def test_a_flag_is_true_or_false(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{name.split()[0]} = .*: must be True or False"):
+        FLAGS[name](value)
+
+
+MASKED = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+OF_NUMBERS: dict[str, Callable[[], Any]] = {
+    "number": lambda: icl.simulate(np.ma.masked, 1, 1),
+    "integer": lambda: icl.simulate(1, 1, 1, K=np.ma.masked),
+    "prompt length": lambda: icl.simulate(1, 1, 1, N=np.ma.masked),
+    "parameters": lambda: icl.ExchangeableRisk(4, 1.0).loss(np.ma.masked),
+    "array": lambda: icl.SymmetricRisk(MASKED, [0.5, 0.5], 2.0),
+    "numbers of any shape": lambda: icl.regression.stable_rate(MASKED, 4),
+    "moment": lambda: icl.linear_attention.PromptLaw(MASKED),
+    "axis": lambda: icl.sweep(L=MASKED, delta=1, eta=1),
+}
+
+
+@pytest.mark.parametrize("kind", OF_NUMBERS)
+def test_a_masked_number_is_refused_not_read(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"^\w+ = .*masked.*: must be"):
+        OF_NUMBERS[kind]()
 
 
 class Wide(icl.Risk):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, integer, number, refuse
+from icl_theory._validate import Array, choice, flag, integer, number, refuse
 from icl_theory.engine.fastforward import Flow, Skipper
 from icl_theory.engine.interpolant import Interpolant
 from icl_theory.engine.interrupts import halves_kept
@@ -123,6 +123,9 @@ def descend(
     """
     if not (callback is None or callable(callback)):
         raise refuse("callback", callback, "a function of a step and a loss")
+    for name, given in (("give_up", give_up), ("progress", progress)):
+        if given is not None:
+            flag(name, given)
     if progress is not None or callback is None:
         with StepProgress(callback, progress) as shown:
             return descend(

@@ -122,11 +122,14 @@ class Number(Kind):
         A subclass that refuses numbers in between, other than fractions, needs a method of its own.
         """
         if isinstance(values, np.ndarray) and values.size and values.dtype.kind in "iuf":
-            whole = not self.whole or bool((values == np.floor(values)).all())
+            alike = not np.ma.is_masked(values) and (not self.whole or bool((values == np.floor(values)).all()))
             with contextlib.suppress(ValueError):
-                if whole and all(math.isfinite(self.value(name, end)) for end in (values.min(), values.max())):
+                if alike and all(math.isfinite(self.value(name, end)) for end in (values.min(), values.max())):
                     return values.astype(np.float64)
-        return super().check_all(name, values)  # which names the value
+        listed = [*values]
+        if self.words and any(isinstance(value, str) for value in listed):
+            raise refuse(name, values, f"numbers, or {self.allowed} by itself")
+        return super().check_all(name, listed)  # which names the value
 
     def parse(self, name: str, text: str) -> Any:
         """Read a number or one of the words."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_theory._calls import written_sweep
-from icl_theory._validate import dimensions, instance, integer, refuse
+from icl_theory._validate import dimensions, flag, instance, integer, refuse
 from icl_theory._version import __version__
 from icl_theory.engine.progress import CountProgress, working
 from icl_theory.families import Family, default, find, sound
@@ -229,7 +229,7 @@ def run_with(
             count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
             executor = stack.enter_context(processes(count))
-        shown = stack.enter_context(CountProgress(progress))
+        shown = stack.enter_context(CountProgress(flag("progress", progress)))
         kept, large = None, is_large(model.columns, grid)
         if store is not None:
             checked_path(store, "store")
