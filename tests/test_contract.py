@@ -28,6 +28,7 @@ from icl_theory.testing import check_risk
 SIMPLEX = icl.Features.simplex(3, 1.0)
 LINEAR = icl.tasks.Linear(2.0)
 PROMPTS = icl.linear_attention.PromptLaw([1.0, 1.0], N=10)
+WORDS = icl.recall.RecallTask(8, 2, 3)
 TABLE = pd.DataFrame({"L": [1.0]})
 REFUSED = r"must be a file written by Trajectory\.save"
 
@@ -228,6 +229,52 @@ def test_a_masked_number_is_refused_not_read(kind: str) -> None:
         OF_NUMBERS[kind]()
 
 
+class From(icl.Risk):
+    """Half the square of parameters that start where it is told."""
+
+    initial = np.zeros(1)
+
+    def __init__(self, start: Any) -> None:
+        self.initial = start
+
+    def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+        return 0.5 * float(np.sum(params * params)), params
+
+
+@pytest.mark.parametrize(
+    "start", [None, "x", object(), [1.0, 2.0], [1, [2]], [10**400], np.array([1j]), np.array([math.nan]), MASKED]
+)
+@pytest.mark.parametrize("method", ["auto", "exact", "fast", "flow"])
+def test_a_start_that_is_no_array_of_numbers_is_refused_where_a_run_begins(start: Any, method: Any) -> None:
+    with pytest.raises(ValueError, match=r"^initial = .*: must be (an array|numbers)"):
+        icl.descend(From(start), 0.1, steps=3, method=method)
+
+
+DATA = icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0)
+BLOCK = icl.regression.BlockRisk(DATA, hidden=3, held_out=4)
+FULL = icl.recall.TransformerRisk(WORDS, batch=4)
+LONGER = icl.recall.TransformerRisk(icl.recall.RecallTask(50, 2, 3, H=9), batch=64)
+ENTERED: dict[str, Callable[[], Any]] = {
+    "params = (3,)": lambda: FULL.measure([1.0] * 3, FULL.sentences()),
+    "sentences = 3": lambda: FULL.measure(FULL.initial, 3),
+    "sentences = 49": lambda: FULL.measure(FULL.initial, LONGER.sentences()),
+    "without = 3": lambda: FULL.measure(FULL.initial, FULL.sentences(), 3),
+    "params = (1,)": lambda: BLOCK.predict([1.0], DATA.prompts(0)),
+    "prompts = 3": lambda: BLOCK.predict(BLOCK.initial, 3),
+    "prompts = 'those of other": lambda: BLOCK.predict(
+        BLOCK.initial, icl.SampledRisk(icl.Features.simplex(30, 1.0), LINEAR, 5, 64, 0).prompts(0)
+    ),
+    "start = [1, [2]]": lambda: icl.LinearAttention(start=[1, [2]]),
+    "tasks = [1, [2]]": lambda: icl.LinearAttention(tasks=[1, [2]]),
+}
+
+
+@pytest.mark.parametrize("named", ENTERED)
+def test_parameters_and_prompts_are_refused_where_they_enter(named: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{re.escape(named)}.*: must be "):
+        ENTERED[named]()
+
+
 class Wide(icl.Risk):
     """Many parameters, of which a run keeps some sixty states."""
 
@@ -242,7 +289,6 @@ def run() -> icl.Trajectory:
 
 
 TWO = icl.linear_attention
-WORDS = icl.recall.RecallTask(8, 2, 3)
 LARGE: dict[str, Callable[[], Any]] = {
     "states": lambda: icl.descend(Wide(), 1.0, epsilon=0.1),
     "d": lambda: icl.Features.random(10, 10**8, 1.0, 0),

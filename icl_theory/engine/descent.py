@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, flag, integer, number, refuse
+from icl_theory._validate import Array, choice, flag, instance, integer, number, plain_numbers, refuse
 from icl_theory.engine.fastforward import Flow, Skipper
 from icl_theory.engine.interpolant import Interpolant
 from icl_theory.engine.interrupts import halves_kept
@@ -134,6 +134,8 @@ def descend(
             )  # fmt: skip
     if Risk not in type(risk).__mro__ and not isinstance(risk, Risk):  # the second alone takes long
         raise refuse("risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)")
+    start: Any = instance("initial", risk.initial, (np.ndarray, float), "an array")
+    plain_numbers("initial", start, -math.inf)
     eta = number("eta", eta)
     if epsilon is None and above is None and steps is None:
         raise refuse("epsilon", None, "given, or above, or steps: without one of them a run has no end")
