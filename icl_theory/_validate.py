@@ -154,7 +154,7 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of the ``allowed`` words."""
     words = tuple(allowed)
     if not isinstance(value, str) or value not in words:
-        raise refuse(name, value, "one of " + ", ".join(words))
+        raise refuse(name, value, "one of " + ", ".join(words) if words else "left out: there is nothing to choose")
     return value
 
 
