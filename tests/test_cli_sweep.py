@@ -286,7 +286,7 @@ DIVERGING = ["recall", "train", "--model", "full", "--attention", "softmax", "--
     [
         ONE_EACH, [*ONE_EACH, "--dry-run"], [*ONE_EACH, "--csv", "a.csv"], [*ONE_EACH, "--L", "1"],
         [*ONE_EACH, "--L", "1e200,1e201"], ["linear-attention", "sweep", "--d", "2,3", "--dry-run"],
-        ["simulate", *ONE_EACH[3:], "--L", "2"], ["simulate", *ONE_EACH[3:], "--L", "2", "--eta", "1e9", "--N", "9"],
+        ["simulate", *ONE_EACH[3:], "--L", "2"], ["simulate", *ONE_EACH[3:], "--L", "2", "--eta", "1e9"],
         ["simulate", "--L", "2", "--delta", "1", "--eta", "1", "--K", "3", "--coordinates", "all"],
         DIVERGING,
     ],
