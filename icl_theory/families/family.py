@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
+from icl_theory.engine.progress import working
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Label, Trajectory
@@ -289,10 +290,11 @@ class Family:
         Trajectory
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
-        risk = self.risk()
+        with working("making the problem"):
+            risk, eta = self.risk(), self.rate()
         method = "exact" if risk.stochastic and self.method == "auto" else self.method
         run = descend(
-            risk, self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
+            risk, eta, epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
             method=method, give_up=True, callback=callback,
         )  # fmt: skip
         return self.described(run)
