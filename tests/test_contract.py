@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fuzz import fuzz, targets
+import typer
+from fuzz import Target, command_line, commands, ended, fuzz, fuzz_commands, targets
 from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory import figures, memory
 from icl_theory.claims.reproduction import reproduce
+from icl_theory.cli import app
 from icl_theory.families import find
 from icl_theory.families.recall.bounds import divergence
 from icl_theory.results import plots, tables
@@ -38,6 +40,37 @@ REFUSED = r"must be a file written by Trajectory\.save"
 def test_calls_with_extremes_and_wrong_types_keep_the_contract(first: int) -> None:
     """`python scripts/fuzz.py --calls 100000` makes more of them."""
     assert not [*fuzz(750, seed=0, first=first)]
+
+
+@pytest.mark.slow
+def test_commands_with_extremes_and_wrong_options_keep_the_contract() -> None:
+    assert not [*fuzz_commands(60, seed=0)]
+
+
+def test_every_command_is_run_with_its_own_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    every = dict(commands(typer.main.get_command(app)))
+    assert {("simulate",), ("audit",), ("recall", "train"), ("linear-attention", "sweep")} <= every.keys()
+    rng = np.random.default_rng(0)
+    lines = [command_line(("sweep",), every["sweep",], rng) for _ in range(40)]
+    given = {word.partition("=")[0] for line in lines for word in line}
+    assert {"--L", "--json", "--dry-run", "--config", "--over", "--csv", "--imbalance"} <= given
+    assert ended(["simulate", "--L", "x"]) is None
+    assert ended(["table", "none.zarr"]) is None
+
+
+def test_what_is_made_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A risk that takes anything and fails in its loss is found."""
+
+    class Late(icl.ExchangeableRisk):
+        def loss(self, params: Any) -> float:
+            raise OverflowError("too late")
+
+    late = Target("Late", lambda: Late, {})
+    monkeypatch.setattr(Late, "__module__", "icl_theory.late")
+    monkeypatch.setattr(Late, "__init__", lambda self: icl.ExchangeableRisk.__init__(self, 4, 1.0))
+    monkeypatch.setattr("fuzz.targets", lambda: (late,))
+    assert any("too late" in breach.end for breach in fuzz(200, seed=0))
 
 
 def test_every_public_callable_is_called() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,14 +31,16 @@ def test_no_files_that_changed_places_go_unnoticed(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
-def test_a_sweep_that_returns_other_values_than_it_keeps_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("returned", ["found", "found[['steps']] + (path[-10:] != 'whole.zarr')"])
+def test_a_killed_sweep_that_returns_other_values_than_it_keeps_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returned: str
 ) -> None:
-    assert lost_after_kills(tmp_path, 1)[1] == []
-    other = "pickle.dump(found if 'whole' in sys.argv[1] else found[['steps']] + 1,"
-    monkeypatch.setattr(stores, "SWEEP", stores.SWEEP.replace("pickle.dump(found,", other))
-    (tmp_path / "again").mkdir()
-    assert "the call returned other values" in lost_after_kills(tmp_path / "again", 1)[1][0]
+    quick = "given = dict(L=[1.0, 2.0], delta=1.0, eta=1.0); path = sys.argv[1]\n"
+    sweep = re.sub("given = .*\n", quick, stores.SWEEP).replace("dump(found,", f"dump({returned},")
+    monkeypatch.setattr(stores, "SWEEP", sweep)
+    wrong = lost_after_kills(tmp_path, 1)[1]
+    assert all("the call returned other values" in line for line in wrong)
+    assert bool(wrong) == (returned != "found")
 
 
 def test_constraints_hold_every_dependency_at_its_lower_bound() -> None:
