@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -51,9 +52,15 @@ MOST_FEATURES = 10**9
 FEW = 32  # values that are found faster one after the other than by halving
 
 
+def is_masked(value: Any) -> bool:
+    """Whether some of the numbers are masked, without loading the module: it is loaded where there is one."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and bool(module.is_masked(value))
+
+
 def _no_number(value: Any) -> bool:
     """Whether a value is no number, though Python would make one of it; older versions of NumPy do of an array."""
-    return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) > 0 or np.ma.is_masked(value)
+    return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) > 0 or is_masked(value)
 
 
 def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, maximum: float = math.inf) -> float:
@@ -174,7 +181,7 @@ def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -
     limit = "" if math.isinf(most) else f" of numbers up to {most:g}"
     allowed = f"a finite real array{limit} with {ndim} dimension{'s' if ndim != 1 else ''}"
     try:
-        if np.iscomplexobj(value) or np.ma.is_masked(value):
+        if np.iscomplexobj(value) or is_masked(value):
             raise TypeError
         result = np.array(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -188,7 +195,7 @@ def plain_numbers(name: str, value: ArrayLike, least: float = 0.0, most: float =
     """Return a float64 array of any shape, without NaN, between two limits."""
     limits = "" if math.isinf(least) and math.isinf(most) else f" between {least:g} and {most:g}"
     try:
-        if isinstance(value, NO_NUMBERS) or np.iscomplexobj(value) or np.ma.is_masked(value):
+        if isinstance(value, NO_NUMBERS) or np.iscomplexobj(value) or is_masked(value):
             raise TypeError
         found = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):

@@ -19,6 +19,7 @@ from icl_theory._validate import (
     INT64_MAX,
     fraction,
     integer,
+    is_masked,
     number,
     probabilities,
     refuse,
@@ -122,7 +123,7 @@ class Number(Kind):
         A subclass that refuses numbers in between, other than fractions, needs a method of its own.
         """
         if isinstance(values, np.ndarray) and values.size and values.dtype.kind in "iuf":
-            alike = not np.ma.is_masked(values) and (not self.whole or bool((values == np.floor(values)).all()))
+            alike = not is_masked(values) and (not self.whole or bool((values == np.floor(values)).all()))
             with contextlib.suppress(ValueError):
                 if alike and all(math.isfinite(self.value(name, end)) for end in (values.min(), values.max())):
                     return values.astype(np.float64)
