@@ -12,7 +12,7 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icl_theory._validate import choice, integer, number, refuse
+from icl_theory._validate import choice, flag, integer, number, refuse
 from icl_theory.engine.interrupts import whole_runs
 from icl_theory.engine.progress import working
 from icl_theory.files import checked_path, replacing
@@ -72,6 +72,7 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     >>> figures.parameters("figure1")["K"]
     10
     """
+    flag("quick", quick)
     recipe = _recipe(name)
     values = {key: value.default for key, value in inspect.signature(recipe["figure"]).parameters.items()}
     return values | (recipe["QUICK"] if quick else {})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from icl_theory import figures
-from icl_theory._validate import choice
+from icl_theory._validate import choice, flag
 from icl_theory._version import __version__
 from icl_theory.claims.audit import BINDING, answer
 from icl_theory.claims.claim import RECONSTRUCTED, Answer, Claim, Outcome
@@ -203,6 +203,7 @@ def reproduce(
     >>> found.overview["tested by"], found.overview["verdict"]
     (['Eq. 9, concentration; loss on the event'], ['as reconstructed: holds, loose (1), holds (1)'])
     """
+    flag("quick", quick)
     known = papers()
     paper = known[choice("paper", name, known)]
     readings = {reading.name: reading for reading in paper.readings}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -211,6 +212,9 @@ def from_file(path: Path, family: type[Family], others: Mapping[str, type]) -> d
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise refuse("config", str(path), f"a TOML file ({error})") from None
+    except ValueError:  # Python reads no integer of more digits
+        most = sys.get_int_max_str_digits()
+        raise refuse("config", str(path), f"a TOML file of integers of at most {most} digits") from None
     declared = {name: each for name, each in family.parameters().items() if each.kind.text}
     read: dict[str, Any] = {}
     for key, value in found.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.table import Table
 
 from icl_theory._validate import refuse
 from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
-from icl_theory.cli.shared import PlotFile, check_targets, print_facts
+from icl_theory.cli.shared import PlotFile, check_targets, print_facts, print_json
 from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
@@ -94,7 +93,7 @@ def _several(declared: Parameter) -> bool:
 def _show(runs: list[Trajectory], names: list[str], as_json: bool) -> None:
     if as_json:
         found: Any = [run.to_dict() for run in runs]
-        print(json.dumps(dict(zip(names, found, strict=True)) if len(runs) > 1 else found[0], allow_nan=False))
+        print_json(dict(zip(names, found, strict=True)) if len(runs) > 1 else found[0])
     elif len(runs) == 1:
         print_facts(runs[0].facts())
     else:

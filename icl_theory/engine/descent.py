@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, integer, number, refuse
+from icl_theory._validate import Array, choice, flag, instance, integer, number, plain_numbers, refuse
 from icl_theory.engine.fastforward import Flow, Skipper
 from icl_theory.engine.interpolant import Interpolant
 from icl_theory.engine.interrupts import halves_kept
@@ -125,6 +125,9 @@ def descend(
     """
     if not (callback is None or callable(callback)):
         raise refuse("callback", callback, "a function of a step and a loss")
+    for name, given in (("give_up", give_up), ("progress", progress)):
+        if given is not None:
+            flag(name, given)
     if progress is not None or callback is None:
         with StepProgress(callback, progress) as shown:
             return descend(
@@ -133,6 +136,8 @@ def descend(
             )  # fmt: skip
     if Risk not in type(risk).__mro__ and not isinstance(risk, Risk):  # the second alone takes long
         raise refuse("risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)")
+    start: Any = instance("initial", risk.initial, (np.ndarray, float), "an array")
+    plain_numbers("initial", start, -math.inf)
     eta = number("eta", eta)
     if epsilon is None and above is None and steps is None:
         raise refuse("epsilon", None, "given, or above, or steps: without one of them a run has no end")

@@ -96,6 +96,8 @@ def find(name: str) -> type[Family]:
     >>> find("recall").__name__
     'Recall'
     """
+    if not isinstance(name, str):
+        raise refuse("family", name, f"one of {', '.join(families_known())}")
     if name in BUILT_IN:
         return _built_in(name)
     known = families_known()
@@ -103,7 +105,7 @@ def find(name: str) -> type[Family]:
     if name in others:
         return others[name]
     if name not in known:
-        raise refuse("family", name, f"one of {', '.join(known)}{nearest(str(name), known)}")
+        raise refuse("family", name, f"one of {', '.join(known)}{nearest(name, known)}")
     return known[name]
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from icl_theory._calls import written_problem
 from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
+from icl_theory.engine.progress import working
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Label, Trajectory
@@ -293,8 +294,10 @@ class Family:
         Trajectory
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
+        with working("making the problem"):
+            risk, eta = self.risk(), self.rate()
         run = descend(
-            self.risk(), self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
+            risk, eta, epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
             method=self.method, give_up=True, callback=callback,
         )  # fmt: skip
         return self.described(run)

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from icl_theory.engine.descent import attach
+from icl_theory.engine.progress import working
 from icl_theory.engine.reading import read_run
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import find
 from icl_theory.families.family import Family
 
 
+@working("making the problem of the run")
 def load(path: str | os.PathLike[str]) -> Trajectory:
     """Read a run written by `Trajectory.save`.
 

@@ -228,7 +228,7 @@ def test_singular_moments_have_a_floor_and_a_minimiser_that_descent_reaches() ->
         ({"covariance": [1.0, 0.5], "decay": 1.0}, r"decay = 1\.0: must be left out"),
         ({"prior": [1.0, 1.0]}, r"prior = .*\(8 x 8\)"),
         ({"query": "all"}, r"query = 'all'"),
-        ({"N": 0}, r"N = 0: must be an integer >= 1, or math\.inf"),
+        ({"N": 0}, r"N = 0: must be an integer in \[1, 9007199254740992\], or math\.inf"),
         ({"tasks": 0}, r"tasks = 0: must be an integer >= 1"),
         ({"tasks": [[1.0, 2.0]]}, r"tasks = \(1, 2\): must be of shape \(k, 8\)"),
         ({"tasks": [[0.0] * 8]}, r"tasks = .*not all of them zero"),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import LARGEST, Array, integer, real_array, refuse
+from icl_theory._validate import LARGEST, Array, dimensions, integer, real_array, refuse
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, Trajectory
@@ -50,10 +50,9 @@ class Start(Number):
 
     def value(self, name: str, value: Any) -> Any:
         """Return the number, or the array as tuples."""
-        dimensions = np.ndim(value)
-        if isinstance(value, str) or dimensions == 0:
+        if isinstance(value, str) or dimensions(value) == 0:
             return super().value(name, value)
-        return _nested(real_array(name, value, dimensions))
+        return _nested(real_array(name, value, dimensions(value)))
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Tasks(Whole):
 
     def value(self, name: str, value: Any) -> Any:
         """Return the number, or the tasks (k, d) as tuples."""
-        if isinstance(value, str) or np.ndim(value) == 0:
+        if isinstance(value, str) or dimensions(value) == 0:
             return super().value(name, value)
         found = real_array(name, value, 2)
         if not found.size or not found.any():

@@ -356,8 +356,8 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
     size = "d" if d is None else str(d)
     allowed = f"a symmetric, positive semidefinite matrix ({size} x {size}), or {size} numbers >= 0 on its diagonal"
     try:
-        found = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
+        found = np.array(plain_numbers(name, value, -math.inf))  # type: ignore[arg-type]
+    except ValueError:
         raise refuse(name, value, allowed) from None
     fits = found.ndim in (1, 2) and found.size > 0 and found.shape in {(len(found),), (len(found), len(found))}
     if not fits or (d is not None and len(found) != d) or not np.isfinite(found).all():

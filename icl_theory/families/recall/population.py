@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
-from icl_theory._validate import Array, choice, refuse, store
+from icl_theory._validate import Array, choice, flag, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall import softmax
 from icl_theory.families.recall.divergence import divergence
@@ -134,7 +134,7 @@ class RecallRisk(Risk):
             if not self.scaled:
                 raise refuse("v", self.v, f"left out where attention = {self.attention!r}")
             store(self, v=held("v", self.v))
-        if self.tied and (not self.task.alike or self.data is not None):
+        if flag("tied", self.tied) and (not self.task.alike or self.data is not None):
             raise refuse("tied", self.tied, "False unless all triggers are alike, and for empirical risks")
         if self.gamma is not None:
             if not self.noisy:

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import Array
+from icl_theory._validate import Array, flag
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk, is_nondegenerate
@@ -64,6 +64,7 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     >>> round(icl.regression.tail_constant(risk), 6)
     7.75
     """
+    flag("proved", proved)
     if isinstance(risk, ExchangeableRisk):
         finite = math.isfinite(risk.N) and (risk.noise > 0.0 or risk.N == 1)
         return 0.0 if finite else (risk.K - 1.0) / (4.0 * risk.speed)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_theory._validate import instance, number, refuse
+from icl_theory._validate import flag, instance, number, refuse
 from icl_theory.engine.progress import working
 from icl_theory.files import checked_path, replacing
 
@@ -100,6 +100,7 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
     Then notebooks show it below the cell and ``pyplot.show()`` in a window. A figure that is ``returned``, not its
     axes, is one that a notebook shows as the value of a cell; as pyplot's it would appear there twice.
     """
+    flag("returned", returned)
     width, height = number("width", width, maximum=1e4), number("height", height, maximum=1e4)
     pyplot = _pyplot()
     if pyplot is not None and not (returned and "inline" in pyplot.get_backend()):
