@@ -47,9 +47,10 @@ def radau(stages: int) -> Scheme:
     """
     j = np.arange(stages - 1.0)
     beside = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
-    nodes = np.linalg.eigvalsh(np.diag(-1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))) + np.diag(beside, -1))
+    zeros = np.linalg.eigvalsh(np.diag(-1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))) + np.diag(beside, -1))
     series = np.append(np.zeros(stages - 1), [-1.0, 1.0])
-    nodes = np.append(nodes - legendre.legval(nodes, series) / legendre.legval(nodes, legendre.legder(series)), 1.0)
+    off = legendre.legval(zeros, series) / legendre.legval(zeros, legendre.legder(series))
+    nodes = np.append(zeros - off, 1.0).astype(float)
     integrals = np.column_stack([_integral(j, nodes) for j in range(stages)])
     weights = np.linalg.solve(legendre.legvander(nodes, stages - 1).T, integrals.T).T / 2.0
     coefficients = np.linalg.inv(legendre.legvander(np.append(-1.0, nodes), stages))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
+from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Label, Trajectory
@@ -276,6 +277,7 @@ class Family:
             return None
         return {"name": self.name, "parameters": {name: _said(value) for name, value in values.items()}}
 
+    @returns_runs
     def simulate(self, *, callback: Callback | None = None) -> Trajectory:
         """Train until the target is reached or cannot be.
 
