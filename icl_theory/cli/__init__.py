@@ -47,6 +47,7 @@ class _Program(TyperGroup):
         with _aborting():
             return super().make_context(*arguments, **settings)
 
+    @returns_runs
     def invoke(self, context: Any) -> Any:
         with _aborting():
             return super().invoke(context)
