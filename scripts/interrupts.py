@@ -16,6 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import icl_theory as icl
@@ -29,15 +30,16 @@ def pages() -> dict[str, Callable[[], str]]:
     run = icl.simulate(2.0, 1.0, 4.0, K=4, epsilon=1e-2, imbalance=0.1)
     readings = [(paper.name, each.name) for paper in papers().values() for each in paper.readings
                 if each.rows and not (each.figure or each.question)]  # fmt: skip
+
+    def reproduced(paper: str, name: str) -> str:
+        return reproduce(paper, only=name, quick=True).to_markdown()
+
+    def audited(claim: int) -> str:
+        return icl.audit(claim=claim, quick=True).to_markdown()
+
     return {
-        **{
-            f"{paper}, {name}": lambda paper=paper, name=name: reproduce(paper, only=name, quick=True).to_markdown()
-            for paper, name in readings
-        },
-        **{
-            f"audit, {claim}": lambda claim=claim: icl.audit(claim=claim, quick=True).to_markdown()
-            for claim in range(1, len(rows()) + 1, 4)
-        },
+        **{f"{paper}, {name}": partial(reproduced, paper, name) for paper, name in readings},
+        **{f"audit, {claim}": partial(audited, claim) for claim in range(1, len(rows()) + 1, 4)},
         "check_bounds": lambda: str(icl.check_bounds(run)),
         "crosscheck": lambda: icl.crosscheck(run, batch=64, steps=20).to_markdown(),
     }
