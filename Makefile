@@ -1,4 +1,5 @@
 # `make demo`, `make test` and `make docs` set up .venv by themselves; only Python (>= 3.11), pip and make are needed.
+# With another Python: `make test PYTHON=python3.13 VENV=.venv-newest`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -41,7 +42,7 @@ benchmark: $(VENV)/.installed
 
 clean:
 	rm -rf docs/_build docs/api/generated docs/gallery
-	rm -rf $(VENV) $(VENV)-lowest demo benchmark.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest demo benchmark.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.polynomial import polynomial
@@ -31,6 +32,26 @@ class Resting(icl.Risk):
             off, tail = v - 0.5 * u - self.bend * float(np.sin(u)), float(np.exp(-u))
         slope = self.rate * off
         return tail + 0.5 * slope * off, np.array([-tail - slope * (0.5 + self.bend * float(np.cos(u))), slope])
+
+
+@pytest.mark.parametrize("stages", range(4, 10))
+def test_nodes_and_weights_are_right_to_the_last_digit(stages: int) -> None:
+    """At the nodes P_s = P_(s-1), and the weights integrate every power below s from 0 to each of them."""
+    scheme = radau(stages)
+    with mpmath.workdps(40):
+        nodes = [
+            mpmath.findroot(
+                lambda x: mpmath.legendre(stages, 2 * x - 1) - mpmath.legendre(stages - 1, 2 * x - 1), near
+            )
+            for near in scheme.nodes.tolist()
+        ]
+        assert nodes[0] > 0
+        assert np.diff(nodes).min() > 0.01  # all zeros that a polynomial of this degree has
+        powers = mpmath.matrix([[x**k for x in nodes] for k in range(stages)])
+        integrals = mpmath.matrix([[x ** (k + 1) / (k + 1) for x in nodes] for k in range(stages)])
+        weights = (mpmath.inverse(powers) * integrals).T
+        assert max(abs(ours - x) for ours, x in zip(scheme.nodes.tolist(), nodes, strict=True)) <= 2.0**-53
+        assert max(abs(ours - weights[place]) for place, ours in np.ndenumerate(scheme.weights)) <= 2.0**-51
 
 
 def test_the_scheme_integrates_polynomials_up_to_twice_its_stages_less_two() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from icl_theory._validate import choice, flag, integer, refuse
 from icl_theory.claims.claim import HEADINGS, Answer, Claim, Status
-from icl_theory.engine.interrupts import whole_runs
 from icl_theory.engine.progress import working
 from icl_theory.engine.shown import Shown
 from icl_theory.families import families_known
@@ -67,7 +66,6 @@ class Audit(Shown):
 
 
 @working("measuring claims")
-@whole_runs()
 def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[str], None] | None = None) -> Audit:
     """Measure every claim and answer every open question.
 
@@ -126,7 +124,6 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
     return Audit(tuple(claims), tuple(answers))
 
 
-@whole_runs()
 def answer(name: str, *, quick: bool = False) -> Answer:
     """Answer one open question by measurement.
 

@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from icl_theory._validate import refuse
+from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import Family, Parameter
 from icl_theory.families.kinds import nearest
 
@@ -55,6 +56,7 @@ def with_options(
         for name, each in declared.items()
     ]
 
+    @returns_runs
     def command(**options: Any) -> int:
         given = {name: options.pop(name) for name in declared}
         return function({name: text for name, text in given.items() if text is not None}, **options)

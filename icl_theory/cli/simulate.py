@@ -14,6 +14,7 @@ from rich.table import Table
 from icl_theory._validate import refuse
 from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
 from icl_theory.cli.shared import PlotFile, check_targets, print_facts, print_json
+from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
@@ -28,6 +29,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
     """Return the command that simulates a family."""
     known = family.parameters()
 
+    @returns_runs
     def simulate(
         given: dict[str, str],
         context: typer.Context,

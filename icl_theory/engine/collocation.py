@@ -40,11 +40,17 @@ class Scheme(NamedTuple):
 
 @cache
 def radau(stages: int) -> Scheme:
-    """Radau's scheme of order 2 stages - 1: the right-hand nodes are the zeros of P_s - P_(s-1)."""
-    series = np.zeros(stages + 1)
-    series[stages - 1 :] = -1.0, 1.0
-    nodes = np.sort(legendre.legroots(series))
-    nodes[-1] = 1.0
+    """Radau's scheme of order 2 stages - 1: the right-hand nodes are the zeros of P_s - P_(s-1).
+
+    That is (x - 1) times the polynomial of degree s - 1 that belongs to the weight 1 - x. Its zeros are the
+    eigenvalues of the symmetric matrix of its recurrence; a step of Newton's method mends their last digits.
+    """
+    j = np.arange(stages - 1.0)
+    beside = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
+    zeros = np.linalg.eigvalsh(np.diag(-1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))) + np.diag(beside, -1))
+    series = np.append(np.zeros(stages - 1), [-1.0, 1.0])
+    off = legendre.legval(zeros, series) / legendre.legval(zeros, legendre.legder(series))
+    nodes = np.append(zeros - off, 1.0).astype(float)
     integrals = np.column_stack([_integral(j, nodes) for j in range(stages)])
     weights = np.linalg.solve(legendre.legvander(nodes, stages - 1).T, integrals.T).T / 2.0
     coefficients = np.linalg.inv(legendre.legvander(np.append(-1.0, nodes), stages))

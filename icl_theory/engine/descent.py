@@ -11,7 +11,7 @@ import numpy as np
 from icl_theory._validate import Array, choice, flag, instance, integer, number, plain_numbers, refuse
 from icl_theory.engine.fastforward import Flow, Skipper
 from icl_theory.engine.interpolant import Interpolant
-from icl_theory.engine.interrupts import halves_kept
+from icl_theory.engine.interrupts import is_for_the_user, returns_runs
 from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.recorder import SETTLED, Recorder
 from icl_theory.engine.risk import ClosedForm, Risk
@@ -37,6 +37,7 @@ WALK = 10_000  # steps that are taken one by one beyond the last one of a run, o
 Callback = Callable[[int, float], None]
 
 
+@returns_runs
 def descend(
     risk: Risk,
     eta: float,
@@ -221,7 +222,7 @@ def descend(
     except Ended as ended:
         stop, reason = ended.stop, str(ended)
     except KeyboardInterrupt:
-        if previous is None or not halves_kept():
+        if previous is None or not is_for_the_user():
             raise
         stop = Stop.INTERRUPTED
     if previous is None:

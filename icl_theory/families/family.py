@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from icl_theory._calls import written_problem
 from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
+from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import working
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
@@ -281,6 +282,7 @@ class Family:
             return None
         return {"name": self.name, "parameters": {name: _said(value) for name, value in values.items()}}
 
+    @returns_runs
     def simulate(self, *, callback: Callback | None = None) -> Trajectory:
         """Train until the target is reached or cannot be.
 
