@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 import icl_theory as icl
@@ -42,6 +43,28 @@ def test_loss_curve_is_drawn_on_given_axes_with_logarithmic_scales() -> None:
     assert run.plot(ax) is ax
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), run.loss)
+
+
+def test_attention_is_drawn_with_what_it_misses_and_the_band_of_its_queries() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.6, 0.3, 0.1], epsilon=1e-2)
+    ax = run.plot().get_figure().axes[1]  # type: ignore[union-attr]
+    target, missing = (line.get_ydata() for line in ax.lines)
+    np.testing.assert_allclose(target, run.attention.mean(axis=1))
+    np.testing.assert_allclose(missing, 1.0 - run.attention.mean(axis=1))
+    (band,) = (each for each in ax.collections if isinstance(each, PolyCollection))
+    ends = band.get_paths()[0].vertices[:, 1]
+    assert (ends.min(), ends.max()) == (run.attention.min(), run.attention.max())
+
+
+def test_panels_show_the_numbers_of_their_curves_and_bands() -> None:
+    x, y = np.array([1.0, 2.0, 4.0]), np.array([3.0, 2.0, 1.0])
+    curves = [Curve("a", x, y, low=0.5 * y, high=1.5 * y), Curve("b", x, 2.0 * y)]
+    (ax,) = draw_panels([Panel(curves, "x", "y")]).axes
+    for line, curve in zip(ax.lines, curves, strict=False):
+        np.testing.assert_array_equal(line.get_xydata(), np.column_stack([curve.x, curve.y]))
+    (band,) = (each for each in ax.collections if isinstance(each, PolyCollection))
+    ends = {tuple(end) for end in band.get_paths()[0].vertices}
+    assert ends == {*zip(x, 0.5 * y, strict=True), *zip(x, 1.5 * y, strict=True)}
 
 
 def test_phases_are_shaded_where_they_are() -> None:
