@@ -130,7 +130,14 @@ def main() -> None:
             L=np.geomspace(0.1, 10.0, 9), delta=1.0, eta=0.1, K=[5, 20], store=folder / "a.zarr", progress=False
         )
         flips, wrong = silent_flips(folder / "a.zarr", options.flips)
-        many = {"delta": 1.0, "eta": 4.0, "K": 3, "N": 20, "above": 0.1, "method": "exact"}  # three chunks
+        many: dict[str, Any] = {
+            "delta": 1.0,
+            "eta": 4.0,
+            "K": 3,
+            "N": 20,
+            "above": 0.1,
+            "method": "exact",
+        }  # three chunks
         icl.sweep(L=np.geomspace(1.0, 2.0, 20), **many, store=folder / "b.zarr", progress=False)
         swaps, unnoticed = silent_swaps(folder / "b.zarr")
         killed, lost = lost_after_kills(folder, options.kills, options.workers) if options.kills else (0, [])
