@@ -1,9 +1,10 @@
 # `make demo`, `make test` and `make docs` set up .venv by themselves; only Python (>= 3.11), pip and make are needed.
+# With another Python: `make test PYTHON=python3.13 VENV=.venv-newest`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-lowest lint docs benchmark clean
+.PHONY: demo test test-slow test-lowest lint docs pages benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --out demo
@@ -32,12 +33,16 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -q -W --keep-going -d docs/_build/doctrees docs docs/_build/html
 	@echo "The documentation is in docs/_build/html/index.html"
 
+# the committed pages and pictures; `make pages PAGES="audit.md images/front.png"` makes these alone
+pages: $(VENV)/.installed
+	$(BIN)/python scripts/remake.py $(PAGES)
+
 benchmark: $(VENV)/.installed
 	$(BIN)/python scripts/benchmark.py --json benchmark.json
 
 clean:
 	rm -rf docs/_build docs/api/generated docs/gallery
-	rm -rf $(VENV) $(VENV)-lowest demo benchmark.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest demo benchmark.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

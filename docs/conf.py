@@ -8,7 +8,7 @@ from pathlib import Path
 import icl_theory
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
-sys.modules["icl_theory.tasks"] = icl_theory.tasks  # an attribute, which autodoc would not import
+
 
 project = "icl-theory"
 author = "The icl-theory developers"

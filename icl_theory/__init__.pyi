@@ -1,5 +1,6 @@
 from . import claims as claims
 from . import engine as engine
+from . import families as families
 from .claims.audit import answer as answer
 from .claims.audit import audit as audit
 from .claims.checks import check_bounds as check_bounds
@@ -10,8 +11,8 @@ from .engine.risk import Risk as Risk
 from .engine.sharpness import largest_stable_eta as largest_stable_eta
 from .engine.trajectory import Trajectory as Trajectory
 from .families import Family as Family
-from .families import families as families
 from .families import linear_attention as linear_attention
+from .families import list_families as list_families
 from .families import parameter as parameter
 from .families import recall as recall
 from .families import regression as regression

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -63,6 +64,18 @@ def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | N
     except _NotPlainError:
         return None
     return f"icl.sweep({', '.join([repr(family.name), *words] if named else words)})"
+
+
+def written_problem(problem: Any) -> str | None:
+    """Return the call that simulates a problem; None where a parameter cannot be written exactly."""
+    family = type(problem)
+    try:
+        words = [f"{name}={_written(value)}" for name, value in _changed(family, problem.arguments())]
+        with contextlib.suppress(_NotPlainError):
+            return f"{_written_class(family)}({', '.join(words)}).simulate()"
+    except _NotPlainError:
+        return None
+    return f"icl.list_families()[{family.name!r}]({', '.join(words)}).simulate()"
 
 
 def _changed(family: Any, given: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ Array = NDArray[np.float64]
 T = TypeVar("T")
 
 INT64_MAX = 2**63 - 1
+EXACT = 2**53  # up to it every integer is a float64 of its own; lengths and counts are used as such
 
 
 def refuse(name: str, value: object, allowed: str) -> ValueError:
@@ -31,6 +33,11 @@ def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], allowed
     return value
 
 
+def flag(name: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False; arrays and words are neither."""
+    return bool(instance(name, value, (bool, np.bool_), "True or False"))
+
+
 def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
     """Return values as a list if there are some, all of a class."""
     found = [*values] if isinstance(values, Iterable) and dimensions(values) else []
@@ -45,9 +52,15 @@ MOST_FEATURES = 10**9
 FEW = 32  # values that are found faster one after the other than by halving
 
 
+def is_masked(value: Any) -> bool:
+    """Whether some of the numbers are masked, without loading the module: it is loaded where there is one."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and bool(module.is_masked(value))
+
+
 def _no_number(value: Any) -> bool:
     """Whether a value is no number, though Python would make one of it; older versions of NumPy do of an array."""
-    return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) > 0
+    return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) > 0 or is_masked(value)
 
 
 def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, maximum: float = math.inf) -> float:
@@ -120,20 +133,35 @@ def dimensions(value: Any) -> int:
 
 
 def prompt_length(value: Any, name: str = "N") -> float:
-    """Return a prompt length or sample size: ``math.inf``, or an integer >= 1 (as a float)."""
+    """Return a prompt length or sample size: ``math.inf``, or an integer from 1 to 2**53 (as a float)."""
+    return whole_or_infinite(name, value, minimum=1)
+
+
+def whole_or_infinite(name: str, value: Any, *, minimum: int, maximum: int = EXACT) -> float:
+    """Return ``math.inf``, or an integer within the limits and up to 2**53, as a float."""
     if isinstance(value, float | np.floating) and value == math.inf:
         return math.inf
     try:
-        return float(integer(name, value, minimum=1))
-    except ValueError:
-        raise refuse(name, value, "an integer >= 1, or math.inf") from None
+        return float(integer(name, value, minimum=minimum, maximum=min(maximum, EXACT)))
+    except ValueError as error:
+        raise ValueError(f"{error}, or math.inf") from None
+
+
+def prompt_lengths(value: ArrayLike) -> Array:
+    """Return prompt lengths of any shape as float64: integers from 1 to 2**53, or infinite."""
+    found = plain_numbers("N", value, 1.0)
+    given = np.asarray(value)
+    exact = given if given.dtype.kind in "iu" else found  # an integer beyond 2**53 is rounded as a float
+    if not (((exact <= EXACT) & (found == np.floor(found))) | np.isinf(found)).all():
+        raise refuse("N", value, f"integers in [1, {EXACT}], or math.inf")
+    return found
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of the ``allowed`` words."""
     words = tuple(allowed)
     if not isinstance(value, str) or value not in words:
-        raise refuse(name, value, "one of " + ", ".join(words))
+        raise refuse(name, value, "one of " + ", ".join(words) if words else "left out: there is nothing to choose")
     return value
 
 
@@ -151,9 +179,9 @@ def fraction(name: str, value: Any) -> float:
 def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -> Array:
     """Return a finite float64 array with ``ndim`` dimensions, as a copy of the caller's data."""
     limit = "" if math.isinf(most) else f" of numbers up to {most:g}"
-    allowed = f"a finite real array{limit} with {ndim} dimension{'s' if ndim > 1 else ''}"
+    allowed = f"a finite real array{limit} with {ndim} dimension{'s' if ndim != 1 else ''}"
     try:
-        if np.iscomplexobj(value):
+        if np.iscomplexobj(value) or is_masked(value):
             raise TypeError
         result = np.array(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -167,7 +195,7 @@ def plain_numbers(name: str, value: ArrayLike, least: float = 0.0, most: float =
     """Return a float64 array of any shape, without NaN, between two limits."""
     limits = "" if math.isinf(least) and math.isinf(most) else f" between {least:g} and {most:g}"
     try:
-        if isinstance(value, NO_NUMBERS) or np.iscomplexobj(value):
+        if isinstance(value, NO_NUMBERS) or np.iscomplexobj(value) or is_masked(value):
             raise TypeError
         found = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):

@@ -12,8 +12,7 @@ import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icl_theory._validate import choice, integer, number, refuse
-from icl_theory.engine.interrupts import whole_runs
+from icl_theory._validate import choice, flag, integer, number, refuse
 from icl_theory.engine.progress import working
 from icl_theory.files import checked_path, replacing
 from icl_theory.results.numbers import markdown
@@ -72,6 +71,7 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     >>> figures.parameters("figure1")["K"]
     10
     """
+    flag("quick", quick)
     recipe = _recipe(name)
     values = {key: value.default for key, value in inspect.signature(recipe["figure"]).parameters.items()}
     return values | (recipe["QUICK"] if quick else {})
@@ -138,7 +138,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     for key, value in changes.items():
         choice("parameter", key, values)
         values[key] = _checked(key, value, known[key].default, "..." not in known[key].annotation)
-    with whole_runs(), working(f"drawing {name}"):
+    with working(f"drawing {name}"):
         figure: Figure = drawn(**values)
     return figure
 

@@ -1,11 +1,13 @@
-"""Does the audit notice? Plants faults in the package, one at a time, and prints which rows and checks then fail.
+"""Would anybody notice? Plants faults in the package, one at a time, and says whether audit and tests find them.
 
 Each fault of `scripts/planted.py` is planted in a fresh process: the source of one file is changed as it is
-imported, so that no copy of a name and no cache keeps the right one. Then the rows of the audit are measured, and
-`check_bounds` of some runs, as far as they call the function with the fault. A fault is found if a row or check
-that holds without it fails, or raises an exception.
+imported, so that no copy of a name and no cache keeps the right one, and no file is touched. Then the rows of the
+audit are measured, and `check_bounds` of some runs, as far as they call the function with the fault. With
+``--tests`` the test files nearest to the fault run too, until one test fails.
 
-    python scripts/faults.py --quick --out docs/faults.md
+    python scripts/faults.py --quick --tests --kept faults.json --out docs/faults.md
+
+goes on where it was interrupted. Delete ``faults.json`` when the package has changed.
 """
 
 from __future__ import annotations
@@ -16,43 +18,56 @@ import functools
 import gc
 import importlib
 import importlib.util
+import itertools
 import json
-import multiprocessing
 import os
+import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from multiprocessing.context import ForkContext, ForkProcess
+from multiprocessing.pool import Pool
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from planted import FAULTS, Fault
+from planted import FAULTS, GROUPS, Fault
 
 HEAVY = (
     "numpy", "scipy.integrate", "scipy.linalg", "scipy.optimize", "scipy.signal", "scipy.sparse.linalg",
-    "scipy.special", "scipy.stats", "xarray",
+    "scipy.special", "scipy.stats", "xarray", "pandas", "matplotlib.figure", "typer", "pytest",
 )  # fmt: skip
 SECONDS = 30  # of the processor, for one row or run
 PACKAGE = "/icl_theory/"
 HOLDS, FAILS = "holds", "fails"
 FINDINGS = ("COUNTEREXAMPLE", "ONLY")  # outcomes that contradict a paper, in whole or in part
-ROW = "| {} | {} | {} | {} |"
+ROOT = Path(__file__).parents[1]
+MEASURES_THE_AUDIT = ("test_audit.py", "test_faults.py")  # and so no tests beside it
+ROW = "| {} | {} | {} | {} | {} |"
 HEAD = """# Planted faults
 
-Would the audit notice if the package were wrong? Each line of the table is an experiment. It plants one fault
-in the source, in a process of its own, and measures the [rows of the audit](audit.md), on their smaller grids,
-and `check_bounds` of some runs. (Rows and runs that do not call the changed function are not measured again.)
+Would anybody notice if the package were wrong? Each line of the tables is an experiment. It plants one fault in the
+source, in a process of its own. Two things may find it.
 
-*What fails* lists the rows and checks that hold without the fault and fail with it. If one raises an exception,
-its name is given. Some rows report a failure of a paper's statement even without a fault: their verdicts begin
-with *fails: counterexample* or *holds only*. Such a row is listed if its verdict, with the numbers as printed,
-*reads otherwise* with the fault. A check that fails on a run without a fault is not listed for this run.
+**The audit**: its [rows](audit.md), on their smaller grids, and `check_bounds` of some runs. Listed are those that
+hold without the fault and fail with it. If one raises an exception, its name is given. Some rows report a failure
+of a paper's statement even without a fault: their verdicts begin with *fails: counterexample* or *holds only*. Such
+a row is listed if its verdict, with the numbers as printed, *reads otherwise* with the fault. A check that fails on
+a run without a fault is not listed for this run.
 
-Of {count} faults {found} are found. The page is the output of `python scripts/faults.py --quick --out
-docs/faults.md`. Three lines in `scripts/planted.py` plant one more.
+**The tests**: the files of tests that name the module or the function with the fault, without slow tests and those
+that measure the audit. The first test that fails is named. Tests farther away might find more.
 
+{shares}
+
+Shares of faults that were chosen for what they are tried on say nothing about others. Those of fresh ones do, once:
+when they are planted for the first time.
+
+The page is the output of `python scripts/faults.py --quick --tests --out docs/faults.md`. Three lines in
+`scripts/planted.py` plant one more.
 """
 
 Key = tuple[str, str, str]  # "row", its number, ""; or "run", its name, the check's
@@ -78,6 +93,14 @@ class Task(NamedTuple):
     quick: bool
     units: frozenset[Unit] | None
     rows: tuple[str, ...] = ()
+
+
+class Tests(NamedTuple):
+    """What another process does: which fault it plants, which test files it runs, and how long at most."""
+
+    fault: Fault | None
+    files: list[str]
+    seconds: int = 600
 
 
 class Planted(SourceFileLoader):
@@ -231,14 +254,14 @@ def within_reach(fault: Fault, right: Found) -> frozenset[Unit]:
     return itself or frozenset(unit for unit, lines in calling.items() if lines)
 
 
-def _guarded(make: Callable[[], Any]) -> Any:
+def _guarded(make: Callable[[], Any], seconds: int = SECONDS) -> Any:
     """Return the result, or in words the exception, one of which is that it takes too long."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise TimeoutError
 
     signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         return make()
     except Exception as error:
@@ -274,38 +297,145 @@ def in_words(found: dict[Key, str], names: dict[str, str]) -> list[str]:
     return result + [f"`check_bounds`: {check} (*{', '.join(labels)}*)" for check, labels in where.items()]
 
 
-def page(faults: Sequence[Fault], right: Found, found: Sequence[dict[Key, str]]) -> str:
-    """Return the table, and under it the faults that nothing found and the rows and checks that no fault turned."""
-    lines = [
-        HEAD.format(count=len(faults), found=sum(map(bool, found))),
-        ROW.format("fault", "what is wrong", "file", "what fails"),
-        "|---|---|---|---|",
+def relevant(fault: Fault) -> list[str]:
+    """Return the test files for a fault, from the root of the checkout, the nearest first.
+
+    First the one that it names itself and that with the name of its module, then those that name the module or the
+    function or class it is in, most often first, those with the name of its folder, and the examples in its module.
+    If there are none but these: all in the folder of tests that is named after one of its folders, or that import
+    from there.
+    """
+    source, stem, folders = source_of(fault), Path(fault.path).stem, Path(fault.path).parts[-2::-1]
+    line = source[: source.index(fault.old)].count("\n") + 1
+    around = [
+        node.name
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0)
     ]
-    for fault, some in zip(faults, found, strict=True):
-        words = "; ".join(in_words(some, right.names)) or "**nothing**"
-        lines.append(ROW.format(fault.name, fault.wrong, f"`{fault.file}`", words.replace("|", "\\|")))
-    hit = {key for some in found for key in some}
+    names = re.compile("|".join([rf"{folders[0]}(\.| import .*\b){stem}\b", *(rf"\b{name}\b" for name in around)]))
+    tests = ROOT / "tests"
+    inside = next((tests / folder for folder in folders if (tests / folder).is_dir()), tests)
+    files = [path for path in sorted(tests.rglob("test_*.py")) if path.name not in MEASURES_THE_AUDIT]
+    texts = {path: path.read_text(encoding="utf-8") for path in files if path.parent in (inside, tests)}
+    named = {path: len(names.findall(text)) for path, text in texts.items()}
+    near = [tests / fault.tests] if fault.tests else []
+    near += [path for path in texts if path.name == f"test_{stem}.py"]
+    near += sorted((path for path in texts if named[path]), key=lambda path: -named[path])
+    near += [path for path in texts if path.name.startswith(f"test_{folders[0]}")]
+    near = near or [path for path in texts if path.parent == inside != tests]
+    near = near or [path for path, text in texts.items() if f"icl_theory.{folders[0]}" in text]
+    return [str(path.relative_to(ROOT)) for path in dict.fromkeys([*near, ROOT / "icl_theory" / fault.path])]
+
+
+def failing(task: Tests) -> str:
+    """Return the first test that fails with a fault, "" if none does; in a process that has not the package yet."""
+    import pytest
+
+    assert "icl_theory" not in sys.modules
+    if task.fault is not None:
+        sys.meta_path.insert(0, Planter(task.fault))  # type: ignore[arg-type]
+    failed: list[str] = []
+
+    class First:
+        """Keeps the names of what fails."""
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            failed.extend([report.nodeid] * report.failed)
+
+        pytest_collectreport = pytest_runtest_logreport
+
+    os.chdir(ROOT)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow"]
+    ended = _guarded(lambda: int(pytest.main([*options, *task.files], plugins=[First()])), task.seconds)
+    if time.process_time() > task.seconds:
+        return "takes too long"
+    return failed[0] if failed else "" if ended == 0 else "imports" if isinstance(ended, int) else ended
+
+
+class Alone(ForkProcess):
+    """A process that may start others, as some tests do."""
+
+    daemon = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment]
+
+
+class Forked(ForkContext):
+    """Starts such processes."""
+
+    Process = Alone
+
+
+class Result(NamedTuple):
+    """What finds a fault: keys of the audit with outcomes; the first test that fails, "" if none, None: not run."""
+
+    audit: dict[Key, str]
+    test: str | None
+
+
+def shares(results: dict[str, Result]) -> Iterator[str]:
+    """Say for each group how many faults audit and tests find."""
+    for group in GROUPS:
+        some = [results[fault.name] for fault in group.faults if fault.name in results]
+        tried = [each for each in some if each.test is not None]
+        by_audit, by_test = sum(bool(each.audit) for each in some), sum(bool(each.test) for each in tried)
+        either = sum(bool(each.audit or each.test) for each in some)
+        yield (
+            f"- **{group.title}.** {group.chosen} Of {len(some)} faults the audit finds {by_audit}. The tests find"
+            f" {by_test} of the {len(tried)} that they were tried on. One or the other finds {either}."
+        )
+
+
+def page(right: Found, results: dict[str, Result]) -> str:
+    """Return a table for each group, and under them the rows and checks that no fault turned."""
+    lines = [HEAD.format(shares="\n".join(shares(results)))]
+    for group in GROUPS:
+        lines += [f"## {group.title}", ""]
+        lines += [ROW.format("fault", "what is wrong", "file", "audit", "tests"), "|---|---|---|---|---|"]
+        for fault in group.faults:
+            if fault.name in results:
+                some, test = results[fault.name]
+                words = "; ".join(in_words(some, right.names)).replace("|", "\\|")
+                said = "not run" if test is None else f"`{test.removeprefix('tests/')}`" if test else ""
+                nothing = "**nothing**" if not (some or test) else ""
+                lines.append(
+                    ROW.format(fault.name, fault.wrong, f"`{fault.file}`", words or nothing or "–", said or "–")
+                )
+        lines.append("")
+    hit = {key for each in results.values() for key in each.audit}
     idle = [right.names[key[1]] for key in right.outcomes if key[0] == "row" and key not in hit]
     checks = {key[2] for key in right.outcomes if key[0] == "run"} - {key[2] for key in hit}
-    lines += ["", "## Rows and checks that none of these faults turns", ""]
+    lines += ["## Rows and checks that none of these faults turns", ""]
     lines += [f"- {name}" for name in idle] + [f"- `check_bounds`: {name}" for name in sorted(checks)]
     return "\n".join(lines) + "\n"
 
 
+def kept(path: Path | None) -> dict[str, Result]:
+    """Return the results that a file holds."""
+    if path is None or not path.exists():
+        return {}
+    found = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return {
+        each["fault"]: Result({tuple(key): outcome for *key, outcome in each["audit"]}, each["test"])
+        for each in found
+    }
+
+
 def main() -> None:
-    """Plant the faults and print or write the table."""
+    """Plant the faults and print or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="rows on their smaller grids")
-    parser.add_argument("--out", type=Path, help="write the table as Markdown")
+    parser.add_argument("--tests", action="store_true", help="run tests, too")
+    parser.add_argument("--out", type=Path, help="write the tables as Markdown")
+    parser.add_argument("--kept", type=Path, help="file of results: what it holds is not measured again")
     parser.add_argument("--only", default="", help="names of faults, separated by commas")
     parser.add_argument("--rows", default="", help="functions of rows, separated by commas; no others, and no runs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--json", action="store_true", help="print what fails for each fault as JSON")
+    parser.add_argument("--json", action="store_true", help="print what finds each fault as JSON")
     given = parser.parse_args()
+    named = {fault.name: fault for fault in FAULTS}
     only = [name for name in given.only.split(",") if name]
-    unknown = set(only) - {fault.name for fault in FAULTS}
-    if unknown:
-        parser.error(f"unknown faults: {', '.join(sorted(unknown))}")
+    if unknown := sorted(set(only) - set(named)):
+        parser.error(f"unknown faults: {', '.join(unknown)}")
     faults = [fault for fault in FAULTS if not only or fault.name in only]
     for fault in faults:
         if source_of(fault).count(fault.old) != 1:
@@ -314,23 +444,39 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in HEAVY:
         importlib.import_module(name)
-    found: list[dict[Key, str]] = []
-    with multiprocessing.get_context("fork").Pool(given.jobs, maxtasksperchild=1) as pool:
+    results = kept(given.kept)
+    left = [fault for fault in faults if fault.name not in results]
+    with Pool(given.jobs, maxtasksperchild=1, context=Forked()) as pool:
         right = pool.apply(measure, (Task(None, given.quick, None, rows),))
-        tasks = [Task(fault, given.quick, within_reach(fault, right), rows) for fault in faults]
-        for fault, wrong in zip(faults, pool.imap(measure, tasks, chunksize=1), strict=True):
-            found.append(turned(right, wrong))
-            said = "; ".join(in_words(found[-1], right.names)) or "nothing"
-            print(f"{fault.name}: {said}", file=sys.stderr, flush=True)
-    text = page(faults, right, found)
+        tasks = [Task(fault, given.quick, within_reach(fault, right), rows) for fault in left]
+        tests = [Tests(fault, relevant(fault)) for fault in left if given.tests]
+        some = pool.imap(failing, tests, chunksize=1) if given.tests else itertools.repeat(None, len(left))
+        for fault, wrong, test in zip(left, pool.imap(measure, tasks, chunksize=1), some, strict=True):
+            results[fault.name] = found = Result(turned(right, wrong), test)
+            said = "; ".join(in_words(found.audit, right.names)) or "nothing"
+            print(f"{fault.name}: {said}; {test}", file=sys.stderr, flush=True)
+            if given.kept is not None:
+                each = {
+                    "fault": fault.name,
+                    "audit": [[*key, how] for key, how in found.audit.items()],
+                    "test": test,
+                }
+                with given.kept.open("a", encoding="utf-8") as file:
+                    print(json.dumps(each, ensure_ascii=False), file=file)
+        sure = sorted({each.test for each in results.values() if each.test and "::" in each.test})
+        if sure and (broken := pool.apply(failing, (Tests(None, sure),))):
+            parser.error(f"{broken} fails without a fault")
+    results = {fault.name: results[fault.name] for fault in faults}
     if given.out is not None:
-        given.out.write_text(text, encoding="utf-8")
+        given.out.write_text(page(right, results), encoding="utf-8")
     if given.json:
-        words = (in_words(some, right.names) for some in found)
-        print(json.dumps({fault.name: each for fault, each in zip(faults, words, strict=True)}, ensure_ascii=False))
+        words = {
+            name: [*in_words(each.audit, right.names), *filter(None, [each.test])] for name, each in results.items()
+        }
+        print(json.dumps(words, ensure_ascii=False))
     elif given.out is None:
-        print(text, end="")
-    sys.exit(0 if all(found) else 1)
+        print(page(right, results), end="")
+    sys.exit(0 if all(each.audit or each.test for each in results.values()) else 1)
 
 
 if __name__ == "__main__":

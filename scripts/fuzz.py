@@ -1,10 +1,11 @@
 """Calls of everything public with valid extremes and wrong types, held against the contract of errors.
 
-python scripts/fuzz.py --calls 100000 --seed 1
+python scripts/fuzz.py --calls 100000 --commands 1000 --seed 1
 
 A call may return, or raise a ValueError (an OSError where it has a path). It may not return NaN where it returns
-numbers, warn, or compute for 20 seconds without a word of how far it is; then it is ended either way. Every call
-follows from the seed and its number, so that ``--only NUMBER`` makes it again.
+numbers, warn, or compute for 20 seconds without a word of how far it is; then it is ended either way. What a class
+makes is used: a method of it is called. A command may print, with ``--json`` one document without NaN, or end with
+status 2 and one line. Every call follows from the seed and its number, so that ``--only NUMBER`` makes it again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import dataclasses
 import functools
 import inspect
 import io
+import itertools
+import json
 import pkgutil
 import re
 import signal
@@ -28,23 +31,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import typer
 from fuzz_values import FEATURES, KINDS, PROBLEMS, RISKS, RUNS, SHOWN, TASKS, Pool, pools, wrong
 
 import icl_theory as icl
-from icl_theory import claims, explorer
+from icl_theory import claims, cli, explorer
 
 LIMIT = 20  # seconds of computing, however busy the machine is
 WRONG = 0.12  # of the arguments
 REFERENCE = Path(__file__).parents[1] / "docs" / "api"
-# what only the package makes, and declarations of the author of a family, in the reference for their fields
+# classes to inherit from, words, and what takes only what the package or the author of a family makes
 MADE = {
-    "Answer", "Audit", "Axis", "BoundCheck", "BoundChecks", "Check", "Claim", "ClosedForm", "Column",
-    "Comparison", "Constants", "Count", "CrossCheck", "Curve", "Descent", "Diversity", "Evaluated", "Family",
-    "Fraction", "GaussianPrompts", "Grid", "Heads", "Kind", "Label", "Later", "Map", "Measure", "Model",
-    "Number", "Object", "Outcome", "Pair", "Panel", "Parameter", "Phases", "Point", "Probabilities",
-    "Probability", "PromptRisk", "Prompts", "Risk", "Rule", "SampledPhases", "Sentences", "Series",
-    "ShiftTable", "Stability", "State", "Status", "Stop", "Storage", "Task", "Trajectory", "Verdict", "Weights",
-    "Whole", "Wholes", "Word", "assembled", "evaluate", "judged", "parameter", "point_by_point",
+    "ClosedForm", "Descent", "Family", "Grid", "Map", "Model", "Object", "Outcome", "Phases", "Rule", "Status",
+    "Stop", "Storage", "Task", "Verdict", "assembled", "evaluate", "parameter", "point_by_point",
 }  # fmt: skip
 # what only the engine calls, in the innermost loop or with what it has made itself
 ENGINE = {
@@ -106,16 +105,20 @@ def targets() -> tuple[Target, ...]:
             known.append(thing)
             found[title] = Target(title, functools.partial(_itself, thing), inspect.signature(thing).parameters)
     for number, make in enumerate((*FEATURES[:1], *TASKS, *RISKS, *RUNS, *PROBLEMS, *KINDS, *SHOWN)):
-        made = functools.cache(make)
-        for name in dir(type(made())):
-            hidden = name.startswith("_") or name in ENGINE or hasattr(list, name)
-            method = None if hidden else getattr(type(made()), name)
-            if callable(method) and not isinstance(method, type):
-                title = f"{type(made()).__name__}[{number}].{name}"
-                signature = inspect.signature(getattr(made(), name))
-                get = functools.partial(getattr, made(), name)
-                found[title] = Target(title, get, signature.parameters)
+        made = make()
+        found |= {each.name: each for each in methods(made, f"{type(made).__name__}[{number}]")}
     return tuple(found.values())
+
+
+def methods(made: Any, title: str) -> Iterator[Target]:
+    """Yield the methods of an object that users call."""
+    for name in dir(type(made)):
+        hidden = name.startswith("_") or name in ENGINE or hasattr(list, name)
+        method = None if hidden else getattr(type(made), name)
+        if callable(method) and not isinstance(method, type):
+            bound = getattr(made, name)
+            get = functools.partial(_itself, bound)
+            yield Target(f"{title}.{name}", get, inspect.signature(bound).parameters)
 
 
 # names of parameters that mean another thing in some functions, and what they are then
@@ -188,14 +191,33 @@ def has_nan(found: Any, depth: int = 0) -> bool:
     return False
 
 
-def outcome(target: Target, placed: list[Any], named: dict[str, Any]) -> str | None:
-    """Make a call; return what was wrong with how it ended, None if nothing was."""
+def call(target: Target, rng: np.random.Generator, made: list[Any]) -> tuple[str, str | None]:
+    """Make a call; return how it is written and what was wrong with its end. ``made`` is what is used, or to be."""
+    placed, named = arguments(target, rng)
+    if made and isinstance(made[0], icl.Risk) and "params" in target.parameters and rng.random() < 0.7:
+        # of the right shape
+        placed[:1] = [made[0].initial + rng.choice([0.0, 0.3, -700.0, 1e40])]
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)
+    end = outcome(target, placed, named, made)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    words = [*map(_short, placed), *(f"{name}={_short(value)}" for name, value in named.items())]
+    return f"{target.name}({', '.join(words)})", end
+
+
+def outcome(target: Target, placed: list[Any], named: dict[str, Any], made: list[Any]) -> str | None:
+    """Make a call; return what was wrong with how it ended, None if nothing was. What a class made is added."""
     paths = {"path", "store", "folder"} & target.parameters.keys()
     said = io.StringIO()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(said):
             warnings.simplefilter("error")
-            return "returns NaN" if has_nan(target.get()(*placed, **named)) else None
+            found = target.get()(*placed, **named)
+        plain = isinstance(found, tuple) or (
+            dataclasses.is_dataclass(found) and not hasattr(found, "__post_init__")
+        )  # a record, which checks nothing
+        if isinstance(target.get(), type) and type(found).__module__.startswith("icl_theory") and not plain:
+            made.append(found)
+        return "returns NaN" if has_nan(found) and not has_nan([placed, named]) else None
     except ValueError as error:
         text = str(error)
         return None if text and "\n" not in text and type(error) is ValueError else _said(error)
@@ -222,28 +244,17 @@ def _said(error: BaseException) -> str:
 def fuzz(calls: int, seed: int, first: int = 0) -> Iterator[Breach]:
     """Make calls, and yield those that break the contract."""
     every = targets()
-
-    def late(*_: Any) -> None:
-        raise _Silent
-
-    before = signal.signal(signal.SIGPROF, late)
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # some calls write files
-        try:
-            for number in range(first, first + calls):
-                rng = np.random.default_rng([seed, number])
-                target = every[rng.integers(len(every))]
-                placed, named = arguments(target, rng)
-                signal.setitimer(signal.ITIMER_PROF, LIMIT)
-                end = outcome(target, placed, named)
-                signal.setitimer(signal.ITIMER_PROF, 0)
-                if end is not None:
-                    shown = ", ".join(
-                        [*map(_short, placed), *(f"{name}={_short(value)}" for name, value in named.items())]
-                    )
-                    yield Breach(number, f"{target.name}({shown})", end)
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, before)
+    with _limited():
+        for number in range(first, first + calls):
+            rng = np.random.default_rng([seed, number])
+            made: list[Any] = []
+            shown, end = call(every[rng.integers(len(every))], rng, made)
+            uses = [*methods(made[0], type(made[0]).__name__)] if made and end is None else []
+            if uses:
+                more, end = call(uses[rng.integers(len(uses))], rng, made)
+                shown += f": {more}"
+            if end is not None:
+                yield Breach(number, shown, end)
 
 
 def _short(value: Any) -> str:
@@ -251,20 +262,118 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+# options that name files, whether they are read or written, and commands that take minutes unless they are wrong
+FILES = {
+    "csv": "a.csv", "found": "a.zarr", "latex": "a.tex", "out": "a.html", "parquet": "a.parquet",
+    "plot": "a.png", "save": "a.npz", "store": "a.zarr", "table": "a.md",
+}  # fmt: skip
+LONG = ("audit", "explore", "figures", "reproduce")
+
+
+def commands(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command with the words that name it."""
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands(each, *words, name)
+    if not hasattr(command, "commands"):
+        yield words, command
+
+
+def command_line(words: tuple[str, ...], command: Any, rng: np.random.Generator) -> list[str]:
+    """Draw options of a command; some are written to a file of ``--config``."""
+    line, lines = [*words], []
+    inside = rng.random() < 0.2 and any(option.name == "config" for option in command.params)
+    for option in command.params:
+        name, odd = option.name.removeprefix("as_"), rng.random() < WRONG
+        needed = option.required or name in ("L", "delta", "eta", "max_steps")
+        if name == "config" or (name in ("dask", "workers") and not odd) or not (needed or rng.random() < 0.3):
+            continue
+        values = wrong() if odd else (FILES[name],) if name in FILES else pools().get(name, (1, 2, 0.5))
+        drawn = [values[rng.integers(len(values))] for _ in range(1 + (name in ("L", "K", "d") and odd))]
+        text = ",".join(str(each) for each in drawn if isinstance(each, int | float | str) or odd)
+        if getattr(option, "is_flag", False):
+            line += [option.opts[0]]
+        elif option.param_type_name == "argument":
+            line += [text]
+        elif inside and rng.random() < 0.5:
+            lines += [f"{name} = {text}"]
+        else:
+            line += [f"{option.opts[0]}={text}"]
+    if inside:
+        Path("a.toml").write_text("\n".join(lines), encoding="utf-8", errors="replace")
+        line += ["--config=a.toml"]
+    return [*line, "--no-such=1"] if words[0] in LONG else line
+
+
+def ended(line: list[str]) -> str | None:
+    """Run a command; return what was wrong with how it ended, None if nothing was."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            warnings.simplefilter("error")
+            cli.main(line)
+    except SystemExit as error:
+        status = int(error.code or 0)
+    except _Silent:
+        return None if err.getvalue() else f"more than {LIMIT} s"
+    except Exception as error:
+        return _said(error)
+    if status == 2:
+        refused = err.getvalue().splitlines()
+        return None if refused and refused[-1].startswith("icl-theory: ") else f"status 2: {refused!r}"
+    try:
+        if "--json" in line and "--help" not in line:
+            json.loads(out.getvalue(), parse_constant=lambda word: 1 / 0)
+    except (ValueError, ZeroDivisionError):
+        return f"status {status}, and no document of JSON: {out.getvalue()[:60]!r}"
+    return None if status in (0, 1, 3) else f"status {status}"
+
+
+def fuzz_commands(count: int, seed: int, first: int = 0) -> Iterator[Breach]:
+    """Run commands, and yield those that break the contract."""
+    every = [*commands(typer.main.get_command(cli.app))]
+    with _limited():
+        for number in range(first, first + count):
+            rng = np.random.default_rng([seed, number, 1])
+            line = command_line(*every[rng.integers(len(every))], rng)
+            signal.setitimer(signal.ITIMER_PROF, LIMIT)
+            end = ended(line)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            if end is not None:
+                yield Breach(number, " ".join(map(repr, line)), end)
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """End calls that take long; those that write files do so in a folder of their own."""
+
+    def late(*_: Any) -> None:
+        raise _Silent
+
+    before = signal.signal(signal.SIGPROF, late)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, before)
+
+
 def main() -> None:
     """Print the breaches and count them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=3000)
+    parser.add_argument("--commands", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="make the call of this number")
     options = parser.parse_args()
     first, calls = (0, options.calls) if options.only is None else (options.only, 1)
     count = 0
-    for breach in fuzz(calls, options.seed, first):
+    for breach in itertools.chain(fuzz(calls, options.seed, first), fuzz_commands(options.commands, options.seed)):
         count += 1
         sys.stdout.write(f"{breach.number}: {breach.call}\n    {breach.end}\n")
         sys.stdout.flush()
-    sys.stdout.write(f"{calls} calls of {len(targets())} targets, {count} outside the contract\n")
+    made = f"{calls} calls of {len(targets())} targets and {options.commands} commands"
+    sys.stdout.write(f"{made}, {count} outside the contract\n")
     sys.exit(1 if count else 0)
 
 

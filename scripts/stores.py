@@ -2,14 +2,17 @@
 
 python scripts/stores.py --flips 6000 --kills 100
 
-Every byte of the metadata has a bit flipped, and random bytes of the chunks; then sweeps are killed at random
-moments and gone on with, by one process or, with ``--workers``, by several that write chunks. ``python -m
+Every byte of the metadata has a bit flipped, and random bytes of the chunks; files change places; then sweeps are
+killed at random moments and gone on with, by one process or, with ``--workers``, by several that write chunks. What
+the last call returns and what it leaves are those of a sweep that was not killed. ``python -m
 tests.grids.crash FOLDER``, with ``torn`` or ``worker`` or both, ends one at any file operation.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import pickle
 import random
 import shutil
 import signal
@@ -18,15 +21,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import icl_theory as icl
 
 SWEEP = """
-import sys, numpy as np, icl_theory as icl
+import pickle, sys, numpy as np, icl_theory as icl
 given = dict(L=np.geomspace(0.5, 2.0, 6), delta=1.0, eta=[1.0, 2.0, 4.0, 8.0], K=3, task="linear", above=0.03)
-icl.sweep(**given, store=sys.argv[1], workers=int(sys.argv[2]) or None, progress=False)
+found = icl.sweep(**given, store=sys.argv[1], workers=int(sys.argv[2]) or None, progress=False)
+pickle.dump(found, open(sys.argv[1] + ".returned", "wb"))
 """
 
 
@@ -57,12 +62,33 @@ def silent_flips(path: Path, flips: int, seed: int = 0) -> tuple[int, list[str]]
     return tried, silent
 
 
+def silent_swaps(path: Path) -> tuple[int, list[str]]:
+    """Swap every two files of a folder that differ; return how many times and which went unnoticed."""
+    silent, tried = [], 0
+    for folder in sorted({each.parent for each in path.rglob("c.*")}):
+        for one, two in itertools.combinations(sorted(folder.glob("c.*")), 2):
+            first, second = one.read_bytes(), two.read_bytes()
+            if first == second:
+                continue
+            one.write_bytes(second)
+            two.write_bytes(first)
+            try:
+                icl.load_sweep(path)
+                silent.append(f"{one.relative_to(path)} and {two.name}: swapped, not noticed")
+            except ValueError:
+                tried += 1
+            one.write_bytes(first)
+            two.write_bytes(second)
+    return tried + len(silent), silent
+
+
 def lost_after_kills(folder: Path, kills: int, workers: int = 0, seed: int = 0) -> tuple[int, list[str]]:
     """Kill sweeps at random moments until each is done; return how many kills there were and what differed."""
     rng, wrong, killed = random.Random(seed), [], 0
     command, start = [sys.executable, "-c", SWEEP], time.perf_counter()
     subprocess.run([*command, str(folder / "whole.zarr"), str(workers)], check=True)
     length, expected, number = time.perf_counter() - start, icl.load_sweep(folder / "whole.zarr"), 0
+    returned = _returned(folder / "whole.zarr")
     while killed < kills:
         path, number = folder / f"{number}.zarr", number + 1
         while True:
@@ -80,8 +106,15 @@ def lost_after_kills(folder: Path, kills: int, workers: int = 0, seed: int = 0) 
                 break
         if run.returncode == 0 and not icl.load_sweep(path).identical(expected):
             wrong.append(f"store {number}: other values than those of a run that was not killed")
+        if run.returncode == 0 and not _returned(path).equals(returned):
+            wrong.append(f"store {number}: the call returned other values than one that was not killed")
         shutil.rmtree(path)
     return killed, wrong
+
+
+def _returned(path: Path) -> Any:
+    """Return the dataset that the call of a sweep returned."""
+    return pickle.loads(path.with_name(path.name + ".returned").read_bytes())
 
 
 def main() -> None:
@@ -97,11 +130,22 @@ def main() -> None:
             L=np.geomspace(0.1, 10.0, 9), delta=1.0, eta=0.1, K=[5, 20], store=folder / "a.zarr", progress=False
         )
         flips, wrong = silent_flips(folder / "a.zarr", options.flips)
+        many: dict[str, Any] = {
+            "delta": 1.0,
+            "eta": 4.0,
+            "K": 3,
+            "N": 20,
+            "above": 0.1,
+            "method": "exact",
+        }  # three chunks
+        icl.sweep(L=np.geomspace(1.0, 2.0, 20), **many, store=folder / "b.zarr", progress=False)
+        swaps, unnoticed = silent_swaps(folder / "b.zarr")
         killed, lost = lost_after_kills(folder, options.kills, options.workers) if options.kills else (0, [])
-    for line in [*wrong, *lost]:
+    for line in [*wrong, *unnoticed, *lost]:
         sys.stdout.write(line + "\n")
-    sys.stdout.write(f"{flips} bits flipped, {len(wrong)} wrong; {killed} runs killed, {len(lost)} wrong\n")
-    sys.exit(1 if wrong or lost else 0)
+    sys.stdout.write(f"{flips} bits flipped, {len(wrong)} wrong; {swaps} files swapped, {len(unnoticed)} wrong; ")
+    sys.stdout.write(f"{killed} runs killed, {len(lost)} wrong\n")
+    sys.exit(1 if wrong or unnoticed or lost else 0)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.claims.claim import Claim, Outcome, judged
+from icl_theory.claims.claim import Claim, Outcome, Verdict, judged
+from icl_theory.claims.reproduction import papers
 from icl_theory.engine.progress import working
 from icl_theory.families.regression import evidence, questions
 from icl_theory.families.regression.evidence import dynamics
@@ -47,6 +48,19 @@ def test_every_lemma_proposition_and_theorem_has_a_row(report: icl.claims.Audit)
         assert f"recall paper, {wanted} (reconstructed)" in sources
 
 
+def test_a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(report: icl.claims.Audit) -> None:
+    measured = dict(zip(audit.rows(), report.claims, strict=True))
+    readings = [reading for paper in papers().values() for reading in paper.readings]
+    for reading in readings:
+        for claim in map(measured.__getitem__, reading.rows):
+            if claim.formula == "as reconstructed":
+                assert reading.reconstructed, (reading.name, claim.name)  # the page says what
+                assert claim.cells()[-1].startswith("as reconstructed: ")
+            if claim.violated:
+                assert not (claim.formula == "paper" and reading.reconstructed), (reading.name, claim.name)
+    assert any(claim.violated for reading in readings for claim in map(measured.__getitem__, reading.rows))
+
+
 def test_findings_are_those_of_the_documentation(report: icl.claims.Audit) -> None:
     verdicts = {claim.name: str(claim.verdict) for claim in report.claims}
     assert verdicts["Theorem 1"].startswith("fails: counterexample")
@@ -58,9 +72,24 @@ def test_findings_are_those_of_the_documentation(report: icl.claims.Audit) -> No
     assert verdicts["Theorem 1, explicit"] == verdicts["Theorem 2, explicit"] == "holds"
     assert verdicts["tail law, finite N"] == "holds"
     assert verdicts["Lemma 1, lower bound"].startswith("fails: counterexample Halfspace")
+    assert verdicts["phases by L"].startswith("holds only for a given ε")
+    assert verdicts["Gaussian inputs"].startswith("holds only for the speed")
+    assert verdicts["block"].startswith("holds only for cosines of random frequency")
     assert verdicts["recall: exponent"].startswith("holds with ηt/√|Q|")
     assert verdicts["recall: Theorem 5.4"].startswith("holds; beyond the theorem")
     assert verdicts["recall: Theorem 3.3"].startswith("holds for λ alone, by symmetry")
+
+
+def test_the_committed_page_states_what_the_rows_state(report: icl.claims.Audit) -> None:
+    """Names, sources, statements and statuses do not depend on the grid; tests/test_pages.py measures the rest."""
+    lines = (Path(__file__).parents[1] / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()
+    page, made = (
+        [line.split(" | ") for line in text if line.startswith("| ")]
+        for text in (lines, report.to_markdown().splitlines())
+    )
+    last = len(report.claims)
+    assert [row[:4] for row in page[: last + 1]] == [row[:4] for row in made[: last + 1]]
+    assert [(row[0], row[-1]) for row in page[last + 1 :]] == [(row[0], row[-1]) for row in made[last + 1 :]]
 
 
 @pytest.mark.slow
@@ -123,6 +152,14 @@ def test_a_violated_claim_is_status_one(
     status, out, _ = run_main(capsys, "audit")
     assert status == 1
     assert "Violated: Lemma 1" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [("", ""), (": see measured", ": see measured"), ("by up to 3", " by up to 3"), (" by up to 3", " by up to 3")],
+)
+def test_the_words_of_a_verdict_follow_its_outcome_as_in_a_sentence(words: str, sentence: str) -> None:
+    assert {str(Verdict(each, words)) for each in Outcome} == {each.value + sentence for each in Outcome}
 
 
 def test_an_order_of_magnitude_that_fails_is_no_violation(report: icl.claims.Audit) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from tests.test_testing_families import Sound
 
 SPACE = {"icl": icl, "np": np, "math": math}
 RUNS: dict[str, Callable[[], icl.Trajectory]] = {
@@ -19,6 +20,15 @@ RUNS: dict[str, Callable[[], icl.Trajectory]] = {
     "recall": lambda: icl.recall.simulate(V=40, eta=0.3, alpha=0.1, attention="softmax", above=0.05),
     "fixed counts": lambda: icl.recall.simulate(counts=icl.recall.Counts.fixed(2), M=30, seed=3, max_steps=50),
 }
+PROBLEMS: dict[str, icl.Family] = {
+    "a problem": icl.Regression(L=2.0, delta=1.0, eta="auto", K=4, task="quadratic", max_steps=9),
+    "a problem of recall": icl.Recall(M=20, rule="gd", max_steps=9),
+    "grouped": icl.regression.GroupedRegression(L=1.0, delta=1.0, eta=1.0, sizes=(1, 3), epsilon=0.1),
+    "gaussian": icl.regression.GaussianRegression(L=1.0, d=2, eta=0.1, max_steps=5),
+    "linear attention": icl.LinearAttention(eta=0.1, max_steps=9),
+    "matrices": icl.recall.Training(V=8, triggers=2, outputs=3, H=9, batch=8, max_steps=3),
+}
+RUNS |= {name: problem.simulate for name, problem in PROBLEMS.items()}
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -78,6 +88,15 @@ def test_lists_of_unequal_lengths_are_refused_by_their_names(call: Callable[[], 
 
 def kernel_of(K: int) -> icl.tasks.KernelTask:
     return icl.tasks.KernelTask(np.eye(K))
+
+
+def test_every_family_has_a_problem_above() -> None:
+    assert {type(problem) for problem in PROBLEMS.values()} >= {*icl.list_families().values()}
+
+
+def test_the_call_of_a_problem_of_another_package_finds_it_by_its_name() -> None:
+    run = Sound(eta=0.1, scale=2.0).simulate()
+    assert run.command == "icl.list_families()['toy'](eta=0.1, scale=2.0, above=0.001).simulate()"
 
 
 def test_what_results_do_not_depend_on_is_left_out() -> None:

@@ -169,3 +169,12 @@ def test_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert "interrupted at step" in out
     assert icl.load(path).stop_reason.startswith("interrupted at step")
+
+
+def test_an_epsilon_below_the_lowest_loss_names_the_option_that_sets_another_target(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, _, err = run_main(capsys, *BASE, "--K", "5", "--N", "10", "--epsilon", "1e-4")
+    assert status == 1
+    assert "--above" in err
+    assert "--above" not in run_main(capsys, *BASE, "--K", "5", "--N", "10", "--above", "1e-2")[2]

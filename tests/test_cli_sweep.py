@@ -13,7 +13,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.cli import options
-from icl_theory.families import find
+from icl_theory.families import families, find
 from icl_theory.families.regression import half_way
 from tests.processes import go_on, start, until
 from tests.test_cli import run_main
@@ -116,7 +116,8 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
     assert table["eta"].tolist() == [0.1] * 3 + [2.0] * 3
     expected = icl.simulate(1.0, 1.0, 2.0, K=7, epsilon=1e-4).steps
     assert table["steps"][4] == expected
-    for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "config = 'lipschitz'"), ("L = [[1]]", "L = ")):
+    for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "config = 'lipschitz'"), ("L = [[1]]", "L = "),
+                        ("K = " + 5000 * "1", "at most 4300 digits")):  # fmt: skip
         config.write_text(text)
         status, _, err = run_main(capsys, "sweep", "--config", str(config), "--delta", "1", "--eta", "1")
         assert (status, err.count("\n")) == (2, 1)
@@ -155,9 +156,21 @@ def test_wrong_input_is_one_line_and_status_two(
     assert words in err
 
 
-def test_a_required_parameter_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_required_parameters_that_are_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run_main(capsys, "sweep", "--L", "1", "--delta", "1")
-    assert (status, err) == (2, "icl-theory: eta = None: must be given, as --eta or in the file of --config\n")
+    place = "or in the file of --config\n"
+    assert (status, err) == (2, f"icl-theory: eta = None: must be given, as --eta (a number or auto) {place}")
+    for name, family in families().items():
+        needed = [each for each, declared in family.parameters().items() if declared.required]
+        status, _, err = run_main(capsys, name, "simulate") if needed else (2, "", "\n")
+        assert status == 2
+        assert err.count("\n") == 1
+        assert all(f"--{each}" in err for each in needed)
+
+
+@pytest.mark.parametrize(("L", "words"), [("1,1e200", "1 of 2 points failed"), ("1e200", "1 of 1 point failed")])
+def test_points_are_counted_in_plain_english(L: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in run_main(capsys, "sweep", "--L", L, "--delta", "1", "--eta", "1")[2]
 
 
 def test_failed_points_are_counted_and_are_status_three(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -274,6 +287,38 @@ def test_points_without_steps_are_blank_in_a_terminal(capsys: pytest.CaptureFixt
     status, out, _ = run_main(capsys, "sweep", "--L", "1,1e200", "--delta", "1", "--eta", "1")
     assert status == 3
     assert out.splitlines()[4].split() == ["1e+200", "failed"]
+
+
+ONE_EACH = ["sweep", "--L", "1,2", "--delta", "1", "--eta", "1", "--epsilon", "0.01"]
+DIVERGING = ["recall", "train", "--model", "full", "--attention", "softmax", "--eta", "1e308", "--max-steps", "9"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ONE_EACH, [*ONE_EACH, "--dry-run"], [*ONE_EACH, "--csv", "a.csv"], [*ONE_EACH, "--L", "1"],
+        [*ONE_EACH, "--L", "1e200,1e201"], ["linear-attention", "sweep", "--d", "2,3", "--dry-run"],
+        ["simulate", *ONE_EACH[3:], "--L", "2"], ["simulate", *ONE_EACH[3:], "--L", "2", "--eta", "1e9"],
+        ["simulate", "--L", "2", "--delta", "1", "--eta", "1", "--K", "3", "--coordinates", "all"],
+        DIVERGING,
+    ],
+)  # fmt: skip
+def test_json_is_one_document_without_nan(
+    capsys: pytest.CaptureFixture[str], command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run_main(capsys, *command, "--json")
+    assert status in (0, 1, 3)
+    assert isinstance(json.loads(out, parse_constant=refuse), dict)
+    assert ("--csv" in command) == Path("a.csv").exists()
+
+
+def test_a_swept_parameter_cannot_be_chosen_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run_main(capsys, *ONE_EACH, "--L", "1", "--over", "heads")
+    assert (status, err) == (2, "icl-theory: over = 'heads': must be left out: there is nothing to choose\n")
 
 
 def test_json_has_null_where_a_number_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fuzz import fuzz, targets
+import typer
+from fuzz import Target, command_line, commands, ended, fuzz, fuzz_commands, targets
 from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory import figures, memory
+from icl_theory.claims.reproduction import reproduce
+from icl_theory.cli import app
+from icl_theory.families import find
 from icl_theory.families.recall.bounds import divergence
 from icl_theory.results import plots, tables
 from icl_theory.testing import check_risk
@@ -25,6 +30,7 @@ from icl_theory.testing import check_risk
 SIMPLEX = icl.Features.simplex(3, 1.0)
 LINEAR = icl.tasks.Linear(2.0)
 PROMPTS = icl.linear_attention.PromptLaw([1.0, 1.0], N=10)
+WORDS = icl.recall.RecallTask(8, 2, 3)
 TABLE = pd.DataFrame({"L": [1.0]})
 REFUSED = r"must be a file written by Trajectory\.save"
 
@@ -34,6 +40,37 @@ REFUSED = r"must be a file written by Trajectory\.save"
 def test_calls_with_extremes_and_wrong_types_keep_the_contract(first: int) -> None:
     """`python scripts/fuzz.py --calls 100000` makes more of them."""
     assert not [*fuzz(750, seed=0, first=first)]
+
+
+@pytest.mark.slow
+def test_commands_with_extremes_and_wrong_options_keep_the_contract() -> None:
+    assert not [*fuzz_commands(60, seed=0)]
+
+
+def test_every_command_is_run_with_its_own_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    every = dict(commands(typer.main.get_command(app)))
+    assert {("simulate",), ("audit",), ("recall", "train"), ("linear-attention", "sweep")} <= every.keys()
+    rng = np.random.default_rng(0)
+    lines = [command_line(("sweep",), every["sweep",], rng) for _ in range(40)]
+    given = {word.partition("=")[0] for line in lines for word in line}
+    assert {"--L", "--json", "--dry-run", "--config", "--over", "--csv", "--imbalance"} <= given
+    assert ended(["simulate", "--L", "x"]) is None
+    assert ended(["table", "none.zarr"]) is None
+
+
+def test_what_is_made_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A risk that takes anything and fails in its loss is found."""
+
+    class Late(icl.ExchangeableRisk):
+        def loss(self, params: Any) -> float:
+            raise OverflowError("too late")
+
+    late = Target("Late", lambda: Late, {})
+    monkeypatch.setattr(Late, "__module__", "icl_theory.late")
+    monkeypatch.setattr(Late, "__init__", lambda self: icl.ExchangeableRisk.__init__(self, 4, 1.0))
+    monkeypatch.setattr("fuzz.targets", lambda: (late,))
+    assert any("too late" in breach.end for breach in fuzz(200, seed=0))
 
 
 def test_every_public_callable_is_called() -> None:
@@ -105,6 +142,12 @@ WRONG: dict[str, Callable[[], Any]] = {
     "notes = 1.0": lambda: tables.to_markdown(TABLE, 1.0),
     "path = 2.0": lambda: tables.write_table(None, 2.0),
     "out = -1": lambda: figures.write(None, -1, "a"),
+    "form = [1.0]": lambda: icl.regression.abel_polynomials([1.0]),
+    "form = 'x'": lambda: icl.regression.abel_polynomials("x"),
+    "K = [1]": lambda: icl.regression.tail_start([1]),
+    "family = []": lambda: find([]),
+    "eta = ['auto']": lambda: icl.sweep(L=1.0, delta=1.0, eta=["auto"]),
+    "eta = ['auto', 1.0]": lambda: icl.sweep(L=1.0, delta=1.0, eta=["auto", 1.0]),
 }  # fmt: skip
 
 
@@ -114,6 +157,155 @@ def test_what_is_wrong_is_refused_by_name(named: str) -> None:
         WRONG[named]()
     assert str(refused.value).startswith(named)
     assert "\n" not in str(refused.value)
+
+
+GAUSSIAN = icl.regression.QuadraticLaw(2, 1.0, 1.0)
+OF_PROMPT_LENGTH: dict[str, Callable[[int], Any]] = {
+    "icl.ExchangeableRisk": lambda N: icl.ExchangeableRisk(50, 1.0, N=N),
+    "icl.PopulationRisk": lambda N: icl.PopulationRisk(SIMPLEX, LINEAR, N),
+    "icl.SymmetricRisk": lambda N: icl.SymmetricRisk([1.0, 1.0], [0.5, 0.5], 2.0, N),
+    "SymmetricRisk.of": lambda N: icl.SymmetricRisk.of(SIMPLEX, LINEAR, N=N),
+    "icl.SampledRisk": lambda N: icl.SampledRisk(SIMPLEX, LINEAR, N, 4, 0),
+    "icl.Regression": lambda N: icl.Regression(L=1, delta=1, eta=1, N=N),
+    "Regression.compare": lambda N: icl.Regression(L=1, delta=1, eta=1).compare(run(), N=N),
+    "icl.simulate": lambda N: icl.simulate(1, 1, 1, N=N),
+    "icl.sweep": lambda N: icl.sweep(L=1, delta=1, eta=1, N=[20, N]),
+    "icl.sweep of an array": lambda N: icl.sweep(L=1, delta=1, eta=1, N=np.array([20, N])),
+    "icl.LinearAttention": lambda N: icl.LinearAttention(N=N),
+    "icl.regression.GroupedRegression": lambda N: icl.regression.GroupedRegression(L=1, delta=1, N=N),
+    "icl.regression.SampledGaussianRisk": lambda N: icl.regression.SampledGaussianRisk(GAUSSIAN, N, 4, 0),
+    "icl.regression.concentration_probability": lambda N: icl.regression.concentration_probability(N, 4, 0.1),
+    "icl.regression.smallest_imbalance": lambda N: icl.regression.smallest_imbalance(N, 4, 0.9),
+    "icl.regression.crosscheck": lambda N: icl.crosscheck(run(), N=N),
+    "icl.regression.sampled_phases": lambda N: icl.regression.sampled_phases(run(), N=N),
+    "icl.regression.curvature_bound": lambda N: icl.regression.curvature_bound(1.0, 4, N=N),
+    "icl.regression.stable_rate": lambda N: icl.regression.stable_rate(1.0, 4, N=np.array([20, N])),
+    "icl.linear_attention.LoopedRisk": lambda N: icl.linear_attention.LoopedRisk(3, N, 2),
+    "icl.linear_attention.PromptLaw": lambda N: icl.linear_attention.PromptLaw([1.0], N=N),
+    "icl.linear_attention.best_layers": lambda N: icl.linear_attention.best_layers(3, N, 2),
+    "icl.linear_attention.diversity_limit": lambda N: icl.linear_attention.diversity_limit(3, N, 1.0, 0.5),
+    "icl.linear_attention.quadrature": lambda N: icl.linear_attention.quadrature(3, N, 2),
+    "icl.linear_attention.wishart_moments": lambda N: icl.linear_attention.wishart_moments(3, N, 2),
+}
+
+
+def test_everything_that_takes_a_prompt_length_is_asked_below() -> None:
+    taking = {re.sub(r"\[\d+\]", "", each.name) for each in targets() if "N" in each.parameters}
+    assert taking <= OF_PROMPT_LENGTH.keys()
+
+
+@pytest.mark.parametrize("name", OF_PROMPT_LENGTH)
+@pytest.mark.parametrize("N", [2**53 + 1, 2**63 - 1])
+def test_a_prompt_length_that_is_no_float_is_refused_with_the_limit_where_it_enters(name: str, N: int) -> None:
+    with pytest.raises(ValueError, match=r"^N = .*must be (an integer|integers) in \[1, \d+\]"):
+        OF_PROMPT_LENGTH[name](N)
+
+
+@pytest.mark.parametrize(
+    "risk",
+    [
+        lambda N: icl.ExchangeableRisk(50, 1.0, N=N), lambda N: icl.PopulationRisk(SIMPLEX, LINEAR, N),
+        lambda N: icl.SymmetricRisk([1.0, 1.0], [0.5, 0.5], 2.0, N),
+        lambda N: icl.linear_attention.LoopedRisk(3, N, 2),
+        lambda N: icl.linear_attention.MergedRisk(icl.linear_attention.PromptLaw([1.0, 2.0], N=N), [0.0, 0.0]),
+    ],
+)  # fmt: skip
+def test_the_longest_prompt_has_the_loss_of_an_infinite_one(risk: Callable[[float], icl.Risk]) -> None:
+    longest, infinite = risk(2**53), risk(math.inf)
+    params = np.full_like(longest.initial, 0.3)
+    assert longest.loss(params) == pytest.approx(infinite.loss(params), rel=1e-7)
+
+
+ODD = np.zeros((2, 3))
+FLAGS: dict[str, Callable[[Any], Any]] = {
+    "progress": lambda flag: icl.descend(icl.ExchangeableRisk(4, 1.0), 1.0, steps=3, progress=flag),
+    "progress of a sweep": lambda flag: icl.sweep(L=1, delta=1, eta=1, progress=flag),
+    "give_up": lambda flag: icl.descend(icl.ExchangeableRisk(4, 1.0), 1.0, steps=3, give_up=flag),
+    "every": lambda flag: icl.phase_table(icl.sweep(L=[1, 2], delta=1, eta=1, progress=False), every=flag),
+    "leading_order": lambda flag: icl.regression.crossover(1e-3, 1.0, leading_order=flag),
+    "proved": lambda flag: icl.regression.tail_constant(icl.ExchangeableRisk(4, 1.0), proved=flag),
+    "returned": lambda flag: plots.new_figure(1.0, 1.0, returned=flag),
+    "tied": lambda flag: icl.recall.RecallRisk(WORDS, tied=flag),
+    "new": lambda flag: icl.linear_attention.posterior_loss(PROMPTS, [[1.0, 0.0]], new=flag),
+    "quick": lambda flag: icl.audit(quick=flag),
+    "quick answer": lambda flag: icl.answer("transition", quick=flag),
+    "quick figure": lambda flag: figures.draw("figure1", quick=flag),
+    "quick parameters": lambda flag: figures.parameters("figure1", quick=flag),
+    "quick film": lambda flag: figures.animate("none", quick=flag),
+    "quick reproduction": lambda flag: reproduce("nonlinear-regression", quick=flag),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("value", [ODD, "yes", np.ma.masked])
+def test_a_flag_is_true_or_false(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{name.split()[0]} = .*: must be True or False"):
+        FLAGS[name](value)
+
+
+MASKED = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+OF_NUMBERS: dict[str, Callable[[], Any]] = {
+    "number": lambda: icl.simulate(np.ma.masked, 1, 1),
+    "integer": lambda: icl.simulate(1, 1, 1, K=np.ma.masked),
+    "prompt length": lambda: icl.simulate(1, 1, 1, N=np.ma.masked),
+    "parameters": lambda: icl.ExchangeableRisk(4, 1.0).loss(np.ma.masked),
+    "array": lambda: icl.SymmetricRisk(MASKED, [0.5, 0.5], 2.0),
+    "numbers of any shape": lambda: icl.regression.stable_rate(MASKED, 4),
+    "moment": lambda: icl.linear_attention.PromptLaw(MASKED),
+    "axis": lambda: icl.sweep(L=MASKED, delta=1, eta=1),
+}
+
+
+@pytest.mark.parametrize("kind", OF_NUMBERS)
+def test_a_masked_number_is_refused_not_read(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"^\w+ = .*masked.*: must be"):
+        OF_NUMBERS[kind]()
+
+
+class From(icl.Risk):
+    """Half the square of parameters that start where it is told."""
+
+    initial = np.zeros(1)
+
+    def __init__(self, start: Any) -> None:
+        self.initial = start
+
+    def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+        return 0.5 * float(np.sum(params * params)), params
+
+
+@pytest.mark.parametrize(
+    "start", [None, "x", object(), [1.0, 2.0], [1, [2]], [10**400], np.array([1j]), np.array([math.nan]), MASKED]
+)
+@pytest.mark.parametrize("method", ["auto", "exact", "fast", "flow"])
+def test_a_start_that_is_no_array_of_numbers_is_refused_where_a_run_begins(start: Any, method: Any) -> None:
+    with pytest.raises(ValueError, match=r"^initial = .*: must be (an array|numbers)"):
+        icl.descend(From(start), 0.1, steps=3, method=method)
+
+
+DATA = icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0)
+BLOCK = icl.regression.BlockRisk(DATA, hidden=3, held_out=4)
+FULL = icl.recall.TransformerRisk(WORDS, batch=4)
+LONGER = icl.recall.TransformerRisk(icl.recall.RecallTask(50, 2, 3, H=9), batch=64)
+ENTERED: dict[str, Callable[[], Any]] = {
+    "params = (3,)": lambda: FULL.measure([1.0] * 3, FULL.sentences()),
+    "sentences = 3": lambda: FULL.measure(FULL.initial, 3),
+    "sentences = 49": lambda: FULL.measure(FULL.initial, LONGER.sentences()),
+    "without = 3": lambda: FULL.measure(FULL.initial, FULL.sentences(), 3),
+    "params = (1,)": lambda: BLOCK.predict([1.0], DATA.prompts(0)),
+    "prompts = 3": lambda: BLOCK.predict(BLOCK.initial, 3),
+    "prompts = 'those of other": lambda: BLOCK.predict(
+        BLOCK.initial, icl.SampledRisk(icl.Features.simplex(30, 1.0), LINEAR, 5, 64, 0).prompts(0)
+    ),
+    "start = [1, [2]]": lambda: icl.LinearAttention(start=[1, [2]]),
+    "tasks = [1, [2]]": lambda: icl.LinearAttention(tasks=[1, [2]]),
+}
+
+
+@pytest.mark.parametrize("named", ENTERED)
+def test_parameters_and_prompts_are_refused_where_they_enter(named: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{re.escape(named)}.*: must be "):
+        ENTERED[named]()
 
 
 class Wide(icl.Risk):
@@ -130,7 +322,6 @@ def run() -> icl.Trajectory:
 
 
 TWO = icl.linear_attention
-WORDS = icl.recall.RecallTask(8, 2, 3)
 LARGE: dict[str, Callable[[], Any]] = {
     "states": lambda: icl.descend(Wide(), 1.0, epsilon=0.1),
     "d": lambda: icl.Features.random(10, 10**8, 1.0, 0),
@@ -217,6 +408,7 @@ def saved(tmp_path: Path, **changes: Any) -> Path:
     with np.load(tmp_path / "run.npz") as file:
         arrays = {name: file[name] for name in file.files}
     meta = json.loads(str(arrays.pop("meta")[()])) | changes.pop("meta", {})
+    changes = {name: change(arrays["loss"]) if callable(change) else change for name, change in changes.items()}
     path = tmp_path / "changed.npz"
     np.savez(path, **{**arrays, **changes}, meta=np.array(json.dumps(meta)))
     return path
@@ -231,6 +423,8 @@ def saved(tmp_path: Path, **changes: Any) -> Path:
         {"meta": {"eta": math.nan}}, {"meta": {"steps": 10**9}}, {"meta": {"rule": 3}}, {"meta": {"notes": 3}},
         {"meta": {"phases": {"I": [1]}}}, {"meta": {"phases": 5}}, {"meta": {"info": None}},
         {"meta": {"labels": [1]}},
+        {"loss": np.negative}, {"meta": {"phases": {"I": [5, 2]}}}, {"meta": {"phases": {"I": [0, 10**9]}}},
+        {"meta": {"floor": 1e300}}, {"observed_other": np.ones_like}, {"observed_steps": np.ones_like},
         {"meta": {"floor": None}}, {"meta": {"version": 3}}, {"meta": {"family": 3}}, {"meta": {"error": "x"}},
     ],
 )  # fmt: skip
@@ -269,17 +463,50 @@ def test_a_file_that_claims_more_than_it_holds_allocates_nothing(
         icl.load(path)
 
 
-def test_every_flipped_bit_of_a_saved_run_is_refused_or_read_as_a_run(tmp_path: Path) -> None:
-    path = saved(tmp_path)
-    content = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for place in rng.integers(len(content), size=400):
+class Watched(icl.Risk):
+    """A parabola with two observations."""
+
+    initial = np.ones(2)
+
+    def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+        return 0.5 * float(params @ params), params
+
+    def observe(self, params: Any, step: int = 0) -> dict[str, Any]:
+        return {"place": params, "size": np.abs(params).max()}
+
+
+def test_a_saved_run_with_a_flipped_bit_is_refused_or_read_as_it_was(tmp_path: Path) -> None:
+    path, other = tmp_path / "run.npz", tmp_path / "flipped.npz"
+    icl.descend(Watched(), 0.5, steps=2).save(path)
+    content, whole = path.read_bytes(), icl.load(path).to_dict()
+    with zipfile.ZipFile(path) as archive:
+        directory = archive.start_dir
+    for bit in (*range(0, 8 * len(content), 61), *range(8 * directory, 8 * len(content), 11)):
         flipped = bytearray(content)
-        flipped[place] ^= 1 << rng.integers(8)
-        path.write_bytes(flipped)
+        flipped[bit // 8] ^= 1 << bit % 8
+        other.write_bytes(flipped)
         try:
-            run = icl.load(path)
+            read = icl.load(other)
         except ValueError as error:
             assert "must be a file written by" in str(error)  # noqa: PT017
         else:
-            assert run.at(int(run.t[-1])).loss == run.loss[-1]
+            assert read.to_dict() == whole, bit
+
+
+def test_load_of_the_store_of_a_sweep_names_what_reads_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"path = .*load_sweep"):
+        icl.load(tmp_path)
+
+
+def test_losses_may_be_negative_where_a_run_found_them_so(tmp_path: Path) -> None:
+    class Below(Watched):
+        def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+            loss, gradient = super().evaluate(params, step)
+            return loss - 3.0, gradient
+
+        def floor(self) -> float:
+            return -3.0
+
+    run = icl.descend(Below(), 0.5, above=0.1)
+    run.save(tmp_path / "run.npz")
+    assert icl.load(tmp_path / "run.npz").to_dict() == run.to_dict()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.engine import Rule
 
 
 class Power(icl.Risk):
@@ -339,3 +340,77 @@ def test_a_large_run_holds_fewer_than_eight_matrices_beside_its_saved_states() -
     finally:
         tracemalloc.stop()
     assert (peak - run.states.nbytes) / (8.0 * K * K) < 8.0
+
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Bowl(icl.Risk):
+    """½|x|² on three numbers; its gradient, or its blocks, may be replaced."""
+
+    initial = np.ones(3)
+
+    def __init__(self, blocks: Any = None, slope: Any = None) -> None:
+        self._blocks, self._slope = blocks, slope
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        return 0.5 * float(params @ params), params if self._slope is None else self._slope(params)
+
+    def blocks(self, array: Array) -> Any:
+        return self._blocks(array)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        lambda a: (a[:1],),
+        lambda a: (a[:1], a[:1], a[:1]),
+        lambda a: (a[:2], a[1:]),
+        lambda a: (a[:1].copy(), a[1:]),
+        lambda a: (a[[0, 1]], a[2:]),
+        lambda a: (),
+    ],
+    ids=["omits", "repeats", "overlaps", "copies", "copies by an index", "none"],
+)
+def test_blocks_that_do_not_hold_each_entry_once_are_refused(blocks: Any) -> None:
+    with pytest.raises(ValueError, match=r"blocks = \[.*\]: must be views that together hold each entry"):
+        icl.descend(Bowl(blocks), 0.1, steps=2, rule="ngd-blocks")
+
+
+@pytest.mark.parametrize("method", ["exact", "auto", "fast", "flow"])
+@pytest.mark.parametrize("slope", [lambda p: p[:1], lambda p: p.sum(), lambda p: p[None], lambda p: p[:, None]])
+def test_a_gradient_of_another_shape_is_not_broadcast(slope: Any, method: str) -> None:
+    with pytest.raises(ValueError, match=r"gradient = \(.*\): must be of the shape of the parameters, \(3,\)"):
+        icl.descend(Bowl(slope=slope), 0.1, steps=2, method=method)
+
+
+class Waiting(Rule):
+    """The first parameter is trained for 20 000 steps, and then the others."""
+
+    name, autonomous = "waiting", False
+
+    def move(self, risk: icl.Risk, gradient: Array, eta: float, step: int) -> Array:
+        return -eta * gradient * np.where([step < 20_000, step >= 20_000, step >= 20_000], 1.0, 0.0)
+
+
+@pytest.mark.parametrize("arguments", [{"give_up": True}, {"steps": 10**6}, {}])
+def test_a_stage_in_which_the_loss_rests_does_not_end_a_run_of_stages(arguments: dict[str, Any]) -> None:
+    run = icl.descend(Bowl(), 0.5, epsilon=0.01, rule=Waiting(), method="auto", **arguments)
+    assert (run.steps, run.method) == (20_004, "exact")  # ¼ to the power 4 is the first below 0.01
+
+
+def test_a_run_of_stages_still_ends_at_a_floor_above_its_target() -> None:
+    class Raised(Bowl):
+        def floor(self) -> float:
+            return 0.5
+
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            loss, gradient = super().evaluate(params, step)
+            return loss + 0.5, gradient
+
+    assert icl.descend(Raised(), 0.5, epsilon=0.01, rule=Waiting(), method="auto").stop is icl.engine.Stop.FLOOR
+
+
+def test_auto_takes_every_step_of_a_risk_that_draws_data() -> None:
+    risk = icl.SampledRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(1.0), N=9, batch=4, seed=0)
+    assert icl.descend(risk, 0.1, steps=3, method="auto").method == "exact"

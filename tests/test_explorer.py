@@ -15,17 +15,19 @@ import icl_theory as icl
 from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.explorer import description, page
-from icl_theory.families import Family, Number, Panel, families, parameter
+from icl_theory.families import Family, Number, Panel, list_families, parameter
 from tests.browser import visit
 from tests.javascript import call
 
 ROOT = Path(__file__).parents[1]
-PANELS = [name for name, family in families().items() if family.explorer is not None]
+PANELS = [name for name, family in list_families().items() if family.explorer is not None]
 NONSENSE = [
     "#nothing", "#regression?L=abc&K=&eta=NaN&nothing=1", "#regression?K=1&t=-5&epsilon=0",
     "#regression?K=2.5&L=1e99", "#regression?K=2", "#regression?epsilon=100", "#regression?eta=1e9",
     "#regression?L=1e30&delta=1e30&eta=1e30", "#regression?L=1e-30&delta=1e-30&eta=1e-30&epsilon=1e-300&t=1e15",
-    "#regression?f=x,y&K=3", "#regression?K=1e9&f=0.5,-0.5&t=1e15", "#recall?triggers=100&V=10&alpha=1",
+    "#regression?f=x,y&K=3", "#regression?f=1,2,3",
+    "#regression?L=1000000000&K=1000000000&epsilon=1e-300", "#regression?K=1e9&f=0.5,-0.5&t=1e15",
+    "#recall?triggers=100&V=10&alpha=1",
     "#recall?eta=1e-30&t=1e15", "#recall?eta=1e6&counts=1e6&above=1e-12&t=1e15", "#recall?above=100&alpha=0",
     "#linear-attention?eta=5", "#linear-attention?d=1&N=1&noise=1000&decay=10&t=1e15",
     "#linear-attention?above=1e6",
@@ -43,7 +45,7 @@ def test_the_page_is_one_file_below_a_megabyte() -> None:
 
 
 def test_parameters_come_from_the_family() -> None:
-    told = description(families()["regression"])
+    told = description(list_families()["regression"])
     assert told["parameters"]["delta"]["symbol"] == "Δ"
     assert told["parameters"]["K"] | {"whole": True, "minimum": 2} == told["parameters"]["K"]
 
@@ -294,6 +296,87 @@ def test_what_is_copied_runs_and_says_the_same(
         assert json.loads(capsys.readouterr().out)["steps"] == run.steps
 
 
+EXTREMES = """
+const { complete, fromFragment } = require("settings"), { Axes } = require("drawing"), odd = [];
+const pen = new Proxy({}, {
+  get: (_, name) => (...parts) => {
+    if (name === "measureText") return { width: 40 };
+    const wrong = (one) => typeof one === "number" ? !Number.isFinite(one) : /NaN|undefined|Infinity/.test(one);
+    if (parts.some(wrong)) odd.push(`${name} ${parts}`);
+  }, set: () => true,
+});
+for (const name of given[0]) {
+  const panel = require(`${name}/panel`), family = require(`${name}/family`);
+  const every = panel.settings.map((one) => complete(one, family.parameters));
+  const settings = every.filter((one) => !one.text && !one.words);
+  for (let draw = 0; draw < given[1]; draw++) {
+    // every setting at its least, its greatest or its usual value: draw in base 3, scattered
+    const values = Object.fromEntries(panel.settings.map(({ name: key, value }) => [key, value]));
+    settings.forEach((one, i) => {
+      const part = Math.floor((draw * 7919) / 3 ** i) % 3;
+      values[one.name] = [one.minimum ?? one.low, one.maximum ?? one.high, one.value][part];
+    });
+    Object.assign(values, panel.sound?.(values).changes);
+    try {
+      const model = panel.compute(values), now = panel.moment(model, values);
+      panel.words(model, now, values);
+      for (const figure of panel.figures) {
+        const axes = new Axes(pen, 500, 300, new Proxy({}, { get: () => "" }), ...figure.scales(model, values));
+        if (!figure.bare) axes.frame();
+        figure.still?.(axes, model, values);
+        figure.moving?.(axes, model, now, values);
+      }
+    } catch (error) {
+      odd.push(`${error} at ${JSON.stringify(values)}`);
+    }
+  }
+}
+return odd.slice(0, 5);
+"""  # fmt: skip
+
+
+def test_figures_can_be_drawn_at_the_limits_of_all_settings() -> None:
+    assert call(EXTREMES, PANELS, 30) == []
+
+
+READ = """
+const { complete, read } = require("settings");
+const panel = require("regression/panel"), family = require("regression/family");
+const settings = panel.settings.map((one) => complete(one, family.parameters));
+return given[0].map(([name, text]) => read(settings.find((one) => one.name === name), text));
+"""
+
+
+def test_whatever_is_not_used_as_it_was_typed_is_told() -> None:
+    typed = [
+        ("f", "1,2,3"),
+        ("f", "0.1;-0.7"),
+        ("f", ",".join(["0.1"] * 30)),
+        ("f", "x"),
+        ("K", "1"),
+        ("L", "1e99"),
+    ]
+    for (name, text), found in zip(typed, call(READ, typed), strict=True):
+        assert found["problem"].startswith(("f ", "Values of f", f"{name} =")), text
+    taken = [("f", "0.12345, -0.5"), ("f", "random 7"), ("K", "2"), ("L", "3")]
+    for (_, text), found in zip(taken, call(READ, taken), strict=True):
+        assert not found.get("problem"), text
+        assert str(found["value"]).replace(" ", "") == text.replace(" ", "")
+
+
+def test_a_notice_goes_as_soon_as_somebody_types(tmp_path: Path) -> None:
+    body = """
+      change("set-K", "1");
+      await frames();
+      const first = text("problems"), field = document.getElementById("set-K");
+      field.dispatchEvent(new Event("input"));  // what a browser sends for a 2 typed over the 2 that is shown
+      return { notices: [first, text("problems"), field.value] };
+    """
+    first, second, value = visit(tmp_path, "", body)["notices"]
+    assert "K = 1 has to be at least 2" in first
+    assert (second, value) == ("", "2")
+
+
 def test_nonsense_in_the_address_is_answered_in_words(tmp_path: Path) -> None:
     body = """
       const said = {};
@@ -314,5 +397,6 @@ def test_nonsense_in_the_address_is_answered_in_words(tmp_path: Path) -> None:
     assert "at the start" in answers["#regression?epsilon=100"][1]
     assert all(headline for _, headline, _ in answers.values())
     assert problems["#regression?K=2"] == ""
+    assert "between −½ and ½" in problems["#regression?f=1,2,3"]
     assert "descent diverges" in problems["#linear-attention?eta=5"]
     assert "V = 102 is used" in problems["#recall?triggers=100&V=10&alpha=1"]

@@ -70,9 +70,9 @@ def test_parameter_with_the_name_of_something_else_is_refused(taken: str) -> Non
 
 def test_commands_that_no_family_may_be_called_are_those_that_there_are() -> None:
     made = vars(typer.main.get_command(app))["commands"]
-    assert [*made] == [*COMMANDS, *icl.families()]
+    assert [*made] == [*COMMANDS, *icl.list_families()]
     groups = {name for name, command in made.items() if isinstance(command, TyperGroup)}
-    assert groups == set(icl.families())
+    assert groups == set(icl.list_families())
     assert all(command.name == name for name, command in made.items())
 
 
@@ -103,3 +103,17 @@ def test_number_of_either_sign_takes_every_real_number(value: Any) -> None:
     with pytest.raises(ValueError, match="x = -9"):
         Number(signed=True, maximum=4.0).check("x", -9)
     assert Whole().check("n", 3.0) == 3
+
+
+@pytest.mark.parametrize("goal", [("banana", 3.0), ("above", -1.0), ("epsilon", "x")])
+def test_a_goal_that_is_no_target_is_refused(goal: Any) -> None:
+    @dataclass(frozen=True, eq=False)
+    class Lost(Family):
+        name, title = "lost", "a family with a wrong goal"
+
+        def risk(self) -> icl.Risk:
+            return icl.ExchangeableRisk(3, 1.0)
+
+    Lost.goal = goal
+    with pytest.raises(ValueError, match=r"Lost\.goal = |above = -1\.0: must|epsilon = 'x': must"):
+        Lost(eta=0.1)

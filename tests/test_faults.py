@@ -1,4 +1,4 @@
-"""The planted faults: their texts are in the package, and the quick audit notices a dozen of them."""
+"""The planted faults: their texts are in the package, and audit and tests notice some of them."""
 
 from __future__ import annotations
 
@@ -96,9 +96,46 @@ def test_findings_count_where_they_read_otherwise() -> None:
 
 def test_the_page_has_every_fault_and_each_is_found() -> None:
     page = (SCRIPTS.parent / "docs" / "faults.md").read_text(encoding="utf-8")
-    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
-    assert rows == ["| fault", *(f"| {fault.name}" for fault in planted.FAULTS)]
+    rows = [line[2:].split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
+    assert [name for name in rows if name != "fault"] == [fault.name for fault in planted.FAULTS]
     assert "**nothing**" not in page
+
+
+def test_the_page_counts_what_audit_and_tests_find_apart() -> None:
+    one, two, three = (fault.name for fault in planted.MISSED[:3])
+    key = ("row", "0", "")
+    found = {
+        one: faults.Result({key: faults.FAILS}, ""),
+        two: faults.Result({}, "tests/test_x.py::test_y"),
+        three: faults.Result({}, ""),
+    }
+    (said,) = (line for line in faults.shares(found) if "Of 3 faults" in line)
+    assert "Of 3 faults the audit finds 1. The tests find 1 of the 3" in said
+    assert said.endswith("One or the other finds 2.")
+    page = faults.page(faults.Found({key: faults.HOLDS}, {"0": "a row"}, {}), found).splitlines()
+    cells = [
+        line[2:-2].split(" | ")[3:] for line in page if line.startswith(tuple(f"| {name} |" for name in found))
+    ]
+    assert cells == [["a row", "–"], ["–", "`test_x.py::test_y`"], ["**nothing**", "–"]]
+
+
+@pytest.mark.parametrize("fault", planted.FAULTS[::7], ids=lambda fault: fault.name)
+def test_the_nearest_tests_are_there(fault: planted.Fault) -> None:  # type: ignore[name-defined]
+    files = faults.relevant(fault)
+    assert all((SCRIPTS.parent / name).is_file() for name in files)
+    assert f"icl_theory/{fault.path}" in files
+    assert fault.tests in files[0]
+
+
+@pytest.mark.slow
+def test_the_first_test_that_fails_with_a_fault_is_named_and_remembered(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", str(SCRIPTS / "faults.py"), "--quick", "--json", "--jobs", "1"]
+    command += ["--only", "half-passage", "--rows", "papers_rule", "--tests", "--kept", str(tmp_path / "kept.json")]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True)
+        (found,) = json.loads(done.stdout)["half-passage"]
+        assert found.startswith("tests/results/test_transitions.py::")
+    assert len((tmp_path / "kept.json").read_text(encoding="utf-8").splitlines()) == 1
 
 
 def test_a_dozen_faults_are_noticed_by_the_quick_audit() -> None:

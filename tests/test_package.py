@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import re
 import shlex
 import subprocess
@@ -68,6 +69,26 @@ def test_layers_know_only_what_they_may() -> None:
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout
+
+
+def test_modules_that_the_reference_names_can_be_imported() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.rst"))
+    named = set(re.findall(r"py:module:: (\S+)", pages))
+    assert {"icl_theory.regression", "icl_theory.tasks"} <= named
+    for name in named:
+        module = importlib.import_module(name)
+        assert all(hasattr(module, public) for public in module.__all__)
+    from icl_theory.regression import QuadraticLaw
+    from icl_theory.tasks import Linear
+
+    assert QuadraticLaw is icl.regression.QuadraticLaw
+    assert Linear is icl.tasks.Linear
+
+
+@pytest.mark.parametrize("first", ["", "import icl_theory as icl; icl.list_families(); "])
+def test_families_is_a_module_however_it_is_imported(first: str) -> None:
+    code = first + "import icl_theory.families as f, icl_theory as icl; print(f.Family is icl.families.Family)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True\n"
 
 
 def test_public_names_have_docstrings() -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,32 @@ def test_work_that_cannot_tell_how_far_it_is_says_what_it_is(capsys: pytest.Capt
     capsys.readouterr()
     time.sleep(0.05)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("family", [icl.Regression, icl.Recall, icl.LinearAttention])
+@pytest.mark.parametrize("slow", ["risk", "rate"])
+def test_problems_that_take_long_to_make_say_so_in_a_run_and_when_one_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, family: Any, slow: str
+) -> None:
+    given = {"L": 2.0, "delta": 1.0, "eta": 1.0} if family is icl.Regression else {}
+    problem = family(**given, max_steps=3)
+    problem.simulate().save(tmp_path / "run.npz")
+    said: list[str] = []
+    plain = getattr(family, slow)
+
+    def waits(self: Any) -> Any:
+        if not said:
+            said.append(spoken(capsys, "making the problem"))
+        return plain(self)
+
+    monkeypatch.setattr(family, slow, waits)
+    problem.simulate()
+    assert said
+    if slow == "risk":
+        said.clear()
+        icl.load(tmp_path / "run.npz")
+        assert said
 
 
 @pytest.mark.usefixtures("often")

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import stores
 from lowest import PROJECT, lowest
-from stores import silent_flips
+from stores import lost_after_kills, silent_flips, silent_swaps
 
 import icl_theory as icl
+from icl_theory.grids.chunks import Chunks
 
 
 def test_no_flipped_bit_of_a_store_of_a_sweep_goes_unnoticed(tmp_path: Path) -> None:
     icl.sweep(L=[0.1, 1.0, 10.0], delta=1.0, eta=0.1, K=[5, 20], store=tmp_path / "a.zarr", progress=False)
     tried, silent = silent_flips(tmp_path / "a.zarr", 20)
     assert (tried, silent) == (40, [])
+
+
+def test_no_files_that_changed_places_go_unnoticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"delta": 1.0, "eta": 4.0, "K": 3, "N": 20, "above": 0.1, "method": "exact", "progress": False}
+    icl.sweep(L=[1.0 + 0.1 * i for i in range(12)], **given, store=tmp_path / "a.zarr")
+    tried, silent = silent_swaps(tmp_path / "a.zarr")
+    assert (tried > 3, silent) == (True, [])
+    monkeypatch.setattr(Chunks, "_digest", lambda *_: 0)  # marks of which nothing but the sizes is compared
+    icl.sweep(L=[1.0 + 0.1 * i for i in range(12)], **given, store=tmp_path / "b.zarr")
+    assert silent_swaps(tmp_path / "b.zarr")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("returned", ["found", "found[['steps']] + (path[-10:] != 'whole.zarr')"])
+def test_a_killed_sweep_that_returns_other_values_than_it_keeps_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returned: str
+) -> None:
+    quick = "given = dict(L=[1.0, 2.0], delta=1.0, eta=1.0); path = sys.argv[1]\n"
+    sweep = re.sub("given = .*\n", quick, stores.SWEEP).replace("dump(found,", f"dump({returned},")
+    monkeypatch.setattr(stores, "SWEEP", sweep)
+    wrong = lost_after_kills(tmp_path, 1)[1]
+    assert all("the call returned other values" in line for line in wrong)
+    assert bool(wrong) == (returned != "found")
 
 
 def test_constraints_hold_every_dependency_at_its_lower_bound() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.polynomial import polynomial
@@ -11,7 +12,7 @@ from numpy.polynomial import polynomial
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.engine.collocation import radau, stepped
-from icl_theory.engine.modes import Layout, modes_of
+from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.skip import NODES
 from icl_theory.engine.steps import Descent
@@ -32,6 +33,26 @@ class Resting(icl.Risk):
             off, tail = v - 0.5 * u - self.bend * float(np.sin(u)), float(np.exp(-u))
         slope = self.rate * off
         return tail + 0.5 * slope * off, np.array([-tail - slope * (0.5 + self.bend * float(np.cos(u))), slope])
+
+
+@pytest.mark.parametrize("stages", range(4, 10))
+def test_nodes_and_weights_are_right_to_the_last_digit(stages: int) -> None:
+    """At the nodes P_s = P_(s-1), and the weights integrate every power below s from 0 to each of them."""
+    scheme = radau(stages)
+    with mpmath.workdps(40):
+        nodes = [
+            mpmath.findroot(
+                lambda x: mpmath.legendre(stages, 2 * x - 1) - mpmath.legendre(stages - 1, 2 * x - 1), near
+            )
+            for near in scheme.nodes.tolist()
+        ]
+        assert nodes[0] > 0
+        assert np.diff(nodes).min() > 0.01  # all zeros that a polynomial of this degree has
+        powers = mpmath.matrix([[x**k for x in nodes] for k in range(stages)])
+        integrals = mpmath.matrix([[x ** (k + 1) / (k + 1) for x in nodes] for k in range(stages)])
+        weights = (mpmath.inverse(powers) * integrals).T
+        assert max(abs(ours - x) for ours, x in zip(scheme.nodes.tolist(), nodes, strict=True)) <= 2.0**-53
+        assert max(abs(ours - weights[place]) for place, ours in np.ndenumerate(scheme.weights)) <= 2.0**-51
 
 
 def test_the_scheme_integrates_polynomials_up_to_twice_its_stages_less_two() -> None:
@@ -97,8 +118,8 @@ def test_modes_of_columns_are_those_of_the_whole_hessian() -> None:
     values = rng.normal(size=(4, 4))
     features = icl.Features.simplex(4, 1.0, rng.dirichlet(np.ones(4)))
     risk = icl.PopulationRisk(features, tasks.KernelTask(values @ values.T))
-    layout, state = Layout(Descent(risk, 2.0, rule_of("gd"))), rng.normal(size=(4, 4))
-    found = modes_of(layout, layout.rows(state), np.zeros(4))
+    blocks, state = Blocks(Descent(risk, 2.0, rule_of("gd"))), rng.normal(size=(4, 4))
+    found = blocks.modes(blocks.rows(state), np.zeros(4))
     assert found is not None
     whole = np.array([np.ravel(risk.hessian_product(state, e.reshape(4, 4))) for e in np.eye(16)])
     whole = whole.reshape(4, 4, 4, 4)

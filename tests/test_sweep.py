@@ -98,6 +98,16 @@ def test_local_exponent_of_a_power_law_is_its_power_in_any_order() -> None:
     np.testing.assert_allclose(local_exponent(steps, values, 0), np.tile([-2.0, 0.5], (4, 1)), rtol=1e-9)
 
 
+def test_local_exponents_belong_to_their_values_in_any_order() -> None:
+    """Differences are exact inside a parabola: ln T = 30 + ln² x has the slope 2 ln x."""
+    values = np.array([5.0, 1.0, 30.0, 2.0, 9.0])
+    steps = np.round(np.exp(30.0 + np.log(values) ** 2))
+    found = local_exponent(np.column_stack([steps, steps**2]), values, 0)
+    inside = [0, 3, 4]
+    expected = 2.0 * np.log(values[inside])[:, None] * [1.0, 2.0]
+    np.testing.assert_allclose(found[inside], expected, rtol=1e-9)
+
+
 def test_local_exponent_is_missing_where_steps_are() -> None:
     steps = np.array([100, 25, -1, 4, 4, 4])
     found = local_exponent(steps, np.arange(1.0, 7.0), 0)

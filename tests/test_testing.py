@@ -67,7 +67,7 @@ def test_risk_of_the_package_passes(name: str) -> None:
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_family_of_the_package_passes(name: str) -> None:
     family, parameters = PROBLEMS[name]
-    check_family(family, **parameters)
+    check_family(family, rows=False, **parameters)
 
 
 # ---- a risk with one fault
@@ -223,7 +223,73 @@ class Noise(Toy):
         return loss + 0.1 * float(np.sin(1e9 * params.sum()) ** 2), gradient
 
 
+class HighExcess(Toy):
+    def excess(self, params: Any) -> float:
+        return 1.3 * super().excess(params)
+
+
+class NoExcess(Toy):
+    def excess(self, params: Any) -> float:
+        return float("nan")
+
+
+class RaisingExcess(Toy):
+    def excess(self, params: Any) -> float:
+        raise RuntimeError("no excess")
+
+
+class ExcessBelow(Toy):
+    def excess(self, params: Any) -> float:
+        return self.loss(params) - 0.3
+
+
+class WrongObservedExcess(Toy):
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        return {"excess": np.asarray(1.3 * self.excess(params))}
+
+
+class Reserved(Toy):
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        return {"loss": params}
+
+
+class FewBlocks(Toy):
+    def blocks(self, array: Array) -> Any:
+        return (array[:1],)
+
+
+class CopiedBlocks(Toy):
+    def blocks(self, array: Array) -> Any:
+        return (array[[0]], array[[1]])
+
+
+class OverlappingBlocks(Toy):
+    def blocks(self, array: Array) -> Any:
+        return (array, array[1:])
+
+
+class LastBit(Toy):
+    """The gradient has another last bit where the parameters lie otherwise in memory."""
+
+    count = 0
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        type(self).count += 1
+        loss, gradient = super().evaluate(params, step)
+        return loss, gradient * np.array([1.0, 1.0 + 2.0**-51 * (self.count % 2)])
+
+
 FAULTS: dict[type[Toy], str] = {
+    HighExcess: r"excess at points\[0\]: expected the loss less .*, 0\.\d+, found 0\.\d+",
+    NoExcess: r"excess at the initial point: expected a finite number, found nan",
+    RaisingExcess: r"excess at the initial point: expected no exception, found RuntimeError: no excess",
+    ExcessBelow: r"excess: expected the loss less the floor, 0.25, or less a number below it, found .* 0.3",
+    WrongObservedExcess: r"observation 'excess' at points\[0\]: expected the loss less",
+    Reserved: r"observe at the initial point: expected no exception, found ValueError: observation = 'loss'",
+    FewBlocks: r"blocks: expected no exception, found ValueError: blocks = \[\(1,\)\]: must be views",
+    CopiedBlocks: r"blocks: expected no exception, found ValueError: blocks = \[\(1,\), \(1,\)\]: must be views",
+    OverlappingBlocks: r"blocks: .* blocks = \[\(2,\), \(1,\)\]: must be views",
+    LastBit: r"gradient at .*, evaluated twice, entry \(1,\): expected the same bits, -0\.979425538604\d+, f",
     Steep: r"gradient of the loss at the initial point, entry \(\d,\): expected -?\d.*, found",
     OneEntry: r"gradient of the loss at the initial point, entry \(1,\): expected -0.979425539, found -0.979435333",
     HighFloor: r"loss at points\[0\]: expected at least the floor, 0.6, found 0\.2\d+",
@@ -239,12 +305,12 @@ FAULTS: dict[type[Toy], str] = {
     Whole: r"dtype of the initial parameters: expected float64, found int64",
     NotFinite: r"loss at the initial point: expected a finite number, found inf",
     Raising: r"evaluate at the initial point: expected no exception, found RuntimeError: no data",
-    Changing: r"parameters after evaluate at the initial point: expected those before",
+    Changing: r"parameters after evaluate at the initial point, entry \(0,\): expected the same bits, 1.0, f",
     WrongMetric: r"metric: expected positive numbers",
     LongMetric: r"shape of the metric: expected one that divides gradients of shape \(2,\), found \(3,\)",
     Growing: r"names and shapes of the observations at points\[0\]: expected always .*\(1,\).*, found .*\(2,\)",
     WrongSeries: r"loss of series at the initial point: expected that of evaluate",
-    WrongGradients: r"gradient at the initial point, by gradients: expected that of evaluate",
+    WrongGradients: r"gradient at the initial point, by gradients, entry .*: expected that of evaluate, \d",
     Noise: r"gradient of the loss at the initial point: expected differences that settle, found noise",
 }
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.claims.claim import Answer, BoundChecks, Series, exact_row
+from icl_theory.claims.paper import Paper, Reading
+from icl_theory.engine import Rule
 from icl_theory.engine.risk import ClosedForm
 from icl_theory.engine.trajectory import Phases, Trajectory
-from icl_theory.families import Column, Family, Kind, Number, Object, parameter
+from icl_theory.families import Column, Family, Kind, Later, Number, Object, Panel, parameter, saved
 from icl_theory.grids.grid import Values, blank
 from icl_theory.testing import check_family
 from tests.test_testing import Array, Steep, Toy
@@ -170,11 +174,11 @@ class Biased(Toy):
 
     stochastic = True
 
-    def __init__(self, seed: int, bias: float = 0.0, slope: float = 1.0) -> None:
-        self.seed, self.bias, self.slope = seed, bias, slope
+    def __init__(self, batch: int, seed: int, bias: float = 0.0, slope: float = 1.0) -> None:
+        self.batch, self.seed, self.bias, self.slope = batch, seed, bias, slope
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        tilt = np.random.default_rng([self.seed, step]).normal(size=2)
+        tilt = np.random.default_rng([self.seed, step]).normal(size=2) / np.sqrt(self.batch)
         loss, gradient = super().evaluate(params, step)
         tilted = loss + self.bias + float(tilt @ params)
         return self.slope * tilted, self.slope * (gradient + tilt)
@@ -184,7 +188,7 @@ class Sampled(Sound):
     bias, slope = 0.0, 1.0
 
     def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
-        return Biased(seed, self.bias, self.slope)
+        return Biased(batch, seed, self.bias, self.slope)
 
 
 class SampledOff(Sampled):
@@ -198,7 +202,7 @@ class SampledSteep(Sampled):
 
 class SampledOnce(Sampled):
     def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
-        return Biased(0)
+        return Biased(batch, 0)
 
 
 class Line(icl.Risk):
@@ -223,11 +227,11 @@ class Plane(icl.Risk):
     initial = np.ones(2)
     stochastic = True
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, batch: int, seed: int) -> None:
+        self.batch, self.seed = batch, seed
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        tilt = np.random.default_rng([self.seed, step]).normal(size=2)
+        tilt = np.random.default_rng([self.seed, step]).normal(size=2) / np.sqrt(self.batch)
         return 0.5 * float(params @ params) + float(tilt @ params), params + tilt
 
 
@@ -238,11 +242,88 @@ class Reduced(Sound):
         return Line(self.weight)
 
     def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
-        return Plane(seed)
+        return Plane(batch, seed)
 
 
 class ReducedWrong(Reduced):
     weight = 1.0
+
+
+class Bowl(icl.Risk):
+    """½ + ½|x - m|² - ½|m|² for m = (1, 0), from zero: there the loss is ½ for samples of any mean m."""
+
+    initial = np.zeros(2)
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        mean = self.mean(step)
+        return 0.5 + 0.5 * float(params @ params) - float(mean @ params), params - mean
+
+    def mean(self, step: int) -> Array:
+        return np.array([1.0, 0.0])
+
+
+class SampledBowl(Bowl):
+    """The same for the mean of some samples."""
+
+    stochastic = True
+
+    def __init__(self, batch: int, seed: int) -> None:
+        self.batch, self.seed = batch, seed
+
+    def mean(self, step: int) -> Array:
+        rng = np.random.default_rng([self.seed, step])
+        return super().mean(step) + rng.normal(size=2) / np.sqrt(self.batch)
+
+
+class FromZero(Sound):
+    """A loss whose value at the start does not depend on the data."""
+
+    goal = ("above", 1e-3)
+
+    def risk(self) -> icl.Risk:
+        return Bowl()
+
+    def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
+        return SampledBowl(batch, seed)
+
+    def stable_rate(self) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class TwoPhases(Sound):
+    """Two phases, and more than one slot."""
+
+    phase_names = ("one", "two")
+    check = staticmethod(lambda run: BoundChecks([]))
+    papers = (Paper("a-paper", "A Paper", "A. Author", 2026, "none", (Reading("Theorem 1", "all is well"),)),)
+    questions: ClassVar[Any] = {
+        "why": lambda quick: Answer("why", "Why?", "Because.", (Series("y", np.ones(2), np.ones(2)),), "x", "y")
+    }
+    rows = (lambda quick: exact_row("a row", "nowhere", "0 = 0", "a point", 0.0, 1e-12),)
+
+    def describe(self, run: Trajectory) -> None:
+        run.phases = Phases(one=(0, 2), two=(2, int(run.t[-1])))
+
+    def stable_rate(self) -> float:
+        return 0.5
+
+
+class Waiting(Rule):
+    """Descent that begins at step 5."""
+
+    name, autonomous = "waiting", False
+
+    def move(self, risk: icl.Risk, gradient: Array, eta: float, step: int) -> Array:
+        return -eta * gradient * (step >= 5)
+
+
+class Staged(Sound):
+    """A family with a rule of its own."""
+
+    def simulate(self, *, callback: Any = None) -> Trajectory:
+        goal: dict[str, Any] = {"epsilon": self.epsilon, "above": self.above}
+        return self.described(icl.descend(self.risk(), self.rate(), **goal, rule=Waiting(), callback=callback))
 
 
 FAMILIES: dict[type[Family], str] = {
@@ -267,13 +348,107 @@ FAMILIES: dict[type[Family], str] = {
     WrongForm: r"states in closed form: expected those of single steps to .*, found \d.* off",
     SampledOff: r"sampled loss at the beginning: expected .* within .* standard errors of .*, found",
     SampledSteep: r"sampled gradient along itself at the beginning: expected .* within .* standard errors",
-    SampledOnce: r"losses of trainers of two seeds: expected different ones",
+    SampledOnce: r"losses and gradients of trainers of two seeds: expected different ones",
 }
 
 
-@pytest.mark.parametrize("family", [Sound, Sampled, Reduced])
+def wrong(words: str, base: type[Family] = TwoPhases, **slots: Any) -> None:
+    """Add a family with one wrong slot, which worker processes can import."""
+    name = f"Wrong{len(FAMILIES)}"
+    globals()[name] = type(name, (base,), {"__module__": __name__, "__doc__": "A wrong family.", **slots})
+    FAMILIES[globals()[name]] = words
+
+
+def raising(*given: Any, **named: Any) -> Any:
+    raise KeyError("lost")
+
+
+class_raising = classmethod(raising)
+wrong(r"slot check: expected no exception, found KeyError: 'lost'", check=staticmethod(raising))
+wrong(r"slot check: expected BoundChecks, found 3", check=staticmethod(lambda run: 3))
+wrong(r"row raising: expected no exception, found KeyError", rows=(raising,))
+wrong(r"row .*: expected a Claim, found None", rows=(lambda quick: None,))
+wrong(r"slot rows: expected a tuple, found <function", rows=raising)
+wrong(r"question why: expected no exception, found KeyError", questions={"why": raising})
+wrong(r"name of the answer to other: expected other, found why", questions={"other": TwoPhases.questions["why"]})
+wrong(r"names of questions: expected letters, digits and dashes, found why\?", questions={"why?": raising})
+wrong(r"slot papers: expected Papers, found a paper", papers=("a paper",))
+wrong(r"names of papers: .* found A Paper", papers=(Paper("A Paper", "", "", 1, "", ()),))
+wrong(
+    r"question of 1 in paper p: expected one of \['why'\], found how",
+    papers=(Paper("p", "", "", 1, "", (Reading("1", "", question="how"),)),),
+)
+wrong(r"slot compare: expected no exception, found KeyError", compare=staticmethod(raising))
+wrong(r"slot explorer: expected a Panel or None, found panel.js", explorer="panel.js")
+wrong(r"script panel.js of the explorer: expected no exception", explorer=Panel(Path("/nowhere")))
+wrong(r"slot rows, loaded from no_such_module:ROWS: expected no exception", rows=Later("no_such_module:ROWS"))
+wrong(r"slot check, loaded from math:lost: expected no exception", check=Later("math:lost"))
+wrong(r"command more: expected no exception, found ValueError: family = 3", commands={"more": 3})
+wrong(r"names of commands: .* found More", commands={"More": Sound})
+wrong(r"\.goal = \('banana', 3\): must be \(\"epsilon\", value\)", goal=("banana", 3))
+wrong(r"the problem: .* above = -1: must be", goal=("above", -1))
+wrong(
+    r"slot closed_mask: expected one bool for each of two points",
+    closed_mask=classmethod(lambda *_: np.ones(3) < 0),
+)
+wrong(r"slot closed_mask: expected an array of bools", closed_mask=classmethod(lambda *_: [False, False]))
+wrong(r"slot closed_mask: expected no exception, found KeyError", closed_mask=class_raising)
+wrong(
+    r"slot closed_values: expected no exception, found NotImplementedError",
+    closed_mask=classmethod(lambda *_: np.ones(2) > 0),
+)
+wrong(r"slot joint_mask: expected one bool", joint_mask=classmethod(lambda *_: np.ones(1) > 0))
+wrong(r"slot joint_size: expected an integer >= 1, found 0", joint_size=classmethod(lambda *_: 0))
+wrong(
+    r"slot joint_values: expected no exception, found KeyError",
+    joint_mask=classmethod(lambda *_: np.ones(2) > 0),
+    joint_values=class_raising,
+)
+wrong(
+    r"what slot joint_values says is done: expected one bool",
+    joint_mask=classmethod(lambda *_: np.ones(2) > 0),
+    joint_values=classmethod(lambda *_: ({}, np.ones(3) > 0)),
+)
+wrong(r"slot limits: expected no exception, found KeyError", limits=class_raising)
+wrong(r"slot expected_steps: expected no exception, found KeyError", expected_steps=raising)
+wrong(r"loss of descent at the stable rate 50: expected finite, found diverged", stable_rate=lambda self: 50.0)
+wrong(r"stable_rate: expected at most 1.000\d+, 2/sharpness at the end", stable_rate=lambda self: 1.01)
+wrong(r"slots: expected no exception, found KeyError", stable_rate=raising)
+wrong(r"simulate: expected no exception, found KeyError", describe=raising)
+wrong(
+    r"phase two: expected one that begins where those before it end, 4, found \(2, 6\)",
+    describe=lambda self, run: setattr(run, "phases", Phases(one=(0, 4), two=(2, 6))),
+)
+wrong(
+    r"phase two: expected an interval within 0 to",
+    describe=lambda self, run: setattr(run, "phases", Phases(two=(6, 5))),
+)
+wrong(r"slot sampled: expected no exception, found KeyError", sampled=raising)
+wrong(r"sampled: expected a Risk, found None", sampled=lambda self, batch, seed=0: None)
+wrong(
+    r"sampled loss at the beginning: expected .* within",
+    sampled=lambda self, batch, seed=0: Biased(batch, seed, 0.0, 1.05),
+)
+wrong(
+    r"sampled loss at the beginning: expected .* within",
+    sampled=lambda self, batch, seed=0: Biased(batch, seed, 0.0, 0.95),
+)
+wrong(
+    r"scatter of the loss of batches of 1024: expected about", sampled=lambda self, batch, seed=0: Biased(64, seed)
+)
+
+
+@pytest.mark.parametrize("family", [Sound, Sampled, Reduced, Staged, FromZero, TwoPhases])
 def test_toy_family_without_a_fault_passes(family: type[Family]) -> None:
     check_family(family, eta=0.1)
+
+
+def test_power_is_the_bias_that_is_found_nine_times_in_ten() -> None:
+    """The standard error of the loss at x is known here, |x|/256 for 64 batches of 1024 samples."""
+    power, run = check_family(Sampled, eta=0.1), Sampled(eta=0.1).simulate()
+    assert power is not None
+    known = [5.349 * float(np.linalg.norm(x)) / 256.0 / Toy().loss(x) for x in (Toy.initial, run.params)]
+    assert power.loss == pytest.approx(min(known), rel=0.3)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
@@ -288,3 +463,18 @@ def test_family_defined_in_a_function_cannot_be_sent_to_workers() -> None:
 
     with pytest.raises(AssertionError, match="pickle, by which a problem is sent to workers"):
         check_family(Local, eta=0.1)
+
+
+def test_a_run_of_a_family_with_a_simulate_of_its_own_goes_on_after_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved, "find", {"toy": Staged}.__getitem__)
+    run = Staged(eta=0.1, scale=3.0).simulate()
+    run.save(tmp_path / "run.npz")
+    again = icl.load(tmp_path / "run.npz")
+    assert isinstance(again.family, Staged)
+    assert isinstance(again.risk, Toy)
+    assert again.family.arguments() == run.family.arguments()
+    for t in (4, 6, 500):
+        np.testing.assert_array_equal(again.at(t).params, run.at(t).params)
+    assert again.at(5).params[0] == Toy.initial[0] > again.at(6).params[0]

@@ -208,3 +208,47 @@ def test_curves_of_a_closed_run_are_computed_when_they_are_first_asked_for(monke
     assert len(made) == 1
     with pytest.raises(AttributeError, match="nothing"):
         _ = run.nothing
+
+
+class Watched(icl.Risk):
+    """A parabola with an observation of any name."""
+
+    initial = np.ones(2)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        return 0.5 * float(params @ params), params
+
+    def observe(self, params: np.ndarray, step: int = 0) -> dict[str, np.ndarray]:
+        return {self.name: params[0]}
+
+
+class Form:
+    """Descent on it, in closed form."""
+
+    def states(self, steps: np.ndarray) -> np.ndarray:
+        return 0.5 ** steps[:, None] * np.ones(2)
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
+        return None, 0.0
+
+
+class Closed(Watched):
+    def closed_form(self, eta: float, rule: str) -> Form:
+        return Form()
+
+
+def test_no_observation_takes_the_place_of_an_entry_of_the_run(tmp_path: Path) -> None:
+    """Whatever a run writes under a name, in any of its forms, is refused as the name of an observation."""
+    run = icl.descend(Watched("size"), 0.5, steps=2)
+    run.save(tmp_path / "run.npz")
+    with np.load(tmp_path / "run.npz") as file:
+        names = {name for name in file.files if not name.startswith("observed_")} - {"meta"}
+    names |= {*run.to_dict(), *run.to_xarray().attrs, *run.to_xarray().coords} - {"size"}
+    assert {"steps", "loss", "method", "t", "states", "info"} <= names
+    for name in names:
+        for risk in (Watched(name), Closed(name)):
+            with pytest.raises(ValueError, match=f"observation = '{name}': must be called something else"):
+                _ = icl.descend(risk, 0.5, steps=2, method="auto").loss

@@ -203,7 +203,7 @@ def test_fresh_python_finds_sweeps_stores_and_loads_it(installed: Installed) -> 
     """Interrupted after the first chunk, a stored sweep goes on in the next process and computes only the rest."""
     common = """
 import numpy as np, icl_theory as icl
-family = icl.families()["shrinkage"]
+family = icl.list_families()["shrinkage"]
 axes = dict(eta=0.1, N=[1, 10, 100], start=[1e-4, 1e-3, 1e-2, 1e-1], progress=False)
 simulate, calls = family.simulate, []
 def counted(problem, **others):
@@ -308,7 +308,7 @@ def test_families_that_cannot_be_used_are_named_and_the_others_work(tmp_path: Pa
 import json, warnings, icl_theory as icl
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    known = list(icl.families())
+    known = list(icl.list_families())
 print(json.dumps([known, [str(each.message) for each in caught]]))
 """
     known, lines = json.loads(installed.python("-c", code))

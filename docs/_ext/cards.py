@@ -44,7 +44,8 @@ def rows(table: str) -> list[list[str]]:
 
 def _claim(number: int, headings: list[str], cells: list[str]) -> str:
     claim = dict(zip(headings, cells, strict=True))
-    verdict = next(kind for kind in VERDICTS if claim["verdict"].startswith(kind))
+    words = claim["verdict"].removeprefix("as reconstructed: ")
+    verdict = next(kind for kind in VERDICTS if words.startswith(kind))
     source = "recall paper" if claim["source"].startswith("recall") else claim["source"].split(",")[0]
     facts = "".join(f"<dt>{name}</dt><dd>{typeset(claim[name])}</dd>" for name in ("grid", "measured", "bound"))
     return (
@@ -91,7 +92,9 @@ def _claims(table: str) -> str:
         "cards are the output of <code>icl-theory audit --out audit.md</code>, which measures all of them anew. "
         "The command at the foot of a card measures that claim alone. A source marked <i>reconstructed</i> is a "
         "statement whose formula is missing in the text we worked from: the "
-        'formula is ours.</p><dl class="statuses">{meanings}</dl><form class="filters" role="search">'
+        "formula is ours, and its verdict, <i>as reconstructed</i>, is none on the published one. A comparison of "
+        'the two would settle it, and is pending.</p><dl class="statuses">{meanings}</dl>'
+        '<form class="filters" role="search">'
         '<input type="search" placeholder="Search the claims" aria-label="Search">{selects}<output></output></form>'
         '<div class="claims">{cards}</div>'
     )

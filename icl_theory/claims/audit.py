@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from icl_theory._validate import choice, instance, integer, refuse
+from icl_theory._validate import choice, flag, integer, refuse
 from icl_theory.claims.claim import HEADINGS, Answer, Claim, Status
-from icl_theory.engine.interrupts import whole_runs
 from icl_theory.engine.progress import working
 from icl_theory.engine.shown import Shown
 from icl_theory.families import families_known
@@ -67,7 +66,6 @@ class Audit(Shown):
 
 
 @working("measuring claims")
-@whole_runs()
 def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[str], None] | None = None) -> Audit:
     """Measure every claim and answer every open question.
 
@@ -105,7 +103,7 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
     >>> icl.audit(claim=5).claims[0].name
     'derivatives'
     """
-    instance("quick", quick, bool, "True or False")
+    flag("quick", quick)
     if not (callback is None or callable(callback)):
         raise refuse("callback", callback, "a function of a row's name")
     claims: list[Claim] = []
@@ -126,7 +124,6 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
     return Audit(tuple(claims), tuple(answers))
 
 
-@whole_runs()
 def answer(name: str, *, quick: bool = False) -> Answer:
     """Answer one open question by measurement.
 
@@ -155,7 +152,7 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     >>> icl.answer("degenerate", quick=True).answer[:4]
     'Yes:'
     """
-    instance("quick", quick, bool, "True or False")
+    flag("quick", quick)
     known = questions()
     with working(f"answering question {choice('question', name, known)}"):
         return known[name](quick)

@@ -9,7 +9,6 @@ import numpy as np
 from icl_theory._validate import integer, refuse
 from icl_theory.claims.claim import BoundChecks
 from icl_theory.claims.comparison import CrossCheck, Power, compare, detectable
-from icl_theory.engine.interrupts import whole_runs
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, default
@@ -102,7 +101,6 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     return found
 
 
-@whole_runs()
 def _with_samples(run: Trajectory, *, batch: int = 512, batches: int = 64, seed: int = 0) -> CrossCheck:
     batch, seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
     batches = integer("batches", batches, minimum=4)

@@ -59,6 +59,8 @@ class BoundChecks(Shown, list[BoundCheck]):
     """A list of `BoundCheck` that notebooks show as a table."""
 
 
+OURS, RECONSTRUCTED = "this package", "as reconstructed"
+REMARKS = ("(reconstructed)", "(exact form)", "(our constant)", "(our constants)")  # at the end of a paper's source
 HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
 
 
@@ -88,7 +90,8 @@ class Verdict(NamedTuple):
     words: str = ""
 
     def __str__(self) -> str:
-        return self.outcome.value + self.words
+        words = self.words.strip()
+        return f"{self.outcome.value}{'' if words[:1] in ('', *':,;') else ' '}{words}"
 
 
 def judged(holds: bool, outcome: Outcome = Outcome.HOLDS, words: str = "") -> Verdict:
@@ -139,7 +142,8 @@ class Claim:
     Attributes
     ----------
     name, source, statement : str
-        As in `BoundCheck`.
+        As in `BoundCheck`. A source ends in "(reconstructed)" if the text of the paper lacks the formula, so that
+        it is ours, and in "(exact form)" or "(our constants)" if the text has an order of magnitude only.
     status : Status
         What is claimed.
     grid : str
@@ -159,9 +163,21 @@ class Claim:
     bound: str
     verdict: Verdict
 
+    @property
+    def formula(self) -> str:
+        """Whose formula was measured: "paper", "this package", or "as reconstructed" if ours stands for theirs."""
+        if self.source == OURS:
+            return OURS
+        return RECONSTRUCTED if self.source.endswith(REMARKS) else "paper"
+
+    @property
+    def finding(self) -> str:
+        """The verdict in words; one on a reconstructed formula says so first, as it is none on the paper's own."""
+        return f"{RECONSTRUCTED}: {self.verdict}" if self.formula == RECONSTRUCTED else str(self.verdict)
+
     def cells(self) -> tuple[str, ...]:
         """Return all attributes as text."""
-        return tuple(str(getattr(self, name)) for name in HEADINGS)
+        return (*(str(getattr(self, name)) for name in HEADINGS[:-1]), self.finding)
 
     @property
     def violated(self) -> bool:

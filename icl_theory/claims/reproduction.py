@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from icl_theory import figures
-from icl_theory._validate import choice
+from icl_theory._validate import choice, flag
 from icl_theory._version import __version__
 from icl_theory.claims.audit import BINDING, answer
-from icl_theory.claims.claim import Answer, Claim, Outcome
+from icl_theory.claims.claim import RECONSTRUCTED, Answer, Claim, Outcome
 from icl_theory.claims.paper import Paper, Reading
 from icl_theory.engine.progress import working
 from icl_theory.families import families_known
@@ -24,8 +24,12 @@ from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import plot_answer, release, save
 
 WORST_FIRST = (Outcome.FAILS, Outcome.COUNTEREXAMPLE, Outcome.ONLY, Outcome.LOOSE, Outcome.HOLDS)
-OURS = "this package"
-COLUMNS = ("name", "statement", "grid", "measured", "bound", "verdict")
+COLUMNS = {"claim": "name", "statement": "statement", "grid": "grid", "measured": "measured", "bound": "bound",
+           "verdict": "finding"}  # fmt: skip
+PENDING = (
+    "A verdict “as reconstructed” is one on our formula, and none on the published one. What would settle it is a"
+    " comparison of the two, which is pending."
+)
 
 
 class Drawn(NamedTuple):
@@ -48,21 +52,20 @@ class Reproduced(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Return how many claims of the paper and of this package hold and fail, the worst first."""
+        """Return how many claims hold and fail, counted by whose formula was measured, the worst first."""
         found: dict[str, Counter[Outcome]] = {}
         for claim in self.claims:
-            source = OURS if claim.source == OURS else "paper"
-            found.setdefault(source, Counter())[claim.verdict.outcome] += 1
+            found.setdefault(claim.formula, Counter())[claim.verdict.outcome] += 1
         words = [
-            f"{source}: " + ", ".join(f"{kind.value} ({kinds[kind]})" for kind in WORST_FIRST if kinds[kind])
-            for source, kinds in found.items()
+            f"{formula}: " + ", ".join(f"{kind.value} ({kinds[kind]})" for kind in WORST_FIRST if kinds[kind])
+            for formula, kinds in found.items()
         ]
         return "; ".join(words) or "no number is claimed"
 
     @property
     def table(self) -> dict[str, list[str]]:
         """Return the claims by columns."""
-        return {name.replace("name", "claim"): [str(getattr(c, name)) for c in self.claims] for name in COLUMNS}
+        return {heading: [str(getattr(c, name)) for c in self.claims] for heading, name in COLUMNS.items()}
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,12 @@ class Reproduction:
         return tuple(c for part in self.parts for c in part.claims if c.violated and c.status in BINDING)
 
     @property
+    def notes(self) -> list[str]:
+        """Return what holds for all statements, and what would settle those with a formula of ours."""
+        ours = any(claim.formula == RECONSTRUCTED for part in self.parts for claim in part.claims)
+        return [note for note in (self.paper.note, PENDING if ours else "") if note]
+
+    @property
     def overview(self) -> dict[str, list[str]]:
         """Return the table of statements, commands, what each was tested by, and verdicts."""
         return {
@@ -104,7 +113,7 @@ class Reproduction:
     def to_markdown(self) -> str:
         """Return the page as Markdown; its pictures are files beside it, named after their figures."""
         overview = self.overview | {"command": [f"`{part.command}`" for part in self.parts]}
-        lines = [f"# {self.paper.title}", self.paper.reference, self.paper.note]
+        lines = [f"# {self.paper.title}", self.paper.reference, *self.notes]
         lines += [f"This page is the output of `{self.command}`.", markdown(overview)]
         for part in self.parts:
             lines += [f"## {part.reading.name}", part.reading.says]
@@ -123,8 +132,9 @@ class Reproduction:
             for part in self.parts
         ]
         return render(
-            "paper.html", title=self.paper.title, paper=self.paper, overview=self.overview, parts=parts,
-            commands=[self.command], modules="", version=__version__, package=__version__, source=None, date=None,
+            "paper.html", title=self.paper.title, paper=self.paper, notes=self.notes, overview=self.overview,
+            parts=parts, commands=[self.command], modules="", version=__version__, package=__version__, source=None,
+            date=None,
         )  # fmt: skip
 
     @working("writing the pages")
@@ -191,8 +201,9 @@ def reproduce(
     >>> from icl_theory.claims.reproduction import reproduce
     >>> found = reproduce("nonlinear-regression", only="Equation 9", quick=True)
     >>> found.overview["tested by"], found.overview["verdict"]
-    (['Eq. 9, concentration; loss on the event'], ['paper: holds, loose (1), holds (1)'])
+    (['Eq. 9, concentration; loss on the event'], ['as reconstructed: holds, loose (1), holds (1)'])
     """
+    flag("quick", quick)
     known = papers()
     paper = known[choice("paper", name, known)]
     readings = {reading.name: reading for reading in paper.readings}

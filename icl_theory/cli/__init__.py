@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import io
@@ -15,6 +16,7 @@ from typer.core import TyperGroup
 
 from icl_theory._version import __version__
 from icl_theory.cli.options import spared
+from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import COMMANDS, Family, broken, default, families_known
 
 OF_FAMILIES = ("simulate", "sweep")
@@ -40,6 +42,24 @@ class _Program(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands: Any = _Commands(lambda: [*COMMANDS, *families_known()], _command)
+
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        with _aborting():
+            return super().make_context(*arguments, **settings)
+
+    @returns_runs
+    def invoke(self, context: Any) -> Any:
+        with _aborting():
+            return super().invoke(context)
+
+
+@contextlib.contextmanager
+def _aborting() -> Iterator[None]:
+    """Make Ctrl-C what every version of typer passes on: newer ones return a status instead, without a word."""
+    try:
+        yield
+    except KeyboardInterrupt as pressed:
+        raise typer.Abort from pressed
 
 
 def _command(name: str) -> Any:
@@ -86,6 +106,7 @@ app = typer.Typer(
 )
 
 
+@returns_runs
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; wrong input is one line on standard error and exit status 2."""
     arguments = sys.argv[1:] if arguments is None else arguments

@@ -73,7 +73,7 @@ def _print_audit(report: Audit) -> None:
     for claim in report.claims:
         style = "red" if claim in report.violations else None
         name = f"{claim.name} ({claim.status}; {claim.source})"
-        claims.add_row(name, claim.measured, str(claim.verdict), style=style)
+        claims.add_row(name, claim.measured, claim.finding, style=style)
     console.print(claims)
     for found in report.answers:
         console.print(found.question, style="bold")

@@ -15,7 +15,6 @@ from rich.table import Table
 
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
-from icl_theory.engine.interrupts import whole_runs
 from icl_theory.results.plots.style import release
 
 if TYPE_CHECKING:
@@ -80,8 +79,7 @@ def script(file: str, figure: Callable[..., Figure], quick: dict[str, Any]) -> N
     except ValueError as error:
         parser.error(str(error))
     try:
-        with whole_runs():
-            drawn = figure(**(quick if given.quick else {}))
+        drawn = figure(**(quick if given.quick else {}))
         paths = recipes.write(drawn, given.out, Path(file).stem)
         release(drawn)
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from icl_theory._validate import refuse
+from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import Family, Parameter
 from icl_theory.families.kinds import nearest
 
@@ -54,6 +56,7 @@ def with_options(
         for name, each in declared.items()
     ]
 
+    @returns_runs
     def command(**options: Any) -> int:
         given = {name: options.pop(name) for name in declared}
         return function({name: text for name, text in given.items() if text is not None}, **options)
@@ -101,10 +104,14 @@ def _shown(value: Any) -> str:
 
 
 def require(family: type[Family], settings: dict[str, Any]) -> None:
-    """Refuse settings without a parameter that has no default."""
-    for name, declared in family.parameters().items():
-        if declared.required and name not in settings:
-            raise refuse(name, None, f"given, as {flag(name)} or in the file of --config")
+    """Refuse settings without the parameters that have no default, and name all of them."""
+    missing = {name: each for name, each in family.parameters().items() if each.required and name not in settings}
+    if missing:
+        flags = [
+            flag(name) + (f" (a number or {each.kind.allowed})" if each.kind.allowed else "")
+            for name, each in missing.items()
+        ]
+        raise refuse(", ".join(missing), None, f"given, as {', '.join(flags)} or in the file of --config")
 
 
 def parse_value(declared: Parameter, text: str) -> Any:
@@ -207,6 +214,9 @@ def from_file(path: Path, family: type[Family], others: Mapping[str, type]) -> d
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise refuse("config", str(path), f"a TOML file ({error})") from None
+    except ValueError:  # Python reads no integer of more digits
+        most = sys.get_int_max_str_digits()
+        raise refuse("config", str(path), f"a TOML file of integers of at most {most} digits") from None
     declared = {name: each for name, each in family.parameters().items() if each.kind.text}
     read: dict[str, Any] = {}
     for key, value in found.items():

@@ -67,16 +67,19 @@ class Outputs(NamedTuple):
                 "plot", str(self.plot), f"left out with {len(swept)} swept parameters: it draws one or two"
             )
 
-    def write(self, dataset: xarray.Dataset, over: str | None, done: int) -> None:
-        """Write the files; print the table where there are none. ``done`` points are computed."""
-        if not dataset.dims:
-            _print_point(dataset)
-            return
+    def write(self, dataset: xarray.Dataset, over: str | None) -> None:
+        """Write the files."""
         for path in (self.table, self.csv, self.latex, self.parquet):
             if path is not None:
                 write_table(dataset, path, over)
         if self.plot is not None:
             save(plot_sweep(dataset, over), self.plot)
+
+    def show(self, dataset: xarray.Dataset, over: str | None, done: int) -> None:
+        """Print the table where there are no files, and what stands out. ``done`` points are computed."""
+        if not dataset.dims:
+            _print_point(dataset)
+            return
         if not any(self):
             _print_table(dataset, over, done)
         if dataset["status"].size <= NOTED:
@@ -93,8 +96,8 @@ def report_failures(dataset: xarray.Dataset) -> int:
     if dataset.dims:
         first = first_part(first, str(list(first.dims)[-1]), [FAILED])
     message = first["message"].values[first["status"].values == "failed"].flat[0]
-    plural = "" if failures == 1 else "s"
-    whole = f"{failures} of {dataset['status'].size} point{plural}"
+    size = dataset["status"].size
+    whole = f"{failures} of {size} point{'' if size == 1 else 's'}"
     print(f"icl-theory: {whole} failed; the first: {message}", file=sys.stderr)
     return 3
 

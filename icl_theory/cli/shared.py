@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import refuse
+from icl_theory.engine.progress import working
 
 FORMATS = (".png", ".pdf", ".svg")
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
@@ -34,3 +37,20 @@ def print_facts(facts: Mapping[str, str]) -> None:
     for name, value in facts.items():
         table.add_row(name, value)
     Console(highlight=False).print(table)
+
+
+@working("making JSON")
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    print(json.dumps(_strict(value), allow_nan=False, default=str))
+
+
+def _strict(value: Any) -> Any:
+    """Return nested values as JSON can have them: null where a number is missing, and infinity as a text."""
+    if isinstance(value, dict):
+        return {name: _strict(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_strict(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,8 @@ from rich.table import Table
 
 from icl_theory._validate import refuse
 from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
-from icl_theory.cli.shared import PlotFile, check_targets, print_facts
+from icl_theory.cli.shared import PlotFile, check_targets, print_facts, print_json
+from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
@@ -28,6 +29,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
     """Return the command that simulates a family."""
     known = family.parameters()
 
+    @returns_runs
     def simulate(
         given: dict[str, str],
         context: typer.Context,
@@ -62,6 +64,10 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
                 if runs[-1].interrupted:
                     break
         _show(runs, [", ".join(word.values()) for word in choices[: len(runs)]], as_json)
+        for problem, run in zip(problems, runs, strict=False):
+            if run.stop is Stop.FLOOR and problem.epsilon:
+                said = f"epsilon = {run.epsilon:g} is not above the lowest loss, {run.floor:.6g}"
+                print(f"icl-theory: {said}: --above sets a target above the lowest loss instead", file=sys.stderr)
         if save is not None:
             runs[0].save(save)
         if plot is not None:
@@ -89,7 +95,7 @@ def _several(declared: Parameter) -> bool:
 def _show(runs: list[Trajectory], names: list[str], as_json: bool) -> None:
     if as_json:
         found: Any = [run.to_dict() for run in runs]
-        print(json.dumps(dict(zip(names, found, strict=True)) if len(runs) > 1 else found[0], allow_nan=False))
+        print_json(dict(zip(names, found, strict=True)) if len(runs) > 1 else found[0])
     elif len(runs) == 1:
         print_facts(runs[0].facts())
     else:

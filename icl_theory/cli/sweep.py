@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -24,8 +22,8 @@ from icl_theory.cli.outputs import (
     TableFile,
     report_failures,
 )
-from icl_theory.cli.shared import PlotFile, Quiet
-from icl_theory.engine.progress import CountProgress, working
+from icl_theory.cli.shared import PlotFile, Quiet, print_json
+from icl_theory.engine.progress import CountProgress
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
 from icl_theory.grids.sweep import check_picklable, plan, run_with
@@ -57,7 +55,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         workers: Annotated[int | None, typer.Option("--workers", help="Start this many processes.")] = None,
         dask: Annotated[str | None, typer.Option("--dask", help="Address of a running Dask scheduler.")] = None,
         as_json: Annotated[
-            bool, typer.Option("--json", help="Print the dataset as JSON instead of a table.")
+            bool, typer.Option("--json", help="Print the dataset, or the estimate of --dry-run, as JSON.")
         ] = False,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much work it would be.")] = False,
         quiet: Quiet = False,
@@ -98,7 +96,11 @@ def _run(
     made = plan(family, settings)
     outputs.check(chosen["over"], [axis.name for axis in made.grid.axes if axis.swept])
     if dry_run:
-        for line in estimate(made, chosen["workers"] or 1):
+        said = estimate(made, chosen["workers"] or 1)
+        if as_json:
+            print_json({"estimate": [*said]})
+            return 0
+        for line in said:
             print(line, flush=True)
         return 0
     with contextlib.ExitStack() as stack:
@@ -110,12 +112,12 @@ def _run(
             executor = stack.enter_context(cluster(str(chosen["dask"])))
         dataset = run_with(*made, executor=executor, store=chosen["store"], progress=not quiet, command=command)
     done = dataset["status"].size - count(dataset, "pending")
-    if done and as_json:
-        with working("making JSON"):
-            text = json.dumps(_strict(dataset.to_dict()), allow_nan=False, default=str)
-        print(text)
+    if done:
+        outputs.write(dataset, chosen["over"])
+    if as_json:
+        print_json(dataset.to_dict())
     elif done:
-        outputs.write(dataset, chosen["over"], done)
+        outputs.show(dataset, chosen["over"], done)
     status = report_failures(dataset)
     if not dataset.attrs["interrupted"]:
         return status
@@ -126,14 +128,3 @@ def _run(
     )
     print(f"icl-theory: interrupted after {done} of {made.grid.size} points; {how}", file=sys.stderr)
     return 130
-
-
-def _strict(value: Any) -> Any:
-    """Return nested values as JSON can have them: null where a number is missing, and infinity as a text."""
-    if isinstance(value, dict):
-        return {name: _strict(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_strict(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value

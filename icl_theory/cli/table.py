@@ -45,5 +45,6 @@ def table(
             return 0
         if pending:
             print(f"icl-theory: {pending} of {dataset['status'].size} points are not computed yet", file=sys.stderr)
-        outputs.write(dataset, over, dataset["status"].size - pending)
+        outputs.write(dataset, over)
+        outputs.show(dataset, over, dataset["status"].size - pending)
         return report_failures(dataset)

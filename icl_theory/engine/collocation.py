@@ -1,9 +1,9 @@
 r"""Strides over many iterates at once: Radau's collocation of a difference equation, or of its flow.
 
-Iterates with :math:`\theta(t+1) - \theta(t) = h(\theta(t))` are followed by polynomials in x = ln(1 + t) that satisfy
-this equation at Radau's nodes. Where h is a gradient flow's slope, :math:`\theta' = h(\theta)` takes its place. Many
-blocks of parameters that do not mix are solved at once, each with a time and a stride of its own; all arrays have the
-blocks first. See docs/theory.md, "Skipping ahead".
+Iterates with :math:`\theta(t+1) - \theta(t) = h(\theta(t))` are followed by polynomials in x = ln(1 + t) that solve
+this equation at Radau's nodes; for a flow they solve :math:`\theta' = h(\theta)`. Many blocks of parameters that do
+not mix are solved at once, each with a time and a stride of its own. All arrays have the blocks first. See
+docs/theory.md, "Skipping ahead".
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.polynomial.legendre import legder, legint, legroots, legval, legvander
+from numpy.polynomial.legendre import legder, legint, legval, legvander
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 
 Index = NDArray[np.intp]
 Moves = Callable[[Array, Index], Array]
-Precondition = Callable[[Array, NDArray[np.bool_] | Index], Array]
-
-TINY = 20.0  # steps of the map in half of a stride: a stride of less than a tenth of a step has no weights
+Precondition = Callable[[Array, Index], Array]
 
 
 class Scheme(NamedTuple):
@@ -40,11 +38,17 @@ class Scheme(NamedTuple):
 
 @cache
 def radau(stages: int) -> Scheme:
-    """Radau's scheme of order 2 stages - 1: the right-hand nodes are the zeros of P_s - P_(s-1)."""
-    series = np.zeros(stages + 1)
-    series[stages - 1 :] = -1.0, 1.0
-    nodes = np.sort(legroots(series).real)
-    nodes[-1] = 1.0
+    """Radau's scheme of order 2 stages - 1: the right-hand nodes are the zeros of P_s - P_(s-1).
+
+    That is (x - 1) times the polynomial of degree s - 1 that belongs to the weight 1 - x. Its zeros are the
+    eigenvalues of the symmetric matrix of its recurrence; a step of Newton's method mends their last digits.
+    """
+    j = np.arange(stages - 1.0)
+    beside = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
+    zeros = np.linalg.eigvalsh(np.diag(-1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))) + np.diag(beside, -1))
+    series = np.append(np.zeros(stages - 1), [-1.0, 1.0])
+    off = legval(zeros, series) / legval(zeros, legder(series))
+    nodes = np.append(zeros - off, 1.0).astype(float)
     integrals = np.column_stack([_integral(j, nodes) for j in range(stages)])
     weights = np.linalg.solve(legvander(nodes, stages - 1).T, integrals.T).T / 2.0
     coefficients = np.linalg.inv(legvander(np.append(-1.0, nodes), stages))
@@ -58,20 +62,21 @@ def _integral(j: int, nodes: Array) -> Array:
     return np.asarray(legval(nodes, legint([0.0] * j + [1.0], lbnd=-1)))
 
 
-def stepped(scheme: Scheme, places: Array, h: float | Array) -> Array:
+def stepped(scheme: Scheme, places: Array, h: float | Array, tiny: float = 20.0) -> Array:
     """Weights of the moves in the values at the nodes for polynomials that change by them in one step, (..., s, s).
 
     ``places``, (..., s), are the nodes in x, and ``h`` broadcasts against them. The change of a polynomial of
     degree s is the sum of its s derivatives, which loses no digits in long strides. In one that is far shorter than
-    a step of the map all of them are lost: the weights of those are not numbers.
+    a step of the map all of them are lost: where a step is longer than ``tiny`` halves of the stride, the weights
+    are not numbers.
     """
     stages = len(scheme.nodes)
     lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
-    tiny = lengths.max(axis=-1) > TINY
-    powers = (np.minimum(lengths, TINY)[..., None] / np.arange(1.0, stages + 1.0)).cumprod(axis=-1)
+    lost = lengths.max(axis=-1) > tiny
+    powers = (np.minimum(lengths, tiny)[..., None] / np.arange(1.0, stages + 1.0)).cumprod(axis=-1)
     change = powers.reshape(-1, stages, stages).swapaxes(0, 1) @ scheme.derivatives
     change = change.swapaxes(0, 1).reshape(*places.shape, stages + 1)
-    return np.where(tiny[..., None, None], np.nan, np.linalg.inv(change[..., 1:]))
+    return np.where(lost[..., None, None], np.nan, np.linalg.inv(change[..., 1:]))
 
 
 def legendre(x: Array, degree: int) -> Array:
@@ -115,6 +120,10 @@ class Solved(NamedTuple):
     left: Array
     iterations: NDArray[np.int64]
 
+    def of(self, some: NDArray[np.bool_]) -> Solved:
+        """Return some of the strides."""
+        return Solved(self.terms[some], self.left[some], self.iterations[some])
+
     @property
     def arrival(self) -> Array:
         """Where the strides end, (n, m)."""
@@ -146,7 +155,7 @@ def collocate(
     most: int = 14,
     easy: int = 7,
 ) -> Solved:
-    """Solve the equations of a stride for each block, by Anderson's mixing of (preconditioned) fixed-point iterates.
+    """Solve the equations of a stride for each block: fixed-point iterates, mixed as Anderson does.
 
     Parameters
     ----------
@@ -179,7 +188,8 @@ def collocate(
     left, iterations = np.full(n, np.inf), np.zeros(n, dtype=np.int64)
     active, mixed, before = np.arange(n), Mixed(n, stages * m), np.full(n, np.inf)
     now = guess
-    if not (regular := np.isfinite(weights).all(axis=(1, 2))).all():
+    regular = np.asarray(np.isfinite(weights).all(axis=(1, 2)))
+    if not regular.all():
         active, now = active[regular], now[regular]
         mixed.keep(regular)
         before = before[regular]

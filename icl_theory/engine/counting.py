@@ -13,7 +13,9 @@ ROUNDING = 2.0**-50
 Steps = NDArray[np.int64]
 
 
-def first_steps(loss: Callable[[Steps], Array], epsilon: Array, last: int) -> tuple[Steps, Array]:
+def first_steps(
+    loss: Callable[[Steps], Array], epsilon: Array, last: int, blur: Callable[[Steps], Array] | None = None
+) -> tuple[Steps, Array]:
     """Find the first steps at which losses that fall are at their targets.
 
     Parameters
@@ -24,11 +26,15 @@ def first_steps(loss: Callable[[Steps], Array], epsilon: Array, last: int) -> tu
         Targets.
     last : int
         Largest number of steps.
+    blur : callable, optional
+        Takes steps like ``loss``, and returns errors of the losses by rounding of the parameters.
 
     Returns
     -------
     (ndarray of int64, (P,), ndarray, (P,))
-        The steps, INT64_MAX where the target is not reached, and their error by the rounding of the loss.
+        The steps, INT64_MAX where the target is not reached, and their error: by rounding of the loss, of its rate,
+        which moves all steps by the same share, and by ``blur``. It is at least 1 where these decide between two
+        steps.
 
     Examples
     --------
@@ -43,8 +49,10 @@ def first_steps(loss: Callable[[Steps], Array], epsilon: Array, last: int) -> tu
         middle = np.maximum(low + (high - low) // 2, 0)
         below = loss(middle) <= epsilon
         high, low = np.where(open_ & below, middle, high), np.where(open_ & ~below, middle, low)
-    before, after = loss(np.maximum(high - 1, 0)), loss(high)
-    doubt = ROUNDING * epsilon
+    earlier, before, after = (loss(np.maximum(high - back, 0)) for back in (2, 1, 0))
+    doubt = ROUNDING * (epsilon + high * np.maximum(earlier - after, 0.0))
+    if blur is not None:
+        doubt = doubt + blur(high)
     error = doubt / np.maximum(before - after, doubt * 2.0**-53)
     close = np.minimum(np.abs(before - epsilon), np.abs(after - epsilon)) <= doubt
     error = np.where(close, np.ceil(error), error)

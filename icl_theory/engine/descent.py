@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, integer, number, refuse
-from icl_theory.engine.interrupts import halves_kept
+from icl_theory._validate import choice, flag, instance, integer, number, plain_numbers, refuse
+from icl_theory.engine.interrupts import is_for_the_user, returns_runs
 from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.recorder import SETTLED, Recorder
 from icl_theory.engine.risk import ClosedForm, Risk
@@ -17,7 +17,7 @@ from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.saddle import Saddle
 from icl_theory.engine.skip import Skipper
 from icl_theory.engine.steps import Descent, Ended, Point
-from icl_theory.engine.trajectory import State, Stop, Trajectory, saved_steps
+from icl_theory.engine.trajectory import State, Stop, Trajectory, named, saved_steps
 
 METHODS = ("auto", "closed", "exact", "fast", "flow")
 MAX_STEPS = 10**15
@@ -35,6 +35,7 @@ WALK = 10_000  # steps that are taken one by one beyond the last one of a run, o
 Callback = Callable[[int, float], None]
 
 
+@returns_runs
 def descend(
     risk: Risk,
     eta: float,
@@ -77,7 +78,8 @@ def descend(
         and takes steps one by one where that does not converge or pay; columns that do not mix have a stride each.
         It evaluates at most 200 000 gradients.
         "auto" takes the closed form where there is one, and else 4096 steps one by one before it goes on like
-        "fast". "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
+        "fast"; it takes every step if the risk draws data or the rule changes from step to step.
+        "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
         relative to :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the
         iteration.
     tolerance : float
@@ -88,7 +90,8 @@ def descend(
         settles while steps are taken one by one (it fell by less than 1e-3 of itself and less than is missing, and
         its slope by half or more, or it did not fall at all, while the number of steps grew tenfold, to 10⁴ at
         least; or it fell by less than 1 % of what the slope promises, as where steps of constant length go round in
-        a cycle). True unless ``steps`` is given.
+        a cycle). Whether the loss settles is not judged if the rule changes from step to step. True unless
+        ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
     progress : bool, optional
@@ -121,6 +124,9 @@ def descend(
     """
     if not (callback is None or callable(callback)):
         raise refuse("callback", callback, "a function of a step and a loss")
+    for name, given in (("give_up", give_up), ("progress", progress)):
+        if given is not None:
+            flag(name, given)
     if progress is not None or callback is None:
         with StepProgress(callback, progress) as shown:
             return descend(
@@ -129,6 +135,8 @@ def descend(
             )  # fmt: skip
     if Risk not in type(risk).__mro__ and not isinstance(risk, Risk):  # the second alone takes long
         raise refuse("risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)")
+    start: Any = instance("initial", risk.initial, (np.ndarray, float), "an array")
+    plain_numbers("initial", start, -math.inf)
     eta = number("eta", eta)
     if epsilon is None and above is None and steps is None:
         raise refuse("epsilon", None, "given, or above, or steps: without one of them a run has no end")
@@ -138,6 +146,9 @@ def descend(
     update = rule_of(rule)
     choice("method", method, METHODS)
     tolerance = number("tolerance", tolerance)
+    alike = update.autonomous and not risk.stochastic  # steps say what later ones do
+    if method == "auto" and not alike:
+        method = "exact"
     if risk.stochastic and method != "exact":
         raise refuse("method", method, "'exact' for a risk that draws new data at every step")
     if not update.autonomous and method != "exact":
@@ -190,8 +201,9 @@ def descend(
                     recorder.save(point, slope)
                     # where steps are skipped there is time for the longest plateau
                     patient = way is not None and way.skipped
-                    stalled = give_up and not patient and recorder.has_stalled(target)
-                    stop = _standstill(risk, point, slope * (last - point.step), stalled)
+                    stalled = give_up and alike and not patient and recorder.has_stalled(target)
+                    reachable = slope * (last - point.step) if alike else math.inf
+                    stop = _standstill(point, reachable, stalled)
                     least, move = SETTLED * tolerance, descent.pace(point) / (point.step + 1)
                     if stop is None and way is not None and recorder.has_settled(least, move):
                         stop = Stop.SETTLED
@@ -208,7 +220,7 @@ def descend(
     except Ended as ended:
         stop, reason = ended.stop, str(ended)
     except KeyboardInterrupt:
-        if previous is None or not halves_kept():
+        if previous is None or not is_for_the_user():
             raise
         stop = Stop.INTERRUPTED
     if previous is None:
@@ -265,7 +277,7 @@ def _closed(
     def curves() -> dict[str, Any]:
         states = form.states(steps)
         loss, observed = risk.series(states, steps)
-        return {"states": states, "loss": loss, "observed": observed}
+        return {"states": states, "loss": loss, "observed": named(observed)}
 
     stop = Stop.STEPS if hit is None else Stop.FLOOR if lost else Stop.REACHED
     run = Trajectory.later(
@@ -318,11 +330,11 @@ def _way(descent: Descent, method: str, tolerance: float) -> Skipper | None:
     return Skipper(descent, tolerance, FAST_EVALUATIONS)
 
 
-def _standstill(risk: Risk, point: Point, reachable: float, stalled: bool) -> Stop | None:
+def _standstill(point: Point, reachable: float, stalled: bool) -> Stop | None:
     """Why it is no use to go on, if it is none; ``reachable`` is the decrease at the present slope."""
     if not np.isfinite(point.params).all():
         return Stop.PARAMETERS
-    if not risk.stochastic and reachable <= ROUNDING * abs(point.loss):
+    if reachable <= ROUNDING * abs(point.loss):
         return Stop.UNMOVED
     return Stop.ABOVE if stalled else None
 

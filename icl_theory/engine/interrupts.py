@@ -1,33 +1,38 @@
-"""The one rule for Ctrl-C: a run returns what it has; within `whole_runs` there are no half runs, and it raises."""
+"""The rules for Ctrl-C: who gets a part of a run, and how two things are done both or not at all."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from types import FrameType
+from types import CodeType, FrameType
+from typing import Any, TypeVar
 
-_WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
+F = TypeVar("F", bound=Callable[..., Any])
+_RETURNING: set[CodeType] = set()
 
 
-@contextmanager
-def whole_runs() -> Iterator[None]:
-    """Let Ctrl-C end the block: runs in it raise KeyboardInterrupt instead of returning a part of a run.
+def returns_runs(function: F) -> F:
+    """Mark a function that returns the runs that it gets: after Ctrl-C they may be parts of one."""
+    _RETURNING.add(function.__code__)
+    return function
 
-    Measurements, figures and points of a sweep are made of whole runs.
+
+def is_for_the_user() -> bool:
+    """Whether nobody waits for a run but the user, and functions that return it to the user.
+
+    Any other function of the package measures with it, and must not be given a part of a run: it need not say so,
+    and cannot forget to.
     """
-    token = _WHOLE.set(True)
-    try:
-        yield
-    finally:
-        _WHOLE.reset(token)
-
-
-def halves_kept() -> bool:
-    """Whether an interrupted run is to be returned."""
-    return not _WHOLE.get()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package, _, module = str(frame.f_globals.get("__name__")).partition(".")
+        if package == "icl_theory" and module != "__main__" and frame.f_code not in _RETURNING:
+            return False
+        frame = frame.f_back
+    return True
 
 
 @contextmanager

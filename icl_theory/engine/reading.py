@@ -12,30 +12,30 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from icl_theory._validate import INT64_MAX, choice, integer, number, refuse
+from icl_theory._validate import choice, integer, number, refuse, signed
 from icl_theory.engine.descent import METHODS
-from icl_theory.engine.trajectory import Interval, Label, Phases, Stop, Trajectory
+from icl_theory.engine.trajectory import Interval, Label, Phases, Stop, Trajectory, named
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
 MOST_ARRAYS = 100
-DAMAGED = (KeyError, TypeError, ValueError, AttributeError, EOFError, OSError, BadZipFile, RecursionError,
-           OverflowError, NotImplementedError, RuntimeError)  # fmt: skip
 
 
 def read_run(path: str | os.PathLike[str]) -> Trajectory:
     """Read what `Trajectory.save` has written; ``family`` is what the file says of it, see `icl_theory.load`."""
     try:
         file = checked_path(path)
+        if file.is_dir():
+            raise ValueError("it is a folder; icl_theory.load_sweep reads the store of a sweep")
         if file.is_file() and not is_zipfile(file):
             raise BadZipFile("it is no zip file")
         with open(file, "rb") as stream:
             check_fits("path", os.fspath(path), 3.0 * os.fstat(stream.fileno()).st_size)
             arrays = _arrays(stream)
         return _checked(arrays, json.loads(str(arrays.pop("meta")[()])))
-    except DAMAGED as error:
-        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
-            raise
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # damage shows as anything, a SyntaxError of a header among others
         reason = " ".join(str(error).split())[:200]
         raise refuse("path", path, f"a file written by Trajectory.save ({reason})") from None
 
@@ -64,8 +64,10 @@ def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
 
 def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajectory:
     """Put a run together from parts that belong together."""
-    t, loss, states = arrays["t"], arrays["loss"], arrays["states"]
-    observed = {name.removeprefix("observed_"): arrays[name] for name in arrays if name.startswith("observed_")}
+    t, loss, states = (arrays.pop(name) for name in ("t", "loss", "states"))
+    observed = named(
+        {name.removeprefix("observed_"): values for name, values in arrays.items() if name.startswith("observed_")}
+    )
     if t.dtype != np.int64 or t.ndim != 1 or not t.size or t[0] != 0 or (np.diff(t) <= 0).any():
         raise ValueError("t has no increasing steps from 0 on")
     if loss.shape != t.shape:
@@ -74,8 +76,8 @@ def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajector
         if values.shape[:1] != t.shape or values.dtype.kind not in "fiub" or not np.isfinite(values).all():
             raise ValueError(f"{name} is not a finite number or array at each of {len(t)} steps")
     steps, last = meta["steps"], int(t[-1])
-    phases = meta["phases"]
-    return Trajectory(
+    phases = None if meta["phases"] is None else meta["phases"].items()
+    run = Trajectory(
         t=t,
         loss=loss,
         states=states,
@@ -83,14 +85,14 @@ def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajector
         steps=None if steps is None else integer("steps", steps, minimum=0, maximum=last),
         stop=Stop[meta["stop"]],
         stop_reason=_text(meta["stop_reason"]),
-        floor=number("floor", meta["floor"], zero=True),
+        floor=signed("floor", meta["floor"]),
         method=choice("method", meta["method"], METHODS),
         rule=_text(meta["rule"]),
         eta=number("eta", meta["eta"]),
-        epsilon=number("epsilon", meta["epsilon"], zero=True),
+        epsilon=signed("epsilon", meta["epsilon"]),
         error=_error(meta["error"]),
         states_error=_error(meta["states_error"]),
-        phases=None if phases is None else Phases({_text(name): _interval(pair) for name, pair in phases.items()}),
+        phases=None if phases is None else Phases({_text(name): _interval(pair, last) for name, pair in phases}),
         regime=None if meta["regime"] is None else _text(meta["regime"]),
         notes={_text(name): _text(note) for name, note in meta["notes"].items()},
         info={name: math.inf if value == "inf" else value for name, value in meta["info"].items()},
@@ -99,6 +101,10 @@ def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajector
         command=None if meta["command"] is None else _text(meta["command"]),
         version=None if meta.get("version") is None else _text(meta["version"]),
     )
+    says, holds = meta.get("holds"), run.holds()  # older files say nothing
+    if says is not None and says != holds:
+        raise ValueError(f"it says that it holds {says}, and holds {holds}")
+    return run
 
 
 def _text(value: Any) -> str:
@@ -111,8 +117,10 @@ def _error(value: Any) -> float | None:
     return None if value is None else math.inf if value == math.inf else number("error", value, zero=True)
 
 
-def _interval(pair: Any) -> Interval | None:
+def _interval(pair: Any, last: int) -> Interval | None:
     if pair is None:
         return None
-    first, last = (integer("phases", step, minimum=0, maximum=INT64_MAX) for step in pair)
-    return first, last
+    begins, ends = (integer("phases", step, minimum=0, maximum=last) for step in pair)
+    if begins > ends:
+        raise ValueError(f"a phase from step {begins} to {ends}")
+    return begins, ends

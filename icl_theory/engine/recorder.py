@@ -9,7 +9,7 @@ import numpy as np
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.steps import Point
-from icl_theory.engine.trajectory import saved_steps
+from icl_theory.engine.trajectory import named, saved_steps
 
 STALL_AFTER = 10_000
 SETTLED, SETTLED_AFTER = 0.1, 256  # in units of the tolerance; steps
@@ -45,7 +45,7 @@ class Recorder:
             return
         with np.errstate(over="ignore", invalid="ignore"):
             seen = self._risk.observe(point.params, point.step)
-        observed = {name: np.asarray(value) for name, value in seen.items()}
+        observed = named(seen)
         if self.saved and not all(np.isfinite(value).all() for value in observed.values()):
             return
         self.saved.append(Saved(point.step, point.loss, slope, np.array(point.params), observed))

@@ -37,6 +37,10 @@ class Risk(Protocol):
 
     Gradient descent on a Risk is ``params <- params - eta * gradient / metric``.
 
+    `loss`, `gradient`, `excess` and `sharpness` check the parameters they are given. All other methods are what the
+    engine calls with states of its own, float64 arrays of the shape of ``initial``; they check nothing, because a
+    check costs as much as many a loss.
+
     Examples
     --------
     A model in six lines, and its training run:
@@ -111,7 +115,7 @@ class Risk(Protocol):
         return array
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor; a risk that can keep its digits where it is small does."""
+        """Loss above the floor, or above a lower bound; a risk that can keep its digits where it is small does."""
         return self.loss(params) - self.floor()
 
     def blocks(self, array: Array) -> Sequence[Array]:
@@ -119,7 +123,7 @@ class Risk(Protocol):
         return (array,)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Quantities to record along a run, by name; ``attention`` is the one that plots know."""
+        """Quantities to record along a run, by name, unchecked; ``attention`` is the one that plots know."""
         return {}
 
     def floor(self) -> float:
@@ -131,7 +135,7 @@ class Risk(Protocol):
         return None
 
     def series(self, states: Array, steps: NDArray[np.int64]) -> tuple[Array, dict[str, Array]]:
-        """Return losses, (T,), and observations, (T, ...) each, at many states, (T, ...)."""
+        """Return losses, (T,), and observations, (T, ...) each, at many states, (T, ...), unchecked."""
         losses = np.array([self.evaluate(state, int(t))[0] for state, t in zip(states, steps, strict=True)])
         seen = [self.observe(state, int(t)) for state, t in zip(states, steps, strict=True)]
         return losses, {name: np.stack([np.asarray(each[name]) for each in seen]) for name in seen[0]}
@@ -141,7 +145,7 @@ class Risk(Protocol):
         return 1.0
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Product of the Hessian with a direction, by a central difference unless a risk knows better."""
+        """Product of the Hessian with a direction, unchecked: a central difference unless a risk knows better."""
         length = float(np.abs(direction).max(initial=0.0))
         if length == 0.0:
             return np.zeros_like(direction)

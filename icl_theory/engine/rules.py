@@ -76,11 +76,29 @@ class NormalisedBlocks(Rule):
 
     def move(self, risk: Risk, gradient: Array, eta: float, step: int) -> Array:
         """Return the change of the parameters."""
+        check_blocks(risk, np.shape(gradient))
         change = np.empty_like(gradient)
         metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), gradient.shape)
         for to, part, weight in zip(risk.blocks(change), risk.blocks(gradient), risk.blocks(metric), strict=True):
             to[...] = _of_length(eta, part, weight)
         return change
+
+
+def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
+    """Refuse blocks that are copies, overlap, or leave entries out: a step would take these from anywhere.
+
+    Raises
+    ------
+    ValueError
+        `Risk.blocks` returns such.
+    """
+    held = np.zeros(shape)
+    blocks = risk.blocks(held)
+    for block in blocks:
+        block += 1  # in place, where it is a view
+    if (held != 1).any():
+        shapes = [np.shape(block) for block in blocks]
+        raise refuse("blocks", shapes, f"views that together hold each entry of an array of shape {shape} once")
 
 
 def _of_length(eta: float, gradient: Array, metric: float | Array) -> Array:

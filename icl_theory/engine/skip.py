@@ -1,8 +1,8 @@
 """The iterates of gradient descent without visiting most of them, with an estimate of the error.
 
-A run is followed by strides (see `icl_theory.engine.collocation`), and so is its shadow: by the same strides with a node
-less. The shadow is less exact, and what parts the two is the estimate. Where iterates are taken one by one the
-shadow takes them too, so that it grows as errors grow. See docs/theory.md, "Skipping ahead".
+A run is followed by strides (`icl_theory.engine.collocation`), and so is its shadow, by the same strides with a node
+less. The shadow is less exact, and what parts the two is the estimate. Where iterates are taken one by one, the
+shadow takes them too, so that the estimate grows as errors grow. See docs/theory.md, "Skipping ahead".
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
+from icl_theory.engine.blocks import Blocks, Modes
 from icl_theory.engine.collocation import Index, Solved, collocate, legendre, radau, valued, weights_of
-from icl_theory.engine.modes import Layout, Modes, modes_of, price_of
 from icl_theory.engine.steps import Descent, Ended, Point, TooFast
 from icl_theory.engine.trajectory import Stop
 
 Steps = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 NODES = 9  # of a stride of the run; the shadow has one less
+SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)  # twice those of Legendre's polynomials at 1
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 ROUNDING = 2.0**-52
-SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)  # twice the slopes of Legendre's polynomials at 1
 SLACK = 1e-14  # in x: rounding parts the end of a stride from the beginning of the next one
 
 
 class Record(NamedTuple):
-    """Strides of some blocks: where each begins, its length in x, and the polynomials of run and shadow."""
+    """Strides of some blocks: where each begins, its length in x = ln(1 + t), and polynomials of run and shadow."""
 
     which: Index
     begin: Array
@@ -38,118 +39,149 @@ class Record(NamedTuple):
     run: Array
     shadow: Array
 
-    def basis(self, rows: Index, places: Array) -> Array:
-        """Legendre polynomials of some strides at places x, (n, q)."""
-        return legendre(2.0 * (places - self.begin[rows, None]) / self.length[rows, None] - 1.0, NODES)
+    def holds(self, x: Array | float) -> Mask:
+        """Which strides, (n,), hold which times x, (q,): (n, q)."""
+        first, last = self.begin - SLACK, self.begin + self.length + SLACK
+        return (first[:, None] <= np.atleast_1d(x)) & (np.atleast_1d(x) <= last[:, None])
 
 
 class Strides:
-    """Blocks of parameters, each with a stride of its own, and their shadows.
+    """Blocks of parameters, each with strides of its own, and their shadows.
 
     Parameters
     ----------
-    layout : Layout
-        Of the parameters.
+    blocks : Blocks
+        How the parameters are cut.
     tolerance : float
         Absolute, in scores; of a flow relative to the parameters as well.
-    y, z : ndarray, (n, m)
-        Run and shadow at first.
+    y : ndarray, (n, m)
+        Where the run begins.
+    z : ndarray, (n, m), or None
+        Where its shadow begins; there need not be one.
     t : float
         Their time.
+    first : float
+        Length of the first strides, in x.
     budget : int
         Gradients that may be evaluated altogether.
     flow : bool
-        Follow the flow of the moves, not the iterates.
-    first : float
-        Length of the first strides, in x.
+        Follow the flow of the moves instead of the iterates.
+    share : float
+        Part of the tolerance that one stride may use, so that dozens of them keep to it.
 
     Attributes
     ----------
     x : ndarray, (n,)
-        Times ln(1 + t) up to which the blocks are known.
+        Times up to which the blocks are known.
     left : ndarray, (n,)
         What the solutions of the equations have left so far.
     apart : float
-        Largest difference of run and shadow at the nodes of all strides.
+        Largest difference of run and shadow within the strides.
     """
 
-    share = 0.02  # of the tolerance for one stride
-
     def __init__(
-        self, layout: Layout, tolerance: float, y: Array, z: Array | None, t: float, budget: int, flow: bool, first: float
+        self,
+        blocks: Blocks,
+        tolerance: float,
+        y: Array,
+        z: Array | None,
+        t: float,
+        first: float,
+        budget: int,
+        flow: bool,
+        share: float = 0.02,
     ) -> None:
-        self._layout, self._tolerance, self._budget, self._flow = layout, tolerance, budget, flow
+        self._blocks, self._budget, self._flow = blocks, budget, flow
+        self._tolerance, self._share = tolerance, share
         n, m = y.shape
         self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))
-        self._gain = layout.descent.risk.gain(layout.params(y))
-        self.left, self.apart = np.zeros(n), 0.0
-        self._ideal, self._h, self._pace, self._debt = np.zeros(n), np.full(n, first), np.zeros(n), np.zeros(n)
-        self._terms, self._begin = np.zeros((n, NODES + 1, m)), np.zeros(n)
-        self._length, self._move = np.zeros(n), np.zeros((n, m))
-        self._direction = np.random.default_rng(n).normal(size=(n, m))
+        self.left, self.apart, self.records = np.zeros(n), 0.0, list[Record]()
+        self._gain = blocks.descent.risk.gain(blocks.params(y))
+        self._h, self._ideal, self._pace, self._debt = np.full(n, first), np.zeros(n), np.zeros(n), np.zeros(n)
+        self._terms, self._move = np.zeros((n, NODES + 1, m)), np.zeros((n, m))
+        self._begin, self._length = np.zeros(n), np.zeros(n)
+        self._direction = np.random.default_rng(n).normal(size=(n, m))  # near that of the fastest mode, later
         self._modes: Modes | None = None
-        self._wasted, self._owed, self._price = 0.0, 0.0, price_of(layout)
-        self.records: list[Record] = []
+        self._wasted = self._owed = 0.0
 
-    def reach(self, x: float) -> None:
-        """Move all blocks on to a time ln(1 + t), or beyond.
+    def reach(self, x: float, cached: int = 2**20) -> None:
+        """Move all blocks on to a time ln(1 + t) or beyond, so many at once that a cache holds them.
 
         Raises
         ------
         TooFast
             Where strides are too short to pay, or an oscillation might be passed over.
         """
+        size = max(1, cached // (NODES * self.y.shape[1]))
         while (behind := np.flatnonzero(self.x < x - SLACK)).size:
-            size = max(1, 2**20 // (NODES * self.y.shape[1]))  # blocks whose values fit into a cache of some MB
             for start in range(0, len(behind), size):
                 self._stride(behind[start : start + size])
 
+    def _stride(self, which: Index) -> None:
+        x, y, h = self.x[which], self.y[which], self._h[which]
+        spent = self._spent
+        noise = self._probe(which, x, y, h)
+        step = self._solve(NODES, which, x, h, y, self._guess(which, x, h, y), noise)
+        error = step.error
+        pace = np.where(np.isfinite(error), np.abs(SLOPES @ step.terms).max(axis=1) / h, np.inf)
+        with np.errstate(invalid="ignore"):
+            allowed = np.maximum(self._allowed(step.arrival, pace), noise)
+        good = error <= allowed
+        if good.any():
+            good[good] = self._accept(which[good], x[good], h[good], step.of(good), noise[good])
+        self._plan(which, h, error / allowed, step.iterations, good)
+        if self._flow:
+            if self._h.min() < 1e-13:
+                raise Ended(Stop.FLOW)
+        else:
+            passed = np.where(good, np.expm1(x + h) - np.expm1(x), 0.0)
+            self._charge(which, (self._spent - spent) * len(self.y) / len(which), passed)
+        self._look_for_modes(step)
+
+    def _plan(self, which: Index, h: Array, ratio: Array, iterations: NDArray[np.int64], good: Mask) -> None:
+        """Lengths of the next strides from the errors of these, in units of what is allowed."""
+        with np.errstate(divide="ignore", over="ignore"):
+            factor = 0.9 * ratio ** (-1.0 / (NODES + 1))
+        factor = np.clip(factor, 0.2, np.where(good, np.where(iterations > 7, 0.8, 2.0), 0.7))
+        ideal, before = np.where(np.isfinite(ratio), factor, 0.4) * h, self._ideal[which]
+        trend = np.divide(ideal, before, out=np.ones(len(h)), where=good & (before > 0.0))
+        self._h[which] = ideal * np.clip(trend, 0.5, 1.0)  # towards a drop each stride is shorter than the last
+        self._ideal[which] = np.where(good, ideal, 0.0)
+
+    def _charge(
+        self, which: Index, cost: float, passed: Array, patience: float = 400.0, fewest: float = 8.0
+    ) -> None:
+        """Keep count of gradients beyond the two that run and shadow need for each iterate passed over."""
+        self._debt[which] = np.maximum(0.0, self._debt[which] + cost - 2.0 * passed)
+        if self._debt.mean() > patience or (self._h * np.exp(self.x)).min() < fewest:
+            raise TooFast
+
+    def _look_for_modes(self, step: Solved, easy: int = 5) -> None:
+        """Find the modes once the iterates that they would have saved cost more than they do."""
+        hard = np.where(np.isfinite(step.left), step.iterations - easy, step.iterations)
+        self._wasted += float(np.maximum(hard, 0).sum()) * NODES / len(self.y)
+        if self._blocks.solvable and self._wasted > self._blocks.price:
+            self._wasted, self._modes = 0.0, self._blocks.modes(self.y, self.x)
+
+    @property
+    def _spent(self) -> float:
+        return self._blocks.descent.evaluations + self._owed
+
     def _moves(self, rows: Array, which: Index) -> Array:
-        descent = self._layout.descent
-        if self._layout.gradients is not None:
+        descent = self._blocks.descent
+        if self._blocks.gradients is not None:  # so many parts of gradients
             self._owed += len(rows) / len(self.y)
             descent.evaluations, self._owed = descent.evaluations + int(self._owed), self._owed % 1.0
         if descent.evaluations > self._budget:
             raise Ended(Stop.WORK, work=self._budget)
-        return self._layout.moves(rows, which)
-
-    def _stride(self, which: Index) -> None:
-        x, y, h = self.x[which], self.y[which], self._h[which]
-        spent = self._layout.descent.evaluations + self._owed
-        noise = self._probe(which, x, y, h)
-        step = self._solve(NODES, which, x, h, y, self._guess(which, x, h, y), noise)
-        arrival, error = step.arrival, step.error
-        pace = np.where(np.isfinite(error), np.abs(SLOPES @ step.terms).max(axis=1) / h, np.inf)
-        with np.errstate(invalid="ignore"):
-            limit = np.maximum(self._limit(arrival, pace), noise)
-        good = error <= limit
-        if good.any():
-            good[good] = self._accept(which[good], x[good], h[good], Solved(*(a[good] for a in step)), noise[good])
-        with np.errstate(divide="ignore", over="ignore"):
-            factor = np.clip(0.9 * (error / limit) ** (-1.0 / (NODES + 1)), 0.2, np.where(step.iterations > 7, 0.8, 2.0))
-        factor = np.where(np.isfinite(error), np.where(good, factor, np.minimum(factor, 0.7)), 0.4)
-        ideal, before = factor * h, self._ideal[which]
-        trend = np.where(good & (before > 0.0), np.clip(ideal / np.where(before > 0.0, before, 1.0), 0.5, 1.0), 1.0)
-        self._h[which], self._ideal[which] = ideal * trend, np.where(good, ideal, 0.0)  # towards a drop they shrink
-        if not self._flow:
-            passed = np.where(good, np.expm1(x + h) - np.expm1(x), 0.0)
-            cost = (self._layout.descent.evaluations + self._owed - spent) * len(self.y) / len(which)
-            self._debt[which] = np.maximum(0.0, self._debt[which] + cost - 2.0 * passed)
-            if self._debt.mean() > 400.0 or (self._h * np.exp(self.x)).min() < 8.0:
-                raise TooFast
-        elif self._h.min() < 1e-13:
-            raise Ended(Stop.FLOW)
-        hard = np.maximum(step.iterations - 5, np.where(np.isfinite(step.left), 0, step.iterations))
-        self._wasted += float(hard.sum()) * NODES / len(self.y)
-        if self._layout.plain and self._wasted > self._price and self.y.shape[1] <= 1024:
-            self._wasted, self._modes = 0.0, modes_of(self._layout, self.y, self.x)
+        return self._blocks.moves(rows, which)
 
     def _solve(
         self, stages: int, which: Index, x: Array, h: Array, y: Array, guess: Array, noise: Array, least: int = 1
     ) -> Solved:
-        """Solve the equations of strides; with the modes, where these are known, by Newton's method."""
+        """Solve the equations of strides: by fixed-point iterates, or Newton's method where modes are known."""
         weights, modes = weights_of(stages, x, h, self._flow), self._modes
-        wanted = 0.1 * self._limit(y, self._pace[which])
+        wanted = 0.01 * self._allowed(y, self._pace[which])
         if modes is None:
             return collocate(self._moves, which, weights, y, guess, wanted, noise, None, least)
         growth = modes.growth(x[:, None] + radau(stages).nodes * h[:, None], which)
@@ -159,13 +191,13 @@ class Strides:
         inverse = np.linalg.inv(equations)
 
         def newton(residual: Array, active: Index) -> Array:
-            components = modes.into(residual, which[active])
-            change = np.einsum("nmij,njm->nim", inverse[active], components)
-            return modes.out_of(change, which[active])
+            components = modes.into(residual, which[active]).swapaxes(1, 2)
+            change = inverse[active] @ components[..., None]
+            return modes.out_of(change[..., 0].swapaxes(1, 2), which[active])
 
         return collocate(self._moves, which, weights, y, guess, wanted, noise, newton, least)
 
-    def _accept(self, which: Index, x: Array, h: Array, step: Solved, noise: Array) -> NDArray[np.bool_]:
+    def _accept(self, which: Index, x: Array, h: Array, step: Solved, noise: Array) -> Mask:
         """Let the shadow follow; where it can, go on from where the strides end."""
         ok, shadow = np.ones(len(which), dtype=bool), step.terms[:, :NODES]
         if self.z is not None:
@@ -178,51 +210,49 @@ class Strides:
             self.left[which[ok]] += follower.left[ok]
         if not ok.any():
             return ok
-        some, terms, begin, length = which[ok], step.terms[ok], x[ok], h[ok]
-        self.y[some], self.x[some] = step.arrival[ok], begin + length
-        self._terms[some], self._begin[some], self._length[some] = terms, begin, length
-        self.left[some] += step.left[ok]
-        self.records.append(Record(some, begin, length, terms, shadow[ok]))
+        step, some, begin, length = step.of(ok), which[ok], x[ok], h[ok]
+        self.y[some], self.x[some], self._terms[some] = step.arrival, begin + length, step.terms
+        self._begin[some], self._length[some] = begin, length
+        self.left[some] += step.left
+        self.records.append(Record(some, begin, length, step.terms, shadow[ok]))
         if self.z is not None:
-            parted = terms - np.pad(shadow[ok], ((0, 0), (0, 1), (0, 0)))
+            parted = step.terms - np.pad(shadow[ok], ((0, 0), (0, 1), (0, 0)))
             parted = legendre(2.0 * radau(NODES).nodes - 1.0, NODES) @ parted
             self.apart = max(self.apart, float(np.abs(parted).max(initial=0.0)))
         return ok
 
     def _probe(self, which: Index, x: Array, y: Array, h: Array) -> Array:
         """What rounding leaves in strides, (n,), seen where last bits change; and a look at the fastest mode."""
-        n, m = y.shape
-        direction = self._direction[which]
-        size = np.abs(y).max(axis=1)
+        direction, size = self._direction[which], np.abs(y).max(axis=1)
         length = 1e-5 * np.maximum(1.0, size) / np.abs(direction).max(axis=1)
         nudge = length[:, None] * direction
-        bits = y * (1.0 + np.where(np.arange(m) % 2, ROUNDING, -ROUNDING))
+        bits = y * (1.0 + np.where(np.arange(y.shape[1]) % 2, ROUNDING, -ROUNDING))
         here, ahead, other = np.split(self._moves(np.concatenate([y, y + nudge, bits]), np.tile(which, 3)), 3)
-        change = ahead - here
+        self._move[which], self._pace[which] = here, np.abs(here).max(axis=1) * np.exp(x)
+        change = ahead - here  # one step of the power method
         grown, before = np.linalg.norm(change, axis=1), np.linalg.norm(nudge, axis=1)
-        if not self._flow and (grown / before).max(initial=0.0) > 1.9:
-            raise TooFast  # a mode that hardly contracts, or grows, is not at rest
+        if not self._flow and (grown > 1.9 * before).any():
+            raise TooFast  # at 2 a mode oscillates for ever, and just below for so long that it is not at rest
         seen = grown > 1e-200
         self._direction[which[seen]] = change[seen] / grown[seen, None]
-        self._move[which], self._pace[which] = here, np.abs(here).max(axis=1) * np.exp(x)
         noise = 2.0**-47 * size + 1e-300
         if self._modes is not None:
             steps = (np.expm1(x + h) - np.expm1(x))[:, None, None]
             components = self._modes.into((other - here)[:, None], which)
             growth = np.abs(self._modes.growth(x[:, None], which)).swapaxes(1, 2)
             off = self._modes.out_of(components * steps / (1.0 + steps * growth), which)
-            noise += 8.0 * np.abs(off).max(axis=(1, 2))
+            noise += 8.0 * np.abs(off).max(axis=(1, 2))  # other bits may change the moves by more
         return noise
 
-    def _limit(self, y: Array, pace: Array) -> Array:
-        """Tolerance for a stride of each block, (n,): a relative error of the time amounts to that times dθ/dx."""
+    def _allowed(self, y: Array, pace: Array) -> Array:
+        """Error that a stride of each block may have, (n,): one of the time amounts to that times dθ/dx."""
         size, gain = np.abs(y).max(axis=1), self._gain
-        if len(self.y) == 1 and np.isfinite(y).all():  # one block: the parameters themselves
-            gain = self._layout.descent.risk.gain(self._layout.params(y))
+        if len(self.y) == 1 and np.isfinite(y).all():  # the parameters themselves
+            gain = self._blocks.descent.risk.gain(self._blocks.params(y))
         largest = np.maximum(self._tolerance / gain, self._tolerance * size if self._flow else 0.0)
-        least = 2.3e-14 / self.share * size
+        least = 2.3e-14 / self._share * size  # hundred times what rounding makes of the parameters
         limit = np.minimum(largest, np.maximum(self._tolerance * pace, least))
-        return self.share * np.maximum(np.where(np.isfinite(limit), limit, 0.0), 1e-200)
+        return self._share * np.maximum(np.where(np.isfinite(limit), limit, 0.0), 1e-200)
 
     def _guess(self, which: Index, x: Array, h: Array, y: Array) -> Array:
         """Values at the nodes: where the last stride leads, or the last move."""
@@ -240,29 +270,27 @@ class Strides:
         self.records = [record for record in self.records if (record.begin + record.length >= x).any()]
 
     def states(self, times: Steps) -> tuple[Array, Array]:
-        """Run and shadow at times up to which all blocks are known, (q, n, m) each."""
-        x, found = np.log1p(times), np.full((2, len(times), *self.y.shape), np.nan)
+        """Run and shadow at times that all blocks have reached, (q, n, m) each; NaN where strides are dropped."""
+        x, (run, shadow) = np.log1p(times), np.full((2, len(times), *self.y.shape), np.nan)
         for record in self.records:
-            first, last = record.begin - SLACK, record.begin + record.length + SLACK
-            row, place = np.nonzero((first[:, None] <= x) & (x <= last[:, None]))
+            row, place = np.nonzero(record.holds(x))
             if row.size:
-                basis = record.basis(row, x[place, None])
-                for values, terms in zip(found, (record.run, record.shadow), strict=True):
-                    values[place, record.which[row]] = (basis[..., : terms.shape[1]] @ terms[row])[:, 0]
-        return found[0], found[1]
+                begin, length = record.begin[row], record.length[row]
+                for found, terms in ((run, record.run), (shadow, record.shadow)):
+                    found[place, record.which[row]] = valued(terms[row], x[place, None], begin, length)[:, 0]
+        return run, shadow
 
     def land(self, t: int) -> tuple[Array, Array]:
-        """The same by strides that end at the time: their ends are far better than what lies between."""
-        run, shadow = (found[0] for found in self.states(np.array([t])))
-        x = math.log1p(t)
+        """Run and shadow at a time, by strides that end there: their ends are far better than what lies between."""
+        x, (run, shadow) = math.log1p(t), (found[0] for found in self.states(np.array([t])))
         for record in self.records:
-            on = (record.begin < x - SLACK) & (x <= record.begin + record.length)
+            on = record.holds(x)[:, 0] & (record.begin < x - SLACK)
             if not on.any():
                 continue
             which, begin, h = record.which[on], record.begin[on], x - record.begin[on]
             for found, terms, stages in ((run, record.run, NODES), (shadow, record.shadow, NODES - 1)):
-                places = begin[:, None] + radau(stages).nodes * h[:, None]
                 start = ((-1.0) ** np.arange(terms.shape[1])) @ terms[on]
+                places = begin[:, None] + radau(stages).nodes * h[:, None]
                 guess = valued(terms[on], places, begin, record.length[on])
                 step = self._solve(stages, which, begin, h, start, guess, 2.0**-47 * np.abs(start).max(axis=1))
                 solved = np.isfinite(step.left)
@@ -271,7 +299,7 @@ class Strides:
 
 
 class Skipper:
-    """A run that skips iterates, and its shadow.
+    """A run that skips iterates, or follows the flow, and its shadow.
 
     Parameters
     ----------
@@ -282,7 +310,7 @@ class Skipper:
     budget : int
         Gradients that may be evaluated altogether.
     flow : bool
-        Follow the flow, not the iterates.
+        Follow the flow, which has no shadow.
 
     Attributes
     ----------
@@ -294,113 +322,109 @@ class Skipper:
 
     def __init__(self, descent: Descent, tolerance: float, budget: int, flow: bool = False) -> None:
         self.descent, self.tolerance, self.budget, self.flow = descent, tolerance, budget, flow
-        self.error, self.skipped = 0.0, False
-        self._layout = Layout(descent)
-        self._other: Array | None = None  # the shadow, once there is one
+        self.error, self.skipped, self._watched = 0.0, False, not flow
+        self._blocks = Blocks(descent)
         self._strides: Strides | None = None
-        self._walked: dict[int, tuple[Array, Array]] = {}  # run and shadow at the last two single steps
-        self.reach = 2.0 if descent.risk.initial.size <= 2**18 else 0.5  # in x: how far strides go before a look
-        self._left = 0.0  # what the strides before these have left
-        self._watched = not flow
-        self._seen: deque[tuple[int, float]] = deque(maxlen=4096)  # losses of the shadow
+        self._other: Array | None = None  # the shadow, once there is one,
+        self._walked: dict[int, tuple[Array, Array]] = {}  # run and shadow at the last two single steps,
+        self._seen: deque[tuple[int, float]] = deque(maxlen=4096)  # and losses of the shadow
+        self._left = 0.0  # what strides before single steps have left
 
     def points(
-        self, schedule: Steps, exact: int, start: Point | None = None
+        self, schedule: Steps, exact: int, start: Point | None = None, earliest: int = 128, smooth: float = 64.0
     ) -> Generator[Point, None, None]:
-        """Yield every iterate up to step ``exact`` and where skipping does not pay, else the scheduled ones."""
-        begun = start is not None
+        """Yield the iterates up to step ``exact`` and where skipping does not pay, else the scheduled ones.
+
+        Strides are tried from step ``earliest`` on, where moves change by less than e in ``smooth`` steps. After
+        each try that did not pay twice as many single steps are taken before the next one.
+        """
         point = start or self.descent.point(self.descent.risk.initial, 0)
-        pause, next_try = 64, max(exact, 128)
-        if self.flow:
+        if start is None:
             yield point
-            yield from self._skip(point, schedule, 0.05)
+        if self.flow:
+            yield from self._stride(point, schedule, 0.05)
             return
+        pause, next_try = 64, max(exact, earliest)
         while point.step < schedule[-1]:
-            recent: deque[Array] = deque(maxlen=3)
-            for point in self._single(point, begun):
-                yield point
+            recent: deque[Array] = deque([point.params], maxlen=3)
+            for iterate in self._single(point):
+                yield iterate
+                point = iterate
                 recent.append(point.params)
                 changing = _changing(*recent) if len(recent) == 3 else math.inf
-                if point.step >= next_try and 64.0 * changing <= 1.0:
+                if point.step >= schedule[-1] or (point.step >= next_try and smooth * changing <= 1.0):
                     break
-                if point.step >= schedule[-1]:
-                    return
-            left, spent, begun = point.step, self.descent.evaluations, True
-            with np.errstate(divide="ignore"):
-                first = min(0.05, math.log1p(0.2 / max(changing * (left + 1.0), 1e-9)))
-            for point in self._skip(point, schedule, max(first, math.log1p(16.0 / (left + 1.0)))):
-                yield point
-            paid = 2 * (point.step - left) > self.descent.evaluations - spent
-            pause = 64 if paid else 2 * pause
+            left, spent = point.step, self.descent.evaluations
+            # at first a fifth of the time in which the move changes by itself, and not less than sixteen steps
+            first = min(0.05, math.log1p(0.2 / max(changing * (left + 1.0), 1e-9)))
+            for scheduled in self._stride(point, schedule, max(first, math.log1p(16.0 / (left + 1.0)))):
+                yield scheduled
+                point = scheduled
+            pause = 64 if 2 * (point.step - left) > self.descent.evaluations - spent else 2 * pause
             next_try = point.step + pause
 
-    def _single(self, start: Point, begun: bool) -> Iterator[Point]:
-        """Yield iterates; the shadow goes along."""
+    def _single(self, start: Point) -> Iterator[Point]:
+        """Yield the iterates after a point; the shadow goes along."""
         iterates = self.descent.iterates(start.params, start.step)
-        shadow = None if self._other is None else self.descent.iterates(self._other, start.step)
+        shadows = None if self._other is None else self.descent.iterates(self._other, start.step)
         for point in iterates:
             if self.descent.evaluations + 2 > self.budget:
                 raise Ended(Stop.WORK, work=self.budget)
-            if shadow is not None:
-                other = next(shadow)
-                self._other = other.params
+            if shadows is not None:
+                shadow = next(shadows)
+                self._other = shadow.params
                 self._walked = {t: pair for t, pair in self._walked.items() if t == point.step - 1}
-                self._walked[point.step] = point.params, self._other
-                self._note(point.params, self._other)
-                self._seen.append((point.step, other.loss))
-            if begun:
-                begun = False
-                continue
-            yield point
+                self._walked[point.step] = point.params, shadow.params
+                self._note(point.params, shadow)
+            if point.step > start.step:
+                yield point
 
-    def _skip(self, start: Point, schedule: Steps, first: float) -> Iterator[Point]:
+    def _stride(self, start: Point, schedule: Steps, first: float) -> Iterator[Point]:
         """Yield the points at the scheduled times after ``start``, as long as skipping works and pays."""
-        y, layout = start.params, self._layout
-        if self._other is None and self._watched:  # moved by what rounding does in many steps: an orbit may enlarge it
+        y, blocks = start.params, self._blocks
+        if self._other is None and self._watched:
+            # moved by what rounding does in many steps, which an orbit may enlarge
             self._other = y * (1.0 + np.where(np.arange(y.size) % 2, 2.0**-44, -(2.0**-44))).reshape(y.shape)
-        gain = self.descent.risk.gain(y)
-        strides = Strides(
-            layout, self.tolerance, layout.rows(y), None if self._other is None else layout.rows(self._other),
-            start.step, self.budget, self.flow, first,
+        self._strides = strides = Strides(
+            blocks, self.tolerance, blocks.rows(y), None if self._other is None else blocks.rows(self._other),
+            start.step, first, self.budget, self.flow,
         )  # fmt: skip
-        self._strides, last = strides, start.step
-        ahead, end, slow = schedule[schedule > last], math.log1p(schedule[-1]), False
+        # far enough that many blocks move on together; less far where they are large, to be heard of now and then
+        ahead, last, far, slow = schedule[schedule > start.step], start.step, 2.0 if y.size <= 2**18 else 0.5, False
         while ahead.size and not slow:
             x = math.log1p(ahead[0])
-            if float(strides.x.min()) < x - SLACK:  # many blocks at a time cost less each
+            if strides.x.min() < x - SLACK:
                 strides.forget(last)
                 try:
-                    strides.reach(min(x + self.reach, end))
+                    strides.reach(min(x + far, math.log1p(schedule[-1])))
                 except TooFast:
                     slow = True
             within = ahead[np.log1p(ahead) <= strides.x.min() + SLACK]
             ahead = ahead[len(within) :]
             yield from self._points(strides, within)
             last = int(within[-1]) if within.size else last
-        t = int(math.floor(math.expm1(float(strides.x.min()) + SLACK)))
-        if slow and t > last:
+        if slow and (t := _whole(strides)) > last:
             yield from self._points(strides, np.array([t]))
-        self._left += gain * float(strides.left.max())
+        self._left += self.descent.risk.gain(y) * float(strides.left.max())
 
     def _points(self, strides: Strides, times: Steps) -> Iterator[Point]:
         for t, *rows in zip(times.tolist(), *strides.states(times), strict=True):
-            run, shadow = (self._layout.params(each) for each in rows)
-            self.skipped, point = True, self.descent.point(run, t)
+            run, shadow = (self._blocks.params(each) for each in rows)
+            self.skipped = True
             if self._other is not None:
                 self._other = shadow
-                self._note(run, shadow, strides)
-                self._seen.append((t, self.descent.point(shadow, t).loss))
-            yield point
+                self._note(run, self.descent.point(shadow, t), strides)
+            yield self.descent.point(run, t)
 
-    def _note(self, run: Array, shadow: Array, strides: Strides | None = None) -> None:
-        apart = float(np.abs(run - shadow).max(initial=0.0))
-        left = 0.0
+    def _note(self, run: Array, shadow: Point, strides: Strides | None = None) -> None:
+        """Compare run and shadow."""
+        self._seen.append((shadow.step, shadow.loss))
+        apart, size, left = _largest(run - shadow.params), _largest(run), 0.0
         if strides is not None:
             apart, left = max(apart, strides.apart), float(strides.left.max())
-        size = float(np.abs(run).max(initial=0.0))
         if MARGIN * apart > 0.1 * size:  # too far for an estimate of first order: in chaos, or late at a drop
             apart = max(apart, size)
-        off = MARGIN * apart + left + 2.0**-50 * size
+        off = MARGIN * apart + left + 4.0 * ROUNDING * size
         self.error = max(self.error, self.descent.risk.gain(run) * off + self._left)
 
     def first_below(self, epsilon: float, above: Point, below: Point) -> Point:
@@ -409,19 +433,19 @@ class Skipper:
         The times of the latter are those of Newton's iteration; the loss falls by hardly more in one step than in
         the one before it.
         """
-        strides, layout = self._strides, self._layout
+        strides, blocks = self._strides, self._blocks
         if strides is None or below.step - above.step == 1:
             return below
         low, found = above.step, below
         while found.step - low > 1:
             middle = (low + found.step) // 2
-            point = self.descent.point(layout.params(strides.states(np.array([middle]))[0][0]), middle)
+            point = self.descent.point(blocks.params(strides.states(np.array([middle]))[0][0]), middle)
             low, found = (low, point) if point.loss <= epsilon else (middle, found)
         if self.flow:
             return found
         t = found.step
-        for _ in range(8):
-            before = self.descent.point(layout.params(strides.land(t - 1)[0]), t - 1)
+        for _ in range(8):  # one or two do, unless the loss is lost in rounding
+            before = self.descent.point(blocks.params(strides.land(t - 1)[0]), t - 1)
             after = self.descent.point(before.params + self.descent.move(before.gradient), t)
             if before.loss > epsilon >= after.loss:
                 return after
@@ -432,20 +456,20 @@ class Skipper:
         return found
 
     def count_error(self, hit: Point, epsilon: float) -> float:
-        """Error of the first step with loss <= epsilon, from what parts run and shadow there.
+        """Error of the first step with loss <= epsilon.
 
-        The loss may be off by the sum of |gradient| times the distance. Where epsilon is further than that from the
-        losses at the step and before it, the step is the right one, and the error is below 1. Where run and shadow
-        are further apart than a step, it is their counts that tell how late the run may be.
+        The loss may be off by the sum of |gradient| times what parts run and shadow. Where epsilon is further than
+        that from the losses at the step and before it, the step is the right one, and the error is below 1. Where
+        run and shadow are more than a step apart, their counts say how late the run may be.
         """
         if hit.step == 0 or self._strides is None or not self.skipped:
             return 0.0
         steps, clear = 0.0, True
         for t in (hit.step - 1, hit.step):
-            run, shadow = self._pair(t)
+            run, shadow = self._walked[t] if t in self._walked else map(self._blocks.params, self._strides.land(t))
             point = self.descent.point(run, t)
-            size = MARGIN * np.abs(run - shadow) + float(self._strides.left.max()) + 2.0**-50 * np.abs(run)
-            off = float(np.sum(size * np.abs(point.gradient))) + 2.0**-50 * abs(point.loss)
+            size = MARGIN * np.abs(run - shadow) + float(self._strides.left.max()) + 4.0 * ROUNDING * np.abs(run)
+            off = float(np.sum(size * np.abs(point.gradient))) + 4.0 * ROUNDING * abs(point.loss)
             slope = self.descent.slope(point.gradient)
             steps = max(steps, off / slope if slope > off * 2.0**-53 else 2.0**53)
             clear = clear and abs(point.loss - epsilon) > off
@@ -453,51 +477,44 @@ class Skipper:
         return steps if clear and steps < 1.0 and late <= MARGIN else max(float(math.ceil(steps)), late)
 
     def _count_of_shadow(self, hit: int, epsilon: float) -> float:
-        """First step at which the loss of the shadow is at most epsilon, infinite where that is not known."""
-        earlier = next((i for i, (_, loss) in enumerate(self._seen) if loss <= epsilon), None)
-        if earlier is not None:
-            high = self._seen[earlier][0]
-            low = self._seen[earlier - 1][0] if earlier else 0
-        else:
-            assert self._strides is not None
-            low = self._seen[-1][0] if self._seen else hit
-            high = int(math.floor(math.expm1(float(self._strides.x.min()) + SLACK)))
-            if high <= low or self._loss_of_shadow(high) > epsilon:
-                return math.inf
+        """First step at which the loss of the shadow is at most epsilon, or infinity where that is not known."""
+        assert self._strides is not None
+        seen = [*self._seen]
+        first = next((i for i, (_, loss) in enumerate(seen) if loss <= epsilon), len(seen))
+        low = seen[first - 1][0] if first else 0
+        high = seen[first][0] if first < len(seen) else _whole(self._strides)
+        if first == len(seen) and (high <= low or not self._loss_of_shadow(high) <= epsilon):
+            return math.inf
         while high - low > 1:
             middle = (low + high) // 2
             loss = self._loss_of_shadow(middle)
-            if math.isnan(loss):
+            if math.isnan(loss):  # the strides there are dropped: so late that it does not matter
                 break
             low, high = (low, middle) if loss <= epsilon else (middle, high)
         return float(high)
 
     def _loss_of_shadow(self, t: int) -> float:
-        """Not a number where the strides there are forgotten."""
         assert self._strides is not None
         shadow = self._strides.states(np.array([t]))[1][0]
-        return self.descent.point(self._layout.params(shadow), t).loss if np.isfinite(shadow).all() else math.nan
-
-    def _pair(self, t: int) -> tuple[Array, Array]:
-        """Run and shadow at a step that was passed last."""
-        if t in self._walked:
-            return self._walked[t]
-        assert self._strides is not None
-        run, shadow = self._strides.land(t)
-        return self._layout.params(run), self._layout.params(shadow)
+        return self.descent.point(self._blocks.params(shadow), t).loss if np.isfinite(shadow).all() else math.nan
 
     def state(self, params: Array, begin: int, end: int) -> Array:
-        """State at a later step."""
-        start = self.descent.point(params, begin)
+        """State at a later step, without a shadow."""
         self._watched = False
-        for point in self.points(np.array([end]), begin, start):
-            if point.step == end:
-                return point.params
-        raise AssertionError
+        points = self.points(np.array([end]), begin, self.descent.point(params, begin))
+        return next(point.params for point in points if point.step == end)
+
+
+def _whole(strides: Strides) -> int:
+    """Last whole step at which all blocks are known."""
+    return math.floor(math.expm1(float(strides.x.min()) + SLACK))
+
+
+def _largest(array: Array) -> float:
+    return float(np.abs(array).max(initial=0.0))
 
 
 def _changing(first: Array, second: Array, third: Array) -> float:
     """By how much of itself the move changes from one step to the next."""
-    move = second - first
-    size = float(np.abs(move).max(initial=0.0))
-    return float(np.abs(third - second - move).max(initial=0.0)) / size if size > 0.0 else 0.0
+    size = _largest(second - first)
+    return _largest(third - 2.0 * second + first) / size if size > 0.0 else 0.0

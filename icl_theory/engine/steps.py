@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array
+from icl_theory._validate import Array, refuse
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule
 from icl_theory.engine.trajectory import Stop
@@ -59,7 +59,10 @@ class Descent:
     def point(self, params: Array, step: int) -> Point:
         """Loss and gradient at an iterate."""
         self.evaluations += 1
-        return Point(step, params, *self.risk.evaluate(params, step))
+        loss, gradient = self.risk.evaluate(params, step)
+        if np.shape(gradient) != np.shape(params):  # it would be broadcast, or broadcast the parameters
+            raise refuse("gradient", np.shape(gradient), f"of the shape of the parameters, {np.shape(params)}")
+        return Point(step, params, loss, gradient)
 
     def move(self, gradient: Array, step: int = 0) -> Array:
         """Change of the parameters in one step."""

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 Interval = tuple[int, int]
 CURVES = ("loss", "states", "observed")
+FACTS = (
+    "steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "states_error", "regime", "notes",
+    "command", "version", "phases", "labels", "info", "stop", "family",
+)  # fmt: skip
+TAKEN = frozenset({*FACTS, *CURVES, "t", "query"})  # what a run and its exports call something else
 _LATER = np.zeros(0)
 
 
@@ -118,8 +123,10 @@ class Trajectory(Drawn):
     eta, epsilon : float
         Learning rate and target loss.
     error : float or None
-        Estimated absolute error of ``steps`` where they come from a closed form or from skipping, which is below 1
-        where the count is right; None where each step was taken, and of flows, whose steps are times.
+        Estimated absolute error of ``steps`` where they come from a closed form or from skipping. Below 1 it says
+        that they are those of single steps: ``epsilon`` is further from the losses at the last two steps than these
+        may be off. It is 1 or more where ``epsilon`` is the loss of a step to rounding. None where each step was
+        taken, and of flows, whose steps are times.
     states_error : float or None
         Estimated absolute error of the scores at the saved steps where steps were skipped.
     phases : Phases or None
@@ -133,7 +140,7 @@ class Trajectory(Drawn):
     labels : dict of str to Label
         Symbols, units and meanings of these parameters.
     family : Family or None
-        The problem whose run it is, where it was made by a family and not read from a file.
+        The problem whose run it is, where it was made by a family, or read from a file that says so.
     command : str or None
         Command line or Python call that makes the run again, where it is known.
     version : str or None
@@ -343,22 +350,32 @@ class Trajectory(Drawn):
             Written under a temporary name first, so that a crash or a full disk leaves an existing file as it was.
         """
         arrays: dict[str, Any] = {f"observed_{name}": values for name, values in self.observed.items()}
-        meta = np.array(json.dumps(self._meta()))
+        meta = np.array(json.dumps(self._meta() | {"holds": self.holds()}))
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, t=self.t, loss=self.loss, states=self.states, meta=meta, **arrays)
 
+    def holds(self) -> dict[str, Any]:
+        """Return what a file says of its arrays, to be compared with them when they are read."""
+        least = float(self.loss.min())
+        shapes = {name: list(values.shape) for name, values in sorted(self.observed.items())}
+        return {"observed": shapes, "least": least, "below": least < self.floor}
+
     def _meta(self) -> dict[str, Any]:
-        names = (
-            "steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "states_error", "regime",
-            "notes", "command", "version",
-        )  # fmt: skip
-        meta = {name: getattr(self, name) for name in names}
+        meta = {name: getattr(self, name) for name in FACTS}
         meta["phases"] = None if self.phases is None else {k: v and list(v) for k, v in self.phases.items()}
         meta["labels"] = {name: list(label) for name, label in self.labels.items() if name in self.info}
         meta["info"] = {name: _plain(value) for name, value in self.info.items()}
         meta["stop"] = self.stop.name
         meta["family"] = None if self.family is None else self.family.plain()
         return meta
+
+
+def named(observed: Mapping[str, Any]) -> dict[str, Array]:
+    """Return observations as arrays; one that has the name of an entry of runs is refused."""
+    for name in observed:
+        if name in TAKEN:
+            raise refuse("observation", name, "called something else: runs have an entry of this name")
+    return {name: np.asarray(values) for name, values in observed.items()}
 
 
 def _attention(observed: dict[str, Array]) -> Array:

@@ -24,10 +24,18 @@ function ticks({ low, high, log }, most) {
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => (first + i) * step);
 }
 
+// a scale within the range of numbers, from low to something above it
+function sound(scale) {
+  const [least, most] = scale.log ? [1e-300, 1e300] : [-1e300, 1e300], inside = (value) => Math.max(least, Math.min(most, value));
+  const low = inside(scale.low), high = inside(scale.high);
+  if (high > low) return { ...scale, low, high };
+  return scale.log ? { ...scale, low: low / 10, high: low * 10 } : { ...scale, low: low - 1, high: low + 1 };
+}
+
 // One pair of axes. A scale is { low, high, log, label, tick }, where tick writes a value of its own.
 class Axes {
   constructor(context, width, height, colours, x, y) {
-    Object.assign(this, { context, width, height, colours, x, y });
+    Object.assign(this, { context, width, height, colours, x: sound(x), y: sound(y) });
     this.left = 54;
     this.right = width - 20;
     this.top = 12;

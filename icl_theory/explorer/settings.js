@@ -29,7 +29,7 @@ function read(setting, text) {
   }
   if (setting.text) {
     const found = setting.text(text);
-    return found === null ? { value: setting.value, problem: `${name} = “${text}” cannot be read: the default is used.` } : { value: found };
+    return found === null ? { value: setting.value, problem: `${name} = “${text}” cannot be read: the default is used.` } : found;
   }
   const number = parse(text);
   if (number === null) {

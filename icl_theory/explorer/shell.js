@@ -124,7 +124,7 @@ class Shell {
         ...Object.entries(setting.words).map(([value, words]) => element("option", { value }, words)));
       return { node: element("div", { class: "control" }, label, choice), update: (value) => { choice.value = value; } };
     }
-    const field = element("input", { id, type: "text", inputmode: setting.text ? "text" : "decimal", autocomplete: "off", spellcheck: "false", onchange: () => take(field.value) });
+    const field = element("input", { id, type: "text", inputmode: setting.text ? "text" : "decimal", autocomplete: "off", spellcheck: "false", oninput: () => this.complain([]), onchange: () => take(field.value) });
     const write = (value) => { field.value = written(setting, value); };
     if (setting.text) {
       const again = element("button", { type: "button", onclick: () => this.set({ [name]: setting.random() }) }, "Random");

@@ -44,13 +44,13 @@ __all__ = [
     "Whole",
     "Wholes",
     "Word",
-    "families",
     "find",
+    "list_families",
     "parameter",
 ]
 
 
-def families() -> dict[str, type[Family]]:
+def list_families() -> dict[str, type[Family]]:
     """Return every family by name: those of this package, then those of other installed packages.
 
     A package brings one by an entry point of the group ``icl_theory.families`` whose value is the class. One that
@@ -64,7 +64,7 @@ def families() -> dict[str, type[Family]]:
     Examples
     --------
     >>> import icl_theory as icl
-    >>> list(icl.families())[:2]
+    >>> list(icl.list_families())[:2]
     ['regression', 'recall']
     """
     for line in broken():
@@ -96,6 +96,8 @@ def find(name: str) -> type[Family]:
     >>> find("recall").__name__
     'Recall'
     """
+    if not isinstance(name, str):
+        raise refuse("family", name, f"one of {', '.join(families_known())}")
     if name in BUILT_IN:
         return _built_in(name)
     known = families_known()
@@ -103,7 +105,7 @@ def find(name: str) -> type[Family]:
     if name in others:
         return others[name]
     if name not in known:
-        raise refuse("family", name, f"one of {', '.join(known)}{nearest(str(name), known)}")
+        raise refuse("family", name, f"one of {', '.join(known)}{nearest(name, known)}")
     return known[name]
 
 

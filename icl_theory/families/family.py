@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from icl_theory._calls import written_problem
 from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
+from icl_theory.engine.interrupts import returns_runs
+from icl_theory.engine.progress import working
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Label, Trajectory
@@ -121,14 +124,15 @@ class Family:
     max_steps: int = parameter(MAX_STEPS, kind=Whole(), meaning="largest number of steps", axis=False)
 
     def __post_init__(self) -> None:
-        for name, declared in self.parameters().items():
+        declarations = self.parameters()
+        if self.epsilon is None and self.above is None and self.goal is not None:
+            object.__setattr__(self, *self.goal)
+        for name, declared in declarations.items():
             object.__setattr__(self, name, declared.check(getattr(self, name)))
         if self.epsilon is not None and self.above is not None:
             raise refuse(
                 "above", self.above, f"left out where epsilon = {self.epsilon!r} is given: both are targets"
             )
-        if self.epsilon is None and self.above is None and self.goal is not None:
-            object.__setattr__(self, *self.goal)
         self.validate()
         self.rate()
 
@@ -155,6 +159,8 @@ class Family:
             if field.name in taken:
                 raise refuse(f"{cls.__name__}.{field.name}", field.name, "called something else: the name is taken")
             found[field.name] = declared._replace(name=field.name)
+        if cls.goal is not None and cls.goal[0] not in ("epsilon", "above"):
+            raise refuse(f"{cls.__name__}.goal", cls.goal, '("epsilon", value) or ("above", value), or None')
         own = [name for name in inspect.get_annotations(cls) if name in found]
         order = [*own, *(name for name in found if name not in own)]
         return {name: found[name] for name in sorted(order, key=lambda name: not found[name].required)}
@@ -276,6 +282,7 @@ class Family:
             return None
         return {"name": self.name, "parameters": {name: _said(value) for name, value in values.items()}}
 
+    @returns_runs
     def simulate(self, *, callback: Callback | None = None) -> Trajectory:
         """Train until the target is reached or cannot be.
 
@@ -289,17 +296,18 @@ class Family:
         Trajectory
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
-        risk = self.risk()
-        method = "exact" if risk.stochastic and self.method == "auto" else self.method
+        with working("making the problem"):
+            risk, eta = self.risk(), self.rate()
         run = descend(
-            risk, self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
-            method=method, give_up=True, callback=callback,
+            risk, eta, epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
+            method=self.method, give_up=True, callback=callback,
         )  # fmt: skip
         return self.described(run)
 
     def described(self, run: Trajectory) -> Trajectory:
         """Return a run with what the family knows of it."""
         self.describe(self.named(run))
+        run.command = written_problem(self)
         return run
 
     def named(self, run: Trajectory) -> Trajectory:

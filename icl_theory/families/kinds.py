@@ -15,7 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import INT64_MAX, fraction, integer, number, probabilities, refuse, signed
+from icl_theory._validate import (
+    INT64_MAX,
+    fraction,
+    integer,
+    is_masked,
+    number,
+    probabilities,
+    refuse,
+    signed,
+    whole_or_infinite,
+)
 
 INFINITE = ("inf", "infinity")
 
@@ -113,11 +123,14 @@ class Number(Kind):
         A subclass that refuses numbers in between, other than fractions, needs a method of its own.
         """
         if isinstance(values, np.ndarray) and values.size and values.dtype.kind in "iuf":
-            whole = not self.whole or bool((values == np.floor(values)).all())
+            alike = not is_masked(values) and (not self.whole or bool((values == np.floor(values)).all()))
             with contextlib.suppress(ValueError):
-                if whole and all(math.isfinite(self.value(name, end)) for end in (values.min(), values.max())):
+                if alike and all(math.isfinite(self.value(name, end)) for end in (values.min(), values.max())):
                     return values.astype(np.float64)
-        return super().check_all(name, values)  # which names the value
+        listed = [*values]
+        if self.words and any(isinstance(value, str) for value in listed):
+            raise refuse(name, values, f"numbers, or {self.allowed} by itself")
+        return super().check_all(name, listed)  # which names the value
 
     def parse(self, name: str, text: str) -> Any:
         """Read a number or one of the words."""
@@ -140,7 +153,7 @@ class Fraction(Number):
 
 @dataclass(frozen=True)
 class Whole(Number):
-    """An integer between ``minimum`` and ``maximum``, or ``math.inf`` where ``infinite``."""
+    """An integer between ``minimum`` and ``maximum``; ``math.inf`` or one up to 2**53 where ``infinite``."""
 
     minimum: float = 1
     maximum: float = INT64_MAX
@@ -150,15 +163,8 @@ class Whole(Number):
 
     def value(self, name: str, value: Any) -> float:
         """Return an int; a float where infinity is allowed."""
-        try:
-            if self.infinite and isinstance(value, float) and value == math.inf:
-                return math.inf
-            found = integer(name, value, minimum=int(self.minimum), maximum=int(self.maximum))
-        except ValueError:
-            if not self.infinite:
-                raise
-            raise refuse(name, value, f"an integer >= {int(self.minimum)}, or math.inf") from None
-        return float(found) if self.infinite else found
+        check = whole_or_infinite if self.infinite else integer
+        return check(name, value, minimum=int(self.minimum), maximum=int(self.maximum))
 
     def parse(self, name: str, text: str) -> Any:
         """Read an integer, also as 1e6."""

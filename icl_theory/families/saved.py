@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from icl_theory.engine.descent import attach
+from icl_theory.engine.progress import working
 from icl_theory.engine.reading import read_run
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import find
 from icl_theory.families.family import Family
 
 
+@working("making the problem of the run")
 def load(path: str | os.PathLike[str]) -> Trajectory:
     """Read a run written by `Trajectory.save`.
 
@@ -26,7 +30,8 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     -------
     Trajectory
         As saved. Files of runs of a family say what was trained if its parameters are numbers and words. Such a run
-        answers for any step and carries its risk; any other answers for its saved steps.
+        answers for any step and carries its risk; any other answers for its saved steps. If the family has a
+        `simulate` of its own, that is run again when a step is asked for that was not saved.
 
     Raises
     ------
@@ -42,27 +47,27 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     >>> again.steps, again.at(10**9).loss == icl.simulate(2.0, 1.0, 4.0).at(10**9).loss
     (1413, True)
     """
-    run = read_run(path)
+    return revived(read_run(path), find)
+
+
+def revived(run: Trajectory, find: Callable[[str], type[Family]]) -> Trajectory:
+    """Return a run as `read_run` gives it with the problem that it describes, if this can be made here."""
     said, run.family = run.family, None
     if said is not None:
-        try:
-            problem = _problem(said)
-            attach(run, problem.risk())
+        # of another version, or more than fits here
+        with contextlib.suppress(ValueError, TypeError, KeyError, MemoryError, OverflowError):
+            problem = _problem(find(said["name"]), said)
+            if type(problem).simulate is Family.simulate:
+                attach(run, problem.risk())
+            else:  # only the family knows how its runs go on
+                again = functools.cache(problem.simulate)
+                run.risk, run.resume = problem.risk(), lambda t: again().at(t)
             run.family = problem
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            MemoryError,
-            OverflowError,
-        ):  # of another version, or more than fits here
-            pass
     return run
 
 
-def _problem(said: Mapping[str, Any]) -> Family:
+def _problem(family: type[Family], said: Mapping[str, Any]) -> Family:
     """Return the problem that a file describes."""
-    family = find(said["name"])
     known = family.parameters()
     family.refuse_unknown(said["parameters"])
     values: dict[str, Any] = {

@@ -26,6 +26,7 @@ PENDING, FAILED = "pending", "failed"
 REACHED, NOT_REACHED = "reached", "not reached"
 DONE = REACHED, NOT_REACHED, FAILED
 FILL: dict[str, Any] = {"f": math.nan, "i": -1, "U": "", "O": ""}  # by the first letter of a dtype
+LARGEST_CHUNK, MOST_CHUNKS = 2**20, 2**17  # points a tile and tiles, so that no grid takes long to open
 LONGEST = 1000  # characters of a text that is kept
 Values = dict[str, NDArray[Any]]
 
@@ -83,7 +84,7 @@ class Grid:
     axes : tuple of Axis
         The last one varies fastest.
     chunk : int
-        Points a tile, at most.
+        Points a tile, at most; 2**20 or fewer, and so many that there are at most 2**17 tiles.
 
     Examples
     --------
@@ -99,8 +100,17 @@ class Grid:
     chunk: int
 
     def __post_init__(self) -> None:
-        integer("chunk", self.chunk, minimum=1)
+        integer("chunk", self.chunk, minimum=1, maximum=LARGEST_CHUNK)
         integer("points", self.size, minimum=1, maximum=INT64_MAX)
+        if self.chunks > MOST_CHUNKS:
+            raise refuse("points", self.size, f"in at most {MOST_CHUNKS:,} chunks, not in {self.chunks:,}")
+
+    @classmethod
+    def cut(cls, axes: tuple[Axis, ...], chunk: int) -> Grid:
+        """Return a grid in tiles of so many points, or of more where there would be too many tiles."""
+        size = math.prod(len(axis.values) for axis in axes)  # a tile has more than half of ``chunk``,
+        enough = 4 * size // MOST_CHUNKS  # and the last along an axis may have one point
+        return cls(axes, min(max(chunk, enough), LARGEST_CHUNK))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory.grids.grid import MESSAGE, PENDING, STATUS, Column, Grid, Values, blank, bytes_of, is_same, once
+from icl_theory.grids.grid import FILL, MESSAGE, PENDING, STATUS, Column, Grid, Values, bytes_of, is_same, once
 from icl_theory.memory import SMALL, check_fits
 
 
@@ -55,12 +55,23 @@ class Held:
 
     def values(self) -> Values:
         """Return every column, (size,); where they are large in the grid's shape, and those held once read-only."""
-        for chunk in np.flatnonzero(~self._placed).tolist():
-            missing = blank(self._columns[:-2], self._grid.where(chunk).size)
-            missing[STATUS.name][:] = PENDING
-            self.place(chunk, missing)
+        if not self._placed.all():
+            self._fill()
         whole = {name: np.broadcast_to(held, self._grid.shape) for name, held in self._held.items()}
         return {name: np.array(held).ravel() for name, held in whole.items()} if self._small else whole
+
+    def _fill(self) -> None:
+        """Put what a point has that was not run wherever nothing was placed."""
+        missing = ~self._placed
+        for axis, (part, length) in enumerate(zip(self._grid.tile, self._grid.shape, strict=True)):
+            missing = np.repeat(missing, part, axis).take(range(length), axis)
+        for column in self._columns:
+            fill = np.array(PENDING if column == STATUS else FILL[column.dtype[0]], dtype=column.dtype)
+            held = self._held.get(column.name, fill.reshape((1,) * missing.ndim))
+            if not is_same(held, fill):
+                held = np.array(np.broadcast_to(held, missing.shape))
+                held[missing] = fill
+            self._held[column.name] = held
 
     def _widened(
         self, held: NDArray[Any], part: NDArray[Any], region: tuple[slice, ...], tile: tuple[Any, ...]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory.engine.interrupts import whole_runs
 from icl_theory.families import Family
 from icl_theory.grids.evaluate import point_by_point
 from icl_theory.grids.grid import Column, Values, blank
@@ -89,8 +88,7 @@ class FamilyModel:
 
         def measure(**point: Any) -> Mapping[str, Any]:
             problem = self.problem(point)
-            with whole_runs():
-                run = problem.simulate()
+            run = problem.simulate()
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 return problem.measured(run)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_theory._calls import written_sweep
-from icl_theory._validate import dimensions, instance, integer, refuse
+from icl_theory._validate import dimensions, flag, instance, integer, refuse
 from icl_theory._version import __version__
 from icl_theory.engine.progress import CountProgress, working
 from icl_theory.families import Family, default, find, sound
@@ -154,13 +154,13 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
         text, tex, unit, meaning = labels[name]
         values = whole_numbers(found) if declared.kind.whole else found
         axes.append(Axis(name, values, unit, meaning, swept, text, tex))
-    grid, model = Grid(tuple(axes), CHUNK), FamilyModel(family, common)
+    grid, model = Grid.cut(tuple(axes), CHUNK), FamilyModel(family, common)
     _check_together(grid, model)
     arguments = {"version": __version__, "family": family.name} | {
         name: _identity(value) for name, value in common.items() if value is not None
     }
     chunk = CLOSED_CHUNK if _all_closed(grid, model) else _joint_chunk(grid, model)
-    return Plan(Grid(tuple(axes), chunk), model, arguments)
+    return Plan(Grid.cut(tuple(axes), chunk), model, arguments)
 
 
 def _count(family: type[Family], given: Mapping[str, Any]) -> int:
@@ -229,7 +229,7 @@ def run_with(
             count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
             executor = stack.enter_context(processes(count))
-        shown = stack.enter_context(CountProgress(progress))
+        shown = stack.enter_context(CountProgress(flag("progress", progress)))
         kept, large = None, is_large(model.columns, grid)
         if store is not None:
             checked_path(store, "store")
@@ -269,7 +269,8 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     layout = storage.read_layout(path)
     grid, arguments, columns = layout.grid, layout.arguments, layout.columns[:-2]
     family = find(arguments.get("family", ""))
-    if [column.name for column in family.every_column()] != [column.name for column in columns]:
+    names = [[column.name for column in each] for each in (family.every_column(), columns)]
+    if names[0] != names[1] or "version" not in arguments:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
     commands = storage.read_commands(path)
     if is_large(columns, grid):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory import _validate
-from icl_theory._validate import refuse
+from icl_theory._validate import flag, refuse
 from icl_theory.files import checked_path, replacing
 from icl_theory.grids.grid import PENDING, REACHED
 from icl_theory.results.columns import dimension, dimensions, escaped, symbol, tex, with_role
@@ -60,7 +60,7 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     ['10.0', 'sharp', '4', '11967']
     """
     over = dimension(dataset, over)
-    return _table(dataset, over, _columns(dataset, over, every))
+    return _table(dataset, over, _columns(dataset, over, flag("every", every)))
 
 
 def _columns(dataset: xarray.Dataset, over: str, every: bool = False) -> list[str]:

@@ -247,7 +247,7 @@ def notes_of(table: pd.DataFrame, dataset: xarray.Dataset, over: str) -> tuple[s
 
 def _sentence(name: str, row: dict[str, Any]) -> str:
     measured, error, predicted = row.pop("measured"), row.pop("error"), row.pop("predicted", math.nan)
-    words = "the measured exponent does not pass half-way"
+    words = f"no transition in this range of {name}"
     if not math.isnan(measured):
         words = f"measured half-way point {name} = {number(measured)} ± {number(error, 1)}"
     if not math.isnan(predicted):

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from icl_theory._validate import Array
+
 T = TypeVar("T")
 
 
@@ -34,6 +36,30 @@ def same(one: Any, two: Any) -> bool:
     if one.shape != two.shape or one.dtype != two.dtype:
         return False
     return one.tobytes() == two.tobytes() if one.dtype != object else bool(np.array_equal(one, two))
+
+
+def expect_same(wanted: Any, found: Any, what: str) -> None:
+    """Raise an AssertionError that names the entry that differs most, unless both have the same bits."""
+    if same(wanted, found):
+        return
+    if isinstance(wanted, dict) and isinstance(found, dict) and wanted.keys() == found.keys():
+        for name in wanted:
+            expect_same(wanted[name], found[name], f"{name!r} in {what}")
+    expect_near(wanted, found, np.asarray(0.0), what, "the same bits")
+
+
+def expect_near(wanted: Any, found: Any, allowed: Array, what: str, sentence: str) -> None:
+    """Raise an AssertionError that names the entry that is off by most, unless all are within what is allowed."""
+    one, two = np.asarray(wanted), np.asarray(found)
+    if one.shape != two.shape or one.dtype.kind not in "fiub":
+        expect(False, what, f"{sentence}, {_shown(wanted)}", found)
+    with np.errstate(all="ignore"):
+        off = np.abs(two - one.astype(float)) - allowed
+    if sentence != "the same bits" and not (off > 0).any() and not np.isnan(off).any():
+        return
+    place = np.unravel_index(int(np.argmax(np.where(np.isnan(off), np.inf, off))), one.shape)
+    entry = f", entry {tuple(int(i) for i in place)}" if one.ndim else ""
+    expect(False, what + entry, f"{sentence}, {one[place].item()!r}", repr(two[place].item()))
 
 
 def _shown(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,9 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, dimensions, integer, number, real_array, refuse
 from icl_theory.engine.risk import Risk
-from icl_theory.testing.common import attempt, expect, same
+from icl_theory.engine.rules import check_blocks
+from icl_theory.engine.trajectory import named
+from icl_theory.testing.common import attempt, expect, expect_near, expect_same
 
 POINTS = 3  # at random, besides the initial one
 DIRECTIONS = 3  # in which derivatives are taken at each
@@ -25,6 +28,8 @@ WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
 RESOLVED = 1e-9  # of a derivative: no narrower differences are tried
 BLURRED = 1e-3  # of a derivative: differences that disagree by more show none
 TINY, JUMP = 1e-9, 1e-4  # a gradient that changes by this share of itself over a tiny distance has a kink
+EXCESS = 1e-12  # of loss and floor, whose difference it is
+SERIES = 1e-12  # relative difference of what is computed for many states at once
 NAMED = 400  # entries up to which a wrong gradient is searched for its worst one
 
 
@@ -35,8 +40,10 @@ def check_risk(
 
     The initial parameters, losses, gradients and observations are finite, of float64, of the right shapes and the
     same bits each time, and evaluating changes no argument. The gradient is that of the loss, and Hessian products
-    are those of the gradient. No loss seen is below the floor. The metric is positive and of a shape that divides
-    gradients. `Risk.series`, `Risk.gradients` and `Risk.column_gradients`, if any, give what `Risk.evaluate` does.
+    are those of the gradient. No loss seen is below the floor. `Risk.excess`, and ``excess`` if it is observed, are
+    the loss less one number, which is at most the floor. The metric is positive and of a shape that divides
+    gradients. Blocks are views that together hold each parameter once, and no observation has the name of an entry
+    of runs. `Risk.series`, `Risk.gradients` and `Risk.column_gradients`, if any, give what `Risk.evaluate` does.
     A copy by pickle gives the same bits.
 
     Parameters
@@ -113,12 +120,14 @@ def check_risk(
             raise refuse(where, params.shape, f"of the shape of the initial parameters, {start.shape}")
         _values(risk, params, step, where)
     _metric(risk, start)
+    attempt("blocks", lambda: check_blocks(risk, start.shape))
     _observations(risk, places, step)
     for where, params in places.items():
         _gradient(risk, params, step, where, rng)
         if not risk.stochastic:
             _hessian(risk, params, where, rng)
     if not risk.stochastic:
+        _excess(risk, places)
         _series(risk, places)
         _columns(risk, places)
         _together(risk, places)
@@ -150,22 +159,21 @@ def _initial(risk: Risk) -> Array:
     start: Any = attempt("initial parameters", lambda: risk.initial)
     array(start, np.shape(start), "initial parameters")
     expect(np.size(start), "initial parameters", "one number at least", start)
-    expect(same(start, risk.initial), "initial parameters asked for twice", "the same bits", risk.initial)
+    expect_same(start, risk.initial, "initial parameters asked for twice")
     return np.array(start)
 
 
 def _values(risk: Risk, params: Array, step: int, where: str) -> None:
     kept = params.copy()
     loss, gradient = evaluated(risk, params, step, where)
-    expect(same(params, kept), f"parameters after evaluate at {where}", "those before", params)
+    expect_same(kept, params, f"parameters after evaluate at {where}")
     gradient = np.array(gradient)
     again, slope = evaluated(risk, params, step, where)
-    expect(same(loss, again), f"loss at {where}, evaluated twice", f"the same bits, {loss!r}", again)
-    expect(same(gradient, slope), f"gradient at {where}, evaluated twice", "the same bits", slope)
+    expect_same(loss, again, f"loss at {where}, evaluated twice")
+    expect_same(gradient, slope, f"gradient at {where}, evaluated twice")
     if not risk.stochastic:
         other = evaluated(risk, params, step + 7, where)[0]
-        what = f"loss at {where} at another step, of a risk that is not stochastic"
-        expect(same(loss, other), what, f"the same bits, {loss!r}", other)
+        expect_same(loss, other, f"loss at {where} at another step, of a risk that is not stochastic")
     floor: Any = attempt("floor", risk.floor)
     expect(isinstance(floor, float | int) and np.isfinite(floor), "floor", "a finite number", floor)
     if not risk.stochastic:  # the loss of a few samples may be below the floor of all
@@ -191,7 +199,8 @@ def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
         kept = params.copy()
         seen: Any = attempt(f"observe at {where}", lambda at=params, i=i: risk.observe(at, step + i))  # type: ignore[misc]
         expect(isinstance(seen, dict), f"observe at {where}", "a dict of arrays", seen)
-        expect(same(params, kept), f"parameters after observe at {where}", "those before", params)
+        expect_same(kept, params, f"parameters after observe at {where}")
+        attempt(f"observe at {where}", lambda seen=seen: named(seen))  # type: ignore[misc]
         for name, value in seen.items():
             values = np.asarray(value)
             good = values.dtype.kind in "iuf" and np.isfinite(values).all()
@@ -199,6 +208,26 @@ def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
         shapes = {name: np.shape(value) for name, value in seen.items()}
         first = shapes if first is None else first
         expect(shapes == first, f"names and shapes of the observations at {where}", f"always {first}", shapes)
+
+
+def _excess(risk: Risk, places: dict[str, Array]) -> None:
+    """Check that the excess, and that observed, are the loss less one number everywhere, at most the floor."""
+    floor = risk.floor()
+    kinds: dict[str, Callable[[Array], Any]] = {"excess": risk.excess}
+    if "excess" in risk.observe(risk.initial):
+        kinds["observation 'excess'"] = lambda params: risk.observe(params)["excess"]
+    for name, excess in kinds.items():
+        level, scale = math.nan, 0.0
+        for where, params in places.items():
+            what, loss = f"{name} at {where}", risk.evaluate(params)[0]
+            found = float(attempt(what, lambda at=params, of=excess: of(at)))  # type: ignore[misc]
+            expect(math.isfinite(found), what, "a finite number", found)
+            if math.isnan(level):
+                level, scale = loss - found, abs(loss)
+            off = abs(loss - found - level)
+            expect(off <= EXCESS * (scale + abs(loss)), what, f"the loss less {level!r}, {loss - level!r}", found)
+        expected = f"the loss less the floor, {floor!r}, or less a number below it"
+        expect(level <= floor + EXCESS * (scale + abs(floor)), name, expected, f"the loss less {level!r}")
 
 
 def difference(
@@ -293,7 +322,7 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
             continue  # a kink
         product: Any = attempt(what, lambda u=direction: risk.hessian_product(params, u))  # type: ignore[misc]
         array(product, params.shape, what)
-        expect(same((params, direction), kept), f"arguments after the {what}", "those before", (params, direction))
+        expect_same(kept, (params, direction), f"arguments after the {what}")
         change, error = difference(lambda s, u=direction: risk.evaluate(params + s * u)[1], _width(params))  # type: ignore[misc]
         off = np.abs(product - change)
         allowed = error + HESSIAN * float(np.abs(change).max()) + 1e-9 * largest
@@ -312,15 +341,13 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
     array(losses, steps.shape, "losses of series")
     for i, (where, params) in enumerate(places.items()):
         loss = risk.evaluate(params)[0]
-        near = abs(losses[i] - loss) <= 1e-12 * max(abs(loss), abs(losses[i]))
+        near = abs(losses[i] - loss) <= SERIES * max(abs(loss), abs(losses[i]))
         expect(near, f"loss of series at {where}", f"that of evaluate, {loss!r}", float(losses[i]))
         for name, value in risk.observe(params).items():
             expect(name in seen, "observations of series", f"{name!r} among them", sorted(seen))
-            close = np.shape(seen[name][i]) == np.shape(value) and np.allclose(
-                seen[name][i], value, rtol=1e-12, atol=1e-12
-            )
-            expect(
-                close, f"observation {name!r} of series at {where}", f"that of observe, {value!r}", seen[name][i]
+            allowed = SERIES * (1.0 + np.abs(value))
+            expect_near(
+                value, seen[name][i], allowed, f"observation {name!r} of series at {where}", "that of observe"
             )
 
 
@@ -333,8 +360,8 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
         found: Any = attempt("column_gradients", lambda at=params, of=which: gradients(at[:, of], of))  # type: ignore[misc]
         array(found, (len(params), len(which)), f"column_gradients at {where}")
         whole = risk.evaluate(params)[1]
-        near = np.abs(found - whole[:, which]) <= 1e-12 * np.abs(whole).max(initial=0.0)
-        expect(bool(near.all()), f"column_gradients at {where}", "the columns of the gradient", found)
+        allowed = np.asarray(SERIES * np.abs(whole).max(initial=0.0))
+        expect_near(whole[:, which], found, allowed, f"column_gradients at {where}", "the columns of the gradient")
 
 
 def _together(risk: Risk, places: dict[str, Array]) -> None:
@@ -344,8 +371,8 @@ def _together(risk: Risk, places: dict[str, Array]) -> None:
     each = [risk.evaluate(params)[1] for params in places.values()]
     largest = float(np.abs(each).max(initial=0.0))
     for where, gradient, wanted in zip(places, found, each, strict=True):
-        near = np.allclose(gradient, wanted, rtol=1e-9, atol=1e-9 * largest)
-        expect(near, f"gradient at {where}, by gradients", f"that of evaluate, {wanted!r}", gradient)
+        allowed = 1e-9 * (np.abs(wanted) + largest)
+        expect_near(wanted, gradient, allowed, f"gradient at {where}, by gradients", "that of evaluate")
 
 
 def _copy(risk: Risk, places: dict[str, Array], step: int) -> None:
@@ -354,5 +381,5 @@ def _copy(risk: Risk, places: dict[str, Array], step: int) -> None:
         loss, gradient = risk.evaluate(params, step)
         other, slope = evaluated(again, params, step, where)
         what = f"a copy by pickle at {where}"
-        expect(same(loss, other), f"loss of {what}", f"the same bits, {loss!r}", other)
-        expect(same(gradient, slope), f"gradient of {what}", "the same bits", slope)
+        expect_same(loss, other, f"loss of {what}")
+        expect_same(gradient, slope, f"gradient of {what}")

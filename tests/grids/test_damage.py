@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icl_theory import memory
 from icl_theory.cli import main
+from icl_theory.families import find
 from icl_theory.grids import layout, store
 from icl_theory.grids.codec import SEAL, encode
 from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.grid import MESSAGE, STATUS, Axis, Column, Grid
 from icl_theory.grids.layout import Layout
+from icl_theory.grids.sweep import load_sweep, plan
 from tests.grids.test_grid import equal
 from tests.grids.test_store import ARGUMENTS, run
 from tests.models import SQUARE, Squares, grid
@@ -245,6 +248,12 @@ def test_a_forged_manifest_that_is_that_of_the_store_fits(path: Path) -> None:
         lambda known: known.update(chunk=-1),
         lambda known: known.update(chunk=2.5),
         lambda known: known.update(chunk=10**40),
+        lambda known: known.update(chunk=10**9),
+        lambda known: known["axes"][0].update(values=[*map(float, range(10**6))]) or known.update(chunk=1),
+        lambda known: known["axes"].extend({**known["axes"][0], "name": f"a{i}"} for i in range(9)),
+        lambda known: known["axes"].extend(
+            {**known["axes"][0], "name": f"a{i}", "values": [1.0, 2.0]} for i in range(28)
+        ),
         lambda known: known.update(axes=[]),
         lambda known: known.update(axes={}),
         lambda known: known.update(axes=None),
@@ -311,15 +320,18 @@ def test_a_store_of_the_format_before_is_refused_by_a_sentence(tmp_path: Path) -
     assert sorted(entry.name for entry in path.iterdir()) == [".lock", "done", "real", "text", "whole", "zarr.json"]
 
 
-def test_claimed_sizes_are_refused_before_anything_of_them_is_allocated(tmp_path: Path) -> None:
-    """A store that is right but for its size: more points than there is memory for, in chunks of one."""
+def test_claimed_sizes_are_refused_before_anything_of_them_is_allocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is right but for its size: more points than there is memory for."""
     path = tmp_path / "a.zarr"
-    axes = tuple(Axis(f"a{i}", np.arange(1000.0), "", "", True) for i in range(5))
-    claimed = Layout(Grid(axes, 1), (*SQUARE, STATUS, MESSAGE), ARGUMENTS)
+    axes = tuple(Axis(f"a{i}", np.arange(1000.0), "", "", True) for i in range(3))
+    claimed = Layout(Grid(axes, 10**6), (*SQUARE, STATUS, MESSAGE), ARGUMENTS)
     path.mkdir()
     (path / "zarr.json").write_bytes(claimed.root)
+    monkeypatch.setattr(memory, "free", lambda: 2e9)
     tracemalloc.start()
-    with pytest.raises(ValueError, match="points = 1000000000000000: must be smaller: this takes"):
+    with pytest.raises(ValueError, match="points = 1000000000: must be smaller: this takes"):
         store.read(path)
     assert tracemalloc.get_traced_memory()[1] < 10e6
     tracemalloc.stop()
@@ -367,3 +379,29 @@ def test_forged_texts_are_refused_in_one_line(path: Path, body: bytes) -> None:
 def test_forged_numbers_of_the_wrong_length_are_refused_in_one_line(path: Path) -> None:
     sealed(path, 1, 0, encode(np.array([1.0])))
     assert "its file square/c.1.0 is not: it does not hold 2 numbers" in refused(path)
+
+
+@pytest.mark.parametrize("shape", [(2**17,), (360, 360), (2,) * 17])
+def test_the_smallest_chunks_that_may_be_are_read_in_little_memory_where_none_is_done(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    path = tmp_path / "a.zarr"
+    axes = tuple(Axis(f"a{i}", np.arange(float(n)), "", "", True) for i, n in enumerate(shape))
+    path.mkdir()
+    (path / "zarr.json").write_bytes(Layout(Grid(axes, 1), (*SQUARE, STATUS, MESSAGE), ARGUMENTS).root)
+    tracemalloc.start()
+    found = store.read(path).values
+    assert tracemalloc.get_traced_memory()[1] < 60e6
+    tracemalloc.stop()
+    assert (found["status"] == "pending").all()
+
+
+@pytest.mark.parametrize("change", [{"family": {"a": 1}}, {"family": None}, {"family": [1]}, {"version": ...}])
+def test_arguments_of_a_stranger_are_refused_by_name(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "a.zarr"
+    made = plan(find("regression"), {"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0})
+    arguments = {name: value for name, value in {**made.arguments, **change}.items() if value is not ...}
+    path.mkdir()
+    (path / "zarr.json").write_bytes(Layout(made.grid, (*made.model.columns, STATUS, MESSAGE), arguments).root)
+    with pytest.raises(ValueError, match=r"^(family|store) = .*: must be "):
+        load_sweep(path)

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from icl_theory.grids import evaluate as evaluation
 from icl_theory.grids.evaluate import evaluate, point_by_point
-from icl_theory.grids.grid import Axis, Grid, Values, assembled, axis_values
+from icl_theory.grids.grid import LARGEST_CHUNK, MOST_CHUNKS, Axis, Grid, Values, assembled, axis_values
 from icl_theory.grids.workers import processes
 from tests.models import SQUARE, Products, Signs, Squares, grid
 
@@ -174,3 +174,12 @@ def test_sequences_of_any_kind_keep_their_order(given_values: Any) -> None:
     assert (values.tolist(), swept) == ([3.0, 1.0], True)
     assert axis_values("x", np.float64(3.0), floats)[1] is False
     assert axis_values("x", np.array(3.0), floats)[1] is False
+
+
+@pytest.mark.parametrize("shape", [(10**7,), (5, 10**6), (10**6, 9), (999, 1001, 7), (2,) * 23, (3, 10**10)])
+@pytest.mark.parametrize("chunk", [1, 8, 2**16])
+def test_a_grid_is_cut_into_as_few_chunks_as_can_be_opened(shape: tuple[int, ...], chunk: int) -> None:
+    axes = tuple(Axis(f"a{i}", np.broadcast_to(0.0, n), "", "", True) for i, n in enumerate(shape))
+    made = Grid.cut(axes, chunk)
+    assert made.chunks <= MOST_CHUNKS
+    assert chunk <= made.chunk <= LARGEST_CHUNK

@@ -48,6 +48,40 @@ def test_number_of_steps_of_a_slow_mode_is_right() -> None:
     assert run.error < 1e-3 * exact
 
 
+def test_an_error_below_one_means_the_count_of_single_steps_also_where_the_target_is_the_loss_of_a_step() -> None:
+    rng, differ = np.random.default_rng(8), 0
+    for _ in range(40):
+        d = int(rng.integers(1, 6))
+        covariance = np.diag(10.0 ** rng.uniform(-2.0, 0.5, d))
+        axes = np.linalg.qr(rng.standard_normal((d, d)))[0]
+        if rng.random() < 0.6:
+            covariance = axes @ covariance @ axes.T
+        law = PromptLaw(0.5 * (covariance + covariance.T), N=(5.0, 1000.0, math.inf)[rng.integers(3)])
+        risk = MergedRisk(law, np.zeros((d, d)))
+        eta = 10.0 ** rng.uniform(-2.0, 0.25) / float(risk.curvature.max())
+        start = risk.excess(risk.initial)
+        above = max(start * 10.0 ** rng.uniform(-4.0, -0.1), 2e-9 * risk.floor())
+        path = icl.descend(risk, eta, above=above, method="exact", steps=200)
+        tied = float(path.at(int(rng.integers(1, path.t[-1] + 1))).loss)
+        exact, run = (icl.descend(risk, eta, epsilon=tied, method=method) for method in ("exact", "closed"))
+        assert exact.steps is not None
+        assert run.steps is not None
+        assert run.error is not None
+        assert run.error >= max(1, abs(run.steps - exact.steps))
+        differ += run.steps != exact.steps
+    assert differ >= 3
+
+
+def test_the_error_column_of_a_sweep_says_where_the_target_is_the_loss_of_a_step() -> None:
+    family = icl.LinearAttention(d=3, N=math.inf, decay=1.0, above=1e-2)
+    path = icl.descend(family.merged(), family.rate(), above=1e-2, method="exact")
+    losses = [float(path.at(t).loss) for t in range(1, int(path.t[-1]))][:40]
+    found = icl.sweep(icl.LinearAttention, d=3, N=math.inf, decay=1.0, above=losses, progress=False)
+    assert set(found.method.values.ravel()) == {"closed"}
+    off = np.abs(found.steps.values.ravel() - np.arange(1, len(losses) + 1))
+    assert (found.error.values.ravel() >= np.maximum(off, 1)).all()
+
+
 def test_sweep_in_closed_form_is_the_simulations() -> None:
     axes = {"d": [3, 8], "N": [5, math.inf], "start": [0.0, 0.1], "decay": 1.0, "noise": 0.5}
     found = icl.sweep(icl.LinearAttention, above=1e-2, max_steps=2000, progress=False, **axes)
@@ -74,6 +108,23 @@ def test_stability_ends_where_it_is_said_to(factor: float, falls: bool) -> None:
     assert (run.loss[-1] < run.loss[0]) == falls
 
 
+def test_slow_modes_of_ill_conditioned_tokens_keep_their_digits() -> None:
+    """Eigenvalues of Λ down to 1e-9, N infinite, so that Γ* has entries of 1e9: states iterated by mpmath."""
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
+    covariance = (turn * [1.0, 1e-4, 1e-9]) @ turn.T
+    law = PromptLaw(0.5 * (covariance + covariance.T), query=np.eye(3))
+    risk, eta = MergedRisk(law, 0.1 * np.eye(3)), 1.5
+    form = risk.closed_form(eta, "gd")
+    assert form is not None
+    with mpmath.workdps(60):
+        L, gamma = mpmath.matrix(law.covariance.tolist()), mpmath.matrix(risk.start.tolist())
+        for t in range(101):
+            if t in (0, 1, 10, 100):
+                exact = np.array(gamma.tolist(), dtype=float)
+                np.testing.assert_allclose(form.states(np.array([t]))[0], exact, atol=1e-13)
+            gamma -= eta * (gamma * L - mpmath.eye(3)) * L
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -88,7 +139,7 @@ def test_stability_ends_where_it_is_said_to(factor: float, falls: bool) -> None:
     ids=str,
 )
 def test_family_is_sound(arguments: dict[str, object]) -> None:
-    check_family(icl.LinearAttention, **arguments)
+    check_family(icl.LinearAttention, rows=False, **arguments)
 
 
 @pytest.mark.parametrize("rate", [2.1, 50.0])
@@ -102,3 +153,11 @@ def test_a_rate_at_which_descent_diverges_has_no_closed_form(rate: float) -> Non
     assert np.isfinite(run.loss).all()
     with pytest.raises(ValueError, match="there is no closed form"):
         icl.descend(risk, eta, above=1e-3, method="closed")
+
+
+def test_a_run_of_one_step_says_why() -> None:
+    run = icl.LinearAttention().simulate()
+    assert run.steps == 1
+    assert run.notes["modes"].startswith("all alike, and one step")
+    for other in (icl.LinearAttention(decay=1.0), icl.LinearAttention(eta=0.1), icl.LinearAttention(rule="ngd")):
+        assert "modes" not in other.simulate().notes

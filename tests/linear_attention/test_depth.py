@@ -137,7 +137,7 @@ def test_best_layers_are_a_stationary_point_and_better_than_a_loop() -> None:
 def test_risk_and_its_trainer_are_sound() -> None:
     check_risk(LoopedRisk(4, 3, 5, noise=0.7, start=0.1))
     check_risk(LoopedRisk(5, math.inf, 3, start=0.1))
-    check_family(icl.LinearAttention, d=4, N=10, depth=3, noise=0.3)
+    check_family(icl.LinearAttention, rows=False, d=4, N=10, depth=3, noise=0.3)
 
 
 def test_loud_noise_leaves_a_short_step() -> None:

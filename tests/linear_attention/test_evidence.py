@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -41,6 +44,22 @@ def test_wrong_second_moment_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cost_of_a_shifted_query_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "shift_table", lambda laws: ShiftTable(tuple(laws), np.ones(6), np.ones((6, 6))))
     assert evidence.shifts(True).violated
+
+
+def test_shifts_cost_nothing_for_the_query_alone() -> None:
+    assert str(evidence.shifts(True).verdict).startswith("holds only for the query alone")
+
+
+def test_a_layer_that_does_not_memorise_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss on the k tasks counts, not that on new ones alone."""
+    right = evidence.task_diversity
+
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        found = right(*arguments, **options)
+        return dataclasses.replace(found, pretraining=found.new)
+
+    monkeypatch.setattr(evidence, "task_diversity", wrong)
+    assert evidence.transition(True).violated
 
 
 def test_layers_that_do_not_help_fail(monkeypatch: pytest.MonkeyPatch) -> None:

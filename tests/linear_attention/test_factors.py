@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory.engine import Pullback
@@ -169,3 +170,44 @@ def test_staircase_has_the_losses_of_principal_component_regression() -> None:
     order = [int(np.argmax(run.observed["gamma"][:, j] >= 0.5 * law.best[j])) for j in range(3)]
     assert order == sorted(order)
     assert min(order) > 0
+
+
+@pytest.mark.parametrize(("heads", "rank"), [(1, 1), (2, 1), (1, 2), (1, 3), (3, 1)])
+@pytest.mark.parametrize("query", ["full", "singular"])
+def test_few_heads_have_the_floor_of_their_rank(heads: int, rank: int, query: str) -> None:
+    """The least that BFGS finds from ten random starts, in three dimensions, with moments that do not commute."""
+    d, found = 3, random_law(3, 6, 0.4, seed=heads + 3 * rank)
+    asked = found.query if query == "full" else found.query[:, :2] @ found.query[:, :2].T
+    law = PromptLaw(found.covariance, found.prior, asked, N=6, noise=0.4)
+    W, L = law.moments[1], law.covariance
+    M = (1 + 1 / 6) * L @ W @ L + (np.trace(L @ W) + 0.16) / 6 * L
+
+    def loss(flat: Any) -> Any:
+        left, right = (
+            half.reshape(shape) for half, shape in zip(np.split(flat, 2), ((d, -1), (-1, d)), strict=True)
+        )
+        G = left @ right
+        slope = asked @ (G @ M - W @ L)
+        value = 0.5 * np.trace(asked @ (G @ M @ G.T - 2.0 * G @ L @ W + W))
+        return value, np.concatenate([(slope @ right.T).ravel(), (left.T @ slope).ravel()])
+
+    rng = np.random.default_rng(0)
+    starts = rng.normal(size=(10, 2 * d * heads * rank))
+    least = min(minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-9}).fun for start in starts)
+    assert law.rank_floor(heads * rank) == pytest.approx(least, rel=1e-8)
+    problem = icl.LinearAttention(
+        covariance=L, prior=W, query=asked, N=6, noise=0.4, coordinates="heads", heads=heads, rank=rank
+    )
+    assert problem.risk().floor() == law.rank_floor(heads * rank)
+
+
+def test_heads_of_too_small_a_rank_reach_targets_above_their_floor() -> None:
+    problem = icl.LinearAttention(d=4, decay=1.0, N=20, coordinates="heads", start=0.1, above=1e-8)
+    for seed in range(3):
+        run = problem.changed(seed=seed).simulate()
+        assert run.converged
+        assert run.floor == pytest.approx(0.60845367, abs=1e-8)
+        assert 0.0 <= run.observed["excess"][-1] <= 1.01e-8
+    assert icl.LinearAttention(d=4, coordinates="heads", heads=2, rank=2).risk().floor() == pytest.approx(
+        icl.LinearAttention(d=4).risk().floor(), rel=1e-14
+    )

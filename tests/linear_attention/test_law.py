@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -11,7 +12,16 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.engine import Pullback
-from icl_theory.families.linear_attention import LayerRisk, MergedRisk, Pair, PromptLaw, SampledRisk
+from icl_theory.families.linear_attention import (
+    Heads,
+    LayerRisk,
+    LoopedRisk,
+    MergedRisk,
+    Pair,
+    PromptLaw,
+    SampledLoop,
+    SampledRisk,
+)
 from tests.linear_attention.references import layer, merged, random_law
 
 BATCHES, BATCH = 50, 2000
@@ -115,6 +125,86 @@ def test_floor_keeps_its_digits_in_long_prompts(N: int) -> None:
     assert PromptLaw((turn * spectrum) @ turn.T, N=N).floor == pytest.approx(exact, rel=1e-9)
 
 
+class Exact:
+    """Loss of any matrix and least loss by mpmath, of the numbers of a law, Λ shifted by a multiple of I."""
+
+    def __init__(self, law: PromptLaw, shift: float = 0.0) -> None:
+        self.L, self.W, self.Q = (mpmath.matrix(each.tolist()) for each in law.dense.moments)
+        self.L += shift * mpmath.eye(law.d)
+        share, noise = (0 if math.isinf(law.N) else 1 / mpmath.mpf(law.N)), mpmath.mpf(law.noise)
+        signal = self.L * self.W
+        power = sum(signal[i, i] for i in range(law.d)) + noise**2
+        self.S = share * (signal * self.L + power * self.L)
+        self.M = signal * self.L + self.S
+
+    def loss(self, gamma: Any) -> Any:
+        G = mpmath.matrix(gamma.tolist())
+        miss = G * self.L - mpmath.eye(len(G))
+        return self._weighed(miss * self.W * miss.T + G * self.S * G.T)
+
+    def gradient(self, gamma: Any) -> Any:
+        G = mpmath.matrix(gamma.tolist())
+        return np.array((self.Q * (G * self.M - self.W * self.L)).tolist(), dtype=float)
+
+    def floor(self) -> Any:
+        return self._weighed(self.W - self.W * self.L * mpmath.inverse(self.M) * self.L * self.W)
+
+    def _weighed(self, moment: Any) -> Any:
+        weighed = self.Q * moment
+        return sum(weighed[i, i] for i in range(len(self.Q))) / 2
+
+
+@pytest.mark.parametrize("N", [math.inf, 5, 10**4, 10**10])
+@pytest.mark.parametrize("seed", range(6))
+def test_dense_laws_keep_their_digits_where_tokens_are_ill_conditioned(N: float, seed: int) -> None:
+    """Eigenvalues of Λ down to 1e-12 in random bases; queries of any law, of one direction, of the tokens'."""
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(2, 5))
+    turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    spectrum = np.array([1.0, 1e-12, *10.0 ** rng.uniform(-12.0, 0.0, d)])[:d]
+    covariance = (turn * spectrum) @ turn.T
+    prior = np.eye(d) if seed % 2 else rng.normal(size=(d, d)) / 2.0
+    query = (np.eye(d), np.outer(turn[0], turn[0]), None)[seed % 3]
+    law = PromptLaw(0.5 * (covariance + covariance.T), prior @ prior.T, query, N=N, noise=0.3 * (seed % 2))
+    gamma = rng.normal(size=(d, d))
+    risk, scale = MergedRisk(law, gamma), float(np.sum(law.moments[2] * law.moments[1]))
+    with mpmath.workdps(90):
+        exact, eps = Exact(law), 2.3e-16
+        floor, shifted = exact.floor(), Exact(law, 2.0 * d * eps).floor()
+        assert abs(law.floor - floor) <= 1e-13 * floor + abs(shifted - floor) + 1e-40  # rounding of Λ alone
+        loss, gradient = exact.loss(gamma), exact.gradient(gamma)
+        # Γ* is known to the digits that Λ leaves, and entries as large as 1e12 to their own
+        lost = float(exact.loss(law.best) - floor)
+    assert law.loss(gamma) == pytest.approx(float(loss), rel=1e-13)
+    assert risk.loss(gamma) == pytest.approx(float(loss), rel=1e-12)
+    np.testing.assert_allclose(risk.gradient(gamma), gradient, atol=1e-13 * np.abs(gradient).max(), rtol=0.0)
+    largest = float(np.abs(law.best).max())
+    assert -1e-30 <= lost <= 10.0 * scale * (d * 2.3e-16 * (1.0 + largest)) ** 2
+
+
+def test_floor_of_infinite_prompts_is_zero_down_to_rounding() -> None:
+    """Every direction that a token has is learnt in the end, whatever its variance."""
+    turn = np.linalg.qr([[1.0, 2.0, 3.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0]])[0]
+    for least in 10.0 ** -np.arange(13.0):
+        assert PromptLaw((turn * [1.0, 0.5, least]) @ turn.T, query=np.eye(3)).floor == 0.0
+    unseen = PromptLaw((turn * [1.0, 0.5, 0.0]) @ turn.T, query=np.eye(3))
+    assert unseen.floor == pytest.approx(0.5, rel=1e-14)
+    assert MergedRisk(unseen, np.zeros((3, 3))).loss(np.zeros((3, 3))) == pytest.approx(1.5, rel=1e-14)
+
+
+def test_singular_tasks_and_tokens_have_the_pseudo_inverse() -> None:
+    """Γ* = WΛM⁺ also where Λ and W are singular, with null spaces of their own."""
+    rng = np.random.default_rng(5)
+    for N in (math.inf, 7):
+        tokens, tasks = rng.normal(size=(4, 3)), rng.normal(size=(4, 2))
+        law = PromptLaw(tokens @ tokens.T, tasks @ tasks.T, np.eye(4), N=N)
+        wanted = law.moments[1] @ law.covariance @ np.linalg.pinv(law.second, rcond=1e-10)
+        np.testing.assert_allclose(law.best, wanted, atol=1e-10)
+        assert law.floor == pytest.approx(law.loss(wanted), rel=1e-10)
+        other = rng.normal(size=(4, 4))
+        assert law.excess(other) == pytest.approx(law.loss(other) - law.loss(wanted), rel=1e-12)
+
+
 def test_singular_moments_have_a_floor_and_a_minimiser_that_descent_reaches() -> None:
     tasks = np.array([[1.0, 0.0, 1.0], [0.0, 2.0, 0.0]])
     problem = icl.LinearAttention(d=3, N=math.inf, tasks=tasks, start=0.0, above=1e-9)
@@ -138,7 +228,7 @@ def test_singular_moments_have_a_floor_and_a_minimiser_that_descent_reaches() ->
         ({"covariance": [1.0, 0.5], "decay": 1.0}, r"decay = 1\.0: must be left out"),
         ({"prior": [1.0, 1.0]}, r"prior = .*\(8 x 8\)"),
         ({"query": "all"}, r"query = 'all'"),
-        ({"N": 0}, r"N = 0: must be an integer >= 1, or math\.inf"),
+        ({"N": 0}, r"N = 0: must be an integer in \[1, 9007199254740992\], or math\.inf"),
         ({"tasks": 0}, r"tasks = 0: must be an integer >= 1"),
         ({"tasks": [[1.0, 2.0]]}, r"tasks = \(1, 2\): must be of shape \(k, 8\)"),
         ({"tasks": [[0.0] * 8]}, r"tasks = .*not all of them zero"),
@@ -154,6 +244,35 @@ def test_singular_moments_have_a_floor_and_a_minimiser_that_descent_reaches() ->
 def test_problem_that_cannot_be_is_refused_by_name(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         icl.LinearAttention(**arguments)
+
+
+LAW = PromptLaw([1.0, 1.0], N=5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SampledRisk(LAW, [0.0, 0.0, 0.0], 4), r"start = \(3,\): must be of shape \(2, 2\)"),
+        (lambda: SampledRisk(LAW, 0.01, 4), r"start = \(\): must be of shape \(2, 2\)"),
+        (lambda: SampledRisk(LAW, [[math.nan, 0.0], [0.0, 0.0]], 4), "start = .*: must be numbers between"),
+        (lambda: LayerRisk(LAW, np.zeros((2, 2)), 4), r"start = \(2, 2\): must be of shape \(2, 3, 3\)"),
+        (lambda: LayerRisk(LAW, np.full((2, 3, 3), 1e308), 4), "start = .*: must be numbers between"),
+        (lambda: SampledLoop(LAW, [1.0, 2.0], 4, depth=2), r"start = \(2,\): must be of shape \(1,\)"),
+        (lambda: MergedRisk(LAW, [1.0, 2.0j]), "start = .*: must be numbers between"),
+        (lambda: MergedRisk(LAW, [1.0, 1e308]), "start = .*: must be numbers between"),
+        (lambda: MergedRisk(LAW, [1.0]), r"start = \(1,\): must be of shape \(2,\) or \(2, 2\)"),
+        (lambda: MergedRisk(LAW, [1.0, 1.0], 0), "rank = 0: must be an integer >= 1"),
+        (lambda: Heads(math.nan, 1), "start = nan: must be a finite real array"),
+        (lambda: Heads(np.zeros((2, 4)), 2), r"start = \(2, 4\): must be of shape \(H, 1 \+ 2R·2\)"),
+        (lambda: Heads(np.zeros((2, 5)), 0), "d = 0: must be an integer >= 1"),
+        (lambda: Pair([1.0, math.inf], (1,)), "start = .*: must be numbers between"),
+        (lambda: Pair([1.0, 2.0, 3.0], (2, 2)), r"start = \(3,\): must be of shape \(5,\)"),
+        (lambda: LoopedRisk(2, 5, 2, start=1e308), "start = 1e\\+308: must be a finite real array"),
+    ],
+)  # fmt: skip
+def test_start_that_fits_no_parameters_is_refused_where_it_enters(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_infinite_prompts_are_not_sampled() -> None:

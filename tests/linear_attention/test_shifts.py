@@ -46,7 +46,7 @@ def test_table_has_the_loss_of_all_prompts_of_each_law() -> None:
 
 def test_only_the_shift_of_the_query_costs_nothing() -> None:
     excess = shift_table(LAWS).excess
-    assert np.abs(np.diag(excess)).max() == 0.0
+    assert np.abs(np.diag(excess)).max() < 1e-30
     assert excess[0, 5] < 1e-30
     assert (excess[0, 1:5] > 1e-4).all()
 

@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy.sparse import csc_array
 
 import icl_theory as icl
+from icl_theory.engine import Affine, Pullback
 from icl_theory.families.recall import bounds, evidence, evidence_model, questions
 from icl_theory.families.recall.bounds import cycle_excess
 
@@ -97,3 +99,25 @@ def test_a_note_on_the_cycle_is_within_a_tenth_of_the_cycle() -> None:
     level = np.mean([float(small.at(int(small.t[-1]) - i).observed["excess"]) for i in (0, 1)])
     assert f"near α(1-α)η²/8 = {icl.recall.stall(0.1, 0.4):.3g}" in small.notes["cycle"]
     assert level == pytest.approx(cycle_excess(0.1, 0.4), rel=0.05)
+
+
+def test_layers_that_add_other_logits_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = evidence_model.reparameterised
+    assert not evidence_model.layer_logits(True).violated
+    monkeypatch.setattr(evidence_model, "reparameterised", lambda full, gamma: right(full, gamma + 0.01))
+    assert evidence_model.layer_logits(True).violated
+
+
+def test_softmax_with_little_noise_learns_from_beyond_a_low_barrier() -> None:
+    """From zero descent makes the value scale negative; from λ = v = ½ it reaches the Bayes risk."""
+    task = RecallTask(60, 1, 4, alpha=0.2, H=256, law="planted")
+    risk = RecallRisk(task, "softmax", task.best_gamma, weights="identity")
+    ends = {}
+    for start in (0.0, 0.5):
+        shifted = Pullback(risk, Affine(np.full(2, start), csc_array(np.eye(2)), (1, 1)))
+        run = icl.descend(shifted, 0.2, rule="ngd", steps=100)
+        ends[start] = risk.excess(start + run.params)
+    assert ends[0.0] > 3.0
+    assert ends[0.5] < 1e-2
+    barrier = max(risk.loss([x, x]) for x in np.linspace(0.08, 0.16, 9)) - risk.loss([0.0, 0.0])
+    assert barrier == pytest.approx(6.8e-5, abs=1e-6)

@@ -192,3 +192,44 @@ def test_skipped_steps_are_counted_as_if_they_were_taken(attention: str, alpha: 
     fast = icl.recall.simulate(**call, method="fast")  # type: ignore[arg-type]
     assert fast.states_error is not None
     assert fast.steps == exact.steps
+
+
+OWN_WORDS = RecallTask(60, [3, 7], range(10, 20), probs=[0.3, 0.7], H=40, noise_word=2)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        RecallTask(60, 1, 4, alpha=0.2, H=256, law="planted"),
+        RecallTask(30, 3, 5, probs=[0.61, 0.29, 0.1], counts=Counts.fixed(2)),
+        RecallTask(30, 2, 5, counts=[Counts.fixed(1), Counts.fixed(2)]),
+        RecallTask(30, 2, 5, counts=np.array([0.0, 0.4, 0.6]), H=9),
+        RecallTask(30, 4, 8, alpha=0.1, noise_word=29),
+        OWN_WORDS,
+    ],
+    ids=repr,
+)
+def test_a_run_says_which_task_was_trained_on(task: icl.recall.RecallTask, tmp_path: Path) -> None:
+    """Summary, facts, saved file, family and command: each of them is, or makes, the task itself."""
+    run = icl.recall.simulate(task=task, above=0.05)
+    run.save(tmp_path / "run.npz")
+    loaded = icl.load(tmp_path / "run.npz")
+    for found in (run.info, loaded.info, run.to_dict()["info"]):
+        facts = {"V": task.V, "triggers": task.Q, "outputs": len(task.outputs), "alpha": task.alpha}
+        assert {name: found[name] for name in facts} == facts
+        assert (found["H"], found["law"]) == (task.H, task.law)
+    for said in (run.summary(), loaded.summary()):
+        for name, value in (("V", task.V), ("triggers", task.Q), ("H", task.H), ("law", task.law)):
+            assert f"{name}={value}," in " ".join(said.split())
+    assert isinstance(run.family, icl.Recall)
+    again = [run.family.simulate()]
+    if run.command is not None:
+        again.append(eval(run.command, {"icl": icl, "np": np}))
+    if loaded.family is not None:
+        again.append(loaded.family.simulate())
+    for other in again:
+        np.testing.assert_array_equal(other.loss, run.loss)
+    assert (run.command is None) == (task is OWN_WORDS or len(set(task.counts)) > 1)
+    changed = run.family.changed(eta=0.1).whole_task
+    assert (changed.V, changed.H, changed.law, changed.bayes_risk) == (task.V, task.H, task.law, task.bayes_risk)
+    np.testing.assert_allclose(changed.probs, task.probs, rtol=1e-15)

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 import icl_theory as icl
 from icl_theory.families.recall.softmax import Fillers, means
@@ -223,3 +224,36 @@ def test_noise_turns_the_value_scale_away_from_the_output_at_the_start() -> None
     expected = (mean - (1 - alpha) * up["output"] - alpha * up["noise"]) / H
     assert expected > 0
     assert problem.risk().gradient([0.0, 0.0])[1] == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("attention", "kappa", "v"), [("linear", 0, None), ("relu", 0, None), ("softmax", 0, 1.0), ("softmax", 1, 3.0)]
+)
+def test_floor_of_held_numbers_is_the_least_loss_that_a_transformer_has(
+    attention: str, kappa: int, v: float | None
+) -> None:
+    """Over all sentences, each read by the transformer, along λ."""
+    task, gamma = planted(0.3), math.log(0.3 / 0.7)
+    risk = RecallRisk(task, attention, gamma, weights="identity", kappa=kappa, v=v)
+
+    def along(x: float) -> float:
+        return loss(task, attention, "identity", kappa, np.array([x]), v or 1.0, gamma)
+
+    grid = np.linspace(-8.0, 32.0, 21)
+    best = grid[int(np.argmin([along(x) for x in grid]))]
+    least = minimize_scalar(along, bounds=(best - 2.0, best + 2.0), method="bounded").fun
+    assert risk.floor() == pytest.approx(least, rel=1e-9)
+    if kappa == 0 and v is None:
+        assert least < along(40.0) - 1.0  # at a finite λ, and far below the loss at λ = ∞
+
+
+@pytest.mark.parametrize(("Q", "v"), [(1, 4.0), (3, 1.0)])
+def test_rate_with_a_held_value_scale_falls_with_the_number_of_triggers(Q: int, v: float) -> None:
+    task = RecallTask(60, Q, 4, H=64, law="planted")
+    risk = RecallRisk(task, "softmax", weights="identity", v=v)
+    run = icl.descend(risk, 0.5, rule="ngd", steps=int(44 * math.sqrt(Q)))
+    least = math.log1p(59 * math.exp(-v))  # λ = ∞: the output has the logit v
+    late, end = int(28 * math.sqrt(Q)), int(run.t[-1])
+    rate = math.log((run.at(late).loss - least) / (run.at(end).loss - least)) / (end - late)
+    assert rate == pytest.approx(0.5 / math.sqrt(Q), rel=1e-2)
+    assert icl.recall.decay_rate(task, 0.5, "softmax", "identity", v=v) == pytest.approx(rate, rel=1e-2)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chi2
+from scipy.stats import chi2, chisquare
 
 import icl_theory as icl
 from icl_theory.families.recall import task
@@ -177,3 +177,25 @@ def test_sentences_are_the_same_however_many_words_are_drawn_at_a_time(
     monkeypatch.setattr(task, "PART", 100)
     for one, other in zip(whole, made.sentences(np.random.default_rng(5), 301), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_planted_bigrams_are_anywhere_and_in_either_order() -> None:
+    """Of (q, y) and (q, τ) all places that do not overlap are as likely, and so are all words around them."""
+    task, size = RecallTask(9, 1, 3, alpha=0.3, H=8, law="planted"), 60_000
+    found = task.sentences(np.random.default_rng(0), size)
+    tokens = found.tokens[:, :-1]
+    place = {}
+    for name, word in (("y", found.output[:, None]), ("tau", np.full((size, 1), 8))):
+        follows = (tokens[:, :-1] == 0) & (tokens[:, 1:] == word)
+        assert (follows.sum(axis=1) == 1).all()
+        place[name] = follows.argmax(axis=1)
+    pairs = {(i, j) for i in range(6) for j in range(6) if abs(i - j) > 1}
+    seen = Counter(zip(place["y"].tolist(), place["tau"].tolist(), strict=True))
+    assert set(seen) == pairs
+    assert chisquare([seen[pair] for pair in pairs]).pvalue > 1e-3
+    taken = np.zeros(tokens.shape, dtype=bool)
+    for start in place.values():
+        taken[np.arange(size), start] = taken[np.arange(size), start + 1] = True
+    words = np.bincount(tokens[~taken], minlength=9)
+    assert words[[0, 8]].tolist() == [0, 0]
+    assert chisquare(words[1:8]).pvalue > 1e-3

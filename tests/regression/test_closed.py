@@ -108,3 +108,71 @@ def test_the_initial_loss_as_target_is_reached_at_step_zero_or_said_to_be_in_dou
         run = icl.simulate(2.0, 1.0, 4.0, epsilon=float(target))
         assert run.steps in (0, 1)
         assert run.error == 1.0
+
+
+def _problems(rng: np.random.Generator, count: int) -> list[dict[str, Any]]:
+    """Problems whose runs take from one step to some hundreds to a thousandth of their initial loss."""
+    drawn = []
+    for _ in range(count):
+        K, L, delta = int(rng.integers(2, 40)), 10.0 ** rng.uniform(-1, 1), 10.0 ** rng.uniform(-1, 1)
+        gamma = 0.5 * (L * delta) ** 2
+        eta = 10.0 ** rng.uniform(-1, 2.5) / gamma * (K - 1.0) ** 2 / K
+        epsilon = 0.5 * gamma * (1.0 - 1.0 / K) * 10.0 ** rng.uniform(-3, -0.1)
+        drawn.append({"L": L, "delta": delta, "eta": eta, "K": K, "epsilon": epsilon})
+    return drawn
+
+
+def test_an_error_below_one_means_the_count_of_single_steps_also_where_the_target_is_the_loss_of_a_step() -> None:
+    rng, differ, tied = np.random.default_rng(5), 0, []
+    for problem in _problems(rng, 100):
+        path = icl.simulate(**problem, method="exact", max_steps=300)
+        step = int(rng.integers(1, path.t[-1] + 1))
+        before, loss = (float(path.at(t).loss) for t in (step - 1, step))
+        tied.append(problem | {"epsilon": loss})
+        exact, run = (icl.simulate(**tied[-1], method=method) for method in ("exact", "closed"))
+        assert run.error >= 1.0
+        assert abs(run.steps - exact.steps) <= run.error
+        differ += run.steps != exact.steps
+        between = icl.simulate(**problem | {"epsilon": np.sqrt(before * loss)}, method="closed")
+        if before > loss * (1.0 + 1e-6):
+            assert (between.steps, between.error < 1e-3) == (step, True)
+    assert differ >= 5
+    P = {name: np.array([problem[name] for problem in tied]) for name in tied[0]}
+    gamma = 0.5 * (P["L"] * P["delta"]) ** 2
+    counter = StepCounter(P["K"], P["eta"] * gamma * P["K"] / (P["K"] - 1.0) ** 2)
+    assert (closed_runs(counter, gamma, P["epsilon"], LIMIT, np.full(100, 0.1)).error >= 1.0).all()
+
+
+def test_the_error_column_of_a_sweep_says_where_the_target_is_the_loss_of_a_step() -> None:
+    path = icl.simulate(2.0, 1.0, 1.0, K=3, epsilon=1e-3, method="exact")
+    losses = [float(path.at(t).loss) for t in range(1, 60)]
+    found = icl.sweep(epsilon=losses, L=2.0, delta=1.0, eta=1.0, K=3)
+    assert (found.method == "closed").all()
+    off = np.abs(found.steps.values.ravel() - np.arange(1, 60))
+    assert 0 < np.count_nonzero(off) < 59
+    assert (found.error.values.ravel() >= np.maximum(off, 1)).all()
+
+
+def test_where_steps_are_lost_in_rounding_the_error_counts_them_all() -> None:
+    """One long step ends where many of the next ones together do not move u in float64."""
+    mp, rng, far = pytest.importorskip("mpmath").mp.clone(), np.random.default_rng(6), 0
+    mp.dps = 40
+    for _ in range(60):
+        K, c = int(rng.integers(2, 40)), 10.0 ** rng.uniform(1.0, 2.8)
+        counter, gamma, u, losses = StepCounter(K, c), 1.0, mp.mpf(0), []
+        for _step in range(100):
+            w = (K - 1) * mp.exp(-u)
+            losses.append(gamma * K / (K - 1) * (w / (1 + w)) ** 2 / 2)
+            u += mp.mpf(c) * w**2 / (1 + w) ** 3
+        longest = int(np.argmax([losses[t - 1] / losses[t] for t in range(1, 20)]))
+        step = longest + int(rng.integers(1, 20))
+        epsilon = float(losses[step])
+        true = next((t for t, loss in enumerate(losses) if loss <= epsilon), len(losses))
+        found = closed_runs(counter, np.array([gamma]), np.array([epsilon]), 2**62, np.array([0.1]))
+        assert found.error[0] >= max(1, abs(true - int(found.hit[0])))
+        far += abs(true - int(found.hit[0])) > 1
+    assert far >= 3
+    run = icl.simulate(
+        0.0911444180352321, 5.661261507243687, 102470.16841286594, K=22, epsilon=1.0167549615434345e-23
+    )
+    assert abs(run.steps - 91_044) <= run.error <= 2e6  # 91,044 by iteration with 60 digits

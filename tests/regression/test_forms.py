@@ -56,8 +56,8 @@ def test_gaussian_inputs_take_the_steps_of_the_scalar_recursion() -> None:
 
 
 def test_both_are_sound_families() -> None:
-    check_family(GroupedRegression, L=1.0, delta=1.0, N=20, above=1e-2)
-    check_family(GaussianRegression, L=1.0, d=2)
+    check_family(GroupedRegression, rows=False, L=1.0, delta=1.0, N=20, above=1e-2)
+    check_family(GaussianRegression, rows=False, L=1.0, d=2)
 
 
 def test_commands_sweep_both(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import icl_theory as icl
 from icl_theory.families import find
 from icl_theory.families.regression import levels
+from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.points import leading_order
 from icl_theory.grids.grid import Values
 from icl_theory.grids.sweep import plan
@@ -145,6 +146,16 @@ def test_leading_order_is_approached_on_both_sides_of_the_crossover(K: int) -> N
     found = evaluated(L=crossover * np.array([0.1, 30.0]), eta=1e-3, K=K, epsilon=1e-4)
     assert found["regime"].tolist() == ["flat", "sharp"]
     assert found["predicted_steps"] / found["steps"] == pytest.approx([1.0, 1.0], abs=4.0 / math.sqrt(K) + 0.03)
+
+
+@pytest.mark.parametrize("deficit", [0.3, 1e-6])
+def test_each_term_of_the_leading_order_is_the_limit_of_the_steps(deficit: float) -> None:
+    """Of very many features: learning to attend takes K²/(ηγ), and a small target (K-1)/(4ηε)."""
+    K, c = np.array([1e6]), 0.1
+    eta, epsilon, start = c * (K - 1) ** 2 / K, 0.5 * K / (K - 1) * deficit**2, 0.5 * (K - 1) / K  # γ = 1
+    goal = np.log(K - 1) + math.log1p(-deficit) - math.log(deficit)
+    steps = float(StepCounter(K, c).steps_to(goal).steps[0])
+    assert leading_order(eta, 1.0, K, epsilon, start)[0] == pytest.approx(steps, rel=1e-4)
 
 
 def test_there_is_nothing_to_predict_where_the_start_is_good_enough() -> None:

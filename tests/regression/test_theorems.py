@@ -153,11 +153,10 @@ def test_lemma_2_columns_of_the_growth_sum_to_zero(seed: int, K: int, N: float, 
     assert np.abs(growth.sum(axis=0)).max() <= 1e-13 * scale
 
 
-@given(FEATURES, powers(-6, 3), st.floats(0.0, 30.0))
+@given(st.integers(2, 60), powers(-6, 3), st.floats(0.0, 30.0))
 def test_lemma_2_cross_terms_are_k_minus_one_times_smaller_in_the_exchangeable_case(
     K: int, gamma: float, u: float
 ) -> None:
-    K = min(K, 60)
     reduced = icl.ExchangeableRisk(K, gamma)
     risk = icl.PopulationRisk(icl.Features.simplex(K, 1.0), tasks.KernelTask(gamma * np.eye(K)))
     growth = risk.growth(reduced.scores(u))

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.engine.trajectory import Label
-from icl_theory.results.plots import compare_runs, save, whole_figure
+from icl_theory.results.plots import Curve, Panel, compare_runs, draw_panels, save, whole_figure
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
@@ -20,12 +21,50 @@ def test_figure_is_written_in_the_format_of_its_name(ending: str, tmp_path: Path
     assert start.startswith({"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}[ending])
 
 
+@pytest.mark.parametrize("name", [" ", "run", "run.", "run.xyz", ".png"])
+def test_a_name_of_no_format_is_refused_with_the_known_ones(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"path = .*: must be a file name ending in .*\.pdf"):
+        save(Figure(), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-15, -1e-15])
+def test_labels_of_curves_that_meet_are_in_the_order_of_the_curves(apart: float) -> None:
+    figure = draw_panels(
+        [Panel([Curve("one", [0, 1], [0, 0.5]), Curve("two", [0, 1], [1, 0.5 + apart])], "x", "y")]
+    )
+    heights = {text.get_text(): text.xy[1] for text in figure.axes[0].texts if text.get_text()}
+    assert heights["one"] < heights["two"]
+
+
 def test_loss_curve_is_drawn_on_given_axes_with_logarithmic_scales() -> None:
     ax = Figure().subplots()
     run = icl.simulate(2.0, 1.0, 4.0)
     assert run.plot(ax) is ax
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), run.loss)
+
+
+def test_attention_is_drawn_with_what_it_misses_and_the_band_of_its_queries() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.6, 0.3, 0.1], epsilon=1e-2)
+    ax = run.plot().get_figure().axes[1]  # type: ignore[union-attr]
+    target, missing = (line.get_ydata() for line in ax.lines)
+    np.testing.assert_allclose(target, run.attention.mean(axis=1))
+    np.testing.assert_allclose(missing, 1.0 - run.attention.mean(axis=1))
+    (band,) = (each for each in ax.collections if isinstance(each, PolyCollection))
+    ends = band.get_paths()[0].vertices[:, 1]
+    assert (ends.min(), ends.max()) == (run.attention.min(), run.attention.max())
+
+
+def test_panels_show_the_numbers_of_their_curves_and_bands() -> None:
+    x, y = np.array([1.0, 2.0, 4.0]), np.array([3.0, 2.0, 1.0])
+    curves = [Curve("a", x, y, low=0.5 * y, high=1.5 * y), Curve("b", x, 2.0 * y)]
+    (ax,) = draw_panels([Panel(curves, "x", "y")]).axes
+    for line, curve in zip(ax.lines, curves, strict=False):
+        np.testing.assert_array_equal(line.get_xydata(), np.column_stack([curve.x, curve.y]))
+    (band,) = (each for each in ax.collections if isinstance(each, PolyCollection))
+    ends = {tuple(end) for end in band.get_paths()[0].vertices}
+    assert ends == {*zip(x, 0.5 * y, strict=True), *zip(x, 1.5 * y, strict=True)}
 
 
 def test_phases_are_shaded_where_they_are() -> None:
@@ -53,6 +92,25 @@ def test_phases_are_shaded_where_they_are() -> None:
 def test_odd_runs_can_be_drawn(run: icl.Trajectory, tmp_path: Path) -> None:
     save(run.plot(), str(tmp_path / "a.png"))
     save(compare_runs([run, run]), str(tmp_path / "b.png"))
+
+
+class FarAway(icl.PopulationRisk):
+    """No query attends to its own feature: exp(-2000) is 0."""
+
+    initial = -2000.0 * np.eye(4)  # type: ignore[assignment]
+
+
+def test_runs_out_of_range_are_drawn_without_a_warning(tmp_path: Path) -> None:
+    """Losses near the end of float64, whose axis would need margins beyond it, and attention that is exactly 0."""
+    problem = {"V": 20, "triggers": 2, "outputs": 2, "gamma": "trained", "alpha": 0.3, "rule": "gd"}
+    huge = icl.recall.simulate(**problem, eta=1e305, max_steps=50)
+    assert huge.loss.max() > 1e300
+    none = icl.descend(FarAway(icl.Features.random(4, 2, 1.0, 0), icl.tasks.Exchangeable(2.0)), 1.0, steps=3)
+    assert none.attention.max() == 0.0
+    for run in (huge, none):
+        assert run._repr_html_()
+        curves = [Curve("loss", run.t, run.loss), Curve("twice", run.t, np.minimum(run.loss, 1e307) * 2.0)]
+        save(draw_panels([Panel(curves, "step", "loss")]), tmp_path / "a.png")
 
 
 def test_words_of_a_file_in_the_title_are_no_formulas(tmp_path: Path) -> None:

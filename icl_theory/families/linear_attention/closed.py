@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.counting import Steps, first_steps
+from icl_theory.engine.counting import ROUNDING, Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
-from icl_theory.families.linear_attention.risks import MergedRisk, powers
+from icl_theory.families.linear_attention.risks import MergedRisk, after
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
 
 PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
@@ -23,20 +23,25 @@ def closed_values(
     curvature, best, start = (
         np.stack([getattr(risk, name) for risk in risks]) for name in ("curvature", "best", "start")
     )
+    q, s = (np.stack([getattr(risk.law.modes, name) for risk in risks]) for name in ("q", "s"))
     floor = np.array([risk.floor() for risk in risks])
     lost = np.flatnonzero(above < VISIBLE * floor)
     if lost.size:
         raise refuse("above", float(above[lost[0]]), f"at least {VISIBLE:g} of the floor")
-    shrink, offset = eta[:, None] * curvature, start - best
+    shrink = eta[:, None] * curvature
 
     def states(steps: Steps) -> Array:
-        return np.asarray(best + offset * powers(shrink, steps[:, None]))
+        return after(start, best, shrink, steps[:, None])
 
     def excess(steps: Steps) -> Array:
-        modes = states(steps) - best
-        return 0.5 * np.sum(curvature * modes * modes, axis=1)
+        return 0.5 * np.sum(q * ((states(steps) - best) * s) ** 2, axis=1)
 
-    hit, error = first_steps(lambda steps: floor + excess(steps), floor + above, last)
+    def blur(steps: Steps) -> Array:
+        here = states(steps)
+        size = np.maximum(np.abs(here), np.abs(best)).max(axis=1)
+        return np.asarray(ROUNDING * size * np.sum(np.abs(curvature * (here - best)), axis=1))
+
+    hit, error = first_steps(lambda steps: floor + excess(steps), floor + above, last, blur)
     reached = hit <= last
     end = np.where(reached, hit, last)
     over = np.minimum(first_steps(excess, PLATEAU * excess(np.zeros_like(end)), last)[0], end)

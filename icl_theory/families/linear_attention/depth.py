@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import LARGEST, Array, integer, number, prompt_length, real_array, store
+from icl_theory._validate import EXACT, LARGEST, Array, integer, number, prompt_length, real_array, store
 from icl_theory.engine.risk import Risk
 
 DEEPEST = 16  # the number of products of traces, and the work, grow like exp(π √(4 depth/3))
@@ -51,7 +51,7 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     (Fraction(2, 1), Fraction(2, 1), Fraction(7, 2))
     """
     most = integer("most", most, minimum=0, maximum=2 * DEEPEST)
-    return _moments(integer("d", d, minimum=1), integer("N", N, minimum=1), most)
+    return _moments(integer("d", d, minimum=1), integer("N", N, minimum=1, maximum=EXACT), most)
 
 
 @cache
@@ -185,7 +185,7 @@ class LoopedRisk(Risk):
         store(self, d=integer("d", self.d, minimum=1), N=prompt_length(self.N))
         store(self, depth=integer("depth", self.depth, minimum=1, maximum=DEEPEST))
         store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
-        store(self, start=float(real_array("start", self.start, 0)))
+        store(self, start=float(real_array("start", self.start, 0, LARGEST)))
 
     @property
     def initial(self) -> Array:

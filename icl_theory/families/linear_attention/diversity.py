@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from icl_theory._validate import (
     LARGEST,
     Array,
+    flag,
     instance,
     integer,
     number,
@@ -224,6 +225,7 @@ def posterior_loss(
     Estimate
         With its standard error.
     """
+    flag("new", new)
     if prompt_law(law).noise == 0.0:
         raise refuse("noise", law.noise, "> 0: without it the posterior is a single task")
     known, rng = real_array("tasks", tasks, 2), np.random.default_rng(integer("seed", seed, minimum=0))

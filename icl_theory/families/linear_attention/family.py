@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import LARGEST, Array, integer, real_array, refuse
+from icl_theory._validate import LARGEST, Array, dimensions, integer, real_array, refuse
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, Trajectory
@@ -50,10 +50,9 @@ class Start(Number):
 
     def value(self, name: str, value: Any) -> Any:
         """Return the number, or the array as tuples."""
-        dimensions = np.ndim(value)
-        if isinstance(value, str) or dimensions == 0:
+        if isinstance(value, str) or dimensions(value) == 0:
             return super().value(name, value)
-        return _nested(real_array(name, value, dimensions))
+        return _nested(real_array(name, value, dimensions(value)))
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Tasks(Whole):
 
     def value(self, name: str, value: Any) -> Any:
         """Return the number, or the tasks (k, d) as tuples."""
-        if isinstance(value, str) or np.ndim(value) == 0:
+        if isinstance(value, str) or dimensions(value) == 0:
             return super().value(name, value)
         found = real_array(name, value, 2)
         if not found.size or not found.any():
@@ -88,7 +87,8 @@ class LinearAttention(Family):
         What is trained: the matrix Γ, :math:`(v, A)` with :math:`\Gamma = vA`, or heads with separate keys and
         queries, :math:`\Gamma = \sum_h v_hQ_h^\top K_h`.
     heads, rank : int
-        Number of heads, and rows of the keys and queries of each.
+        Number of heads, and rows of the keys and queries of each. Their product is the largest rank of Γ; below d
+        the floor is the least loss of that rank.
     start : float or array_like
         Size of the parameters at step 0: Γ = start·I; v = start, A = start·I/√d; or independent normal numbers of
         this standard deviation. An array gives the parameters themselves.
@@ -220,7 +220,7 @@ class LinearAttention(Family):
             whole = scale * np.append(1.0, unit / math.sqrt(law.d)) if given is None else given
             wanted: tuple[int, ...] = (1 + unit.size,)
         else:
-            merged = MergedRisk(law, 0.0 * unit)
+            merged = MergedRisk(law, 0.0 * unit, min(self.heads * self.rank, law.d))
             wanted = (self.heads, 1 + 2 * self.rank * law.d)
             check_fits("heads", self.heads, 32.0 * math.prod(wanted))
             whole = given if given is not None else np.random.default_rng([self.seed, 1]).normal(0.0, scale, wanted)
@@ -279,8 +279,10 @@ class LinearAttention(Family):
         law = self.law()
         if self.coordinates == "merged" or not isinstance(self.start, float):
             return None
-        q, cross = law.moments[2], law.best * law.second if law.diagonal else law.best @ law.second
-        pull = np.abs(q * cross) if law.diagonal else np.linalg.svd(q @ cross, compute_uv=False)
+        covariance, prior, q = law.moments
+        pull = q * prior * covariance
+        if not law.diagonal:
+            pull = np.asarray(np.linalg.svd(q @ prior @ covariance, compute_uv=False))
         if self.coordinates == "pair":
             best = max(float(np.linalg.norm(law.best)) ** 0.5, self.start)
             return math.log(best / self.start) / float(np.linalg.norm(pull)) / self.rate()
@@ -296,6 +298,10 @@ class LinearAttention(Family):
         limit = 2.0 * self.stable_rate()
         if run.eta > limit and self.rule == "gd":
             run.notes["stability"] = f"only below η = {limit:.4g} is descent known to stay at the minimum"
+        if self.coordinates == "merged" and self.depth == 1:
+            shrink = run.eta * self.merged().curvature
+            if self.rule == "gd" and np.allclose(shrink, 1.0, rtol=1e-12, atol=0.0):
+                run.notes["modes"] = "all alike, and one step at this rate is exact; decay > 0 sets them apart"
         measured = self.measure(run)
         run.notes["learnt"] = f"{measured['learnt']} of {self.d} directions"
         if "new_loss" in measured:

@@ -5,14 +5,37 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import LARGEST, Array, instance, number, plain_numbers, prompt_length, refuse, store
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    instance,
+    integer,
+    number,
+    plain_numbers,
+    prompt_length,
+    refuse,
+    store,
+)
 
 SYMMETRIC = 1e-12  # relative
-Bases = tuple[Array, Array] | None
+
+
+class Modes(NamedTuple):
+    r"""The axes along which the loss of Γ is a sum of squares: of Λ_q = Σ q u uᵀ and of M = Σ s² v vᵀ.
+
+    ``q`` and ``s`` are (d,); ``reach`` is :math:`u_a^\top\Gamma^*v_b s_b`, (d, d), or its diagonal, (d,);
+    ``bases`` are (U, V), or None for the coordinate axes.
+    """
+
+    q: Array
+    s: Array
+    reach: Array
+    bases: tuple[Array, Array] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +54,12 @@ class PromptLaw:
         Pairs in a prompt.
     noise : float
         Standard deviation σ of the label noise, label units.
+
+    Notes
+    -----
+    Of a matrix that is not diagonal, eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}` of the largest one count as
+    rounded zeros. With infinite prompts the floor jumps where an eigenvalue vanishes: a direction that is never
+    seen cannot be learnt.
 
     References
     ----------
@@ -109,24 +138,53 @@ class PromptLaw:
         return np.asarray(signal + self.scatter)
 
     @cached_property
-    def modes(self) -> tuple[Array, Array, Bases]:
-        """Eigenvalues q of the query's moment and m of M, (d,) each, with their bases (U, V); None for the axes."""
+    def _seen(self) -> tuple[Array, Array, Array, Array]:
+        r"""Return τ, :math:`(1 + 1/N)\tau^2 + c`, L Z and F Y.
+
+        With Λ = LLᵀ, W = FFᵀ, c = (tr ΛW + σ²)/N and LᵀF = ZτYᵀ, Λ has the condition number of τ² and M that of τ⁴:
+        what is made of τ keeps the digits that an inverse of M loses.
+        """
+        (covariance, prior, _), c = self.moments, self._noise
         if self.diagonal:
-            return self.moments[2], self.second, None
-        (q, U), (m, V) = np.linalg.eigh(self.moments[2]), np.linalg.eigh(self.second)
-        least = self.d * np.finfo(float).eps
-        return np.where(q > least * q[-1], q, 0.0), np.where(m > least * m[-1], m, 0.0), (U, V)
+            left, right = np.sqrt(covariance), np.sqrt(prior)
+            tau = left * right
+        else:
+            L, F = root(covariance).T, root(prior).T
+            Z, tau, Y = np.linalg.svd(L.T @ F)
+            tau, left, right = _kept(tau, tau[0]), L @ Z, F @ Y.T
+        return tau, (1.0 + 1.0 / self.N) * tau**2 + c, left, right
+
+    @property
+    def _noise(self) -> float:
+        """c, what M has besides the signal, per Λ."""
+        covariance, prior, _ = self.moments
+        return (float(np.sum(covariance * prior)) + self.noise**2) / self.N
+
+    @cached_property
+    def modes(self) -> Modes:
+        """The modes of the excess."""
+        query = self.moments[2]
+        if self.diagonal:
+            s = np.sqrt(self.second)
+            return Modes(query, s, self.best * s, None)
+        tau, power, left, right = self._seen
+        # M = XXᵀ with X = LZ power^½, and Γ*X = FY τ power^-½ needs no inverse of M
+        V, s, R = np.linalg.svd(left * np.sqrt(power))
+        reach = right * np.divide(tau, np.sqrt(power), out=np.zeros_like(tau), where=power > 0.0) @ R.T
+        q, U = np.linalg.eigh(query)
+        return Modes(_kept(q, q[-1]), _kept(s, s[0]), U.T @ reach, (U, V))
 
     @cached_property
     def best(self) -> Array:
         """What `minimiser` returns."""
         covariance, prior, _ = self.moments
-        _, m, bases = self.modes
-        inverse = np.divide(1.0, m, out=np.zeros_like(m), where=m > 0.0)
-        if bases is None:
-            return np.asarray(prior * covariance * inverse)
-        V = bases[1]
-        return np.asarray((prior @ covariance @ V * inverse) @ V.T)
+        if self.diagonal:
+            second = self.second
+            return np.divide(prior * covariance, second, out=np.zeros_like(second), where=second > 0.0)
+        _, s, reach, bases = self.modes
+        assert bases is not None
+        U, V = bases
+        return np.asarray(U @ np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0) @ V.T)
 
     def minimiser(self) -> Array:
         r"""Return the best matrix, :math:`\Gamma^* = W\Lambda M^{-1}`, whatever the law of the query.
@@ -144,15 +202,58 @@ class PromptLaw:
 
     @cached_property
     def floor(self) -> float:
-        """Loss of the best matrix, squared label units."""
-        return self.loss(self.best)
+        r"""Loss of the best matrix, squared label units.
+
+        :math:`\tfrac12\sum_j\frac{\tau_j^2/N + c}{(1 + 1/N)\tau_j^2 + c}\,f_j^\top\Lambda_q f_j`, a sum of squares
+        without the matrix itself.
+        """
+        tau, power, _, right = self._seen
+        left = np.divide(tau**2 / self.N + self._noise, power, out=np.ones_like(tau), where=power > 0.0)
+        query = self.moments[2]
+        return 0.5 * float(left @ (query * right**2 if self.diagonal else np.sum(right * (query @ right), axis=0)))
+
+    def rank_floor(self, rank: int) -> float:
+        r"""Least loss of any matrix of at most a rank.
+
+        The floor plus :math:`\tfrac12\sum_{j > r}\sigma_j^2`, :math:`\sigma_1 \ge \sigma_2 \ge \dots` the
+        singular values of :math:`\Lambda_q^{1/2}\Gamma^*M^{1/2}`.
+
+        Parameters
+        ----------
+        rank : int
+            Largest rank r of the matrix, at least 0.
+
+        Returns
+        -------
+        float
+            Squared label units.
+
+        References
+        ----------
+        docs/linear-attention-theory.md, "Heads".
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> law = icl.linear_attention.PromptLaw([1.0, 0.5, 0.25], N=10)
+        >>> [round(law.rank_floor(rank), 4) for rank in range(4)]
+        [0.875, 0.4828, 0.3104, 0.241]
+        """
+        return self.floor + self.rank_excess(rank)
+
+    def rank_excess(self, rank: int) -> float:
+        """Return `rank_floor` above the floor."""
+        rank = integer("rank", rank, minimum=0)
+        q, _, reach, bases = self.modes
+        if bases is None:
+            sizes: Array = np.sort(np.sqrt(q) * np.abs(reach))[::-1]
+        else:
+            sizes = np.asarray(np.linalg.svd(np.sqrt(q)[:, None] * reach, compute_uv=False))
+        return 0.5 * float(np.sum(sizes[rank:] ** 2))
 
     def _matrix(self, gamma: ArrayLike) -> Array:
         """Return a matrix, or a diagonal, that fits and whose loss is within float64."""
-        found = plain_numbers("gamma", gamma, -LARGEST, LARGEST)
-        if found.shape not in {(self.d,), (self.d, self.d)}:
-            raise refuse("gamma", found.shape, f"of shape ({self.d},) or ({self.d}, {self.d})")
-        return found
+        return shaped("gamma", gamma, (self.d,), (self.d, self.d))
 
     def loss(self, gamma: ArrayLike) -> float:
         r"""Population loss of the prediction :math:`\hat y = x^\top\Gamma h`.
@@ -207,18 +308,23 @@ class PromptLaw:
             It does not fit the dimension, or is too large.
         """
         gamma = self._matrix(gamma)
-        if self.diagonal and gamma.ndim == 2:
-            return self.dense.excess(gamma)
-        q, m, bases = self.modes
+        return self.excess_of(self.off(np.diag(gamma) if gamma.ndim == 1 and not self.diagonal else gamma))
+
+    def off(self, gamma: Array) -> Array:
+        r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b` of a matrix, (d, d), or of a diagonal of one, (d,)."""
+        _, s, reach, bases = self.modes
         if bases is None:
-            return 0.5 * float(np.sum(q * m * (gamma - self.best) ** 2))
-        off = bases[0].T @ ((np.diag(gamma) if gamma.ndim == 1 else gamma) - self.best) @ bases[1]
-        return 0.5 * float(np.sum(q[:, None] * m * off**2))
+            return np.asarray((gamma - (np.diag(self.best) if gamma.ndim == 2 else self.best)) * s)
+        return np.asarray((bases[0].T @ gamma @ bases[1]) * s - reach)
+
+    def excess_of(self, off: Array) -> float:
+        """Return the excess of what `off` returns."""
+        q = self.modes.q
+        return 0.5 * float(np.sum((q if off.ndim == 1 else q[:, None]) * off**2))
 
     def largest_curvature(self) -> float:
         r"""Largest eigenvalue of the Hessian :math:`\Lambda_q \otimes M` of Γ."""
-        q, m, _ = self.modes
-        return float(q.max() * m.max())
+        return float(self.modes.q.max() * self.modes.s.max() ** 2)
 
 
 def prompt_law(law: object) -> PromptLaw:
@@ -226,10 +332,23 @@ def prompt_law(law: object) -> PromptLaw:
     return instance("law", law, PromptLaw, "a PromptLaw")
 
 
+def shaped(name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> Array:
+    """Return a copy of an array of one of these shapes, with entries up to 1e40."""
+    found = plain_numbers(name, value, -LARGEST, LARGEST)
+    if found.shape not in shapes:
+        raise refuse(name, found.shape, "of shape " + " or ".join(map(str, shapes)))
+    return found.copy()
+
+
 def root(matrix: Array) -> Array:
     r"""Return a matrix F with :math:`F^\top F` the given one, (d, d)."""
     values, vectors = np.linalg.eigh(matrix)
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))).T)
+    return np.asarray((vectors * np.sqrt(_kept(values, values[-1]))).T)
+
+
+def _kept(values: Array, largest: float) -> Array:
+    """Set to zero what rounding makes of zeros."""
+    return np.where(values > len(values) * np.finfo(float).eps * largest, values, 0.0)
 
 
 def moment(name: str, value: object, d: int | None = None) -> Array:
@@ -237,8 +356,8 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
     size = "d" if d is None else str(d)
     allowed = f"a symmetric, positive semidefinite matrix ({size} x {size}), or {size} numbers >= 0 on its diagonal"
     try:
-        found = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
+        found = np.array(plain_numbers(name, value, -math.inf))  # type: ignore[arg-type]
+    except ValueError:
         raise refuse(name, value, allowed) from None
     fits = found.ndim in (1, 2) and found.size > 0 and found.shape in {(len(found),), (len(found), len(found))}
     if not fits or (d is not None and len(found) != d) or not np.isfinite(found).all():

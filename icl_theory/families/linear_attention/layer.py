@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, integer, real_array, refuse, store
 from icl_theory.engine.risk import Risk
-from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, root
+from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, root, shaped
 from icl_theory.memory import check_fits
 
 MOST_LAYERS = 10_000
@@ -58,9 +58,13 @@ class SampledRisk(Risk):
         if not np.isfinite(prompt_law(self.law).N):
             raise refuse("N", self.law.N, "finite: infinite prompts cannot be sampled")
         store(self, batch=integer("batch", self.batch, minimum=1), seed=integer("seed", self.seed, minimum=0))
-        store(self, start=real_array("start", self.start, np.ndim(self.start)))
+        store(self, start=shaped("start", self.start, self._shape))
         check_fits("batch", self.batch, 32.0 * self.batch * (self.law.N + 2.0) * (self.law.d + 2.0))
         object.__setattr__(self, "_roots", [root(matrix) for matrix in self.law.dense.moments])
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (self.law.d, self.law.d)
 
     @property
     def initial(self) -> Array:
@@ -112,8 +116,10 @@ class SampledLoop(SampledRisk):
     def __post_init__(self) -> None:
         super().__post_init__()
         store(self, depth=integer("depth", self.depth, minimum=1, maximum=MOST_LAYERS))
-        if self.start.shape != (1,):
-            raise refuse("start", self.start.shape, "of shape (1,)")
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (1,)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the prompts of a step, and its derivative, carried along from layer to layer."""
@@ -139,6 +145,10 @@ class LayerRisk(SampledRisk):
     ----------
     docs/linear-attention-theory.md, "The layer".
     """
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (2, self.law.d + 1, self.law.d + 1)
 
     @classmethod
     def of(cls, law: PromptLaw, pair: ArrayLike, batch: int, seed: int = 0) -> LayerRisk:

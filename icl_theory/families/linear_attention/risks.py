@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,11 +10,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import LARGEST, Array, number, plain_numbers, refuse, store
-from icl_theory.engine.counting import Steps, first_steps
+from icl_theory._validate import LARGEST, Array, integer, number, plain_numbers, real_array, refuse, sequence, store
+from icl_theory.engine.counting import ROUNDING, Steps, first_steps
 from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import ClosedForm, Risk
-from icl_theory.families.linear_attention.law import PromptLaw, prompt_law
+from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, shaped
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,9 @@ class MergedRisk(Risk):
     law : PromptLaw
         Law of the prompts.
     start : array_like, (d, d) or (d,)
-        Γ at step 0; (d,) is the diagonal of a matrix that stays diagonal, where all moments are.
+        Γ at step 0, entries up to 1e40; (d,) is the diagonal of a matrix that stays diagonal, as all moments are.
+    rank : int, optional
+        Largest rank of the matrices that are trained, where Γ is made of factors: the floor is that of this rank.
 
     References
     ----------
@@ -46,17 +49,14 @@ class MergedRisk(Risk):
 
     law: PromptLaw
     start: Array
+    rank: int | None = None
 
     def __post_init__(self) -> None:
         d = prompt_law(self.law).d
-        try:
-            start = np.array(self.start, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise refuse("start", self.start, "a finite real array") from None
         shapes = [(d,), (d, d)] if self.law.diagonal else [(d, d)]
-        if start.shape not in shapes or not np.isfinite(start).all():
-            raise refuse("start", self.start, "finite numbers of shape " + " or ".join(map(str, shapes)))
-        store(self, start=start)
+        store(self, start=shaped("start", self.start, *shapes))
+        if self.rank is not None:
+            store(self, rank=integer("rank", self.rank, minimum=1))
 
     @property
     def initial(self) -> Array:
@@ -66,8 +66,8 @@ class MergedRisk(Risk):
     @cached_property
     def curvature(self) -> Array:
         """Eigenvalues of the Hessian in the modes, of the shape of the parameters."""
-        q, m, _ = self.law.modes
-        return np.asarray(q * m if self.start.ndim == 1 else np.multiply.outer(q, m))
+        q, s, _, _ = self.law.modes
+        return np.asarray(q * s**2 if self.start.ndim == 1 else np.multiply.outer(q, s**2))
 
     @cached_property
     def best(self) -> Array:
@@ -75,24 +75,30 @@ class MergedRisk(Risk):
         best = self.law.best
         return np.diag(best) if best.ndim < self.start.ndim else best
 
-    def modes(self, off: Array) -> Array:
-        """Coordinates of a change of Γ, or of many, in the modes."""
-        bases = self.law.modes[2]
-        return off if bases is None else bases[0].T @ off @ bases[1]
+    def modes(self, gamma: Array) -> Array:
+        """Coordinates of a matrix, or of many, in the modes."""
+        bases = self.law.modes.bases
+        return gamma if bases is None else bases[0].T @ gamma @ bases[1]
 
     def back(self, modes: Array) -> Array:
-        """Change of Γ with given coordinates in the modes."""
-        bases = self.law.modes[2]
+        """Matrix with given coordinates in the modes."""
+        bases = self.law.modes.bases
         return modes if bases is None else bases[0] @ modes @ bases[1].T
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor, a sum of squares."""
-        return excess_of(self.modes(np.asarray(params) - self.best), self.curvature)
+        """Loss above the floor: a sum of squares, less what a small rank costs."""
+        return max(self.law.excess_of(self.law.off(np.asarray(params))) - self._missed, 0.0)
+
+    @cached_property
+    def _missed(self) -> float:
+        """Loss of the best matrix of the rank, above that of the best of all."""
+        return 0.0 if self.rank is None else self.law.rank_excess(self.rank)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         r"""Loss and its gradient, :math:`\Lambda_q(\Gamma - \Gamma^*)M`."""
-        modes = self.modes(params - self.best)
-        return self.law.floor + excess_of(modes, self.curvature), self.back(self.curvature * modes)
+        (q, s, _, _), off = self.law.modes, self.law.off(params)
+        gradient = (q if off.ndim == 1 else q[:, None]) * off * s
+        return self.law.floor + self.law.excess_of(off), self.back(gradient)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r""":math:`\Lambda_q\,\delta\Gamma\,M`."""
@@ -117,33 +123,38 @@ class MergedRisk(Risk):
         return np.arange(self.law.d), np.ascontiguousarray(np.linalg.eigh(covariance)[1][:, ::-1])
 
     def floor(self) -> float:
-        """Loss of the best matrix."""
-        return self.law.floor
+        """Loss of the best matrix of the rank."""
+        return self.law.floor + self._missed
 
     def closed_form(self, eta: float, rule: str) -> ClosedForm | None:
         """Return every mode in closed form, for plain gradient descent that does not diverge."""
         return ModeSteps(self, eta) if rule == "gd" and eta * self.curvature.max() <= 2.0 else None
 
 
-def powers(shrink: Array, steps: Steps) -> Array:
-    """Return ``(1 - shrink)^t`` for arrays that broadcast."""
+def after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
+    """Return modes that begin at ``start`` and shrink towards ``best``, for arrays that broadcast."""
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = np.where(shrink <= 0.5, np.log1p(-shrink), np.log(np.abs(1.0 - shrink)))
-        size = np.where(steps == 0, 1.0, np.exp(steps * rate))
-    return np.where((shrink > 1.0) & (steps % 2 == 1), -size, size)
+        left = np.where(steps == 0, 1.0, np.exp(steps * rate))
+    left = np.where((shrink > 1.0) & (steps % 2 == 1), -left, left)
+    # a slow mode may have far to go: the way so far keeps the digits that a difference of large numbers loses
+    gone = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
+    return np.where(shrink * steps < 0.5, start + (best - start) * gone, best + (start - best) * left)
 
 
 class ModeSteps:
     """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature, as a `ClosedForm`."""
 
     def __init__(self, risk: MergedRisk, eta: float) -> None:
-        self.risk, self.shrink = risk, eta * risk.curvature
-        self.offset = risk.modes(risk.start - risk.best)
+        _, s, reach, bases = risk.law.modes
+        self.risk, self.eta, self.shrink = risk, eta, eta * risk.curvature
+        self.best = risk.best if bases is None else np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0)
+        self.start = risk.modes(risk.start)
 
     def states(self, steps: Steps) -> Array:
         """Return Γ at some steps, (T, d, d) or (T, d)."""
         places = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
-        return np.asarray(self.risk.best + self.risk.back(self.offset * powers(self.shrink, places)))
+        return np.asarray(self.risk.back(after(self.start, self.best, self.shrink, places)))
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
         """Return the first step with loss <= epsilon, and how far rounding of the loss may move it."""
@@ -151,13 +162,22 @@ class ModeSteps:
         def loss(steps: Steps) -> Array:
             return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])
 
-        hit, error = first_steps(loss, np.array([epsilon]), last)
+        def blur(steps: Steps) -> Array:
+            """By rounding of Γ; and of products with the bases, which also change the rate."""
+            law, states = self.risk.law, self.states(steps)
+            off = np.array([law.off(state) for state in states])
+            q, scale, _, bases = law.modes
+            q = q if off.ndim == 2 else q[:, None]
+            gradient = np.abs(q * off * scale).reshape(len(steps), -1)
+            size = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(len(steps), -1).max(axis=1)
+            found = size * gradient.sum(axis=1)
+            if bases is not None:
+                squares = (q * off**2).reshape(len(steps), -1).sum(axis=1)
+                found += law.d * (squares + self.eta * steps * (gradient**2).sum(axis=1))
+            return np.asarray(ROUNDING * found)
+
+        hit, error = first_steps(loss, np.array([epsilon]), last, blur)
         return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)
-
-
-def excess_of(modes: Array, curvature: Array) -> float:
-    """Half the sum of curvature times squared mode."""
-    return 0.5 * float(np.sum(curvature * modes * modes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +201,10 @@ class Pair(Map):
 
     start: Array
     shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        size = math.prod(sequence("shape", self.shape, int, "(d, d) or (d,)"))
+        store(self, start=shaped("start", self.start, (1 + size,)))
 
     @property
     def initial(self) -> Array:
@@ -231,6 +255,14 @@ class Heads(Map):
 
     start: Array
     d: int
+
+    def __post_init__(self) -> None:
+        store(self, d=integer("d", self.d, minimum=1))
+        start = real_array("start", self.start, 2, LARGEST)
+        rows, left = divmod(start.shape[1] - 1, 2 * self.d)
+        if not len(start) or rows < 1 or left:
+            raise refuse("start", start.shape, f"of shape (H, 1 + 2R·{self.d}), with one head and one row or more")
+        store(self, start=start)
 
     @property
     def initial(self) -> Array:

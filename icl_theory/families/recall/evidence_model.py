@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, Status, exact_row, judged
+from icl_theory.claims.claim import Claim, Outcome, Status, decade, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import RULES
 from icl_theory.families.recall.bounds import loss_bound
@@ -37,17 +37,32 @@ def sentence_counts(quick: bool) -> Claim:
         in_tokens = np.sum(after == drawn.output[:, None], axis=1), np.sum(after == 8, axis=1)
         for c, c_tau in (in_tokens, _word_by_word(rng, H, alpha, size)):
             smallest = min(smallest, _fit(law.pmf, c, c_tau))
-    limit = 1e-3 / (2 * len(grid))
+    places, limit = _places(np.random.default_rng(len(grid)), size), 1e-3 / (2 * len(grid) + 1)
+    smallest = min(smallest, places)
     return Claim(
         "recall: sentences",
         OURS,
-        "counts of sampled sentences have the law C(H-1-k, k) C(k, c) d^k (1-d)^(H-1-2k) (1-ν)^c ν^cτ",
+        "counts of sampled sentences have the law C(H-1-k, k) C(k, c) d^k (1-d)^(H-1-2k) (1-ν)^c ν^cτ; planted,"
+        " (q, y) and (q, τ) are anywhere, in either order",
         Status.EXACT,
-        f"H = 5, 9, 33, α = 0, 0.3; bigrams in {size:,} sentences, and in as many sequences drawn word by word",
+        f"H = 5, 9, 33, α = 0, 0.3; bigrams in {size:,} sentences, and in as many sequences drawn word by word;"
+        f" places of both bigrams in {size:,} planted sentences, H = 9, α = 0.3",
         f"least p-value {smallest:.2g} (χ²)",
         f"{limit:.1e}",
         judged(smallest > limit),
     )
+
+
+def _places(rng: np.random.Generator, size: int) -> float:
+    """p-value of the places of (q, y) and (q, τ) in planted sentences: as likely wherever they do not overlap."""
+    from scipy.stats import chisquare
+
+    task = RecallTask(9, 1, 3, alpha=0.3, H=9, law="planted")
+    tokens = task.sentences(rng, size).tokens[:, :-1]
+    first, second = np.nonzero(tokens == task.triggers[0])[1].reshape(size, 2).T
+    noise_first = tokens[np.arange(size), first + 1] == task.noise_word
+    seen = np.unique(np.stack([first, second, noise_first]), axis=1, return_counts=True)[1]
+    return float(chisquare(seen).pvalue) if len(seen) == 2 * math.comb(task.H - 3, 2) else 0.0
 
 
 def _word_by_word(rng: np.random.Generator, H: int, noise: float, size: int) -> tuple[Words, Words]:
@@ -116,11 +131,15 @@ def bayes(quick: bool) -> Claim:
         reached = reparameterised(TransformerRisk(task, attention, data=data, weights=weights), gamma).loss(params)
         chances = task.predict(data.tokens)[np.arange(len(data.answer)), data.answer]
         on_sentences = max(on_sentences, abs(reached + float(np.mean(np.log(chances)))))
-    noisy = RecallTask(60, 1, 4, alpha=0.2, H=256, law="planted")
-    held = RecallRisk(noisy, "softmax", noisy.best_gamma, weights="identity", v=1.0)
-    above = held.floor() - noisy.bayes_risk
-    alone = [RecallRisk(noisy, gamma=noisy.best_gamma, weights="identity", kappa=k).floor() for k in (1, 0)]
-    gap, bound = alone[1] - noisy.bayes_risk, 1e-12
+    noisy, best = RecallTask(60, 1, 4, alpha=0.2, H=256, law="planted"), math.log(0.25)
+    few = [
+        RecallRisk(noisy, "softmax", best, weights="identity", v=1.0),
+        RecallRisk(noisy, gamma=best, weights="identity", kappa=0),
+    ]
+    above, gap = (risk.floor() - noisy.bayes_risk for risk in few)
+    along = [min(risk.excess([x]) for x in np.linspace(-5.0, 20.0, 501).tolist()) for risk in few]
+    apart = max(abs(above / along[0] - 1.0), abs(gap / along[1] - 1.0))
+    read = RecallRisk(noisy, gamma=best, weights="identity").floor() - noisy.bayes_risk
     return Claim(
         "recall: Bayes-optimal",
         PAPER.format("Lemmas 3.1, 4.1 and section 5"),
@@ -130,11 +149,13 @@ def bayes(quick: bool) -> Claim:
         " sentences against"
         " the Bayes predictor; the least excess at V = 60, H = 256, α = 0.2 where 𝒱 = I is held, and where κ = 0",
         f"excess at most {worst:.0e}, on sentences {on_sentences:.0e}; softmax with 𝒱 = I held: {above:.3g} at"
-        f" least; linear attention with κ = 0: {gap:.3g} at least",
+        f" least; linear attention with κ = 0: {gap:.3g} at least; the least along λ = -5..20 off by"
+        f" {decade(apart)} at most",
         "-> 0",
         judged(
-            max(worst, on_sentences, alone[0] - noisy.bayes_risk) < bound and min(above, gap) > 0.01,
-            words=" where F reads what is attended to (κ = 1), for softmax attention only where 𝒱 grows too",
+            max(worst, on_sentences, read) < 1e-12 and min(above, gap) > 0.01 and apart < 1e-3,
+            Outcome.ONLY,
+            " where F reads what is attended to (κ = 1), for softmax attention only where 𝒱 grows too",
         ),
     )
 
@@ -216,31 +237,35 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
 
     def row(quick: bool) -> Claim:
         size = {"V": 24, "H": 33, "batch": 128, "max_steps": 150} if quick else {"max_steps": 400, "batch": 256}
-        last = {}
-        for model in ("reparameterised", "attention", "full"):
-            run = Training(model=model, alpha=alpha, eta=0.1 if quick else 0.05, **size).simulate()  # type: ignore[arg-type]
-            last[model] = [float(run.observed[f"{kind}_loss"][-1]) for kind in ("seen", "unseen")]
+        last, steps = {}, {}
+        for model, longer in (("reparameterised", 1), ("attention", 1), ("attention", 5), ("full", 1)):
+            more = size | {"max_steps": longer * size["max_steps"]}
+            run = Training(model=model, alpha=alpha, eta=0.1 if quick else 0.05, **more).simulate()  # type: ignore[arg-type]
+            last[model, longer] = [float(run.observed[f"{kind}_loss"][-1]) for kind in ("seen", "unseen")]
+            steps[longer] = int(run.t[-1])
         V = run.family.V
-        (seen, unseen), alone, full = last.values()
+        (seen, unseen), alone, late, full = last.values()
         good = abs(unseen / seen - 1.0) < 1e-9 and alone[1] < 0.7 * math.log(V) and full[1] > math.log(V) > full[0]
+        good = good and late[0] < late[1] < alone[1]
         return Claim(
             f"recall: Theorem {theorem}",
             PAPER.format(f"Thm {theorem}"),
             "outputs never seen in training have the loss of seen ones" + (", with noise" if alpha else ""),
             Status.EXACT,
-            f"α = {alpha:g}, linear attention, planted bigrams, V = {V}, H = {run.family.H}, {run.t[-1]} steps of"
-            f" {run.family.batch} fresh sentences",
+            f"α = {alpha:g}, linear attention, planted bigrams, V = {V}, H = {run.family.H}, {steps[1]} steps of"
+            f" {run.family.batch} fresh sentences, for W alone {steps[5]} too",
             "loss on seen and unseen outputs: λ alone "
             + "; ".join(
                 f"{name} {a:.3g}, {b:.3g}"
-                for name, (a, b) in zip(("", "W alone", "all matrices"), last.values(), strict=True)
+                for name, (a, b) in zip(
+                    ("", "W alone", f"W alone after {steps[5]} steps", "all matrices"), last.values(), strict=True
+                )
             ).lstrip(),
             "equal",
             judged(
                 good,
-                words=" for λ alone, by symmetry; W alone recalls unseen outputs at a higher loss; all"
-                " matrices do worse on"
-                f" them than guessing, ln V = {math.log(V):.2f}",
+                words=" for λ alone, by symmetry; W alone recalls unseen outputs at a higher loss, which goes on"
+                f" falling; all matrices do worse on them than guessing, ln V = {math.log(V):.2f}",
             ),
         )
 
@@ -319,7 +344,29 @@ def part_roles(quick: bool) -> Claim:
         "0.8, 0.2; 1, 0; 1/(V-1+e^γ), e^γ/(V-1+e^γ)",
         judged(
             error < 1e-9,
-            words=" for λ alone; by itself the feed-forward layer says noise with little probability,"
-            " it only sets its odds against the output",
+            words=" for λ alone; without attention F does not read u either, and gives noise little probability",
         ),
+    )
+
+
+def layer_logits(quick: bool) -> Claim:
+    """What each layer adds to the logits of sentences."""
+    error, right, strengths = 0.0, True, (0.5, 1.3, 1.5, 43.0)
+    for alpha, strength in itertools.product((0.2, 0.5, 0.8), strengths):
+        task = RecallTask(60, 1, 4, alpha=alpha, H=256, law="planted")
+        full, gamma = TransformerRisk(task, "relu", weights="identity", tests=64), math.log(alpha / (1.0 - alpha))
+        seen = full.observe(reparameterised(full, gamma).map.inward(np.array([strength])))
+        wanted = {"feed_forward_noise": gamma + strength, "attention_output": strength}
+        wanted |= {"feed_forward_other": 0.0, "attention_other": 0.0}
+        error = max(error, *(abs(float(seen[name]) - value) for name, value in wanted.items()))
+        right = right and bool((seen["feed_forward_noise"] > seen["feed_forward_other"]) == (strength > -gamma))
+    return exact_row(
+        "recall: Theorem 5.6, by layers",
+        PAPER.format("Thm 5.6"),
+        "attention adds λ to the logit of the output alone, F adds γ + λ to that of noise alone: the largest of F's"
+        " is noise once λ > ln((1-α)/α)",
+        "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, 0.5, 0.8, γ = ln(α/(1-α)), λ = "
+        + ", ".join(f"{each:g}" for each in strengths),
+        max(error, float(not right)),
+        1e-12,
     )

@@ -29,6 +29,7 @@ from icl_theory.families.recall.task import LARGEST_VOCABULARY, LAWS, RecallTask
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
 from icl_theory.grids.grid import Column
 
+PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
 LARGEST_RATE = 2.0  # beyond which unequal triggers overshoot
 
 
@@ -165,22 +166,43 @@ class Recall(Family):
 
     def validate(self) -> None:
         """Make the task, which checks its parts against each other."""
+        if self.task is not None:
+            self._unfold(self.task)
         if self.task is None:
             counts = Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
             made = RecallTask(
                 self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H,
                 law=self.law,
             )  # fmt: skip
-        elif not isinstance(self.task, RecallTask):
-            raise refuse("task", self.task, "a RecallTask")
         else:
             made = self.task
-        for name in ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts"):
-            value = getattr(self, name)
-            if self.task is not None and value != self.parameters()[name].default:
-                raise refuse(name, value, "left out where a task is given: it carries its own")
         object.__setattr__(self, "_task", made)
         self.population()  # refuses what does not go together
+
+    def _unfold(self, task: RecallTask) -> None:
+        """Take over the parts of a task, and the task itself only where its words are its own."""
+        declared = self.parameters()
+        for name in PARTS:
+            value = getattr(self, name)
+            if value is not declared[name].default and value != declared[name].default:
+                raise refuse(name, value, "left out where a task is given: it carries its own")
+        if not isinstance(task, RecallTask):
+            raise refuse("task", task, "a RecallTask")
+        if task.parts is not None:
+            for name, value in {**task.parts, "task": None}.items():
+                object.__setattr__(self, name, declared[name].check(value))
+
+    def named(self, run: Trajectory) -> Trajectory:
+        """Return a run that says which task it is of, also where the task was given as a whole."""
+        run, task = super().named(run), self.task
+        if task is not None:
+            run.info |= {"V": task.V, "triggers": task.Q, "outputs": len(task.outputs), "alpha": task.alpha}
+            run.info |= {"H": task.H, "law": task.law}
+            run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())
+            run.info["counts"] = task.counts[0] if len(set(task.counts)) == 1 else task.counts
+        if isinstance(run.info["counts"], list | tuple):  # of laws, which files hold as text
+            run.info["counts"] = tuple(map(str, run.info["counts"]))
+        return run
 
     @property
     def whole_task(self) -> RecallTask:

@@ -5,6 +5,7 @@ from icl_theory.families.recall import evidence, evidence_model
 from icl_theory.families.recall.evidence import ROWS
 
 UNSEEN, UNSEEN_NOISY = (row for row in ROWS if row.__name__ == "row")
+WORDS = "the formula, from the words of the text"
 RATE = "the exponent, which the paper prints in different ways"
 
 IN_CONTEXT_RECALL = Paper(
@@ -22,16 +23,19 @@ IN_CONTEXT_RECALL = Paper(
                  evidence.unequal_rate, evidence.plain_descent),
                 question="recall-exponent", figure="recall_exponents", reconstructed=RATE),
         Reading("Theorem 3.3", "Outputs that training has never seen are recalled like seen ones.",
-                (UNSEEN, evidence_model.unseen_rows), question="recall-unseen", figure="recall_models"),
+                (UNSEEN, evidence_model.unseen_rows), question="recall-unseen", figure="recall_models",
+                reconstructed=WORDS),
         Reading("Lemma 4.1", "Softmax attention reaches the Bayes risk as well.", (evidence_model.lemma_averaging,),
                 reconstructed="the loss at finite length, by one integral"),
         Reading("Theorem 4.2", "Normalised descent on softmax attention: the loss falls exponentially.",
                 (evidence.softmax_rate,), reconstructed=RATE),
         Reading("Theorem 5.4", "The same with noise, down to the Bayes risk.", (evidence.noisy_convergence,),
                 question="recall-noise", reconstructed=RATE),
-        Reading("Theorem 5.5", "Outputs never seen are recalled with noise, too.", (UNSEEN_NOISY,)),
+        Reading("Theorem 5.5", "Outputs never seen are recalled with noise, too.", (UNSEEN_NOISY,),
+                reconstructed=WORDS),
         Reading("Theorem 5.6", "Attention finds the output, and the feed-forward layer the noise.",
-                (evidence_model.part_roles,), question="recall-roles", figure="recall_roles"),
+                (evidence_model.part_roles, evidence_model.layer_logits),
+                question="recall-roles", figure="recall_roles", reconstructed=WORDS),
         Reading("Finite samples", "A certain number of sentences suffices for a small excess.",
                 (evidence.missing_triggers, evidence.sample_complexity, evidence.learnt_frequency),
                 question="recall-samples", figure="recall_samples", reconstructed="the number of sentences"),

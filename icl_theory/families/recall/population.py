@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
-from icl_theory._validate import Array, choice, refuse, store
+from icl_theory._validate import Array, choice, flag, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall import softmax
 from icl_theory.families.recall.divergence import divergence
@@ -134,7 +134,7 @@ class RecallRisk(Risk):
             if not self.scaled:
                 raise refuse("v", self.v, f"left out where attention = {self.attention!r}")
             store(self, v=held("v", self.v))
-        if self.tied and (not self.task.alike or self.data is not None):
+        if flag("tied", self.tied) and (not self.task.alike or self.data is not None):
             raise refuse("tied", self.tied, "False unless all triggers are alike, and for empirical risks")
         if self.gamma is not None:
             if not self.noisy:
@@ -270,7 +270,7 @@ class RecallRisk(Risk):
             def along(x: float, index: int = index) -> float:
                 return self.excess(np.where(np.arange(self.strengths) == index, x, ends))
 
-            grid = np.linspace(-10.0, ENDLESS, 15)
+            grid = np.linspace(0.0 if self.attention == "relu" else -10.0, ENDLESS, 15)  # relu is flat below 0
             best = int(np.argmin([along(x) for x in grid]))
             bounds = (grid[max(best - 1, 0)], grid[min(best + 1, 14)])
             total += min(0.0, float(minimize_scalar(along, bounds=bounds, method="bounded").fun) - last)

@@ -245,10 +245,13 @@ class TransformerRisk(Risk):
         Measure
             Loss, accuracy and mean probabilities.
         """
-        for part in without:
+        for part in instance("without", without, Collection, "a collection of attention, feed_forward"):  # type: ignore[type-abstract]
             choice("without", part, PARTS)
+        tokens = instance("sentences", sentences, Sentences, "sentences of a RecallTask").tokens
+        if tokens.max(initial=0) >= self.task.V:
+            raise refuse("sentences", int(tokens.max()), f"made of words below V = {self.task.V}")
         measured = self._measured(
-            self._model.forward(self.matrices(params), sentences.tokens, without).logits, sentences
+            self._model.forward(self.matrices(self._checked(params)), tokens, without).logits, sentences
         )
         if not math.isfinite(measured.loss):
             raise refuse(

@@ -8,12 +8,14 @@ from numpy.typing import ArrayLike
 
 from icl_theory._calls import written_call
 from icl_theory.engine.descent import MAX_STEPS, Callback
+from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.family import Recall
 from icl_theory.families.recall.task import RecallTask
 
 
+@returns_runs
 def simulate(
     V: int | None = None,
     triggers: int | None = None,
@@ -121,5 +123,6 @@ def simulate(
         **{name: value for name, value in given.items() if value is not None},
     )  # fmt: skip
     run = problem.simulate(callback=callback)
-    run.command = written_call("icl.recall.simulate", simulate, locals())
+    parts = {} if task is None or task.parts is None else {**task.parts, "task": None}
+    run.command = written_call("icl.recall.simulate", simulate, {**locals(), **parts})
     return run

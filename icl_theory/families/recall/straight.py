@@ -32,4 +32,4 @@ class StraightLine:
         while high < last and loss(np.array([high]))[0] > epsilon:
             high = min(2 * high, last)
         hit, error = first_steps(loss, np.array([epsilon]), high)
-        return (int(hit[0]), float(error[0] + 2.0**-51 * hit[0])) if hit[0] <= last else (None, 0.0)
+        return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)

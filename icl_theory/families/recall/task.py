@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -138,6 +138,10 @@ class RecallTask:
             raise refuse(
                 "H", H, f"at least {2 * longest + 1}: the counts have up to {longest} bigrams of two words"
             )
+        counted = isinstance(triggers, int | np.integer) and isinstance(outputs, int | np.integer)
+        self._first_words = counted and self.noise_word == self.V - 1
+        self._random_counts = counts is None
+        self._given_probs = None if probs is None else tuple(np.asarray(probs, dtype=np.float64).tolist())
 
     def __repr__(self) -> str:
         outputs = len(self.outputs)
@@ -150,6 +154,17 @@ class RecallTask:
     def Q(self) -> int:
         """Number of triggers."""
         return len(self.triggers)
+
+    @property
+    def parts(self) -> dict[str, Any] | None:
+        """The arguments that make it, by name; None where its words are others than the first and the last."""
+        if not self._first_words:
+            return None
+        counts = None if self._random_counts else self.counts[0] if len(set(self.counts)) == 1 else self.counts
+        return {
+            "V": self.V, "triggers": self.Q, "outputs": len(self.outputs), "alpha": self.alpha, "H": self.H,
+            "law": self.law, "probs": self._given_probs, "counts": counts,
+        }  # fmt: skip
 
     @property
     def uniform(self) -> bool:

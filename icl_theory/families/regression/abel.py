@@ -24,7 +24,10 @@ PEAK = 4.0 / 27.0  # of a s², at a = 1/3
 
 
 class Count(NamedTuple):
-    """Numbers of steps, estimates of their absolute errors before rounding up, and what those leave possible."""
+    """Numbers of steps, what rounding leaves possible, and the estimated absolute errors.
+
+    These are below 1 only where one integer is possible.
+    """
 
     steps: NDArray[np.int64]
     error: Array
@@ -128,7 +131,7 @@ class StepCounter:
 
     def _counted(self, goal: Array, point: Some, *, bounded: bool = True) -> tuple[NDArray[Any], ...]:
         """`steps_to` the goals of points, (R,) each; the steps alone if not ``bounded``."""
-        count, error = np.zeros(goal.size), np.zeros(goal.size)
+        count, error, least = (np.zeros(goal.size) for _ in range(3))
         offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
         tail = goal > self._start.u[point]
         ahead = (goal > 0) & ~tail
@@ -140,11 +143,14 @@ class StepCounter:
             below = self._below(column, end)
             offset[single] = self._first[at] + below
         if end.size and bounded:
-            # an iterate that is the goal to rounding may lie on either side of it
+            # iterates that are the goal to rounding, many where steps are short, may lie on either side of it
             blur = self._blur[at] + 4.0 * ROUNDING * (end + 1.0 / Place.of(end, self.K[at]).a)
-            before, after = self._iterates(np.maximum(below - 1, 0), column), self._iterates(below, column)
-            early[single] = (before >= end - blur) & (before < end)
-            late[single] = (after >= end) & (after < end + blur)
+            early[single] = below - self._below(column, end - blur)
+            late[single] = self._below(column, end + blur) - below
+            far = end + blur > self._start.u[at]
+            if far.any():
+                some = np.arange(goal.size)[single][far]
+                late[some] = self._counted(end[far] + blur[far], _among(point, some))[3] - offset[some]
         for where, form in ((head, "a"), (tail, "s")):
             if not where.any():
                 continue
@@ -161,19 +167,27 @@ class StepCounter:
                     if form == "s":
                         doubt += self._carried[at]  # and of the single steps
                     error[some] = np.minimum(doubt, 1e18)
+                    least[some] = np.maximum(steps - error[some], 0.0)
             if form == "s":
                 offset[some] = self._first[at] + self._taken[at]
-                steps[self._frozen[at]] = np.inf
+                frozen = self._frozen[at]
+                steps[frozen] = np.inf
+                if bounded and frozen.any():  # unless the goal is where they stand, to rounding
+                    blur = self._blur[at] + 4.0 * ROUNDING * (to.u + 1.0 / to.a)
+                    least[some] = np.where(frozen, np.where(to.u - begin.u <= blur, 0.0, np.inf), least[some])
             count[some] = steps
         limit = (INT64_MAX - offset).astype(np.float64)
         never = ~(count < limit)
-        count[never], error[never] = np.inf, 0.0
+        count[never] = np.inf
         found = _rounded_up(count, offset)
         if not bounded:
             return (found,)
-        earliest = _rounded_up(np.maximum(count - error, 0.0), offset - early)
+        earliest = _rounded_up(least, offset - early)
         latest = _rounded_up(count + error, offset + late)
-        error[single] = np.maximum(early[single], late[single])
+        error[single] = (early + late)[single]
+        error = np.where(earliest < latest, np.ceil(error), np.where(never, 0.0, error))
+        hidden = never & (earliest < latest)
+        error[hidden] = (found - earliest)[hidden]
         return found, error, earliest, latest
 
     def _from(self, point: Some, form: str) -> tuple[Place, Array]:

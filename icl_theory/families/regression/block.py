@@ -162,6 +162,9 @@ class BlockRisk(Risk):
         ValueError
             Parameters so large that the predictions leave the range of float64.
         """
+        instance("prompts", prompts, Prompts, "prompts of a SampledRisk")
+        if not self._fits(prompts):
+            raise refuse("prompts", "those of other features", f"of {self.data.features}")
         forward = self._forward(self.unpack(params), prompts)
         if not np.isfinite(forward.prediction).all():
             raise refuse("params", float(np.abs(params).max()), "such that predictions are finite (largest shown)")
@@ -205,6 +208,13 @@ class BlockRisk(Risk):
             "test_loss": np.asarray(features.probs @ loss),
             "attention_loss": np.asarray(features.probs @ bare),
         }
+
+    def _fits(self, prompts: Prompts) -> bool:
+        """Whether prompts have tokens and queries of the features, by index or as vectors."""
+        features = self.data.features
+        known = prompts.token.max(initial=0) < features.K > prompts.query.max(initial=0)
+        vectors = (each for each in (prompts.key, prompts.asked) if each is not None)
+        return bool(known) and all(each.shape[-1] == features.d for each in vectors)
 
     def _per_query(self, prediction: Array) -> Array:
         """Losses of predictions for the held-out prompts, (K,)."""

@@ -13,7 +13,7 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.flow import flow_difference
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.stability import curvature_bound
-from icl_theory.families.regression.tails import tail_limit
+from icl_theory.families.regression.tails import resting_loss, tail_limit
 
 
 def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
@@ -354,9 +354,9 @@ def tail_ratio(run: Trajectory) -> tuple[float, float]:
     embedded = isinstance(run.risk, Pullback)
     require(not embedded, "over embeddings profiles of attention may settle too slowly to be judged")
     begin, end = run.phases.III
-    start = run.at(begin)
+    start, rest = run.at(begin), resting_loss(run.risk, run.floor)
     # the law is 1/excess = t/limit + const: t must outgrow the constant, which large first steps make large
-    own = limit / max(start.loss - run.floor, 1e-300)
+    own = limit / max(start.loss - rest, 1e-300)
     missed = 1.0 - float(np.min(run.attention[-1]))
     if isinstance(run.risk, PopulationRisk) and math.isfinite(run.risk.N):
         missed = _beside(run.risk, run.params)
@@ -366,8 +366,8 @@ def tail_ratio(run: Trajectory) -> tuple[float, float]:
         own = limit / len(each) / max(float(each.min()), 1e-300)
     lasted = end >= 100.0 * max(begin, own, 1.0)
     require(lasted, "Phase III has not lasted for two decades of its own time scale")
-    excess = float(run.loss[-1]) - run.floor
-    require(excess >= LOST * run.floor, "the excess over the floor is lost in rounding")
+    excess = float(run.loss[-1]) - rest
+    require(excess >= LOST * rest, "the excess over the floor is lost in rounding")
     return float(run.t[-1]) * excess / limit, 0.05 + 8.0 * missed
 
 

@@ -18,7 +18,7 @@ class ClosedRuns(NamedTuple):
     """What `closed_runs` finds, one entry a point."""
 
     hit: NDArray[np.int64]  # first step with loss <= epsilon; INT64_MAX where there is none below it
-    error: Array  # estimated absolute error of ``hit`` before rounding up
+    error: Array  # estimated absolute error of ``hit``, below 1 only where rounding leaves no other integer
     last: NDArray[np.int64]  # where the run ends: ``hit`` or the largest number of steps
     attends: NDArray[np.int64]  # end of Phase I, at most ``last``
     tails: NDArray[np.int64]  # end of Phase II, at most ``last``
@@ -84,10 +84,11 @@ class ExchangeableSteps:
         return self.counter.position(steps)
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, and its estimated error."""
+        """Return the first step with loss <= epsilon, and its estimated error, also where that may hide one."""
         hits, error, _ = _first_below(self.counter, self.gamma, np.array([epsilon]))
         hit = int(hits[0])
-        return (hit, float(error[0])) if hit <= last and hit < INT64_MAX else (None, 0.0)
+        found = hit <= last and hit < INT64_MAX
+        return hit if found else None, float(error[0]) if found or hit - error[0] <= last else 0.0
 
     def first_missing(self, *deficits: float) -> list[int]:
         """Return the first steps with 1 - a <= each deficit; INT64_MAX where there is none below it."""

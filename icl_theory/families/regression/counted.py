@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import LARGEST, Array, integer, number, store
+from icl_theory._validate import EXACT, LARGEST, Array, integer, number, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Task
@@ -46,8 +46,8 @@ class CountedRisk(Risk):
     every_query: bool = True
 
     def __post_init__(self) -> None:
-        for name, minimum in (("N", 1), ("batch", 1), ("seed", 0)):
-            store(self, **{name: integer(name, getattr(self, name), minimum=minimum)})
+        store(self, N=integer("N", self.N, minimum=1, maximum=EXACT), batch=integer("batch", self.batch, minimum=1))
+        store(self, seed=integer("seed", self.seed, minimum=0))
         store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
         if not self.every_query:  # else they are drawn in blocks
             each = self.features.K + (self.N if self._by_tokens else 0)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, integer, number, prompt_length, refuse
 from icl_theory.claims.comparison import Check, CrossCheck, Power, detectable, limit_of, mean_check, z_score
 from icl_theory.engine.descent import descend
-from icl_theory.engine.interrupts import whole_runs
 from icl_theory.engine.progress import CountProgress
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
@@ -39,7 +38,6 @@ SPREAD = 8.0  # of the scores at which the two are compared: beyond, entries han
 Steps = NDArray[np.int64]
 
 
-@whole_runs()
 def crosscheck(
     run_or_risk: Trajectory | Risk,
     *,

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from icl_theory._validate import MOST_FEATURES, Array, fraction, instance, integer, number, refuse
+from icl_theory._validate import MOST_FEATURES, Array, flag, fraction, instance, integer, number, refuse
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, State, Trajectory
@@ -23,12 +23,11 @@ from icl_theory.families.regression.flow import flow_difference
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import presence
 from icl_theory.families.regression.symmetric import SymmetricRisk
-from icl_theory.families.regression.tails import infima_of, tail_limits
+from icl_theory.families.regression.tails import infima_of, resting_loss, tail_limits
 
 TAIL_RATIO = 2.0
 
 
-@cache
 def tail_start(K: int) -> float:
     r"""Attention deficit s* = 1 - a at which Phase III begins in the exchangeable case with N = ∞.
 
@@ -55,7 +54,11 @@ def tail_start(K: int) -> float:
     >>> round(icl.regression.tail_start(20), 4)
     0.0979
     """
-    K = integer("K", K, minimum=2, maximum=MOST_FEATURES)
+    return _tail_start(integer("K", K, minimum=2, maximum=MOST_FEATURES))
+
+
+@cache
+def _tail_start(K: int) -> float:
     if K == 2:
         return 0.5
     # Newton's method in w = 1/s², in which the equation is nearly linear: d(w - Φ)/dw = 1 - 1/(2a²)
@@ -108,7 +111,7 @@ def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool 
     0.4104
     """
     K, epsilon, delta = integer("K", K, minimum=2), number("epsilon", epsilon), number("delta", delta)
-    if leading_order:
+    if flag("leading_order", leading_order):
         return math.sqrt(8.0 * epsilon) * K / math.sqrt(K - 1.0) / delta
     return math.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail_start(K) / delta
 
@@ -303,7 +306,8 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     elif tail_deficit is not None:
         second = run.first(lambda state: bool(np.min(state.attention / present) >= 1.0 - tail_deficit))
     elif tail is not None:
-        second = _tail_begins(run, run.loss - run.floor, lambda state: state.loss - run.floor, tail)
+        rest = resting_loss(run.risk, run.floor)
+        second = _tail_begins(run, run.loss - rest, lambda state: state.loss - rest, tail)
     else:
         second = None
     return phases_of(int(run.t[-1]), first, second)

@@ -25,7 +25,7 @@ from icl_theory.families.regression.phases import crossover, half_way, tail_star
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.stability import stable_rate
 from icl_theory.families.regression.stacked import stacked
-from icl_theory.families.regression.tails import tail_limit
+from icl_theory.families.regression.tails import resting_loss, tail_limit
 from icl_theory.families.regression.together import MOST, Points, together
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank, uniform
 
@@ -181,11 +181,12 @@ def closed_values(family: type[Family], points: Mapping[str, NDArray[Any]], comm
     tail = each(lambda value: tail_start(int(value)), K)
     found = closed_runs(StepCounter(K, np.maximum(c, 1e-300)), gamma, epsilon, common["max_steps"], tail)
     reached = (found.hit <= common["max_steps"]) & (found.hit < INT64_MAX)
+    hidden = found.hit - found.error <= common["max_steps"]  # by rounding, perhaps
     fixed = {"method": "closed", "floor": 0.0, STATUS.name: REACHED}
     values = uniform(family.every_column(), len(K), fixed) | {
         "eta_used": eta, "steps": np.where(reached, found.hit, -1), "T_I": found.attends,
         "T_II": found.tails - found.attends, "T_III": found.last - found.tails, "last": found.last,
-        "error": np.where(reached, found.error, 0.0), "loss": found.loss, "attention": found.attention,
+        "error": np.where(reached | hidden, found.error, 0.0), "loss": found.loss, "attention": found.attention,
         "tail_constant": (K - 1.0) / (4.0 * speed) / eta,
     }  # fmt: skip
     onset = exact_crossover(epsilon, 1.0, K, tail)
@@ -297,9 +298,10 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     """Return the family's columns of one run."""
     tail = math.nan if run.risk is None else tail_limit(run.risk, run.eta)
     tail = math.nan if tail is None else tail
+    rest = resting_loss(run.risk, run.floor)
     found: dict[str, Any] = {
         "regime": run.regime or "", "attention": float(np.mean(run.attention[-1])), "tail_constant": tail,
-        "tail_ratio": int(run.t[-1]) * (float(run.loss[-1]) - run.floor) / tail,
+        "tail_ratio": int(run.t[-1]) * (float(run.loss[-1]) - rest) / tail,
     }  # fmt: skip
     risk = run.risk
     if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N):

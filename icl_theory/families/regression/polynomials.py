@@ -9,6 +9,8 @@ import numpy as np
 from numpy.polynomial.polynomial import polyadd, polyder, polymul
 from numpy.typing import NDArray
 
+from icl_theory._validate import choice
+
 TERMS = 6
 Coefficients = NDArray[np.object_]  # integers of any size, lowest power first
 
@@ -20,7 +22,6 @@ def quotients(form: str) -> tuple[tuple[float, ...], ...]:
     return tuple(polynomial[: -power * j] for j, polynomial in enumerate(abel_polynomials(form), start=1))
 
 
-@cache
 def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     r"""Coefficients, highest power first, of the polynomials :math:`P_j` in the Abel function.
 
@@ -44,6 +45,7 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     ----------
     docs/theory.md, "Steps in closed form".
     """
+    choice("form", form, ("a", "s"))
     result = []
     for polynomial, denominator in _abel_polynomials():
         if form == "s":

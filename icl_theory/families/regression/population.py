@@ -167,24 +167,34 @@ class PopulationRisk(Risk):
         return float(self.features.probs @ self.floor_per_query())
 
     def floor_per_query(self) -> Array:
-        """Infima of the ℓ_k, (K,), to rounding where `levels` are known, else from above, to 1 % for K < 60."""
+        r"""Least losses :math:`\ell_k` that a search finds, (K,).
+
+        Losses come as close to them as one likes, so that no infimum is above. That none is below is not proved.
+        With up to 12 features, a query has some 2K starts, and what is found is exact to rounding. With more it
+        has one start, or two with noise, and is found from above, to 1 % for K < 60. Descent from zero scores
+        approaches the losses of `levels`, which may be higher.
+        """
         K = self.features.K
         if math.isinf(self.N):
             return np.zeros(K)
         if self.levels is not None:
-            return np.array([each.loss for each in self.levels])
+            return np.array([each.lowest for each in self.levels])
         return infima(self._moments, np.eye(K, dtype=bool), self.N, self.noise)
 
     @cached_property
     def levels(self) -> tuple[Levels, ...] | None:
-        """Levels of the features at the infimum of every query, for finite N; None where they are not known."""
+        """Levels of the features at the infima that descent from zero scores approaches, None if not known."""
         if math.isinf(self.N):
             return None
         variogram, factor = self.task.unit_variogram(self.features)
         if self.noise > 0.0:
             variogram, factor = factor * variogram, 1.0
         found = single_features(variogram, self.features.probs, self.N, self.noise)
-        return None if found is None else tuple(each._replace(loss=factor * each.loss) for each in found)
+        return (
+            None
+            if found is None
+            else tuple(each._replace(loss=factor * each.loss, lowest=factor * each.lowest) for each in found)
+        )
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r"""Product of the Hessian with a direction, exactly, (K, K).

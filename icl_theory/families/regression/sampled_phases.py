@@ -21,7 +21,7 @@ from icl_theory.families.regression.family import Regression
 from icl_theory.families.regression.phases import TAIL_RATIO
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import presence
-from icl_theory.families.regression.tails import tail_limit
+from icl_theory.families.regression.tails import resting_loss, tail_limit
 from icl_theory.memory import check_fits
 
 COARSE = 48  # steps at which a path is looked at before a crossing is searched between two of them
@@ -194,7 +194,8 @@ def _measure(path: _Path, asked: NDArray[np.bool_], exact: Trajectory, tail: flo
     phases: dict[str, tuple[int, int]] = {} if exact.phases is None else exact.phases.present()
     ends = [path.crossing(lambda t: 0.5 - float(path.at(t)[0][asked].mean()))]
     if tail is not None and "III" in phases:
-        ends.append(path.crossing(lambda t: t * (path.at(t)[1] - exact.floor) - TAIL_RATIO * tail, last=True))
+        rest = resting_loss(exact.risk, exact.floor)
+        ends.append(path.crossing(lambda t: t * (path.at(t)[1] - rest) - TAIL_RATIO * tail, last=True))
     ends.append(path.crossing(lambda t: path.at(t)[1] - exact.epsilon))
     ends = ends[-len(phases) :]  # a run that ends in Phase I has no other
     if math.inf in ends:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from icl_theory._calls import written_call
 from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, Callback
+from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.pullback import COORDINATES
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.family import Regression
@@ -18,6 +19,7 @@ from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Task
 
 
+@returns_runs
 def simulate(
     L: float,
     delta: float,
@@ -115,6 +117,7 @@ def simulate(
     return run
 
 
+@returns_runs
 def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) -> dict[str, Trajectory]:
     """Run `simulate` once in each of the three coordinates.
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import LARGEST, Array, plain_numbers, refuse
+from icl_theory._validate import LARGEST, Array, plain_numbers, prompt_lengths, refuse
 
 _WORST = (15.0 - math.sqrt(33.0)) / 24.0  # wrong attention of two features at which the curvature is largest
 CURVATURE = 4.0 * _WORST**2 * (1.0 - _WORST) * (2.0 - 3.0 * _WORST)
@@ -53,7 +53,7 @@ def curvature_bound(
     """
     largest, features = plain_numbers("variogram", variogram, 0.0, 1e290), plain_numbers("K", K, 1.0)
     spread = plain_numbers("noise", noise, 0.0, LARGEST)
-    averaged = np.isinf(plain_numbers("N", N, 1.0, math.inf))
+    averaged = np.isinf(prompt_lengths(N))
     return np.asarray(CURVATURE * (largest + np.where(averaged, 0.0, spread * spread)) / features)
 
 

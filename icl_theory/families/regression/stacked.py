@@ -22,7 +22,7 @@ from icl_theory.families.regression.error_form import at_nodes
 from icl_theory.families.regression.phases import TAIL_RATIO, phases_of
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import moments, presence
-from icl_theory.families.regression.tails import tail_limit
+from icl_theory.families.regression.tails import resting_loss, tail_limit
 from icl_theory.grids.grid import Column, Values, blank
 
 QUERIES, INFINITE = 1024, 8192  # that are evaluated at a time: of finite prompts, and for N = ∞
@@ -199,7 +199,8 @@ def _followed(problems: Sequence[Any], risks: Sequence[PopulationRisk], max_step
         last = np.where(hit.sure & (hit.steps <= max_steps), hit.steps, 0.0)
         plain &= (hit.steps <= max_steps) & _undisturbed(both[0], last)
         first, sure = _attends(both, 0.5 * presence(stack.probs, stack.N), last, late)
-        second, certain = _tail(both, floor, TAIL_RATIO * tail, last, late, saved_steps(max_steps, start[0].size))
+        rest = np.array([resting_loss(*pair) for pair in zip(risks, floor.tolist(), strict=True)])
+        second, certain = _tail(both, rest, TAIL_RATIO * tail, last, late, saved_steps(max_steps, start[0].size))
         sure &= plain & hit.sure & (certain | (first >= last))  # then Phase I is all there is
         for share in SHARES:
             ours, theirs = (run.every(np.maximum(share * last, np.minimum(last, SINGLE)))[:MOVE] for run in both)

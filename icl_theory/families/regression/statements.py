@@ -1,8 +1,6 @@
 """Statements of the theory that runs are checked for and the audit measures, each written down once."""
 
-from icl_theory.claims.claim import Statement, Status
-
-OURS = "this package"
+from icl_theory.claims.claim import OURS, Statement, Status
 
 LEMMA_1 = Statement(
     "Lemma 1, identity",
@@ -13,7 +11,7 @@ LEMMA_1 = Statement(
 )
 LEMMA_2 = Statement(
     "Lemma 2, identity",
-    "paper, Lemma 2",
+    "paper, Lemma 2 (exact form)",
     "d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2",
     "identity",
     Status.EXACT,
@@ -27,7 +25,7 @@ ATTENTION = Statement(
 )
 PREDICTION = Statement(
     "Prop. 1, prediction",
-    "paper, Prop. 1",
+    "paper, Prop. 1 (reconstructed)",
     "|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained",
     "upper",
 )

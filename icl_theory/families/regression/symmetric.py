@@ -235,7 +235,7 @@ class SymmetricRisk(Risk):
             return 0.0
         G = len(self.sizes)
         if self.levels is not None:
-            return float(self.sizes * self.probs @ np.array([each.loss for each in self.levels]))
+            return float(self.sizes * self.probs @ np.array([each.lowest for each in self.levels]))
         target = np.arange(G + 1)[:, None] == np.zeros(G)
         return float(self.sizes * self.probs @ infima(self._finite, target, self.N, self.noise))
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import Array
+from icl_theory._validate import Array, flag
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk, is_nondegenerate
@@ -64,6 +64,7 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     >>> round(icl.regression.tail_constant(risk), 6)
     7.75
     """
+    flag("proved", proved)
     if isinstance(risk, ExchangeableRisk):
         finite = math.isfinite(risk.N) and (risk.noise > 0.0 or risk.N == 1)
         return 0.0 if finite else (risk.K - 1.0) / (4.0 * risk.speed)
@@ -102,13 +103,22 @@ def tail_limits(risk: Risk, eta: float) -> Array | None:
 
 
 def infima_of(risk: Risk) -> Array:
-    """Infima of the ℓ_k, where `tail_limits` are known."""
+    """Infima of the ℓ_k that descent from zero scores approaches, where `tail_limits` are known."""
     assert isinstance(risk, PopulationRisk | SymmetricRisk)
     return np.array([levels.loss for levels in risk.levels]) if risk.levels else np.zeros(len(risk.initial))
 
 
+def resting_loss(risk: Risk | None, floor: float) -> float:
+    """Loss that descent from zero scores approaches: the floor, unless that is an infimum found elsewhere."""
+    whole = risk.risk if isinstance(risk, Pullback) else risk
+    if not isinstance(whole, PopulationRisk | SymmetricRisk) or not whole.levels:
+        return floor
+    sizes = whole.sizes * whole.probs if isinstance(whole, SymmetricRisk) else whole.features.probs
+    return floor + float(sizes @ np.array([levels.loss - levels.lowest for levels in whole.levels]))
+
+
 def tail_limit(risk: Risk, eta: float) -> float | None:
-    """Limit of t (loss - floor), None where no law is known or the excess falls faster."""
+    """Limit of t (loss - `resting_loss`), None where no law is known or the excess falls faster."""
     constant = tail_constant(risk, proved=False)
     return constant / eta if constant else None
 

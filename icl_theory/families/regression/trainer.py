@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, integer, store
+from icl_theory._validate import EXACT, Array, integer, store
 from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
@@ -111,8 +111,8 @@ class PromptRisk(Risk, Generic[P]):
 
     def _prepare(self) -> None:
         """Check the numbers and draw the fixed data set, where there is one."""
-        for name, minimum in (("N", 1), ("batch", 1), ("seed", 0)):
-            store(self, **{name: integer(name, getattr(self, name), minimum=minimum)})
+        store(self, N=integer("N", self.N, minimum=1, maximum=EXACT), batch=integer("batch", self.batch, minimum=1))
+        store(self, seed=integer("seed", self.seed, minimum=0))
         fixed = None
         if self.dataset is not None:
             size = integer("dataset", self.dataset, minimum=1)

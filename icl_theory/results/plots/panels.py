@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import instance, integer, number, real_array, refuse, sequence
-from icl_theory.results.plots.style import CYCLE, level, new_figure, shade, styled
+from icl_theory.results.plots.style import CYCLE, LARGEST, level, new_figure, shade, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -257,7 +257,7 @@ def _shown(values: ArrayLike, scale: str, least: float = 0.0) -> Any:
     array = np.asarray(values, dtype=np.float64)
     if scale != "log":
         return array
-    return np.where(array > 0.0, array, least or np.nan)
+    return np.where(array > 0.0, np.minimum(array, LARGEST), least or np.nan)
 
 
 def label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float) -> None:
@@ -267,7 +267,7 @@ def label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float) -> N
     to_axes = ax.transData + ax.transAxes.inverted()
     x = ax.get_xlim()[1]
     places = np.array([to_axes.transform((x, y))[1] for y, _, _ in ends])
-    order = np.argsort(places, kind="stable")
+    order = np.argsort(np.round(places, 6), kind="stable")  # rounding does not decide between curves that meet
     apart = LINE_HEIGHT / (72.0 * 0.7 * height)
     sorted_places = np.clip(places[order], 0.0, 1.0)
     # the smallest shifts that leave each label its line: up from below, then back down from the top

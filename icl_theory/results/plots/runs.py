@@ -16,6 +16,7 @@ from icl_theory.results.plots.style import (
     BLACK,
     BLUE,
     CYCLE,
+    LARGEST,
     RED,
     axes,
     escape,
@@ -161,7 +162,7 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
     _scale_steps(run, ax)
     shade(run.phases, float(run.t[-1]), ax)
     above = "excess" in run.observed and run.floor > 0
-    positive = np.maximum(run.observed["excess"] if above else run.loss, np.finfo(float).tiny)
+    positive = np.clip(run.observed["excess"] if above else run.loss, np.finfo(float).tiny, LARGEST)
     ax.plot(_x(run), positive, color=BLACK)
     ax.set_yscale("log")
     ax.set_ylabel("loss above floor" if above else "loss")
@@ -184,7 +185,7 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
     ax.set_yscale("log")
     ax.set_ylabel("attention")
     low = float(np.clip(1.0 - target[-1], 1e-300, 0.1))
-    ax.set_ylim(bottom=0.5 * min(low, float(target.min())), top=2.5)
+    ax.set_ylim(bottom=0.5 * min(low, float(target.min(where=target > 0.0, initial=1.0))), top=2.5)
     start = _x(run)[0]
     ax.annotate("target", (start, target[0]), xytext=(3, 3), textcoords="offset points", color=BLUE)
     ax.annotate("1 − target", (start, 1.0 - target[0]), xytext=(3, 3), textcoords="offset points", color=RED)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_theory._validate import instance, number, refuse
+from icl_theory._validate import flag, instance, number, refuse
 from icl_theory.engine.progress import working
-from icl_theory.files import replacing
+from icl_theory.files import checked_path, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from icl_theory.engine.trajectory import Phases
 
+LARGEST = 1e200  # drawn on a logarithmic axis: margins and ticks beyond it must be in the range of float64, too
 BLUE, ORANGE, GREEN, RED, BLACK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#000000"
 CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
 PHASE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#56B4E9", "#F0E442")
@@ -60,6 +61,9 @@ def axes(name: str, value: Any) -> Axes:
 def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, or that of some axes, whole or not at all; the ending of the path chooses the format."""
     figure = whole_figure(drawn)
+    formats = figure.canvas.get_supported_filetypes()
+    if checked_path(path).suffix[1:].lower() not in formats:
+        raise refuse("path", str(path), "a file name ending in " + ", ".join(f".{name}" for name in formats))
     with styled(), replacing(path) as temporary:
         # without a date, the same figure is the same file
         metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(temporary.suffix)
@@ -96,6 +100,7 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
     Then notebooks show it below the cell and ``pyplot.show()`` in a window. A figure that is ``returned``, not its
     axes, is one that a notebook shows as the value of a cell; as pyplot's it would appear there twice.
     """
+    flag("returned", returned)
     width, height = number("width", width, maximum=1e4), number("height", height, maximum=1e4)
     pyplot = _pyplot()
     if pyplot is not None and not (returned and "inline" in pyplot.get_backend()):

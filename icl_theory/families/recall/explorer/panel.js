@@ -18,7 +18,7 @@ const settings = [
 ];
 
 const presets = [
-  { name: "No noise", sentence: "Every sentence can be completed without doubt: the loss falls to nothing, at a steady rate.", values: { alpha: 0, t: 30 } },
+  { name: "No noise", sentence: "Every sentence can be completed without doubt: the loss falls to nothing, in the end at a steady rate.", values: { alpha: 0, t: 30 } },
   { name: "Half noise", sentence: "Every other sentence ends in noise. The model says so half of the time, and is right to.", values: { alpha: 0.5, t: 60 } },
   { name: "1000 triggers", sentence: "The rate is η/√|Q|, not η/|Q|: 250 times as many triggers as at first make it 16 times smaller.", values: { triggers: 1000, V: 5000, t: 1000 } },
   { name: "Said thrice", sentence: "An output that follows its trigger three times is learnt three times as fast.", values: { counts: 3, t: 20 } },
@@ -27,8 +27,8 @@ const presets = [
 
 const tour = [
   { text: "A sentence ends with a trigger. Earlier in it the trigger was followed by a word, and that word should come next, unless it is noise, with probability α. A transformer learns to look it up.", values: {}, figure: "next" },
-  { text: "All that is trained here is one strength λ, and normalised descent moves it by the same amount at every step. The loss above the best possible falls along a straight line on this axis.", values: { t: 60 }, figure: "loss" },
-  { text: "Three exponents are in print: ηt/√|Q|, ηt/|Q| and ηt. The exact curve follows the first. The other two are dashed.", values: { triggers: 16 }, figure: "loss" },
+  { text: "All that is trained here is one strength λ, and normalised descent moves it by the same amount at every step. Once the loss above the best possible is small, it falls along a straight line on this axis.", values: { t: 60 }, figure: "loss" },
+  { text: "Three exponents are in print: ηt/√|Q|, ηt/|Q| and ηt. In the end the exact curve falls like the first. The other two are dashed.", values: { triggers: 16 }, figure: "loss" },
   { text: "Press Play: the probability of the output rises to 1 − α and that of noise falls to α. All other words lose theirs.", values: { t: 0 }, figure: "probabilities", play: true },
   { text: "The model has never seen the output on the right. It recalls that output just as well: in this model no probability depends on which word it is.", values: { t: 150 }, figure: "next" },
   { text: "The number of steps grows like √|Q|. Drag the dot to change the number of triggers.", values: { triggers: 100, V: 500 }, figure: "steps" },
@@ -120,6 +120,12 @@ const probabilities = {
     axes.horizontal(1 - alpha, "blue");
     if (alpha > 0) axes.horizontal(alpha, "red");
     for (const [name, colour] of KINDS) axes.curve(times, states.map((state) => state[name]), colour, { width: 2.2 });
+    let place = Infinity; // words stand above the ends of their curves, the lowest first, and never on each other
+    const last = states[states.length - 1];
+    for (const [name, colour, title] of [...KINDS].sort((a, b) => last[a[0]] - last[b[0]])) {
+      place = Math.min(axes.Y(last[name]) - 9, place - 15);
+      axes.text(title, axes.right - 4, Math.max(place, axes.top + 8), colour, "right");
+    }
   },
   moving(axes, model, now) {
     axes.vertical(now.t, "axis", { dash: [] });

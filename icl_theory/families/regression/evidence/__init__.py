@@ -3,7 +3,7 @@
 A row is a function of whether the grid is to be small; `ROWS` lists them in the order of the table.
 """
 
-from icl_theory.families.regression.evidence import dynamics, lemmas, measured, orders, parts
+from icl_theory.families.regression.evidence import dynamics, experiments, lemmas, measured, orders, parts
 from icl_theory.families.regression.evidence.common import Row
 from icl_theory.families.regression.orderwise import STATEMENTS
 
@@ -41,6 +41,7 @@ ROWS: tuple[Row, ...] = (
     dynamics.tail_law_finite,
     dynamics.tail_law_embeddings,
     *measured.ROWS,
+    *experiments.ROWS,
     lemmas.noise_floor,
     lemmas.lengths,
 )

@@ -13,7 +13,7 @@ from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
 
-PAPER, OURS = "paper, {} (reconstructed)", "this package"
+PAPER, WORDS = "paper, {} (reconstructed)", "paper, {}"  # WORDS where it states no formula
 Row = Callable[[bool], Claim]
 
 

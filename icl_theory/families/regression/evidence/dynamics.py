@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from icl_theory.claims.claim import Claim, Outcome, Status, decade, exact_row, judged
+from icl_theory.claims.claim import OURS, Claim, Outcome, Status, decade, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.trajectory import Trajectory
@@ -15,7 +15,7 @@ from icl_theory.families.regression import statements, tasks
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds
 from icl_theory.families.regression.direct import tails
-from icl_theory.families.regression.evidence.common import OURS, PAPER, iterated_gaps, iterated_steps, random_risk
+from icl_theory.families.regression.evidence.common import PAPER, iterated_gaps, iterated_steps, random_risk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.flow import flow_time

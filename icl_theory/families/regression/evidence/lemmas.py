@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, Outcome, Status, Verdict, decade, exact_row, judged
+from icl_theory.claims.claim import OURS, Claim, Outcome, Status, Verdict, decade, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import statements, tasks
@@ -20,7 +20,7 @@ from icl_theory.families.regression.certified import worst_prediction
 from icl_theory.families.regression.concentration import concentration_probability
 from icl_theory.families.regression.crosscheck import crosscheck
 from icl_theory.families.regression.direct import differences, direct, functions_of, prompts
-from icl_theory.families.regression.evidence.common import OURS, PAPER, cross_ratios, random_risk, random_scores
+from icl_theory.families.regression.evidence.common import PAPER, cross_ratios, random_risk, random_scores
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
@@ -312,7 +312,7 @@ def concentration(quick: bool) -> Claim:
         worst = max(worst, abs(concentration_probability(N, K, delta).value - float(probability @ inside)))
     return Claim(
         "Eq. 9, concentration",
-        "paper, Eq. 9",
+        PAPER.format("Eq. 9"),
         "P(|n_m - p_m N| <= δN for all m) >= 1 - 2K exp(-2Nδ²)",
         Status.CERTIFIED,
         f"{count} of N = 50..20,000, K = 2..20, δ = 0.02..0.15 with a bound in (0, 1 - 1e-6)",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, Outcome, Status, Verdict, decade, judged
+from icl_theory.claims.claim import OURS, Claim, Outcome, Status, Verdict, decade, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.risk import Risk
@@ -18,15 +18,13 @@ from icl_theory.families.regression import tasks
 from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.direct import direct, functions_of, lipschitz_values, prompts
 from icl_theory.families.regression.evidence.common import (
-    OURS,
     PAPER,
+    WORDS,
     cross_ratios,
     iterated_gaps,
-    iterated_steps,
     random_risk,
 )
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.gaussian import GaussianRisk, QuadraticLaw
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.sampled_phases import run_states, sampled_phases
@@ -181,7 +179,7 @@ def oscillation(quick: bool) -> Claim:
     sampled_only = sampled_least > 5 * exact_most
     return Claim(
         "oscillation",
-        PAPER.format("abstract, Props 2 to 4"),
+        WORDS.format("abstract, Props 2 to 4"),
         "attention on other features decays slowly and can oscillate",
         Status.MEASURED,
         f"K = 6, η = 2, every step of {steps}; attention of long prompts at the scores; changes above 1e-6 count",
@@ -299,7 +297,7 @@ def noisy_tokens(quick: bool) -> Claim:
     fades = all(a[2] > b[2] for a, b in itertools.pairwise(rows))
     return Claim(
         "noisy tokens",
-        PAPER.format("Section 3.1"),
+        WORDS.format("Section 3.1"),
         "tokens are noisy versions of the features, and attention still finds those of the query's feature",
         Status.MEASURED,
         f"linear tasks on a simplex, K = {K}, Δ = 1, N = {N}; Q trained for {steps} steps, {batch} prompts each;"
@@ -345,44 +343,6 @@ def unseen_functions(quick: bool) -> Claim:
     )
 
 
-def experiments(quick: bool) -> Claim:
-    """What Section 6 and the appendix say of their figures: phases, the order in L, and attention maps."""
-    K, eta, epsilon, words, wrong, sound = 10, 1.0, 0.01, [], 0, True
-    for constants, phases in (((0.4, 0.55, 0.7), ["I", "II"]), ((3.0, 4.0, 5.0), ["I", "II", "III"])):
-        counts = []
-        for L in constants:
-            run = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-            gamma = 0.5 * L**2
-            deficit = math.sqrt(2.0 * epsilon * (K - 1.0) / (gamma * K))
-            assert run.phases is not None
-            sound &= list(run.phases.present()) == phases
-            wrong += int(run.steps != iterated_steps(K, eta * gamma * K / (K - 1.0) ** 2, [deficit])[0])
-            counts.append(run.steps or 0)
-        sound &= counts[0] > counts[1] > counts[2]
-        words.append(f"T = {', '.join(map(str, counts))} for L = {', '.join(f'{L:g}' for L in constants)}")
-    risk = PopulationRisk(Features.random(6, 3, 0.7, seed=1), tasks.RandomFourier(2.0))
-    maps = np.array([risk.attention(scores) for scores in descend(risk, eta, steps=1000).states])
-    own = np.diagonal(maps, axis1=1, axis2=2)
-    sound &= bool((np.diff(own, axis=0) > 0.0).all())
-    gaussian = [descend(GaussianRisk(QuadraticLaw.lipschitz(2, L, 0.5)), 0.02, steps=50) for L in (0.8, 1.6, 2.4)]
-    left = [float(run.loss[-1] / run.loss[0]) for run in gaussian]
-    sound &= left[0] > left[1] > left[2]
-    return Claim(
-        "experiments",
-        PAPER.format("Section 6, Appendix A"),
-        "two phases for small L and three for large; a larger L is faster, also for quadratic functions of Gaussian"
-        " inputs; the diagonal of the attention map darkens",
-        Status.MEASURED,
-        f"exchangeable, K = {K}, ε = {epsilon:g}; counts also by plain iteration; a map of six features; quadratic"
-        f" functions in two dimensions, {int(gaussian[0].t[-1])} steps",
-        f"{'; '.join(words)}; own attention from {own[0].mean():.2f} to {own[-1].mean():.2f}, rising for every"
-        f" query; Gaussian inputs: loss at {', '.join(f'{share:.0%}' for share in left)} of the first for L = 0.8,"
-        f" 1.6, 2.4; {wrong} counts differ",
-        "0",
-        judged(sound and not wrong),
-    )
-
-
 ROWS = (
     phases_of_samples,
     cross_terms_of_unequal_tasks,
@@ -392,5 +352,4 @@ ROWS = (
     conditional_loss,
     noisy_tokens,
     unseen_functions,
-    experiments,
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, Status, decade, exact_row, judged
+from icl_theory.claims.claim import OURS, Claim, Status, decade, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.risk import Risk
@@ -16,7 +16,7 @@ from icl_theory.engine.sharpness import largest_stable_eta
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.direct import differences, direct
-from icl_theory.families.regression.evidence.common import OURS, random_risk, random_scores
+from icl_theory.families.regression.evidence.common import random_risk, random_scores
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk

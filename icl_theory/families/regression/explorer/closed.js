@@ -141,9 +141,10 @@ class StepCounter {
     if (!tail && !head) {
       const steps = this.first + path.filter((x) => x < u).length;
       const blur = this.blur + 4 * ROUNDING * (u + 1 / attention(K, u)[0]);
-      const early = path.some((x) => x >= u - blur && x < u) ? 1 : 0;
-      const late = path.some((x) => x >= u && x < u + blur) ? 1 : 0;
-      return { steps, error: Math.max(early, late), earliest: steps - early, latest: steps + late };
+      const earliest = this.first + path.filter((x) => x < u - blur).length;
+      const far = u + blur > this.start;
+      const latest = far ? this.stepsTo(u + blur).latest : this.first + path.filter((x) => x < u + blur).length;
+      return { steps, error: latest - earliest, earliest, latest };
     }
     const form = tail ? "s" : "a", offset = tail ? this.first + this.taken : 0, [a, s] = attention(K, u);
     let count = abel(K, c, tail ? this.start : 0, u, form);
@@ -154,12 +155,9 @@ class StepCounter {
     }
     error = Math.min(error, 1e18);
     if (!(count < NEVER - offset)) return { steps: Infinity, error: 0, earliest: Infinity, latest: Infinity };
-    return {
-      steps: roundedUp(count, offset),
-      error,
-      earliest: roundedUp(Math.max(count - error, 0), offset),
-      latest: roundedUp(count + error, offset),
-    };
+    const earliest = roundedUp(Math.max(count - error, 0), offset), latest = roundedUp(count + error, offset);
+    if (earliest < latest) error = Math.ceil(error);
+    return { steps: roundedUp(count, offset), error, earliest, latest };
   }
 }
 

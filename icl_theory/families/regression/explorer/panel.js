@@ -5,6 +5,7 @@ const { spread } = require("drawing");
 const { count, short, percent, plural } = require("numbers");
 const { Run, predicted } = require("./closed");
 
+const PEAK = 4 / 27; // of the speed a s² of that gap
 const MOST = 24; // features that are drawn
 const RANGE = { minimum: 1e-30, maximum: 1e30 }; // within which nothing overflows
 
@@ -27,12 +28,18 @@ function functionValues(text, K) {
   return Array.from({ length: size }, (_, i) => (seed ? draw() - 0.5 : given[i] ?? 0));
 }
 
+const within = (value) => Math.max(-0.5, Math.min(0.5, value));
+
+// what a function's values are read as, and a sentence where some are not used as they stand; null if they are none
 function readFunction(text) {
   const plain = text.trim().toLowerCase().replaceAll("−", "-");
-  if (/^random \d{1,9}$/.test(plain)) return plain;
-  const values = plain.split(/[,;]\s*|\s+/).filter(Boolean).map(Number);
-  if (!values.length || values.some(Number.isNaN)) return null;
-  return values.slice(0, MOST).map((value) => Number(Math.max(-0.5, Math.min(0.5, value)).toFixed(3))).join(",");
+  if (/^random \d{1,9}$/.test(plain)) return { value: plain };
+  const given = plain.split(/[,;]\s*|\s+/).filter(Boolean).map(Number);
+  if (!given.length || given.some(Number.isNaN)) return null;
+  const values = given.slice(0, MOST).map(within), problems = [];
+  if (given.length > MOST) problems.push(`f has ${given.length} values: the first ${MOST} are used.`);
+  if (values.some((value, i) => value !== given[i])) problems.push("Values of f have to be between −½ and ½: those beyond are set to the nearest one.");
+  return { value: values.join(","), problem: problems.join(" ") };
 }
 
 const settings = [
@@ -41,15 +48,15 @@ const settings = [
   { name: "eta", value: 1, low: 1e-4, high: 1e4, log: true, ...RANGE },
   { name: "K", value: 20, low: 2, high: 1e6, log: true },
   { name: "epsilon", value: 1e-3, low: 1e-12, high: 1, log: true, unit: "", minimum: 1e-300, maximum: 1e30 },
-  { name: "f", symbol: "f", meaning: "a function, in units of LΔ from −½ to ½: draw it below, or type values", value: "random 1", text: readFunction, random: () => `random ${Math.floor(1e6 * Math.random())}`, moving: true },
+  { name: "f", symbol: "f", meaning: "a function, in units of LΔ from −½ to ½: draw it below, or type values; those left out are 0", value: "random 1", text: readFunction, random: () => `random ${Math.floor(1e6 * Math.random())}`, moving: true },
   { name: "t", symbol: "t", meaning: "step", value: 100, low: 1, high: 1e15, zero: true, log: true, whole: true, minimum: 0, maximum: 1e15, steps: 1500, moving: true, play: true },
 ];
 
 const presets = [
   { name: "Flat", sentence: "A small L: the loss is at ε before the tail begins. Every step goes into learning where to look.", values: { L: 0.2, t: 300 } },
   { name: "Sharp", sentence: "A large L: attention is learnt early, and most steps go into the tail, where the loss falls like 1/t.", values: { L: 5, t: 1000 } },
-  { name: "Far above L*", sentence: "The number of steps no longer depends on L at all: only ε, η and K count.", values: { L: 300, t: 1000 } },
-  { name: "K = 10⁶", sentence: "A million features: the first phase takes K²/(ηγ) steps, and skipping none of them costs nothing here.", values: { K: 1e6, L: 20, t: 1e9 } },
+  { name: "Far above L*", sentence: "The number of steps hardly depends on L any more: only ε, η and K count.", values: { K: 1000, L: 40, t: 10000 } },
+  { name: "K = 10⁶", sentence: "A million features: the first phase takes K²/(ηγ) steps, γ = L²Δ²/2, and skipping none of them costs nothing here.", values: { K: 1e6, L: 20, t: 1e9 } },
   { name: "10¹⁴ steps", sentence: "A target that takes a hundred million million steps, counted by one formula.", values: { L: 2, epsilon: 5e-14, t: 1e10 } },
 ];
 
@@ -59,8 +66,8 @@ const tour = [
   { text: "Attention explains it. In Phase I the target's share of attention creeps up from 1/K to one half. In Phase II it becomes nearly everything. In Phase III only a tail is left.", values: { t: 400 }, figure: "attention" },
   { text: "The same as a map: rows are queries, columns are features of the prompt. Learning is the diagonal filling.", values: { t: 900 }, figure: "map" },
   { text: "Now a prediction. Bars are a function that the model has never seen, dots what it says. The band is proved: no L-Lipschitz function can be missed by more. Draw in the figure to change the function.", values: { t: 150 }, figure: "function" },
-  { text: "How long does it take? For small L the time falls like 1/L², for large L it does not depend on L. The bend at L* is the phase transition. Drag the dot through it.", values: { L: 0.2, t: 300 }, figure: "steps" },
-  { text: "Far above L* the tail decides, and T is (K − 1)/(4ηε), whatever L is. All counts here are the integers that the Python package prints; at the bottom left is the code that prints them.", values: { L: 300 }, figure: "steps" },
+  { text: "How long does it take? With many features, here 1000, it falls like 1/L² for small L, and hardly depends on L for large L. The bend at L* is the phase transition. Drag the dot through it.", values: { K: 1000, L: 0.2, t: 1e7 }, figure: "steps" },
+  { text: "Far above L* the tail decides: T is close to (K − 1)/(4ηε), whatever L is. (Where L is shaded red, single steps are so large that one of them may end the run.) All counts here are the integers that the Python package prints; at the bottom left is the code that prints them.", values: { K: 1000, L: 40 }, figure: "steps" },
 ];
 
 const parameters = ({ L, delta, eta, K, epsilon }) => ({ L, delta, eta, K, epsilon });
@@ -76,6 +83,7 @@ function transition(values, run) {
     low, high, L: at.map(([L]) => L), steps: at.map(([, steps]) => steps),
     attending: (L) => (2 * K * K) / (eta * (L * delta) ** 2),
     tail: (K - 1) / (4 * eta * epsilon),
+    leaps: Math.sqrt((2 * (K - 1) ** 2) / (PEAK * eta * K)) / delta, // beyond, a step may move the gap of scores by more than 1
   };
 }
 
@@ -114,8 +122,8 @@ function words(model, now, { L, epsilon, eta, K }) {
       : `**${run.regime === "sharp" ? "Sharp" : "Flat"}**: after all ${count(run.last)} steps the loss is still ${short(run.at(run.last).loss)}, above ε = ${short(epsilon)}.`;
   const lengths = run.phases.map(({ name, from, to }) => `Phase ${name} takes **${count(to - from)}**`).join(", ");
   const lines = [`${place}${run.steps > 0 && run.reached ? `; ${certainty(model)}` : ""}. Steps: ${lengths}.`];
-  lines.push(`At step **${count(now.t)}**, ${phaseAt(model, now.t)}: loss **${short(now.loss, 4)}**, attention on the target **${percent(now.attention)}**, predictions off by at most ${short(now.band)}${now.t > 0 ? `, tail ratio ${short(now.ratio)}` : ""}.`);
-  if (run.counter.c * (4 / 27) > 1) lines.push(`Single steps are large here (η is ${short(eta / run.stable)} times the rate that is stable for every task): one lucky step may end the run.`);
+  lines.push(`At step **${count(now.t)}**, ${phaseAt(model, now.t)}: loss **${short(now.loss, 4)}**, attention on the target **${percent(now.attention)}**, predictions off by at most ${short(now.band)}${now.t > 0 ? `, t times the loss is ${short(now.ratio)} of its limit (K − 1)/(4η)` : ""}.`);
+  if (run.counter.c * PEAK > 1) lines.push(`Single steps are large here (η is ${short(eta / run.stable)} times the rate that is stable for every task): one lucky step may end the run.`);
   if (K < 7 && run.steps > 0) lines.push("With fewer than 7 features the exponent of T in L never comes to −1: there is no half-way point.");
   return [headline, ...lines];
 }
@@ -236,14 +244,15 @@ const prediction = {
 
 const steps = {
   name: "steps", title: "Steps to ε, against L", height: 320, wide: true,
-  caption: "with the power laws of the flat and the sharp regime, and where the one gives way to the other. Drag to change L.",
+  caption: "with the power laws of the flat and the sharp regime, and where the one gives way to the other. Shaded red: single steps are so large that one of them may end the run. Drag to change L.",
   scales({ run, transition: { low, high, steps: all, tail } }) {
     const most = Math.max(10 * tail, ...all), bottom = Math.max(0.5, Math.min(tail / 20, Math.max(run.steps, 1) / 3));
     return [{ low, high, log: true, label: "Lipschitz constant L" }, { low: bottom, high: Math.max(most * 3, 100 * bottom), log: true, label: "steps T" }];
   },
-  still(axes, { run, transition: { low, high, L, steps: all, attending, tail } }) {
+  still(axes, { run, transition: { low, high, L, steps: all, attending, tail, leaps } }) {
     axes.shade(low, run.boundary, "orange", "flat");
-    axes.shade(run.boundary, high, "green", "sharp");
+    axes.shade(run.boundary, Math.min(high, Math.max(leaps, run.boundary)), "green", "sharp");
+    axes.shade(Math.max(leaps, low), high, "red", "large steps");
     axes.curve([low, high], [attending(low), attending(high)], "orange", { width: 1.4, dash: [6, 4] });
     axes.curve([low, high], [tail, tail], "green", { width: 1.4, dash: [6, 4] });
     axes.vertical(run.boundary, "ink", { word: `L* = ${short(run.boundary)}`, row: 1 });

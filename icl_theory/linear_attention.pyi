@@ -1,0 +1,1 @@
+from .families.linear_attention import *  # noqa: F403

@@ -1,0 +1,1 @@
+from .families.recall import *  # noqa: F403

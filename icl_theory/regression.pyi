@@ -1,0 +1,1 @@
+from .families.regression import *  # noqa: F403

@@ -1,0 +1,11 @@
+"""Task families of regression: a shorter name of `icl_theory.families.regression.tasks`."""
+
+from typing import Any
+
+from icl_theory.families.regression import tasks
+from icl_theory.families.regression.tasks import *  # noqa: F403
+from icl_theory.families.regression.tasks import __all__ as __all__
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(tasks, name)

@@ -1,0 +1,173 @@
+"""Whether the optional slots of a family hold what the rest of the package takes from them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from icl_theory.claims.claim import Answer, BoundChecks, Claim
+from icl_theory.claims.comparison import CrossCheck
+from icl_theory.claims.paper import Paper, Reading
+from icl_theory.engine.descent import descend
+from icl_theory.engine.trajectory import Stop, Trajectory
+from icl_theory.families import Family, Later, Panel, sound
+from icl_theory.grids.grid import MESSAGE, STATUS
+from icl_theory.testing.common import attempt, expect
+
+NAME = re.compile(r"[a-z][a-z0-9-]*")  # of what the command line calls by it
+STABLE_STEPS = 200  # in which a stable learning rate must lower the loss
+SHARP = 1.0 + 1e-6  # rounding of a sharpness, relative
+
+
+def check_slots(problem: Family, run: Trajectory) -> None:
+    """Check every slot of a family that needs no long measurement."""
+    family = type(problem)
+    for cls in family.__mro__:
+        for name, value in vars(cls).items():
+            if isinstance(value, Later):
+                attempt(f"slot {name}, loaded from {value.place}", lambda name=name: getattr(family, name))  # type: ignore[misc]
+    expected: Any = attempt("slot expected_steps", problem.expected_steps)
+    expect(expected is None or expected >= 0, "expected_steps", "None or a number >= 0", expected)
+    words = {name: value for name, value in problem.arguments().items() if isinstance(value, str)}
+    for name, pair in attempt("slot limits", lambda: family.limits(words)).items():
+        expect(name in family.parameters(), "names of limits", "parameters", name)
+        expect(len(pair) == 2 and np.isfinite(pair).all(), f"limits of {name}", "two numbers", pair)
+    _stable_rate(problem, run)
+    _arrays(problem)
+    if family.check is not None:
+        found: Any = attempt("slot check", lambda: family.check(run))
+        expect(isinstance(found, BoundChecks), "slot check", "BoundChecks", found)
+    for row in sequence(family.rows, "slot rows"):
+        expect(callable(row), "slot rows", "functions that return a Claim", row)
+    expect(isinstance(family.questions, Mapping), "slot questions", "a dict of functions", family.questions)
+    for name, question in family.questions.items():
+        expect(re.fullmatch(r"[\w-]+", str(name)), "names of questions", "letters, digits and dashes", name)
+        expect(callable(question), f"question {name}", "a function that returns an Answer", question)
+    _papers(family)
+    _explorer(family.explorer)
+    expect(isinstance(family.commands, Mapping), "slot commands", "a dict of families", family.commands)
+    for name, other in family.commands.items():
+        expect(NAME.fullmatch(str(name)), "names of commands", "small letters, digits and dashes", name)
+        attempt(f"command {name}", lambda other=other: sound(other))  # type: ignore[misc]
+
+
+def check_claims(family: type[Family], run: Trajectory) -> None:
+    """Measure the rows of a family, answer its questions and make its comparison, as quickly as they can."""
+    for row in family.rows:
+        what = f"row {getattr(row, '__name__', row)}"
+        claim: Any = attempt(what, lambda row=row: row(True))  # type: ignore[misc]
+        expect(isinstance(claim, Claim), what, "a Claim", claim)
+        attempt(what, claim.cells)
+    for name, question in family.questions.items():
+        answer: Any = attempt(f"question {name}", lambda question=question: question(True))  # type: ignore[misc]
+        expect(isinstance(answer, Answer), f"question {name}", "an Answer", answer)
+        expect(answer.name == name, f"name of the answer to {name}", name, answer.name)
+        for each in answer.series:
+            alike = np.shape(each.x) == np.shape(each.y)
+            expect(
+                alike, f"curve {each.label!r} of {name}", f"as many y as x, {np.shape(each.x)}", np.shape(each.y)
+            )
+    if family.compare is not None:
+        compared: Any = attempt("slot compare", lambda: family.compare(run))
+        expect(isinstance(compared, CrossCheck), "slot compare", "a CrossCheck", compared)
+
+
+def sequence(found: Any, what: str) -> Sequence[Any]:
+    """Return a tuple or list."""
+    expect(isinstance(found, tuple | list), what, "a tuple", found)
+    return tuple(found)
+
+
+def _stable_rate(problem: Family, run: Trajectory) -> None:
+    """Check a learning rate that is said to be stable: losses fall from the start, and 2/sharpness allows it."""
+    try:
+        rate = problem.stable_rate()
+    except ValueError as error:
+        expect("eta" in str(error), "why there is no stable learning rate", "a sentence that names eta", str(error))
+        return
+    expect(isinstance(rate, float | int) and math.isfinite(rate) and rate > 0, "stable_rate", "a number > 0", rate)
+    risk, what = problem.risk(), f"loss of descent at the stable rate {rate:.6g}"
+    if risk.stochastic or problem.rule != "gd":
+        return
+    first = descend(risk, rate, steps=STABLE_STEPS)
+    expect(first.stop not in (Stop.LOSS, Stop.PARAMETERS), what, "finite", first.stop_reason)
+    rises = np.flatnonzero(np.diff(first.loss) > 1e-12 * np.abs(first.loss[:-1]))
+    if rises.size:
+        step = int(first.t[rises[0] + 1])
+        expect(False, f"{what} at step {step}", f"at most {first.loss[rises[0]]!r}", first.loss[rises[0] + 1])
+    sharpness = risk.sharpness(run.params)
+    limit = f"at most {2.0 / max(sharpness, 1e-300):.6g}, 2/sharpness at the end of the run"
+    expect(rate * sharpness <= 2.0 * SHARP, "stable_rate", limit, rate)
+
+
+def _arrays(problem: Family) -> None:
+    """Check masks and what is computed in whole arrays, on two points."""
+    family = type(problem)
+    points, common = {}, {}
+    for name, declared in family.parameters().items():
+        value = problem.rate() if name == "eta" else getattr(problem, name)
+        if declared.axis and isinstance(value, int | float):
+            points[name] = np.array([value, value])
+        else:
+            common[name] = value
+    columns = {*(column.name for column in family.every_column()), STATUS.name, MESSAGE.name}
+    masks = {}
+    for name, slot in {"closed_mask": family.closed_mask, "joint_mask": family.joint_mask}.items():
+        masks[name] = attempt(f"slot {name}", lambda slot=slot: slot(points, common))  # type: ignore[misc]
+        _mask(masks[name], f"slot {name}")
+    size = attempt("slot joint_size", lambda: family.joint_size(points, common))
+    expect(isinstance(size, int | np.integer) and size >= 1, "slot joint_size", "an integer >= 1", size)
+    found = []
+    with np.errstate(all="ignore"):
+        if masks["closed_mask"].all():
+            found.append(
+                ("closed_values", attempt("slot closed_values", lambda: family.closed_values(points, common)))
+            )
+        elif masks["joint_mask"].all():
+            values, done = attempt("slot joint_values", lambda: family.joint_values(points, common))
+            _mask(done, "what slot joint_values says is done")
+            found.append(("joint_values", values))
+    for name, values in found:
+        expect({*values} == columns, f"columns of slot {name}", sorted(columns), sorted(values))
+        lengths = {len(value) for value in values.values()}
+        expect(lengths == {2}, f"columns of slot {name}", "one value for each of two points", sorted(lengths))
+
+
+def _mask(found: Any, what: str) -> None:
+    expect(isinstance(found, np.ndarray) and found.dtype == bool, what, "an array of bools", found)
+    expect(found.shape == (2,), what, "one bool for each of two points", found)
+
+
+def _papers(family: type[Family]) -> None:
+    for paper in sequence(family.papers, "slot papers"):
+        expect(isinstance(paper, Paper), "slot papers", "Papers", paper)
+        what = f"paper {paper.name}"
+        expect(NAME.fullmatch(paper.name), "names of papers", "small letters, digits and dashes", paper.name)
+        attempt(f"reference of {what}", lambda paper=paper: paper.reference)  # type: ignore[misc]
+        for reading in sequence(paper.readings, f"readings of {what}"):
+            expect(isinstance(reading, Reading), f"readings of {what}", "Readings", reading)
+            of = f"of {reading.name} in {what}"
+            rows = sequence(reading.rows, f"rows {of}")
+            expect(all(map(callable, rows)), f"rows {of}", "functions that return a Claim", rows)
+            known = [*family.questions]
+            expect(
+                not reading.question or reading.question in known,
+                f"question {of}",
+                f"one of {known}",
+                reading.question,
+            )
+
+
+def _explorer(panel: Panel | None) -> None:
+    if panel is None:
+        return
+    expect(isinstance(panel, Panel), "slot explorer", "a Panel or None", panel)
+    expect("panel.js" in panel.scripts, "scripts of the explorer", "panel.js among them", panel.scripts)
+    for script in panel.scripts:
+        attempt(f"script {script} of the explorer", lambda script=script: (panel.folder / script).read_text())  # type: ignore[misc]
+    attempt("constants of the explorer, as JSON", lambda: json.dumps(panel.constants(), allow_nan=False))

@@ -1,0 +1,237 @@
+"""What presets and tours of the explorer say, compared with what Python computes at their settings."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.families import families
+from icl_theory.families.linear_attention import PromptLaw
+from tests.javascript import call
+
+TEXTS = """
+const { complete, defaults } = require("settings");
+return given[0].flatMap((name) => {
+  const { settings, presets, tour, parameters, sound } = require(`${name}/panel`);
+  const family = require(`${name}/family`);
+  const first = defaults(settings.map((one) => complete(one, family.parameters)));
+  const filled = (values) => ({ ...first, ...values, ...(sound?.({ ...first, ...values }).changes ?? {}) });
+  const said = [...presets.map(({ name, sentence, values }) => [`${name}. ${sentence}`, values]),
+    ...tour.map(({ text, values }) => [text, values])];
+  return said.map(([text, given]) => {
+    const values = filled(given);
+    return { panel: name, text, values, parameters: parameters(values) };
+  });
+});
+"""
+PANELS = [name for name, family in families().items() if family.explorer is not None]
+SAID = call(TEXTS, PANELS)
+
+
+class Said:
+    """A text of the page, and runs by Python at its setting or beside it."""
+
+    def __init__(self, panel: str, values: dict[str, Any], parameters: dict[str, Any]) -> None:
+        self.panel, self.values, self.parameters = panel, values, parameters
+
+    def run(self, **changes: Any) -> icl.Trajectory:
+        given = {
+            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            for name, value in {**self.parameters, **changes}.items()
+        }
+        return families()[self.panel](**given).simulate()
+
+    def steps(self, **changes: Any) -> int:
+        found = self.run(**changes).steps
+        assert found is not None
+        return found
+
+    def rate(self, **changes: Any) -> float:
+        """Rate of exponential decay of the excess at the end of the run."""
+        run = self.run(**changes)
+        assert run.steps is not None
+        early, late = (float(run.at(t).observed["excess"]) for t in (9 * run.steps // 10, run.steps))
+        return math.log(early / late) / (run.steps - 9 * run.steps // 10)
+
+    def half(self) -> list[int]:
+        """Steps after which each direction is learnt by half."""
+        run = self.run()
+        best, found = run.at(10**15).observed["gamma"], []
+        for j in range(len(best)):
+            low, high = 0, 10**15
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if run.at(middle).observed["gamma"][j] >= best[j] / 2 else (middle, high)
+            found.append(high)
+        return found
+
+    def test_law(self) -> PromptLaw:
+        d, decay = int(self.values["d"]), self.values["test_decay"]
+        spectrum = np.arange(1.0, d + 1.0) ** -float(decay)
+        return PromptLaw(spectrum, N=self.values["test_N"], noise=self.values["test_noise"])
+
+    def tested(self, t: int) -> float:
+        return float(self.test_law().loss(self.run().at(t).observed["gamma"]))
+
+
+def near(found: float, expected: float, part: float) -> bool:
+    return abs(found / expected - 1.0) < part
+
+
+def far_above(said: Said) -> bool:
+    """Steps hardly depend on L, which is far above L*, and are those of the tail."""
+    P = said.parameters
+    same = near(said.steps(L=1.5 * P["L"]), said.steps(), 0.01)
+    tail = near(said.steps(), (P["K"] - 1) / (4 * P["eta"] * P["epsilon"]), 0.02)
+    return same and tail and P["L"] > 10 * icl.regression.crossover(P["epsilon"], P["delta"], int(P["K"]))
+
+
+def phases_explained(said: Said) -> bool:
+    run = said.run()
+    first, second, _ = (part[1] for part in run.phases.present().values())
+    attention = [float(run.at(t).attention) for t in (0, first - 1, first, second)]
+    return (
+        near(attention[0], 1 / said.values["K"], 1e-9) and attention[1] < 0.5 <= attention[2] < 0.75 < attention[3]
+    )
+
+
+def band(said: Said) -> bool:
+    """The worst function has one value at the query and another one, LΔ away, elsewhere."""
+    off = 1.0 - float(said.run().at(int(said.values["t"])).attention)
+    values = np.random.default_rng(0).uniform(-0.5, 0.5, (1000, int(said.values["K"])))
+    rest = (values.sum(axis=1) - values[:, 0]) / (said.values["K"] - 1)
+    return bool(np.all(np.abs(off * (rest - values[:, 0])) <= off))
+
+
+def bend(said: Said) -> bool:
+    P = said.parameters
+    threshold = icl.regression.crossover(P["epsilon"], P["delta"], int(P["K"]))
+
+    def exponent(L: float) -> float:
+        return math.log(said.steps(L=1.05 * L) / said.steps(L=L)) / math.log(1.05)
+
+    return exponent(P["L"]) < -1.9 and exponent(20 * threshold) > -0.1 and -1.5 < exponent(threshold) < -0.5
+
+
+def one_by_one(said: Said) -> bool:
+    half = said.half()
+    return len(half) == 8 and all(after > 1.5 * before for before, after in itertools.pairwise(half))
+
+
+def first_alone(said: Said) -> bool:
+    """Most of the loss that falls at all is gone when the first direction is learnt and the second is not."""
+    run, (_, second, *_) = said.run(), said.half()
+    start, end = run.at(0).loss, run.risk.floor()
+    return (start - run.at(second // 4).loss) / (start - end) > 0.5
+
+
+def one_drop(said: Said) -> bool:
+    run, pair = said.run(), said.run(coordinates="pair")
+    t = int(said.values["t"])
+    alike = float(np.ptp(run.at(t).observed["gamma"])) < 1e-12
+    start = pair.loss[0]
+    waits = pair.first(lambda state: state.loss < 0.75 * start)
+    falls = run.first(lambda state: state.loss < 0.75 * start)
+    return alike and waits > 3 * max(falls, 1)
+
+
+def turns(said: Said) -> bool:
+    losses = [said.tested(int(t)) for t in np.geomspace(1, 1e6, 40)]
+    return 0 < int(np.argmin(losses)) < 39 and losses[-1] > 1.05 * min(losses)
+
+
+def noise_is_known(said: Said) -> bool:
+    """Cross-entropy comes near the entropy of the noise only if noise is predicted as often as it occurs."""
+    run, alpha = said.run(), said.parameters.get("alpha", 0.0)
+    entropy = -alpha * math.log(alpha) - (1 - alpha) * math.log1p(-alpha) if alpha else 0.0
+    assert run.steps is not None
+    return abs(float(run.at(20 * run.steps).loss) - entropy) < 1e-9
+
+
+def straight(said: Said) -> bool:
+    """Ratios of the excess over equal times at the end of the run."""
+    run = said.run()
+    assert run.steps is not None
+    excess = [float(run.at(run.steps - back).observed["excess"]) for back in (0, 10, 20)]
+    return near(excess[1] / excess[0], excess[2] / excess[1], 0.02)
+
+
+def reaches(said: Said) -> bool:
+    """An introduction: no more is claimed than that training works."""
+    return said.run().converged
+
+
+CLAIMS: dict[str, Callable[[Said], bool]] = {
+    "Flat. A small L": lambda said: "III" not in said.run().phases.present(),
+    "Sharp. A large L": lambda said: (
+        said.run().phases.III[0] < 0.5 * said.steps()
+        and near(said.run().at(said.steps() // 2).loss, 2 * said.run().loss[-1], 0.1)
+    ),
+    "Far above L*. The number of steps hardly depends on L": far_above,
+    "K = 10⁶. A million features: the first phase takes K²/(ηγ) steps": lambda said: near(
+        said.run().phases.I[1], 2 * said.values["K"] ** 2 / (said.values["eta"] * said.values["L"] ** 2), 0.01
+    ),
+    "10¹⁴ steps. A target that takes a hundred million million steps": lambda said: near(said.steps(), 1e14, 0.1),
+    "A transformer with one layer is trained to predict": lambda said: said.run().method == "closed",
+    "This is the loss while it trains": reaches,
+    "Attention explains it. In Phase I the target's share": phases_explained,
+    "The same as a map": lambda said: (
+        said.run().at(int(said.values["t"])).attention > 5 * said.run().at(0).attention
+    ),
+    "Now a prediction. Bars are a function that the model has never seen": band,
+    "How long does it take? With many features, here 1000, it falls like 1/L²": bend,
+    "Far above L* the tail decides: T is close to": far_above,
+    "No noise. Every sentence can be completed without doubt": lambda said: noise_is_known(said) and straight(said),
+    "Half noise. Every other sentence ends in noise": noise_is_known,
+    "1000 triggers. The rate is η/√|Q|": lambda said: (
+        said.values["triggers"] == 250 * 4 and near(said.rate(triggers=4) / said.rate(), 16, 0.02)
+    ),
+    "Said thrice. An output that follows its trigger three times": lambda said: near(
+        said.rate() / said.rate(counts=1), 3, 0.05
+    ),
+    "10¹² steps. A tiny learning rate": lambda said: near(said.steps(), 1e12, 0.2),
+    "A sentence ends with a trigger": reaches,
+    "All that is trained here is one strength λ": straight,
+    "Three exponents are in print": lambda said: near(
+        said.rate(), said.values["eta"] / math.sqrt(said.values["triggers"]), 0.01
+    ),
+    "Press Play: the probability of the output": noise_is_known,
+    "The model has never seen the output on the right": lambda said: said.steps(outputs=2) == said.steps(outputs=9),
+    "The number of steps grows like √|Q|": lambda said: near(
+        said.steps(triggers=400) / said.steps(triggers=100), 2, 0.01
+    ),
+    "One drop. Isotropic tokens": one_drop,
+    "One by one. A steep spectrum": lambda said: one_by_one(said) and first_alone(said),
+    "Long prompts. With many pairs and little noise": lambda said: bool(
+        np.allclose(said.run().at(10**15).observed["gamma"], np.arange(1, 9), rtol=0.01)
+    ),
+    "Other noise. Tested with more noise than in training": turns,
+    "Other spectrum. Tested on isotropic tokens": lambda said: (
+        said.tested(int(said.values["t"])) > 2 * said.tested(0) > 2 * said.test_law().floor
+    ),
+    "Prompts of N pairs (x, y) of a linear regression": reaches,
+    "Every direction of the tokens shrinks": one_by_one,
+    "With equal eigenvalues there is one drop": one_drop,
+    "What remains is the floor": lambda said: near(
+        PromptLaw(np.arange(1.0, 9) ** -1.0, N=100, noise=0.5).floor
+        / PromptLaw(np.arange(1.0, 9) ** -1.0, N=1000, noise=0.5).floor, 10, 0.25
+    ),
+    "The same Γ on another law of prompts": turns,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", SAID, ids=lambda entry: f"{entry['panel']}: {entry['text'][:30]}")
+def test_a_text_of_the_explorer_is_true_at_its_setting(entry: dict[str, Any]) -> None:
+    claims = [holds for words, holds in CLAIMS.items() if entry["text"].startswith(words)]
+    assert len(claims) == 1, f"no test for: {entry['text']}"
+    assert claims[0](Said(entry["panel"], entry["values"], entry["parameters"])), entry["text"]
+
+
+def test_every_claim_is_on_the_page() -> None:
+    assert len(SAID) == len(CLAIMS) >= 30

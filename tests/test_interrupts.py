@@ -1,0 +1,167 @@
+"""Ctrl-C, pressed once at given moments in whatever measures with runs: it ends, or its numbers are the same."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import icl_theory as icl
+from icl_theory.claims import reproduction
+from icl_theory.claims.audit import rows
+from icl_theory.claims.paper import Paper, Reading
+from icl_theory.claims.reproduction import reproduce
+from icl_theory.cli import main
+from icl_theory.engine.recorder import Recorder
+from icl_theory.families import COMMANDS, families_known
+from icl_theory.families.recall import experiments
+from icl_theory.families.regression.evidence.dynamics import closed_counts
+from icl_theory.grids.model import FamilyModel
+
+SMALL: dict[str, Any] = {"K": 4, "epsilon": 1e-2, "method": "exact"}
+
+
+TRAINED = icl.LinearAttention(d=2, N=10, eta=1e-3, max_steps=30, method="exact")
+PAPER = Paper("theirs", "T", "A", 2025, "x", (Reading("counts", "", (closed_counts,)),))
+PROBLEM = icl.Regression(L=2.0, delta=1.0, eta=4.0, **SMALL)
+
+
+def swept(**more: Any) -> Any:
+    return icl.sweep(L=2.0, delta=1.0, eta=[2.0, 4.0], **SMALL, progress=False, **more)
+
+
+def observed() -> list[list[float]]:
+    found = experiments.observe([icl.recall.Training(max_steps=5)])
+    return [values.tolist() for values in found[0].values.values()]
+
+
+RUN = PROBLEM.simulate()
+MEASURING: dict[str, Callable[[], Any]] = {
+    "reproduce": lambda: reproduce("theirs", quick=True).to_markdown(),
+    "audit": lambda: icl.audit(claim=rows().index(closed_counts) + 1, quick=True).to_markdown(),
+    "answer": lambda: icl.answer("degenerate", quick=True).answer,
+    "check_bounds": lambda: list(icl.check_bounds(RUN)),
+    "crosscheck": lambda: icl.crosscheck(
+        RUN, N=20, precision=0.5, batch=32, batches=3, points=1, steps=10, runs=3
+    ).to_markdown(),
+    "sampled_phases": lambda: icl.regression.sampled_phases(RUN, N=40, runs=3, batch=64).to_markdown(),
+    "shift_table": lambda: icl.linear_attention.shift_table({"": TRAINED}, "descent").to_markdown(),
+    "observe": observed,
+    "seconds": lambda: FamilyModel(icl.Regression, PROBLEM.arguments()).seconds({}),  # no number is the same
+    "largest_stable_eta": lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)).eta,
+}
+
+
+class Pressed:
+    """Presses Ctrl-C at one of the moments at which a run has saved a state, or a gradient was evaluated."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self.at = 0, -1
+        for owner, name in ((Recorder, "save"), (icl.ExchangeableRisk, "evaluate")):
+            monkeypatch.setattr(owner, name, self._watched(getattr(owner, name)))
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **named: Any) -> Any:
+            found = function(*arguments, **named)
+            self.count += 1
+            if self.count == self.at:
+                signal.raise_signal(signal.SIGINT)
+            return found
+
+        return watched
+
+    def during(self, function: Callable[[], Any], at: int) -> Any:
+        self.count, self.at = 0, at
+        return function()
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_what_measures_with_runs_ends_or_measures_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": PAPER})
+    pressed = Pressed(monkeypatch)
+    whole = pressed.during(MEASURING[name], -1)
+    moments = pressed.count
+    if name != "check_bounds":
+        assert moments > 3
+    for at in {2, moments // 2, moments - 1} & {*range(moments)}:
+        try:
+            found = pressed.during(MEASURING[name], at)
+        except KeyboardInterrupt:
+            continue
+        assert found == whole, at
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda: icl.simulate(2.0, 1.0, 4.0, **SMALL),
+        lambda: PROBLEM.simulate(),
+        lambda: icl.descend(icl.ExchangeableRisk(4, 2.0), 1.0, epsilon=1e-2),
+        lambda: icl.regression.compare_coordinates(2.0, 1.0, 4.0, **SMALL)["class"],
+        lambda: icl.recall.simulate(method="exact"),
+    ],
+)
+def test_who_asks_for_a_run_gets_the_part_that_is_done(
+    asked: Callable[[], icl.Trajectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pressed = Pressed(monkeypatch)
+    assert pressed.during(asked, 4).interrupted
+
+
+def test_points_of_an_interrupted_sweep_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are there, and those that the next call adds."""
+    pressed = Pressed(monkeypatch)
+    whole = pressed.during(swept, -1)
+    for at in (2, pressed.count // 2, pressed.count - 1):
+        found = pressed.during(swept, at)
+        done = found["status"].values != "pending"
+        assert (found["steps"].values[done] == whole["steps"].values[done]).all()
+
+
+@pytest.mark.parametrize("at", [2, 40])
+def test_an_interrupted_page_is_not_written(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": PAPER})
+    line = ["reproduce", "theirs", "--quick", "--out", str(tmp_path)]
+    with pytest.raises(SystemExit) as ended:
+        Pressed(monkeypatch).during(lambda: main(line), at)
+    assert ended.value.code == 130
+    assert not list(tmp_path.iterdir())
+
+
+LINES = {
+    "simulate": ["--L", "2", "--delta", "1", "--eta", "4"],
+    "sweep": ["--L", "2", "--delta", "1", "--eta", "4"],
+    "table": ["here"],
+    "report": ["here", "--out", "page.html"],
+    "audit": ["--claim", "5"],
+    "explore": ["--out", "page.html"],
+    "reproduce": ["nonlinear-regression", "--out", "pages"],
+    **{f"{family} simulate": [] for family in families_known()},
+    **{f"{family} sweep": [] for family in families_known()},
+}
+
+
+@pytest.mark.parametrize("command", {**dict.fromkeys(COMMANDS), **LINES})
+def test_every_command_says_that_it_was_interrupted(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C is pressed where the function of the command begins."""
+    *_, name = command.split()
+
+    def press(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name == name and code.co_filename.endswith(f"{name}.py"):
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    sys.setprofile(press)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main([*command.split(), *LINES.get(command, [])])
+    finally:
+        sys.setprofile(None)
+    assert ended.value.code == 130
+    assert "interrupted" in capsys.readouterr().err
