@@ -1,7 +1,7 @@
 """The iterates of gradient descent without visiting most of them, with an estimate of the error.
 
-A run is followed by strides (`icl_theory.engine.collocation`), and so is its shadow, by the same strides with a node
-less. The shadow is less exact, and what parts the two is the estimate. Where iterates are taken one by one, the
+A run is followed by strides (`icl_theory.engine.collocation`), and so is its shadow, by the same strides with a
+node less. The shadow is less exact, and what parts the two is the estimate. Where iterates are taken one by one, the
 shadow takes them too, so that the estimate grows as errors grow. See docs/theory.md, "Skipping ahead".
 """
 
@@ -89,7 +89,7 @@ class Strides:
         first: float,
         budget: int,
         flow: bool,
-        share: float = 0.02,
+        share: float = 0.01,
     ) -> None:
         self._blocks, self._budget, self._flow = blocks, budget, flow
         self._tolerance, self._share = tolerance, share
@@ -344,10 +344,10 @@ class Skipper:
         if self.flow:
             yield from self._stride(point, schedule, 0.05)
             return
-        pause, next_try = 64, max(exact, earliest)
+        pause, next_try, iterates = 64, max(exact, earliest), self._single(point)
         while point.step < schedule[-1]:
             recent: deque[Array] = deque([point.params], maxlen=3)
-            for iterate in self._single(point):
+            for iterate in iterates:
                 yield iterate
                 point = iterate
                 recent.append(point.params)
@@ -360,6 +360,8 @@ class Skipper:
             for scheduled in self._stride(point, schedule, max(first, math.log1p(16.0 / (left + 1.0)))):
                 yield scheduled
                 point = scheduled
+            if point.step > left:
+                iterates = self._single(point)
             pause = 64 if 2 * (point.step - left) > self.descent.evaluations - spent else 2 * pause
             next_try = point.step + pause
 
