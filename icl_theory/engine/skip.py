@@ -354,7 +354,7 @@ class Skipper:
                 changing = _changing(*recent) if len(recent) == 3 else math.inf
                 if point.step >= schedule[-1] or (point.step >= next_try and smooth * changing <= 1.0):
                     break
-            left, spent = point.step, self.descent.evaluations
+            left, spent, other = point.step, self.descent.evaluations, self._other
             # at first a fifth of the time in which the move changes by itself, and not less than sixteen steps
             first = min(0.05, math.log1p(0.2 / max(changing * (left + 1.0), 1e-9)))
             for scheduled in self._stride(point, schedule, max(first, math.log1p(16.0 / (left + 1.0)))):
@@ -362,6 +362,8 @@ class Skipper:
                 point = scheduled
             if point.step > left:
                 iterates = self._single(point)
+            else:  # go on as if nothing had been tried, with what compensates rounding
+                self._other = other
             pause = 64 if 2 * (point.step - left) > self.descent.evaluations - spent else 2 * pause
             next_try = point.step + pause
 
