@@ -6,6 +6,7 @@ it does from these declarations and from the optional slots below, and it knows 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import math
@@ -296,7 +297,7 @@ class Family:
         Trajectory
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
-        with working("making the problem"):
+        with working("making the problem") if callback is None else contextlib.nullcontext():
             risk, eta = self.risk(), self.rate()
         run = descend(
             risk, eta, epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,

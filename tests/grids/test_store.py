@@ -325,7 +325,9 @@ def test_a_library_is_asked_for_where_it_is_missing(
 
 def test_sizes_that_no_machine_has_are_refused() -> None:
     axes = tuple(Axis(name, np.arange(1e4), "", "", True) for name in "abc")
-    with pytest.raises(ValueError, match="points = 1000000000000: must be smaller: this takes"):
+    with pytest.raises(ValueError, match="points = 1000000000000: must be in at most 131,072 chunks"):
         evaluate(Grid(axes, 8), Squares())
+    with pytest.raises(ValueError, match="points = 100000000000: must be smaller: this takes"):
+        evaluate(Grid((*axes[:2], Axis("c", np.arange(1e3), "", "", True)), 2**20), Squares())
     with pytest.raises(ValueError, match="points = 10000000000000000"):
         Grid((*axes, axes[0], axes[0]), 8)
