@@ -73,10 +73,9 @@ def descend(
         Gradient descent, normalised gradient descent, the same for each block of the parameters, or a rule of one's
         own.
     method : {"exact", "auto", "closed", "fast", "flow"}
-        "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" integrates the flow
-        that interpolates the iterates in ln(1 + t), twice, by implicit steps where modes rest beside a slow tail,
-        and takes steps one by one where that does not converge or pay; columns that do not mix have a stride each.
-        It evaluates at most 200 000 gradients.
+        "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" follows the curve
+        through the iterates by polynomials in ln(1 + t), twice, and takes steps one by one where that does not
+        pay; columns that do not mix have strides of their own. It evaluates at most 200 000 gradients.
         "auto" takes the closed form where there is one, and else 4096 steps one by one before it goes on like
         "fast"; it takes every step if the risk draws data or the rule changes from step to step.
         "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
