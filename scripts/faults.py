@@ -402,9 +402,10 @@ def shares(results: dict[str, Result]) -> Iterator[str]:
         either = sum(each.by_audit or each.by_test for each in some)
         tried = sum(each != Result() for each in some)
         yield (
-            f"- **{group.title}**, {len(some)} faults. {group.chosen} The audit was tried on {len(audited)} and"
-            f" finds {by_audit}, the tests on {len(tested)} and find {by_test}. One or the other finds {either} of"
-            f" {tried}."
+            f"- **{group.title}**, {len(some)} faults. {group.chosen}"
+            f" The audit {f'was tried on {len(audited)} and finds {by_audit}' if audited else 'was not run'},"
+            f" the tests {f'were tried on {len(tested)} and find {by_test}' if tested else 'were not run'}."
+            f" One or the other finds {either} of {tried}."
         )
 
 
