@@ -464,8 +464,8 @@ class Group(NamedTuple):
 GROUPS = (
     Group(
         "Chosen for the audit",
-        "Written beside its rows and checks, so that each is turned by one of them; tried on 2026-11-22, when four"
-        " rows of today were one, *experiments*, and some of them on the day after.",
+        "Written beside its rows and checks, so that each is turned by one of them; tried on 2026-11-22, when"
+        " *experiments* was a row that is four today, and some of them on the day after.",
         FOR_THE_AUDIT,
     ),
     Group(
