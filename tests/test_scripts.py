@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import interrupts
 import pytest
 import stores
+import xarray as xr
 from lowest import PROJECT, lowest
 from stores import lost_after_kills, silent_flips, silent_swaps
 
@@ -42,6 +45,44 @@ def test_a_killed_sweep_that_returns_other_values_than_it_keeps_is_found(
     wrong = lost_after_kills(tmp_path, 1)[1]
     assert all("the call returned other values" in line for line in wrong)
     assert bool(wrong) == (returned != "found")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 100.0])
+def test_sweeps_are_killed_also_where_the_first_was_slower_or_faster(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock of the test, the first sweep takes 5 seconds."""
+    clock, started = [0.0], []
+
+    class Run:
+        returncode = 0
+
+        def __init__(self, command: list[str], **_: Any) -> None:
+            started.append(command[3])
+            Path(command[3]).mkdir(exist_ok=True)
+            assert len(started) < 50
+
+        def wait(self, limit: float | None) -> None:
+            clock[0] += min(limit or seconds, seconds)
+            if limit is not None and limit < seconds:
+                raise subprocess.TimeoutExpired("", limit)
+
+        def send_signal(self, number: int) -> None:
+            self.returncode = -number
+
+        def communicate(self) -> tuple[str, str]:
+            return "", "an error"
+
+    def slow(command: list[str], **_: Any) -> None:
+        clock[0] += 5.0
+
+    kept = xr.Dataset({"a": 1.0})
+    monkeypatch.setattr(stores.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(stores.subprocess, "Popen", Run)
+    monkeypatch.setattr(stores.subprocess, "run", slow)
+    monkeypatch.setattr(stores.icl, "load_sweep", lambda _: kept)
+    monkeypatch.setattr(stores, "_returned", lambda _: kept)
+    assert lost_after_kills(tmp_path, 3) == (3, [])
 
 
 @pytest.mark.parametrize(
