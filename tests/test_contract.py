@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import json
 import math
 import re
@@ -169,6 +171,19 @@ def test_what_is_wrong_is_refused_by_name(named: str) -> None:
         WRONG[named]()
     assert str(refused.value).startswith(named)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("eta", ["auto", 1e-40, 1e300])
+@pytest.mark.parametrize("coordinates", ["class", "embedding"])
+@pytest.mark.parametrize("target", [{"epsilon": 5e-324}, {"epsilon": 1e-3}, {"above": 1e300}])
+def test_guesses_at_extreme_problems_are_numbers_or_refused(
+    eta: float | str, coordinates: str, target: dict[str, float]
+) -> None:
+    extremes = (5e-324, 1e-300, 1e-40, 1e-12, 1.0, 1e12, 1e40, 1e300)
+    for L, delta, method in itertools.product(extremes, extremes, ("expected_steps", "stable_rate")):
+        with contextlib.suppress(ValueError):
+            problem = icl.Regression(L=L, delta=delta, eta=eta, coordinates=coordinates, **target)
+            assert getattr(problem, method)() >= 0.0
 
 
 CHECKS: dict[str, Callable[[Any], Any]] = {
