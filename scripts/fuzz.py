@@ -300,7 +300,7 @@ def command_line(words: tuple[str, ...], command: Any, rng: np.random.Generator)
     inside = rng.random() < 0.2 and any(option.name == "config" for option in command.params)
     share, wrongs = rng.choice([0.0, 0.05, 0.3]), rng.choice([0.0, 0.0, WRONG])
     for option in command.params:
-        name, odd = option.name.removeprefix("as_"), rng.random() < wrongs
+        name, odd = option.name.removeprefix("as_"), bool(rng.random() < wrongs)
         needed = option.required or name in ("L", "delta", "eta", "max_steps")
         if name == "config" or (name in ("dask", "workers") and not odd) or not (needed or rng.random() < share):
             continue
