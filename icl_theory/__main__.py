@@ -9,7 +9,11 @@ def main() -> None:
         from icl_theory.cli import main as run
 
         run()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ImportError) as error:
+        from icl_theory.engine.interrupts import is_pressed
+
+        if not is_pressed(error):
+            raise
         sys.stderr.write("interrupted\n")
         sys.exit(130)
 

@@ -60,7 +60,7 @@ def is_masked(value: Any) -> bool:
 
 def _no_number(value: Any) -> bool:
     """Whether a value is no number, though Python would make one of it; older versions of NumPy do of an array."""
-    return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) > 0 or is_masked(value)
+    return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) != 0 or is_masked(value)
 
 
 def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, maximum: float = math.inf) -> float:
@@ -124,10 +124,11 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
 
 def dimensions(value: Any) -> int:
     """Return how many dimensions an array, nested lists (2 if of unequal lengths), an iterator or a number have."""
-    if hasattr(value, "ndim"):
-        return int(value.ndim)
+    found = getattr(value, "ndim", None)
+    if isinstance(found, int):  # classes of NumPy have one that is no number
+        return found
     try:
-        return max(np.ndim(value), int(hasattr(value, "__iter__")))
+        return max(np.asarray(value).ndim, int(hasattr(value, "__iter__")))
     except ValueError:
         return 2
 

@@ -7,7 +7,8 @@ audit are measured, and `check_bounds` of some runs, as far as they call the fun
 
     python scripts/faults.py --quick --tests --kept faults.json --out docs/faults.md
 
-goes on where it was interrupted. Delete ``faults.json`` when the package has changed.
+goes on where it was interrupted. With ``--no-audit`` it runs the tests alone, which takes a fraction of the time.
+Delete ``faults.json`` when the package has changed.
 """
 
 from __future__ import annotations
@@ -18,18 +19,17 @@ import functools
 import gc
 import importlib
 import importlib.util
-import itertools
 import json
+import multiprocessing.process
 import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from multiprocessing.context import ForkContext, ForkProcess
-from multiprocessing.pool import Pool
+from multiprocessing.pool import Pool, ThreadPool
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -42,7 +42,7 @@ HEAVY = (
 )  # fmt: skip
 SECONDS = 30  # of the processor, for one row or run
 PACKAGE = "/icl_theory/"
-HOLDS, FAILS = "holds", "fails"
+HOLDS, FAILS, LATE = "holds", "fails", "ran out of time"
 FINDINGS = ("COUNTEREXAMPLE", "ONLY")  # outcomes that contradict a paper, in whole or in part
 ROOT = Path(__file__).parents[1]
 MEASURES_THE_AUDIT = ("test_audit.py", "test_faults.py")  # and so no tests beside it
@@ -53,21 +53,25 @@ Would anybody notice if the package were wrong? Each line of the tables is an ex
 source, in a process of its own. Two things may find it.
 
 **The audit**: its [rows](audit.md), on their smaller grids, and `check_bounds` of some runs. Listed are those that
-hold without the fault and fail with it. If one raises an exception, its name is given. Some rows report a failure
-of a paper's statement even without a fault: their verdicts begin with *fails: counterexample* or *holds only*. Such
-a row is listed if its verdict, with the numbers as printed, *reads otherwise* with the fault. A check that fails on
-a run without a fault is not listed for this run.
+hold without the fault and fail with it. If one raises an exception, its name is given. One that *ran out of time*,
+after 30 seconds of the processor, found nothing. Some rows report a failure of a paper's statement even without a
+fault: their verdicts begin with *fails: counterexample* or *holds only*. Such a row is listed if its verdict, with
+the numbers as printed, *reads otherwise* with the fault. A check that fails on a run without a fault is not listed
+for this run.
 
-**The tests**: the files of tests that name the module or the function with the fault, without slow tests and those
-that measure the audit. The first test that fails is named. Tests farther away might find more.
+**The tests**: the files of tests that name the module or the function with the fault, or that the fault itself
+names, without slow tests and those that measure the audit. A test that fails with the fault, and not without it, is
+named. Tests farther away might find more.
+
+*Not run* is what was not tried; no share counts it.
 
 {shares}
 
 Shares of faults that were chosen for what they are tried on say nothing about others. Those of fresh ones do, once:
 when they are planted for the first time.
 
-The page is the output of `python scripts/faults.py --quick --tests --out docs/faults.md`. Three lines in
-`scripts/planted.py` plant one more.
+The page is the output of `python scripts/faults.py --quick --tests --kept faults.json --out docs/faults.md`, which
+takes hours and goes on where it was interrupted. Three lines in `scripts/planted.py` plant one more.
 """
 
 Key = tuple[str, str, str]  # "row", its number, ""; or "run", its name, the check's
@@ -96,11 +100,12 @@ class Task(NamedTuple):
 
 
 class Tests(NamedTuple):
-    """What another process does: which fault it plants, which test files it runs, and how long at most."""
+    """What another process does: which fault it plants, which test files it runs, how long, and without which."""
 
     fault: Fault | None
     files: list[str]
-    seconds: int = 600
+    seconds: int
+    without: tuple[str, ...] = ()
 
 
 class Planted(SourceFileLoader):
@@ -190,7 +195,7 @@ def measure(task: Task) -> Found:
         if task.units is not None and unit not in task.units:
             continue
         with _recorded(found.calls.setdefault(unit, set()), on=task.fault is None):
-            result = _guarded(make)
+            result = _guarded(make, 0 if task.fault is None else SECONDS)
         if isinstance(result, str):
             found.outcomes[*unit, ""] = result
         elif unit[0] == "row":
@@ -254,31 +259,35 @@ def within_reach(fault: Fault, right: Found) -> frozenset[Unit]:
     return itself or frozenset(unit for unit, lines in calling.items() if lines)
 
 
-def _guarded(make: Callable[[], Any], seconds: int = SECONDS) -> Any:
-    """Return the result, or in words the exception, one of which is that it takes too long."""
+def _guarded(make: Callable[[], Any], seconds: float) -> Any:
+    """Return the result, or in words the exception or that time ran out; 0 seconds are no limit."""
+    ended: list[int] = []
 
     def late(number: int, frame: FrameType | None) -> None:
+        ended.append(number)
         raise TimeoutError
 
     signal.signal(signal.SIGPROF, late)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
     try:
-        return make()
+        result = make()
     except Exception as error:
-        return f"raises {type(error).__name__}"
+        result = f"raises {type(error).__name__}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
+    return LATE if ended else result  # also if what was interrupted went on: pytest does
 
 
 def turned(right: Found, wrong: Found) -> dict[Key, str]:
-    """Return what holds without the fault and not with it, and findings that are others with it."""
+    """Return what holds without the fault and not with it, findings that are others with it, and what is late."""
     result = {}
     for key, outcome in wrong.outcomes.items():
         before = right.outcomes.get(key, HOLDS)
+        said = outcome.startswith("raises") or outcome == LATE
         if before == HOLDS and outcome != HOLDS:
-            result[key] = outcome if outcome.startswith("raises") else FAILS
+            result[key] = outcome if said else FAILS
         elif before not in (HOLDS, FAILS) and outcome != before:
-            result[key] = outcome if outcome.startswith("raises") or outcome == FAILS else "reads otherwise"
+            result[key] = outcome if said or outcome == FAILS else "reads otherwise"
     return result
 
 
@@ -345,12 +354,14 @@ def failing(task: Tests) -> str:
         pytest_collectreport = pytest_runtest_logreport
 
     os.chdir(ROOT)
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]  # no worker: those are silent
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow"]
+    options += [f"--deselect={name}" for name in task.without]
     ended = _guarded(lambda: int(pytest.main([*options, *task.files], plugins=[First()])), task.seconds)
-    if time.process_time() > task.seconds:
-        return "takes too long"
-    return failed[0] if failed else "" if ended == 0 else "imports" if isinstance(ended, int) else ended
+    if ended == LATE:
+        return LATE
+    return failed[0] if failed else "" if ended in (0, 5) else "imports" if isinstance(ended, int) else ended
 
 
 class Alone(ForkProcess):
@@ -366,26 +377,39 @@ class Forked(ForkContext):
 
 
 class Result(NamedTuple):
-    """What finds a fault: keys of the audit with outcomes; the first test that fails, "" if none, None: not run."""
+    """What the audit finds, in words, and the first test that fails, "" if none does; None if they were not run."""
 
-    audit: dict[Key, str]
-    test: str | None
+    audit: list[str] | None = None
+    test: str | None = None
+
+    @property
+    def by_audit(self) -> bool:
+        """Whether the audit finds it."""
+        return any(not word.endswith(f"({LATE})") for word in self.audit or ())
+
+    @property
+    def by_test(self) -> bool:
+        """Whether a test finds it."""
+        return self.test not in (None, "", LATE)
 
 
 def shares(results: dict[str, Result]) -> Iterator[str]:
-    """Say for each group how many faults audit and tests find."""
+    """Say for each group how many faults audit and tests find, of how many they were tried on."""
     for group in GROUPS:
-        some = [results[fault.name] for fault in group.faults if fault.name in results]
-        tried = [each for each in some if each.test is not None]
-        by_audit, by_test = sum(bool(each.audit) for each in some), sum(bool(each.test) for each in tried)
-        either = sum(bool(each.audit or each.test) for each in some)
+        some = [results.get(fault.name, Result()) for fault in group.faults]
+        audited, tested = ([each for each in some if each[place] is not None] for place in range(2))
+        by_audit, by_test = sum(each.by_audit for each in some), sum(each.by_test for each in some)
+        either = sum(each.by_audit or each.by_test for each in some)
+        tried = sum(each != Result() for each in some)
         yield (
-            f"- **{group.title}.** {group.chosen} Of {len(some)} faults the audit finds {by_audit}. The tests find"
-            f" {by_test} of the {len(tried)} that they were tried on. One or the other finds {either}."
+            f"- **{group.title}**, {len(some)} faults. {group.chosen}"
+            f" The audit {f'was tried on {len(audited)} and finds {by_audit}' if audited else 'was not run'},"
+            f" the tests {f'were tried on {len(tested)} and find {by_test}' if tested else 'were not run'}."
+            f" One or the other finds {either} of {tried}."
         )
 
 
-def page(right: Found, results: dict[str, Result]) -> str:
+def page(claims: Sequence[str], results: dict[str, Result]) -> str:
     """Return a table for each group, and under them the rows and checks that no fault turned."""
     lines = [HEAD.format(shares="\n".join(shares(results)))]
     for group in GROUPS:
@@ -393,31 +417,39 @@ def page(right: Found, results: dict[str, Result]) -> str:
         lines += [ROW.format("fault", "what is wrong", "file", "audit", "tests"), "|---|---|---|---|---|"]
         for fault in group.faults:
             if fault.name in results:
-                some, test = results[fault.name]
-                words = "; ".join(in_words(some, right.names)).replace("|", "\\|")
-                said = "not run" if test is None else f"`{test.removeprefix('tests/')}`" if test else ""
-                nothing = "**nothing**" if not (some or test) else ""
-                lines.append(
-                    ROW.format(fault.name, fault.wrong, f"`{fault.file}`", words or nothing or "–", said or "–")
-                )
+                found = results[fault.name]
+                nothing = "–" if found.by_audit or found.by_test else "**nothing**"
+                audit = "not run" if found.audit is None else "; ".join(found.audit) or nothing
+                other = {None: "not run", "": nothing, LATE: LATE}
+                said = other.get(found.test, f"`{(found.test or '').removeprefix('tests/')}`")
+                cells = (fault.name, fault.wrong, f"`{fault.file}`", audit, said)
+                lines.append(ROW.format(*(cell.replace("|", "\\|") for cell in cells)))
         lines.append("")
-    hit = {key for each in results.values() for key in each.audit}
-    idle = [right.names[key[1]] for key in right.outcomes if key[0] == "row" and key not in hit]
-    checks = {key[2] for key in right.outcomes if key[0] == "run"} - {key[2] for key in hit}
+    words = [word for each in results.values() for word in each.audit or () if not word.endswith(f"({LATE})")]
     lines += ["## Rows and checks that none of these faults turns", ""]
-    lines += [f"- {name}" for name in idle] + [f"- `check_bounds`: {name}" for name in sorted(checks)]
+    lines += [f"- {name}" for name in claims if not any(f"{word} (".startswith(f"{name} (") for word in words)]
     return "\n".join(lines) + "\n"
 
 
-def kept(path: Path | None) -> dict[str, Result]:
-    """Return the results that a file holds."""
-    if path is None or not path.exists():
-        return {}
-    found = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    return {
-        each["fault"]: Result({tuple(key): outcome for *key, outcome in each["audit"]}, each["test"])
-        for each in found
-    }
+def claims_of(right: Found) -> list[str]:
+    """Return the names of rows and checks, as in_words has them."""
+    checks = {key[2] for key in right.outcomes if key[0] == "run"}
+    rows = [right.names[key[1]] for key in right.outcomes if key[0] == "row"]
+    return rows + [f"`check_bounds`: {name}" for name in sorted(checks)]
+
+
+def kept(path: Path | None) -> tuple[list[str], dict[str, Result]]:
+    """Return the names of rows and checks and the results that a file holds, of each what was measured last."""
+    claims: list[str] = []
+    results: dict[str, Result] = {}
+    if path is not None and path.exists():
+        for each in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            name = each.pop("fault", None)
+            if name is None:
+                claims = each["claims"]
+            else:
+                results[name] = results.get(name, Result())._replace(**each)
+    return claims, results
 
 
 def main() -> None:
@@ -426,6 +458,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="rows on their smaller grids")
     parser.add_argument("--tests", action="store_true", help="run tests, too")
     parser.add_argument("--out", type=Path, help="write the tables as Markdown")
+    parser.add_argument("--no-audit", action="store_true", help="leave the audit out")
+    parser.add_argument("--seconds", type=int, default=600, help="of the processor for the tests, for each fault")
     parser.add_argument("--kept", type=Path, help="file of results: what it holds is not measured again")
     parser.add_argument("--only", default="", help="names of faults, separated by commas")
     parser.add_argument("--rows", default="", help="functions of rows, separated by commas; no others, and no runs")
@@ -444,39 +478,48 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in HEAVY:
         importlib.import_module(name)
-    results = kept(given.kept)
-    left = [fault for fault in faults if fault.name not in results]
+    claims, results = kept(given.kept)
+
+    def keep(**each: Any) -> None:
+        print(*each.values(), sep=": ", file=sys.stderr, flush=True)
+        if given.kept is not None:
+            with given.kept.open("a", encoding="utf-8") as file:
+                print(json.dumps(each, ensure_ascii=False), file=file)
+
+    some = {fault.name: results.get(fault.name, Result()) for fault in faults}
+    tried = [fault for fault in faults if given.tests and some[fault.name].test is None]
+    left = [fault for fault in faults if not given.no_audit and some[fault.name].audit is None]
     with Pool(given.jobs, maxtasksperchild=1, context=Forked()) as pool:
-        right = pool.apply(measure, (Task(None, given.quick, None, rows),))
-        tasks = [Task(fault, given.quick, within_reach(fault, right), rows) for fault in left]
-        tests = [Tests(fault, relevant(fault)) for fault in left if given.tests]
-        some = pool.imap(failing, tests, chunksize=1) if given.tests else itertools.repeat(None, len(left))
-        for fault, wrong, test in zip(left, pool.imap(measure, tasks, chunksize=1), some, strict=True):
-            results[fault.name] = found = Result(turned(right, wrong), test)
-            said = "; ".join(in_words(found.audit, right.names)) or "nothing"
-            print(f"{fault.name}: {said}; {test}", file=sys.stderr, flush=True)
-            if given.kept is not None:
-                each = {
-                    "fault": fault.name,
-                    "audit": [[*key, how] for key, how in found.audit.items()],
-                    "test": test,
-                }
-                with given.kept.open("a", encoding="utf-8") as file:
-                    print(json.dumps(each, ensure_ascii=False), file=file)
-        sure = sorted({each.test for each in results.values() if each.test and "::" in each.test})
-        if sure and (broken := pool.apply(failing, (Tests(None, sure),))):
-            parser.error(f"{broken} fails without a fault")
-    results = {fault.name: results[fault.name] for fault in faults}
+
+        def first(fault: Fault) -> str:
+            """Return the first test that fails with the fault and not without it."""
+            broken: tuple[str, ...] = ()
+            while True:
+                test: str = pool.apply(failing, (Tests(fault, relevant(fault), given.seconds, broken),))
+                if "/" not in test or not pool.apply(failing, (Tests(None, [test], given.seconds),)):
+                    return test
+                broken += (test,)
+
+        for fault, test in zip(tried, ThreadPool(given.jobs).imap(first, tried), strict=True):
+            some[fault.name] = some[fault.name]._replace(test=test)
+            keep(fault=fault.name, test=test)
+        if left:
+            right = pool.apply(measure, (Task(None, given.quick, None, rows),))
+            if not rows:
+                keep(claims=(claims := claims_of(right)))
+            tasks = [Task(fault, given.quick, within_reach(fault, right), rows) for fault in left]
+            for fault, wrong in zip(left, pool.imap(measure, tasks, chunksize=1), strict=True):
+                words = in_words(turned(right, wrong), right.names)
+                some[fault.name] = some[fault.name]._replace(audit=words)
+                keep(fault=fault.name, audit=words)
     if given.out is not None:
-        given.out.write_text(page(right, results), encoding="utf-8")
+        given.out.write_text(page(claims, some), encoding="utf-8")
     if given.json:
-        words = {
-            name: [*in_words(each.audit, right.names), *filter(None, [each.test])] for name, each in results.items()
-        }
-        print(json.dumps(words, ensure_ascii=False))
+        found = {name: [*(each.audit or ()), *filter(None, [each.test])] for name, each in some.items()}
+        print(json.dumps(found, ensure_ascii=False))
     elif given.out is None:
-        print(page(right, results), end="")
-    sys.exit(0 if all(each.audit or each.test for each in results.values()) else 1)
+        print(page(claims, some), end="")
+    sys.exit(0 if all(each.by_audit or each.by_test for each in some.values()) else 1)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import itertools
 import json
 import pkgutil
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -48,9 +49,9 @@ MADE = {
 # what only the engine calls, in the innermost loop or with what it has made itself
 ENGINE = {
     "back", "bend", "blocks", "check", "closed_form", "closed_mask", "closed_values", "components", "count",
-    "cycle", "describe", "described", "drawn", "evaluate", "every_column", "excess", "functions", "gain",
-    "gradients", "hessian_product", "index", "inward", "joint_mask", "joint_size", "joint_values", "later",
-    "limits", "matrices", "measure", "measured", "modes", "named", "observe", "on", "outward",
+    "cycle", "describe", "described", "drawn", "evaluate", "every_column", "excess", "excess_of", "functions",
+    "gain", "gradients", "hessian_product", "index", "inward", "joint_mask", "joint_size", "joint_values", "later",
+    "limits", "matrices", "measure", "measured", "modes", "named", "observe", "off", "on", "outward",
     "population_excess", "predict", "push", "refuse_unknown", "sample", "sampled", "series", "stretch", "to_dict",
     "unpack", "validate",
 }  # fmt: skip
@@ -262,10 +263,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# options that name files, whether they are read or written, and commands that take minutes unless they are wrong
+# options that name files, and commands that take minutes unless they are wrong
 FILES = {
-    "csv": "a.csv", "found": "a.zarr", "latex": "a.tex", "out": "a.html", "parquet": "a.parquet",
-    "plot": "a.png", "save": "a.npz", "store": "a.zarr", "table": "a.md",
+    "csv": ("a.csv",), "found": ("run.npz", "grid.zarr", "a.npz"), "latex": ("a.tex",), "out": ("a.html",),
+    "parquet": ("a.parquet",), "plot": ("a.png",), "save": ("a.npz",), "store": ("grid.zarr", "a.zarr"),
+    "table": ("a.md",), "over": ("L", "eta", "V", "d", "none"),
 }  # fmt: skip
 LONG = ("audit", "explore", "figures", "reproduce")
 
@@ -278,24 +280,42 @@ def commands(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]
         yield words, command
 
 
+def words_named(option: Any) -> list[str]:
+    """Return the words that the help of an option names, each as often as to be drawn beside numbers."""
+    found = re.search(r"\(([\w-]+(?:, [\w-]+)*)\)", option.help or "")
+    return found[1].split(", ") * 4 if found else []
+
+
+def words_of(value: Any, odd: bool) -> str | None:
+    """Write a value as on a command line; None where it cannot be written."""
+    each = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(each, list) and each and all(isinstance(one, int | float) for one in each):
+        return ",".join(map(str, each))
+    return str(each) if odd or isinstance(each, int | float | str) else None
+
+
 def command_line(words: tuple[str, ...], command: Any, rng: np.random.Generator) -> list[str]:
-    """Draw options of a command; some are written to a file of ``--config``."""
+    """Draw options of a command, few or many, wrong ones in a third of the lines; some are in a file."""
     line, lines = [*words], []
     inside = rng.random() < 0.2 and any(option.name == "config" for option in command.params)
+    share, wrongs = rng.choice([0.0, 0.05, 0.3]), rng.choice([0.0, 0.0, WRONG])
     for option in command.params:
-        name, odd = option.name.removeprefix("as_"), rng.random() < WRONG
+        name, odd = option.name.removeprefix("as_"), bool(rng.random() < wrongs)
         needed = option.required or name in ("L", "delta", "eta", "max_steps")
-        if name == "config" or (name in ("dask", "workers") and not odd) or not (needed or rng.random() < 0.3):
+        if name == "config" or (name in ("dask", "workers") and not odd) or not (needed or rng.random() < share):
             continue
-        values = wrong() if odd else (FILES[name],) if name in FILES else pools().get(name, (1, 2, 0.5))
-        drawn = [values[rng.integers(len(values))] for _ in range(1 + (name in ("L", "K", "d") and odd))]
-        text = ",".join(str(each) for each in drawn if isinstance(each, int | float | str) or odd)
+        valid = FILES.get(name) or (*words_named(option), *pools().get(name, (1,)))
+        values, swept = wrong() if odd else valid, words[-1] == "sweep" and name not in FILES and rng.random() < 0.3
+        drawn = [words_of(values[i], odd) for i in rng.integers(len(values), size=1 + swept)]
+        text = ",".join(each for each in drawn if each is not None)
+        if not text and not odd:
+            continue
         if getattr(option, "is_flag", False):
             line += [option.opts[0]]
         elif option.param_type_name == "argument":
             line += [text]
         elif inside and rng.random() < 0.5:
-            lines += [f"{name} = {text}"]
+            lines += [f"{name} = {text if re.fullmatch('[0-9][0-9.e+-]*', text) or odd else json.dumps(text)}"]
         else:
             line += [f"{option.opts[0]}={text}"]
     if inside:
@@ -332,6 +352,8 @@ def fuzz_commands(count: int, seed: int, first: int = 0) -> Iterator[Breach]:
     """Run commands, and yield those that break the contract."""
     every = [*commands(typer.main.get_command(cli.app))]
     with _limited():
+        icl.simulate(2.0, 1.0, 4.0).save("run.npz")
+        icl.sweep(L=[1.0, 2.0], delta=1.0, eta=[1.0, 4.0], store="grid.zarr", progress=False)
         for number in range(first, first + count):
             rng = np.random.default_rng([seed, number, 1])
             line = command_line(*every[rng.integers(len(every))], rng)
@@ -340,6 +362,8 @@ def fuzz_commands(count: int, seed: int, first: int = 0) -> Iterator[Breach]:
             signal.setitimer(signal.ITIMER_PROF, 0)
             if end is not None:
                 yield Breach(number, " ".join(map(repr, line)), end)
+            for each in Path().glob("a.*"):  # the next command must not depend on it
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 
 @contextlib.contextmanager

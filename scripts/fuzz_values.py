@@ -24,7 +24,8 @@ def wrong() -> Pool:
     return (
         None, True, "x", "", b"x", -1, 0, -0.5, math.nan, math.inf, -math.inf, 10**400, 1j, [], [1, [2]],
         [math.nan], {},
-        object(), 2**63, 9.2e18, lambda: 1, int, np.array(3.0), np.zeros((2, 3)), np.array(["a"]), [10**400, 1],
+        object(), 2**63, 9.2e18, lambda: 1, int, np.float64, np.array(3.0), np.zeros((2, 3)), np.array(["a"]),
+        [10**400, 1],
         [None], np.datetime64("2020-01-01"), slice(1), "1", "\ud800", range(3), np.float32(2.0), np.int8(3), 1e-320,
     )  # fmt: skip
 

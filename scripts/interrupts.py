@@ -8,6 +8,7 @@ Each call has a process of its own, which is forked, as loading the package take
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import signal
@@ -22,11 +23,14 @@ from pathlib import Path
 import icl_theory as icl
 from icl_theory.claims.audit import rows
 from icl_theory.claims.reproduction import papers, reproduce
+from icl_theory.engine.interrupts import is_pressed
 from icl_theory.files import replacing
 
+Page = Callable[[], str]
 
-def pages() -> dict[str, Callable[[], str]]:
-    """Return what makes a page, by name: quick statements with rows alone, claims of the audit, checks."""
+
+def pages() -> dict[str, dict[str, Page]]:
+    """Return what makes a page, by function and name: quick statements with rows alone, claims, checks."""
     run = icl.simulate(2.0, 1.0, 4.0, K=4, epsilon=1e-2, imbalance=0.1)
     readings = [(paper.name, each.name) for paper in papers().values() for each in paper.readings
                 if each.rows and not (each.figure or each.question)]  # fmt: skip
@@ -37,15 +41,18 @@ def pages() -> dict[str, Callable[[], str]]:
     def audited(claim: int) -> str:
         return icl.audit(claim=claim, quick=True).to_markdown()
 
+    def crosschecked() -> str:
+        return icl.crosscheck(run, batch=64, batches=3, points=1, steps=20, runs=3).to_markdown()
+
     return {
-        **{f"{paper}, {name}": partial(reproduced, paper, name) for paper, name in readings},
-        **{f"audit, {claim}": partial(audited, claim) for claim in range(1, len(rows()) + 1, 4)},
-        "check_bounds": lambda: str(icl.check_bounds(run)),
-        "crosscheck": lambda: icl.crosscheck(run, batch=64, steps=20).to_markdown(),
+        "reproduce": {f"{paper}, {name}": partial(reproduced, paper, name) for paper, name in readings},
+        "audit": {f"claim {claim}": partial(audited, claim) for claim in range(1, len(rows()) + 1, 4)},
+        "check_bounds": {"a run": lambda: str(icl.check_bounds(run))},
+        "crosscheck": {"a run": crosschecked},
     }
 
 
-def press(make: Callable[[], str], path: Path, after: float) -> tuple[int, float]:
+def press(make: Page, path: Path, after: float) -> tuple[int, float]:
     """Write a page in a process of its own, and press Ctrl-C after some seconds; return its status and seconds."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process is ready for it
     start, child = time.perf_counter(), os.fork()
@@ -58,10 +65,11 @@ def press(make: Callable[[], str], path: Path, after: float) -> tuple[int, float
             with replacing(path) as temporary:
                 temporary.write_text(page, encoding="utf-8")
             status = 0
-        except KeyboardInterrupt:
-            status = 130
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            if is_pressed(error):
+                status = 130
+            else:
+                traceback.print_exc()
         finally:
             os._exit(status)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -75,35 +83,50 @@ def press(make: Callable[[], str], path: Path, after: float) -> tuple[int, float
     return os.waitstatus_to_exitcode(ended[1]), time.perf_counter() - start
 
 
+def tried(functions: dict[str, dict[str, Page]], presses: int, longest: float) -> tuple[list[str], list[str]]:
+    """Press Ctrl-C in pages of every function in turn; return what was covered and what was wrong."""
+    rng, covered, wrong = random.Random(0), [], []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "page.md"
+        for turn, (function, makes) in enumerate(functions.items()):
+            whole = {}
+            for name, make in makes.items():
+                status, seconds = press(make, path, longest)
+                if status == 0:
+                    whole[name] = make, path.read_text(encoding="utf-8"), seconds
+                elif status != 130:
+                    wrong.append(f"{function}, {name}: status {status} without Ctrl-C")
+                path.unlink(missing_ok=True)
+            if not whole:
+                wrong.append(f"{function}: no page within {longest:g} s")
+                continue
+            ended, own = 0, len(range(turn, presses, len(functions)))
+            for name in itertools.islice(itertools.cycle(whole), own):
+                make, page, seconds = whole[name]
+                status, _ = press(make, path, rng.uniform(0.0, seconds))
+                ended += status == 130
+                left = [each.name for each in Path(folder).iterdir()]
+                if status not in (0, 130) or left != ["page.md"] * (path.exists() or status == 0):
+                    wrong.append(f"{function}, {name}: status {status}, files {left}")
+                elif left and path.read_text(encoding="utf-8") != page:
+                    wrong.append(f"{function}, {name}: another page")
+                for each in Path(folder).iterdir():
+                    each.unlink()
+            counts = f"{own} presses, {ended} ended, in {len(whole)} of {len(makes)} pages"
+            covered.append(f"{function}: {counts}: {'; '.join(list(whole)[:own])}")
+    return covered, wrong
+
+
 def main() -> None:
-    """Print how many processes were interrupted, and what was wrong."""
+    """Print what was covered, and what was wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--presses", type=int, default=300)
     parser.add_argument("--longest", type=float, default=2.0, help="seconds that a page may take to be tried")
     options = parser.parse_args()
-    rng, interrupted, wrong = random.Random(0), 0, []
-    with tempfile.TemporaryDirectory() as folder:
-        path, whole = Path(folder) / "page.md", {}
-        for name, make in pages().items():
-            status, seconds = press(make, path, options.longest)
-            if status == 0:
-                whole[name] = make, path.read_text(encoding="utf-8"), seconds
-            path.unlink(missing_ok=True)
-        for number in range(options.presses):
-            name = list(whole)[number % len(whole)]
-            make, page, seconds = whole[name]
-            status, _ = press(make, path, rng.uniform(0.0, seconds))
-            interrupted += status == 130
-            left = [each.name for each in Path(folder).iterdir()]
-            if status not in (0, 130) or left != ["page.md"] * (path.exists() or status == 0):
-                wrong.append(f"{name}: status {status}, files {left}")
-            elif left and path.read_text(encoding="utf-8") != page:
-                wrong.append(f"{name}: another page")
-            for each in Path(folder).iterdir():
-                each.unlink()
-    for line in wrong:
+    covered, wrong = tried(pages(), options.presses, options.longest)
+    for line in [*covered, *wrong]:
         sys.stdout.write(line + "\n")
-    sys.stdout.write(f"{options.presses} presses in {len(whole)} pages: {interrupted} ended, {len(wrong)} wrong\n")
+    sys.stdout.write(f"{options.presses} presses, {len(wrong)} wrong\n")
     sys.exit(1 if wrong else 0)
 
 

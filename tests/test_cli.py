@@ -123,19 +123,30 @@ def test_one_interrupt_ends_the_runs_in_all_coordinates(
     assert [run.interrupted for run in runs.values()] == [True]
 
 
-def test_interrupt_while_libraries_are_loaded_is_a_line() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("library", ["typer", "matplotlib", "pyarrow"])
+def test_interrupt_while_libraries_are_loaded_is_a_line(library: str, compiled: bool, tmp_path: Path) -> None:
+    """Those of the command line or of a command; compiled modules make an ImportError of it."""
     code = (
         "import builtins, signal, sys\n"
         "real = builtins.__import__\n"
         "def press(name, *rest):\n"
-        "    if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        f"    if name.partition('.')[0] == '{library}':\n"
+        "        try: signal.raise_signal(signal.SIGINT)\n"
+        "        except KeyboardInterrupt as pressed:\n"
+        f"            if {compiled}: raise ImportError('initialization failed') from pressed\n"
+        "            raise\n"
         "    return real(name, *rest)\n"
         "builtins.__import__ = press\n"
         "from icl_theory.__main__ import main\n"
-        "sys.argv[1:] = ['simulate', '--help']\n"
         "main()\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    line = {
+        "typer": ["simulate", "--help"],
+        "matplotlib": [*BASE, "--plot", "a.png"],
+        "pyarrow": ["sweep", *BASE[1:], "--parquet", "a.parquet"],
+    }[library]
+    ended = subprocess.run([sys.executable, "-c", code, *line], cwd=tmp_path, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
 
 

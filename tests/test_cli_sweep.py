@@ -13,7 +13,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.cli import options
-from icl_theory.families import families, find
+from icl_theory.families import find, list_families
 from icl_theory.families.regression import half_way
 from tests.processes import go_on, start, until
 from tests.test_cli import run_main
@@ -160,7 +160,7 @@ def test_all_required_parameters_that_are_missing_are_named(capsys: pytest.Captu
     status, _, err = run_main(capsys, "sweep", "--L", "1", "--delta", "1")
     place = "or in the file of --config\n"
     assert (status, err) == (2, f"icl-theory: eta = None: must be given, as --eta (a number or auto) {place}")
-    for name, family in families().items():
+    for name, family in list_families().items():
         needed = [each for each, declared in family.parameters().items() if declared.required]
         status, _, err = run_main(capsys, name, "simulate") if needed else (2, "", "\n")
         assert status == 2

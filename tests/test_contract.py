@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import json
 import math
 import re
@@ -19,9 +21,9 @@ from fuzz import Target, command_line, commands, ended, fuzz, fuzz_commands, tar
 from scipy.sparse import csc_array
 
 import icl_theory as icl
-from icl_theory import figures, memory
+from icl_theory import _validate, figures, memory
 from icl_theory.claims.reproduction import reproduce
-from icl_theory.cli import app
+from icl_theory.cli import app, main
 from icl_theory.families import find
 from icl_theory.families.recall.bounds import divergence
 from icl_theory.results import plots, tables
@@ -43,8 +45,19 @@ def test_calls_with_extremes_and_wrong_types_keep_the_contract(first: int) -> No
 
 
 @pytest.mark.slow
-def test_commands_with_extremes_and_wrong_options_keep_the_contract() -> None:
+def test_commands_with_extremes_and_wrong_options_keep_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many get as far as a result; what is refused at once tests little."""
+    statuses = []
+
+    def watched(line: list[str]) -> None:
+        with pytest.raises(SystemExit) as end:
+            main(line)
+        statuses.append(end.value.code)
+        raise end.value
+
+    monkeypatch.setattr("icl_theory.cli.main", watched)
     assert not [*fuzz_commands(60, seed=0)]
+    assert sum(status != 2 for status in statuses) >= 15
 
 
 def test_every_command_is_run_with_its_own_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +159,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "form = 'x'": lambda: icl.regression.abel_polynomials("x"),
     "K = [1]": lambda: icl.regression.tail_start([1]),
     "family = []": lambda: find([]),
+    "d = <class 'int'>": lambda: icl.engine.Factored.random(int, rank=3),
     "eta = ['auto']": lambda: icl.sweep(L=1.0, delta=1.0, eta=["auto"]),
     "eta = ['auto', 1.0]": lambda: icl.sweep(L=1.0, delta=1.0, eta=["auto", 1.0]),
 }  # fmt: skip
@@ -157,6 +171,41 @@ def test_what_is_wrong_is_refused_by_name(named: str) -> None:
         WRONG[named]()
     assert str(refused.value).startswith(named)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("eta", ["auto", 1e-40, 1e300])
+@pytest.mark.parametrize("coordinates", ["class", "embedding"])
+@pytest.mark.parametrize("target", [{"epsilon": 5e-324}, {"epsilon": 1e-3}, {"above": 1e300}])
+def test_guesses_at_extreme_problems_are_numbers_or_refused(
+    eta: float | str, coordinates: str, target: dict[str, float]
+) -> None:
+    extremes = (5e-324, 1e-300, 1e-40, 1e-12, 1.0, 1e12, 1e40, 1e300)
+    for L, delta, method in itertools.product(extremes, extremes, ("expected_steps", "stable_rate")):
+        with contextlib.suppress(ValueError):
+            problem = icl.Regression(L=L, delta=delta, eta=eta, coordinates=coordinates, **target)
+            assert getattr(problem, method)() >= 0.0
+
+
+CHECKS: dict[str, Callable[[Any], Any]] = {
+    "number": lambda value: _validate.number("x", value),
+    "signed": lambda value: _validate.signed("x", value),
+    "integer": lambda value: _validate.integer("x", value, minimum=1),
+    "fraction": lambda value: _validate.fraction("x", value),
+    "prompt_length": lambda value: _validate.prompt_length(value, "x"),
+    "plain_numbers": lambda value: _validate.plain_numbers("x", value),
+    "real_array": lambda value: _validate.real_array("x", value, 1),
+    "probabilities": lambda value: _validate.probabilities("x", value, 2),
+    "sequence": lambda value: _validate.sequence("x", value, str, "words"),
+    "flag": lambda value: _validate.flag("x", value),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_classes_and_modules_are_no_numbers(check: str) -> None:
+    """Some have attributes of the names that arrays have."""
+    for value in (int, np.float64, np.ndarray, np, [np.float64]):
+        with pytest.raises(ValueError, match=r"x = .*must be"):
+            CHECKS[check](value)
 
 
 GAUSSIAN = icl.regression.QuadraticLaw(2, 1.0, 1.0)

@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory.engine import Rule
+from icl_theory.engine.pullback import Affine, Pullback
+from icl_theory.engine.rules import rule_of
+from icl_theory.engine.steps import Descent
 
 
 class Power(icl.Risk):
@@ -80,6 +84,14 @@ def test_compensated_sums_lose_no_digits() -> None:
     for _ in range(n):
         plain += 1e-8
     assert abs(plain - (1.0 + n * 1e-8)) > 1e-13
+
+
+@pytest.mark.parametrize("unit", [0.01, 1.0, 30.0])
+def test_pace_is_that_of_the_scores_in_every_unit_of_the_parameters(unit: float) -> None:
+    """With η/unit² a step changes the score by η times the slope, 1."""
+    risk = Pullback(Power(), Affine(np.ones(1), csc_array([[unit]]), (1,)))
+    descent = Descent(risk, 0.1 / unit**2, rule_of("gd"))
+    assert descent.pace(descent.point(risk.initial, 4)) == pytest.approx(5 * 0.1, rel=1e-12)
 
 
 def test_flow_of_a_power_follows_its_solution() -> None:

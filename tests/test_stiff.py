@@ -76,6 +76,20 @@ def test_beside_a_resting_mode_no_state_is_off_by_more_than_estimated(turned: fl
     assert apart <= fast.states_error
 
 
+def test_modes_are_those_of_the_derivative_of_a_step_in_the_metric() -> None:
+    class Weighted(Resting):
+        metric = np.array([0.25, 9.0])
+
+    risk, state, h = Weighted(0.5, 0.1), np.array([1.0, 0.3]), 1e-5
+    descent = Descent(risk, 0.7, rule_of("gd"))
+    modes = Curvature(descent).find(0.0, state)
+    assert modes is not None
+    vectors = modes.out_of(np.eye(2))
+    np.testing.assert_allclose(modes.into(vectors), np.eye(2), atol=1e-12)
+    ahead, behind = (descent.moves(state + sign * h * vectors) for sign in (1.0, -1.0))
+    np.testing.assert_allclose((ahead - behind) / (2.0 * h), -modes.rates[:, None] * vectors, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("turned", [0.3, 1.4])
 def test_a_resting_mode_costs_nothing_per_step(turned: float) -> None:
     """The slow motion has the closed form η t exp(-u) → 1 + ½²; explicit steps gave up near t = 10⁷."""
@@ -98,6 +112,26 @@ def test_a_mode_that_the_map_does_not_contract_is_never_taken_to_rest() -> None:
     above = icl.descend(Resting(2.05 / 1.25, bend=0.05), 1.0, steps=3000, method="fast")
     assert above.states_error is None
     assert above.params == pytest.approx(icl.descend(Resting(2.05 / 1.25, bend=0.05), 1.0, steps=3000).params)
+
+
+def test_a_mode_that_sharpens_until_it_leaves_its_rest_is_not_skipped_over() -> None:
+    """Its curvature grows with u: from ηλ = 2 on it oscillates, and this holds u back."""
+
+    class Sharpening(icl.Risk):
+        initial = np.zeros(2)
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            u, v = params.tolist()
+            off, rate = v - 0.5 * u, 0.96 + 0.08 * u
+            with np.errstate(all="ignore"):  # far from the valley, where steps are tried
+                tail = float(np.exp(-u))
+            return tail + 0.5 * rate * off**2, np.array([-tail + 0.04 * off**2 - 0.5 * rate * off, rate * off])
+
+    exact, fast = (icl.descend(Sharpening(), 1.0, steps=8_000, method=way) for way in ("exact", "fast"))
+    assert 1.25 * (0.96 + 0.08 * exact.states[:, 0].max()) == pytest.approx(2.0, abs=0.1)
+    apart = np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states[np.isin(fast.t, exact.t)]).max()
+    assert fast.states_error is not None
+    assert apart <= fast.states_error
 
 
 def test_finite_prompts_of_unequal_tasks_reach_the_max_margin_tail() -> None:

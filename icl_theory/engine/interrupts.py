@@ -35,6 +35,11 @@ def is_for_the_user() -> bool:
     return True
 
 
+def is_pressed(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C, of which a compiled module that is being loaded makes an ImportError."""
+    return isinstance(error, KeyboardInterrupt) or (isinstance(error, ImportError) and is_pressed(error.__cause__))
+
+
 @contextmanager
 def whole_block() -> Iterator[None]:
     """Put Ctrl-C off to the end of the block, for two things that must be done both or not at all.

@@ -121,6 +121,7 @@ class Factored(Map):
     @classmethod
     def random(cls, d: int, rank: int | None = None, scale: float = 0.01, seed: int = 0) -> Factored:
         """Start from independent normal entries with standard deviation ``scale / sqrt(rank)``."""
+        d = integer("d", d, minimum=1)
         rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
         scale = number("scale", scale, maximum=0.01 * LARGEST)
         check_fits("d", d, 24.0 * rank * d)

@@ -25,7 +25,7 @@ def check_libraries() -> None:
     for name in ("filelock", "google_crc32c", "numcodecs.vlen"):
         try:
             import_module(name)
-        except ImportError:
+        except ModuleNotFoundError:
             raise ValueError(NEEDED) from None
 
 

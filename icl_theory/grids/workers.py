@@ -86,7 +86,7 @@ def cluster(address: str) -> Iterator[Executor]:
     try:
         from distributed import Client
         from distributed.comm.core import connect
-    except ImportError:
+    except ModuleNotFoundError:
         raise ValueError("a cluster needs dask: pip install 'icl-theory[distributed]'") from None
     for name in ("distributed", "distributed.client"):  # what matters is said here
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -168,7 +168,7 @@ def check_parquet(path: Path) -> None:
     """Refuse a Parquet file where pyarrow is missing."""
     try:
         import pyarrow  # noqa: F401
-    except ImportError:
+    except ModuleNotFoundError:
         raise refuse("path", str(path), "another format: Parquet needs pip install 'icl-theory[parquet]'") from None
 
 

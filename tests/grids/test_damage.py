@@ -140,6 +140,13 @@ def test_a_chunk_that_is_removed_as_said_is_computed_again(path: Path) -> None:
     assert equal(run(path, made=SMALL).values, evaluate(SMALL, Squares()).values)
 
 
+@pytest.mark.parametrize("left", [0, 3])
+def test_a_chunk_whose_file_ends_too_early_is_computed_again(path: Path, left: int) -> None:
+    """As a power cut leaves it: the mark of the chunk is on the disk, and the end of a column's file is not."""
+    os.truncate(path / "square" / "c.1.0", left)
+    assert equal(run(path, made=SMALL).values, evaluate(SMALL, Squares()).values)
+
+
 def test_a_record_of_commands_that_is_damaged_is_refused_and_one_that_is_gone_is_none(path: Path) -> None:
     record = path / "_sweep" / "zarr.json"
     record.write_text("{half")

@@ -48,6 +48,18 @@ def test_gradients_and_hessians_are_those_of_the_loss(kind: str) -> None:
     check_risk(Pullback(merged_risk, factors))
 
 
+@pytest.mark.parametrize("value", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("kind", ["pair", "heads"])
+def test_no_change_moves_the_matrix_farther_than_the_stretch(kind: str, value: float) -> None:
+    start = np.random.default_rng(3).normal(size=(1 if kind == "pair" else 4, 10 if kind == "pair" else 13))
+    start[:, 0] *= value
+    factors = Pair(start[0], (3, 3)) if kind == "pair" else Heads(start, 3)
+    at = factors.initial
+    units = np.eye(at.size).reshape(-1, *at.shape)
+    jacobian = np.array([factors.push(at, unit).ravel() for unit in units])
+    assert np.linalg.norm(jacobian, 2) <= factors.stretch(at)
+
+
 def test_flow_of_the_pair_conserves_the_difference_of_squares() -> None:
     start = np.random.default_rng(2).normal(0.0, 0.3, 10)
     risk = Pullback(MergedRisk(some_law(), np.zeros((3, 3))), Pair(start, (3, 3)))

@@ -151,6 +151,21 @@ def test_one_per_cent_is_found_by_default(monkeypatch: pytest.MonkeyPatch, loss:
     assert not checked.passed
 
 
+def test_one_wrong_entry_is_found_where_loss_and_norm_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = icl.PopulationRisk.evaluate
+
+    def wrong(self: icl.PopulationRisk, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        value, slope = right(self, params, step)
+        slope.flat[np.argmin(np.abs(slope))] += 0.1 * np.linalg.norm(slope)
+        return value, slope
+
+    monkeypatch.setattr(icl.PopulationRisk, "evaluate", wrong)
+    risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), tasks.Linear(2.0), N=10)
+    loss, norm, entry = icl.crosscheck(risk, **SMALL).checks[:3]  # type: ignore[arg-type]
+    assert entry.name.startswith("worst of")
+    assert (loss.passed, norm.passed, entry.passed) == (True, True, False)
+
+
 def test_errors_of_the_stated_size_are_found_nine_times_in_ten() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=6)
     found = []

@@ -113,6 +113,12 @@ def test_runs_out_of_range_are_drawn_without_a_warning(tmp_path: Path) -> None:
         save(draw_panels([Panel(curves, "step", "loss")]), tmp_path / "a.png")
 
 
+def test_a_target_beyond_the_range_of_the_axis_is_drawn() -> None:
+    run = icl.simulate(1.0, 1e-3, 0.1, epsilon=1e300)
+    run.plot().figure.canvas.draw()
+    assert run.converged
+
+
 def test_words_of_a_file_in_the_title_are_no_formulas(tmp_path: Path) -> None:
     run = icl.simulate(2.0, 1.0, 4.0)
     run.info["coordinates"] = run.regime = "$\\frac$"

@@ -311,14 +311,17 @@ class PromptLaw:
         return self.excess_of(self.off(np.diag(gamma) if gamma.ndim == 1 and not self.diagonal else gamma))
 
     def off(self, gamma: Array) -> Array:
-        r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b` of a matrix, (d, d), or of a diagonal of one, (d,)."""
+        r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b` of a matrix, (d, d), or of a diagonal of one, (d,).
+
+        Unchecked, as the engine calls it at every step.
+        """
         _, s, reach, bases = self.modes
         if bases is None:
             return np.asarray((gamma - (np.diag(self.best) if gamma.ndim == 2 else self.best)) * s)
         return np.asarray((bases[0].T @ gamma @ bases[1]) * s - reach)
 
     def excess_of(self, off: Array) -> float:
-        """Return the excess of what `off` returns."""
+        """Return the excess of what `off` returns, unchecked."""
         q = self.modes.q
         return 0.5 * float(np.sum((q if off.ndim == 1 else q[:, None]) * off**2))
 

@@ -269,14 +269,14 @@ class Heads(Map):
         """Heads at step 0."""
         return self.start
 
-    def split(self, params: Array) -> tuple[Array, Array, Array]:
+    def _split(self, params: Array) -> tuple[Array, Array, Array]:
         """Return values (H, 1, 1), keys and queries, (H, R, d) each."""
         both = params[:, 1:].reshape(len(params), 2, -1, self.d)
         return params[:, :1, None], both[:, 0], both[:, 1]
 
     def inward(self, params: Array) -> Array:
         """Return the sum over heads."""
-        v, keys, queries = self.split(params)
+        v, keys, queries = self._split(params)
         return self._sum(v * queries, keys)
 
     def _sum(self, left: Array, right: Array) -> Array:
@@ -284,30 +284,30 @@ class Heads(Map):
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradients ⟨Q_hᵀK_h, G⟩, v_h Q_h G and v_h K_h Gᵀ."""
-        v, keys, queries = self.split(params)
+        v, keys, queries = self._split(params)
         forward = queries @ gradient
         return _joined(forward * keys, v * forward, v * (keys @ gradient.T))
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return the three terms of the product rule."""
-        (v, keys, queries), (dv, dkeys, dqueries) = self.split(params), self.split(direction)
+        (v, keys, queries), (dv, dkeys, dqueries) = self._split(params), self._split(direction)
         return self._sum(dv * queries + v * dqueries, keys) + self._sum(v * queries, dkeys)
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return the change of the three gradients in a direction."""
-        (v, keys, queries), (dv, dkeys, dqueries) = self.split(params), self.split(direction)
+        (v, keys, queries), (dv, dkeys, dqueries) = self._split(params), self._split(direction)
         forward, change = queries @ gradient, dqueries @ gradient
         back = dv * (keys @ gradient.T) + v * (dkeys @ gradient.T)
         return _joined(change * keys + forward * dkeys, dv * forward + v * change, back)
 
     def stretch(self, params: Array) -> float:
         """Norm of the change of Γ for a unit change of the heads, from above."""
-        v, keys, queries = (np.sum(each**2, axis=(1, 2)) for each in self.split(params))
+        v, keys, queries = (np.sum(each**2, axis=(1, 2)) for each in self._split(params))
         return float(np.sqrt(np.sum(keys * queries + v * (keys + queries))))
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """Value, keys and queries of each head."""
-        return [block for parts in zip(*self.split(array), strict=True) for block in parts]
+        return [block for parts in zip(*self._split(array), strict=True) for block in parts]
 
 
 def _joined(products: Array, keys: Array, queries: Array) -> Array:

@@ -189,7 +189,7 @@ def missing_triggers(quick: bool) -> Claim:
         f"M = {', '.join(map(str, sizes))}, {sets} data sets each",
         f"largest |z| {z.max():.1f}",
         "4",
-        judged(z.max() < 4.0),
+        judged(bool(z.max() < 4.0)),
     )
 
 

@@ -176,7 +176,7 @@ def _envelope(risk: PopulationRisk, scores: Array) -> _Found:
     low = risk.task.nondegeneracy(risk.features)
     high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
     missed = missed_squared(risk, scores)
-    require(missed.min() >= 1e-290, TOO_NEAR)
+    require(bool(missed.min() >= 1e-290), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
     k = int(np.argmin(np.minimum(ratio / np.maximum(low, 1e-300), high / np.maximum(ratio, 1e-300))))
     holds = bool(((low * (1 - 1e-9) <= ratio + 1e-13 * high) & (ratio <= high * (1 + 1e-9))).all())
@@ -188,7 +188,7 @@ def _envelope(risk: PopulationRisk, scores: Array) -> _Found:
 def _reach(risk: PopulationRisk, scores: Array) -> _Found:
     require(not _noisy(risk), "label noise adds to the loss")
     low = risk.task.nondegeneracy(risk.features)
-    require(low.min() > 0, "c_k = 0: a small loss does not bound the attention")
+    require(bool(low.min() > 0), "c_k = 0: a small loss does not bound the attention")
     attention = risk.attention(scores)
     missed = (attention * (1.0 - np.eye(len(attention)))).sum(axis=0)
     bound = np.sqrt(2.0 * risk.loss_per_query(scores) / low)

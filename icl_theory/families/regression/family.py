@@ -209,7 +209,7 @@ class Regression(Family):
     def expected_steps(self) -> float | None:
         """Return the leading order of the exchangeable case."""
         speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
-        gamma = 0.5 * (self.L * self.delta) ** 2
+        gamma = exchangeable_gamma(self.L, self.delta)
         goal = self.epsilon if self.epsilon is not None else self.above
         each = (np.array([x]) for x in (self.rate() * speed, gamma, float(self.K), goal, math.inf))
         return float(measures.leading_order(*each)[0])

@@ -331,7 +331,7 @@ def _predictions(run: Trajectory, risk: ExchangeableRisk) -> dict[str, Any]:
 
 def leading_order(eta: Array, gamma: float | Array, K: Array, epsilon: Array, start: Array) -> Array:
     """``K²/(ηγ) + (K-1)/(4ηε)``, and 0 where the loss is below ``epsilon`` from the start."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", divide="ignore"):
         steps = K * K / (eta * gamma) + (K - 1.0) / (4.0 * eta * epsilon)
     return np.where(start > epsilon, steps, 0.0)
 

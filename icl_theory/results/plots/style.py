@@ -147,7 +147,8 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
 
 
 def level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:
-    """Draw a horizontal line with its label at the left."""
+    """Draw a horizontal line with its label at the left; one that is too high is drawn at `LARGEST`."""
+    value = min(value, LARGEST)
     ax.axhline(value, color=colour, linestyle=style, linewidth=0.9)
     ax.annotate(
         label,
