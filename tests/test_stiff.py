@@ -11,8 +11,8 @@ from numpy.polynomial import polynomial
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine.collocation import radau, stepped
 from icl_theory.engine.blocks import Blocks
+from icl_theory.engine.collocation import radau, stepped
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.skip import NODES
 from icl_theory.engine.steps import Descent
@@ -82,12 +82,14 @@ def test_modes_are_those_of_the_derivative_of_a_step_in_the_metric() -> None:
 
     risk, state, h = Weighted(0.5, 0.1), np.array([1.0, 0.3]), 1e-5
     descent = Descent(risk, 0.7, rule_of("gd"))
-    modes = Curvature(descent).find(0.0, state)
+    blocks, only = Blocks(descent), np.zeros(1, dtype=int)
+    modes = blocks.modes(blocks.rows(state), np.zeros(1))
     assert modes is not None
-    vectors = modes.out_of(np.eye(2))
-    np.testing.assert_allclose(modes.into(vectors), np.eye(2), atol=1e-12)
+    vectors = modes.out_of(np.eye(2)[None], only)[0]
+    np.testing.assert_allclose(modes.into(vectors[None], only)[0], np.eye(2), atol=1e-12)
     ahead, behind = (descent.moves(state + sign * h * vectors) for sign in (1.0, -1.0))
-    np.testing.assert_allclose((ahead - behind) / (2.0 * h), -modes.rates[:, None] * vectors, rtol=1e-6, atol=1e-9)
+    change = (ahead - behind) / (2.0 * h)
+    np.testing.assert_allclose(change, -modes.rates[0][:, None] * vectors, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("turned", [0.3, 1.4])

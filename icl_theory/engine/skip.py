@@ -1,8 +1,8 @@
 """The iterates of gradient descent without visiting most of them, with an estimate of the error.
 
 A run is followed by strides (`icl_theory.engine.collocation`), and so is its shadow, by the same strides with a
-node less. The shadow is less exact, and what parts the two is the estimate. Where iterates are taken one by one, the
-shadow takes them too, so that the estimate grows as errors grow. See docs/theory.md, "Skipping ahead".
+node less. The shadow is less exact, and what parts the two is the estimate. Where iterates are taken one by one,
+the shadow takes them too, so that the estimate grows as errors grow. See docs/theory.md, "Skipping ahead".
 """
 
 from __future__ import annotations
