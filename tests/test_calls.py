@@ -69,7 +69,6 @@ def test_a_call_that_cannot_be_written_exactly_is_not_known() -> None:
     assert icl.simulate(1.0, 1.0, 1.0, K=4, task=lambda L: icl.tasks.Linear(L), max_steps=3).command is None
     rng = np.random.default_rng(0)
     assert "command" not in icl.sweep(rng.random(100), 1.0, 0.1, progress=False).attrs
-    assert icl.recall.simulate(task=icl.recall.RecallTask(20, 2, 3), max_steps=3).command is None
     assert icl.descend(icl.PopulationRisk(icl.Features.simplex(3, 1.0), kernel_of(3)), 1.0, steps=2).command is None
 
 

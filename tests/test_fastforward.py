@@ -13,7 +13,6 @@ from skipping import outcome  # in scripts: the random problems of `measurements
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine.interpolant import DIFFERENCES, HIGHEST_ORDER, LOGARITHMS
 from tests.linear import LinearAttention, MergedLinearAttention
 
 QUICK = (2, 11, 12, 16, 18, 31, 37, 180, 4114, 4165)  # problems that take some seconds at most; 180 is stiff
@@ -42,16 +41,6 @@ def unequal(K: int, seed: int, N: float = math.inf, noise: float = 0.0) -> icl.P
     values = rng.normal(size=(K, K))
     features = icl.Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 3.0)))
     return icl.PopulationRisk(features, tasks.KernelTask(values @ values.T), N, noise)
-
-
-def test_weights_expand_the_logarithm_of_one_plus_the_difference() -> None:
-    """For moves r^j with r = 1 + x, every Δ is x: the sum is the series of ln(1 + x)/x."""
-    for order in range(1, HIGHEST_ORDER + 1):
-        for x in (0.3, -0.2):
-            moves = (1.0 + x) ** np.arange(order)
-            series = sum((-1) ** (j + 1) * x ** (j - 1) / j for j in range(1, order + 1))
-            assert LOGARITHMS[order] @ moves == pytest.approx(series, rel=1e-12)
-            assert DIFFERENCES[order] @ moves == pytest.approx(x ** (order - 1), rel=1e-9)
 
 
 PROBLEMS: dict[str, tuple[Callable[[], icl.Risk], float, str]] = {

@@ -15,7 +15,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.engine import progress
-from icl_theory.engine.curvature import Curvature
+from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.progress import CountProgress, StepProgress, duration, working
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
@@ -110,7 +110,8 @@ LONG: dict[str, tuple[Callable[[], Any], str]] = {
         "evaluations for the floor/s",
     ),
     "modes": (
-        lambda: Curvature(Descent(LINEAR, 1.0, rule_of("gd"))).find(0.0, np.eye(3)), "columns of the Hessian/s"
+        lambda: Blocks(Descent(LINEAR, 1.0, rule_of("gd"))).modes(np.eye(3), np.zeros(3)),
+        "columns of the Hessian/s",
     ),
     "a minimum": (lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)), "steps/s"),
     "draws": (

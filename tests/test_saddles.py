@@ -10,8 +10,7 @@ import pytest
 from scipy.integrate import quad
 
 import icl_theory as icl
-from icl_theory.engine.collocation import STAGES, Collocation
-from icl_theory.engine.curvature import Modes
+from icl_theory.engine.collocation import collocate, weights_of
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.saddle import Saddle
 from icl_theory.engine.steps import Descent
@@ -149,15 +148,12 @@ def test_collocation_of_the_map_has_the_iterates_of_a_linear_map(rate: float) ->
     grown = rest + 0.1 * rest * (1.0 - rate) ** n if rate < 0.1 else rest
     start = np.array([1.1 * rest if rate < 0.1 else rest])
     x, h = math.log1p(begin), math.log1p(n / (begin + 1.0))
-    modes = Modes(x, np.array([rate]), np.eye(1), np.ones(1))
-
-    def slopes(places: np.ndarray, states: np.ndarray) -> np.ndarray:
-        return np.exp(places)[:, None] * (1e-3 - rate * states)
-
-    step = Collocation(
-        slopes, modes, lambda at: modes.growth(1, at), x, start, h, tolerance=1e-16, stages=STAGES, single=True
-    )
-    assert step.arrival[0] == pytest.approx(grown, rel=1e-12)
+    weights = weights_of(9, np.array([x]), np.array([h]), flow=False)
+    step = collocate(
+        lambda rows, which: 1e-3 - rate * rows, np.zeros(1, dtype=int), weights, start[None],
+        np.full((1, 9, 1), start), np.array([1e-16]), np.array([1e-16]),
+    )  # fmt: skip
+    assert step.arrival[0, 0] == pytest.approx(grown, rel=1e-12)
 
 
 def test_a_saddle_is_told_from_a_minimum() -> None:

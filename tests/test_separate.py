@@ -11,9 +11,11 @@ from skipping import problem  # the random problems of `measurements.py skipping
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine import separate, shadow, strider
-from icl_theory.engine.collocation import radau, stepped
-from icl_theory.engine.columns import Strides, collocate
+from icl_theory.engine.blocks import Blocks
+from icl_theory.engine.collocation import Solved, collocate, radau, stepped, valued, weights_of
+from icl_theory.engine.rules import rule_of
+from icl_theory.engine.skip import NODES, Strides
+from icl_theory.engine.steps import Descent, TooFast
 from icl_theory.testing import check_risk
 from tests.test_fastforward import unequal
 
@@ -67,21 +69,14 @@ def test_a_million_steps_take_a_four_hundredth_of_their_gradients(law: str) -> N
     assert not run.notes
 
 
-def test_queries_that_learn_to_a_finite_optimum_send_all_columns_on_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """There modes rest beside slow ones, for which columns by themselves have no implicit steps."""
-    risk, begun = linear(6, np.random.default_rng(0).dirichlet(np.full(6, 3.0)), 0), []
-
-    class Noted(separate.Skipper):
-        def points(self, *arguments):  # type: ignore[no-untyped-def]
-            begun.append(arguments[2].step)
-            return super().points(*arguments)
-
-    monkeypatch.setattr(separate, "Skipper", Noted)
+def test_queries_that_learn_to_a_finite_optimum_are_solved_with_the_modes_of_each() -> None:
+    """There modes rest beside slow ones: fixed-point iterates alone do not converge for strides worth taking."""
+    risk = linear(6, np.random.default_rng(0).dirichlet(np.full(6, 3.0)), 0)
     eta = 1.6 / risk.sharpness(risk.initial)
-    exact, fast = (icl.descend(risk, eta, steps=20_000, method=method) for method in ("exact", "fast"))
-    assert begun
+    with gradients_of(risk) as calls:
+        fast = icl.descend(risk, eta, steps=20_000, method="fast")
+    assert calls[0] < 20_000 / 4
+    exact = icl.descend(risk, eta, steps=20_000)
     assert fast.states_error is not None
     assert np.abs(fast.states - exact.states).max() <= fast.states_error
     assert np.abs(fast.at(15_000).params - exact.at(15_000).params).max() <= fast.states_error
@@ -92,86 +87,75 @@ def test_queries_that_learn_to_a_finite_optimum_send_all_columns_on_together(
 
 
 def test_where_strides_do_not_pay_run_and_shadow_take_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    risk, eta, steps = RUNS["rare features"]
-    single: list[float] = []
+    (risk, eta, steps), charged = RUNS["rare features"], []
 
-    def walked(moves, which, y, counts, move):  # type: ignore[no-untyped-def]
-        single.append(counts.max(initial=0.0))
-        return strider.walked(moves, which, y, counts, move)
+    def impatient(self: Strides, which: np.ndarray, cost: float, passed: np.ndarray) -> None:
+        charged.append(len(which))
+        if len(charged) % 5 == 0:
+            raise TooFast
 
-    monkeypatch.setattr(strider, "PATIENCE", 0.0)
-    monkeypatch.setattr(shadow, "walked", walked)
+    monkeypatch.setattr(Strides, "_charge", impatient)
     exact, fast = (icl.descend(risk, eta, steps=steps, method=method) for method in ("exact", "fast"))
-    assert max(single) > strider.FIRST_BLOCK
+    assert len(charged) > 10
+    shared = np.isin(fast.t, exact.t)
     assert fast.states_error is not None
-    assert np.abs(fast.states - exact.states).max() <= fast.states_error < 1e-7
+    apart = fast.states[shared] - exact.states[np.isin(exact.t, fast.t)]
+    assert np.abs(apart).max() <= fast.states_error < 1e-7
 
 
 @pytest.mark.parametrize("number", [40034, 40092, 40099])
-def test_a_shadow_that_begins_close_to_its_solution_is_not_lost(
-    number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shadow_that_begins_close_to_its_solution_is_not_lost(number: int) -> None:
     """The first residual may be small by chance, and the next one larger."""
     case = problem(number)
-    monkeypatch.delattr(separate, "Skipper")
     run = icl.descend(case.risk, case.eta, steps=case.steps, method="fast")
     assert run.states_error is not None
     assert run.states_error < 1e-7
 
 
-def test_where_the_shadow_is_lost_all_columns_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    (risk, eta, steps), left = RUNS["a kernel"], []
+class Rates(icl.Risk):
+    """Loss -½ r·θ² for rates r, so that θ ← (1 + r) θ at η = 1; columns do not mix."""
 
-    class Noted(separate.Skipper):
-        def points(self, *arguments):  # type: ignore[no-untyped-def]
-            left.append((self.left, self.doubt))
-            return super().points(*arguments)
+    initial = np.zeros(0)
 
-    def unsolved(*arguments):  # type: ignore[no-untyped-def]
-        step = strider.collocate(*arguments)
-        return step._replace(left=np.full_like(step.left, np.inf))
+    def __init__(self, rates: np.ndarray) -> None:
+        self.rates, self.initial = rates, np.ones((3, len(rates)))
 
-    monkeypatch.setattr(separate, "Skipper", Noted)
-    monkeypatch.setattr(shadow, "collocate", unsolved)
-    exact, fast = (icl.descend(risk, eta, steps=steps, method=method) for method in ("exact", "fast"))
-    assert len(left) == 1
-    assert min(left[0]) > 0.0  # what the strides of the run have left goes on with it
-    assert fast.states_error is not None
-    assert np.abs(fast.states - exact.states).max() <= fast.states_error < 1e-7
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        return float(-0.5 * np.sum(self.rates * params**2)), -self.rates * params
+
+    @property
+    def column_gradients(self):  # type: ignore[no-untyped-def]
+        return lambda columns, which: -self.rates[which] * columns
 
 
-@pytest.mark.parametrize("stages", [5, 7, 9])
-def test_what_parts_run_and_shadow_grows_as_errors_do(stages: int) -> None:
+def test_what_parts_run_and_shadow_grows_as_errors_do() -> None:
     """θ ← (1 + r) θ: where r > 0 early errors are multiplied by 3000, far beyond those of any one stride.
 
     How large those errors are is up to the last iterates, some of which are far better than they need be. What a
     shadow is given that begins 0.1 % away must come out at its size.
     """
-    rates, start, stops = np.array([1e-3, -5e-4]), np.ones((2, 3)), np.array([2000, 4000, 9000])
-
-    def moves(columns: np.ndarray, which: np.ndarray) -> np.ndarray:
-        return np.asarray(rates[which, None] * columns)
-
-    run = strider.Strider(moves, 1e-5, 1.0, stages, start, 1000)
-    others = [shadow.Shadow(run, stages - 1, start * nudged) for nudged in (1.0, 1.001)]
-    run.advance(9000, stops)
-    found, beside = run.states(stops), [other.follow(stops) for other in others]
-    growth = (1.0 + rates) ** (stops[:, None] - 1000.0)
-    error = np.abs(found - growth[:, :, None]).max(axis=2)
-    apart, further = (np.abs(found - each).max(axis=2) for each in beside)
-    assert (error <= apart + run.doubt).all()
-    assert error[-1, 0] <= apart[-1, 0]
-    assert error[-1, 1] < 1e-7
-    assert further[-1] == pytest.approx(1e-3 * growth[-1], rel=1e-2)
+    risk, stops = Rates(np.array([1e-3, -5e-4])), np.array([2000, 4000, 9000])
+    blocks = Blocks(Descent(risk, 1.0, rule_of("gd")))
+    growth = (1.0 + risk.rates) ** (stops[:, None] - 1000.0)
+    for nudged in (1.0, 1.001):
+        start = np.ones((2, 3))
+        strides = Strides(blocks, 1e-5, start.copy(), start * nudged, 1000, 0.05, 10**6, flow=False, share=1.0)
+        strides.reach(math.log1p(9000))
+        run, shadow = strides.states(stops)
+        error, apart = (np.abs(run - other).max(axis=2) for other in (growth[:, :, None], shadow))
+        assert error[-1, 1] < 1e-7
+        if nudged == 1.0:
+            assert (error <= 2.0 * apart + strides.left.max() + 1e-12).all()
+        else:
+            assert apart[-1] == pytest.approx(1e-3 * growth[-1], rel=1e-2)
 
 
-def test_rounding_that_an_unstable_query_multiplies_is_part_of_the_estimate() -> None:
+def test_beside_an_unstable_query_no_step_is_skipped() -> None:
     """The frequent query goes round in a cycle that is all but unstable; the others go on to their optimum."""
     risk = linear(5, np.array([0.97, 0.0075, 0.0075, 0.0075, 0.0075]), 2)
     eta = 2.2 / risk.sharpness(risk.initial)
     exact, fast = (icl.descend(risk, eta, steps=4000, method=method) for method in ("exact", "fast"))
-    assert fast.states_error is not None
-    assert 1e-12 < np.abs(fast.states - exact.states).max() <= fast.states_error
+    assert np.array_equal(fast.states, exact.states)
 
 
 def test_a_polynomial_changes_by_the_moves_in_one_step() -> None:
@@ -190,23 +174,22 @@ def test_collocation_follows_a_map_with_a_known_solution() -> None:
     n, x = len(rates), np.full(3, math.log1p(1000.0))
     h, y = np.full(n, 0.1), np.ones((n, 2))
     step = collocate(
-        lambda columns, which: -rates[which, None] * columns, np.arange(n), x, y, h, np.full(n, 1e-12), 7,
-        np.ones((n, 7, 2)),
+        lambda columns, which: -rates[which, None] * columns, np.arange(n), weights_of(7, x, h, flow=False), y,
+        np.ones((n, 7, 2)), np.full(n, 1e-12), np.full(n, 1e-15),
     )  # fmt: skip
     assert np.isfinite(step.left).all()
     places = x[:, None] + np.array([0.03, 0.1])
     truth = (1.0 - rates[:, None]) ** (np.expm1(places) - 1000.0)
-    assert np.abs(step.at(places) - truth[:, :, None]).max() <= 1e-11
+    assert np.abs(valued(step.terms, places, x, h) - truth[:, :, None]).max() <= 1e-11
     assert np.abs(step.arrival - truth[:, -1:]).max() <= 1e-11
     assert (step.error <= 1e-10).all()
 
 
 def test_a_coefficient_that_is_small_by_chance_does_not_pass_for_accuracy() -> None:
     """Coefficients fall by a factor 10 each; in the second column the last one happens to be zero."""
-    sizes = 10.0 ** -np.arange(10.0)
-    terms = np.stack([sizes, np.where(np.arange(10) == 9, 0.0, sizes), np.zeros(10)])[:, :, None]
-    none = np.zeros(3)
-    step = Strides(np.arange(3), none, np.ones(3), terms, none, np.ones(3, dtype=np.int64), none)
+    sizes = 10.0 ** -np.arange(NODES + 1.0)
+    terms = np.stack([sizes, np.where(np.arange(NODES + 1) == NODES, 0.0, sizes), np.zeros(NODES + 1)])[:, :, None]
+    step = Solved(terms, np.zeros(3), np.ones(3, dtype=np.int64))
     assert step.error.tolist() == pytest.approx([1e-10, 1e-10, 0.0])
 
 

@@ -11,9 +11,10 @@ from numpy.polynomial import polynomial
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine.collocation import STAGES, radau, stepped
-from icl_theory.engine.curvature import Curvature
+from icl_theory.engine.blocks import Blocks
+from icl_theory.engine.collocation import radau, stepped
 from icl_theory.engine.rules import rule_of
+from icl_theory.engine.skip import NODES
 from icl_theory.engine.steps import Descent
 
 
@@ -55,12 +56,12 @@ def test_nodes_and_weights_are_right_to_the_last_digit(stages: int) -> None:
 
 
 def test_the_scheme_integrates_polynomials_up_to_twice_its_stages_less_two() -> None:
-    scheme = radau(STAGES)
-    for degree in range(2 * STAGES - 1):
+    scheme = radau(NODES)
+    for degree in range(2 * NODES - 1):
         assert scheme.weights[-1] @ scheme.nodes**degree == pytest.approx(1.0 / (degree + 1), rel=1e-13)
-    values = polynomial.polyval(np.append(0.0, scheme.nodes), np.arange(STAGES + 1.0))
+    values = polynomial.polyval(np.append(0.0, scheme.nodes), np.arange(NODES + 1.0))
     at_one = (scheme.coefficients @ values).sum()
-    assert at_one == pytest.approx(np.arange(STAGES + 1.0).sum(), rel=1e-12)
+    assert at_one == pytest.approx(np.arange(NODES + 1.0).sum(), rel=1e-12)
 
 
 @pytest.mark.parametrize(("turned", "bend"), [(0.02, 0.1), (0.3, 0.1), (0.3, 0.0), (0.9, 0.0), (1.4, 0.0)])
@@ -81,12 +82,14 @@ def test_modes_are_those_of_the_derivative_of_a_step_in_the_metric() -> None:
 
     risk, state, h = Weighted(0.5, 0.1), np.array([1.0, 0.3]), 1e-5
     descent = Descent(risk, 0.7, rule_of("gd"))
-    modes = Curvature(descent).find(0.0, state)
+    blocks, only = Blocks(descent), np.zeros(1, dtype=int)
+    modes = blocks.modes(blocks.rows(state), np.zeros(1))
     assert modes is not None
-    vectors = modes.out_of(np.eye(2))
-    np.testing.assert_allclose(modes.into(vectors), np.eye(2), atol=1e-12)
+    vectors = modes.out_of(np.eye(2)[None], only)[0]
+    np.testing.assert_allclose(modes.into(vectors[None], only)[0], np.eye(2), atol=1e-12)
     ahead, behind = (descent.moves(state + sign * h * vectors) for sign in (1.0, -1.0))
-    np.testing.assert_allclose((ahead - behind) / (2.0 * h), -modes.rates[:, None] * vectors, rtol=1e-6, atol=1e-9)
+    change = (ahead - behind) / (2.0 * h)
+    np.testing.assert_allclose(change, -modes.rates[0][:, None] * vectors, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("turned", [0.3, 1.4])
@@ -145,22 +148,22 @@ def test_finite_prompts_of_unequal_tasks_reach_the_max_margin_tail() -> None:
     np.testing.assert_allclose(constant, [59.0 / 3.0, 1.0, 1.0, 59.0 / 3.0], rtol=2e-4)
 
 
-def test_modes_of_a_hessian_in_blocks_are_those_of_the_whole_one() -> None:
-    """The columns of class scores do not meet: from the second time on a product serves one parameter of each."""
+def test_modes_of_columns_are_those_of_the_whole_hessian() -> None:
+    """The columns of class scores do not meet: a product serves one parameter of each."""
     rng = np.random.default_rng(0)
     values = rng.normal(size=(4, 4))
     features = icl.Features.simplex(4, 1.0, rng.dirichlet(np.ones(4)))
-    risk = icl.PopulationRisk(features, tasks.KernelTask(values @ values.T), 6)
-    curvature = Curvature(Descent(risk, 2.0, rule_of("gd")))
-    assert curvature.cost == 16 + 1
-    curvature.find(0.0, rng.normal(size=16))
-    assert curvature.cost <= 4 + 1
-    state = rng.normal(size=16)
-    found = curvature.find(0.0, state)
+    risk = icl.PopulationRisk(features, tasks.KernelTask(values @ values.T))
+    blocks, state = Blocks(Descent(risk, 2.0, rule_of("gd"))), rng.normal(size=(4, 4))
+    found = blocks.modes(blocks.rows(state), np.zeros(4))
     assert found is not None
-    hessian = np.array([np.ravel(risk.hessian_product(state.reshape(4, 4), e.reshape(4, 4))) for e in np.eye(16)])
-    np.testing.assert_allclose(found.vectors * found.rates @ found.vectors.T, 2.0 * hessian, atol=1e-13)
-    assert curvature.fastest(state) == pytest.approx(found.rates[-1], rel=1e-12)
+    whole = np.array([np.ravel(risk.hessian_product(state, e.reshape(4, 4))) for e in np.eye(16)])
+    whole = whole.reshape(4, 4, 4, 4)
+    for k in range(4):
+        mine = found.vectors[k] * found.rates[k] @ found.vectors[k].T
+        np.testing.assert_allclose(mine, 2.0 * whole[:, k, :, k], atol=1e-13)
+        others = np.delete(whole[:, k], k, axis=2)
+        np.testing.assert_allclose(others, 0.0, atol=1e-15)
 
 
 def test_a_stride_that_is_far_shorter_than_a_step_of_the_map_has_no_weights() -> None:

@@ -1,28 +1,26 @@
-"""Steps of Radau's collocation method for stiff problems, solved in the modes of the Hessian."""
+r"""Strides over many iterates at once: Radau's collocation of a difference equation, or of its flow.
+
+Iterates with :math:`\theta(t+1) - \theta(t) = h(\theta(t))` are followed by polynomials in x = ln(1 + t) that solve
+this equation at Radau's nodes; for a flow they solve :math:`\theta' = h(\theta)`. Many blocks of parameters that do
+not mix are solved at once, each with a time and a stride of its own. All arrays have the blocks first. See
+docs/theory.md, "Skipping ahead".
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.polynomial import legendre
+from numpy.polynomial.legendre import legder, legint, legval, legvander
+from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.curvature import Modes
 
-Slopes = Callable[[Array, Array], Array]
-
-STAGES, FEWER = 7, 5  # of a run, of its shadow
-ITERATIONS = 12  # of Newton's method at most
-SOLVED = 0.01  # of the tolerance: what Newton's method may leave, in the same directions for run and shadow
-SAFETY, LEAST_FACTOR, MOST_FACTOR, UNSOLVED_FACTOR = 0.9, 0.2, 4.0, 0.4
-EASY, HARD_FACTOR = 5, 0.8  # more iterations than that, and the next step is shorter
-TINY = 20.0  # steps of the map in half of a stride: a stride of less than a tenth of a step is not taken
-NOISE = 2.0**-47  # of the parameters: what rounding leaves of them at best
-NOISY = 8.0  # rounding errors may be larger than those that were seen, by this factor
+Index = NDArray[np.intp]
+Moves = Callable[[Array, Index], Array]
+Precondition = Callable[[Array, Index], Array]
 
 
 class Scheme(NamedTuple):
@@ -49,177 +47,216 @@ def radau(stages: int) -> Scheme:
     beside = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
     zeros = np.linalg.eigvalsh(np.diag(-1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))) + np.diag(beside, -1))
     series = np.append(np.zeros(stages - 1), [-1.0, 1.0])
-    off = legendre.legval(zeros, series) / legendre.legval(zeros, legendre.legder(series))
+    off = legval(zeros, series) / legval(zeros, legder(series))
     nodes = np.append(zeros - off, 1.0).astype(float)
     integrals = np.column_stack([_integral(j, nodes) for j in range(stages)])
-    weights = np.linalg.solve(legendre.legvander(nodes, stages - 1).T, integrals.T).T / 2.0
-    coefficients = np.linalg.inv(legendre.legvander(np.append(-1.0, nodes), stages))
-    orders = [np.asarray(legendre.legder(coefficients, k)) for k in range(1, stages + 1)]
-    derivatives = np.array([legendre.legval(nodes, order) for order in orders], dtype=float).transpose(2, 0, 1)
+    weights = np.linalg.solve(legvander(nodes, stages - 1).T, integrals.T).T / 2.0
+    coefficients = np.linalg.inv(legvander(np.append(-1.0, nodes), stages))
+    orders = [np.asarray(legder(coefficients, k)) for k in range(1, stages + 1)]
+    derivatives = np.array([legval(nodes, order) for order in orders], dtype=float).transpose(2, 0, 1)
     return Scheme((nodes + 1.0) / 2.0, np.asarray(weights, dtype=float), coefficients, derivatives)
-
-
-def stepped(scheme: Scheme, places: Array, h: float | Array) -> Array:
-    """Weights of the moves in the values at the nodes for polynomials that change by them in one step, (..., s, s).
-
-    ``places``, (..., s), are the nodes in x, and ``h`` broadcasts against them. The change of a polynomial of
-    degree s is the sum of its s derivatives, which loses no digits in long strides. In one that is far shorter than
-    a step of the map all of them are lost: the weights of those are not numbers.
-    """
-    stages = len(scheme.nodes)
-    lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
-    tiny = lengths.max(axis=-1) > TINY
-    powers = (np.minimum(lengths, TINY)[..., None] / np.arange(1.0, stages + 1.0)).cumprod(axis=-1)
-    change = powers.reshape(-1, stages, stages).swapaxes(0, 1) @ scheme.derivatives
-    change = change.swapaxes(0, 1).reshape(*places.shape, stages + 1)
-    return np.where(tiny[..., None, None], np.nan, np.linalg.inv(change[..., 1:]))
 
 
 def _integral(j: int, nodes: Array) -> Array:
     """∫ P_j from -1 to the nodes."""
-    return np.asarray(legendre.legval(nodes, legendre.legint([0.0] * j + [1.0], lbnd=-1)))
+    return np.asarray(legval(nodes, legint([0.0] * j + [1.0], lbnd=-1)))
 
 
-class Mixed:
-    """Anderson's mixing: iterates y ← y + g(y), each combined with those before it so that g is least."""
+def stepped(scheme: Scheme, places: Array, h: float | Array, tiny: float = 20.0) -> Array:
+    """Weights of the moves in the values at the nodes for polynomials that change by them in one step, (..., s, s).
 
-    def __init__(self) -> None:
-        self._last: tuple[Array, Array] | None = None
-        self._moved: list[Array] = []
-        self._changed: list[Array] = []
-
-    def next(self, values: Array, change: Array) -> Array:
-        """Return the next iterate from the last one and its ``change`` g."""
-        if self._last is not None:
-            self._moved.append((values - self._last[0]).ravel())
-            self._changed.append((change - self._last[1]).ravel())
-        self._last = values, change
-        if not self._changed or not np.isfinite(change).all():
-            return values + change
-        moved, changed = np.array(self._moved), np.array(self._changed)
-        scale = np.abs(changed).max(axis=1, keepdims=True) + 1e-300
-        weights = np.linalg.lstsq((changed / scale).T, change.ravel(), rcond=1e-10)[0]
-        return values + change - (weights @ ((moved + changed) / scale)).reshape(values.shape)
+    ``places``, (..., s), are the nodes in x, and ``h`` broadcasts against them. The change of a polynomial of
+    degree s is the sum of its s derivatives, which loses no digits in long strides. In one that is far shorter than
+    a step of the map all of them are lost: where a step is longer than ``tiny`` halves of the stride, the weights
+    are not numbers.
+    """
+    stages = len(scheme.nodes)
+    lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
+    lost = lengths.max(axis=-1) > tiny
+    powers = (np.minimum(lengths, tiny)[..., None] / np.arange(1.0, stages + 1.0)).cumprod(axis=-1)
+    change = powers.reshape(-1, stages, stages).swapaxes(0, 1) @ scheme.derivatives
+    change = change.swapaxes(0, 1).reshape(*places.shape, stages + 1)
+    return np.where(lost[..., None, None], np.nan, np.linalg.inv(change[..., 1:]))
 
 
-class Collocation:
-    """One step of x' = f(x, y), with the same attributes as `icl_theory.engine.solver.Step`.
+def legendre(x: Array, degree: int) -> Array:
+    """Legendre's polynomials, (..., degree + 1)."""
+    values = np.empty((*x.shape, degree + 1))
+    values[..., 0], values[..., 1] = 1.0, x
+    for j in range(1, degree):
+        values[..., j + 1] = ((2 * j + 1) * x * values[..., j] - j * values[..., j - 1]) / (j + 1)
+    return values
 
-    The polynomial through ``y`` and the values at the nodes solves the equation there. Its last coefficients say
-    how far it is from the solution.
+
+def valued(terms: Array, places: Array, begin: Array, length: Array) -> Array:
+    """Values of polynomials, (n, s + 1, m), at places x, (n, q): (n, q, m)."""
+    scaled = 2.0 * (places - begin[:, None]) / length[:, None] - 1.0
+    return np.asarray(legendre(scaled, terms.shape[1] - 1) @ terms)
+
+
+def weights_of(stages: int, x: Array, h: Array, flow: bool) -> Array:
+    """Weights of the moves at the nodes of strides, (n, s, s)."""
+    scheme = radau(stages)
+    places = x[:, None] + scheme.nodes * h[:, None]
+    if flow:
+        return np.asarray(h[:, None, None] * scheme.weights * np.exp(places)[:, None, :])
+    return stepped(scheme, places, h[:, None])
+
+
+class Solved(NamedTuple):
+    """Polynomials of strides.
+
+    Attributes
+    ----------
+    terms : ndarray, (n, s + 1, m)
+        Legendre coefficients on [-1, 1].
+    left : ndarray, (n,)
+        What the solution of the equations leaves; infinite where they are not solved.
+    iterations : ndarray of int, (n,)
+        That it took.
+    """
+
+    terms: Array
+    left: Array
+    iterations: NDArray[np.int64]
+
+    def of(self, some: NDArray[np.bool_]) -> Solved:
+        """Return some of the strides."""
+        return Solved(self.terms[some], self.left[some], self.iterations[some])
+
+    @property
+    def arrival(self) -> Array:
+        """Where the strides end, (n, m)."""
+        return np.asarray(self.terms.sum(axis=1))
+
+    @property
+    def error(self) -> Array:
+        """Estimated error of the largest entry, (n,), from the last coefficients; infinite where unsolved.
+
+        They are looked at in pairs, as one of them may be small by chance.
+        """
+        sizes = np.abs(self.terms[:, -4:]).max(axis=2)
+        before, last = sizes[:, :2].max(axis=1), sizes[:, 2:].max(axis=1)
+        decay = np.sqrt(np.minimum(1.0, np.divide(last, before, out=np.ones(len(last)), where=before > 0.0)))
+        error = np.maximum(sizes[:, 3], sizes[:, 2] * decay) * decay
+        return np.where(np.isfinite(self.left), error, np.inf)
+
+
+def collocate(
+    moves: Moves,
+    which: Index,
+    weights: Array,
+    y: Array,
+    guess: Array,
+    tolerance: Array,
+    noise: Array,
+    precondition: Precondition | None = None,
+    least: int = 1,
+    most: int = 14,
+    easy: int = 7,
+) -> Solved:
+    """Solve the equations of a stride for each block: fixed-point iterates, mixed as Anderson does.
 
     Parameters
     ----------
-    slopes : callable
-        The field at some times, (n,), and states, (n, ...).
-    modes : Modes
-        Of the Hessian near ``y``.
-    growth : callable
-        Takes times x, (s,); returns the eigenvalues of the field's derivative that belong to the modes, (n, s).
-    x, y, h : float, ndarray, float
-        Where the step begins, and its length.
-    end : float, optional
-        Where it ends, ``x + h`` unless given.
-    tolerance : float
-        What Newton's method need not solve for.
-    before : Collocation, optional
-        The step before this one, from which the values at the nodes are guessed.
-    stages : int
-        Number of nodes.
-    single : bool
-        Whether the field is the move of one step of a map, times e^x, so that the polynomial is to pass through the
-        iterates: from a node's time to one step later it changes by the move.
+    moves : callable
+        Takes rows, (r, m), and the blocks they belong to, (r,); returns their moves in one step, (r, m).
+    which : ndarray of int, (n,)
+        The blocks.
+    weights : ndarray, (n, s, s)
+        See `weights_of`.
+    y : ndarray, (n, m)
+        Where the strides begin.
+    guess : ndarray, (n, s, m)
+        Values at the nodes to begin with; overwritten.
+    tolerance : ndarray, (n,)
+        Iteration ends once an iterate is seen to leave less.
+    noise : ndarray, (n,)
+        What rounding leaves.
+    precondition : callable, optional
+        Takes residuals, (k, s, m), and the positions of their blocks among the n; returns Newton's changes.
+    least, most, easy : int
+        Iterates that are taken at least and at most, and after how many the rate of convergence has to promise
+        success.
+
+    Returns
+    -------
+    Solved
+        The strides.
     """
+    n, stages, m = guess.shape
+    left, iterations = np.full(n, np.inf), np.zeros(n, dtype=np.int64)
+    active, mixed, before = np.arange(n), Mixed(n, stages * m), np.full(n, np.inf)
+    now = guess
+    regular = np.asarray(np.isfinite(weights).all(axis=(1, 2)))
+    if not regular.all():
+        active, now = active[regular], now[regular]
+        mixed.keep(regular)
+        before = before[regular]
+    for iteration in range(1, most + 1):
+        if not active.size:
+            break
+        move = moves(now.reshape(-1, m), np.repeat(which[active], stages)).reshape(now.shape)
+        residual = weights[active] @ move
+        residual += y[active, None]
+        residual -= now
+        if precondition is not None:
+            residual = precondition(residual, active)
+        size = np.abs(residual).reshape(len(now), -1).max(axis=1)
+        rate = np.minimum(size / np.where(before > 0.0, before, 1.0), 1.0)
+        remains = np.where(np.isfinite(before), size * rate, size)  # an iterate's own change is still to come
+        done = (remains <= np.maximum(tolerance, noise)[active]) & (iteration >= least)
+        # a first guess may be good by chance, and then the next residual is larger
+        lost = ~np.isfinite(size) | (size > 10.0 * before)
+        if iteration > easy:
+            lost |= remains * rate ** (most - iteration) > tolerance[active]
+        now, before = mixed.next(now, residual), size
+        iterations[active] = iteration
+        left[active[done]] = remains[done]
+        guess[active] = now
+        if (out := done | lost).any():
+            mixed.keep(~out)
+            active, now, before = active[~out], now[~out], before[~out]
+    terms = radau(stages).coefficients @ np.concatenate([y[:, None], guess], axis=1)
+    left[~np.isfinite(terms).all(axis=(1, 2))] = np.inf
+    return Solved(terms, left, iterations)
 
-    def __init__(
-        self,
-        slopes: Slopes,
-        modes: Modes,
-        growth: Callable[[Array], Array],
-        x: float,
-        y: Array,
-        h: float,
-        end: float | None = None,
-        tolerance: float = 0.0,
-        before: Collocation | None = None,
-        stages: int = STAGES,
-        single: bool = False,
-    ) -> None:
-        self._slopes, self.begin, self.state, self._h = slopes, x, y, h
-        self.end = x + h if end is None else end
-        self._modes, self._growth, self._tolerance = modes, growth, tolerance
-        self._stages, self._single = stages, single
-        scheme = radau(stages)
-        places = x + scheme.nodes * h
-        self._weights = stepped(scheme, places, h) * np.exp(-places) if single else h * scheme.weights
-        values = np.tile(y, (stages, 1)) if before is None else before._at(places)
-        self.iterations, self.left, self.noise = 0, math.inf, self._rounding(y)
-        if np.isfinite(self._weights).all():
-            with np.errstate(all="ignore"):
-                values = self._solve(values, places)
-        self.values = values
-        self.arrival: Array = values[-1]
-        self._terms = scheme.coefficients @ np.vstack([y, values])
-        last, third = (float(np.abs(self._terms[-j]).max(initial=0.0)) for j in (1, 3))
-        decay = math.sqrt(min(1.0, last / third)) if third > 0.0 else 1.0
-        self.error = last * decay if self.left < math.inf else math.inf
-        self.slope, self.leaving = (self._slope(end) for end in (-1.0, 1.0))
 
-    def _solve(self, values: Array, places: Array) -> Array:
-        """Newton's method with the modes as they are given."""
-        y, modes = self.state, self._modes
-        inverse = np.linalg.inv(np.eye(self._stages) - self._weights * self._growth(places)[:, None, :])
-        before, mixed = math.inf, Mixed()
-        for self.iterations in range(1, ITERATIONS + 1):
-            residual = y + self._weights @ self._slopes(places, values) - values
-            change = modes.out_of(np.einsum("nij,jn->in", inverse, modes.into(residual)))
-            values = mixed.next(values, change)
-            size = float(np.abs(change).max(initial=0.0))
-            if not math.isfinite(size) or size > max(2.0 * before, self.noise):
-                return values
-            rate = size / before if before < math.inf else 1.0
-            left = size * rate / (1.0 - rate) if rate < 1.0 else math.inf
-            if size <= self.noise or left <= SOLVED * self._tolerance:
-                self.left = min(size, left)
-                return values
-            if self.iterations > EASY and left * rate ** (ITERATIONS - self.iterations) > self._tolerance:
-                return values
-            before = size
-        return values
+class Mixed:
+    """Anderson's mixing, for each block by itself: iterates y ← y + g(y), combined so that g is least."""
 
-    def _rounding(self, y: Array) -> float:
-        """What rounding errors of the field amount to in the values, seen where the last bits of ``y`` change."""
-        nudged = y * (1.0 + np.where(np.arange(y.size) % 2, 2.0**-52, -(2.0**-52)))
-        there, here = self._slopes(np.full(2, self.begin), np.stack([nudged, y]))
-        change = self._modes.into(there - here)
-        growth = self._growth(np.array([self.begin]))[:, 0]
-        damped = self._modes.out_of(self._h * change / (1.0 + self._h * np.abs(growth)))
-        return NOISY * float(np.abs(damped).max(initial=0.0)) + NOISE * float(np.abs(y).max(initial=0.0))
+    def __init__(self, blocks: int, size: int, depth: int = 5) -> None:
+        self._changed, self._sums = np.empty((2, blocks, depth, size))
+        self._products = np.zeros((blocks, depth, depth))  # of the rows of the changes
+        self._last: tuple[Array, Array] | None = None
+        self._count, self._depth = 0, depth
 
-    def next_stride(self, tolerance: float) -> float:
-        """Length that the next step may have, or this one should have had."""
-        if not math.isfinite(self.error):
-            return UNSOLVED_FACTOR * self._h
-        ratio = max(self.error / tolerance, 1e-16)
-        most = MOST_FACTOR if self.iterations <= EASY else HARD_FACTOR
-        return self._h * min(most, max(LEAST_FACTOR, SAFETY * ratio ** (-1.0 / (self._stages + 1))))
+    def next(self, values: Array, change: Array) -> Array:
+        """Return the next iterates, (n, s, m), from the last ones and their changes."""
+        changed = change.reshape(len(change), -1)
+        summed = (values + change).reshape(changed.shape)
+        if self._last is not None:
+            place, self._count = self._count % self._depth, self._count + 1
+            np.subtract(summed, self._last[0], out=self._sums[:, place])
+            new = np.subtract(changed, self._last[1], out=self._changed[:, place])
+            known = min(self._count, self._depth)
+            products = (self._changed[:, :known] @ new[:, :, None])[:, :, 0]
+            self._products[:, place, :known] = self._products[:, :known, place] = products
+        self._last = summed, changed
+        depth = min(self._count, self._depth)
+        if not depth:
+            return summed.reshape(values.shape)
+        rows, each = self._changed[:, :depth], np.arange(depth)
+        products = self._products[:, :depth, :depth]
+        scale = np.sqrt(products[:, each, each]) + 1e-300
+        products = products / (scale[:, :, None] * scale[:, None])
+        products[:, each, each] = 1.0 + 1e-13  # changes that are multiples of one another leave it regular
+        products[~np.isfinite(products).all(axis=(1, 2))] = np.eye(depth)
+        mixing = np.linalg.solve(products, rows @ changed[:, :, None] / scale[:, :, None]) / scale[:, :, None]
+        return (summed - (mixing.transpose(0, 2, 1) @ self._sums[:, :depth])[:, 0]).reshape(values.shape)
 
-    def between(self, x: float) -> tuple[Array, float]:
-        """Interpolate within the step; also the error of that."""
-        return self._at(np.array([x]))[0], self.error
-
-    def again(self, x: float, y: Array, slope: Array, h: float, end: float) -> Collocation:
-        """Take a part of the step by itself."""
-        return Collocation(
-            self._slopes, self._modes, self._growth, x, y, h, end, self._tolerance, self, self._stages, self._single
-        )
-
-    def _at(self, places: Array) -> Array:
-        """Values of the polynomial."""
-        s = 2.0 * (places - self.begin) / self._h - 1.0
-        return np.asarray(legendre.legvander(s, self._stages) @ self._terms)
-
-    def _slope(self, side: float) -> Array:
-        """Slope of the polynomial at an end: P_j' is j (j + 1)/2 at 1, and (-1)^(j+1) of that at -1."""
-        j = np.arange(self._stages + 1.0)
-        return np.asarray((side ** (j + 1.0) * j * (j + 1.0) / self._h) @ self._terms)
+    def keep(self, on: NDArray[np.bool_]) -> None:
+        """Go on with some of the blocks."""
+        if self._last is not None:
+            self._last = self._last[0][on], self._last[1][on]
+        self._changed, self._sums, self._products = self._changed[on], self._sums[on], self._products[on]

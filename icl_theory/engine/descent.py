@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, flag, instance, integer, number, plain_numbers, refuse
-from icl_theory.engine.fastforward import Flow, Skipper
-from icl_theory.engine.interpolant import Interpolant
+from icl_theory._validate import choice, flag, instance, integer, number, plain_numbers, refuse
 from icl_theory.engine.interrupts import is_for_the_user, returns_runs
 from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.recorder import SETTLED, Recorder
 from icl_theory.engine.risk import ClosedForm, Risk
 from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.saddle import Saddle
-from icl_theory.engine.separate import Separate
+from icl_theory.engine.skip import Skipper
 from icl_theory.engine.steps import Descent, Ended, Point
 from icl_theory.engine.trajectory import State, Stop, Trajectory, named, saved_steps
 
@@ -75,10 +73,9 @@ def descend(
         Gradient descent, normalised gradient descent, the same for each block of the parameters, or a rule of one's
         own.
     method : {"exact", "auto", "closed", "fast", "flow"}
-        "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" integrates the flow
-        that interpolates the iterates in ln(1 + t), twice, by implicit steps where modes rest beside a slow tail,
-        and takes steps one by one where that does not converge or pay; columns that do not mix have a stride each.
-        It evaluates at most 200 000 gradients.
+        "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" follows the curve
+        through the iterates by polynomials in ln(1 + t), twice, and takes steps one by one where that does not
+        pay; columns that do not mix have strides of their own. It evaluates at most 200 000 gradients.
         "auto" takes the closed form where there is one, and else 4096 steps one by one before it goes on like
         "fast"; it takes every step if the risk draws data or the rule changes from step to step.
         "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
@@ -237,8 +234,8 @@ def descend(
     states = np.empty((len(saved), *np.shape(saved[0].params)))
     for i in range(len(saved)):  # what is large is held once
         states[i], saved[i] = saved[i].params, saved[i]._replace(params=NOTHING)
-    notes = way.notes if way is not None and not isinstance(way, Flow) and way.skipped else None
-    error = None if notes is None else notes.worst
+    skipped = way is not None and way.skipped and not way.flow
+    error = way.error if way is not None and skipped else None
     run = Trajectory(
         t=np.array([point.step for point in saved], dtype=np.int64),
         loss=np.array([point.loss for point in saved]),
@@ -248,7 +245,7 @@ def descend(
         stop=stop,
         stop_reason=reason,
         floor=floor,
-        method=method if method != "auto" else "exact" if notes is None else "fast",
+        method=method if method != "auto" else "fast" if skipped else "exact",
         rule=update.name,
         eta=eta,
         epsilon=target,
@@ -261,10 +258,8 @@ def descend(
             f"the estimated error of the scores, {error:.3g}, exceeds the tolerance {tolerance:g}"
         )
     attach(run, risk, tolerance, update)
-    if notes is not None and hit is not None:
-        before = run.at(max(hit - 1, 0)).params
-        error, late = notes.at(hit)
-        run.error = max(_count_error(descent, previous, target, before, error), late)
+    if way is not None and skipped and hit is not None:
+        run.error = way.count_error(previous, target)
     return run
 
 
@@ -325,31 +320,13 @@ def attach(
     run.resume = state
 
 
-def _way(descent: Descent, method: str, tolerance: float) -> Flow | Separate | Skipper | None:
+def _way(descent: Descent, method: str, tolerance: float) -> Skipper | None:
     """How a method that does not take every step goes on."""
     if method == "exact":
         return None
     if method == "flow":
-        return Flow(Interpolant(descent, False, FLOW_TOLERANCE, FLOW_EVALUATIONS))
-    return (Separate if Separate.serves(descent) else Skipper)(descent, tolerance, FAST_EVALUATIONS)
-
-
-def _count_error(descent: Descent, hit: Point, epsilon: float, params: Array, error: float) -> float:
-    """Error of the first step with loss <= epsilon, where the scores before it may be off by ``error``.
-
-    The loss may then be off by ``error`` times the sum of the gradient's entries. Where epsilon is further than
-    that from the losses at the step and before it, the step is the right one and the error is below 1.
-    """
-    if hit.step == 0:
-        return 0.0
-    before = descent.point(params, hit.step - 1)
-    gain, steps, clear = descent.risk.gain(params), 0.0, True
-    for point in (before, hit):
-        off = error / gain * float(np.abs(point.gradient).sum()) + 2.0**-50 * abs(point.loss)
-        slope = descent.slope(point.gradient)
-        steps = max(steps, off / slope if slope > off * 2.0**-53 else 2.0**53)
-        clear = clear and abs(point.loss - epsilon) > off
-    return steps if clear and steps < 1.0 else float(math.ceil(steps))
+        return Skipper(descent, FLOW_TOLERANCE, FLOW_EVALUATIONS, flow=True)
+    return Skipper(descent, tolerance, FAST_EVALUATIONS)
 
 
 def _standstill(point: Point, reachable: float, stalled: bool) -> Stop | None:

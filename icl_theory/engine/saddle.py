@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from icl_theory.engine.curvature import Curvature
-from icl_theory.engine.steps import Descent, Point
+import numpy as np
 
-GROWTH = 0.1  # in e-folds: near a degenerate saddle growth becomes faster and faster
-NOISE = 1e-11  # of the largest curvature: what rounding makes of none
+from icl_theory.engine.blocks import Blocks
+from icl_theory.engine.steps import Descent, Point
 
 
 class Saddle:
@@ -19,15 +18,20 @@ class Saddle:
     """
 
     def __init__(self, descent: Descent) -> None:
-        self._curvature = Curvature(descent)
+        self._blocks = Blocks(descent)
         self._asked, self._rate = 0, -1.0
 
-    def is_left(self, point: Point, steps: int) -> bool:
-        """Whether some direction grows enough within so many steps; asked again where their number has doubled."""
-        if not self._curvature.known or not point.params.any():  # what rests at zero is moved by rounding alone
+    def is_left(self, point: Point, steps: int, growth: float = 0.1, noise: float = 1e-11) -> bool:
+        """Whether some direction grows by ``growth`` e-folds within so many steps.
+
+        So few are enough because growth near a degenerate saddle becomes faster and faster. Rounding makes growth
+        of none: less than ``noise`` of the largest curvature counts as none. Asked again once steps have doubled.
+        """
+        if not self._blocks.solvable or not point.params.any():  # what rests at zero is moved by rounding alone
             return False
         if self._rate < 0.0 or point.step >= 2 * self._asked:
-            modes = self._curvature.find(0.0, point.params)
-            least, most = (0.0, 0.0) if modes is None else (-float(modes.rates[0]), abs(float(modes.rates[-1])))
-            self._asked, self._rate = point.step, least if least > NOISE * most else 0.0
-        return self._rate * steps > GROWTH
+            rows = self._blocks.rows(point.params)
+            modes = self._blocks.modes(rows, np.zeros(len(rows)))
+            least, most = (0.0, 0.0) if modes is None else (-modes.rates.min(), abs(modes.rates.max()))
+            self._asked, self._rate = point.step, float(least) if least > noise * most else 0.0
+        return self._rate * steps > growth

@@ -1,0 +1,524 @@
+"""The iterates of gradient descent without visiting most of them, with an estimate of the error.
+
+A run is followed by strides (`icl_theory.engine.collocation`), and so is its shadow, by the same strides with a
+node less. The shadow is less exact, and what parts the two is the estimate. Where iterates are taken one by one,
+the shadow takes them too, so that the estimate grows as errors grow. See docs/theory.md, "Skipping ahead".
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.engine.blocks import Blocks, Modes
+from icl_theory.engine.collocation import Index, Solved, collocate, legendre, radau, valued, weights_of
+from icl_theory.engine.steps import Descent, Ended, Point, TooFast
+from icl_theory.engine.trajectory import Stop
+
+Steps = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+NODES = 9  # of a stride of the run; the shadow has one less
+SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)  # twice those of Legendre's polynomials at 1
+MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
+ROUNDING = 2.0**-52
+SLACK = 1e-14  # in x: rounding parts the end of a stride from the beginning of the next one
+
+
+class Record(NamedTuple):
+    """Strides of some blocks: where each begins, its length in x = ln(1 + t), and polynomials of run and shadow."""
+
+    which: Index
+    begin: Array
+    length: Array
+    run: Array
+    shadow: Array
+
+    def holds(self, x: Array | float) -> Mask:
+        """Which strides, (n,), hold which times x, (q,): (n, q)."""
+        first, last = self.begin - SLACK, self.begin + self.length + SLACK
+        return (first[:, None] <= np.atleast_1d(x)) & (np.atleast_1d(x) <= last[:, None])
+
+
+class Strides:
+    """Blocks of parameters, each with strides of its own, and their shadows.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        How the parameters are cut.
+    tolerance : float
+        Absolute, in scores; of a flow relative to the parameters as well.
+    y : ndarray, (n, m)
+        Where the run begins.
+    z : ndarray, (n, m), or None
+        Where its shadow begins; there need not be one.
+    t : float
+        Their time.
+    first : float
+        Length of the first strides, in x.
+    budget : int
+        Gradients that may be evaluated altogether.
+    flow : bool
+        Follow the flow of the moves instead of the iterates.
+    share : float
+        Part of the tolerance that one stride may use, so that dozens of them keep to it.
+
+    Attributes
+    ----------
+    x : ndarray, (n,)
+        Times up to which the blocks are known.
+    left : ndarray, (n,)
+        What the solutions of the equations have left so far.
+    apart : float
+        Largest difference of run and shadow within the strides.
+    """
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        tolerance: float,
+        y: Array,
+        z: Array | None,
+        t: float,
+        first: float,
+        budget: int,
+        flow: bool,
+        share: float = 0.01,
+    ) -> None:
+        self._blocks, self._budget, self._flow = blocks, budget, flow
+        self._tolerance, self._share = tolerance, share
+        n, m = y.shape
+        self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))
+        self.left, self.apart, self.records = np.zeros(n), 0.0, list[Record]()
+        self._gain = blocks.descent.risk.gain(blocks.params(y))
+        self._h, self._ideal, self._pace, self._debt = np.full(n, first), np.zeros(n), np.zeros(n), np.zeros(n)
+        self._terms, self._move = np.zeros((n, NODES + 1, m)), np.zeros((n, m))
+        self._begin, self._length = np.zeros(n), np.zeros(n)
+        self._direction = np.random.default_rng(n).normal(size=(n, m))  # near that of the fastest mode, later
+        self._modes: Modes | None = None
+        self._wasted = self._owed = 0.0
+
+    def reach(self, x: float, cached: int = 2**20) -> None:
+        """Move all blocks on to a time ln(1 + t) or beyond, so many at once that a cache holds them.
+
+        Raises
+        ------
+        TooFast
+            Where strides are too short to pay, or an oscillation might be passed over.
+        """
+        size = max(1, cached // (NODES * self.y.shape[1]))
+        while (behind := np.flatnonzero(self.x < x - SLACK)).size:
+            for start in range(0, len(behind), size):
+                self._stride(behind[start : start + size])
+
+    def _stride(self, which: Index) -> None:
+        x, y, h = self.x[which], self.y[which], self._h[which]
+        spent = self._spent
+        noise = self._probe(which, x, y, h)
+        step = self._solve(NODES, which, x, h, y, self._guess(which, x, h, y), noise)
+        error = step.error
+        pace = np.where(np.isfinite(error), np.abs(SLOPES @ step.terms).max(axis=1) / h, np.inf)
+        with np.errstate(invalid="ignore"):
+            allowed = np.maximum(self._allowed(step.arrival, pace), noise)
+        good = error <= allowed
+        if good.any():
+            good[good] = self._accept(which[good], x[good], h[good], step.of(good), noise[good])
+        self._plan(which, h, error / allowed, step.iterations, good)
+        if self._flow:
+            if self._h.min() < 1e-13:
+                raise Ended(Stop.FLOW)
+        else:
+            passed = np.where(good, np.expm1(x + h) - np.expm1(x), 0.0)
+            self._charge(which, (self._spent - spent) * len(self.y) / len(which), passed)
+        self._look_for_modes(step)
+
+    def _plan(self, which: Index, h: Array, ratio: Array, iterations: NDArray[np.int64], good: Mask) -> None:
+        """Lengths of the next strides from the errors of these, in units of what is allowed."""
+        with np.errstate(divide="ignore", over="ignore"):
+            factor = 0.9 * ratio ** (-1.0 / (NODES + 1))
+        factor = np.clip(factor, 0.2, np.where(good, np.where(iterations > 7, 0.8, 2.0), 0.7))
+        ideal, before = np.where(np.isfinite(ratio), factor, 0.4) * h, self._ideal[which]
+        trend = np.divide(ideal, before, out=np.ones(len(h)), where=good & (before > 0.0))
+        self._h[which] = ideal * np.clip(trend, 0.5, 1.0)  # towards a drop each stride is shorter than the last
+        self._ideal[which] = np.where(good, ideal, 0.0)
+
+    def _charge(
+        self, which: Index, cost: float, passed: Array, patience: float = 400.0, fewest: float = 8.0
+    ) -> None:
+        """Keep count of gradients beyond the two that run and shadow need for each iterate passed over."""
+        self._debt[which] = np.maximum(0.0, self._debt[which] + cost - 2.0 * passed)
+        if self._debt.mean() > patience or (self._h * np.exp(self.x)).min() < fewest:
+            raise TooFast
+
+    def _look_for_modes(self, step: Solved, easy: int = 5) -> None:
+        """Find the modes once the iterates that they would have saved cost more than they do."""
+        hard = np.where(np.isfinite(step.left), step.iterations - easy, step.iterations)
+        self._wasted += float(np.maximum(hard, 0).sum()) * NODES / len(self.y)
+        if self._blocks.solvable and self._wasted > self._blocks.price:
+            self._wasted, self._modes = 0.0, self._blocks.modes(self.y, self.x)
+
+    @property
+    def _spent(self) -> float:
+        return self._blocks.descent.evaluations + self._owed
+
+    def _moves(self, rows: Array, which: Index) -> Array:
+        descent = self._blocks.descent
+        if self._blocks.gradients is not None:  # so many parts of gradients
+            self._owed += len(rows) / len(self.y)
+            descent.evaluations, self._owed = descent.evaluations + int(self._owed), self._owed % 1.0
+        if descent.evaluations > self._budget:
+            raise Ended(Stop.WORK, work=self._budget)
+        return self._blocks.moves(rows, which)
+
+    def _solve(
+        self, stages: int, which: Index, x: Array, h: Array, y: Array, guess: Array, noise: Array, least: int = 1
+    ) -> Solved:
+        """Solve the equations of strides: by fixed-point iterates, or Newton's method where modes are known."""
+        weights, modes = weights_of(stages, x, h, self._flow), self._modes
+        wanted = 0.01 * self._allowed(y, self._pace[which])
+        if modes is None:
+            return collocate(self._moves, which, weights, y, guess, wanted, noise, None, least)
+        growth = modes.growth(x[:, None] + radau(stages).nodes * h[:, None], which)
+        with np.errstate(invalid="ignore"):
+            equations = np.eye(stages) - weights[:, None] * growth[:, :, None, :]
+        equations[~np.isfinite(equations).all(axis=(1, 2, 3))] = np.eye(stages)
+        inverse = np.linalg.inv(equations)
+
+        def newton(residual: Array, active: Index) -> Array:
+            components = modes.into(residual, which[active]).swapaxes(1, 2)
+            change = inverse[active] @ components[..., None]
+            return modes.out_of(change[..., 0].swapaxes(1, 2), which[active])
+
+        return collocate(self._moves, which, weights, y, guess, wanted, noise, newton, least)
+
+    def _accept(self, which: Index, x: Array, h: Array, step: Solved, noise: Array) -> Mask:
+        """Let the shadow follow; where it can, go on from where the strides end."""
+        ok, shadow = np.ones(len(which), dtype=bool), step.terms[:, :NODES]
+        if self.z is not None:
+            z, nodes = self.z[which], 2.0 * radau(NODES - 1).nodes - 1.0
+            guess = legendre(nodes, NODES) @ step.terms + (z - self.y[which])[:, None]
+            # one iterate alone would leave much of what the run has left
+            follower = self._solve(NODES - 1, which, x, h, z, guess, noise, least=2)
+            ok, shadow = np.isfinite(follower.left), follower.terms
+            self.z[which[ok]] = follower.arrival[ok]
+            self.left[which[ok]] += follower.left[ok]
+        if not ok.any():
+            return ok
+        step, some, begin, length = step.of(ok), which[ok], x[ok], h[ok]
+        self.y[some], self.x[some], self._terms[some] = step.arrival, begin + length, step.terms
+        self._begin[some], self._length[some] = begin, length
+        self.left[some] += step.left
+        self.records.append(Record(some, begin, length, step.terms, shadow[ok]))
+        if self.z is not None:
+            parted = step.terms - np.pad(shadow[ok], ((0, 0), (0, 1), (0, 0)))
+            parted = legendre(2.0 * radau(NODES).nodes - 1.0, NODES) @ parted
+            self.apart = max(self.apart, float(np.abs(parted).max(initial=0.0)))
+        return ok
+
+    def _probe(self, which: Index, x: Array, y: Array, h: Array) -> Array:
+        """What rounding leaves in strides, (n,), seen where last bits change; and a look at the fastest mode."""
+        direction, size = self._direction[which], np.abs(y).max(axis=1)
+        length = 1e-5 * np.maximum(1.0, size) / np.abs(direction).max(axis=1)
+        nudge = length[:, None] * direction
+        bits = y * (1.0 + np.where(np.arange(y.shape[1]) % 2, ROUNDING, -ROUNDING))
+        here, ahead, other = np.split(self._moves(np.concatenate([y, y + nudge, bits]), np.tile(which, 3)), 3)
+        self._move[which], self._pace[which] = here, np.abs(here).max(axis=1) * np.exp(x)
+        change = ahead - here  # one step of the power method
+        grown, before = np.linalg.norm(change, axis=1), np.linalg.norm(nudge, axis=1)
+        if not self._flow and (grown > 1.9 * before).any():
+            raise TooFast  # at 2 a mode oscillates for ever, and just below for so long that it is not at rest
+        seen = grown > 1e-200
+        self._direction[which[seen]] = change[seen] / grown[seen, None]
+        noise = 2.0**-47 * size + 1e-300
+        if self._modes is not None:
+            steps = (np.expm1(x + h) - np.expm1(x))[:, None, None]
+            components = self._modes.into((other - here)[:, None], which)
+            growth = np.abs(self._modes.growth(x[:, None], which)).swapaxes(1, 2)
+            off = self._modes.out_of(components * steps / (1.0 + steps * growth), which)
+            noise += 8.0 * np.abs(off).max(axis=(1, 2))  # other bits may change the moves by more
+        return noise
+
+    def _allowed(self, y: Array, pace: Array) -> Array:
+        """Error that a stride of each block may have, (n,): one of the time amounts to that times dθ/dx."""
+        size, gain = np.abs(y).max(axis=1), self._gain
+        if len(self.y) == 1 and np.isfinite(y).all():  # the parameters themselves
+            gain = self._blocks.descent.risk.gain(self._blocks.params(y))
+        largest = np.maximum(self._tolerance / gain, self._tolerance * size if self._flow else 0.0)
+        least = 2.3e-14 / self._share * size  # hundred times what rounding makes of the parameters
+        limit = np.minimum(largest, np.maximum(self._tolerance * pace, least))
+        return self._share * np.maximum(np.where(np.isfinite(limit), limit, 0.0), 1e-200)
+
+    def _guess(self, which: Index, x: Array, h: Array, y: Array) -> Array:
+        """Values at the nodes: where the last stride leads, or the last move."""
+        places = x[:, None] + radau(NODES).nodes * h[:, None]
+        ahead = np.expm1(places) - np.expm1(x)[:, None]
+        guess = y[:, None] + ahead[:, :, None] * self._move[which][:, None]
+        known = self._length[which] > 0.0
+        some = which[known]
+        guess[known] = valued(self._terms[some], places[known], self._begin[some], self._length[some])
+        return guess
+
+    def forget(self, t: int) -> None:
+        """Drop the strides that end before a time."""
+        x = math.log1p(t) - SLACK
+        self.records = [record for record in self.records if (record.begin + record.length >= x).any()]
+
+    def states(self, times: Steps) -> tuple[Array, Array]:
+        """Run and shadow at times that all blocks have reached, (q, n, m) each; NaN where strides are dropped."""
+        x, (run, shadow) = np.log1p(times), np.full((2, len(times), *self.y.shape), np.nan)
+        for record in self.records:
+            row, place = np.nonzero(record.holds(x))
+            if row.size:
+                begin, length = record.begin[row], record.length[row]
+                for found, terms in ((run, record.run), (shadow, record.shadow)):
+                    found[place, record.which[row]] = valued(terms[row], x[place, None], begin, length)[:, 0]
+        return run, shadow
+
+    def land(self, t: int) -> tuple[Array, Array]:
+        """Run and shadow at a time, by strides that end there: their ends are far better than what lies between."""
+        x, (run, shadow) = math.log1p(t), (found[0] for found in self.states(np.array([t])))
+        for record in self.records:
+            on = record.holds(x)[:, 0] & (record.begin < x - SLACK)
+            if not on.any():
+                continue
+            which, begin, h = record.which[on], record.begin[on], x - record.begin[on]
+            for found, terms, stages in ((run, record.run, NODES), (shadow, record.shadow, NODES - 1)):
+                start = ((-1.0) ** np.arange(terms.shape[1])) @ terms[on]
+                places = begin[:, None] + radau(stages).nodes * h[:, None]
+                guess = valued(terms[on], places, begin, record.length[on])
+                step = self._solve(stages, which, begin, h, start, guess, 2.0**-47 * np.abs(start).max(axis=1))
+                solved = np.isfinite(step.left)
+                found[which[solved]] = step.arrival[solved]
+        return run, shadow
+
+
+class Skipper:
+    """A run that skips iterates, or follows the flow, and its shadow.
+
+    Parameters
+    ----------
+    descent : Descent
+        The map.
+    tolerance : float
+        Absolute, in scores.
+    budget : int
+        Gradients that may be evaluated altogether.
+    flow : bool
+        Follow the flow, which has no shadow.
+
+    Attributes
+    ----------
+    error : float
+        Estimated error of the scores so far, at worst.
+    skipped : bool
+        Whether any step was skipped.
+    """
+
+    def __init__(self, descent: Descent, tolerance: float, budget: int, flow: bool = False) -> None:
+        self.descent, self.tolerance, self.budget, self.flow = descent, tolerance, budget, flow
+        self.error, self.skipped, self._watched = 0.0, False, not flow
+        self._blocks = Blocks(descent)
+        self._strides: Strides | None = None
+        self._other: Array | None = None  # the shadow, once there is one,
+        self._walked: dict[int, tuple[Array, Array]] = {}  # run and shadow at the last two single steps,
+        self._seen: deque[tuple[int, float]] = deque(maxlen=4096)  # and losses of the shadow
+        self._left = 0.0  # what strides before single steps have left
+
+    def points(
+        self, schedule: Steps, exact: int, start: Point | None = None, earliest: int = 128, smooth: float = 64.0
+    ) -> Generator[Point, None, None]:
+        """Yield the iterates up to step ``exact`` and where skipping does not pay, else the scheduled ones.
+
+        Strides are tried from step ``earliest`` on, where moves change by less than e in ``smooth`` steps. After
+        each try that did not pay twice as many single steps are taken before the next one.
+        """
+        point = start or self.descent.point(self.descent.risk.initial, 0)
+        if start is None:
+            yield point
+        if self.flow:
+            yield from self._stride(point, schedule, 0.05)
+            return
+        pause, next_try, iterates = 64, max(exact, earliest), self._single(point)
+        while point.step < schedule[-1]:
+            recent: deque[Array] = deque([point.params], maxlen=3)
+            for iterate in iterates:
+                yield iterate
+                point = iterate
+                recent.append(point.params)
+                changing = _changing(*recent) if len(recent) == 3 else math.inf
+                if point.step >= schedule[-1] or (point.step >= next_try and smooth * changing <= 1.0):
+                    break
+            left, spent, other = point.step, self.descent.evaluations, self._other
+            # at first a fifth of the time in which the move changes by itself, and not less than sixteen steps
+            first = min(0.05, math.log1p(0.2 / max(changing * (left + 1.0), 1e-9)))
+            for scheduled in self._stride(point, schedule, max(first, math.log1p(16.0 / (left + 1.0)))):
+                yield scheduled
+                point = scheduled
+            if point.step > left:
+                iterates = self._single(point)
+            else:  # go on as if nothing had been tried, with what compensates rounding
+                self._other = other
+            pause = 64 if 2 * (point.step - left) > self.descent.evaluations - spent else 2 * pause
+            next_try = point.step + pause
+
+    def _single(self, start: Point) -> Iterator[Point]:
+        """Yield the iterates after a point; the shadow goes along."""
+        iterates = self.descent.iterates(start.params, start.step)
+        shadows = None if self._other is None else self.descent.iterates(self._other, start.step)
+        for point in iterates:
+            if self.descent.evaluations + 2 > self.budget:
+                raise Ended(Stop.WORK, work=self.budget)
+            if shadows is not None:
+                shadow = next(shadows)
+                self._other = shadow.params
+                self._walked = {t: pair for t, pair in self._walked.items() if t == point.step - 1}
+                self._walked[point.step] = point.params, shadow.params
+                self._note(point.params, shadow)
+            if point.step > start.step:
+                yield point
+
+    def _stride(self, start: Point, schedule: Steps, first: float) -> Iterator[Point]:
+        """Yield the points at the scheduled times after ``start``, as long as skipping works and pays."""
+        y, blocks = start.params, self._blocks
+        if self._other is None and self._watched:
+            # moved by what rounding does in many steps, which an orbit may enlarge
+            self._other = y * (1.0 + np.where(np.arange(y.size) % 2, 2.0**-44, -(2.0**-44))).reshape(y.shape)
+        self._strides = strides = Strides(
+            blocks, self.tolerance, blocks.rows(y), None if self._other is None else blocks.rows(self._other),
+            start.step, first, self.budget, self.flow,
+        )  # fmt: skip
+        # far enough that many blocks move on together; less far where they are large, to be heard of now and then
+        ahead, last, far, slow = schedule[schedule > start.step], start.step, 2.0 if y.size <= 2**18 else 0.5, False
+        while ahead.size and not slow:
+            x = math.log1p(ahead[0])
+            if strides.x.min() < x - SLACK:
+                strides.forget(last)
+                try:
+                    strides.reach(min(x + far, math.log1p(schedule[-1])))
+                except TooFast:
+                    slow = True
+            within = ahead[np.log1p(ahead) <= strides.x.min() + SLACK]
+            ahead = ahead[len(within) :]
+            yield from self._points(strides, within)
+            last = int(within[-1]) if within.size else last
+        if slow and (t := _whole(strides)) > last:
+            yield from self._points(strides, np.array([t]))
+        self._left += self.descent.risk.gain(y) * float(strides.left.max())
+
+    def _points(self, strides: Strides, times: Steps) -> Iterator[Point]:
+        for t, *rows in zip(times.tolist(), *strides.states(times), strict=True):
+            run, shadow = (self._blocks.params(each) for each in rows)
+            self.skipped = True
+            if self._other is not None:
+                self._other = shadow
+                self._note(run, self.descent.point(shadow, t), strides)
+            yield self.descent.point(run, t)
+
+    def _note(self, run: Array, shadow: Point, strides: Strides | None = None) -> None:
+        """Compare run and shadow."""
+        self._seen.append((shadow.step, shadow.loss))
+        apart, size, left = _largest(run - shadow.params), _largest(run), 0.0
+        if strides is not None:
+            apart, left = max(apart, strides.apart), float(strides.left.max())
+        if MARGIN * apart > 0.1 * size:  # too far for an estimate of first order: in chaos, or late at a drop
+            apart = max(apart, size)
+        off = MARGIN * apart + left + 4.0 * ROUNDING * size
+        self.error = max(self.error, self.descent.risk.gain(run) * off + self._left)
+
+    def first_below(self, epsilon: float, above: Point, below: Point) -> Point:
+        """First step with loss <= epsilon between two points: by bisection, then by strides that end there.
+
+        The times of the latter are those of Newton's iteration; the loss falls by hardly more in one step than in
+        the one before it.
+        """
+        strides, blocks = self._strides, self._blocks
+        if strides is None or below.step - above.step == 1:
+            return below
+        low, found = above.step, below
+        while found.step - low > 1:
+            middle = (low + found.step) // 2
+            point = self.descent.point(blocks.params(strides.states(np.array([middle]))[0][0]), middle)
+            low, found = (low, point) if point.loss <= epsilon else (middle, found)
+        if self.flow:
+            return found
+        t = found.step
+        for _ in range(8):  # one or two do, unless the loss is lost in rounding
+            before = self.descent.point(blocks.params(strides.land(t - 1)[0]), t - 1)
+            after = self.descent.point(before.params + self.descent.move(before.gradient), t)
+            if before.loss > epsilon >= after.loss:
+                return after
+            decrease = before.loss - after.loss
+            if not decrease > 0.0:
+                break
+            t = min(max(t + math.ceil((after.loss - epsilon) / decrease), above.step + 1), below.step)
+        return found
+
+    def count_error(self, hit: Point, epsilon: float) -> float:
+        """Error of the first step with loss <= epsilon.
+
+        The loss may be off by the sum of |gradient| times what parts run and shadow. Where epsilon is further than
+        that from the losses at the step and before it, the step is the right one, and the error is below 1. Where
+        run and shadow are more than a step apart, their counts say how late the run may be.
+        """
+        if hit.step == 0 or self._strides is None or not self.skipped:
+            return 0.0
+        steps, clear = 0.0, True
+        for t in (hit.step - 1, hit.step):
+            run, shadow = self._walked[t] if t in self._walked else map(self._blocks.params, self._strides.land(t))
+            point = self.descent.point(run, t)
+            size = MARGIN * np.abs(run - shadow) + float(self._strides.left.max()) + 4.0 * ROUNDING * np.abs(run)
+            off = float(np.sum(size * np.abs(point.gradient))) + 4.0 * ROUNDING * abs(point.loss)
+            slope = self.descent.slope(point.gradient)
+            steps = max(steps, off / slope if slope > off * 2.0**-53 else 2.0**53)
+            clear = clear and abs(point.loss - epsilon) > off
+        late = MARGIN * abs(self._count_of_shadow(hit.step, epsilon) - hit.step)
+        return steps if clear and steps < 1.0 and late <= MARGIN else max(float(math.ceil(steps)), late)
+
+    def _count_of_shadow(self, hit: int, epsilon: float) -> float:
+        """First step at which the loss of the shadow is at most epsilon, or infinity where that is not known."""
+        assert self._strides is not None
+        seen = [*self._seen]
+        first = next((i for i, (_, loss) in enumerate(seen) if loss <= epsilon), len(seen))
+        low = seen[first - 1][0] if first else 0
+        high = seen[first][0] if first < len(seen) else _whole(self._strides)
+        if first == len(seen) and (high <= low or not self._loss_of_shadow(high) <= epsilon):
+            return math.inf
+        while high - low > 1:
+            middle = (low + high) // 2
+            loss = self._loss_of_shadow(middle)
+            if math.isnan(loss):  # the strides there are dropped: so late that it does not matter
+                break
+            low, high = (low, middle) if loss <= epsilon else (middle, high)
+        return float(high)
+
+    def _loss_of_shadow(self, t: int) -> float:
+        assert self._strides is not None
+        shadow = self._strides.states(np.array([t]))[1][0]
+        return self.descent.point(self._blocks.params(shadow), t).loss if np.isfinite(shadow).all() else math.nan
+
+    def state(self, params: Array, begin: int, end: int) -> Array:
+        """State at a later step, without a shadow."""
+        self._watched = False
+        points = self.points(np.array([end]), begin, self.descent.point(params, begin))
+        return next(point.params for point in points if point.step == end)
+
+
+def _whole(strides: Strides) -> int:
+    """Last whole step at which all blocks are known."""
+    return math.floor(math.expm1(float(strides.x.min()) + SLACK))
+
+
+def _largest(array: Array) -> float:
+    return float(np.abs(array).max(initial=0.0))
+
+
+def _changing(first: Array, second: Array, third: Array) -> float:
+    """By how much of itself the move changes from one step to the next."""
+    size = _largest(second - first)
+    return _largest(third - 2.0 * second + first) / size if size > 0.0 else 0.0
