@@ -201,6 +201,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]], ids=["alone", "two workers"])
 def test_a_run_that_is_killed_again_and_again_goes_on(
     tmp_path: Path, uninterrupted: str, workers: list[str]

@@ -197,6 +197,7 @@ def test_the_first_test_that_fails_with_a_fault_is_named_and_remembered(tmp_path
     assert kept[0] == kept[1]
 
 
+@pytest.mark.slow
 def test_a_dozen_faults_are_noticed_by_the_quick_audit() -> None:
     command = [sys.executable, "-W", "ignore", str(SCRIPTS / "faults.py"), "--quick", "--json", "--jobs", "2"]
     command += ["--only", ",".join(DOZEN), "--rows", ",".join(sorted(set(DOZEN.values())))]

@@ -34,6 +34,7 @@ def pictures(cell: Any) -> int:
     return sum("image/png" in output.get("data", {}) for output in cell.outputs)
 
 
+@pytest.mark.slow
 def test_figures_show_once_in_a_notebook_where_nobody_imported_pyplot(tmp_path: Path) -> None:
     cells = {
         "import icl_theory as icl; run = icl.simulate(2.0, 1.0, 4.0); run.plot()": 1,

@@ -27,7 +27,7 @@ import icl_theory as icl
 from icl_theory import figures
 from icl_theory.claims import reproduction
 from icl_theory.claims.audit import questions, rows
-from icl_theory.claims.claim import HEADINGS, Answer, Claim, Outcome, Status, Verdict
+from icl_theory.claims.claim import HEADINGS, RECONSTRUCTED, Answer, Claim, Outcome, Status, Verdict
 from icl_theory.cli import main
 from icl_theory.results.plots import draw_maps, plot_answer, release, save
 
@@ -102,6 +102,7 @@ def printed() -> tuple[list[list[str]], dict[str, list[str]]]:
 
 
 def verdict(words: str) -> Verdict:
+    words = words.removeprefix(f"{RECONSTRUCTED}: ")
     outcome = max((each for each in Outcome if words.startswith(each.value)), key=lambda each: len(each.value))
     return Verdict(outcome, words.removeprefix(outcome.value))
 

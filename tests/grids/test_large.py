@@ -155,6 +155,7 @@ class Talking(Work):
         self._beat()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("work", "words"),
@@ -214,6 +215,7 @@ def test_its_report_lists_points_that_failed(tmp_path: Path) -> None:
     assert "L = 1e+160" in icl.html_report(found)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_its_report_reads_it_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No quantity of all points is ever in memory: what is computed is one part, or one number."""
@@ -263,6 +265,7 @@ def test_the_first_part_may_be_far_from_the_first_points(tmp_path: Path, monkeyp
     assert reading.first_part(found, "eta").L.item() == 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small", "impatient")
 def test_tables_are_quiet_where_a_sweep_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["sweep", "--L", "0.1:1:log:200", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:200", "--quiet"]
