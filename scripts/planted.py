@@ -459,7 +459,7 @@ FRESH_AGAIN = (
     Fault("left-last", "what strides leave of the last one alone, not of all", "engine/skip.py",
           "self.left[some] += step.left", "self.left[some] = step.left"),
     Fault("flow-axis", "speeds of the flow at the nodes along the wrong axis", "engine/collocation.py",
-          "scheme.weights * np.exp(places)[:, None, :]", "scheme.weights * np.exp(places)[:, :, None]", "test_flow.py"),
+          "weights * np.exp(places)[:, None, :]", "weights * np.exp(places)[:, :, None]", "test_flow.py"),
     Fault("columns-apart", "columns move apart under rules that mix them", "engine/blocks.py",
           "if self._plain and np.ndim(risk.metric) == 0", "if np.ndim(risk.metric) == 0", "test_fastforward.py"),
     Fault("floor-reached", "runs in closed form that end at the floor count as converged", "engine/descent.py",
