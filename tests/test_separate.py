@@ -150,6 +150,17 @@ def test_what_parts_run_and_shadow_grows_as_errors_do() -> None:
             assert apart[-1] == pytest.approx(1e-3 * growth[-1], rel=1e-2)
 
 
+def test_what_strides_leave_adds_up_over_all_of_them() -> None:
+    blocks = Blocks(Descent(Rates(np.array([1e-3, -5e-4])), 1.0, rule_of("gd")))
+    strides = Strides(blocks, 1e-5, np.ones((2, 3)), None, 1000, 0.05, 10**6, flow=False, share=1.0)
+    left = [strides.left.copy()]
+    for t in range(1100, 9000, 50):
+        strides.reach(math.log1p(t))
+        left.append(strides.left.copy())
+    assert (np.diff(left, axis=0) >= 0.0).all()
+    assert (left[-1] > 0.0).all()
+
+
 def test_beside_an_unstable_query_no_step_is_skipped() -> None:
     """The frequent query goes round in a cycle that is all but unstable; the others go on to their optimum."""
     risk = linear(5, np.array([0.97, 0.0075, 0.0075, 0.0075, 0.0075]), 2)

@@ -241,6 +241,15 @@ def test_what_is_left_is_estimated_from_a_few_points() -> None:
     assert lines[2].startswith("at most about 0:00:")
 
 
+def test_points_together_are_estimated_by_the_time_that_they_take_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icl_theory.grids.model.FamilyModel.seconds", lambda model, point: 2.0)
+    monkeypatch.setattr("icl_theory.grids.estimate._together", lambda made, points: 0.5)
+    made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": [50, 60], "epsilon": 0.02})
+    assert [*estimate(made)][1:3] == [
+        "0 in closed form, 4 together where possible, 0 one by one", "at most about 0:00:02",
+    ]  # fmt: skip
+
+
 def test_more_points_than_have_a_number_are_refused_before_the_values_are_looked_at() -> None:
     wrong = np.broadcast_to(np.float64(-1.0), 10**7)
     with pytest.raises(ValueError, match=r"^points = 10{28}: must be an integer in "):

@@ -95,6 +95,18 @@ def test_sweep_in_closed_form_is_the_simulations() -> None:
         assert float(point.excess) == run.observed["excess"][-1]
 
 
+def test_phases_in_a_sweep_of_runs_that_miss_their_target_end_with_them() -> None:
+    given = {"d": 8, "N": 5, "decay": 1.0, "noise": 0.5, "max_steps": 50}
+    found = icl.sweep(icl.LinearAttention, above=1e-9, eta=[0.05, 0.1], progress=False, **given)
+    assert set(found.method.values) == {"closed"}
+    for i, eta in enumerate((0.05, 0.1)):
+        problem = icl.LinearAttention(above=1e-9, eta=eta, **given)  # type: ignore[arg-type]
+        measured = problem.measured(problem.simulate())
+        for name in ("steps", "T_plateau", "T_learning", "last"):
+            assert int(found[name].values[i]) == measured[name], name
+        assert measured["T_plateau"] + measured["T_learning"] == 50
+
+
 def test_rate_beyond_stability_fails_in_a_sweep_with_the_limit() -> None:
     found = icl.sweep(icl.LinearAttention, eta=[0.5, 5.0], progress=False)
     assert found.status.values.tolist() == ["reached", "failed"]

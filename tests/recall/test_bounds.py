@@ -46,5 +46,7 @@ def test_rates_of_simple_tasks() -> None:
     assert icl.recall.decay_rate(task, 0.2, "relu") == pytest.approx(0.3)
     assert icl.recall.decay_rate(task, 0.2, "softmax") == pytest.approx(0.2)
     assert icl.recall.plain_tail(task, 0.5) == pytest.approx(8 / 9)
+    noisy = RecallTask(20, 3, 8, alpha=0.2, counts=Counts.fixed(2, 1))
+    assert icl.recall.plain_tail(noisy, 0.5, "softmax") == pytest.approx(1.0 / (0.5 * (2 / 3) ** 2))
     with pytest.raises(ValueError, match="attention"):
         icl.recall.decay_rate(task, 0.2, "x")

@@ -119,6 +119,14 @@ def test_fixed_sentences_are_learnt_by_heart() -> None:
     assert icl.descend(risk, 0.2, rule="ngd", epsilon=1e-6, steps=500).converged
 
 
+def test_batches_of_fixed_sentences_take_all_of_them_in_turn() -> None:
+    task = RecallTask(8, 2, 3, H=9)
+    data = task.sentences(np.random.default_rng(0), 10)
+    risk = icl.recall.TransformerRisk(task, data=data, batch=4)
+    tokens = np.concatenate([risk.sentences(step).tokens for step in range(5)])
+    np.testing.assert_array_equal(tokens, np.concatenate([data.tokens, data.tokens]))
+
+
 def test_losses_keep_their_digits_however_small() -> None:
     task = RecallTask(9, 1, 3, H=5, counts=Counts.fixed(1))
     model = reparameterised(TransformerRisk(task, batch=4))

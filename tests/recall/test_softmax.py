@@ -49,6 +49,14 @@ def test_loss_is_the_mean_over_all_sentences(
         np.testing.assert_allclose(risk.gradient(params), slopes(risk.loss, params), rtol=1e-8, atol=1e-9)
 
 
+def test_attention_of_each_trigger_is_a_mean_over_its_own_sentences() -> None:
+    """Where all words weigh alike it is the share of those that are the output after the trigger."""
+    task = RecallTask(5, 2, 2, H=6, probs=[0.7, 0.3])
+    risk = RecallRisk(task, "softmax")
+    shares = [law.mean / (task.H - 1) for law in task.counts]
+    np.testing.assert_allclose(risk.observe(np.zeros_like(risk.initial))["attention"], shares, rtol=1e-13)
+
+
 @pytest.mark.parametrize(
     ("n", "kinds", "beta", "top", "log_rest"),
     [

@@ -29,6 +29,7 @@ def test_groups_take_the_steps_of_single_features(problem: GroupedRegression) ->
     assert one.phases == other.phases
     assert problem.measured(one)["attends_last"] == one.phases.present()["I"][1]  # type: ignore[union-attr]
     assert one.loss[0] == pytest.approx(other.loss[0], rel=1e-12)
+    assert problem.stable_rate() == pytest.approx(single.stable_rate(), rel=1e-12)
 
 
 @pytest.mark.parametrize("problem", GROUPED, ids=["N = inf", "N = 12 with noise"])
@@ -53,6 +54,13 @@ def test_gaussian_inputs_take_the_steps_of_the_scalar_recursion() -> None:
         c -= eta / d * (loss(c + 1e-6) - loss(c - 1e-6)) / 2e-6
         steps += 1
     assert problem.simulate().steps == steps
+
+
+def test_the_steps_that_are_expected_on_gaussian_inputs_are_those_of_the_end_of_a_run() -> None:
+    eta = 0.01 * GaussianRegression(L=2.0, d=3).stable_rate()
+    ends = [GaussianRegression(L=2.0, d=3, eta=eta, above=above) for above in (1e-6, 1e-10)]
+    (first, last), expected = ([end.simulate().steps for end in ends], [end.expected_steps() for end in ends])
+    assert expected[1] - expected[0] == pytest.approx(last - first, rel=0.01)
 
 
 def test_both_are_sound_families() -> None:

@@ -147,6 +147,7 @@ def test_papers_rule_stands_beside_the_exact_one() -> None:
     run = icl.simulate(2.0, 1.0, 4.0, imbalance=0.1)
     assert run.regime == "sharp"
     assert papers_regime(2.0, 1.0, 0.1) == "flat"
+    assert papers_regime(8.0, 1.0, 0.125) == "flat"  # at the boundary itself
     assert "flat" in run.summary()
     with pytest.raises(ValueError, match="imbalance = 1"):
         papers_regime(2.0, 1.0, 1)
