@@ -329,6 +329,7 @@ class Skipper:
         self._walked: dict[int, tuple[Array, Array]] = {}  # run and shadow at the last two single steps,
         self._seen: deque[tuple[int, float]] = deque(maxlen=4096)  # and losses of the shadow
         self._left = 0.0  # what strides before single steps have left
+        self._size = 0.0  # largest scores so far
 
     def points(
         self, schedule: Steps, exact: int, start: Point | None = None, earliest: int = 128, smooth: float = 64.0
@@ -426,10 +427,12 @@ class Skipper:
         apart, size, left = _largest(run - shadow.params), _largest(run), 0.0
         if strides is not None:
             apart, left = max(apart, strides.apart), float(strides.left.max())
-        if MARGIN * apart > 0.1 * size:  # too far for an estimate of first order: in chaos, or late at a drop
-            apart = max(apart, size)
+        gain = self.descent.risk.gain(run)
+        self._size = max(self._size, gain * size)
+        if MARGIN * apart > 0.1 * size:  # too far for an estimate of first order: in chaos, or late at a drop,
+            self.error = max(self.error, 4.0 * self._size)  # where run and truth may be anywhere in their range
         off = MARGIN * apart + left + 4.0 * ROUNDING * size
-        self.error = max(self.error, self.descent.risk.gain(run) * off + self._left)
+        self.error = max(self.error, gain * off + self._left)
 
     def first_below(self, epsilon: float, above: Point, below: Point) -> Point:
         """First step with loss <= epsilon between two points: by bisection, then by strides that end there.
