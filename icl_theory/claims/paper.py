@@ -40,7 +40,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and its statements, for the slot ``papers`` of a `Family`; `reproduce` makes a page of it.
+    """A paper and its statements, for the slot ``papers`` of a `Family`; ``reproduce`` makes a page of it.
 
     Attributes
     ----------
