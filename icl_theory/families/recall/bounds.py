@@ -108,7 +108,9 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     r"""Limit of t times the excess under plain gradient descent, which converges like 1/t.
 
     :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, :math:`1/(\eta s^2)` for softmax attention, with
-    :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, with noise (and γ trained) and without.
+    :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, without noise and with noise and γ trained.
+    Where γ is held at its optimum, softmax attention has to silence the background words as well: the limit is then
+    :math:`(s^{-2} + |Q|/4)/\eta`, which runs approach like 1/ln t.
 
     Parameters
     ----------
