@@ -48,9 +48,9 @@ MADE = {
 }  # fmt: skip
 # what only the engine calls, in the innermost loop or with what it has made itself
 ENGINE = {
-    "back", "bend", "blocks", "check", "closed_form", "closed_mask", "closed_values", "components", "count",
+    "back", "batched", "bend", "blocks", "check", "closed_form", "components", "count",
     "cycle", "describe", "described", "drawn", "evaluate", "every_column", "excess", "excess_of", "functions",
-    "gain", "gradients", "hessian_product", "index", "inward", "joint_mask", "joint_size", "joint_values", "later",
+    "gain", "gradients", "hessian_product", "index", "inward", "later",
     "limits", "matrices", "measure", "measured", "modes", "named", "observe", "off", "on", "outward",
     "population_excess", "predict", "push", "refuse_unknown", "sample", "sampled", "series", "stretch", "to_dict",
     "unpack", "validate",

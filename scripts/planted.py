@@ -371,7 +371,7 @@ MISSED = (
     Fault("theorem-column", "δ instead of δ² in the column of Theorem 1", "regression/points.py",
           "size**2 * imbalance**2)", "size**2 * imbalance)"),
     Fault("crossover-column", "column L* without its division by Δ", "regression/points.py",
-          'values["L_star"] = onset / points["delta"]', 'values["L_star"] = onset * 1.0'),
+          'values["L_star"] = onset / P["delta"]', 'values["L_star"] = onset * 1.0'),
     Fault("la-excess", "recorded excess over the floor 1 % too large, merged", _M,
           "return max(self.law.excess_of(self.law.off(np.asarray(params)))",
           "return max(1.01 * self.law.excess_of(self.law.off(np.asarray(params)))"),

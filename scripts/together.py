@@ -1,4 +1,4 @@
-"""Random points of sweeps over class scores: what those that go together give against one simulation each."""
+"""Random points of sweeps over class scores: what a batch gives against one simulation each."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def problem(index: int) -> dict[str, Any]:
 
 
 def compare(index: int) -> tuple[Counter[str], list[str]]:
-    """Compare the points that went together; count them, and say in which point what differs."""
+    """Compare the points of a batch; count them, and say in which point what differs."""
     made = plan(find("regression"), problem(index))
     points = made.grid.points(np.arange(made.grid.size))
-    joint = made.model.joint(points)
-    found, done = made.model.together({name: values[joint] for name, values in points.items()})
-    some = {name: values[joint][done] for name, values in points.items()}
-    counts = Counter(points=POINTS, together=int(done.sum()))
+    found = made.model.batched(points)
+    done = ~np.isnan(found["loss"])
+    some = {name: values[done] for name, values in points.items()}
+    counts = Counter(points=POINTS, batched=int(done.sum()))
     if not done.any():
         return counts, []
     alone, wrong = made.model.one_by_one(some), []
@@ -71,7 +71,7 @@ def compare(index: int) -> tuple[Counter[str], list[str]]:
 
 
 def table(first: int, problems: int, workers: int) -> None:
-    """Print how many points went together, and every one that differs."""
+    """Print how many points were batched, and every one that differs."""
     total: Counter[str] = Counter()
     wrong: list[str] = []
     with ProcessPoolExecutor(workers) as pool:
@@ -79,7 +79,5 @@ def table(first: int, problems: int, workers: int) -> None:
             total += counts
             wrong += differences
             print(*(f"WRONG: {difference}\n" for difference in differences), sep="", end="", flush=True)
-    print(
-        f"{total['points']} points, {total['together']} of them together, {total['skipped']} of those of more steps"
-    )
+    print(f"{total['points']} points, {total['batched']} in batches, {total['skipped']} of those of more steps")
     print(f"than are taken singly; {len(wrong)} numbers differ from those of one simulation each")

@@ -42,6 +42,42 @@ def test_sweep_of_a_family_that_is_not_installed_is_that_of_its_class() -> None:
     assert found.steps.values.tolist() == [6, 14]  # 2·0.75^(2t) <= 1e-3 from t = 13.2 on
 
 
+@dataclass(frozen=True, eq=False)
+class Batch(Bowl):
+    """Knows that the parabola of rate η has the loss 2·(1-η)^(2t), but not what becomes of a slow one."""
+
+    @classmethod
+    def batched(cls, points: Any, common: Any) -> Any:
+        eta = points["eta"]
+        steps = np.ceil(0.5 * np.log(points["epsilon"] / 2.0) / np.log1p(-eta)).astype(int)
+        last = np.minimum(steps, common["max_steps"])
+        return {
+            "eta_used": eta, "steps": np.where(steps > last, -1, steps), "last": last,
+            "method": "exact", "error": 0.0,
+            "loss": np.where(eta < 0.2, np.nan, 2.0 * (1.0 - eta) ** (2 * last)), "floor": 0.0,
+        }  # fmt: skip
+
+
+def test_a_batch_gives_what_simulations_give_and_leaves_them_the_rest() -> None:
+    for most, status in ((10**4, "reached"), (5, "not reached")):
+        given: Any = {"eta": [0.5, 0.25, 0.1], "epsilon": 1e-3, "max_steps": most, "progress": False}
+        one, two = (icl.sweep(family, **given) for family in (Bowl, Batch))
+        assert one.status.values.tolist() == [status] * 3
+        for name, values in one.data_vars.items():
+            if values.dtype.kind == "f":
+                np.testing.assert_allclose(values.values, two[name].values, rtol=1e-14, err_msg=str(name))
+            else:
+                assert values.values.tolist() == two[name].values.tolist(), name
+    assert two.message.values[0] == "took all 5 steps without reaching epsilon = 0.001"
+
+
+def test_the_stop_of_a_batch_is_put_into_the_words_of_a_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"steps": -1, "last": 7, "loss": np.array([0.5]), "floor": 0.5, "stop": "FLOOR"}
+    monkeypatch.setattr(Batch, "batched", classmethod(lambda *_: found))
+    swept = icl.sweep(Batch, eta=[0.5], above=1e-3, progress=False)
+    assert swept.message.values.tolist() == ["stagnated at the floor 0.5 > epsilon = 0.501 by step 7"]
+
+
 @pytest.mark.parametrize("method", ["auto", ["exact", "fast"]])
 def test_method_is_no_axis(method: Any) -> None:
     if method == "auto":

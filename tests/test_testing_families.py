@@ -151,22 +151,19 @@ class WrongForm(Sound):
         return ClosedToy()
 
 
-class ClosedOff(Sound):
-    """Points in whole arrays, off by a billionth of a thousandth."""
+class BatchOff(Sound):
+    """Points in whole arrays, off by a hundred millionth."""
 
     @classmethod
-    def closed_mask(cls, points: Any, common: Any) -> Any:
-        return np.ones(len(points["eta"]), dtype=bool)
-
-    @classmethod
-    def closed_values(cls, points: Any, common: Any) -> Values:
+    def batched(cls, points: Any, common: Any) -> Values:
         values = blank(cls.every_column(), len(points["eta"]))
         for i, eta in enumerate(points["eta"].tolist()):
             problem = cls(eta=eta)
-            for name, value in problem.measured(problem.simulate()).items():
-                values[name][i] = value
-        values["size"] *= 1.0 + 1e-12
-        return values
+            found = problem.measured(problem.simulate())
+            for column in cls.every_column():
+                values[column.name][i] = found[column.name]
+        values["size"] *= 1.0 + 1e-8
+        return {name: value for name, value in values.items() if name not in ("status", "message")}
 
 
 class Biased(Toy):
@@ -344,7 +341,7 @@ FAMILIES: dict[type[Family], str] = {
     Unchecked: r"Unchecked\(..., bowl=<object .*\): expected a ValueError that names bowl, found none",
     WrongError: r"WrongError\(..., bowl=<object .*\): expected a ValueError, found TypeError",
     WrongDefault: r"the problem: expected no exception, found ValueError: bowl = -1.0",
-    ClosedOff: r"column size of a sweep at eta = 0.1: expected that of a simulation",
+    BatchOff: r"column size of a sweep at eta = 0.1: expected that of a simulation",
     WrongForm: r"states in closed form: expected those of single steps to .*, found \d.* off",
     SampledOff: r"sampled loss at the beginning: expected .* within .* standard errors of .*, found",
     SampledSteep: r"sampled gradient along itself at the beginning: expected .* within .* standard errors",
@@ -387,27 +384,17 @@ wrong(r"command more: expected no exception, found ValueError: family = 3", comm
 wrong(r"names of commands: .* found More", commands={"More": Sound})
 wrong(r"\.goal = \('banana', 3\): must be \(\"epsilon\", value\)", goal=("banana", 3))
 wrong(r"the problem: .* above = -1: must be", goal=("above", -1))
+wrong(r"slot batched: expected a dict of arrays, or None", batched=classmethod(lambda *_: [1.0, 2.0]))
+wrong(r"slot batched: expected no exception, found KeyError", batched=class_raising)
+wrong(r"names that slot batched gives: .* found lost", batched=classmethod(lambda *_: {"lost": 1.0}))
+wrong(r"columns of slot batched: expected steps among them", batched=classmethod(lambda *_: {"loss": np.ones(2)}))
 wrong(
-    r"slot closed_mask: expected one bool for each of two points",
-    closed_mask=classmethod(lambda *_: np.ones(3) < 0),
-)
-wrong(r"slot closed_mask: expected an array of bools", closed_mask=classmethod(lambda *_: [False, False]))
-wrong(r"slot closed_mask: expected no exception, found KeyError", closed_mask=class_raising)
-wrong(
-    r"slot closed_values: expected no exception, found NotImplementedError",
-    closed_mask=classmethod(lambda *_: np.ones(2) > 0),
-)
-wrong(r"slot joint_mask: expected one bool", joint_mask=classmethod(lambda *_: np.ones(1) > 0))
-wrong(r"slot joint_size: expected an integer >= 1, found 0", joint_size=classmethod(lambda *_: 0))
-wrong(
-    r"slot joint_values: expected no exception, found KeyError",
-    joint_mask=classmethod(lambda *_: np.ones(2) > 0),
-    joint_values=class_raising,
+    r"loss of slot batched: expected a value for each of two points, or one, found \(3,\)",
+    batched=classmethod(lambda *_: {"steps": 1, "last": 1, "floor": 0.0, "loss": np.ones(3)}),
 )
 wrong(
-    r"what slot joint_values says is done: expected one bool",
-    joint_mask=classmethod(lambda *_: np.ones(2) > 0),
-    joint_values=classmethod(lambda *_: ({}, np.ones(3) > 0)),
+    r"stop of slot batched: expected one of REACHED, .* found WEARY",
+    batched=classmethod(lambda *_: {"steps": -1, "last": 1, "floor": 0.0, "loss": np.ones(2), "stop": "WEARY"}),
 )
 wrong(r"slot limits: expected no exception, found KeyError", limits=class_raising)
 wrong(r"slot expected_steps: expected no exception, found KeyError", expected_steps=raising)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._calls import written_problem
@@ -30,7 +29,7 @@ from icl_theory.families.declared import learning_rate
 from icl_theory.families.kinds import Number, Whole, Word, nearest
 from icl_theory.families.panel import Panel
 from icl_theory.families.parameters import LOSS, RESERVED, Later, Parameter, parameter
-from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values
+from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 
 if TYPE_CHECKING:
     from icl_theory.claims.claim import Answer, Claim
@@ -221,8 +220,8 @@ class Family:
         return {}
 
     @classmethod
-    def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Say which points `closed_values` can compute.
+    def batched(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Compute points in whole arrays, each as one simulation would.
 
         Parameters
         ----------
@@ -230,30 +229,20 @@ class Family:
             The parameters that are numbers or words.
         common : mapping
             All others.
+
+        Returns
+        -------
+        mapping of str to array_like, each (P,) or one value for all, or None
+            Columns of `every_column` by name; those without a value may be left out. ``stop`` names the
+            `icl_theory.engine.Stop` of points whose ``steps`` are -1, ``"STEPS"`` unless given. Points with NaN as
+            their ``loss`` are simulated one by one; with None all points are.
+
+        Notes
+        -----
+        To choose the size of its chunks a sweep asks which points can be batched, with 0 as ``max_steps``. Then
+        ``method``, and a ``loss`` that is NaN or not, are all that is looked at.
         """
-        return np.zeros(len(next(iter(points.values()))), dtype=bool)
-
-    @classmethod
-    def closed_values(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
-        """Compute points in whole arrays: every column, status and message, as one simulation each would give."""
-        raise NotImplementedError(f"the family {cls.name or cls.__name__} has no method closed_values")
-
-    @classmethod
-    def joint_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Say which points without a closed form `joint_values` is likely to compute quicker than one by one."""
-        return np.zeros(len(next(iter(points.values()))), dtype=bool)
-
-    @classmethod
-    def joint_size(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> int:
-        """Return how many such points are worth going together: a second's work or two."""
-        return 2048
-
-    @classmethod
-    def joint_values(
-        cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
-    ) -> tuple[Values, NDArray[np.bool_]]:
-        """Simulate points together, as in `closed_values`, and say which are done; the others are simulated."""
-        raise NotImplementedError(f"the family {cls.name or cls.__name__} has no method joint_values")
+        return None
 
     # ---- what follows
 

@@ -37,8 +37,9 @@ def estimate(made: Plan, workers: int = 1) -> Iterator[str]:
     exact = grid.size <= COUNTED
     sample = np.arange(grid.size) if exact else np.random.default_rng(0).integers(grid.size, size=COUNTED)
     points = grid.points(sample)
-    closed = model.closed(points)
-    joint = ~closed & model.joint(points)
+    found = model.batched(points, max_steps=0)
+    closed = found["method"] == "closed"
+    joint = ~closed & ~np.isnan(found["loss"])
     numbers = [round(grid.size * float(kind.mean())) for kind in (closed, joint)]
     numbers.append(grid.size - sum(numbers))
     yield f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}"

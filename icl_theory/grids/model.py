@@ -1,18 +1,19 @@
-"""A family as a model on a grid: points in closed form, points that are simulated together, and the others."""
+"""A family as a model on a grid: points that it computes as a batch, and the others, one by one."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icl_theory.engine.trajectory import Stop
 from icl_theory.families import Family
 from icl_theory.grids.evaluate import point_by_point
-from icl_theory.grids.grid import Column, Values, blank
+from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, uniform
 
 PROBED, LONG = 200, 1.0  # steps, or seconds, after which it is estimated how long a point takes
 
@@ -41,47 +42,40 @@ class FamilyModel:
         """What is measured."""
         return self.family.every_column()
 
-    def closed(self, points: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-        """Say which points are computed in whole arrays."""
-        return self.family.closed_mask(points, self.common)
-
     def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
         """Measure some points."""
-        closed = self.closed(points)
-        if closed.all():
-            return self._closed(points)
-        values, left = blank(self.columns, len(closed)), ~closed
-
-        def place(part: NDArray[np.bool_], measure: Callable[[Mapping[str, NDArray[Any]]], Any]) -> None:
-            index = np.flatnonzero(part)
-            if not index.size:
-                return
-            found, done = measure({name: value[index] for name, value in points.items()})
-            left[index[done]] = False
+        values = self.batched(points)
+        left = np.flatnonzero(np.isnan(values["loss"]))
+        if left.size:
+            simulated = self.one_by_one({name: value[left] for name, value in points.items()})
+            if left.size == len(values["loss"]):
+                return simulated
+            values = {name: np.array(column) for name, column in values.items()}
             for name, column in values.items():
-                column[index[done]] = found[name][done]
-
-        place(closed, lambda some: (self._closed(some), slice(None)))
-        place(left & self.joint(points), self.together)
-        place(left, lambda some: (self.one_by_one(some), slice(None)))
+                column[left] = simulated[name]
         return values
 
-    def joint(self, points: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-        """Say which points may be simulated together."""
-        return self.family.joint_mask(points, self.common)
-
-    def joint_size(self, points: Mapping[str, NDArray[Any]]) -> int:
-        """Return how many of them at a time."""
-        return self.family.joint_size(points, self.common)
-
-    def together(self, points: Mapping[str, NDArray[Any]]) -> tuple[Values, NDArray[np.bool_]]:
-        """Simulate such points together; say which of them are done."""
+    def batched(self, points: Mapping[str, NDArray[Any]], **common: Any) -> Values:
+        """Return what the family computes of some points in whole arrays; the others have NaN as their loss."""
+        size = len(next(iter(points.values())))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
-            return self.family.joint_values(points, self.common)
-
-    def _closed(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return self.family.closed_values(points, self.common)
+            found = self.family.batched(points, {**self.common, **common}) or {}
+        values = uniform(self.columns, size, {STATUS.name: REACHED})
+        for column in self.columns:
+            if column.name in found:
+                value = np.asarray(found[column.name], dtype=column.dtype)
+                values[column.name] = np.broadcast_to(value, size)
+        missed = (values["steps"] < 0) & ~np.isnan(values["loss"])
+        if missed.any():
+            values[STATUS.name] = np.where(missed, NOT_REACHED, REACHED).astype(STATUS.dtype)
+            values[MESSAGE.name] = np.array(values[MESSAGE.name])
+            stop = np.broadcast_to(found.get("stop", "STEPS"), size)
+            goal = points["epsilon"] if "epsilon" in points else values["floor"] + points.get("above", -np.inf)
+            goal = np.maximum(goal, 0.0)  # without a target it is zero
+            for i in np.flatnonzero(missed):
+                facts = {"step": int(values["last"][i]), "epsilon": goal[i], "floor": values["floor"][i]}
+                values[MESSAGE.name][i] = Stop[str(stop[i])].say(**facts)
+        return values
 
     def one_by_one(self, points: Mapping[str, NDArray[Any]]) -> Values:
         """Simulate each of some points alone."""

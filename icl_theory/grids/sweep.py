@@ -31,10 +31,8 @@ from icl_theory.grids.workers import processes
 if TYPE_CHECKING:
     import xarray
 
-CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second,
-TOGETHER = 8  # so that some chunks go to a worker at a time
+CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second
 CHUNK = 8  # points that are simulated one by one
-SAMPLED = 1000  # points that say how the others are computed
 
 
 class Plan(NamedTuple):
@@ -155,12 +153,11 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
         values = whole_numbers(found) if declared.kind.whole else found
         axes.append(Axis(name, values, unit, meaning, swept, text, tex))
     grid, model = Grid.cut(tuple(axes), CHUNK), FamilyModel(family, common)
-    _check_together(grid, model)
+    _refuse_hopeless(grid, model)
     arguments = {"version": __version__, "family": family.name} | {
         name: _identity(value) for name, value in common.items() if value is not None
     }
-    chunk = CLOSED_CHUNK if _all_closed(grid, model) else _joint_chunk(grid, model)
-    return Plan(Grid.cut(tuple(axes), chunk), model, arguments)
+    return Plan(Grid.cut(tuple(axes), _chunk(grid, model)), model, arguments)
 
 
 def _count(family: type[Family], given: Mapping[str, Any]) -> int:
@@ -170,7 +167,7 @@ def _count(family: type[Family], given: Mapping[str, Any]) -> int:
     return math.prod(len(values) for values in many if dimensions(values) > 0)
 
 
-def _check_together(grid: Grid, model: FamilyModel) -> None:
+def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
     """Raise why there is no problem at the first point, where that is so at the last one too."""
     reasons = []
     for point in {0, grid.size - 1}:
@@ -182,27 +179,29 @@ def _check_together(grid: Grid, model: FamilyModel) -> None:
         raise ValueError(reasons[0])
 
 
-def _all_closed(grid: Grid, model: FamilyModel) -> bool:
-    """Whether all points have a closed form, as far as points that differ from the first in one parameter tell."""
-    first = {axis.name: axis.values[:1] for axis in grid.axes}
-    return all(
-        bool(
-            model.closed(
-                {name: np.repeat(value, len(axis.values)) for name, value in first.items()}
-                | {axis.name: axis.values}
-            ).all()
-        )
-        for axis in grid.axes
-    )
+def _chunk(grid: Grid, model: FamilyModel, tried: int = 4, left: float = 0.1, numbers: int = 4096) -> int:
+    """Points a chunk: what Ctrl-C may lose, and what is computed as a batch, takes a second or two.
 
-
-def _joint_chunk(grid: Grid, model: FamilyModel) -> int:
-    """Points a chunk where some are simulated together: many only if few are left to be simulated one by one."""
-    index = np.unique(np.linspace(0, grid.size - 1, min(SAMPLED, grid.size)).astype(np.int64))
-    some = grid.points(index)
-    share = float(np.mean(model.closed(some) | model.joint(some)))
-    most = model.joint_size(some)
-    return most if share > 0.98 else max(most // 8, CHUNK) if share > 0.5 else CHUNK
+    The family says how it would compute some points along each axis: a stopwatch would say something else when a
+    sweep goes on. Where it batches all but a share ``left`` of them, a chunk has up to ``numbers`` parameters, and
+    more where no step is taken.
+    """
+    along = (np.unique(np.linspace(0, len(axis.values) - 1, tried).astype(int)) for axis in grid.axes)
+    origin = np.zeros(len(grid.axes), dtype=int)
+    places = {tuple(np.where(np.arange(origin.size) == j, i, 0)) for j, some in enumerate(along) for i in some}
+    index = np.ravel_multi_index(np.transpose(sorted(places)), grid.shape)
+    points = grid.points(index)
+    try:
+        found = model.batched(points, max_steps=0)
+        answered = ~np.isnan(found["loss"])
+        if answered.mean() < 1.0 - left:
+            return CHUNK
+        if (found["method"][answered] == "closed").all():
+            return CLOSED_CHUNK
+        size = max(np.size(model.problem(grid.points(index[[i]])).risk().initial) for i in (0, -1))
+    except Exception:  # each point says why when it is computed
+        return CHUNK
+    return max(CHUNK, min(numbers // 2, numbers // size))
 
 
 def run_with(
@@ -237,7 +236,7 @@ def run_with(
         held = kept is None or not large
         found = evaluate(
             grid, model, executor=executor, storage=kept, progress=shown.update, hold=held,
-            together=TOGETHER if grid.chunk == CLOSED_CHUNK else 1,
+            together=8 if grid.chunk == CLOSED_CHUNK else 1,  # so short that it is not worth a message
         )  # fmt: skip
         values = found.values
         if store is not None and not held:

@@ -16,7 +16,7 @@ from icl_theory.claims.paper import Paper, Reading
 from icl_theory.engine.descent import descend
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Later, Panel, sound
-from icl_theory.grids.grid import MESSAGE, STATUS
+from icl_theory.grids.grid import blank
 from icl_theory.testing.common import attempt, expect
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")  # of what the command line calls by it
@@ -106,7 +106,7 @@ def _stable_rate(problem: Family, run: Trajectory) -> None:
 
 
 def _arrays(problem: Family) -> None:
-    """Check masks and what is computed in whole arrays, on two points."""
+    """Check what is computed in whole arrays, on two points."""
     family = type(problem)
     points, common = {}, {}
     for name, declared in family.parameters().items():
@@ -115,32 +115,22 @@ def _arrays(problem: Family) -> None:
             points[name] = np.array([value, value])
         else:
             common[name] = value
-    columns = {*(column.name for column in family.every_column()), STATUS.name, MESSAGE.name}
-    masks = {}
-    for name, slot in {"closed_mask": family.closed_mask, "joint_mask": family.joint_mask}.items():
-        masks[name] = attempt(f"slot {name}", lambda slot=slot: slot(points, common))  # type: ignore[misc]
-        _mask(masks[name], f"slot {name}")
-    size = attempt("slot joint_size", lambda: family.joint_size(points, common))
-    expect(isinstance(size, int | np.integer) and size >= 1, "slot joint_size", "an integer >= 1", size)
-    found = []
+    found: Any = None
     with np.errstate(all="ignore"):
-        if masks["closed_mask"].all():
-            found.append(
-                ("closed_values", attempt("slot closed_values", lambda: family.closed_values(points, common)))
-            )
-        elif masks["joint_mask"].all():
-            values, done = attempt("slot joint_values", lambda: family.joint_values(points, common))
-            _mask(done, "what slot joint_values says is done")
-            found.append(("joint_values", values))
-    for name, values in found:
-        expect({*values} == columns, f"columns of slot {name}", sorted(columns), sorted(values))
-        lengths = {len(value) for value in values.values()}
-        expect(lengths == {2}, f"columns of slot {name}", "one value for each of two points", sorted(lengths))
-
-
-def _mask(found: Any, what: str) -> None:
-    expect(isinstance(found, np.ndarray) and found.dtype == bool, what, "an array of bools", found)
-    expect(found.shape == (2,), what, "one bool for each of two points", found)
+        for most in (0, common["max_steps"]):
+            found = attempt("slot batched", lambda most=most: family.batched(points, common | {"max_steps": most}))  # type: ignore[misc]
+    if found is None:
+        return
+    expect(isinstance(found, Mapping), "slot batched", "a dict of arrays, or None", found)
+    unknown = sorted(found.keys() - {"stop", *blank(family.every_column(), 0)})
+    expect(not unknown, "names that slot batched gives", "columns, and stop", ", ".join(unknown))
+    for name in ("steps", "last", "loss", "floor"):
+        expect(name in found, "columns of slot batched", f"{name} among them", sorted(found))
+    for name, values in found.items():
+        shape = np.shape(values)
+        expect(shape in ((), (2,)), f"{name} of slot batched", "a value for each of two points, or one", shape)
+    for name in np.unique(found.get("stop", "STEPS")).tolist():
+        expect(name in Stop.__members__, "stop of slot batched", f"one of {', '.join(Stop.__members__)}", name)
 
 
 def _papers(family: type[Family]) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.points import FEWEST, ONE_NUMBER, SCORES
 from icl_theory.families.regression.together import ATTENTION, BIAS, BIAS_SLOPE, DEGREE, NOISE, NOISE_SLOPE, table
 from icl_theory.grids.sweep import CHUNK, Plan, plan
 
@@ -47,8 +46,8 @@ def test_points_computed_together_have_the_integers_of_one_simulation_each(
     """Every step is taken, or skipped by another method, there."""
     made = planned(delta=1.0, **given)
     points = made.grid.points(np.arange(made.grid.size))
-    assert made.model.joint(points).all()
-    found, done = made.model.together(points)
+    found = made.model.batched(points)
+    done = ~np.isnan(found["loss"])
     assert done.mean() >= share
     expected = made.model.one_by_one({name: values[done] for name, values in points.items()})
     for name in (*NUMBERS, *WORDS):
@@ -66,9 +65,9 @@ def test_the_tail_of_a_slow_run_begins_at_the_right_step() -> None:
     L = 0.5403805420516349 * 2.0 ** np.arange(4)
     given = {"eta": 0.07368196732988057, "K": 12, "N": 14, "above": 1.426906223263768e-4}
     made = planned(L=L, delta=4.0, task="linear", **given)
-    found, done = made.model.together(made.grid.points(np.arange(4)))
+    found = made.model.batched(made.grid.points(np.arange(4)))
     expected = made.model.one_by_one(made.grid.points(np.arange(4)))
-    assert done.all()
+    assert np.isfinite(found["loss"]).all()
     assert found["T_I"][0] + found["T_II"][0] == 80148
     for name in NUMBERS:
         assert found[name].tolist() == expected[name].tolist()
@@ -77,8 +76,8 @@ def test_the_tail_of_a_slow_run_begins_at_the_right_step() -> None:
 def test_rounding_of_a_loss_next_to_its_floor_is_part_of_the_doubt() -> None:
     """The excess of 3e-10 is reached near step 33,342,016, to six steps: the loss is known to 1e-15 of itself."""
     made = planned(L=1.0, delta=1.0, eta=50.0, K=3, N=3, task="linear", above=[1e-3, 3e-10])
-    _, done = made.model.together(made.grid.points(np.arange(2)))
-    assert done.tolist() == [True, False]
+    found = made.model.batched(made.grid.points(np.arange(2)))
+    assert np.isfinite(found["loss"]).tolist() == [True, False]
 
 
 def test_a_sweep_has_them_and_simulates_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,13 +90,13 @@ def test_a_sweep_has_them_and_simulates_the_others(monkeypatch: pytest.MonkeyPat
         assert int(found["last"].values[where]) == run.t[-1]
 
 
-def test_chunks_are_large_where_points_go_together_and_small_where_they_do_not() -> None:
+def test_chunks_are_large_where_points_are_batched_and_small_where_they_are_not() -> None:
     many = {"L": np.geomspace(0.5, 5, 100), "delta": 1.0, "eta": 4.0, "N": np.arange(50, 100), "epsilon": 1e-2}
-    assert planned(**many).grid.chunk == ONE_NUMBER
+    assert planned(**many).grid.chunk == planned(**many, task="linear").grid.chunk == 2048
     assert planned(**many, rule="ngd").grid.chunk == CHUNK
     assert planned(**many, imbalance=0.1).grid.chunk == CHUNK
-    assert planned(**many, task="linear").grid.chunk == SCORES[0] // 20**2
-    assert planned(**many, task="linear", K=100).grid.chunk == FEWEST
+    assert planned(**many, task="cosine").grid.chunk == 4096 // 20**2
+    assert planned(**many, task="cosine", K=100).grid.chunk == CHUNK
     assert planned(**many, task="linear", coordinates="factored").grid.chunk == CHUNK
 
 

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array
 from icl_theory.engine.counting import ROUNDING, Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.families.linear_attention.risks import MergedRisk, after
-from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
 
 PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
 
 
-def closed_values(
-    columns: tuple[Column, ...], risks: Sequence[MergedRisk], eta: Array, above: Array, last: int
-) -> Values:
-    """Measure runs of P diagonal risks of one dimension, as one simulation each would; ``eta`` is (P,)."""
-    values = blank(columns, len(risks))
+def runs(risks: Sequence[MergedRisk], eta: Array, above: Array, last: int) -> Mapping[str, Any]:
+    """Columns of diagonal risks of one dimension, without a loss where ``above`` is too small; ``eta`` is (P,)."""
     curvature, best, start = (
         np.stack([getattr(risk, name) for risk in risks]) for name in ("curvature", "best", "start")
     )
     q, s = (np.stack([getattr(risk.law.modes, name) for risk in risks]) for name in ("q", "s"))
     floor = np.array([risk.floor() for risk in risks])
-    lost = np.flatnonzero(above < VISIBLE * floor)
-    if lost.size:
-        raise refuse("above", float(above[lost[0]]), f"at least {VISIBLE:g} of the floor")
     shrink = eta[:, None] * curvature
 
     def states(steps: Steps) -> Array:
@@ -46,14 +40,9 @@ def closed_values(
     end = np.where(reached, hit, last)
     over = np.minimum(first_steps(excess, PLATEAU * excess(np.zeros_like(end)), last)[0], end)
     left = excess(end)
-    values |= {
+    return {
         "eta_used": eta, "steps": np.where(reached, hit, -1), "T_plateau": over, "T_learning": end - over,
-        "last": end, "error": np.where(reached, error, 0.0), "loss": floor + left, "floor": floor, "excess": left,
+        "last": end, "method": "closed", "error": np.where(reached, error, 0.0),
+        "loss": np.where(above < VISIBLE * floor, np.nan, floor + left), "floor": floor, "excess": left,
         "learnt": np.sum((states(end) >= 0.5 * best) & (best > 0.0), axis=1),
     }  # fmt: skip
-    values["method"][:] = "closed"
-    values[STATUS.name][:] = np.where(reached, REACHED, NOT_REACHED)
-    for i in np.flatnonzero(~reached):
-        target = floor[i] + above[i]
-        values[MESSAGE.name][i] = f"took all {end[i]} steps without reaching epsilon = {target:g}"
-    return values

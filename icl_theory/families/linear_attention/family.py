@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from icl_theory.families.linear_attention.law import PromptLaw, moment, root
 from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
 from icl_theory.families.linear_attention.risks import Heads, MergedRisk, Pair
 from icl_theory.families.parameters import Later, parameter
-from icl_theory.grids.grid import Column, Values
+from icl_theory.grids.grid import Column, blank
 from icl_theory.memory import check_fits
 
 COORDINATES = ("merged", "pair", "heads")
@@ -324,33 +325,29 @@ class LinearAttention(Family):
         return innermost(risk, risk._checked(params))[1]
 
     @classmethod
-    def closed_mask(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Say which points are diagonal and merged, with a target above the floor."""
+    def batched(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Compute diagonal, merged points with a target above the floor in closed form, a dimension at a time."""
         given = {**common, **points}
-        mask = np.broadcast_to(given["depth"] == 1, len(next(iter(points.values())))).copy()
+        mask = np.broadcast_to(given["depth"] == 1, len(points["d"])).copy()
         for name, allowed in (("coordinates", ("merged",)), ("method", ("auto", "closed")), ("rule", ("gd",))):
             mask &= np.isin(given[name], allowed)
         plain = "above" in points and isinstance(given["start"], float | np.ndarray)
-        return mask & (plain and all(given.get(name) is None for name in ("tasks", "covariance", "prior", "query")))
-
-    @classmethod
-    def closed_values(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
-        """Compute them in whole arrays, those of one dimension together."""
-        size = len(points["d"])
-        problems = [
-            cls(**{**common, **{name: np.asarray(value[i]).item() for name, value in points.items()}})
-            for i in range(size)
-        ]
-        rates = np.array([problem.rate() for problem in problems])
-        values: Values = {}
+        if not plain or any(given.get(name) is not None for name in ("tasks", "covariance", "prior", "query")):
+            return None
+        if not common["max_steps"]:
+            return {"method": "closed", "loss": np.where(mask, 0.0, np.nan)}
+        problems = {}
+        for i in np.flatnonzero(mask).tolist():
+            with contextlib.suppress(ValueError):  # a simulation says why
+                problems[i] = cls(**{**common, **{name: value[i].item() for name, value in points.items()}})
+        values = blank(cls.every_column(), len(mask))
         for d in np.unique(points["d"]):
-            where = np.flatnonzero(points["d"] == d)
-            found = closed.closed_values(
-                cls.every_column(), [problems[i].merged() for i in where], rates[where], points["above"][where],
-                common["max_steps"],
-            )  # fmt: skip
-            for name, column in found.items():
-                values.setdefault(name, np.empty(size, dtype=column.dtype))[where] = column
+            some = [i for i in problems if points["d"][i] == d]
+            if some:
+                risks, rates = zip(*((problems[i].merged(), problems[i].rate()) for i in some), strict=True)
+                found = closed.runs(risks, np.array(rates), points["above"][some], common["max_steps"])
+                for name, column in found.items():
+                    values[name][some] = column
         return values
 
 

@@ -90,11 +90,7 @@ class Regression(Family):
     compare = Later("icl_theory.families.regression.crosscheck:crosscheck")
     explorer = Later("icl_theory.families.regression.explorer:PANEL")
     measure = measures.measured
-    closed_mask = classmethod(measures.closed_mask)
-    closed_values = classmethod(measures.closed_values)
-    joint_mask = classmethod(measures.joint_mask)
-    joint_size = classmethod(measures.joint_size)
-    joint_values = classmethod(measures.joint_values)
+    batched = classmethod(measures.batched)
 
     L: float = lipschitz_constant()
     delta: float = feature_gap()

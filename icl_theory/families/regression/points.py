@@ -5,6 +5,7 @@ Points of the exchangeable class with N = ∞ are computed in whole arrays, from
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,12 +28,10 @@ from icl_theory.families.regression.stability import stable_rate
 from icl_theory.families.regression.stacked import stacked
 from icl_theory.families.regression.tails import resting_loss, tail_limit
 from icl_theory.families.regression.together import MOST, Points, together
-from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank, uniform
+from icl_theory.grids.grid import Column, Values, blank
 
 FARTHEST = 300.0  # gap u up to which steps are bounded
-LONGEST_PROMPT = 10**5  # of points that are simulated together,
-ONE_NUMBER, FEWEST = 2048, 2  # so many at a time: a second or two; over K x K scores at least,
-SCORES = (3200, 25_600)  # or with so many scores in all: of finite prompts, and for N = ∞
+LONGEST_PROMPT = 10**5  # of points that are simulated as a batch
 THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
@@ -88,42 +87,45 @@ class _Steps(NamedTuple):
     in_range: NDArray[np.bool_]
 
 
-def closed_mask(
+def batched(
     family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
-) -> NDArray[np.bool_]:
-    """Which points have a closed form: exchangeable tasks with N = inf where nothing overflows."""
-    P = _points(points, common)
-    mask = np.isinf(P["N"]) & np.isin(P["method"], ("auto", "closed"))
-    return mask & _plain(P, common) if "epsilon" in P else np.zeros_like(mask)
+) -> Mapping[str, Any] | None:
+    """Compute exchangeable points with N = inf in closed form; simulate others of one number, and of K x K scores.
 
-
-def joint_mask(
-    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
-) -> NDArray[np.bool_]:
-    """Which points go together: those of one number, with finite N and up to 1e9 steps, and of K x K scores.
-
-    Where every step is asked for none does.
+    Points that need no whole array are those of other methods, rules and coordinates, those that a simulation
+    refuses, and of the others those with an imbalance.
     """
     P = _points(points, common)
-    mask = (P["method"] == "auto") & ((P["N"] <= LONGEST_PROMPT) | np.isinf(P["N"]))
-    if "imbalance" in points or common.get("imbalance") is not None:
-        return np.zeros_like(mask)
-    stacks = mask & (P["rule"] == "gd") & (P["coordinates"] == "class") & ~_alike(P, common)
-    mask &= np.isfinite(P["N"]) & _plain(P, common)
-    if mask.any():
-        gamma, speed, eta, *_ = _steps(P)
+    alike, gd, infinite = _alike(P, common), P["rule"] == "gd", np.isinf(P["N"])
+    plain = alike & gd & (P["coordinates"] != "factored")
+    if plain.any():
+        gamma, speed, eta, _, in_range = _steps(P)
+        plain &= in_range  # what is not, a simulation refuses, and says why
+    closed = plain & infinite & np.isin(P["method"], ("auto", "closed")) & ("epsilon" in P)
+    if closed.all() and common["max_steps"]:
+        return _closed(P)
+    stepped = (P["method"] == "auto") & (infinite | (P["N"] <= LONGEST_PROMPT)) & (P.get("imbalance") is None)
+    one = plain & ~infinite & stepped
+    if one.any():
         with np.errstate(over="ignore", divide="ignore"):
-            learning = P["K"] * P["K"] / (eta * speed * gamma)
-        mask &= np.minimum(learning, common["max_steps"]) <= MOST
-    return np.asarray(mask | stacks)
-
-
-def joint_size(family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> int:
-    """How many points are worth going together: over K x K scores each takes up to some hundredths of a second."""
-    P = _points(points, common)
-    if _alike(P, common).all():
-        return ONE_NUMBER
-    return max(FEWEST, SCORES[bool(np.isinf(P["N"]).all())] // int(P["K"].max()) ** 2)
+            one &= P["K"] * P["K"] / (eta * speed * gamma) <= MOST
+    scores = ~alike & gd & stepped & (P["coordinates"] == "class")
+    some = closed | one | scores
+    if not some.any():
+        return None
+    if not common["max_steps"]:
+        return {"method": np.where(closed, "closed", "fast"), "loss": np.where(some, 0.0, np.nan)}
+    values: Values = blank(family.every_column(), len(P["K"])) | {"stop": np.full(len(P["K"]), "STEPS", dtype="U9")}
+    ways: list[tuple[NDArray[np.bool_], Callable[[Mapping[str, NDArray[Any]]], Mapping[str, Any]]]] = [
+        (closed, lambda some: _closed(_points(some, common))),
+        (one, lambda some: _exchangeable(_points(some, common))),
+        (scores, lambda some: _scores(family, some, common)),
+    ]
+    for mask, measure in ways:
+        if mask.any():
+            for name, column in measure({name: value[mask] for name, value in points.items()}).items():
+                values[name][mask] = column
+    return values
 
 
 def _alike(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]:
@@ -132,34 +134,25 @@ def _alike(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]
     return np.broadcast_to((P["task"] == "exchangeable") & (not given), P["K"].shape)
 
 
-def _plain(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Which points are one number's descent, where nothing overflows."""
-    mask = (P["coordinates"] != "factored") & (P["rule"] == "gd") & _alike(P, common)
-    if mask.any():
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            mask &= _steps(P).in_range  # what is not, a simulation refuses, and says why
-    return mask
-
-
 def _points(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters by name, arrays and single values; a law of tasks that is an object is no word.
 
     Where the floor is zero, which it is for N = inf, a target excess is a target loss.
     """
     each: dict[str, Any] = {
-        name: np.asarray(common[name]) for name in ("coordinates", "method", "rule") if name in common
+        name: common[name] for name in ("coordinates", "method", "rule", "eta", "imbalance") if name in common
     }
     law = common.get("task", "")
-    each["task"] = np.asarray(law if isinstance(law, str) else "")
+    each["task"] = law if isinstance(law, str) else ""
     goal = {"epsilon": points["above"]} if "above" in points else {}
-    return {"eta": common.get("eta")} | each | goal | dict(points) | {"max_steps": common["max_steps"]}
+    return each | goal | dict(points) | {"max_steps": common["max_steps"]}
 
 
 def _steps(points: Mapping[str, Any]) -> _Steps:
     """Step constants of exchangeable points."""
     size, delta = points["L"] * points["delta"], points["delta"]
     fits = (size > 1e-140) & (size < 1e140)
-    embedded = np.broadcast_to(points["coordinates"] == "embedding", delta.shape)
+    embedded = np.broadcast_to(np.equal(points["coordinates"], "embedding"), delta.shape)
     fits &= ~embedded | ((delta > 1e-60) & (delta < 1e60))
     speed = np.ones(len(delta))
     if embedded.any():
@@ -173,18 +166,18 @@ def _steps(points: Mapping[str, Any]) -> _Steps:
     return _Steps(gamma, speed, eta, c, fits & (c < 1e300) & (gamma > 1e-290) & (gamma < 1e290))
 
 
-def closed_values(family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Values:
-    """Measure points in closed form; each result is that of one simulation."""
-    P = _points(points, common)
+def _closed(P: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of points in closed form; each result is that of one simulation."""
     K, epsilon = P["K"], P["epsilon"]
     gamma, speed, eta, c, _ = _steps(P)
+    most = P["max_steps"]
     tail = each(lambda value: tail_start(int(value)), K)
-    found = closed_runs(StepCounter(K, np.maximum(c, 1e-300)), gamma, epsilon, common["max_steps"], tail)
-    reached = (found.hit <= common["max_steps"]) & (found.hit < INT64_MAX)
-    hidden = found.hit - found.error <= common["max_steps"]  # by rounding, perhaps
-    fixed = {"method": "closed", "floor": 0.0, STATUS.name: REACHED}
-    values = uniform(family.every_column(), len(K), fixed) | {
-        "eta_used": eta, "steps": np.where(reached, found.hit, -1), "T_I": found.attends,
+    found = closed_runs(StepCounter(K, np.maximum(c, 1e-300)), gamma, epsilon, most, tail)
+    reached = (found.hit <= most) & (found.hit < INT64_MAX)
+    hidden = found.hit - found.error <= most  # by rounding, perhaps
+    values: dict[str, Any] = {
+        "method": "closed", "floor": 0.0, "eta_used": eta,
+        "steps": np.where(reached, found.hit, -1), "T_I": found.attends,
         "T_II": found.tails - found.attends, "T_III": found.last - found.tails, "last": found.last,
         "error": np.where(reached | hidden, found.error, 0.0), "loss": found.loss, "attention": found.attention,
         "tail_constant": (K - 1.0) / (4.0 * speed) / eta,
@@ -194,75 +187,53 @@ def closed_values(family: type[Family], points: Mapping[str, NDArray[Any]], comm
     values["tail_ratio"] = found.last * found.loss / values["tail_constant"]
     start = 0.5 * gamma * (K - 1.0) / K
     values["predicted_steps"] = leading_order(eta * speed, gamma, K, epsilon, start)
-    values["L_star"] = onset / points["delta"]
-    values["L_half"] = half_ways(epsilon, points["delta"], K)
-    values["L_star_leading"] = np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0) / points["delta"]
+    values["L_star"] = onset / P["delta"]
+    values["L_half"] = half_ways(epsilon, P["delta"], K)
+    values["L_star_leading"] = np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0) / P["delta"]
     values |= _certified(found.last, K, c, found.gap)
-    if "imbalance" in points:
+    if P.get("imbalance") is not None:
         _theorems(values, P, eta)
-    if not reached.all():
-        values[STATUS.name] = np.where(reached, REACHED, NOT_REACHED).astype(STATUS.dtype)
-        values[MESSAGE.name] = np.full(len(K), "", dtype=object)
-        for i in np.flatnonzero(~reached):
-            text = f"took all {found.last[i]} steps without reaching epsilon = {epsilon[i]:g}"
-            values[MESSAGE.name][i] = text
     return values
 
 
-def joint_values(
+def _exchangeable(P: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Columns of points of one number each, from their parameters."""
+    gamma, speed, eta, *_ = _steps(P)
+    made = Points(P["K"], P["N"], gamma, P["noise"] ** 2, eta * speed, P["epsilon"], "above" in P)
+    return together(made, speed, P["max_steps"]) | {"eta_used": eta}
+
+
+def _scores(
     family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
-) -> tuple[Values, NDArray[np.bool_]]:
-    """Simulate points together; say which of them are done."""
-    P, columns, most = _points(points, common), family.every_column(), common["max_steps"]
-    size = len(P["K"])
-    values, done = blank(columns, size), np.zeros(size, dtype=bool)
-
-    def place(index: NDArray[np.intp], found: Values, sure: NDArray[np.bool_]) -> None:
-        done[index] = sure
-        for name, column in values.items():
-            column[index] = found[name]
-
-    alike = _alike(P, common)
-    if alike.any():
-        some = {name: value[alike] for name, value in points.items()}
-        place(np.flatnonzero(alike), *_exchangeable(columns, some, common))
-    rest = np.flatnonzero(~alike)
-    problems = [
-        family(**{**common, **{name: np.asarray(value[i]).item() for name, value in points.items()}}) for i in rest
-    ]
-    risks = [problem.risk() for problem in problems]
+) -> Mapping[str, Any]:
+    """Columns of points whose tasks or features are given by name or as objects, from their risks."""
+    size = len(points["K"])
+    values: Values = blank(family.every_column(), size) | {"stop": np.full(size, "STEPS", dtype="U9")}
+    problems, risks = {}, {}
+    for i in range(size):
+        with contextlib.suppress(ValueError):  # a simulation says why
+            problems[i] = family(**{**common, **{name: value[i].item() for name, value in points.items()}})
+            risks[i] = problems[i].risk()
     # tasks by another name may be exchangeable, too
-    one = [i for i, risk in enumerate(risks) if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N)]
-    several = [i for i, risk in enumerate(risks) if isinstance(risk, PopulationRisk)]
+    one = [i for i, risk in risks.items() if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N)]
+    several = [i for i, risk in risks.items() if isinstance(risk, PopulationRisk)]
     for which, measure in ((one, _reduced), (several, stacked)):
         if which:
-            place(rest[which], *measure(columns, [problems[i] for i in which], [risks[i] for i in which], most))
-    return values, done
+            found = measure([problems[i] for i in which], [risks[i] for i in which], common["max_steps"])
+            for name, column in found.items():
+                values[name][which] = column
+    return values
 
 
-def _exchangeable(
-    columns: tuple[Column, ...], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
-) -> tuple[Values, NDArray[np.bool_]]:
-    """Simulate points of one number each, from their parameters."""
-    P = _points(points, common)
-    gamma, speed, eta, *_ = _steps(P)
-    goal = "epsilon" if "epsilon" in points else "above"
-    made = Points(P["K"], P["N"], gamma, P["noise"] ** 2, eta * speed, P[goal], goal == "above")
-    values, done = together(columns, made, speed, common["max_steps"])
-    return values | {"eta_used": np.broadcast_to(eta, gamma.shape)}, done
-
-
-def _reduced(
-    columns: tuple[Column, ...], problems: Sequence[Any], risks: Sequence[Any], max_steps: int
-) -> tuple[Values, NDArray[np.bool_]]:
-    """Simulate points of one number each, from their risks."""
+def _reduced(problems: Sequence[Any], risks: Sequence[Any], max_steps: int) -> Mapping[str, Any]:
+    """Columns of points of one number each, from their risks."""
     K, N, gamma, noise, speed = (
         np.array([float(getattr(risk, name)) for risk in risks]) for name in ("K", "N", "gamma", "noise", "speed")
     )
     eta, above = np.array([problem.rate() for problem in problems]), problems[0].above is not None
     goal = np.array([problem.above if above else problem.epsilon for problem in problems])
-    values, done = together(columns, Points(K, N, gamma, noise**2, eta * speed, goal, above), speed, max_steps)
-    return values | {"eta_used": eta}, done
+    made = Points(K, N, gamma, noise**2, eta * speed, goal, above)
+    return together(made, speed, max_steps) | {"eta_used": eta}
 
 
 def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Values:

@@ -23,7 +23,7 @@ from icl_theory.families.regression.phases import TAIL_RATIO, phases_of
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import moments, presence
 from icl_theory.families.regression.tails import resting_loss, tail_limit
-from icl_theory.grids.grid import Column, Values, blank
+from icl_theory.grids.grid import Values, blank
 
 QUERIES, INFINITE = 1024, 8192  # that are evaluated at a time: of finite prompts, and for N = ∞
 WIDEST, SCORES = 200, 2**18  # queries of one point at most, and scores of all points that are evaluated at a time
@@ -136,14 +136,12 @@ class _Count(NamedTuple):
     earliest: Array
 
 
-def stacked(
-    columns: tuple[Column, ...], problems: Sequence[Any], risks: Sequence[Any], max_steps: int
-) -> tuple[Values, NDArray[np.bool_]]:
-    """Measure problems of regression as one simulation each does, and say for which of them that is certain.
+def stacked(problems: Sequence[Any], risks: Sequence[Any], max_steps: int) -> Values:
+    """Columns of problems of regression as one simulation each gives them, a loss only of those that are certain.
 
     The risks are those of the problems, each a `PopulationRisk`.
     """
-    values, sure = blank(columns, len(problems)), np.zeros(len(problems), dtype=bool)
+    values = blank(problems[0].every_column(), len(problems))
     groups: list[list[int]] = []
     for i in (i for i, risk in enumerate(risks) if risk.features.K <= WIDEST):
         group = next((group for group in groups if _go_together(risks[group[0]], risks[i])), None)
@@ -160,13 +158,12 @@ def stacked(
                 found = _followed([problems[i] for i in left], [risks[i] for i in left], max_steps, stride)
                 for i, run in zip(left, found.runs, strict=True):
                     if run is not None:
-                        sure[i] = True
                         for name, value in problems[i].measured(run).items():
                             values[name][i] = value
                 left = [i for i, again in zip(left, found.again, strict=True) if again]
                 if not left:
                     break
-    return values, sure
+    return values
 
 
 class _Found(NamedTuple):
@@ -214,8 +211,8 @@ def _followed(problems: Sequence[Any], risks: Sequence[PopulationRisk], max_step
         found = Trajectory(
             t=np.array([0, steps]), loss=np.array([state[LOSS] for state in states]), states=np.zeros((2, 0)),
             observed={"attention": np.array([state[ATTENTION] for state in states])}, steps=steps,
-            stop=Stop.REACHED, stop_reason=Stop.REACHED.say(step=steps, epsilon=target[i], floor=floor[i]),
-            floor=float(floor[i]), method="fast" if fast else "exact", rule="gd", eta=float(eta[i]),
+            stop=Stop.REACHED, stop_reason="", floor=float(floor[i]),
+            method="fast" if fast else "exact", rule="gd", eta=float(eta[i]),
             epsilon=float(target[i]), error=float(hit.error[i]) if fast else None, states_error=None, risk=risks[i],
         )  # fmt: skip
         ends = (int(each[i]) if each[i] <= last[i] else None for each in (first, second))

@@ -8,7 +8,6 @@ becomes of a point otherwise, is left to a simulation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,10 +17,9 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine.descent import AUTO_STEPS, FLOOR_RTOL, TOLERANCE, VISIBLE
 from icl_theory.engine.recorder import SETTLED
-from icl_theory.engine.trajectory import Stop, saved_steps
+from icl_theory.engine.trajectory import saved_steps
 from icl_theory.families.regression.exchangeable import binomial_nodes
 from icl_theory.families.regression.phases import TAIL_RATIO
-from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank
 
 PANELS, LAST, DEGREE = 80, 40.0, 11  # the functions are analytic up to ±iπ, and each panel is half a unit long
 WIDTH = LAST / PANELS
@@ -344,12 +342,12 @@ def _clear(count: Array, error: Array) -> NDArray[np.bool_]:
     return (error < DOUBT) & (np.abs(count - np.round(count)) > 2.0 * error)
 
 
-def together(
-    columns: tuple[Column, ...], points: Points, speed: Array, max_steps: int
-) -> tuple[Values, NDArray[np.bool_]]:
-    """Measure points as one simulation each does, and say which of them; ``points.eta`` has the speed in it."""
+def together(points: Points, speed: Array, max_steps: int) -> dict[str, Any]:
+    """Columns of points as one simulation each gives them, a loss only of those that are certain.
+
+    ``points.eta`` has the speed in it.
+    """
     found = descents(points, max_steps)
-    values = blank(columns, len(points.K))
     first = np.where((found.attends < 0) | (found.attends == found.last), found.last, found.attends)
     second = np.where((found.tail < 0) | (found.tail == found.last), found.last, np.maximum(first, found.tail))
     second = np.where(first == found.last, found.last, second)
@@ -358,18 +356,12 @@ def together(
     taken = found.last <= AUTO_STEPS  # one by one, by a simulation
     decays = (second < found.last) & (first < found.last)
     defined = quiet & (found.reached | decays)
-    values |= {
-        "eta_used": points.eta / speed, "steps": np.where(found.reached, found.last, -1), "T_I": first,
-        "T_II": second - first, "T_III": found.last - second, "last": found.last,
+    return {
+        "steps": np.where(found.reached, found.last, -1), "T_I": first, "T_II": second - first,
+        "T_III": found.last - second, "last": found.last, "method": np.where(taken, "exact", "fast"),
         "error": np.where(taken, 0.0, np.where(found.reached, found.error, np.nan)),
-        "loss": found.loss, "floor": found.floor, "attention": found.attention, "tail_constant": tail,
-        "tail_ratio": found.last * (found.loss - found.floor) / tail,
+        "loss": np.where(found.sure, found.loss, np.nan), "floor": found.floor, "attention": found.attention,
+        "tail_constant": tail, "tail_ratio": found.last * (found.loss - found.floor) / tail,
         "regime": np.where(defined, np.where(decays, "sharp", "flat"), ""),
-        STATUS.name: np.where(found.reached, REACHED, NOT_REACHED),
+        "stop": np.where(found.at_floor, "FLOOR", "STEPS"),
     }  # fmt: skip
-    values["method"] = np.where(taken, "exact", "fast")
-    for i in np.flatnonzero(found.sure & ~found.reached):
-        stop = Stop.FLOOR if found.at_floor[i] else Stop.STEPS
-        facts: Mapping[str, Any] = {"epsilon": found.target[i], "floor": found.floor[i]}
-        values[MESSAGE.name][i] = stop.say(step=int(found.last[i]), **facts)
-    return values, found.sure
