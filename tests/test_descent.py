@@ -15,7 +15,8 @@ import icl_theory as icl
 from icl_theory.engine import Rule
 from icl_theory.engine.pullback import Affine, Pullback
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.skip import Skipper
+from icl_theory.engine.steps import Descent, SingleSteps
 
 
 class Power(icl.Risk):
@@ -115,6 +116,27 @@ def test_state_between_saved_steps_is_that_of_a_longer_look(method: str) -> None
     direct = icl.descend(Power(4.0), 0.1, steps=t, method=method)
     assert run.at(t).params[0] == pytest.approx(direct.params[0], rel=1e-9)
     assert run.at(t).loss == pytest.approx(direct.loss[-1], rel=1e-9)
+
+
+def test_every_solution_answers_for_any_step_and_counts_the_steps_to_a_loss() -> None:
+    """In closed form 0.9^t and 0.9^2t/2, which is at most 1e-3 from step 30 on, and 1e-9 from step 96 on."""
+
+    class Geometric(icl.engine.Solution):
+        def states(self, steps: np.ndarray) -> np.ndarray:
+            return 0.9 ** steps[:, None].astype(float)
+
+        def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
+            hit = math.ceil(math.log(2.0 * epsilon) / (2.0 * math.log(0.9)))
+            return (hit, 0.0) if hit <= last else (None, None)
+
+    descents = [Descent(Power(), 0.1, rule_of("gd")) for _ in range(2)]
+    times = np.array([2000, 0, 7, 300])
+    for solution in (Geometric(), SingleSteps(descents[0]), Skipper(descents[1], 1e-7)):
+        np.testing.assert_allclose(solution.states(times)[:, 0], 0.9 ** times.astype(float), rtol=0.0, atol=1e-12)
+        counts = [
+            solution.first_below(epsilon, last)[0] for epsilon, last in ((1e-9, 500), (1e-3, 500), (1e-3, 29))
+        ]
+        assert counts == [96, 30, None]
 
 
 def test_first_finds_the_step_itself() -> None:

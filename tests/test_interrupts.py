@@ -17,7 +17,7 @@ from icl_theory.claims.audit import rows
 from icl_theory.claims.paper import Paper, Reading
 from icl_theory.claims.reproduction import reproduce
 from icl_theory.cli import main
-from icl_theory.engine.recorder import Recorder
+from icl_theory.engine.stops import Recorder
 from icl_theory.families import COMMANDS, families_known
 from icl_theory.families.recall import experiments
 from icl_theory.families.regression.evidence.dynamics import closed_counts

@@ -12,8 +12,8 @@ from scipy.integrate import quad
 import icl_theory as icl
 from icl_theory.engine.collocation import collocate, weights_of
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.saddle import Saddle
 from icl_theory.engine.steps import Descent
+from icl_theory.engine.stops import Saddle
 
 
 class Counted(icl.Risk):

@@ -13,7 +13,7 @@ import icl_theory as icl
 from icl_theory.claims.claim import Answer, BoundChecks, Series, exact_row
 from icl_theory.claims.paper import Paper, Reading
 from icl_theory.engine import Rule
-from icl_theory.engine.risk import ClosedForm
+from icl_theory.engine.risk import Solution
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import Column, Family, Kind, Later, Number, Object, Panel, parameter, saved
 from icl_theory.grids.grid import Values, blank
@@ -131,7 +131,7 @@ class WrongDefault(Sound):
 class ClosedToy(Toy):
     """Descent on the toy in closed form, wrong by a millionth."""
 
-    def closed_form(self, eta: float, rule: str) -> ClosedForm | None:
+    def closed_form(self, eta: float, rule: str) -> Solution | None:
         return _Form(self, eta)
 
 

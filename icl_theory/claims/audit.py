@@ -9,7 +9,7 @@ from typing import Any
 from icl_theory._validate import choice, flag, integer, refuse
 from icl_theory.claims.claim import HEADINGS, Answer, Claim, Status
 from icl_theory.engine.progress import working
-from icl_theory.engine.shown import Shown
+from icl_theory.engine.trajectory import Shown
 from icl_theory.families import families_known
 
 BINDING = (Status.EXACT, Status.CERTIFIED)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from icl_theory.engine.shown import Drawn, Shown
+from icl_theory.engine.trajectory import Drawn, Shown
 
 
 class BoundCheck(NamedTuple):

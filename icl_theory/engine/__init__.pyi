@@ -5,8 +5,8 @@ from .pullback import Factored as Factored
 from .pullback import Map as Map
 from .pullback import Pullback as Pullback
 from .pullback import in_coordinates as in_coordinates
-from .risk import ClosedForm as ClosedForm
 from .risk import Risk as Risk
+from .risk import Solution as Solution
 from .rules import Rule as Rule
 from .sharpness import Stability as Stability
 from .sharpness import largest_stable_eta as largest_stable_eta

@@ -14,20 +14,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, real_array, refuse
-from icl_theory.engine.lanczos import largest_eigenvalue
 
 ColumnGradients = Callable[[Array, NDArray[np.intp]], Array]
 
 
-class ClosedForm(Protocol):
-    """The iterates of descent on a risk, computed without taking steps; see `Risk.closed_form`."""
+class Solution(Protocol):
+    """The iterates of a training run by their numbers: in closed form, see `Risk.closed_form`, or followed."""
 
     def states(self, steps: NDArray[np.int64]) -> Array:
         """Return the parameters at some steps, (T, ...)."""
         ...
 
-    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, None where it is beyond ``last``, and its estimated error."""
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
+        """Return the first step with loss <= epsilon, None where it is beyond ``last``, and its estimated error.
+
+        The error is None where every step is taken, and of the times of a flow.
+        """
         ...
 
 
@@ -130,7 +132,7 @@ class Risk(Protocol):
         """Irreducible loss: no parameters give less."""
         return 0.0
 
-    def closed_form(self, eta: float, rule: str) -> ClosedForm | None:
+    def closed_form(self, eta: float, rule: str) -> Solution | None:
         """Return the iterates in closed form for a learning rate and an update rule, None where there is none."""
         return None
 
@@ -179,5 +181,7 @@ class Risk(Protocol):
         >>> 2.0 / risk.sharpness(np.eye(5)) > 4.0
         True
         """
+        from icl_theory.engine.sharpness import largest_eigenvalue  # which is about risks
+
         at = self._checked(params)
         return largest_eigenvalue(lambda direction: self.hessian_product(at, direction), at.shape, self.metric)[0]

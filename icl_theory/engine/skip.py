@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine.blocks import Blocks, Modes
 from icl_theory.engine.collocation import Index, Solved, collocate, legendre, radau, valued, weights_of
-from icl_theory.engine.steps import Descent, Ended, Point, TooFast
+from icl_theory.engine.steps import Descent, Ended, Followed, Point, Steps, TooFast
 from icl_theory.engine.trajectory import Stop
 
-Steps = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 NODES = 9  # of a stride of the run; the shadow has one less
 SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)  # twice those of Legendre's polynomials at 1
-MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 ROUNDING = 2.0**-52
 SLACK = 1e-14  # in x: rounding parts the end of a stride from the beginning of the next one
 
@@ -298,7 +296,7 @@ class Strides:
         return run, shadow
 
 
-class Skipper:
+class Skipper(Followed):
     """A run that skips iterates, or follows the flow, and its shadow.
 
     Parameters
@@ -307,22 +305,35 @@ class Skipper:
         The map.
     tolerance : float
         Absolute, in scores.
+    known : dict of int to ndarray, optional
+        States of the run that are known; the initial one unless given.
+    exact : int
+        Steps that are taken one by one at first.
     budget : int
-        Gradients that may be evaluated altogether.
+        Gradients that may be evaluated altogether: beyond these single steps are as quick, or nobody waits.
+    margin : float
+        Safety factor on what parts run and shadow: the shadow may be that much nearer to the run than the truth is.
     flow : bool
         Follow the flow, which has no shadow.
-
-    Attributes
-    ----------
-    error : float
-        Estimated error of the scores so far, at worst.
-    skipped : bool
-        Whether any step was skipped.
     """
 
-    def __init__(self, descent: Descent, tolerance: float, budget: int, flow: bool = False) -> None:
-        self.descent, self.tolerance, self.budget, self.flow = descent, tolerance, budget, flow
-        self.error, self.skipped, self._watched = 0.0, False, not flow
+    skips = True
+
+    def __init__(
+        self,
+        descent: Descent,
+        tolerance: float,
+        known: dict[int, Array] | None = None,
+        *,
+        exact: int = 0,
+        budget: int = 200_000,
+        margin: float = 2.0,
+        flow: bool = False,
+    ) -> None:
+        super().__init__(descent, known)
+        self.tolerance, self.budget, self.flow = tolerance, budget, flow
+        self._exact, self._margin, self._watched = exact, margin, not flow
+        self._worst = 0.0  # estimated error of the scores so far
         self._blocks = Blocks(descent)
         self._strides: Strides | None = None
         self._other: Array | None = None  # the shadow, once there is one,
@@ -331,21 +342,41 @@ class Skipper:
         self._left = 0.0  # what strides before single steps have left
         self._size = 0.0  # largest scores so far
 
-    def points(
-        self, schedule: Steps, exact: int, start: Point | None = None, earliest: int = 128, smooth: float = 64.0
+    @classmethod
+    def along_flow(cls, descent: Descent, known: dict[int, Array] | None = None) -> Skipper:
+        """Follow the flow, which is smooth: to a thousandth of the usual tolerance, by fewer gradients."""
+        return cls(descent, 1e-10, known, budget=50_000, flow=True)
+
+    @property
+    def error(self) -> float | None:  # type: ignore[override]
+        """Estimated error of the scores so far, at worst; None if no step was skipped, and of flows."""
+        return self._worst if self.skipped and not self.flow else None
+
+    def _points(self, schedule: Steps) -> Generator[Point, None, None]:
+        start = self.descent.point(self.descent.risk.initial, 0)
+        yield start
+        yield from self._after(start, schedule)
+
+    def _later(self, params: Array, start: int, t: int) -> Array:
+        """Find the state at a step without a shadow."""
+        descent = Descent(self.descent.risk, self.descent.eta, self.descent.rule)
+        again = type(self)(descent, self.tolerance, budget=self.budget, flow=self.flow)
+        again._watched = False
+        points = again._after(descent.point(params, start), np.array([t]))
+        return next(point.params for point in points if point.step == t)
+
+    def _after(
+        self, point: Point, schedule: Steps, earliest: int = 128, smooth: float = 64.0
     ) -> Generator[Point, None, None]:
-        """Yield the iterates up to step ``exact`` and where skipping does not pay, else the scheduled ones.
+        """Yield the points after one: iterates at first and where skipping does not pay, else scheduled.
 
         Strides are tried from step ``earliest`` on, where moves change by less than e in ``smooth`` steps. After
         each try that did not pay twice as many single steps are taken before the next one.
         """
-        point = start or self.descent.point(self.descent.risk.initial, 0)
-        if start is None:
-            yield point
         if self.flow:
             yield from self._stride(point, schedule, 0.05)
             return
-        pause, next_try, iterates = 64, max(exact, earliest), self._single(point)
+        pause, next_try, iterates = 64, max(self._exact, point.step, earliest), self._single(point)
         while point.step < schedule[-1]:
             recent: deque[Array] = deque([point.params], maxlen=3)
             for iterate in iterates:
@@ -406,13 +437,14 @@ class Skipper:
                     slow = True
             within = ahead[np.log1p(ahead) <= strides.x.min() + SLACK]
             ahead = ahead[len(within) :]
-            yield from self._points(strides, within)
+            yield from self._noted(strides, within)
             last = int(within[-1]) if within.size else last
         if slow and (t := _whole(strides)) > last:
-            yield from self._points(strides, np.array([t]))
+            yield from self._noted(strides, np.array([t]))
         self._left += self.descent.risk.gain(y) * float(strides.left.max())
 
-    def _points(self, strides: Strides, times: Steps) -> Iterator[Point]:
+    def _noted(self, strides: Strides, times: Steps) -> Iterator[Point]:
+        """Yield points of strides, each compared with the shadow."""
         for t, *rows in zip(times.tolist(), *strides.states(times), strict=True):
             run, shadow = (self._blocks.params(each) for each in rows)
             self.skipped = True
@@ -429,21 +461,27 @@ class Skipper:
             apart, left = max(apart, strides.apart), float(strides.left.max())
         gain = self.descent.risk.gain(run)
         self._size = max(self._size, gain * size)
-        if MARGIN * apart > 0.1 * size:  # too far for an estimate of first order: in chaos, or late at a drop,
-            self.error = max(self.error, 4.0 * self._size)  # where run and truth may be anywhere in their range
-        off = MARGIN * apart + left + 4.0 * ROUNDING * size
-        self.error = max(self.error, gain * off + self._left)
+        if self._margin * apart > 0.1 * size:
+            # too far for an estimate of first order, in chaos or late at a drop: run and truth may be anywhere
+            self._worst = max(self._worst, 4.0 * self._size)
+        off = self._margin * apart + left + 4.0 * ROUNDING * size
+        self._worst = max(self._worst, gain * off + self._left)
 
-    def first_below(self, epsilon: float, above: Point, below: Point) -> Point:
-        """First step with loss <= epsilon between two points: by bisection, then by strides that end there.
+    def _first_below(self, epsilon: float) -> tuple[int, float | None]:
+        assert self.here is not None
+        self.here = self._found(epsilon, self.here)
+        return self.here.step, None if self.error is None else self._count_error(self.here, epsilon)
+
+    def _found(self, epsilon: float, below: Point) -> Point:
+        """First step with loss <= epsilon up to a point: by bisection, then by strides that end there.
 
         The times of the latter are those of Newton's iteration; the loss falls by hardly more in one step than in
         the one before it.
         """
-        strides, blocks = self._strides, self._blocks
-        if strides is None or below.step - above.step == 1:
+        strides, blocks, above = self._strides, self._blocks, -1 if self._before is None else self._before[0]
+        if strides is None or below.step - above == 1:
             return below
-        low, found = above.step, below
+        low, found = above, below
         while found.step - low > 1:
             middle = (low + found.step) // 2
             point = self.descent.point(blocks.params(strides.states(np.array([middle]))[0][0]), middle)
@@ -459,29 +497,31 @@ class Skipper:
             decrease = before.loss - after.loss
             if not decrease > 0.0:
                 break
-            t = min(max(t + math.ceil((after.loss - epsilon) / decrease), above.step + 1), below.step)
+            t = min(max(t + math.ceil((after.loss - epsilon) / decrease), above + 1), below.step)
         return found
 
-    def count_error(self, hit: Point, epsilon: float) -> float:
+    def _count_error(self, hit: Point, epsilon: float) -> float:
         """Error of the first step with loss <= epsilon.
 
         The loss may be off by the sum of |gradient| times what parts run and shadow. Where epsilon is further than
         that from the losses at the step and before it, the step is the right one, and the error is below 1. Where
         run and shadow are more than a step apart, their counts say how late the run may be.
         """
-        if hit.step == 0 or self._strides is None or not self.skipped:
+        if hit.step == 0 or self._strides is None:
             return 0.0
         steps, clear = 0.0, True
         for t in (hit.step - 1, hit.step):
             run, shadow = self._walked[t] if t in self._walked else map(self._blocks.params, self._strides.land(t))
             point = self.descent.point(run, t)
-            size = MARGIN * np.abs(run - shadow) + float(self._strides.left.max()) + 4.0 * ROUNDING * np.abs(run)
+            size = (
+                self._margin * np.abs(run - shadow) + float(self._strides.left.max()) + 4.0 * ROUNDING * np.abs(run)
+            )
             off = float(np.sum(size * np.abs(point.gradient))) + 4.0 * ROUNDING * abs(point.loss)
             slope = self.descent.slope(point.gradient)
             steps = max(steps, off / slope if slope > off * 2.0**-53 else 2.0**53)
             clear = clear and abs(point.loss - epsilon) > off
-        late = MARGIN * abs(self._count_of_shadow(hit.step, epsilon) - hit.step)
-        return steps if clear and steps < 1.0 and late <= MARGIN else max(float(math.ceil(steps)), late)
+        late = self._margin * abs(self._count_of_shadow(hit.step, epsilon) - hit.step)
+        return steps if clear and steps < 1.0 and late <= self._margin else max(float(math.ceil(steps)), late)
 
     def _count_of_shadow(self, hit: int, epsilon: float) -> float:
         """First step at which the loss of the shadow is at most epsilon, or infinity where that is not known."""
@@ -504,12 +544,6 @@ class Skipper:
         assert self._strides is not None
         shadow = self._strides.states(np.array([t]))[1][0]
         return self.descent.point(self._blocks.params(shadow), t).loss if np.isfinite(shadow).all() else math.nan
-
-    def state(self, params: Array, begin: int, end: int) -> Array:
-        """State at a later step, without a shadow."""
-        self._watched = False
-        points = self.points(np.array([end]), begin, self.descent.point(params, begin))
-        return next(point.params for point in points if point.step == end)
 
 
 def _whole(strides: Strides) -> int:

@@ -1,16 +1,22 @@
-"""One step of descent: the map that every method iterates or skips over."""
+"""One step of descent, which every method iterates or skips over; and runs whose iterates are found in order."""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Generator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import Rule
-from icl_theory.engine.trajectory import Stop
+from icl_theory.engine.trajectory import Stop, saved_steps
+
+NOTHING = np.zeros(0)
+Steps = NDArray[np.int64]
 
 
 class Ended(Exception):  # noqa: N818 - not an error of the caller's
@@ -56,11 +62,19 @@ class Descent:
         self.risk, self.eta, self.rule = risk, eta, rule
         self.evaluations = 0
 
+    @property
+    def alike(self) -> bool:
+        """Whether every step is the same map, so that some of them say what later ones do."""
+        return self.rule.autonomous and not self.risk.stochastic
+
     def point(self, params: Array, step: int) -> Point:
         """Loss and gradient at an iterate."""
         self.evaluations += 1
         loss, gradient = self.risk.evaluate(params, step)
-        if np.shape(gradient) != np.shape(params):  # it would be broadcast, or broadcast the parameters
+        alike = getattr(gradient, "shape", ()) == getattr(params, "shape", ())  # np.shape of a number takes long
+        if not alike and np.shape(gradient) != np.shape(
+            params
+        ):  # it would be broadcast, or broadcast the parameters
             raise refuse("gradient", np.shape(gradient), f"of the shape of the parameters, {np.shape(params)}")
         return Point(step, params, loss, gradient)
 
@@ -96,3 +110,121 @@ class Descent:
             params = np.subtract(moved, params) - carry
             params, carry = moved, params
             step += 1
+
+
+class Followed(Solution):
+    """Iterates that are found in order, each from those before it.
+
+    Parameters
+    ----------
+    descent : Descent
+        The map.
+    known : dict of int to ndarray, optional
+        States of the run that are known; the initial one unless given.
+
+    Attributes
+    ----------
+    here : Point or None
+        Where the run is: the last point of `points`, or the one that `first_below` has found.
+    skips, skipped : bool
+        Whether steps may be skipped, and whether any was.
+    error : float or None
+        Estimated error of the scores so far, at worst; None where each step was taken, and of flows.
+    """
+
+    skips = False
+    skipped = False
+    error: float | None = None
+
+    def __init__(self, descent: Descent, known: dict[int, Array] | None = None) -> None:
+        self.descent = descent
+        self._known = known or {}
+        self.here: Point | None = None
+        self._before: tuple[int, float] | None = None  # step and loss of the point before that
+
+    def points(self, schedule: Steps) -> Generator[Point, None, None]:
+        """Yield points of the run from its beginning on, those of the schedule at least.
+
+        Raises
+        ------
+        Ended
+            Where the loss is not finite, or the run cannot be followed any further.
+        """
+        for point in self._points(schedule):
+            if not math.isfinite(point.loss):
+                raise Ended(Stop.LOSS, step=point.step)
+            if self.here is not None:
+                self._before = self.here.step, self.here.loss
+            # large gradients are not kept beside the next ones
+            self.here = point if self.skips else Point(point.step, point.params, point.loss, NOTHING)
+            yield point
+            del point
+
+    def states(self, steps: Steps) -> Array:
+        """Return the parameters at some steps, each followed from the nearest one below it that is known."""
+        return np.stack([self._state(t) for t in np.asarray(steps).tolist()])
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
+        """Return the first step with loss <= epsilon, which `here` is then; follow the run unless that is done."""
+        here, before = self.here, self._before
+        if here is None or here.loss > epsilon or (before is not None and before[1] <= epsilon):
+            self.here = self._before = None
+            with np.errstate(over="ignore", invalid="ignore"):
+                for point in self.points(saved_steps(last, max(1, np.size(self.descent.risk.initial)))):
+                    if point.loss <= epsilon or point.step >= last:
+                        break
+        assert self.here is not None
+        found = self._first_below(epsilon) if self.here.loss <= epsilon else (None, None)
+        return found if found[0] is not None and found[0] <= last else (None, None)
+
+    def _state(self, t: int) -> Array:
+        known = self._known
+        if 0 not in known:
+            known[0] = self.descent.risk.initial
+        start = max(step for step in known if step <= t)
+        if start < t:
+            with np.errstate(over="ignore", invalid="ignore"):
+                known[t] = self._later(known[start], start, t)
+        return known[t]
+
+    @abstractmethod
+    def _points(self, schedule: Steps) -> Generator[Point, None, None]:
+        """Yield points of the run, those of the schedule at least."""
+
+    @abstractmethod
+    def _first_below(self, epsilon: float) -> tuple[int, float | None]:
+        """Find the first step with loss <= epsilon up to `here`, where the loss is that small, and its error."""
+
+    @abstractmethod
+    def _later(self, params: Array, start: int, t: int) -> Array:
+        """Find the state at a step from the parameters at an earlier one."""
+
+
+class SingleSteps(Followed):
+    """Every step is taken.
+
+    Parameters
+    ----------
+    descent, known
+        As of every run that is `Followed`.
+    beyond : int
+        So many steps are taken beyond the last known one, or as many as lead there: more take too long.
+    """
+
+    def __init__(self, descent: Descent, known: dict[int, Array] | None = None, beyond: int = 10_000) -> None:
+        super().__init__(descent, known)
+        last = max(self._known, default=0)
+        self._most = last + max(last, beyond)
+
+    def _points(self, schedule: Steps) -> Generator[Point, None, None]:
+        return self.descent.iterates(self.descent.risk.initial)
+
+    def _first_below(self, epsilon: float) -> tuple[int, float | None]:
+        assert self.here is not None
+        return self.here.step, None
+
+    def _later(self, params: Array, start: int, t: int) -> Array:
+        if t > self._most:
+            allowed = f"at most {self._most} here: a run in which every step is taken does not continue beyond that"
+            raise refuse("t", t, allowed)
+        return next(point.params for point in self.descent.iterates(params, start) if point.step == t)

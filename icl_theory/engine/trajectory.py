@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -16,13 +17,12 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array, integer, refuse
 from icl_theory._version import __version__
-from icl_theory.engine.risk import ClosedForm, Risk
-from icl_theory.engine.shown import Drawn
-from icl_theory.files import replacing
+from icl_theory.engine.risk import Risk, Solution
 from icl_theory.memory import check_fits
 
 if TYPE_CHECKING:
     import xarray
+    from matplotlib.axes import Axes
 
 Interval = tuple[int, int]
 CURVES = ("loss", "states", "observed")
@@ -32,6 +32,39 @@ FACTS = (
 )  # fmt: skip
 TAKEN = frozenset({*FACTS, *CURVES, "t", "query"})  # what a run and its exports call something else
 _LATER = np.zeros(0)
+
+
+class Shown:
+    """Shows itself in a notebook, by the functions that `icl_theory.results.display` has for each type."""
+
+    def _repr_html_(self) -> str:
+        text: str = _display().html(self)
+        return text
+
+
+class Drawn(Shown):
+    """Shows itself in a notebook, and has a figure."""
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the figure.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw: of a run the loss, which has the attention below it on a figure that is made here.
+
+        Returns
+        -------
+        matplotlib Axes
+            The axes of the figure, of a run those of the loss.
+        """
+        axes: Axes = _display().plot(self, ax)
+        return axes
+
+
+def _display() -> Any:
+    """Load the display when it is first needed: what computes knows nothing of how it is drawn."""
+    return importlib.import_module("icl_theory.results.display")
 
 
 class Phases(dict[str, Interval | None]):
@@ -170,8 +203,7 @@ class Trajectory(Drawn):
     command: str | None = None
     version: str | None = __version__
     risk: Risk | None = field(default=None, repr=False)
-    form: ClosedForm | None = field(default=None, repr=False)
-    resume: Callable[[int], State] | None = field(default=None, repr=False)
+    solution: Solution | None = field(default=None, repr=False)
 
     @classmethod
     def later(cls, curves: Callable[[], dict[str, Any]], **others: Any) -> Trajectory:
@@ -242,13 +274,14 @@ class Trajectory(Drawn):
         if index < len(self.t) and self.t[index] == t:
             observed = {name: np.asarray(values[index]) for name, values in self.observed.items()}
             return State(t, np.asarray(self.states[index]), float(self.loss[index]), observed)
-        if self.resume is None:
+        if self.solution is None or self.risk is None:
             raise refuse(
                 "t",
                 t,
                 "a saved step (see .t): the file of this run has no risk from which others could be computed",
             )
-        return self.resume(t)
+        params = np.asarray(self.solution.states(np.array([t]))[0])
+        return State(t, params, self.risk.evaluate(params, t)[0], self.risk.observe(params, t))
 
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
         """First step at which ``condition`` holds, for a condition that holds from then on.
@@ -277,10 +310,10 @@ class Trajectory(Drawn):
             raise refuse("condition", condition, "a function of a state")
         after = integer("after", after, minimum=0, maximum=int(self.t[-1]))
         saved = self.t[self.t >= after].tolist()
-        if self.resume is not None and saved[0] != after:
+        if self.solution is not None and saved[0] != after:
             saved.insert(0, after)
         high = next((t for t in saved if condition(self.at(t))), None)
-        if high is None or high == saved[0] or self.resume is None:
+        if high is None or high == saved[0] or self.solution is None:
             return high
         low = saved[saved.index(high) - 1]
         while high - low > 1:
@@ -349,6 +382,8 @@ class Trajectory(Drawn):
         path : path-like
             Written under a temporary name first, so that a crash or a full disk leaves an existing file as it was.
         """
+        from icl_theory.files import replacing  # few runs are saved
+
         arrays: dict[str, Any] = {f"observed_{name}": values for name, values in self.observed.items()}
         meta = np.array(json.dumps(self._meta() | {"holds": self.holds()}))
         with replacing(path) as temporary, open(temporary, "wb") as file:

@@ -9,9 +9,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
 from icl_theory.engine.descent import attach
 from icl_theory.engine.progress import working
 from icl_theory.engine.reading import read_run
+from icl_theory.engine.risk import Solution
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import find
 from icl_theory.families.family import Family
@@ -60,10 +65,23 @@ def revived(run: Trajectory, find: Callable[[str], type[Family]]) -> Trajectory:
             if type(problem).simulate is Family.simulate:
                 attach(run, problem.risk())
             else:  # only the family knows how its runs go on
-                again = functools.cache(problem.simulate)
-                run.risk, run.resume = problem.risk(), lambda t: again().at(t)
+                run.risk, run.solution = problem.risk(), _Again(problem.simulate)
             run.family = problem
     return run
+
+
+class _Again(Solution):
+    """The iterates of a run that is made again when one of them is first asked for."""
+
+    def __init__(self, simulate: Callable[[], Trajectory]) -> None:
+        self._run = functools.cache(simulate)
+
+    def states(self, steps: NDArray[np.int64]) -> Array:
+        return np.stack([self._run().at(t).params for t in steps.tolist()])
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
+        found = self._run().first(lambda state: state.loss <= epsilon)
+        return (found, None) if found is not None and found <= last else (None, None)
 
 
 def _problem(family: type[Family], said: Mapping[str, Any]) -> Family:

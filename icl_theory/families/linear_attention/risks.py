@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from icl_theory._validate import LARGEST, Array, integer, number, plain_numbers, real_array, refuse, sequence, store
 from icl_theory.engine.counting import ROUNDING, Steps, first_steps
 from icl_theory.engine.pullback import Map
-from icl_theory.engine.risk import ClosedForm, Risk
+from icl_theory.engine.risk import Risk, Solution
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, shaped
 
 
@@ -126,7 +126,7 @@ class MergedRisk(Risk):
         """Loss of the best matrix of the rank."""
         return self.law.floor + self._missed
 
-    def closed_form(self, eta: float, rule: str) -> ClosedForm | None:
+    def closed_form(self, eta: float, rule: str) -> Solution | None:
         """Return every mode in closed form, for plain gradient descent that does not diverge."""
         return ModeSteps(self, eta) if rule == "gd" and eta * self.curvature.max() <= 2.0 else None
 
@@ -143,7 +143,7 @@ def after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
 
 
 class ModeSteps:
-    """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature, as a `ClosedForm`."""
+    """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature, as a `Solution`."""
 
     def __init__(self, risk: MergedRisk, eta: float) -> None:
         _, s, reach, bases = risk.law.modes

@@ -73,7 +73,7 @@ def _first_below(
 
 
 class ExchangeableSteps:
-    """The iterates of one exchangeable problem with N = ∞ and step constant c, as a `ClosedForm`."""
+    """The iterates of one exchangeable problem with N = ∞ and step constant c, as a `Solution`."""
 
     def __init__(self, K: int, gamma: float, c: float) -> None:
         self.K, self.gamma = K, np.array([gamma])

@@ -188,9 +188,9 @@ class Regression(Family):
         """Add phases and regime, and the paper's own rule where an imbalance is given."""
         risk, tail = run.risk, tail_limit(run.risk, run.eta) if run.risk is not None and self.rule == "gd" else None
         infinite = isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)
-        if isinstance(run.form, ExchangeableSteps):
+        if isinstance(run.solution, ExchangeableSteps):
             last = int(run.t[-1])
-            ends = run.form.first_missing(0.5, tail_start(self.K))
+            ends = run.solution.first_missing(0.5, tail_start(self.K))
             run.phases = phases_of(last, *(min(last, end) for end in ends))
         else:
             run.phases = run_phases(run, tail_deficit=tail_start(self.K) if infinite else None, tail=tail)

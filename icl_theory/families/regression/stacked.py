@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.multistep import SINGLE, Index, Sights, follow
-from icl_theory.engine.recorder import SETTLED, STALL_AFTER
+from icl_theory.engine.stops import SETTLED, STALL_AFTER
 from icl_theory.engine.trajectory import Stop, Trajectory, saved_steps
 from icl_theory.families.regression.error_form import at_nodes
 from icl_theory.families.regression.phases import TAIL_RATIO, phases_of

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import AUTO_STEPS, FLOOR_RTOL, TOLERANCE, VISIBLE
-from icl_theory.engine.recorder import SETTLED
+from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
+from icl_theory.engine.stops import FLOOR_RTOL, SETTLED
 from icl_theory.engine.trajectory import saved_steps
 from icl_theory.families.regression.exchangeable import binomial_nodes
 from icl_theory.families.regression.phases import TAIL_RATIO
