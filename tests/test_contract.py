@@ -41,8 +41,7 @@ REFUSED = r"must be a file written by Trajectory\.save"
 @pytest.fixture
 def spoken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls say how far they are, as they do for users: `fuzz` then ends the long ones, however slow."""
-    monkeypatch.setattr(progress, "SILENT", 1.0)
-    monkeypatch.setattr(progress, "PATIENT", 1.0)
+    monkeypatch.setattr(progress, "SCREEN", progress.Screen())
 
 
 @pytest.mark.slow
