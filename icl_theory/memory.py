@@ -11,20 +11,12 @@ from icl_theory._validate import refuse
 
 SMALL = 2**26  # bytes that are always there
 CGROUP = Path("/sys/fs/cgroup")
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def free() -> float:
     """Return how many bytes this process may still allocate, infinity where the system does not say.
 
-    The least of the memory that is available on the machine, to the control group of this process, and up to the
-    limit on its address space.
-
-    Examples
-    --------
-    >>> from icl_theory.memory import free
-    >>> free() > 0
-    True
+    The least of what is available on the machine, to its control group, and up to the limit of its address space.
     """
     found = math.inf
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -44,38 +36,13 @@ def free() -> float:
 
 
 def check_fits(name: str, value: object, needed: float) -> None:
-    """Refuse an argument that makes for more bytes than are free, with both numbers.
-
-    Parameters
-    ----------
-    name, value : str, object
-        The argument.
-    needed : float
-        Bytes that will be allocated at once.
-
-    Raises
-    ------
-    ValueError
-        That many are not free.
-
-    Examples
-    --------
-    >>> from icl_theory.memory import check_fits
-    >>> check_fits("K", 20, 8.0 * 20**2)
-    """
+    """Refuse an argument for which more bytes would be allocated at once than are free, with both numbers."""
     if needed > SMALL and needed > (there := free()):
         raise refuse(name, value, f"smaller: this takes {size(needed)} of memory, and {size(there)} are free")
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in a unit in which it is short.
-
-    Examples
-    --------
-    >>> from icl_theory.memory import size
-    >>> size(512), size(3.2e9), size(1e30)
-    ('512 bytes', '3.2 GB', '1e+18 TB')
-    """
+    """Return a number of bytes in a unit in which it is short: 512 bytes, 3.2 GB, 1e+18 TB."""
     if count < 1e3:
         return f"{count:.0f} bytes"
     power = min(int(math.log10(count * 1.0005) / 3), 4)
@@ -83,12 +50,11 @@ def size(count: float) -> str:
 
 
 def keep_freed(most: int) -> None:
-    """Have this process keep freed arrays of up to ``most`` bytes for the next ones, where its library is glibc.
+    """Have glibc keep freed arrays of up to ``most`` bytes for the next ones, which Dask has its workers give back.
 
-    Dask has its workers give every large array back to the system: to ask for it again, page by page, would take
-    longer than what is computed in it.
+    To ask the system for them again, page by page, would take longer than what is computed in them.
     """
+    trim_threshold, mmap_threshold = -1, -3  # options of malloc.h
     with contextlib.suppress(AttributeError, OSError, TypeError):
-        options = ctypes.CDLL(None).mallopt
-        for option, size in ((M_MMAP_THRESHOLD, most), (M_TRIM_THRESHOLD, 2 * most)):
-            options(option, size)
+        ctypes.CDLL(None).mallopt(mmap_threshold, most)
+        ctypes.CDLL(None).mallopt(trim_threshold, 2 * most)

@@ -3,9 +3,10 @@
 python scripts/fuzz.py --calls 100000 --commands 1000 --seed 1
 
 A call may return, or raise a ValueError (an OSError where it has a path). It may not return NaN where it returns
-numbers, warn, or compute for 20 seconds without a word of how far it is; then it is ended either way. What a class
-makes is used: a method of it is called. A command may print, with ``--json`` one document without NaN, or end with
-status 2 and one line. Every call follows from the seed and its number, so that ``--only NUMBER`` makes it again.
+numbers, or warn. A long call must say how far it is: once it has, it is ended to save time, and one that never says
+a word is ended much later as a breach. What a class makes is used: a method of it is called. A command may print,
+with ``--json`` one document without NaN, or end with status 2 and one line. Every call follows from the seed and
+its number, so that ``--only NUMBER`` makes it again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from fuzz_values import FEATURES, KINDS, PROBLEMS, RISKS, RUNS, SHOWN, TASKS, Po
 import icl_theory as icl
 from icl_theory import claims, cli, explorer
 
-LIMIT = 20  # seconds of computing, however busy the machine is
+ENOUGH = 5  # seconds of computing, however busy the machine is, after which a call that speaks is ended
+ENDLESS = 600  # the same where nothing was said, on a machine of any speed
+SILENT = f"{ENDLESS} s without a word"
 WRONG = 0.12  # of the arguments
 REFERENCE = Path(__file__).parents[1] / "docs" / "api"
 # classes to inherit from, words, and what takes only what the package or the author of a family makes
@@ -69,7 +72,7 @@ class Breach(NamedTuple):
     end: str
 
 
-class _Silent(BaseException):
+class _Late(BaseException):
     """A call that takes long."""
 
 
@@ -198,9 +201,8 @@ def call(target: Target, rng: np.random.Generator, made: list[Any]) -> tuple[str
     if made and isinstance(made[0], icl.Risk) and "params" in target.parameters and rng.random() < 0.7:
         # of the right shape
         placed[:1] = [made[0].initial + rng.choice([0.0, 0.3, -700.0, 1e40])]
-    signal.setitimer(signal.ITIMER_PROF, LIMIT)
-    end = outcome(target, placed, named, made)
-    signal.setitimer(signal.ITIMER_PROF, 0)
+    with limited():
+        end = outcome(target, placed, named, made)
     words = [*map(_short, placed), *(f"{name}={_short(value)}" for name, value in named.items())]
     return f"{target.name}({', '.join(words)})", end
 
@@ -230,8 +232,8 @@ def outcome(target: Target, placed: list[Any], named: dict[str, Any], made: list
         frames = traceback.extract_tb(error.__traceback__)
         own = len(frames) == 1 or "unexpected keyword" in str(error)
         return None if own else _said(error)
-    except _Silent:
-        return None if said.getvalue() else f"more than {LIMIT} s"
+    except _Late:
+        return None if said.getvalue() else SILENT
     except Exception as error:
         return _said(error)
 
@@ -245,7 +247,7 @@ def _said(error: BaseException) -> str:
 def fuzz(calls: int, seed: int, first: int = 0) -> Iterator[Breach]:
     """Make calls, and yield those that break the contract."""
     every = targets()
-    with _limited():
+    with _folder():
         for number in range(first, first + calls):
             rng = np.random.default_rng([seed, number])
             made: list[Any] = []
@@ -333,8 +335,8 @@ def ended(line: list[str]) -> str | None:
             cli.main(line)
     except SystemExit as error:
         status = int(error.code or 0)
-    except _Silent:
-        return None if err.getvalue() else f"more than {LIMIT} s"
+    except _Late:
+        return None if err.getvalue() else SILENT
     except Exception as error:
         return _said(error)
     if status == 2:
@@ -351,15 +353,14 @@ def ended(line: list[str]) -> str | None:
 def fuzz_commands(count: int, seed: int, first: int = 0) -> Iterator[Breach]:
     """Run commands, and yield those that break the contract."""
     every = [*commands(typer.main.get_command(cli.app))]
-    with _limited():
+    with _folder():
         icl.simulate(2.0, 1.0, 4.0).save("run.npz")
         icl.sweep(L=[1.0, 2.0], delta=1.0, eta=[1.0, 4.0], store="grid.zarr", progress=False)
         for number in range(first, first + count):
             rng = np.random.default_rng([seed, number, 1])
             line = command_line(*every[rng.integers(len(every))], rng)
-            signal.setitimer(signal.ITIMER_PROF, LIMIT)
-            end = ended(line)
-            signal.setitimer(signal.ITIMER_PROF, 0)
+            with limited():
+                end = ended(line)
             if end is not None:
                 yield Breach(number, " ".join(map(repr, line)), end)
             for each in Path().glob("a.*"):  # the next command must not depend on it
@@ -367,19 +368,30 @@ def fuzz_commands(count: int, seed: int, first: int = 0) -> Iterator[Breach]:
 
 
 @contextlib.contextmanager
-def _limited() -> Iterator[None]:
-    """End calls that take long; those that write files do so in a folder of their own."""
+def limited() -> Iterator[None]:
+    """End a call that takes long: soon after it has said something, or else when it would be taken for endless."""
+    spent = 0
 
-    def late(*_: Any) -> None:
-        raise _Silent
+    def look(*_: Any) -> None:
+        nonlocal spent
+        spent += ENOUGH
+        if spent >= ENDLESS or (isinstance(sys.stderr, io.StringIO) and sys.stderr.getvalue()):
+            raise _Late
 
-    before = signal.signal(signal.SIGPROF, late)
+    before = signal.signal(signal.SIGPROF, look)
+    signal.setitimer(signal.ITIMER_PROF, ENOUGH, ENOUGH)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[None]:
+    """Work in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.signal(signal.SIGPROF, before)
+        yield
 
 
 def main() -> None:

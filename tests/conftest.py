@@ -28,5 +28,4 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored wh
 @pytest.fixture(autouse=True)
 def nothing_is_shown_because_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress appears after a moment, which is no part of what most tests compare."""
-    monkeypatch.setattr(progress, "SILENT", math.inf)
-    monkeypatch.setattr(progress, "PATIENT", math.inf)
+    monkeypatch.setattr(progress, "SCREEN", progress.Screen(math.inf))

@@ -14,7 +14,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.claims.claim import Claim, Outcome, Verdict, judged
 from icl_theory.claims.reproduction import papers
-from icl_theory.engine.progress import working
+from icl_theory.engine import progress
 from icl_theory.families.regression import evidence, questions
 from icl_theory.families.regression.evidence import dynamics
 from icl_theory.results.plots import plot_answer, save
@@ -248,16 +248,16 @@ def test_an_interrupt_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
         icl.audit(quick=True)
 
 
-def test_it_says_which_row_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+def test_it_says_which_row_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress, "SCREEN", progress.Screen(0.0))
 
     def spying(_: bool) -> Any:
-        with working("looking") as work:
-            said.append(work.words)
-        said.append(work.words)
+        progress.SCREEN.show()
 
     module = importlib.import_module("icl_theory.claims.audit")
     monkeypatch.setattr(module, "rows", lambda: [spying])
     monkeypatch.setattr(module, "questions", lambda: {"why": spying})
     icl.audit()
-    assert said == ["looking", "measuring claim 1 of 1", "looking", "answering question why"]
+    said = capsys.readouterr().err
+    assert "measuring claim 1 of 1, 0:00:00\n" in said
+    assert "answering question why, 0:00:00\n" in said

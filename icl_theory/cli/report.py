@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from icl_theory._validate import refuse
-from icl_theory.cli.shared import Quiet, check_targets
-from icl_theory.engine.progress import CountProgress
+from icl_theory.cli.shared import Quiet, check_targets, silent
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.saved import load
 from icl_theory.files import replacing
@@ -35,7 +34,7 @@ def report(
     check_targets(None, out=out)
     if out.suffix != ".html" or out.resolve() == found.resolve():
         raise refuse("out", str(out), "a file name ending in .html, other than the one that is read")
-    with CountProgress(False if quiet else None):
+    with silent(quiet):
         page = html_report(_read(found), over=over, source=str(found), date=datetime.date.today())
     with replacing(out) as temporary:
         temporary.write_text(page, encoding="utf-8")

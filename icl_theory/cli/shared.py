@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -13,11 +14,16 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import refuse
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import Work, working
 
 FORMATS = (".png", ".pdf", ".svg")
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
+
+
+def silent(quiet: bool) -> contextlib.AbstractContextManager[object]:
+    """Show no progress within, if so."""
+    return Work(quiet=True) if quiet else contextlib.nullcontext()
 
 
 def check_targets(plot: Path | None, **others: Path | None) -> None:

@@ -22,8 +22,7 @@ from icl_theory.cli.outputs import (
     TableFile,
     report_failures,
 )
-from icl_theory.cli.shared import PlotFile, Quiet, print_json
-from icl_theory.engine.progress import CountProgress
+from icl_theory.cli.shared import PlotFile, Quiet, print_json, silent
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
 from icl_theory.grids.sweep import check_picklable, plan, run_with
@@ -69,7 +68,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         chosen = {name: settings.pop(name, None) for name in OTHERS}
         known = family.parameters()
         settings |= {name: parse_axis(known[name], text) for name, text in given.items()}
-        with CountProgress(False if quiet else None):
+        with silent(quiet):
             return _run(family, settings, chosen, dry_run, quiet, as_json, context.obj)
 
     sweep.__doc__ = (

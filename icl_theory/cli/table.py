@@ -17,8 +17,8 @@ from icl_theory.cli.outputs import (
     TableFile,
     report_failures,
 )
-from icl_theory.cli.shared import PlotFile, Quiet
-from icl_theory.engine.progress import CountProgress, working
+from icl_theory.cli.shared import PlotFile, Quiet, silent
+from icl_theory.engine.progress import working
 from icl_theory.grids.sweep import load_sweep
 from icl_theory.results.reading import count
 
@@ -34,7 +34,7 @@ def table(
     quiet: Quiet = False,
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
-    with CountProgress(False if quiet else None):
+    with silent(quiet):
         with working("opening the store"):
             dataset = load_sweep(store)
             outputs = Outputs(table, csv, latex, parquet, plot)

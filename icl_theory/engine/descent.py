@@ -86,8 +86,8 @@ def descend(
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
     progress : bool, optional
-        Show step, loss and speed on standard error once a run takes longer than half a second, or never. Unless
-        given, they are shown after two seconds where there is no ``callback``, and not by workers.
+        Show step, loss and speed on standard error once a run takes longer than a second, or never. The default
+        is to show them unless there is a ``callback``. Workers show nothing.
 
     Returns
     -------

@@ -45,21 +45,7 @@ def whole_block() -> Iterator[None]:
     """Put Ctrl-C off to the end of the block, for two things that must be done both or not at all.
 
     A second Ctrl-C is not put off: whoever presses it again does not want to wait. Threads besides the main one
-    are never interrupted, and there the block is as any other.
-
-    Examples
-    --------
-    >>> import signal
-    >>> from icl_theory.engine.interrupts import whole_block
-    >>> done = []
-    >>> try:
-    ...     with whole_block():
-    ...         signal.raise_signal(signal.SIGINT)
-    ...         done.append("both")
-    ... except KeyboardInterrupt:
-    ...     done.append("then interrupted")
-    >>> done
-    ['both', 'then interrupted']
+    are never interrupted.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -67,10 +53,10 @@ def whole_block() -> Iterator[None]:
         return
     pressed: list[tuple[int, FrameType | None]] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
-        pressed.append((number, frame))
+    def note(*press: Any) -> None:
+        pressed.append(press)
         if len(pressed) > 1:
-            before(number, frame)
+            before(*press)
 
     signal.signal(signal.SIGINT, note)
     try:

@@ -1,4 +1,4 @@
-"""How far a long computation is, on standard error: a live line or bar in a terminal, plain lines elsewhere."""
+"""How far long work is, on standard error: rich's live display in a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -8,295 +8,202 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar, Token, copy_context
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-SILENT = 0.5  # seconds before anything is shown of what is to be shown
-PATIENT = 2.0  # the same where nobody said whether it is
-INTERVALS = (0.1, 5.0)  # seconds between two changes of a line in a terminal, and between two lines elsewhere
+    from rich.live import Live
+    from rich.table import Table
 
 T = TypeVar("T")
-_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
-_WORK: ContextVar[Work | None] = ContextVar("work", default=None)
-_DRAWING = threading.RLock()  # one thread at a time writes or draws
-_GONE = (OSError, ValueError)  # a stream that is broken or closed: no reason to end
 
 
-class _Shown:
-    """Something to look at, drawn at times; a context manager.
+class Work:
+    """Something that may last, and is then shown; ``quiet`` silences what is done within instead."""
 
-    Parameters
-    ----------
-    shown : bool, optional
-        Show it after half a second; or else nothing at all, neither of what is computed within. Unless given, it is
-        shown after two seconds, and not by workers.
-    """
-
-    def __init__(self, shown: bool | None) -> None:
-        self._shown = shown
-        self._start = time.monotonic()
-        self._next = self._start + (SILENT if shown else PATIENT)
-        self._display: tuple[Progress, TaskID] | None = None
-        self._token: Token[bool] | None = None
+    def __init__(self, words: str = "", unit: str = "", quiet: bool = False) -> None:
+        self.words, self.quiet = words, quiet
+        self.start = time.monotonic()
+        self.done, self.total = 0, -1  # unknown
+        self._unit, self._loss, self._since = unit, math.nan, (self.start, -1)
 
     def __enter__(self) -> Self:
-        if self._shown is False:
-            self._token = _QUIET.set(True)
+        SCREEN.enter(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
-        if self._token is not None:
-            _QUIET.reset(self._token)
+        SCREEN.leave(self)
 
-    def _close(self) -> None:
-        """Take from the terminal what is drawn."""
-        if self._display is not None:
-            with _DRAWING, contextlib.suppress(*_GONE):
-                self._display[0].stop()
-            self._display = None
+    def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
+        """Take note of what is done: cheap. The first call says how much was done before, as does one with less."""
+        now = time.monotonic()
+        if done < self.done or self._since[1] < 0:
+            self._since = now, done
+        self.done, self.total, self._loss = done, total, loss
+        if now >= SCREEN.due:
+            SCREEN.show()
 
-    def _show(self, line: str, make: Callable[[], Progress], **fields: Any) -> None:
-        """Draw in a terminal, or write a line."""
-        import multiprocessing  # slow to load
+    def add(self, count: int = 1) -> None:
+        """Take note of more that is done."""
+        self.update(self.done + count, self.total)
 
-        worker = self._shown is None and multiprocessing.parent_process() is not None
-        if worker or _QUIET.get() or sys.stderr is None:
-            self._next = math.inf
-            return
-        try:
-            with _DRAWING:
-                self._draw(line, make, fields)
-        except _GONE:
-            self._next = math.inf
-
-    def _draw(self, line: str, make: Callable[[], Progress], fields: dict[str, Any]) -> None:
-        work = _WORK.get()
-        if work is not None and work is not self:
-            work.rest()
-        live = self._display is not None or (_is_terminal(sys.stderr) and not _is_drawn())
-        self._next = time.monotonic() + INTERVALS[0 if live else 1]
-        if not live:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
-            return
-        if self._display is None:
-            display = make()
-            display.start()
-            self._display = display, display.add_task("", total=None, rate="")
-        display, task = self._display
-        display.update(task, **fields)
+    def line(self) -> str:
+        """Say how far it is; nothing where that is not known."""
+        now, (begun, before) = time.monotonic(), self._since
+        if before < 0:
+            return f"{self.words}, {duration(now - self.start)}" if self.words else ""
+        loss = "" if math.isnan(self._loss) else f", loss {self._loss:.4g}"
+        rate = (self.done - before) / max(now - begun, 1e-9)
+        total = f" of {self.total:,}" if self.total >= 0 else ""
+        left = f", {duration((self.total - self.done) / rate)} left" if rate > 0 and total else ""
+        return f"{self.done:,}{total} {self._unit}{loss}, {rate:,.3g} {self._unit}/s{left}"
 
 
-class StepProgress(_Shown):
-    """Show step, loss and speed of a run; a context manager that is a callback of `descend`.
+class CountProgress(Work):
+    """Things done of a total, their speed and the time left; ``shown = False`` shows nothing instead."""
 
-    Parameters
-    ----------
-    callback : callable, optional
-        Another callback, called as well.
-    shown : bool, optional
-        Show it after half a second; after two seconds, and not in workers, if None.
+    def __init__(self, shown: bool | None = None, unit: str = "points") -> None:
+        super().__init__("", unit, shown is False)
 
-    Examples
-    --------
-    >>> from icl_theory.engine.progress import StepProgress
-    >>> with StepProgress() as shown:
-    ...     shown(1, 0.5)
-    """
 
-    def __init__(self, callback: Callable[[int, float], None] | None = None, shown: bool | None = True) -> None:
-        super().__init__(shown)
+class StepProgress(Work):
+    """Step, loss and speed of a run: a callback of `descend` that calls another one as well."""
+
+    def __init__(self, callback: Callable[[int, float], None] | None = None, shown: bool | None = None) -> None:
+        super().__init__("before the first step", "steps", shown is False)
         self._callback = callback
-        self._last = 0
 
     def __call__(self, step: int, loss: float) -> None:
-        """Take note of a step, and call the other callback."""
+        """Call the other callback, and take note of a step."""
         if self._callback is not None:
             self._callback(step, loss)
         self.beat(step, loss)
 
     def beat(self, step: int, loss: float) -> None:
-        """Take note of a step; a smaller one than the last begins another run."""
-        now = time.monotonic()
-        if step < self._last:
-            self._start = now
-        self._last = step
-        if now >= self._next:
-            known = "" if math.isnan(loss) else f", loss {loss:.4g}"
-            line = f"step {step:,}{known}, {step / max(now - self._start, 1e-9):,.3g} steps/s"
-            self._show(line, _line, description=line)
-
-
-class CountProgress(_Shown):
-    """Points done, points per second and time left; a context manager whose `update` takes note.
-
-    Parameters
-    ----------
-    shown : bool, optional
-        Show anything at all: after half a second, or after two seconds, and not in workers, if None.
-    unit : str
-        What is counted, in the plural.
-
-    Examples
-    --------
-    >>> from icl_theory.engine.progress import CountProgress
-    >>> with CountProgress(shown=True) as progress:
-    ...     progress.update(0, 2)
-    ...     progress.update(1, 2)
-    """
-
-    def __init__(self, shown: bool | None = True, unit: str = "points") -> None:
-        super().__init__(shown)
-        self._unit = unit
-        self._before: int | None = None
-        self._at = 0, 0
-
-    def update(self, done: int, total: int) -> None:
-        """Take note of the points done; the first call says how many were done before."""
-        self._at = done, total
-        now = time.monotonic()
-        if self._before is None:
-            self._before, self._start = done, now
-            return
-        if self._shown is False or (now < self._next and not (self._display and done == total)):
-            return
-        rate = (done - self._before) / max(now - self._start, 1e-9)
-        left = f", {duration((total - done) / rate)} left" if rate > 0 else ""
-        line = f"{done:,} of {total:,} {self._unit}, {rate:,.3g} {self._unit}/s{left}"
-        self._show(line, self._bar, completed=done, total=total, rate=f"{rate:,.3g}")
-
-    def add(self, count: int = 1) -> None:
-        """Take note of more points done, of the total that was given to `update`."""
-        self.update(self._at[0] + count, self._at[1])
-
-    def _bar(self) -> Progress:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-        speed = TextColumn(f"{{task.fields[rate]}} {self._unit}/s")
-        return _drawn(BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
+        """Take note of a step."""
+        self.update(step, loss=loss)
 
 
 def counted(items: Sequence[T], unit: str) -> Iterator[T]:
-    """Yield some things, and say how many are done once this takes longer than two seconds.
-
-    Examples
-    --------
-    >>> from icl_theory.engine.progress import counted
-    >>> [*counted("ab", "letters")]
-    ['a', 'b']
-    """
+    """Yield some things, and show how many are done."""
     with CountProgress(None, unit) as shown:
         for done, item in enumerate(items):
             shown.update(done, len(items))
             yield item
 
 
-class Work(_Shown):
-    """What is being done, and for how long, where nothing else is shown; `working` makes it.
-
-    A thread looks at the clock, so that the work itself need not say how far it is.
-    """
-
-    def __init__(self, words: str) -> None:
-        super().__init__(None)
-        self.words, self.parts = words, 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=copy_context().run, args=(self._watch,), daemon=True)
-
-    def __enter__(self) -> Self:
-        with contextlib.suppress(RuntimeError):  # there can be no more threads: it is silent
-            self._thread.start()
-        return super().__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        try:
-            if self._thread.ident is not None:
-                self._thread.join()
-        finally:
-            super().__exit__(*error)
-
-    def rest(self) -> None:
-        """Stop drawing, and be silent for a while: something else is shown."""
-        self._close()
-        self._next = time.monotonic() + (PATIENT if _is_terminal(sys.stderr) else 2.0 * INTERVALS[1])
-
-    def _watch(self) -> None:
-        while not self._over.wait(min(max(self._next - time.monotonic(), INTERVALS[0]), INTERVALS[1])):
-            with _DRAWING:
-                if time.monotonic() >= self._next and (self._display is not None or not _is_drawn()):
-                    self._beat()
-
-    def _beat(self) -> None:
-        parts = f", {self.parts:,} parts computed" if self.parts else ""
-        line = f"{self.words}{parts}, {duration(time.monotonic() - self._start)}"
-        self._show(line, _spinner, description=line)
-
-
 @contextlib.contextmanager
 def working(words: str) -> Iterator[Work]:
-    """Say what is being done, within or in a function, where nothing else was shown for two seconds.
-
-    Inside another `working`, only the words change.
-
-    Examples
-    --------
-    >>> from icl_theory.engine.progress import working
-    >>> @working("adding numbers")
-    ... def total(numbers):
-    ...     return sum(numbers)
-    >>> total([1, 2])
-    3
-    """
-    work = _WORK.get()
-    if work is not None:
-        before, work.words = work.words, words
-        try:
-            yield work
-        finally:
-            work.words = before
-        return
+    """Show what is being done, within or in a function, and for how long."""
     with Work(words) as work:
-        token = _WORK.set(work)
-        try:
-            yield work
-        finally:
-            _WORK.reset(token)
+        yield work
+
+
+class Screen:
+    """Shows what is being done in this process, once the outermost work has lasted for ``delay`` seconds.
+
+    A file gets a line every ``pause`` seconds.
+    """
+
+    def __init__(self, delay: float = 1.0, pause: float = 5.0) -> None:
+        self._delay, self._pause = delay, pause
+        self.due = math.inf  # when something is shown next
+        self._works: list[Work] = []
+        self._quiet = 0
+        self._live: Live | None = None
+        self._timer: threading.Timer | None = None
+        self._lock = threading.RLock()
+
+    def enter(self, work: Work) -> None:
+        """Add work, inside of what is there already."""
+        if work.quiet:
+            self._quiet += 1
+        elif not self._quiet:
+            self._works.append(work)
+            if len(self._works) == 1:
+                self.due = work.start + self._delay
+                self._wake()
+
+    def leave(self, work: Work) -> None:
+        """Take away work that is over."""
+        if work.quiet:
+            self._quiet -= 1
+        elif work in self._works:
+            self._works.remove(work)
+            self._clear()
+
+    def show(self) -> None:
+        """Open a display, or write a line where there can be none."""
+        processes = sys.modules.get("multiprocessing")
+        worker = processes is not None and processes.parent_process() is not None  # whoever waits for it speaks
+        self.due = math.inf
+        if worker or sys.stderr is None:
+            return
+        with self._lock, contextlib.suppress(OSError, ValueError):  # a broken stream is no reason to end
+            # above what another program draws there are lines: rich has put itself in place of the stream
+            if _is_terminal(sys.stderr) and not hasattr(sys.stderr, "rich_proxied_file"):
+                self._open()
+            elif self._live is None:
+                lines = self._lines().values()
+                self.due = time.monotonic() + (self._pause if lines else 0.0)
+                sys.stderr.write(": ".join(lines) + "\n" if lines else "")
+                sys.stderr.flush()
+
+    def _wake(self) -> None:
+        """Look again when something is due: work that is one call of a library cannot."""
+        if self._timer is None and self.due < math.inf:
+            self._timer = threading.Timer(max(self.due - time.monotonic(), 0.01), self._look)
+            self._timer.daemon = True
+            with contextlib.suppress(RuntimeError):  # there can be no more threads
+                self._timer.start()
+
+    def _look(self) -> None:
+        self._timer = None
+        if time.monotonic() >= self.due:
+            self.show()
+        self._wake()
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        # what is printed goes above the display, but what goes into a file must get there
+        above = _is_terminal(sys.stdout)
+        console = Console(stderr=True)
+        self._live = Live(get_renderable=self._drawn, console=console, transient=True, redirect_stdout=above)
+        self._live.start(refresh=True)
+        self._clear()  # if all was over meanwhile
+
+    def _clear(self) -> None:
+        if not self._works:
+            self.due = math.inf
+            if self._live is not None:
+                with self._lock, contextlib.suppress(OSError, ValueError):
+                    live, self._live = self._live, None
+                    live.stop()
+
+    def _lines(self) -> dict[Work, str]:
+        """Return what is said of work that lasts, the outermost first."""
+        old = time.monotonic() - self._delay
+        return {work: line for work in [*self._works] if work.start <= old and (line := work.line())}
+
+    def _drawn(self) -> Table:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 1))
+        for work, line in self._lines().items():
+            total = work.total if work.total >= 0 else None
+            bar = ProgressBar(total, work.done, width=20, pulse=total is None)
+            grid.add_row(bar, Text(line, no_wrap=True, overflow="ellipsis"))
+        return grid
+
+
+SCREEN = Screen()
 
 
 def _is_terminal(stream: Any) -> bool:
-    """Whether somebody looks at a stream; a program without a console has none."""
-    return stream is not None and hasattr(stream, "isatty") and bool(stream.isatty())
-
-
-def _is_drawn() -> bool:
-    """Whether something is drawn in the terminal: rich stands in for the stream then."""
-    return hasattr(sys.stderr, "rich_proxied_file")
-
-
-def _line() -> Progress:
-    from rich.progress import TimeElapsedColumn
-
-    return _spinner(TimeElapsedColumn())
-
-
-def _spinner(*columns: Any) -> Progress:
-    from rich.progress import SpinnerColumn, TextColumn
-
-    return _drawn(SpinnerColumn(), TextColumn("{task.description}", markup=False), *columns)
-
-
-def _drawn(*columns: Any) -> Progress:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    # rich puts what is printed above the bar; it must not take what goes into a file
-    above = _is_terminal(sys.stdout)
-    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=above)
+    return bool(getattr(stream, "isatty", bool)())  # a program without a console has None
 
 
 def duration(seconds: float) -> str:

@@ -21,7 +21,7 @@ from icl_theory._calls import written_problem
 from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Label, Trajectory
@@ -286,12 +286,11 @@ class Family:
         Trajectory
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
-        with working("making the problem") if callback is None else contextlib.nullcontext():
-            risk, eta = self.risk(), self.rate()
-        run = descend(
-            risk, eta, epsilon=self.epsilon, above=self.above, steps=self.max_steps, rule=self.rule,
-            method=self.method, give_up=True, callback=callback,
-        )  # fmt: skip
+        with StepProgress() if callback is None else contextlib.nullcontext() as shown:
+            run = descend(
+                self.risk(), self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps,
+                rule=self.rule, method=self.method, give_up=True, callback=callback or shown,
+            )  # fmt: skip
         return self.described(run)
 
     def described(self, run: Trajectory) -> Trajectory:

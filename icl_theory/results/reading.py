@@ -28,20 +28,7 @@ MESSAGE = 256  # bytes of a message, where points failed
 
 @contextlib.contextmanager
 def reading(words: str) -> Iterator[None]:
-    """Say what is being done, within or in a function, and how many parts of quantities Dask has computed for it.
-
-    Nothing is said before two seconds are over, while something else is shown, or where Dask tells somebody already
-    what it computes.
-
-    Examples
-    --------
-    >>> from icl_theory.results.reading import reading
-    >>> @reading("adding numbers")
-    ... def total(quantity):
-    ...     return sum(quantity)
-    >>> total([1, 2])
-    3
-    """
+    """Show what is being done, and how many parts Dask has computed for it, unless it tells somebody already."""
     if "dask" not in sys.modules:
         with working(words):
             yield
@@ -52,10 +39,11 @@ def reading(words: str) -> Iterator[None]:
     if callback.active:
         yield
         return
+    parts = itertools.count(1)
     with working(words) as work:
 
         def finish(*_: Any) -> None:
-            work.parts += 1
+            work.words = f"{words}, {next(parts):,} parts computed"
 
         with callback(posttask=finish):
             yield

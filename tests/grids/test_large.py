@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import xarray
 from dask.callbacks import Callback
 
 import icl_theory as icl
-from icl_theory.engine.progress import Work
+from icl_theory.engine import progress
 from icl_theory.grids import large
 from icl_theory.grids.store import Store, opened_to_read
 from icl_theory.results import reading
@@ -44,8 +45,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Show what nobody asked for at once."""
-    monkeypatch.setattr("icl_theory.engine.progress.PATIENT", 0.0)
-    monkeypatch.setattr("icl_theory.engine.progress.INTERVALS", (0.0, 0.01))
+    monkeypatch.setattr(progress, "SCREEN", progress.Screen(0.0, 0.01))
 
 
 def kept(path: Path, **given: Any) -> Any:
@@ -147,12 +147,12 @@ def test_a_dry_run_says_how_much_memory_there_must_be(capsys: pytest.CaptureFixt
     assert said.endswith("more than is well held: with a store they stay in it")
 
 
-class Talking(Work):
+class Talking(progress.Work):
     """Says in any case what was done, when it is done."""
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        self._beat()
+        sys.stderr.write(f"{self.line()}\n")
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_whoever_waits_for_it_to_be_read_hears_how_far_it_is(
     found = kept(tmp_path / "a.zarr", L=np.geomspace(0.1, 10.0, 20), eta=np.geomspace(0.1, 1.0, 1000))
     capsys.readouterr()
     work(found, tmp_path / "a.csv")
-    assert re.search(r"^[\d,]+ of [\d,]+ points, ", capsys.readouterr().err, re.MULTILINE)
+    assert re.search(r": [\d,]+ of [\d,]+ points, ", capsys.readouterr().err)
 
 
 @pytest.mark.usefixtures("small")
