@@ -135,7 +135,7 @@ def test_over_is_refused_for_a_run_and_out_is_needed(capsys: pytest.CaptureFixtu
     path = str(tmp_path / "run.npz")
     icl.simulate(2.0, 1.0, 4.0).save(path)
     status, _, err = run_main(capsys, "report", path, "--out", str(tmp_path / "a.html"), "--over", "K")
-    assert (status, err) == (2, "icl-theory: over = 'K': must be left out for a run\n")
+    assert (status, err) == (2, "icl-theory: over = 'K': a run has no swept parameter\n")
     status, _, err = run_main(capsys, "report", path)
     assert (status, err.count("\n")) == (2, 1)
     assert "--out" in err

@@ -59,16 +59,16 @@ def figures(
 
 
 def script(file: str, figure: Callable[..., Figure], quick: dict[str, Any]) -> None:
-    """Be the command line of a figure's script.
+    """Run the script of a figure as a command.
 
     Parameters
     ----------
     file : str
-        Of the script; its stem names the files.
+        The script; its stem names the files.
     figure : callable
         Draws the figure; all its parameters have defaults.
     quick : dict
-        Values of parameters with which it takes seconds.
+        Parameters with which the figure takes seconds.
     """
     parser = argparse.ArgumentParser(description=recipes.available().get(Path(file).stem))
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")

@@ -1,6 +1,6 @@
-"""What shows itself in notebooks and figures, by functions that `icl_theory.results.display` has for each type.
+"""What appears in notebooks and figures, by a function for each type in `icl_theory.results.representations`.
 
-The display is loaded by name when it is first needed: what computes knows nothing of how it is drawn.
+That module is loaded by name when it is first needed: the engine does not depend on how its results are drawn.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DISPLAY = "icl_theory.results.display"
+REPRESENTATIONS = "icl_theory.results.representations"
 
 
 class Shown:
     """Shows itself in a notebook."""
 
     def _repr_html_(self) -> str:
-        text: str = _display().html(self)
+        text: str = _representations().html(self)
         return text
 
 
@@ -38,9 +38,9 @@ class Drawn(Shown):
         matplotlib Axes
             The axes of the figure, of a run those of the loss.
         """
-        axes: Axes = _display().plot(self, ax)
+        axes: Axes = _representations().plot(self, ax)
         return axes
 
 
-def _display() -> Any:
-    return importlib.import_module(DISPLAY)
+def _representations() -> Any:
+    return importlib.import_module(REPRESENTATIONS)

@@ -15,7 +15,7 @@ from typing import Any
 from icl_theory._version import __version__
 from icl_theory.families import families_known
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Number
+from icl_theory.families.parameters import Number
 
 HERE = Path(__file__).parent
 SHARED = ("numbers", "drawing", "settings", "figures", "tour", "shell")  # modules that every page has

@@ -11,9 +11,22 @@ import lazy_loader
 
 from icl_theory._validate import refuse
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Wholes, Word, nearest
-from icl_theory.families.panel import Panel
-from icl_theory.families.parameters import LOSS, Later, Parameter, parameter
+from icl_theory.families.parameters import (
+    LOSS,
+    Fraction,
+    Kind,
+    Later,
+    Number,
+    Object,
+    Panel,
+    Parameter,
+    Probabilities,
+    Whole,
+    Wholes,
+    Word,
+    nearest,
+    parameter,
+)
 from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"

@@ -14,15 +14,13 @@ from icl_theory._validate import LARGEST, Array, dimensions, integer, real_array
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, Trajectory
-from icl_theory.families.declared import label_noise, learning_rate
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Number, Object, Whole, Word
 from icl_theory.families.linear_attention import closed
 from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
 from icl_theory.families.linear_attention.law import PromptLaw, moment, root
 from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
 from icl_theory.families.linear_attention.risks import Heads, MergedRisk, Pair
-from icl_theory.families.parameters import Later, parameter
+from icl_theory.families.parameters import Later, Number, Object, Whole, Word, label_noise, learning_rate, parameter
 from icl_theory.grids.grid import Column, Values
 from icl_theory.memory import check_fits
 
