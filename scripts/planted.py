@@ -517,7 +517,7 @@ FRESH_AGAIN = (
           "x[i] - x[kept[-1]] >= spacing", "x[i] - x[i - 1] >= spacing"),
     Fault("csv-heads", "headings repeated within the CSV file of a large sweep", "results/tables.py",
           "header=not i", "header=True", "grids/test_large.py"),
-    Fault("scatter-allowed", "larger batches may scatter twice as much as small ones", "testing/samples.py",
+    Fault("scatter-allowed", "larger batches may scatter twice as much as small ones", "testing/families.py",
           "found[1] < 2.0 * found[0] / wanted", "found[1] < 2.0 * found[0]"),
 )  # fmt: skip
 
