@@ -27,14 +27,7 @@ _CARRIED, _CHECKOUT = _PACKAGE / "recipes", _PACKAGE.parent / "scripts" / "figur
 
 
 def available() -> dict[str, str]:
-    """Return the titles of all figures by name, in alphabetical order.
-
-    Examples
-    --------
-    >>> from icl_theory import figures
-    >>> figures.available()["figure1"]
-    'Figure 1: loss and attention, flat and sharp'
-    """
+    """Return the titles of all figures by name, in alphabetical order."""
     return {name: _title(path) for name, path in _scripts().items()}
 
 
@@ -42,12 +35,6 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     """Return the parameters of a figure with their values, or with those of its ``quick`` version.
 
     The text of the papers that we worked from states no values; all are chosen here.
-
-    Examples
-    --------
-    >>> from icl_theory import figures
-    >>> figures.parameters("figure1")["K"]
-    10
     """
     flag("quick", quick)
     recipe = _recipe(name)
@@ -56,14 +43,7 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
 
 
 def parameter_table() -> str:
-    """Return a Markdown table of all figures, their titles and parameters.
-
-    Examples
-    --------
-    >>> from icl_theory import figures
-    >>> figures.parameter_table().splitlines()[0]
-    '| figure | title | chosen parameters |'
-    """
+    """Return a Markdown table of all figures, their titles and parameters."""
     titles = available()
     chosen = [", ".join(f"{key} = {_plain(value)}" for key, value in parameters(name).items()) for name in titles]
     columns = {
@@ -155,13 +135,6 @@ def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int 
 
     The runs are those of the figure ``maps``, ``quick`` with fewer features; frames are evenly spaced in ln(1 + t).
     The files are ``maps.gif``, and ``maps.mp4`` if ffmpeg is installed.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from icl_theory import figures
-    >>> figures.animate(tempfile.mkdtemp(), quick=True, frames=2)[0].name
-    'maps.gif'
     """
     import numpy as np
     from matplotlib import animation

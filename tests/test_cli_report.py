@@ -66,7 +66,7 @@ def test_another_command_goes_on_with_the_store_and_both_are_named(
     kept = (store / "loss" / "c.0").stat().st_mtime_ns
     page = report_of(capsys, store)
     assert "8 of 12 points are computed: 8 reached the target. 4 are missing" in page.text
-    assert "The same command, given this store, goes on with them." in page.text
+    assert "The same command with this store computes them." in page.text
     for command in (second, first, second):
         assert run_main(capsys, *command)[0] == 0
     assert (store / "loss" / "c.0").stat().st_mtime_ns == kept

@@ -159,7 +159,7 @@ def test_wrong_input_is_one_line_and_status_two(
 def test_all_required_parameters_that_are_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run_main(capsys, "sweep", "--L", "1", "--delta", "1")
     place = "or in the file of --config\n"
-    assert (status, err) == (2, f"icl-theory: give --eta (a number or auto), as options {place}")
+    assert (status, err) == (2, f"icl-theory: --eta (a number or auto): give it as an option {place}")
     for name, family in list_families().items():
         needed = [each for each, declared in family.parameters().items() if declared.required]
         status, _, err = run_main(capsys, name, "simulate") if needed else (2, "", "\n")

@@ -42,7 +42,7 @@ def report(
     if not found.exists():
         raise refuse("path", str(found), "a run written with --save, or a folder written with --store")
     with CountProgress(False if quiet else None):
-        read = load(found) if found.is_file() else load_sweep(found)
+        read = load(str(found)) if found.is_file() else load_sweep(found)
         text = html_report(read, over=over, source=str(found), date=datetime.date.today())
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")

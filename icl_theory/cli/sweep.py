@@ -231,8 +231,10 @@ def _report_failures(dataset: xarray.Dataset) -> int:
 
 def _print_table(dataset: xarray.Dataset, over: str | None, done: int, most: int = 60) -> None:
     """Print ``most`` rows, about a screen, with the columns that fit, and say what the headings mean."""
-    important = with_role(dataset, *IMPORTANT)
-    table = phase_table(first_part(dataset[["status", *important]], dimension(dataset, over)), over)
+    over = dimension(dataset, over)
+    elsewhere = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") != over]
+    important = [name for name in with_role(dataset, *IMPORTANT) if name not in elsewhere]
+    table = phase_table(first_part(dataset[["status", *important]], over), over)
     head = table.head(most)
     rows = contents(head)
     cells = {name: [number(value) for value in values] for name, values in rows.items()}

@@ -21,14 +21,7 @@ SHARED = ("numbers", "drawing", "settings", "figures", "tour", "shell")  # scrip
 
 
 def page() -> str:
-    """Return the explorer, a page of HTML that a browser shows from any file or server; see docs/explorer.md.
-
-    Examples
-    --------
-    >>> from icl_theory.explorer import page
-    >>> len(page().encode()) < 10**6
-    True
-    """
+    """Return the explorer, a page of HTML that a browser shows from any file or server; see docs/explorer.md."""
     parts = {
         "style": _read(HERE / "style.css"),
         "modules": "\n".join(modules()),

@@ -39,14 +39,7 @@ LIPSCHITZ = "label units per feature unit"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean ...?)"`` with the known word that is most like the given one, or nothing.
-
-    Examples
-    --------
-    >>> from icl_theory.families.parameters import nearest
-    >>> nearest("linaer", ["linear", "cosine"]), nearest("q", ["linear"])
-    (' (did you mean linear?)', '')
-    """
+    """Return ``" (did you mean ...?)"`` with the known word that is most like the given one, or nothing."""
     names = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word.lower(), names, n=1)
     return f" (did you mean {names[found[0]]}?)" if found else ""
@@ -322,24 +315,9 @@ def parameter(
     dataclasses.Field
         A field that is given by keyword.
 
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> import numpy as np, icl_theory as icl
-    >>> from icl_theory.families import Family, Number, parameter
-    >>> @dataclass(frozen=True, eq=False)
-    ... class Bowl(Family):
-    ...     name, title = "bowl", "a parabola"
-    ...     width: float = parameter(1.0, kind=Number(), symbol="w", meaning="width of the parabola")
-    ...     def risk(self):
-    ...         width = self.width
-    ...         class Parabola(icl.Risk):
-    ...             initial = np.array([2.0])
-    ...             def evaluate(self, params, step=0):
-    ...                 return 0.5 * float(params @ params) / width**2, params / width**2
-    ...         return Parabola()
-    >>> Bowl(width=2.0, eta=1.0, epsilon=1e-3).simulate().steps
-    11
+    References
+    ----------
+    docs/guide/your-own-family.md.
     """
     declared = Parameter("", default, kind, meaning, symbol, tex, unit, kind.text if axis is None else axis)
     return dataclasses.field(default=default, kw_only=True, metadata={"parameter": declared})
@@ -388,14 +366,6 @@ class Later:
     ----------
     place : str
         ``"package.module:NAME"``, as an entry point is written.
-
-    Examples
-    --------
-    >>> from icl_theory.families.parameters import Later
-    >>> class Circle:
-    ...     pi = Later("math:pi")
-    >>> Circle.pi
-    3.141592653589793
     """
 
     def __init__(self, place: str) -> None:

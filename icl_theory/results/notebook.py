@@ -26,14 +26,7 @@ def _allowed(value: object) -> str:
 
 
 def text(value: object) -> str:
-    """Return a value as HTML.
-
-    Examples
-    --------
-    >>> from icl_theory.results.notebook import text
-    >>> text("<b> & 'b'")
-    '&lt;b&gt; &amp; &#x27;b&#x27;'
-    """
+    """Return a value as HTML."""
     return html.escape(_allowed(value))
 
 
@@ -63,19 +56,7 @@ def _macro(name: str, *arguments: Any) -> str:
 
 
 def table(columns: Mapping[str, Sequence[Any]], caption: str = "") -> str:
-    """Return a table from its columns by heading; columns of numbers are right-aligned.
-
-    Examples
-    --------
-    >>> from icl_theory.results.notebook import table
-    >>> print(table({"L": [0.5], "regime": ["<flat>"]}))
-    <div class="table"><table>
-    <thead><tr><th class="right" scope="col">L</th><th class="short" scope="col">regime</th></tr></thead>
-    <tbody>
-    <tr><td class="right">0.5</td><td class="short">&lt;flat&gt;</td></tr>
-    </tbody>
-    </table></div>
-    """
+    """Return a table from its columns by heading; columns of numbers are right-aligned."""
     return _macro("table", columns, caption)
 
 

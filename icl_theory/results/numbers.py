@@ -51,16 +51,7 @@ def goes_right(values: Sequence[Any]) -> bool:
 
 
 def markdown(columns: Mapping[str, Sequence[Any]] | Iterable[tuple[str, Sequence[Any]]]) -> str:
-    """Return a table in Markdown from its columns: a mapping by heading, or pairs of heading and values.
-
-    Examples
-    --------
-    >>> from icl_theory.results.numbers import markdown
-    >>> print(markdown({"L": [0.5], "regime": ["flat"]}))
-    | L | regime |
-    |--:|---|
-    | 0.5 | flat |
-    """
+    """Return a table in Markdown from its columns: a mapping by heading, or pairs of heading and values."""
     headings, values = zip(*(columns.items() if isinstance(columns, Mapping) else columns), strict=True)
 
     def line(cells: Iterable[Any]) -> str:

@@ -51,7 +51,7 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     Raises
     ------
     ValueError
-        ``over`` is not a dimension of the dataset, or the dataset has no dimensions.
+        ``over`` is not a dimension of the dataset, or it has none.
 
     Examples
     --------

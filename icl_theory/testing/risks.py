@@ -227,7 +227,7 @@ def difference(
     """Differentiate a function at 0, smooth over a length ``scale``, and estimate the error.
 
     The function returns a float or an array. ``FORWARD`` differences give the derivative from the right. Widths
-    fall until the error is a share ``resolved`` of the derivative, far below what is to be seen.
+    fall until the error is a share ``resolved`` of the derivative, which is far below all tolerances.
     """
     best: tuple[Any, float] = (None, np.inf)
     weights = sum(abs(weight) for _, weight in stencil) / 60.0

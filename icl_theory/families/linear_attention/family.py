@@ -297,6 +297,7 @@ class LinearAttention(Family):
         if run.eta > limit and self.rule == "gd":
             run.notes["stability"] = f"only below η = {limit:.4g} is descent known to stay at the minimum"
         if self.coordinates == "merged" and self.depth == 1:
+            run.notes["trained"] = "Γ itself; coordinates = pair or heads train its factors, as papers do"
             shrink = run.eta * self.merged().curvature
             if self.rule == "gd" and np.allclose(shrink, 1.0, rtol=1e-12, atol=0.0):
                 run.notes["modes"] = "all alike, and one step at this rate is exact; decay > 0 sets them apart"

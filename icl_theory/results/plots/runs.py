@@ -46,17 +46,7 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
     Both axes are logarithmic, but normalised descent that converged, which is exponential, has a linear axis of
     steps. If the risk observes its ``excess`` over the floor, that is drawn instead of the loss.
 
-    Parameters
-    ----------
-    run : Trajectory
-        The run.
-    ax : matplotlib Axes, optional
-        Axes for the loss alone.
-
-    Returns
-    -------
-    matplotlib Axes
-        The axes of the loss.
+    Returns the axes of the loss.
     """
     instance("run", run, Trajectory, "a Trajectory")
     with styled():
@@ -78,15 +68,7 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
 def compare_runs(runs: Sequence[Trajectory]) -> Axes:
     """Draw several runs side by side with common axes: the loss, and below it the attention if all runs have it.
 
-    Parameters
-    ----------
-    runs : sequence of Trajectory
-        At least one.
-
-    Returns
-    -------
-    matplotlib Axes
-        The first axes of the figure.
+    Returns the first axes of the figure.
     """
     runs = sequence("runs", runs, Trajectory, "one run or more, each a Trajectory")
     with styled():
@@ -105,20 +87,7 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
 
 
 def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
-    """Draw the figure of an answered question.
-
-    Parameters
-    ----------
-    answer : Answer
-        From `icl_theory.audit` or `icl_theory.answer`.
-    ax : matplotlib Axes, optional
-        Axes to draw into.
-
-    Returns
-    -------
-    matplotlib Axes
-        The axes of the figure.
-    """
+    """Draw the figure of an answer of `icl_theory.audit` or `icl_theory.answer`, and return its axes."""
     if not hasattr(answer, "series"):
         raise refuse("answer", answer, "an answer of the audit")
     with styled():
