@@ -1,6 +1,6 @@
-"""The figures of the papers and of this package: each is a short script that computes it from the library.
+"""The figures of the papers and of this package, each made by a short script.
 
-The scripts are `scripts/figures/*.py` in a checkout; an installed package carries them along.
+The scripts are `scripts/figures/*.py` in a checkout; an installed package has a copy.
 """
 
 from __future__ import annotations
@@ -27,49 +27,14 @@ _CARRIED, _CHECKOUT = _PACKAGE / "recipes", _PACKAGE.parent / "scripts" / "figur
 
 
 def available() -> dict[str, str]:
-    """Return the titles of all figures by name.
-
-    Returns
-    -------
-    dict of str to str
-        In alphabetical order.
-
-    Examples
-    --------
-    >>> from icl_theory import figures
-    >>> figures.available()["figure1"]
-    'Figure 1: loss and attention, flat and sharp'
-    """
+    """Return the titles of all figures by name, in alphabetical order."""
     return {name: _title(path) for name, path in _scripts().items()}
 
 
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
-    """Return the parameters of a figure with their values.
+    """Return the parameters of a figure with their values, or with those of its ``quick`` version.
 
-    The text of the papers that we worked from states no values; all are chosen.
-
-    Parameters
-    ----------
-    name : str
-        One of `available`.
-    quick : bool
-        With the changes that make it quick.
-
-    Returns
-    -------
-    dict
-        Values by name.
-
-    Raises
-    ------
-    ValueError
-        An unknown name.
-
-    Examples
-    --------
-    >>> from icl_theory import figures
-    >>> figures.parameters("figure1")["K"]
-    10
+    The text of the papers that we worked from states no values; all are chosen here.
     """
     flag("quick", quick)
     recipe = _recipe(name)
@@ -78,14 +43,7 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
 
 
 def parameter_table() -> str:
-    """Return a Markdown table of all figures, their titles and parameters.
-
-    Examples
-    --------
-    >>> from icl_theory import figures
-    >>> figures.parameter_table().splitlines()[0]
-    '| figure | title | chosen parameters |'
-    """
+    """Return a Markdown table of all figures, their titles and parameters."""
     titles = available()
     chosen = [", ".join(f"{key} = {_plain(value)}" for key, value in parameters(name).items()) for name in titles]
     columns = {
@@ -110,21 +68,21 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     name : str
         One of `available`.
     quick : bool
-        In seconds, with fewer or shorter runs.
+        Take seconds, with fewer or shorter runs.
     **changes
         Values for its `parameters`.
 
     Returns
     -------
     matplotlib Figure
-        To be written with `write`.
+        `write` writes it.
 
     Raises
     ------
     ValueError
-        An unknown name, a parameter that the figure does not have, or a value that it cannot take.
+        An unknown name, a parameter that the figure does not have, or a value that is not allowed.
     KeyboardInterrupt
-        Also where a run would end early and return: a figure is drawn of whole runs.
+        After Ctrl-C, also during a run: a figure shows whole runs.
 
     Examples
     --------
@@ -144,7 +102,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
 
 
 def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
-    """Return a value of the kind of the default; the library refuses what is out of range."""
+    """Return a value of the type of the default; the library refuses one that is out of range."""
     if isinstance(default, tuple):
         wrong = not isinstance(value, list | tuple) or not value
         if wrong or (same_length and len(value) != len(default)):
@@ -154,32 +112,14 @@ def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
 
 
 def _checked_number(name: str, value: Any, default: float, *, zero: bool) -> float:
-    if isinstance(default, int):
-        return integer(name, value, minimum=min(1, default))
-    return number(name, value, zero=zero)
+    whole = isinstance(default, int)
+    return integer(name, value, minimum=min(1, int(default))) if whole else number(name, value, zero=zero)
 
 
 def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Path]:
-    """Write a figure as PDF and PNG into a folder, which is made if it does not exist.
+    """Write a figure as ``name``.pdf and .png into a folder, which is made if it does not exist.
 
-    Parameters
-    ----------
-    figure : matplotlib Figure
-        The figure.
-    folder : path-like
-        Where to.
-    name : str
-        Of the files, without ending.
-
-    Returns
-    -------
-    list of Path
-        The files, each written whole or not at all.
-
-    Raises
-    ------
-    ValueError
-        The folder cannot be made or written to.
+    Each file is written whole or not at all. A folder that cannot be made or written to is a ValueError.
     """
     check_folder(folder)
     checked_path(name, "name")
@@ -191,35 +131,10 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
 
 @working("drawing the film")
 def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int = 60) -> list[Path]:
-    """Write the attention maps of a flat and a sharp run as they change during training, as an animation.
+    """Write the attention maps of a flat and a sharp run during training, as a film of two frames or more.
 
-    The runs are those of the figure ``maps``; frames are equally far apart in ln(1 + t).
-
-    Parameters
-    ----------
-    folder : path-like
-        Where to.
-    quick : bool
-        With fewer features.
-    frames : int
-        How many pictures, two or more.
-
-    Returns
-    -------
-    list of Path
-        ``maps.gif``, and ``maps.mp4`` where ffmpeg is installed.
-
-    Raises
-    ------
-    ValueError
-        The folder cannot be made or written to.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from icl_theory import figures
-    >>> figures.animate(tempfile.mkdtemp(), quick=True, frames=2)[0].name
-    'maps.gif'
+    The runs are those of the figure ``maps``, ``quick`` with fewer features; frames are evenly spaced in ln(1 + t).
+    The files are ``maps.gif``, and ``maps.mp4`` if ffmpeg is installed.
     """
     import numpy as np
     from matplotlib import animation
@@ -252,7 +167,7 @@ def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int 
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Make the folder, and refuse one that cannot be made or written to."""
+    """Make a folder, or refuse one that cannot be made or written to."""
     checked_path(folder, "out")
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -514,10 +514,10 @@ FRESH_AGAIN = (
           "return np.full(int(np.prod(lengths)), FILL[column.dtype[0]], dtype=column.dtype)",
           "return np.zeros(int(np.prod(lengths)), dtype=column.dtype)"),
     Fault("near-values", "values left out that are near to others left out", "results/transitions.py",
-          "x[i] - x[kept[-1]] >= FINEST", "x[i] - x[i - 1] >= FINEST"),
+          "x[i] - x[kept[-1]] >= spacing", "x[i] - x[i - 1] >= spacing"),
     Fault("csv-heads", "headings repeated within the CSV file of a large sweep", "results/tables.py",
           "header=not i", "header=True", "grids/test_large.py"),
-    Fault("scatter-allowed", "larger batches may scatter twice as much as small ones", "testing/samples.py",
+    Fault("scatter-allowed", "larger batches may scatter twice as much as small ones", "testing/families.py",
           "found[1] < 2.0 * found[0] / wanted", "found[1] < 2.0 * found[0]"),
 )  # fmt: skip
 

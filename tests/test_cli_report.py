@@ -66,7 +66,7 @@ def test_another_command_goes_on_with_the_store_and_both_are_named(
     kept = (store / "loss" / "c.0").stat().st_mtime_ns
     page = report_of(capsys, store)
     assert "8 of 12 points are computed: 8 reached the target. 4 are missing" in page.text
-    assert "The same command, given this store, goes on with them." in page.text
+    assert "The same command with this store computes them." in page.text
     for command in (second, first, second):
         assert run_main(capsys, *command)[0] == 0
     assert (store / "loss" / "c.0").stat().st_mtime_ns == kept
@@ -135,7 +135,7 @@ def test_over_is_refused_for_a_run_and_out_is_needed(capsys: pytest.CaptureFixtu
     path = str(tmp_path / "run.npz")
     icl.simulate(2.0, 1.0, 4.0).save(path)
     status, _, err = run_main(capsys, "report", path, "--out", str(tmp_path / "a.html"), "--over", "K")
-    assert (status, err) == (2, "icl-theory: over = 'K': must be left out for a run\n")
+    assert (status, err) == (2, "icl-theory: over = 'K': a run has no swept parameter\n")
     status, _, err = run_main(capsys, "report", path)
     assert (status, err.count("\n")) == (2, 1)
     assert "--out" in err

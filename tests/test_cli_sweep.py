@@ -141,7 +141,7 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
         (["--store", "a"], "store = 'a': must be a folder name ending in .zarr"),
         (["--store", "/proc/a.zarr"], "cannot be used"),
         (["--workers", "0"], "workers = 0"),
-        (["--workers", "2", "--dask", "x"], "left out with --dask"),
+        (["--workers", "2", "--dask", "x"], "--workers or --dask, not both"),
         (["--dask", "nowhere"], "dask = 'nowhere': must be the address of a running scheduler"),
         (["--config", "/no/such.toml"], "No such file"),
     ],
@@ -159,7 +159,7 @@ def test_wrong_input_is_one_line_and_status_two(
 def test_all_required_parameters_that_are_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run_main(capsys, "sweep", "--L", "1", "--delta", "1")
     place = "or in the file of --config\n"
-    assert (status, err) == (2, f"icl-theory: eta = None: must be given, as --eta (a number or auto) {place}")
+    assert (status, err) == (2, f"icl-theory: --eta (a number or auto): give it as an option {place}")
     for name, family in list_families().items():
         needed = [each for each, declared in family.parameters().items() if declared.required]
         status, _, err = run_main(capsys, name, "simulate") if needed else (2, "", "\n")

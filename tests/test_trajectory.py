@@ -252,3 +252,16 @@ def test_no_observation_takes_the_place_of_an_entry_of_the_run(tmp_path: Path) -
         for risk in (Watched(name), Closed(name)):
             with pytest.raises(ValueError, match=f"observation = '{name}': must be called something else"):
                 _ = icl.descend(risk, 0.5, steps=2, method="auto").loss
+
+
+def test_a_run_whose_family_is_not_here_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = icl.Recall(counts=1).simulate()
+    monkeypatch.setattr(icl.Recall, "name", "toy")
+    run.save(tmp_path / "a.npz")
+    monkeypatch.undo()
+    again = icl.load(tmp_path / "a.npz")
+    assert again.family is None
+    assert again.notes["family"].startswith(
+        "not available here, so only saved steps are known: family = 'toy': must"
+    )
+    assert "not available here" in again.summary()

@@ -370,7 +370,7 @@ print(json.dumps([
         r"config = 'nosie': must be made of the keys .*\(did you mean noise\?\)",
         r"above = 0\.1: must be left out where epsilon = 0\.1 is given",
         r"above = .*0\.1.*: must be left out where epsilon",
-        r"eta = None: must be given, as --eta",
+        r"--eta.*: give .* as options? or in the file",
         r"N = 'many': must be an integer",
         r"over = 'noise': must be one of N",
         r"store = 'c\.zarr': must be one made by the same call: .*family = 'shrinkage' there, 'recall' here",

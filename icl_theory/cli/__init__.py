@@ -20,10 +20,11 @@ from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import COMMANDS, Family, broken, default, families_known
 
 OF_FAMILIES = ("simulate", "sweep")
+MODULES = {"table": "sweep", **dict.fromkeys(("report", "explore", "reproduce"), "pages")}  # others by their names
 
 
 class _Commands(Mapping[str, Any]):
-    """Commands by name that are made when they are asked for: each loads what only it needs."""
+    """Commands by name, made when they are asked for, so that each loads only what it needs."""
 
     def __init__(self, names: Callable[[], Iterable[str]], make: Callable[[str], Any]) -> None:
         self._names, self._make = names, functools.cache(make)
@@ -55,7 +56,7 @@ class _Program(TyperGroup):
 
 @contextlib.contextmanager
 def _aborting() -> Iterator[None]:
-    """Make Ctrl-C what every version of typer passes on: newer ones return a status instead, without a word."""
+    """Turn Ctrl-C into the error that every version of typer passes on: newer ones return a status silently."""
     try:
         yield
     except KeyboardInterrupt as pressed:
@@ -63,12 +64,12 @@ def _aborting() -> Iterator[None]:
 
 
 def _command(name: str) -> Any:
-    """Make one of `COMMANDS`, or the group of a family; of a name without one, a KeyError."""
+    """Make one of `COMMANDS`, or the group of a family; an unknown name is a KeyError."""
     if name in OF_FAMILIES:
         return _of_family(name, default())
     if name not in COMMANDS:
         return _group(families_known()[name])
-    return _made(name, getattr(importlib.import_module(f"icl_theory.cli.{name}"), name))
+    return _made(name, getattr(importlib.import_module(f"icl_theory.cli.{MODULES.get(name, name)}"), name))
 
 
 def _group(family: type[Family]) -> Any:
@@ -84,7 +85,7 @@ def _group(family: type[Family]) -> Any:
 
 
 def _of_family(name: str, family: type[Family]) -> Any:
-    """Make `simulate` or `sweep` of a family, or `simulate` of a problem that has a command of its own."""
+    """Make `simulate` or `sweep` of a family, or `simulate` of one of its problems with their own command."""
     kind = name if name in OF_FAMILIES else OF_FAMILIES[0]
     make = getattr(importlib.import_module(f"icl_theory.cli.{kind}"), f"{kind}_command")
     return _made(name, make(family), family.parameters())
@@ -112,8 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what a terminal has no character for
-    if arguments[:1] not in (["simulate"], ["sweep"]):  # those of the default family need no other one
+            stream.reconfigure(errors="replace")  # some terminals lack Greek letters
+    if arguments[:1] not in (["simulate"], ["sweep"]):  # the default family needs no other
         for line in broken():
             print(f"icl-theory: {line}", file=sys.stderr)
     try:
@@ -137,14 +138,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _alike(error: Any) -> list[str]:
-    """Return the options that the unknown one of an error differs from by capitals only."""
+    """Return the options that differ from the unknown one of an error only in capitals."""
     name, context = str(getattr(error, "option_name", "")), getattr(error, "ctx", None)
     known = [option for each in context.command.params for option in each.opts] if context else []
     return [option for option in known if option.lower() == name.lower()]
 
 
 def _fail(message: str) -> None:
-    if message:  # a bare command has printed its help instead
+    if message:  # a bare command has printed its help
         print("icl-theory: " + " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
 

@@ -11,7 +11,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from icl_theory._validate import refuse
 from icl_theory.claims.audit import Audit
 from icl_theory.claims.audit import answer as measure_answer
 from icl_theory.claims.audit import audit as measure_audit
@@ -33,12 +32,12 @@ def audit(
     """Compare every claim of the theory with measurements; exit status 1 if an exact one is violated."""
     check_targets(plot=plot, out=out)
     if claim is not None and question is not None:
-        raise refuse("claim", claim, f"left out where --question {question} is given")
+        raise ValueError(f"claim = {claim}: give --claim or --question, not both")
     if plot is not None and question is None:
-        raise refuse("plot", str(plot), "given together with --question")
+        raise ValueError(f"plot = {str(plot)!r}: only an answer has a figure; give --question, too")
     if question is not None:
         if out is not None:
-            raise refuse("out", str(out), "left out with --question, which prints its answer")
+            raise ValueError(f"out = {str(out)!r}: --question prints its answer and writes no file")
         _print_answer(measure_answer(question, quick=quick), plot, as_json)
         return 0
     report = measure_audit(quick=quick, claim=claim)

@@ -59,17 +59,7 @@ def figures(
 
 
 def script(file: str, figure: Callable[..., Figure], quick: dict[str, Any]) -> None:
-    """Be the command line of a figure's script.
-
-    Parameters
-    ----------
-    file : str
-        Of the script; its stem names the files.
-    figure : callable
-        Draws the figure; all its parameters have defaults.
-    quick : dict
-        Values of parameters with which it takes seconds.
-    """
+    """Run the script of a figure as a command; with --quick its function gets the parameters ``quick``."""
     parser = argparse.ArgumentParser(description=recipes.available().get(Path(file).stem))
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files, PDF and PNG")

@@ -1,4 +1,4 @@
-"""What the commands share: checks of their files, and tables of facts."""
+"""What the commands share: options, checks of files, and the printing of facts and JSON."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from icl_theory._validate import refuse
 from icl_theory.engine.progress import Work, working
 
 FORMATS = (".png", ".pdf", ".svg")
+Config = Annotated[Path | None, typer.Option("--config", help="TOML file of these options; flags win.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
 
@@ -27,7 +28,7 @@ def silent(quiet: bool) -> contextlib.AbstractContextManager[object]:
 
 
 def check_targets(plot: Path | None, **others: Path | None) -> None:
-    """Refuse files that cannot be written before anything is computed."""
+    """Refuse files that cannot be written, before anything is computed."""
     for name, path in {"plot": plot, **others}.items():
         if path is not None and not path.absolute().parent.is_dir():
             raise refuse(name, str(path), "in a folder that exists")
@@ -47,12 +48,11 @@ def print_facts(facts: Mapping[str, str]) -> None:
 
 @working("making JSON")
 def print_json(value: Any) -> None:
-    """Print one JSON document."""
+    """Print one JSON document, with null for missing numbers and a text for infinite ones."""
     print(json.dumps(_strict(value), allow_nan=False, default=str))
 
 
 def _strict(value: Any) -> Any:
-    """Return nested values as JSON can have them: null where a number is missing, and infinity as a text."""
     if isinstance(value, dict):
         return {name: _strict(each) for name, each in value.items()}
     if isinstance(value, list):

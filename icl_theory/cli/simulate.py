@@ -13,15 +13,15 @@ from rich.table import Table
 
 from icl_theory._validate import refuse
 from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
-from icl_theory.cli.shared import PlotFile, check_targets, print_facts, print_json
+from icl_theory.cli.shared import Config, PlotFile, check_targets, print_facts, print_json
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
-from icl_theory.families.kinds import nearest
+from icl_theory.families.parameters import nearest
 from icl_theory.results import plots
 
-ALL = "all"  # of the words of a parameter
+ALL = "all"  # stands for every word of a parameter
 FILES = {"plot": str, "save": str}
 
 
@@ -33,9 +33,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
     def simulate(
         given: dict[str, str],
         context: typer.Context,
-        config: Annotated[
-            Path | None, typer.Option("--config", help="TOML file of these options; flags win.")
-        ] = None,
+        config: Config = None,
         plot: PlotFile = None,
         save: Annotated[Path | None, typer.Option("--save", help="Write the run, for icl_theory.load.")] = None,
         as_json: Annotated[
@@ -53,7 +51,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         settings |= {name: parse_value(known[name], text) for name, text in given.items() if name not in many}
         require(family, settings)
         if many and save is not None:
-            raise refuse("save", str(save), f"left out with {flag(many[0])} all: a file holds one run")
+            raise ValueError(f"save = {str(save)!r}: a file holds one run, and {flag(many[0])} all makes several")
         choices = [{}] if not many else [{many[0]: word} for word in known[many[0]].kind.words]
         problems = [family(**{**settings, **word}) for word in choices]
         runs = []
@@ -84,11 +82,11 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
 
 def _help(declared: Parameter) -> str:
     text = help_text(declared)
-    return text[:-1] + "; all compares them." if _several(declared) else text
+    return f"{text[:-1]}; all compares them." if _several(declared) else text
 
 
 def _several(declared: Parameter) -> bool:
-    """Whether its words can be compared."""
+    """Return whether a command can compare all words of a parameter."""
     return isinstance(declared.kind, Word) and declared.axis
 
 

@@ -1,4 +1,4 @@
-"""`icl-theory sweep`, and `sweep` of every family."""
+"""`icl-theory sweep`, `sweep` of every family, and `icl-theory table`: grids with their tables and figures."""
 
 from __future__ import annotations
 
@@ -7,41 +7,107 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from icl_theory._validate import integer, refuse
+from icl_theory._validate import choice, integer, refuse
 from icl_theory.cli.options import from_file, help_text, parse_axis, require, with_options
-from icl_theory.cli.outputs import (
-    CsvFile,
-    LatexFile,
-    Outputs,
-    Over,
-    ParquetFile,
-    TableFile,
-    report_failures,
-)
-from icl_theory.cli.shared import PlotFile, Quiet, print_json, silent
+from icl_theory.cli.shared import Config, PlotFile, Quiet, check_targets, print_facts, print_json, silent
+from icl_theory.engine.progress import working
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
-from icl_theory.grids.sweep import check_picklable, plan, run_with
+from icl_theory.grids.grid import FAILED, PENDING
+from icl_theory.grids.sweep import check_picklable, load_sweep, plan, run_with
 from icl_theory.grids.workers import cluster, processes
-from icl_theory.results.reading import count
+from icl_theory.results.columns import dimension, meanings, point_facts, symbol, with_role
+from icl_theory.results.numbers import goes_right, number
+from icl_theory.results.plots.style import save
+from icl_theory.results.plots.sweeps import plot_sweep
+from icl_theory.results.reading import count, first_part
+from icl_theory.results.tables import check_format, contents, phase_table, write_table
+from icl_theory.results.transitions import transition_notes
 
-OTHERS = {"over": str, **dict.fromkeys(Outputs._fields, str), "store": str, "workers": int, "dask": str}
+if TYPE_CHECKING:
+    import xarray
+
+ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
+# roles of quantities; the first ones are printed even where there is little room
+IMPORTANT = ("steps", "status", "word", "exponent", "phase", "verdict", "boundary", "predicted")
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
+
+Over = Annotated[
+    str | None, typer.Option("--over", help="Swept parameter that varies fastest from row to row; the first.")
+]
+TableFile = Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")]
+CsvFile = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
+LatexFile = Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")]
+ParquetFile = Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")]
+
+
+class Outputs(NamedTuple):
+    """Files to write, or None for those that were not asked for."""
+
+    table: Path | None = None
+    csv: Path | None = None
+    latex: Path | None = None
+    parquet: Path | None = None
+    plot: Path | None = None
+
+    def check(self, over: str | None, swept: list[str], points: int) -> None:
+        """Refuse what cannot be written or drawn, before anything is computed."""
+        check_targets(**self._asdict())
+        for name, ending in ENDINGS.items():
+            path = getattr(self, name)
+            if path is not None and path.suffix.lower() != ending:
+                raise refuse(name, str(path), f"a file name ending in {ending}")
+            if path is not None:
+                check_format(path, points)
+        if over is not None:
+            choice("over", over, swept)
+        if not swept and any(self):
+            raise ValueError("a single point makes no table or figure: give a list or a range of some parameter")
+        if self.plot is not None and len(swept) > 2:
+            raise ValueError(
+                f"plot = {str(self.plot)!r}: a figure has one or two swept parameters; "
+                f"with {len(swept)} swept parameters use --store and draw slices in Python"
+            )
+
+    def write(self, dataset: xarray.Dataset, over: str | None) -> None:
+        """Write the files."""
+        for path in (self.table, self.csv, self.latex, self.parquet):
+            if path is not None:
+                write_table(dataset, path, over)
+        if self.plot is not None:
+            save(plot_sweep(dataset, over), self.plot)
+
+    def show(self, dataset: xarray.Dataset, over: str | None, done: int, most_points: int = 10**6) -> None:
+        """Print the table of ``done`` points unless there are files, and transitions where they take no minutes."""
+        if not dataset.dims:
+            print_facts({name: number(value) for name, value in point_facts(dataset).items()})
+            return
+        if not any(self):
+            _print_table(dataset, over, done)
+        if dataset["status"].size <= most_points:
+            for note in transition_notes(dataset, over):
+                print(note)
 
 
 def sweep_command(family: type[Family]) -> Callable[..., int]:
     """Return the command that sweeps a family."""
+    others: dict[str, type] = {
+        "over": str,
+        **dict.fromkeys((*Outputs._fields, "store", "dask"), str),
+        "workers": int,
+    }
 
     def sweep(
         given: dict[str, str],
         context: typer.Context,
-        config: Annotated[
-            Path | None, typer.Option("--config", help="TOML file of these options; flags win.")
-        ] = None,
+        config: Config = None,
         over: Over = None,
         table: TableFile = None,
         csv: CsvFile = None,
@@ -63,9 +129,9 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
             "over": over, "table": table, "csv": csv, "latex": latex, "parquet": parquet, "plot": plot,
             "store": store, "workers": workers, "dask": dask,
         }  # fmt: skip
-        settings: dict[str, Any] = {} if config is None else from_file(config, family, OTHERS)
+        settings: dict[str, Any] = {} if config is None else from_file(config, family, others)
         settings |= {name: value for name, value in flags.items() if value is not None}
-        chosen = {name: settings.pop(name, None) for name in OTHERS}
+        chosen = {name: settings.pop(name, None) for name in others}
         known = family.parameters()
         settings |= {name: parse_axis(known[name], text) for name, text in given.items()}
         with silent(quiet):
@@ -78,22 +144,17 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
 
 
 def _run(
-    family: type[Family],
-    settings: dict[str, Any],
-    chosen: dict[str, Any],
-    dry_run: bool,
-    quiet: bool,
-    as_json: bool,
-    command: str,
-) -> int:
+    family: type[Family], settings: dict[str, Any], chosen: dict[str, Any], dry_run: bool, quiet: bool,
+    as_json: bool, command: str,
+) -> int:  # fmt: skip
     outputs = Outputs(*(None if chosen[name] is None else Path(chosen[name]) for name in Outputs._fields))
     if chosen["workers"] is not None:
         integer("workers", chosen["workers"], minimum=1, maximum=10_000)
         if chosen["dask"] is not None:
-            raise refuse("workers", chosen["workers"], "left out with --dask")
+            raise ValueError("give --workers or --dask, not both: a scheduler has its own workers")
     require(family, settings)
     made = plan(family, settings)
-    outputs.check(chosen["over"], [axis.name for axis in made.grid.axes if axis.swept])
+    outputs.check(chosen["over"], [axis.name for axis in made.grid.axes if axis.swept], made.grid.size)
     if dry_run:
         said = estimate(made, chosen["workers"] or 1)
         if as_json:
@@ -110,20 +171,93 @@ def _run(
         elif chosen["dask"] is not None:
             executor = stack.enter_context(cluster(str(chosen["dask"])))
         dataset = run_with(*made, executor=executor, store=chosen["store"], progress=not quiet, command=command)
-    done = dataset["status"].size - count(dataset, "pending")
+    done = dataset["status"].size - count(dataset, PENDING)
     if done:
         outputs.write(dataset, chosen["over"])
     if as_json:
         print_json(dataset.to_dict())
     elif done:
         outputs.show(dataset, chosen["over"], done)
-    status = report_failures(dataset)
+    status = _report_failures(dataset)
     if not dataset.attrs["interrupted"]:
         return status
-    how = (
-        "the same command continues from there"
-        if chosen["store"]
-        else "with --store the same command could continue"
-    )
+    kept, lost = "the same command continues from there", "with --store the same command could continue"
+    how = kept if chosen["store"] else lost
     print(f"icl-theory: interrupted after {done} of {made.grid.size} points; {how}", file=sys.stderr)
     return 130
+
+
+def table(
+    store: Annotated[Path, typer.Argument(help="Folder written by --store.")],
+    over: Over = None,
+    table: TableFile = None,
+    csv: CsvFile = None,
+    latex: LatexFile = None,
+    parquet: ParquetFile = None,
+    plot: PlotFile = None,
+    quiet: Quiet = False,
+) -> int:
+    """Make the tables and figures of a stored sweep again, also of one that is not finished."""
+    with silent(quiet):
+        with working("opening the store"):
+            dataset = load_sweep(store)
+            outputs, size = Outputs(table, csv, latex, parquet, plot), dataset["status"].size
+            outputs.check(over, [str(name) for name in dataset.dims], size)
+            pending = count(dataset, PENDING)
+        if pending == size:
+            print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
+            return 0
+        if pending:
+            print(f"icl-theory: {pending} of {size} points are not computed yet", file=sys.stderr)
+        outputs.write(dataset, over)
+        outputs.show(dataset, over, size - pending)
+        return _report_failures(dataset)
+
+
+def _report_failures(dataset: xarray.Dataset) -> int:
+    """Say how many points failed and why the first did, and return the exit status."""
+    failures = count(dataset, FAILED)
+    if not failures:
+        return 0
+    first = dataset[["status", "message"]]
+    if dataset.dims:
+        first = first_part(first, str(list(first.dims)[-1]), [FAILED])
+    message = first["message"].values[first["status"].values == FAILED].flat[0]
+    size = dataset["status"].size
+    whole = f"{failures} of {size} point{'' if size == 1 else 's'}"
+    print(f"icl-theory: {whole} failed; the first: {message}", file=sys.stderr)
+    return 3
+
+
+def _print_table(dataset: xarray.Dataset, over: str | None, done: int, most: int = 60) -> None:
+    """Print ``most`` rows, about a screen, with the columns that fit, and say what the headings mean."""
+    over = dimension(dataset, over)
+    elsewhere = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") != over]
+    important = [name for name in with_role(dataset, *IMPORTANT) if name not in elsewhere]
+    table = phase_table(first_part(dataset[["status", *important]], over), over)
+    head = table.head(most)
+    rows = contents(head)
+    cells = {name: [number(value) for value in values] for name, values in rows.items()}
+    widths = {name: max(map(len, (name, *words))) + 3 for name, words in cells.items()}
+    console = Console(highlight=False)
+    names = [name for name in cells if name in dataset.dims]
+    room = console.width - sum(widths[name] for name in names)
+    left_out = []
+    for name in [name for name in (symbol(dataset, each) for each in important) if any(cells.get(name, []))]:
+        if widths[name] <= room:
+            names, room = [*names, name], room - widths[name]
+        else:
+            left_out.append(name)
+    shown = Table(box=box.SIMPLE, pad_edge=False)
+    names = sorted(dict.fromkeys(names), key=list(cells).index)
+    for name in names:
+        shown.add_column(name, justify="right" if goes_right(rows[name]) else "left", no_wrap=True)
+    for row in zip(*(cells[name] for name in names), strict=True):
+        shown.add_row(*row)
+    console.print(shown)
+    if done > len(head):
+        console.print(f"... and {number(done - len(head))} rows more: --table or --csv writes them all.")
+    for sentence in meanings(dataset, [each for each in important if symbol(dataset, each) in names]):
+        console.print(sentence)
+    if left_out:
+        console.print(f"No room for {', '.join(left_out)}: --table or --csv writes them, too.")

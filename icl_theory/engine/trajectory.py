@@ -35,7 +35,7 @@ _LATER = np.zeros(0)
 
 
 class Shown:
-    """Shows itself in a notebook, by the functions that `icl_theory.results.display` has for each type."""
+    """Shows itself in a notebook, by the functions that `icl_theory.results.representations` has for each type."""
 
     def _repr_html_(self) -> str:
         text: str = _display().html(self)
@@ -64,7 +64,7 @@ class Drawn(Shown):
 
 def _display() -> Any:
     """Load the display when it is first needed: what computes knows nothing of how it is drawn."""
-    return importlib.import_module("icl_theory.results.display")
+    return importlib.import_module("icl_theory.results.representations")
 
 
 class Phases(dict[str, Interval | None]):

@@ -1,7 +1,6 @@
 """The explorer: the closed forms of all families on one page of HTML that needs no network.
 
-`page` puts together the template, the style, the shell's scripts and those of every family that has a panel. The
-page knows no family by name: it has their names, titles and parameters from `Family`.
+The page is made of a template, a style, shared scripts, and the scripts, titles and parameters of each family.
 """
 
 from __future__ import annotations
@@ -15,30 +14,14 @@ from typing import Any
 from icl_theory._version import __version__
 from icl_theory.families import families_known
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Number
+from icl_theory.families.parameters import Number
 
 HERE = Path(__file__).parent
-SHARED = ("numbers", "drawing", "settings", "figures", "tour", "shell")  # modules that every page has
+SHARED = ("numbers", "drawing", "settings", "figures", "tour", "shell")  # scripts of the page itself
 
 
 def page() -> str:
-    """Return the explorer, a page of HTML with everything in it.
-
-    Returns
-    -------
-    str
-        The page; a browser shows it from any file or server, and it asks for nothing else.
-
-    References
-    ----------
-    docs/explorer.md.
-
-    Examples
-    --------
-    >>> from icl_theory.explorer import page
-    >>> len(page().encode()) < 10**6
-    True
-    """
+    """Return the explorer, a page of HTML that a browser shows from any file or server; see docs/explorer.md."""
     parts = {
         "style": _read(HERE / "style.css"),
         "modules": "\n".join(modules()),
@@ -52,13 +35,12 @@ def page() -> str:
 
 
 def modules() -> Iterator[str]:
-    """Yield the modules of the page as scripts that define them."""
+    """Yield the modules of the page, each as a script that defines it."""
     yield _read(HERE / "modules.js")
     for name in SHARED:
         yield _module(name, _read(HERE / f"{name}.js"))
     for name, family in families_known().items():
-        panel = family.explorer
-        if panel is None:
+        if (panel := family.explorer) is None:
             continue
         yield _module(f"{name}/family", f"module.exports = {_json(description(family))};")
         yield _module(f"{name}/constants", f"module.exports = {_json(panel.constants())};")
@@ -67,7 +49,7 @@ def modules() -> Iterator[str]:
 
 
 def description(family: type[Family]) -> dict[str, Any]:
-    """Return what the page says of a family: its words, and for every parameter its symbol, unit and limits."""
+    """Return the words of a family for the page, and the symbol, unit and limits of each parameter."""
     labels = family.labels()
     module = "icl_theory" if family.__module__.startswith("icl_theory.") else family.__module__
     return {
@@ -90,7 +72,7 @@ def description(family: type[Family]) -> dict[str, Any]:
 
 
 def _limits(kind: Any) -> dict[str, float | None]:
-    """What a number may be; bounds that are not there are None."""
+    """Return the bounds of a number, with None for infinite ones."""
     if not isinstance(kind, Number):
         return {}
     positive = not (kind.zero or kind.signed)

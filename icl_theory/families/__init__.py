@@ -11,9 +11,22 @@ import lazy_loader
 
 from icl_theory._validate import refuse
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Fraction, Kind, Number, Object, Probabilities, Whole, Wholes, Word, nearest
-from icl_theory.families.panel import Panel
-from icl_theory.families.parameters import LOSS, Later, Parameter, parameter
+from icl_theory.families.parameters import (
+    LOSS,
+    Fraction,
+    Kind,
+    Later,
+    Number,
+    Object,
+    Panel,
+    Parameter,
+    Probabilities,
+    Whole,
+    Wholes,
+    Word,
+    nearest,
+    parameter,
+)
 from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
@@ -24,7 +37,7 @@ BUILT_IN = {
     "grouped-regression": "icl_theory.families.regression.forms:GroupedRegression",
     "gaussian-regression": "icl_theory.families.regression.forms:GaussianRegression",
     "linear-attention": "icl_theory.families.linear_attention.family:LinearAttention",
-}  # by name, so that each is loaded when it is first used; the first is meant where none is named
+}  # by name, so that each is loaded when it is first used; the first is the default
 
 # and so are their folders
 __getattr__, _, _ = lazy_loader.attach(__name__, sorted({place.split(".")[2] for place in BUILT_IN.values()}))
@@ -53,8 +66,8 @@ __all__ = [
 def list_families() -> dict[str, type[Family]]:
     """Return every family by name: those of this package, then those of other installed packages.
 
-    A package brings one by an entry point of the group ``icl_theory.families`` whose value is the class. One that
-    cannot be imported, or is no sound family, is left out with a warning of one line.
+    A package adds a family by an entry point of the group ``icl_theory.families`` whose value is the class. A class
+    that cannot be imported, or is not sound, is left out with a warning of one line.
 
     Returns
     -------
@@ -73,22 +86,22 @@ def list_families() -> dict[str, type[Family]]:
 
 
 def families_known() -> dict[str, type[Family]]:
-    """Return the families that can be used, without a word on others; see `broken`."""
+    """Return the families that can be used, without warnings about others; see `broken`."""
     return {name: _built_in(name) for name in BUILT_IN} | _installed()[0]
 
 
 def default() -> type[Family]:
-    """Return the family that is meant where none is named."""
+    """Return the default family."""
     return _built_in(next(iter(BUILT_IN)))
 
 
 def find(name: str) -> type[Family]:
-    """Return the family of a name, or the problem of one that has a command of its own.
+    """Return the family with a name, or the problem of a family that has its own command.
 
     Raises
     ------
     ValueError
-        There is none.
+        No family has this name.
 
     Examples
     --------
@@ -127,7 +140,7 @@ def sound(cls: object) -> type[Family]:
     Raises
     ------
     ValueError
-        Anything else, with the reason.
+        The class is not such a family; the message says why.
 
     Examples
     --------
@@ -159,7 +172,7 @@ def _built_in(name: str) -> type[Family]:
 @cache
 def _installed() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
     """Return the families of other packages by name, and a line for each that cannot be used."""
-    from importlib.metadata import entry_points  # a tenth of what a command needs to start
+    from importlib.metadata import entry_points  # takes a tenth of the start of a command
 
     known: dict[str, type[Family]] = {}
     lines = []
@@ -168,7 +181,7 @@ def _installed() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
             cls = sound(point.load())
             if cls.name in BUILT_IN or cls.name in known:
                 raise refuse("name", cls.name, "another name: a family of this name is known already")
-        except (Exception, SystemExit) as error:  # whatever a foreign package does wrong, the others still work
+        except (Exception, SystemExit) as error:  # a broken package does not break the others
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             lines.append(f"the family {point.name} ({point.value}) is left out: {reason}")
         else:

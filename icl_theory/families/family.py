@@ -25,10 +25,19 @@ from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Label, Trajectory
-from icl_theory.families.declared import learning_rate
-from icl_theory.families.kinds import Number, Whole, Word, nearest
-from icl_theory.families.panel import Panel
-from icl_theory.families.parameters import LOSS, RESERVED, Later, Parameter, parameter
+from icl_theory.families.parameters import (
+    LOSS,
+    RESERVED,
+    Later,
+    Number,
+    Panel,
+    Parameter,
+    Whole,
+    Word,
+    learning_rate,
+    nearest,
+    parameter,
+)
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 
 if TYPE_CHECKING:
@@ -191,6 +200,11 @@ class Family:
 
     def validate(self) -> None:
         """Refuse parameters that contradict each other; each has been checked by itself."""
+
+    @classmethod
+    def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the parameters of a sweep together with those that an object among them carries."""
+        return given
 
     def stable_rate(self) -> float:
         """Return the learning rate that ``eta="auto"`` stands for."""

@@ -1,29 +1,259 @@
-"""How a family declares its parameters and its slots."""
+"""How a family declares its parameters, the values that they allow, and its slots."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import difflib
 import importlib
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from icl_theory.engine.trajectory import Label
-from icl_theory.families.kinds import Kind
+import numpy as np
 
-LOSS = "(units of the loss)"  # stands for the family's own
+from icl_theory._validate import (
+    INT64_MAX,
+    LARGEST,
+    fraction,
+    integer,
+    is_masked,
+    number,
+    probabilities,
+    refuse,
+    signed,
+    whole_or_infinite,
+)
+from icl_theory.engine.trajectory import Label
+
+LOSS = "(units of the loss)"  # stands for the loss unit of the family
 REQUIRED = dataclasses.MISSING
-RESERVED = (  # arguments of sweeps, options of commands, names in results
+RESERVED = (  # arguments of sweeps, options of commands, names of results
     "as_json", "config", "context", "csv", "dask", "dry_run", "executor", "family", "given", "help", "json",
     "latex", "message", "over", "parquet", "plot", "progress", "quiet", "save", "status", "store", "table",
     "version", "workers",
 )  # fmt: skip
+LIPSCHITZ = "label units per feature unit"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean ...?)"`` with the known word that is most like the given one, or nothing."""
+    names = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), names, n=1)
+    return f" (did you mean {names[found[0]]}?)" if found else ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values that a parameter may have: `check` returns a sound value or refuses it, `parse` reads a text.
+
+    Parameters
+    ----------
+    words : tuple of str
+        Words that are allowed, too.
+    optional : bool
+        Whether None is allowed.
+    """
+
+    words: tuple[str, ...] = ()
+    optional: bool = False
+
+    text = False  # whether the command line and TOML files can spell the values
+    numeric = False  # whether the values other than words are numbers
+    whole = False  # whether these numbers are integers
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return a sound value, or raise a ValueError with the name, the value and what is allowed."""
+        if value is None and self.optional:
+            return None
+        if not isinstance(value, str) or not self.words:
+            return self.value(name, value)
+        if value in self.words:
+            return value
+        if not self.numeric:
+            raise refuse(name, value, f"one of {self.allowed}{nearest(value, self.words)}")
+        try:
+            return self.value(name, value)
+        except ValueError as error:
+            raise ValueError(f"{error}, or {self.allowed}{nearest(value, self.words)}") from None
+
+    def value(self, name: str, value: Any) -> Any:
+        """Check a value that is neither None nor one of the words."""
+        return value
+
+    def check_all(self, name: str, values: Iterable[Any]) -> Any:
+        """Return sound values, or refuse the first that is not sound."""
+        return [self.check(name, value) for value in values]
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read a value from the command line; `check` comes after."""
+        return text
+
+    @property
+    def allowed(self) -> str:
+        """The words, for help texts."""
+        return ", ".join(self.words)
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """A finite float between ``minimum`` and ``maximum``; positive, or not negative with ``zero``.
+
+    With ``signed`` it may be negative, and ``maximum`` limits its size.
+    """
+
+    zero: bool = False
+    minimum: float = 0.0
+    maximum: float = math.inf
+    signed: bool = False
+
+    text = True
+    numeric = True
+
+    def value(self, name: str, value: Any) -> float:
+        """Return the float."""
+        if self.signed:
+            return signed(name, value, maximum=self.maximum)
+        return number(name, value, zero=self.zero, minimum=self.minimum, maximum=self.maximum)
+
+    def check_all(self, name: str, values: Iterable[Any]) -> Any:
+        """Return sound values; of an array only the smallest and the largest are checked, which is enough.
+
+        A subclass that refuses a number between two sound ones must override this, unless it refuses fractions.
+        """
+        if isinstance(values, np.ndarray) and values.size and values.dtype.kind in "iuf":
+            alike = not is_masked(values) and (not self.whole or bool((values == np.floor(values)).all()))
+            with contextlib.suppress(ValueError):
+                if alike and all(math.isfinite(self.value(name, end)) for end in (values.min(), values.max())):
+                    return values.astype(np.float64)
+        listed = [*values]
+        if self.words and any(isinstance(value, str) for value in listed):
+            raise refuse(name, values, f"numbers, or {self.allowed} alone")
+        return super().check_all(name, listed)  # names the wrong value
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read a number or one of the words."""
+        if text in self.words:
+            return text
+        try:
+            return float(text)
+        except ValueError:
+            raise refuse(name, text, "a number" + (f", or {self.allowed}" if self.words else "")) from None
+
+
+@dataclass(frozen=True)
+class Fraction(Number):
+    """A number strictly between 0 and 1."""
+
+    def value(self, name: str, value: Any) -> float:
+        """Return the float."""
+        return fraction(name, value)
+
+
+@dataclass(frozen=True)
+class Whole(Number):
+    """An integer between ``minimum`` and ``maximum``; with ``infinite`` up to 2**53, or ``math.inf``."""
+
+    minimum: float = 1
+    maximum: float = INT64_MAX
+    infinite: bool = False
+
+    whole = True
+
+    def value(self, name: str, value: Any) -> float:
+        """Return an int, or a float if infinity is allowed."""
+        check = whole_or_infinite if self.infinite else integer
+        return check(name, value, minimum=int(self.minimum), maximum=int(self.maximum))
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read an integer, which may be spelt 1e6."""
+        if text in self.words:
+            return text
+        with contextlib.suppress(ValueError):
+            return int(text)
+        try:
+            found = float(text)
+        except ValueError:
+            raise refuse(name, text, "an integer" + (", or inf" if self.infinite else "")) from None
+        return int(found) if found.is_integer() else found
+
+
+@dataclass(frozen=True)
+class Word(Kind):
+    """One of some words."""
+
+    text = True
+
+    def value(self, name: str, value: Any) -> Any:
+        """Refuse everything but words."""
+        raise refuse(name, value, f"one of {self.allowed}")
+
+
+@dataclass(frozen=True)
+class Wholes(Kind):
+    """One or more positive integers up to ``maximum``, as a tuple; ``1,19`` as text."""
+
+    maximum: float = INT64_MAX
+
+    text = True
+
+    def value(self, name: str, value: Any) -> tuple[int, ...]:
+        """Return the integers."""
+        try:
+            found = tuple(value)
+        except TypeError:
+            found = (value,)
+        if not found:
+            raise refuse(name, value, "one or more integers")
+        return tuple(integer(name, each, minimum=1, maximum=int(self.maximum)) for each in found)
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read integers separated by commas."""
+        return [Whole().parse(name, part) for part in text.split(",")]
+
+
+@dataclass(frozen=True)
+class Probabilities(Kind):
+    """Positive numbers that sum to 1, as a tuple of floats; ``0.5,0.3,0.2`` as text."""
+
+    text = True
+
+    def value(self, name: str, value: Any) -> tuple[float, ...]:
+        """Return the numbers."""
+        try:
+            size = len(value)
+        except TypeError:
+            raise refuse(name, value, "positive numbers that sum to 1") from None
+        return tuple(probabilities(name, value, size).tolist())
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read numbers separated by commas."""
+        try:
+            return [float(part) for part in text.split(",")]
+        except ValueError:
+            raise refuse(name, text, "numbers separated by commas") from None
+
+
+@dataclass(frozen=True)
+class Object(Kind):
+    """An object that ``checker`` makes or refuses, from Python only, or one of the words."""
+
+    checker: Callable[[str, Any], Any] = lambda name, value: value
+
+    @property
+    def text(self) -> bool:  # type: ignore[override]
+        """Whether there are words."""
+        return bool(self.words)
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return what the checker does."""
+        return self.checker(name, value)
 
 
 class Parameter(NamedTuple):
-    """A parameter of a family: its name, default (``REQUIRED`` if there is none), kind, meaning, symbol and unit.
-
-    ``axis`` says whether a sweep may vary it.
-    """
+    """A parameter of a family; ``default`` may be ``REQUIRED``, and ``axis`` says whether a sweep may vary it."""
 
     name: str
     default: Any
@@ -48,7 +278,7 @@ class Parameter(NamedTuple):
         return self.kind.check_all(self.name, values)
 
     def label(self, loss_unit: str) -> Label:
-        """Return what tables, plots and reports call it."""
+        """Return its label for tables, plots and reports."""
         unit = loss_unit if self.unit == LOSS else self.unit
         return Label(self.symbol or self.name, self.tex or rf"\mathrm{{{self.name}}}", unit, self.meaning)
 
@@ -68,9 +298,9 @@ def parameter(
     Parameters
     ----------
     default : object
-        Its value unless given; a parameter without one has to be given.
+        Its value unless given; a parameter without a default must be given.
     kind : Kind
-        What it may be: `Number`, `Whole`, `Fraction`, `Word`, `Probabilities` or `Object`.
+        The values that it may have: `Number`, `Whole`, `Fraction`, `Word`, `Probabilities` or `Object`.
     meaning : str
         What it is, in a few words.
     symbol, tex : str
@@ -78,54 +308,64 @@ def parameter(
     unit : str
         Its unit; ``LOSS`` stands for the unit of the family's loss.
     axis : bool, optional
-        Whether a sweep may vary it. Numbers and words may unless said otherwise.
+        Whether a sweep may vary it; unless given a sweep may vary numbers and words.
 
     Returns
     -------
     dataclasses.Field
-        The field, which takes its value by keyword.
+        A field that is given by keyword.
 
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> import numpy as np, icl_theory as icl
-    >>> from icl_theory.families import Family, Number, parameter
-    >>> @dataclass(frozen=True, eq=False)
-    ... class Bowl(Family):
-    ...     name, title = "bowl", "a parabola"
-    ...     width: float = parameter(1.0, kind=Number(), symbol="w", meaning="width of the parabola")
-    ...     def risk(self):
-    ...         width = self.width
-    ...         class Parabola(icl.Risk):
-    ...             initial = np.array([2.0])
-    ...             def evaluate(self, params, step=0):
-    ...                 return 0.5 * float(params @ params) / width**2, params / width**2
-    ...         return Parabola()
-    >>> Bowl(width=2.0, eta=1.0, epsilon=1e-3).simulate().steps
-    11
+    References
+    ----------
+    docs/guide/your-own-family.md.
     """
     declared = Parameter("", default, kind, meaning, symbol, tex, unit, kind.text if axis is None else axis)
     return dataclasses.field(default=default, kw_only=True, metadata={"parameter": declared})
 
 
-class Later:
-    """A slot of a family whose value is a name in a module that is loaded when the slot is first used.
+# ---- parameters that several families share
 
-    What the theory says of a family stands on its runs, and so comes after the family; and a command that asks for
-    none of it need not load it.
+
+def learning_rate(default: Any = REQUIRED) -> Any:
+    """Declare η."""
+    return parameter(default, kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
+
+
+def lipschitz_constant() -> Any:
+    """Declare L."""
+    return parameter(kind=Number(), symbol="L", tex="L", unit=LIPSCHITZ, meaning="Lipschitz constant of the tasks")
+
+
+def feature_gap() -> Any:
+    """Declare Δ."""
+    return parameter(kind=Number(), symbol="Δ", tex=r"\Delta", unit="feature units", meaning="feature gap")
+
+
+def prompt_length() -> Any:
+    """Declare N."""
+    return parameter(math.inf, kind=Whole(infinite=True), symbol="N", tex="N", meaning="prompt length, or inf")
+
+
+def label_noise() -> Any:
+    """Declare σ."""
+    return parameter(
+        0.0, kind=Number(zero=True, maximum=LARGEST), symbol="σ", tex=r"\sigma", unit="label units",
+        meaning="standard deviation of the label noise",
+    )  # fmt: skip
+
+
+# ---- slots
+
+
+class Later:
+    """A slot of a family whose value is loaded from another module when it is first used.
+
+    The theory of a family imports the family, so the family cannot import it; and most commands do not need it.
 
     Parameters
     ----------
     place : str
         ``"package.module:NAME"``, as an entry point is written.
-
-    Examples
-    --------
-    >>> from icl_theory.families.parameters import Later
-    >>> class Circle:
-    ...     pi = Later("math:pi")
-    >>> Circle.pi
-    3.141592653589793
     """
 
     def __init__(self, place: str) -> None:
@@ -134,3 +374,25 @@ class Later:
     def __get__(self, instance: object, owner: type) -> Any:
         module, name = self.place.split(":")
         return getattr(importlib.import_module(module), name)
+
+
+class Panel(NamedTuple):
+    """The panel of a family in the explorer.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder of the scripts. ``panel.js`` exports the panel, and may require the others.
+    scripts : tuple of str
+        File names, with their endings.
+    constants : callable
+        Returns what ``require("./constants")`` gives the scripts: values that JSON can hold.
+
+    References
+    ----------
+    docs/explorer.md.
+    """
+
+    folder: Path
+    scripts: tuple[str, ...] = ("panel.js",)
+    constants: Callable[[], Mapping[str, Any]] = dict

@@ -1,8 +1,7 @@
-"""Runs read from files, which go on where their problem can be made again."""
+"""Runs read from files; a run goes on from its file if its problem can be made again."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
@@ -34,9 +33,10 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     Returns
     -------
     Trajectory
-        As saved. Files of runs of a family say what was trained if its parameters are numbers and words. Such a run
-        answers for any step and carries its risk; any other answers for its saved steps. If the family has a
-        `simulate` of its own, that is run again when a step is asked for that was not saved.
+        As saved. The file of a run says which problem was trained if its parameters are numbers and words. Such a
+        run carries its risk and knows every step; other runs know only their saved steps, and if the problem cannot
+        be made here, ``notes["family"]`` says why. A family with a `simulate` of its own runs it again for a step
+        that was not saved.
 
     Raises
     ------
@@ -56,17 +56,20 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
 
 
 def revived(run: Trajectory, find: Callable[[str], type[Family]]) -> Trajectory:
-    """Return a run as `read_run` gives it with the problem that it describes, if this can be made here."""
+    """Return a run as `read_run` gives it, with its problem if that can be made here."""
     said, run.family = run.family, None
-    if said is not None:
-        # of another version, or more than fits here
-        with contextlib.suppress(ValueError, TypeError, KeyError, MemoryError, OverflowError):
-            problem = _problem(find(said["name"]), said)
-            if type(problem).simulate is Family.simulate:
-                attach(run, problem.risk())
-            else:  # only the family knows how its runs go on
-                run.risk, run.solution = problem.risk(), _Again(problem.simulate)
-            run.family = problem
+    if said is None:
+        return run
+    try:
+        problem = _problem(find(said["name"]), said)
+        if type(problem).simulate is Family.simulate:
+            attach(run, problem.risk())
+        else:  # only the family knows how its runs go on
+            run.risk, run.solution = problem.risk(), _Again(problem.simulate)
+        run.family = problem
+    # a family that is not installed, one of another version, or a problem too large for this machine
+    except (ValueError, TypeError, KeyError, MemoryError, OverflowError) as error:
+        run.notes["family"] = f"not available here, so only saved steps are known: {error}"
     return run
 
 

@@ -1,4 +1,4 @@
-"""What is shown of runs, sweeps and claims: numbers, tables, notebooks, figures and reports. It knows no model.
+"""Tables, figures, notebooks and reports of runs, sweeps and claims, of any model.
 
-Whatever it says of a sweep stands in the attributes of the dataset, and whatever it says of a run in its labels.
+Symbols, units and roles come from the attributes of a sweep's dataset and from the labels of a run.
 """

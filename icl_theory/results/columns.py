@@ -1,8 +1,9 @@
-"""What the dataset of a sweep says of its parameters and quantities: symbols, units, roles."""
+"""What the dataset of a sweep says about its parameters and quantities: symbols, units, roles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,29 +14,14 @@ from icl_theory.results.numbers import number
 if TYPE_CHECKING:
     import xarray
 
-# what else than numbers stands in tables, and its TeX
-SIGNS = {"✓": r"$\checkmark$", "✗": r"$\times$", "∞": r"$\infty$", "−": "$-$", "±": r"$\pm$"}
-ESCAPES = str.maketrans({sign: rf"\{sign}" for sign in "&%$#_{}"} | SIGNS | {"\\": r"\textbackslash{}"})
-
 
 def symbol(dataset: xarray.Dataset, name: str) -> str:
-    """Return the symbol of a parameter or a quantity as text, its name where it has none."""
+    """Return the symbol of a parameter or a quantity as text, or its name if it has none."""
     return str(dataset[name].attrs.get("symbol") or name)
 
 
-def tex(dataset: xarray.Dataset, name: str) -> str:
-    """Return the symbol in TeX, for LaTeX."""
-    given = dataset[name].attrs.get("tex")
-    return f"${given}$" if given else escaped(symbol(dataset, name))
-
-
-def escaped(text: str) -> str:
-    """Return any text for LaTeX."""
-    return text.translate(ESCAPES)
-
-
 def with_role(dataset: xarray.Dataset, *roles: str) -> list[str]:
-    """Return the names of the quantities that play one of some roles, role by role."""
+    """Return the names of the quantities that have one of these roles, role by role."""
     names = [str(name) for name in dataset.data_vars]
     return [name for role in roles for name in names if dataset[name].attrs.get("role") == role]
 
@@ -53,7 +39,7 @@ def dimensions(dataset: xarray.Dataset) -> list[str]:
 
 
 def dimension(dataset: xarray.Dataset, over: str | None) -> str:
-    """Return the swept parameter that was asked for, or the first."""
+    """Return the swept parameter called ``over``, or the first one."""
     names = dimensions(dataset)
     if not names:
         raise refuse("over", over, "a swept parameter; this sweep has a single point")
@@ -61,7 +47,7 @@ def dimension(dataset: xarray.Dataset, over: str | None) -> str:
 
 
 def lines(dataset: xarray.Dataset, *kept: str) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield the lines of a sweep along a parameter, or its slices along some, with the values of the others."""
+    """Yield each slice of a sweep along the parameters ``kept``, with the values of the others."""
     others = [name for name in dimensions(dataset) if name not in kept]
     for index in np.ndindex(*(dataset.sizes[name] for name in others)):
         line = dataset.isel(dict(zip(others, index, strict=True)))
@@ -71,3 +57,37 @@ def lines(dataset: xarray.Dataset, *kept: str) -> Iterator[tuple[dict[str, Any],
 def where(dataset: xarray.Dataset, values: dict[str, Any]) -> str:
     """Return the values of some parameters in words."""
     return ", ".join(f"{symbol(dataset, name)} = {number(value)}" for name, value in values.items())
+
+
+def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
+    """Explain the columns of a table whose headings are symbols, in a sentence or two for below it.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> from icl_theory.results.columns import meanings
+    >>> meanings(icl.sweep(L=[1.0, 2.0], delta=1.0, eta=1.0, progress=False), ["steps", "L_star"])
+    ('T_ε: first step at the target. L*: boundary, exact onset of the tail.',)
+    """
+    quantities = [dataset[name].attrs for name in names if name in dataset.data_vars]
+    told = [each for each in quantities if each.get("symbol") and each.get("role") not in ("verdict", None)]
+    # what a description says before its first comma; boundaries have a shorter definition
+    words = [re.split("[,;]", str(each.get("description") or ""))[0] for each in told]
+    words = [f"boundary, {each['definition']}" if each.get("definition") else word
+             for each, word in zip(told, words, strict=True)]  # fmt: skip
+    said = [f"{each['symbol']}: {word}." for each, word in zip(told, words, strict=True) if word]
+    if any(each.get("role") == "verdict" for each in quantities):
+        said.append("✓: the statement holds; ✗: it fails; blank: it does not apply.")
+    return (" ".join(said),) if said else ()
+
+
+def point_facts(dataset: xarray.Dataset) -> dict[str, Any]:
+    """Return the quantities of a single point that have a value, by symbol."""
+    return {symbol(dataset, str(name)): x.values for name, x in dataset.data_vars.items() if has_values(x)}
+
+
+def has_values(values: xarray.DataArray) -> bool:
+    """Return whether any value is present: not NaN, -1 or the empty text."""
+    missing = {"i": -1, "U": "", "O": ""}.get(values.dtype.kind)
+    empty = values.isnull() if values.dtype.kind == "f" else values.isin([missing])
+    return not bool(empty.all())

@@ -1,16 +1,14 @@
-"""The one way in which numbers are written for people, and tables of them in Markdown."""
+"""How numbers are written for people everywhere, and tables of them in Markdown."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-MOST_DIGITS = 17  # tell any two numbers in double precision apart
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """Return a value as it is shown: integers in full, other numbers to some digits, what is missing as nothing.
+    """Return a value as text: integers in full, other numbers to some digits, missing ones as nothing.
 
     Examples
     --------
@@ -31,7 +29,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def told_apart(values: Sequence[Any]) -> list[str]:
-    """Return values as they are shown, with as many digits, four at least, as tell different ones apart.
+    """Return values as text, with at least four digits and as many as it takes to tell different values apart.
 
     Examples
     --------
@@ -39,7 +37,7 @@ def told_apart(values: Sequence[Any]) -> list[str]:
     >>> told_apart([0.1, 0.100001]), told_apart([1 / 3, 0.5])
     (['0.1', '0.100001'], ['0.3333', '0.5'])
     """
-    for digits in range(4, MOST_DIGITS + 1):
+    for digits in range(4, 18):  # 17 digits tell any two doubles apart
         words = [number(value, digits) for value in values]
         if len(set(words)) == len(set(values)):
             break
@@ -47,37 +45,17 @@ def told_apart(values: Sequence[Any]) -> list[str]:
 
 
 def goes_right(values: Sequence[Any]) -> bool:
-    """Return whether a column is set to the right: it holds numbers, and no words."""
-    shown = [value for value in values if number(value)]
-    return bool(shown) and not any(isinstance(value, str | bool) for value in shown)
+    """Return whether a column is right-aligned: it has numbers and no words."""
+    given = [value for value in values if number(value)]
+    return bool(given) and not any(isinstance(value, str | bool) for value in given)
 
 
-def markdown(columns: Mapping[str, Sequence[Any]]) -> str:
-    """Return a table in Markdown, from its columns by heading.
+def markdown(columns: Mapping[str, Sequence[Any]] | Iterable[tuple[str, Sequence[Any]]]) -> str:
+    """Return a table in Markdown from its columns: a mapping by heading, or pairs of heading and values."""
+    headings, values = zip(*(columns.items() if isinstance(columns, Mapping) else columns), strict=True)
 
-    Examples
-    --------
-    >>> from icl_theory.results.numbers import markdown
-    >>> print(markdown({"L": [0.5], "regime": ["flat"]}))
-    | L | regime |
-    |--:|---|
-    | 0.5 | flat |
-    """
-    return "\n".join(markdown_lines(list(columns), [*columns.values()], list(map(goes_right, columns.values()))))
-
-
-def markdown_lines(headings: Sequence[str], columns: Sequence[Sequence[Any]], right: Sequence[bool]) -> list[str]:
-    """Return the lines of a table in Markdown, of which the first two are its head; ``right`` are set to the right.
-
-    Examples
-    --------
-    >>> from icl_theory.results.numbers import markdown_lines
-    >>> markdown_lines(["a", "a"], [[1], [2]], [True, False])
-    ['| a | a |', '|--:|---|', '| 1 | 2 |']
-    """
-
-    def line(cells: Sequence[Any]) -> str:
+    def line(cells: Iterable[Any]) -> str:
         return "| " + " | ".join(number(cell).replace("|", r"\|") for cell in cells) + " |"
 
-    rule = "|" + "|".join("--:" if side else "---" for side in right) + "|"
-    return [line(headings), rule, *map(line, zip(*columns, strict=True))]
+    rule = "|" + "|".join("--:" if goes_right(column) else "---" for column in values) + "|"
+    return "\n".join([line(headings), rule, *map(line, zip(*values, strict=True))])

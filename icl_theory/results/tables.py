@@ -1,9 +1,9 @@
-"""Tables of sweeps, a row a point, and the files they are written to."""
+"""Tables of sweeps, a row for each point, and the files they are written to."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ from icl_theory import _validate
 from icl_theory._validate import flag, refuse
 from icl_theory.files import checked_path, replacing
 from icl_theory.grids.grid import PENDING, REACHED
-from icl_theory.results.columns import dimension, dimensions, escaped, symbol, tex, with_role
-from icl_theory.results.numbers import goes_right, markdown_lines, number
+from icl_theory.results.columns import dimension, dimensions, meanings, symbol, with_role
+from icl_theory.results.numbers import goes_right, markdown, number
 from icl_theory.results.reading import reading, slabs
 from icl_theory.results.transitions import transition_notes
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import xarray
 
 FORMATS = {".md": "Markdown", ".csv": "CSV", ".tex": "LaTeX", ".parquet": "Parquet"}
-MARKS = {1: "✓", 0: "✗"}
+SIGNS = {"✓": r"$\checkmark$", "✗": r"$\times$", "∞": r"$\infty$", "−": "$-$", "±": r"$\pm$"}
+ESCAPES = str.maketrans({x: rf"\{x}" for x in "&%$#_{}"} | SIGNS | {"\\": r"\textbackslash{}"})
 
 
 @reading("making the table")
@@ -33,24 +34,24 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     dataset : xarray.Dataset
         From `sweep` or `load_sweep`.
     over : str, optional
-        The parameter whose values follow one another; the first dimension unless given. Other dimensions become
-        columns in front.
+        The parameter that varies fastest from row to row; the first dimension unless given. Other dimensions become
+        the first columns.
     every : bool
         Have a column for every quantity, not only for those that describe phases.
 
     Returns
     -------
     pandas.DataFrame
-        Swept parameters under their names and quantities under their symbols: the regime, lengths of the phases and
-        T_ε in steps, the measured local exponent :math:`d\ln T/d\ln x`, what is predicted of T_ε and of the
-        boundaries between regimes, what the family puts into tables, statements as ✓ (holds), ✗ (fails) or nothing
-        (does not apply), and the status where not all points reached their target. Points not computed are left
-        out.
+        Swept parameters under their names and quantities under their symbols: the regime, the length of each phase,
+        the first step T_ε at the target, the measured local exponent :math:`d\ln T/d\ln x`, the predictions for T_ε
+        and for the boundaries between regimes, what the family adds, statements as ✓ (holds), ✗ (fails) or nothing
+        (does not apply), and the status unless all points reached their target. Points that are not computed yet
+        are left out. ``attrs["notes"]`` explains the headings in a sentence or two.
 
     Raises
     ------
     ValueError
-        ``over`` is no dimension of the dataset, or it has none.
+        ``over`` is not a dimension of the dataset, or it has none.
 
     Examples
     --------
@@ -60,10 +61,22 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     ['10.0', 'sharp', '4', '11967']
     """
     over = dimension(dataset, over)
-    return _table(dataset, over, _columns(dataset, over, flag("every", every)))
+    order = _columns(dataset, over, flag("every", every))
+    frame = _frame(dataset[list(dict.fromkeys([*order, "status"]))], over)
+    for name in with_role(dataset, "verdict"):
+        frame[name] = frame[name].map({1: number(True), 0: number(False)}).fillna("")
+    parameters = [*(name for name in dimensions(dataset) if name != over), over]
+    headings: dict[str, str] = {}
+    for name in order:
+        taken = {*parameters, *headings.values()}
+        headings[name] = name if symbol(dataset, name) in taken else symbol(dataset, name)
+    table = frame[[*parameters, *order]].rename(columns=headings)
+    table.attrs["tex"] = {headings.get(name, name): _tex(dataset, name) for name in [*parameters, *order]}
+    table.attrs["notes"] = meanings(dataset, order)
+    return table
 
 
-def _columns(dataset: xarray.Dataset, over: str, every: bool = False) -> list[str]:
+def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
     """Return the names of the quantities in the table of a sweep, in their order."""
     words, details = (
         [name for name in with_role(dataset, role) if dataset[name].attrs.get("table") == 1]
@@ -76,30 +89,14 @@ def _columns(dataset: xarray.Dataset, over: str, every: bool = False) -> list[st
         *details, *with_role(dataset, "verdict"),
     ]  # fmt: skip
     if every:
-        order += [
-            name for name in with_role(dataset, "word", "detail") if name not in (*words, *details, "message")
-        ]
+        others = with_role(dataset, "word", "detail")
+        order += [name for name in others if name not in (*words, *details, "message")]
     complete = bool(dataset["status"].isin([REACHED, PENDING]).all())
     return order if complete else [*order, "status"]
 
 
-def _table(dataset: xarray.Dataset, over: str, order: list[str]) -> pd.DataFrame:
-    """Return some quantities of computed points under their symbols, behind the parameters."""
-    frame = _frame(dataset[list(dict.fromkeys([*order, "status"]))], over)
-    for name in with_role(dataset, "verdict"):
-        frame[name] = frame[name].map(MARKS).fillna("")
-    parameters = [*(name for name in dimensions(dataset) if name != over), over]
-    headings: dict[str, str] = {}
-    for name in order:
-        taken = {*parameters, *headings.values()}
-        headings[name] = name if symbol(dataset, name) in taken else symbol(dataset, name)
-    table = frame[[*parameters, *order]].rename(columns=headings)
-    table.attrs["tex"] = {headings.get(name, name): tex(dataset, name) for name in [*parameters, *order]}
-    return table
-
-
 def _frame(dataset: xarray.Dataset, over: str) -> pd.DataFrame:
-    """Every parameter and quantity of the computed points under its name, with nothing for what is missing."""
+    """Return every parameter and quantity of the computed points under its name; missing values are blank."""
     others = [name for name in dimensions(dataset) if name != over]
     frame = dataset.to_dataframe(dim_order=[*others, over]).reset_index()
     frame = frame[frame["status"] != "pending"].reset_index(drop=True)
@@ -119,38 +116,40 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
         From `sweep` or `load_sweep`.
     path : path-like
         The file, written whole or not at all. Markdown (.md) and LaTeX (.tex, booktabs) have the columns of
-        `phase_table` and the transitions in words below. CSV (.csv) and Parquet (.parquet) have every parameter and
-        every quantity under its name in the dataset, with 1, 0 or nothing for statements.
+        `phase_table`, and below them where the transitions lie; Markdown also says what the headings mean. CSV
+        (.csv) and Parquet (.parquet) have every parameter and every quantity under its name in the dataset, with 1,
+        0 or nothing for statements.
     over : str, optional
         As for `phase_table`.
 
     Raises
     ------
     ValueError
-        Another ending, Parquet without pyarrow, or ``over`` is no dimension of the dataset.
+        Another ending, Parquet without pyarrow, more than 100,000 rows of Markdown or LaTeX, or ``over`` is not a
+        dimension of the dataset.
     """
     target = checked_path(path)
-    form = FORMATS.get(target.suffix)
-    if form is None:
+    if target.suffix not in FORMATS:
         raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
     over = dimension(dataset, over)
-    if form == "Parquet":
-        check_parquet(target)
+    check_format(target, dataset["status"].size)
     with replacing(target) as temporary, reading(f"writing {target}"):
-        if form == "Parquet":
+        if target.suffix == ".parquet":
             _write_parquet(dataset, temporary, over)
-        elif form == "CSV":
+        elif target.suffix == ".csv":
             for i, part in enumerate(slabs(dataset, over)):
                 _frame(part, over).to_csv(temporary, index=False, header=not i, mode="a")
         else:
-            order, make = _columns(dataset, over), _markdown if form == "Markdown" else _latex
-            with temporary.open("w", encoding="utf-8") as file:
-                file.writelines(make(_table(part, over, order) for part in slabs(dataset, over)))
-                file.writelines(_notes(form, transition_notes(dataset, over)))
+            table = phase_table(dataset, over)
+            notes = transition_notes(dataset, over)
+            if target.suffix == ".md":
+                text = to_markdown(table, (*table.attrs["notes"], *notes))
+            else:
+                text = to_latex(table, notes)
+            temporary.write_text(text, encoding="utf-8")
 
 
 def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
-    """Write all points, a part at a time."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -164,16 +163,21 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
         writer.close()
 
 
-def check_parquet(path: Path) -> None:
-    """Refuse a Parquet file where pyarrow is missing."""
-    try:
-        import pyarrow  # noqa: F401
-    except ModuleNotFoundError:
-        raise refuse("path", str(path), "another format: Parquet needs pip install 'icl-theory[parquet]'") from None
+def check_format(path: Path, rows: int, most: int = 100_000) -> None:
+    """Refuse Parquet without pyarrow, and more rows in a text for people than anybody reads, ``most``."""
+    if path.suffix in (".md", ".tex") and rows > most:
+        form = FORMATS[path.suffix]
+        raise ValueError(f"path = {str(path)!r}: {rows:,} rows are too many for {form}; write CSV or Parquet")
+    if path.suffix == ".parquet":
+        try:
+            import pyarrow  # noqa: F401
+        except ModuleNotFoundError:
+            needed = "another format: Parquet needs pip install 'icl-theory[parquet]'"
+            raise refuse("path", str(path), needed) from None
 
 
 def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    """Return a table in Markdown, numbers to four digits and to the right, ``notes`` (sentences) below it.
+    """Return a table in Markdown, with numbers to four digits and ``notes`` (sentences) below it.
 
     Examples
     --------
@@ -184,11 +188,11 @@ def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     |--:|---|
     | 0.5 | flat |
     """
-    return "".join([*_markdown([_checked(table)]), *_notes("Markdown", _sentences(notes))])
+    return markdown(_content(table)) + "\n" + "".join(f"\n{note}\n" for note in _sentences(notes))
 
 
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    r"""Return a table in LaTeX, which needs ``\usepackage{booktabs,amssymb}``, ``notes`` (sentences) below it.
+    r"""Return a table in LaTeX, which needs ``\usepackage{booktabs,amssymb}``, with ``notes`` (sentences) below it.
 
     Examples
     --------
@@ -204,49 +208,33 @@ def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     \bottomrule
     \end{tabular}
     """
-    return "".join([*_latex([_checked(table)]), *_notes("LaTeX", _sentences(notes))])
+    headings, columns = zip(*_content(table), strict=True)
+    sides = "".join("r" if goes_right(column) else "l" for column in columns)
+    symbols = table.attrs.get("tex", {})
+    rows = [[escaped(number(value)) for value in row] for row in zip(*columns, strict=True)]
+    head, *body = (" & ".join(row) + r" \\" for row in [[symbols.get(x, escaped(x)) for x in headings], *rows])
+    lines = [
+        r"% \usepackage{booktabs,amssymb}", rf"\begin{{tabular}}{{{sides}}}", r"\toprule", head, r"\midrule", *body,
+        r"\bottomrule", r"\end{tabular}", *(rf"\par {escaped(note)}" for note in _sentences(notes)),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
-def _markdown(parts: Iterable[pd.DataFrame]) -> Iterator[str]:
-    """Yield a table in Markdown, part by part."""
-    for i, part in enumerate(parts):
-        lines = markdown_lines(list(map(str, part.columns)), *_content(part))
-        yield from (f"{line}\n" for line in lines[2 * (i > 0) :])
+def _tex(dataset: xarray.Dataset, name: str) -> str:
+    given = dataset[name].attrs.get("tex")
+    return f"${given}$" if given else escaped(symbol(dataset, name))
 
 
-def _latex(parts: Iterable[pd.DataFrame]) -> Iterator[str]:
-    """Yield a table in LaTeX, part by part."""
-    for i, part in enumerate(parts):
-        columns, right = _content(part)
-        if not i:
-            sides = "".join("r" if side else "l" for side in right)
-            symbols = part.attrs.get("tex", {})
-            headings = " & ".join(symbols.get(name, escaped(str(name))) for name in part.columns)
-            yield "% \\usepackage{booktabs,amssymb}\n"
-            yield f"\\begin{{tabular}}{{{sides}}}\n\\toprule\n{headings} \\\\\n\\midrule\n"
-        cells = ([escaped(number(value)) for value in values] for values in columns)
-        yield from (" & ".join(row) + " \\\\\n" for row in zip(*cells, strict=True))
-    yield "\\bottomrule\n\\end{tabular}\n"
+def escaped(text: str) -> str:
+    """Return any text for LaTeX."""
+    return text.translate(ESCAPES)
 
 
-def _checked(table: pd.DataFrame) -> pd.DataFrame:
-    """Refuse what is no table."""
-    if not hasattr(table, "columns"):
-        raise refuse("table", table, "a table of pandas")
-    return table
-
-
-def _content(table: pd.DataFrame) -> tuple[list[list[Any]], list[bool]]:
-    """Return the columns of a table, and which are set to the right: by their types, which all its parts share."""
-    columns = [table.iloc[:, place] for place in range(table.shape[1])]
-    found = [list(values) for values in columns]
-    kinds = (values.dtype.kind for values in columns)
-    return found, [kind in "iuf" or goes_right(each) for kind, each in zip(kinds, found, strict=True)]
-
-
-def _notes(form: str, sentences: Iterable[str]) -> list[str]:
-    """Return sentences for below a table."""
-    return [f"\n{x}\n" if form == "Markdown" else rf"\par {escaped(x)}" + "\n" for x in sentences]
+def _content(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
+    """Return the headings of a table with their columns; two columns may have the same heading."""
+    if not hasattr(table, "columns") or not len(table.columns):
+        raise refuse("table", table, "a table of pandas with a column or more")
+    return [(str(name), list(table.iloc[:, place])) for place, name in enumerate(table.columns)]
 
 
 def _sentences(notes: Iterable[str]) -> list[str]:
@@ -258,15 +246,3 @@ def _sentences(notes: Iterable[str]) -> list[str]:
 def contents(table: pd.DataFrame) -> dict[str, list[Any]]:
     """Return the columns of a table by heading."""
     return {str(name): list(table[name]) for name in table.columns}
-
-
-def point_facts(dataset: xarray.Dataset) -> dict[str, Any]:
-    """Return the quantities of a single point that have a value, by symbol."""
-    return {symbol(dataset, str(name)): x.values for name, x in dataset.data_vars.items() if has_values(x)}
-
-
-def has_values(values: xarray.DataArray) -> bool:
-    """Return whether anything is there that is not missing: NaN, -1 or the empty text."""
-    missing = {"i": -1, "U": "", "O": ""}.get(values.dtype.kind)
-    empty = values.isnull() if values.dtype.kind == "f" else values.isin([missing])
-    return not bool(empty.all())

@@ -1,7 +1,6 @@
-"""Where the exponent d ln T/d ln x changes from one limit to another: measured, and as it is predicted.
+"""Where the exponent d ln T/d ln x changes from one limit to another: measured and predicted.
 
-Measured is the point half-way between the limits. A boundary may be defined by something else, and is then named
-by what defines it.
+The measured point is half-way between the limits. A boundary with another definition is named by its definition.
 """
 
 from __future__ import annotations
@@ -24,12 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
-FEWEST = 4  # points along a line on which an exponent can be seen to change
-FINEST = 0.02  # in ln x: nearer points are left out, for a jump of the steps between them would be well resolved
-
 
 class Transition(NamedTuple):
-    """Where an exponent passes half-way between two limits, with an estimate of the error of its interpolation."""
+    """The value at which an exponent is half-way between two limits, with an estimate of the error."""
 
     measured: float
     error: float
@@ -39,7 +35,7 @@ NOWHERE = Transition(math.nan, math.nan)
 
 
 def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
-    """Return the limits of the exponent at small and at large values of a parameter, None where it has none."""
+    """Return the limits of the exponent at small and at large values of a parameter, or None."""
     given = dataset[over].attrs.get("limits")
     return None if given is None or steps_of(dataset) is None else (float(given[0]), float(given[1]))
 
@@ -48,11 +44,11 @@ def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
 def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
     """Return the points at which the regimes change along a parameter, measured and predicted.
 
-    Measured is where the local exponent passes half-way from its limit at small values of the parameter to that at
-    large ones: -2 and 0 for L in in-context regression at a fixed learning rate. Its error combines what linear and
-    cubic interpolation make of it, what every other point of the grid makes of it, and the rounding of steps to
-    integers. Of points nearer than 2 % only some are used: where single steps are large their number jumps, and a
-    jump between near points would look like the transition.
+    The measured point is where the local exponent is half-way from its limit at small values of the parameter to
+    its limit at large ones: -2 and 0 for L in in-context regression at a fixed learning rate. Its error combines
+    the difference between linear and cubic interpolation, the difference from every other point of the grid, and
+    the rounding of steps to integers. Points within 2 % of each other are thinned out: the number of steps jumps
+    where single steps are large, and a jump between near points would look like the transition.
 
     Parameters
     ----------
@@ -64,14 +60,14 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     Returns
     -------
     pandas.DataFrame
-        Other parameters; ``measured`` and ``error`` (NaN where the exponent does not pass); ``predicted``, the
-        half-way point of the theory, where there is one; and boundaries of other definitions, named by them. All
+        Other parameters; ``measured`` and ``error`` (NaN if the exponent does not get there); ``predicted``, the
+        half-way point of the theory, if there is one; and boundaries with other definitions, named by these. All
         are in units of the parameter.
 
     Raises
     ------
     ValueError
-        ``over`` is no dimension, or has no limits.
+        ``over`` is not a dimension, or its exponent has no limits.
 
     Examples
     --------
@@ -101,7 +97,7 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
 def _lines(
     dataset: xarray.Dataset, over: str, needed: list[str]
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield its lines along a parameter, and say how far it is; where they are in a store, part by part."""
+    """Yield the lines along a parameter with progress, part by part if the dataset is in a store."""
     if dataset["status"].chunks is not None and has_whole_lines(dataset, over):
         with contextlib.closing(slabs(dataset[needed], over)) as parts:
             yield from (found for part in parts for found in lines(part, over))
@@ -115,49 +111,39 @@ def _lines(
 
 
 def _definition(dataset: xarray.Dataset, boundary: str, over: str) -> str:
-    """Return what a boundary is called: "predicted" where it is the half-way point of the same exponent."""
+    """Return the heading of a boundary: "predicted" if it is the half-way point of the same exponent."""
     attributes = dataset[boundary].attrs
     alike = over in attributes.get("half_way", ())
     return "predicted" if alike else str(attributes.get("definition") or boundary)
 
 
 def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Transition:
-    """Where the exponent passes half-way from its first limit to its second, from steps at values of a parameter.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.results.transitions import transition
-    >>> L = np.geomspace(0.01, 100.0, 41)
-    >>> found = transition(1e9 * (1 + 4.0 / L**2), L, (-2.0, 0.0))
-    >>> abs(found.measured - 2.0) < found.error < 0.01
-    True
-    """
+    """Find where the exponent is half-way from one limit to the other, from steps at values of a parameter."""
     order = np.argsort(values)
     with np.errstate(divide="ignore", invalid="ignore"):
         order = order[_apart(np.log(values[order]))]
     x, count = values[order], steps[order]
     passages = _passages(_progress(x, count, limits)) if len(x) > 1 and limits[0] != limits[1] else []
     candidates = [_refined(x, count, limits, i) for i in passages]
-    # single steps that go far make the exponent jump: of several passages the best resolved one is meant
+    # the exponent also jumps where single steps are large: the transition is the best resolved passage
     return min(candidates, key=lambda found: found.error / found.measured, default=NOWHERE)
 
 
-def _apart(x: Array) -> list[int]:
-    """Indices of increasing values that are not too near, from the first one on."""
+def _apart(x: Array, spacing: float = 0.02) -> list[int]:
+    """Return indices of increasing values at least ``spacing`` apart: a jump is only blurred between far points."""
     kept = [0] if x.size else []
     for i in range(1, x.size):
-        if x[i] - x[kept[-1]] >= FINEST:
+        if x[i] - x[kept[-1]] >= spacing:
             kept.append(i)
     return kept
 
 
 def _refined(values: Array, count: Array, limits: tuple[float, float], i: int) -> Transition:
-    """Interpolate the passage between two neighbouring values, the i-th and the next one."""
+    """Interpolate the passage between the i-th value and the next one."""
     x, progress = np.log(values), _progress(values, count, limits)
     linear = _crossing(x, progress, i)
     spline = _smooth(x, progress, linear)
-    # centred differences err by the square of the spacing, so that twice the spacing errs by four times as much
+    # the error of centred differences is quadratic in the spacing: four times as large on every other point
     spread = []
     for half in (slice(0, None, 2), slice(1, None, 2)):
         wide = _progress(values[half], count[half], limits) if len(x[half]) > 2 else np.zeros(0)
@@ -170,26 +156,26 @@ def _refined(values: Array, count: Array, limits: tuple[float, float], i: int) -
 
 
 def _progress(values: Array, count: Array, limits: tuple[float, float]) -> Array:
-    """Return how far the exponent is on its way from the first limit, 0, to the second, 1."""
+    """Return the exponent on a scale from 0 at the first limit to 1 at the second."""
     return np.asarray((local_exponent(count, values, 0) - limits[0]) / (limits[1] - limits[0]))
 
 
 def _passages(progress: Array) -> list[int]:
-    """Return the indices of values between which and the next ones the exponent passes half-way.
+    """Return the indices of values after which the exponent rises past half-way.
 
-    A passage in the other direction is none: there the run is about to have nothing to learn.
+    Downward crossings are ignored: the initial loss is close to the target there.
     """
     with np.errstate(invalid="ignore"):
         return [int(i) for i in np.flatnonzero((progress[:-1] < 0.5) & (progress[1:] >= 0.5))]
 
 
 def _crossing(x: Array, progress: Array, i: int) -> float:
-    """Return where the exponent passes half-way after the i-th value, by linear interpolation."""
+    """Return the half-way point after the i-th value by linear interpolation."""
     return float(x[i] + (0.5 - progress[i]) / (progress[i + 1] - progress[i]) * (x[i + 1] - x[i]))
 
 
 def _smooth(x: Array, progress: Array, near: float) -> float:
-    """Return where the exponent passes half-way by a cubic spline: the root next to the linear one."""
+    """Return the half-way point of a cubic spline nearest to another estimate."""
     from scipy.interpolate import CubicSpline
 
     good = np.isfinite(progress)
@@ -200,10 +186,10 @@ def _smooth(x: Array, progress: Array, near: float) -> float:
 
 
 def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> float:
-    """Return the value of a parameter at which a boundary is crossed, along one line of a sweep; NaN if nowhere.
+    """Return the value of a parameter at which one line of a sweep crosses a boundary, or NaN.
 
-    A boundary is a value of one parameter. It is crossed where that parameter has this value, between points of the
-    line or, where no two lie on both sides, beyond them as far as a power law says.
+    A boundary is a value of one parameter. The line crosses it where that parameter has this value: between two
+    points of the line or, if all points lie on one side, beyond them by a power law.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         x = np.log(line[over].values.astype(np.float64))
@@ -217,26 +203,26 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     sign = np.flatnonzero(excess[:-1] * excess[1:] <= 0)
     first = int(sign[0]) if sign.size else 0 if abs(excess[0]) < abs(excess[-1]) else len(x) - 2
     if not sign.size and np.ptp(slopes) > 1e-6 * np.abs(slopes).max():
-        return math.nan  # no power of the parameter: nothing to be said beyond the grid
+        return math.nan  # not a power of the parameter, so unknown beyond the grid
     return math.exp(x[first] - excess[first] / slopes[first]) if slopes[first] else math.nan
 
 
 def transition_notes(dataset: xarray.Dataset, over: str | None = None) -> tuple[str, ...]:
-    """Return the transitions of a sweep in words, a line each, for below its table; none where it has none."""
+    """Return the transitions of a sweep, a sentence each, for below its table."""
     over = dimension(dataset, over)
     table = transitions_of(dataset, over)
     return () if table is None else notes_of(table, dataset, over)
 
 
-def transitions_of(dataset: xarray.Dataset, over: str) -> pd.DataFrame | None:
-    """Return `transition_table` where a parameter has transitions, and points enough to see them."""
-    if limits_of(dataset, over) is None or dataset.sizes[over] < FEWEST:
+def transitions_of(dataset: xarray.Dataset, over: str, fewest: int = 4) -> pd.DataFrame | None:
+    """Return `transition_table`, or None without limits or with fewer points than show a change."""
+    if limits_of(dataset, over) is None or dataset.sizes[over] < fewest:
         return None
     return transition_table(dataset, over)
 
 
 def notes_of(table: pd.DataFrame, dataset: xarray.Dataset, over: str) -> tuple[str, ...]:
-    """Return the rows of a table of transitions in words, a line each."""
+    """Return the rows of a table of transitions, a sentence each."""
     sentences = []
     for row in table.to_dict("records"):
         place = where(dataset, {name: row.pop(name) for name in dimensions(dataset) if name != over})

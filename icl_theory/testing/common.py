@@ -1,4 +1,4 @@
-"""What both checks share: sentences that say what was expected and what was found."""
+"""What the checks share: comparisons whose errors say what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 def expect(holds: Any, what: str, expected: object, found: object) -> None:
-    """Raise an AssertionError that says what was expected of something, and what was found, unless it holds."""
+    """Raise an AssertionError that says what was expected and what was found, unless the condition holds."""
     if not holds:
         raise AssertionError(f"{what}: expected {expected}, found {_shown(found)}")
 
 
 def attempt(what: str, function: Callable[[], T]) -> T:
-    """Return what a function does; its exception becomes an AssertionError."""
+    """Return the result of a function; any exception becomes an AssertionError."""
     try:
         return function()
     except AssertionError:
@@ -29,7 +29,7 @@ def attempt(what: str, function: Callable[[], T]) -> T:
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether two numbers, arrays or mappings of them have the same bits; NaN is like NaN."""
+    """Whether two numbers, arrays or mappings of them have the same bits; NaN equals NaN."""
     if isinstance(one, dict) and isinstance(two, dict):
         return one.keys() == two.keys() and all(same(one[name], two[name]) for name in one)
     one, two = np.asarray(one), np.asarray(two)
@@ -39,7 +39,7 @@ def same(one: Any, two: Any) -> bool:
 
 
 def expect_same(wanted: Any, found: Any, what: str) -> None:
-    """Raise an AssertionError that names the entry that differs most, unless both have the same bits."""
+    """Raise an AssertionError that names the entry that differs most, unless all bits are the same."""
     if same(wanted, found):
         return
     if isinstance(wanted, dict) and isinstance(found, dict) and wanted.keys() == found.keys():
@@ -49,7 +49,7 @@ def expect_same(wanted: Any, found: Any, what: str) -> None:
 
 
 def expect_near(wanted: Any, found: Any, allowed: Array, what: str, sentence: str) -> None:
-    """Raise an AssertionError that names the entry that is off by most, unless all are within what is allowed."""
+    """Raise an AssertionError that names the entry that is off by most, unless all are within ``allowed``."""
     one, two = np.asarray(wanted), np.asarray(found)
     if one.shape != two.shape or one.dtype.kind not in "fiub":
         expect(False, what, f"{sentence}, {_shown(wanted)}", found)

@@ -1,4 +1,4 @@
-"""Whether a family is what sweeps, tables, plots, reports and the command line take it for."""
+"""Whether a family keeps its promises to sweeps, tables, plots, reports and the command line."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import json
 import math
 import pickle
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from icl_theory.claims.comparison import Power
+from icl_theory._validate import Array
+from icl_theory.claims.comparison import Power, compare, detectable
 from icl_theory.engine.descent import descend
 from icl_theory.engine.reading import read_run
 from icl_theory.engine.risk import Risk
@@ -24,45 +25,41 @@ from icl_theory.families.saved import revived
 from icl_theory.grids.grid import FAILED, MESSAGE, NOT_REACHED, REACHED, STATUS, blank
 from icl_theory.grids.sweep import sweep
 from icl_theory.testing.common import attempt, expect, expect_same, same
-from icl_theory.testing.risks import check_risk
-from icl_theory.testing.samples import check_samples
+from icl_theory.testing.risks import check_risk, evaluated
 from icl_theory.testing.slots import check_claims, check_slots
 
 ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
-EXACT_STEPS = 20_000  # at most, of the run that a closed form is compared with
-CLOSED = 1e-9  # relative error of the states of a closed form
-OFF = 0.5  # standard deviation of a point off the way of the run
-ROUNDED = 1e-9  # relative difference of numbers of points in a batch
-NEXT = 0.8  # the second point of the sweep has this share of the learning rate
+OFF = 0.5  # standard deviation of a random point beside a run
+FEW, BATCH, BATCHES = 64, 1024, 64  # prompts of a small and a large batch, and how many batches
 
 
 def check_family(family: type[Family], /, *, rows: bool = True, **parameters: Any) -> Power | None:
-    r"""Check that one problem of a family does all that the rest of the package relies on.
+    r"""Check that one problem of a family does everything that the rest of the package relies on.
 
-    The name, title, goal and parameters are declared, each default is a sound value, and values of a wrong type are
-    refused by a ValueError that names the parameter. The risk passes `check_risk` at the beginning, in the middle
-    and at the end of a run, and at other parameters. A simulation reaches its target or says why not, and gives
-    the same bits twice; its phases lie within it, one after the other. Every measured quantity is declared, and the
-    dtype of its column can hold it. A sweep over two learning rates gives the bits of two simulations; if the
-    family batches points and takes steps, it gives their integers and words. A run that is saved and loaded is the
-    same, and goes on from its file. A closed form agrees with single steps. The means of the loss and gradient of a
-    trainer on samples are those of the risk. Every other slot is asked, and gives what it should.
+    The name, title, goal and parameters are declared, each default is sound, and a value of a wrong type raises a
+    ValueError that names the parameter. The risk passes `check_risk` at the middle and the end of a run, and at
+    other parameters. A simulation reaches its target or says why not, and gives the same bits twice; its phases lie
+    within it, one after the other. Every measured quantity is declared, and the dtype of its column can hold it. A
+    sweep over two learning rates gives the bits of two simulations, or their integers and words if the family
+    computes points in batches. A run that is saved and loaded is the same, and goes on from its file. A closed form
+    agrees with single steps. The mean loss and gradient of a trainer on samples are those of the risk. Every other
+    slot is used, and gives what it should.
 
     Parameters
     ----------
     family : type
         The family.
     rows : bool
-        Whether to measure the rows of the audit, to answer the questions and to make the family's own comparison,
-        too, as quickly as they can; these belong to the family and not to one problem of it.
+        Whether to measure the rows of the audit, answer the questions and make the family's own comparison, too, in
+        their quick versions; these belong to the family and not to one problem.
     **parameters
-        Parameters of a small problem: it is simulated several times.
+        Parameters of a small problem, which is simulated several times.
 
     Returns
     -------
     Power or None
-        Which errors of a trainer on samples would be found nine times in ten, as common factors on all its losses
-        or on all its gradients; None for a problem without such a trainer.
+        The common factors on all losses, or on all gradients, of a trainer on samples that would be found nine
+        times in ten; None for a problem without such a trainer.
 
     Raises
     ------
@@ -71,25 +68,24 @@ def check_family(family: type[Family], /, *, rows: bool = True, **parameters: An
 
     Notes
     -----
-    If a run in closed form has 20,000 steps at most, their number must agree with that of single steps within
-    the run's ``error``. Its states at the saved steps among the first 20,000 must be within :math:`10^{-9}` of
-    the largest parameter.
+    If a run in closed form has at most 20,000 steps, their number must agree with single steps within the run's
+    ``error``. Its states at the saved steps among the first 20,000 must be within :math:`10^{-9}` of the largest
+    parameter.
 
-    The trainer's 64 batches of 1024 give means of losses and of gradients along two directions, the exact gradient
+    The trainer's 64 batches of 1024 give mean losses and mean gradients along two directions, the exact gradient
     and a random one, at the first and the last parameters of the run. Each is compared with its exact value by
-    Student's t with 63 degrees of freedom. Its limit is such that one in a thousand checks of sound trainers of
-    normal means fails, all six comparisons together. The seed is fixed, so that a check that passes always does.
-    Where the risk is a reduction of the trainer, with other parameters,
-    the squared norm of the gradient at the beginning is compared instead, in the metric of each, from products of
-    the gradients of two batches.
+    Student's t with 63 degrees of freedom, at a limit that one in a thousand checks of sound trainers exceeds, all
+    six comparisons together. The seed is fixed, so a check that passes once always passes. If the risk is a
+    reduction of the trainer, with other parameters, the squared norm of the gradient at the beginning is compared
+    instead, in the metric of each, from products of the gradients of two batches.
 
     A bias of 5.3 standard errors is found nine times in ten. If the loss of one sample scatters by as much as its
-    mean, this is 2.1 % of the loss; the result says how much it is here. Losses of 16 times larger batches must
-    scatter less than half as much, or ``batch`` is ignored. A bias that is smaller goes unnoticed, and so does a
-    population loss that is itself a mean over samples, within this error.
+    mean, this is 2.1 % of the loss; the result says how much it is here. A smaller bias goes unnoticed, and so does
+    a population loss that is itself a mean over samples, within this error. Losses of 16 times larger batches must
+    scatter less than half as much, or the trainer ignores ``batch``.
 
-    A stable rate must lower the loss at each saved one of 200 steps, and be 2/sharpness at the end of the run at
-    most. Both are asked of plain gradient descent only.
+    With plain gradient descent a stable rate must lower the loss in each of 200 steps, and must not exceed
+    2/sharpness at the end of the run.
 
     Examples
     --------
@@ -120,7 +116,7 @@ def check_family(family: type[Family], /, *, rows: bool = True, **parameters: An
         attempt("sweep", lambda: _sweep(problem, parameters))
         attempt("closed form", lambda: _closed_form(problem))
         attempt("saved run", lambda: _saved(problem, run))
-        power = attempt("slot sampled", lambda: check_samples(problem, run))
+        power = attempt("slot sampled", lambda: _sampled(problem, run))
         if rows:
             attempt("claims", lambda: check_claims(family, run))
         return power
@@ -136,16 +132,19 @@ def _parameters(family: type[Family], given: Mapping[str, Any]) -> None:
             expect(value is again or value == again, f"{what}, checked twice", f"the same, {value!r}", again)
         for wrong in _wrong(declared):
             what = f"{family.__name__}(..., {name}={wrong!r})"
-            try:
-                family(**{**given, name: wrong})
-            except ValueError as error:
-                expect(name in str(error), what, f"a ValueError that names {name}", str(error))
-            except Exception as error:
-                raise AssertionError(
-                    f"{what}: expected a ValueError, found {type(error).__name__}: {error}"
-                ) from error
-            else:
-                expect(False, what, f"a ValueError that names {name}", "none")
+            _refused(name, what, lambda name=name, wrong=wrong: family(**{**given, name: wrong}))  # type: ignore[misc]
+
+
+def _refused(name: str, what: str, make: Callable[[], object]) -> None:
+    """Check that a call raises a ValueError that names a parameter."""
+    try:
+        make()
+    except ValueError as error:
+        expect(name in str(error), what, f"a ValueError that names {name}", str(error))
+    except Exception as error:
+        raise AssertionError(f"{what}: expected a ValueError, found {type(error).__name__}: {error}") from error
+    else:
+        expect(False, what, f"a ValueError that names {name}", "none")
 
 
 def _wrong(declared: Parameter) -> list[Any]:
@@ -163,18 +162,12 @@ def _problem(problem: Family) -> None:
     again = attempt("changed() without changes", lambda: problem.changed())
     expect(_alike(arguments, again.arguments()), "parameters after changed()", arguments, again.arguments())
     copy = attempt("pickle, by which a problem is sent to workers", lambda: pickle.loads(pickle.dumps(problem)))
-    expect(
-        arguments.keys() == copy.arguments().keys(), "parameters of a copy by pickle", arguments, copy.arguments()
-    )
-    both = {"epsilon": 1.0, "above": 1.0}
-    for name, wrong in {"above": both, "no_such_parameter": {"no_such_parameter": 1.0}}.items():
-        try:
-            family.refuse_unknown(wrong)
-            family(**{**arguments, **wrong})
-        except ValueError as error:
-            expect(name in str(error), f"refusal of {wrong}", f"a ValueError that names {name}", str(error))
-        else:
-            expect(False, f"{family.__name__} with {wrong}", f"a ValueError that names {name}", "none")
+    kept = copy.arguments()
+    expect(arguments.keys() == kept.keys(), "parameters of a copy by pickle", arguments, kept)
+    both = f"{family.__name__} with epsilon and above"
+    _refused("above", both, lambda: family(**{**arguments, "epsilon": 1.0, "above": 1.0}))
+    unknown = "no_such_parameter"
+    _refused(unknown, f"{family.__name__} with {unknown}", lambda: family.refuse_unknown([unknown]))
 
 
 def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
@@ -188,7 +181,7 @@ def _run(problem: Family) -> Trajectory:
     expect(run.stop_reason.strip(), "why the run stopped", "a sentence", run.stop_reason)
     if run.converged:
         limit = run.epsilon * (1.0 + (0.0 if run.method == "exact" else 1e-6))
-        expect(run.loss[-1] <= limit, "loss where the target was reached", f"at most {run.epsilon!r}", run.loss[-1])
+        expect(run.loss[-1] <= limit, "loss at the target", f"at most {run.epsilon!r}", run.loss[-1])
     unknown = run.info.keys() - problem.parameters().keys()
     expect(not unknown, "names in run.info", "parameters of the family", unknown)
     expect(run.info.keys() <= run.labels.keys(), "labels", f"one for each of {[*run.info]}", [*run.labels])
@@ -224,7 +217,7 @@ def _columns(problem: Family, run: Trajectory) -> None:
     for column in columns:
         expect(column.description, f"description of column {column.name}", "a few words", column.description)
         expect(column.role in ROLES, f"role of column {column.name}", f"one of {', '.join(ROLES)}", column.role)
-        if column.name not in measured:  # it has no value here
+        if column.name not in measured:
             continue
         value, what = measured[column.name], f"column {column.name}, of dtype {column.dtype}"
         if column.dtype[0] == "f":
@@ -237,7 +230,7 @@ def _columns(problem: Family, run: Trajectory) -> None:
 
 
 def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
-    rates = [problem.rate(), NEXT * problem.rate()]
+    rates = [problem.rate(), 0.8 * problem.rate()]
     batches = inspect.getattr_static(type(problem), "batched") is not inspect.getattr_static(Family, "batched")
     found = attempt("sweep", lambda: sweep(type(problem), progress=False, **{**parameters, "eta": rates}))
     for i, rate in enumerate(rates):
@@ -254,12 +247,13 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
             what = f"column {column.name} of a sweep at eta = {rate!r}"
             alike = same(np.array([value], dtype=column.dtype), stored)
             if batches and column.dtype == "f8" and wanted["method"] != "closed":  # by another scheme, perhaps
-                near = column.name == "error" or bool(np.isclose(value, stored[0], rtol=ROUNDED, atol=0.0))
+                near = column.name == "error" or bool(np.isclose(value, stored[0], rtol=1e-9, atol=0.0))
                 alike = alike or near
             expect(alike, what, f"that of a simulation, {stored[0]!r}", value)
 
 
-def _closed_form(problem: Family) -> None:
+def _closed_form(problem: Family, exact_steps: int = 20_000, tolerance: float = 1e-9) -> None:
+    """Compare a closed form with ``exact_steps`` single steps at most, which take a second or two."""
     risk, rate = problem.risk(), problem.rate()
     form = attempt("closed_form", lambda: risk.closed_form(rate, problem.rule))
     if form is None:
@@ -267,17 +261,13 @@ def _closed_form(problem: Family) -> None:
     goal: dict[str, Any] = {"epsilon": problem.epsilon, "above": problem.above}
     closed = descend(risk, rate, **goal, rule=problem.rule, method="closed")
     last = int(closed.t[-1])
-    exact = descend(risk, rate, **goal, rule=problem.rule, method="exact", steps=min(max(last, 1) + 2, EXACT_STEPS))
+    exact = descend(risk, rate, **goal, rule=problem.rule, method="exact", steps=min(max(last, 1) + 2, exact_steps))
     within = exact.t[exact.t <= last]
     states, wanted = form.states(within), exact.states[: len(within)]
     off, scale = float(np.abs(states - wanted).max()), float(np.abs(wanted).max())
-    expect(
-        off <= CLOSED * scale,
-        "states in closed form",
-        f"those of single steps to {CLOSED * scale:.1g}",
-        f"{off:.1g} off",
-    )
-    if last + 2 <= EXACT_STEPS:
+    wanted_words = f"those of single steps to {tolerance * scale:.1g}"
+    expect(off <= tolerance * scale, "states in closed form", wanted_words, f"{off:.1g} off")
+    if last + 2 <= exact_steps:
         doubt = math.ceil(max(0.0, (closed.error or 0.0) - 0.1))  # whole steps that an error of so much can be
         agree = closed.steps == exact.steps or (
             closed.steps is not None and exact.steps is not None and abs(closed.steps - exact.steps) <= doubt
@@ -288,25 +278,70 @@ def _closed_form(problem: Family) -> None:
 def _saved(problem: Family, run: Trajectory) -> None:
     attempt("the run as JSON", lambda: json.dumps(run.to_dict(), allow_nan=False))
     attempt("the run as a dataset", run.to_xarray)
+    loaded = "a run that was saved and loaded"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.npz"
         attempt("save", lambda: run.save(path))
         again = attempt("load", lambda: revived(read_run(path), lambda name: type(problem)))
     for name in ("t", "loss", "states", "observed"):
-        expect_same(getattr(run, name), getattr(again, name), f"{name} of a run that was saved and loaded")
+        expect_same(getattr(run, name), getattr(again, name), f"{name} of {loaded}")
     for name in ("steps", "stop_reason", "phases", "regime", "notes", "error", "epsilon", "eta"):
         one, two = getattr(run, name), getattr(again, name)
-        expect(one == two, f"{name} of a run that was saved and loaded", repr(one), repr(two))
-    expect(run.facts() == again.facts(), "summary of a run that was saved and loaded", run.facts(), again.facts())
-    if problem.plain() is None:  # the file cannot say what was trained
+        expect(one == two, f"{name} of {loaded}", repr(one), repr(two))
+    expect(run.facts() == again.facts(), f"summary of {loaded}", run.facts(), again.facts())
+    if problem.plain() is None:  # an object among the parameters: the file does not say what was trained
         return
-    what = "problem of a run that was saved and loaded"
-    expect(again.family is not None, what, "the same", "none")
-    expect(
-        _alike(problem.arguments(), again.family.arguments()), what, problem.arguments(), again.family.arguments()
-    )
+    expect(again.family is not None, f"problem of {loaded}", "the same", "none")
+    one, two = problem.arguments(), again.family.arguments()
+    expect(_alike(one, two), f"problem of {loaded}", one, two)
     saved = {*run.t.tolist()}
     t = next(t for t in range(len(saved) + 1) if t not in saved)
     state = attempt(f"step {t} of a run", lambda: run.at(t))
-    other = attempt(f"step {t} of a run that was saved and loaded", lambda: again.at(t))
-    expect_same(state.params, other.params, f"parameters at step {t} of a run that was saved and loaded")
+    other = attempt(f"step {t} of {loaded}", lambda: again.at(t))
+    expect_same(state.params, other.params, f"parameters at step {t} of {loaded}")
+
+
+def _sampled(problem: Family, run: Trajectory) -> Power | None:
+    """Check the trainer on samples, if there is one, by Student's t at the first and last parameters of a run."""
+    if type(problem).sampled is Family.sampled:
+        return None
+    try:
+        few = problem.sampled(FEW, 0)
+    except ValueError:  # this problem cannot be sampled, as infinite prompts cannot
+        return None
+    expect(isinstance(few, Risk), "sampled", "a Risk", few)
+    check_risk(few)
+    trainer, again, other = (problem.sampled(BATCH, seed) for seed in (0, 0, 1))
+    start = trainer.initial
+    beside = start + OFF * np.random.default_rng(0).normal(size=np.shape(start))
+    places = {"the initial point": start, "a random point": beside}
+    first = {where: evaluated(trainer, at, 0, where) for where, at in places.items()}
+    for where, (loss, gradient) in first.items():
+        expect_same(loss, again.evaluate(places[where])[0], f"loss at {where} of two trainers of one seed")
+        expect_same(gradient, again.evaluate(places[where])[1], f"gradient at {where} of two trainers of one seed")
+    if trainer.stochastic:
+        seen = {where: other.evaluate(at) for where, at in places.items()}
+        alike = all(
+            same(mine, yours) for where in places for mine, yours in zip(first[where], seen[where], strict=True)
+        )
+        expect(not alike, "losses and gradients of trainers of two seeds", "different ones", "the same")
+        _scatter(few, trainer, beside)
+    points = {"the beginning": np.array(problem.risk().initial), "the end": run.states[-1]}
+    checks = compare(problem.risk(), trainer, points, BATCHES)
+    for check in checks:
+        expected = f"{check.population:.6g} within {check.limit:.2f} standard errors of {check.standard_error:.2g}"
+        expect(check.passed, f"sampled {check.name}", expected, f"{check.sampled:.6g}")
+    least = [
+        min(detectable(check, BATCHES - 1) for check in checks if word in check.name)
+        for word in ("loss", "gradient")
+    ]
+    return Power(*least)
+
+
+def _scatter(few: Risk, many: Risk, params: Array) -> None:
+    """Check that the loss scatters like one over the root of the batch, within a factor of two."""
+    found = [float(np.std([risk.evaluate(params, step)[0] for step in range(BATCHES)])) for risk in (few, many)]
+    wanted = (BATCH / FEW) ** 0.5
+    if found[0] > 1e-12 * abs(many.evaluate(params)[0]):
+        expected = f"about {found[0] / wanted:.2g}, as batches of {FEW} scatter by {found[0]:.2g}"
+        expect(found[1] < 2.0 * found[0] / wanted, f"scatter of the loss of batches of {BATCH}", expected, found[1])

@@ -1,4 +1,4 @@
-"""Whether a risk is what the engine takes it for: its gradient, floor, metric, observations, shapes and copies."""
+"""Whether a risk keeps its promises to the engine: gradient, floor, metric, observations, shapes and copies."""
 
 from __future__ import annotations
 
@@ -16,47 +16,37 @@ from icl_theory.engine.rules import check_blocks
 from icl_theory.engine.trajectory import named
 from icl_theory.testing.common import attempt, expect, expect_near, expect_same
 
-POINTS = 3  # at random, besides the initial one
-DIRECTIONS = 3  # in which derivatives are taken at each
-GRADIENT = 1e-6  # of the norm of the gradient
-HESSIAN = 1e-5  # of the product
-ROUNDING = 1e-14  # of a loss or a gradient: how well it is computed
 # (j, w_j): f'(0) = sum_j w_j f(jh) / 60h, of sixth order
 CENTRAL = ((1, 45.0), (-1, -45.0), (2, -9.0), (-2, 9.0), (3, 1.0), (-3, -1.0))
 FORWARD = ((0, -147.0), (1, 360.0), (2, -450.0), (3, 400.0), (4, -225.0), (5, 72.0), (6, -10.0))
 WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
-RESOLVED = 1e-9  # of a derivative: no narrower differences are tried
-BLURRED = 1e-3  # of a derivative: differences that disagree by more show none
-TINY, JUMP = 1e-9, 1e-4  # a gradient that changes by this share of itself over a tiny distance has a kink
-EXCESS = 1e-12  # of loss and floor, whose difference it is
-SERIES = 1e-12  # relative difference of what is computed for many states at once
-NAMED = 400  # entries up to which a wrong gradient is searched for its worst one
+ROUNDING = 1e-14  # relative, of a loss or a gradient
+CLOSE = 1e-12  # relative difference of a loss or a gradient from the same one computed in another order
 
 
 def check_risk(
     risk: Risk, *, points: Sequence[ArrayLike] | None = None, spread: float = 0.5, seed: int = 0, step: int = 0
 ) -> None:
-    r"""Check that a risk does all that descent relies on.
+    r"""Check that a risk does everything that descent relies on.
 
     The initial parameters, losses, gradients and observations are finite, of float64, of the right shapes and the
-    same bits each time, and evaluating changes no argument. The gradient is that of the loss, and Hessian products
-    are those of the gradient. No loss seen is below the floor. `Risk.excess`, and ``excess`` if it is observed, are
-    the loss less one number, which is at most the floor. The metric is positive and of a shape that divides
-    gradients. Blocks are views that together hold each parameter once, and no observation has the name of an entry
-    of runs. `Risk.series`, `Risk.gradients` and `Risk.column_gradients`, if any, give what `Risk.evaluate` does.
-    A copy by pickle gives the same bits.
+    same bits each time, and evaluating changes no argument. The gradient is the derivative of the loss, and Hessian
+    products are derivatives of the gradient. No loss is below the floor. `Risk.excess`, and ``excess`` if it is
+    observed, are the loss minus one number, at most the floor. The metric is positive and can divide gradients.
+    Blocks are views that together hold each parameter once, and no observation has the name of an entry of runs.
+    `Risk.series`, `Risk.gradients` and `Risk.column_gradients`, if any, agree with `Risk.evaluate`. A copy by
+    pickle gives the same bits.
 
     Parameters
     ----------
     risk : Risk
-        What to check. One that draws data is checked on the data of one step, where its loss is a function.
+        The risk. A risk that draws data is checked on the data of one step, on which its loss is a function.
     points : sequence of array_like, optional
-        Parameters at which to look besides the initial ones; unless given three random ones, the initial ones plus
-        normal numbers.
+        Parameters to look at besides the initial ones; unless given three random points around these.
     spread : float
-        Standard deviation of these numbers.
+        Standard deviation of the random points.
     seed : int
-        Seed of them, and of the directions in which derivatives are taken.
+        Seed of the random points, and of the directions in which derivatives are taken.
     step : int
         The step whose data are used.
 
@@ -65,7 +55,7 @@ def check_risk(
     AssertionError
         Something is wrong; the message says what was expected and what was found.
     ValueError
-        An argument out of range, or an object that is no Risk.
+        An argument is out of range, or the object is not a Risk.
 
     Notes
     -----
@@ -74,17 +64,17 @@ def check_risk(
     .. math:: f'(0) \approx \frac{45\,[f(h) - f(-h)] - 9\,[f(2h) - f(-2h)] + f(3h) - f(-3h)}{60h}, \qquad
         f(s) = \mathcal L(\theta + s u).
 
-    Widths h from 1/16 of the largest parameter (of 1 where all are smaller) go down by factors of 4. The one is
-    taken at which the difference moves least, with the rounding of the loss, :math:`10^{-14}` of it, added to the
-    movement: this sum bounds the error δ of the difference. The gradient may differ from it by
+    The width h falls from 1/16 of the largest parameter (of 1 if all are smaller) by factors of 4. The best h is
+    the one at which the change of the difference plus the rounding of the loss, :math:`10^{-14}` of it, is least;
+    this sum bounds the error δ of the difference. The gradient may differ from it by
     :math:`\delta + 10^{-6}\,\|\nabla\mathcal L\|\,\|u\|`. Hessian products, which by default are differences of
     gradients themselves, may differ by :math:`\delta + 10^{-5}` of the largest entry of the product
-    :math:`+ 10^{-9}` of that of the gradient, and are not checked at kinks. Where differences agree at no width to
-    :math:`10^{-3}` the loss is taken to be noise there, and the check fails. At a kink, where the derivatives from
-    the left and from the right differ, the gradient may give any number between them.
+    :math:`+ 10^{-9}` of the largest entry of the gradient, and are not checked at kinks. If no width gives
+    differences that agree to :math:`10^{-3}`, the loss is noise and the check fails. At a kink, where left and
+    right derivatives differ, the gradient may be any number between them.
 
-    A direction sees every entry of the gradient, so that three of them find any entry that is wrong by more than
-    the tolerance.
+    A direction sees every entry of the gradient, so three directions find any entry that is wrong by more than the
+    tolerance.
 
     Examples
     --------
@@ -108,7 +98,7 @@ def check_risk(
     start = _initial(risk)
     places = {"the initial point": start}
     if points is None:
-        random = [start + spread * rng.normal(size=start.shape) for _ in range(POINTS)]
+        random = [start + spread * rng.normal(size=start.shape) for _ in range(3)]
         places |= {f"random point {i + 1}": point for i, point in enumerate(random)}
     else:
         if dimensions(points) == 0:
@@ -211,7 +201,7 @@ def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
 
 
 def _excess(risk: Risk, places: dict[str, Array]) -> None:
-    """Check that the excess, and that observed, are the loss less one number everywhere, at most the floor."""
+    """Check that the excess, also an observed one, is the loss minus one number everywhere, at most the floor."""
     floor = risk.floor()
     kinds: dict[str, Callable[[Array], Any]] = {"excess": risk.excess}
     if "excess" in risk.observe(risk.initial):
@@ -225,24 +215,19 @@ def _excess(risk: Risk, places: dict[str, Array]) -> None:
             if math.isnan(level):
                 level, scale = loss - found, abs(loss)
             off = abs(loss - found - level)
-            expect(off <= EXCESS * (scale + abs(loss)), what, f"the loss less {level!r}, {loss - level!r}", found)
+            expect(off <= CLOSE * (scale + abs(loss)), what, f"the loss less {level!r}, {loss - level!r}", found)
         expected = f"the loss less the floor, {floor!r}, or less a number below it"
-        expect(level <= floor + EXCESS * (scale + abs(floor)), name, expected, f"the loss less {level!r}")
+        expect(level <= floor + CLOSE * (scale + abs(floor)), name, expected, f"the loss less {level!r}")
 
 
 def difference(
-    function: Callable[[float], Any], scale: float, stencil: tuple[tuple[int, float], ...] = CENTRAL
-) -> tuple[Any, float]:
-    """Differentiate a function at 0 by differences of sixth order; return an estimate of the error, too.
+    function: Callable[[float], Any], scale: float, stencil: tuple[tuple[int, float], ...] = CENTRAL,
+    resolved: float = 1e-9,
+) -> tuple[Any, float]:  # fmt: skip
+    """Differentiate a function at 0, smooth over a length ``scale``, and estimate the error.
 
-    Parameters
-    ----------
-    function : callable
-        Of a float; returns a float or an array.
-    scale : float
-        Length over which it is expected to be smooth.
-    stencil : tuple of (int, float)
-        Central, or forward for the derivative from the right.
+    The function returns a float or an array. ``FORWARD`` differences give the derivative from the right. Widths
+    fall until the error is a share ``resolved`` of the derivative, which is far below all tolerances.
     """
     best: tuple[Any, float] = (None, np.inf)
     weights = sum(abs(weight) for _, weight in stencil) / 60.0
@@ -255,7 +240,7 @@ def difference(
         if before is not None and np.isfinite(slope).all():
             error = float(np.abs(slope - before).max()) + rounding
             best = min(best, (slope, error), key=lambda pair: pair[1])
-            if error <= RESOLVED * float(np.abs(slope).max()):
+            if error <= resolved * float(np.abs(slope).max()):
                 break
         before = slope if np.isfinite(slope).all() else None
     return best
@@ -266,11 +251,15 @@ def _width(params: Array) -> float:
 
 
 def _directions(params: Array, rng: np.random.Generator) -> list[Array]:
-    drawn = [rng.normal(size=params.shape) for _ in range(DIRECTIONS)]
+    drawn = [rng.normal(size=params.shape) for _ in range(3)]
     return [np.asarray(each / np.abs(each).max()) for each in drawn]
 
 
-def _gradient(risk: Risk, params: Array, step: int, where: str, rng: np.random.Generator) -> None:
+def _gradient(
+    risk: Risk, params: Array, step: int, where: str, rng: np.random.Generator, tolerance: float = 1e-6,
+    blurred: float = 1e-3,
+) -> None:  # fmt: skip
+    """Compare the gradient with differences, which say nothing if they scatter by ``blurred`` of themselves."""
     gradient = np.array(evaluated(risk, params, step, where)[1])
     what, norm = f"gradient of the loss at {where}", float(np.linalg.norm(gradient))
     noise = ROUNDING * abs(risk.evaluate(params, step)[0]) / (WIDTHS[-1] * _width(params))
@@ -279,36 +268,35 @@ def _gradient(risk: Risk, params: Array, step: int, where: str, rng: np.random.G
         return difference(lambda s: risk.evaluate(params + s * direction, step)[0], _width(params), stencil)
 
     def wrong(direction: Array) -> tuple[float, float, float]:
-        """The derivative by differences, that by the gradient, and by how much they differ beyond the tolerance."""
+        """Return the derivative by differences, by the gradient, and their difference beyond the tolerance."""
         slope, error = along(direction)
         found, size = float(np.sum(gradient * direction)), norm * float(np.linalg.norm(direction))
         expect(np.isfinite(error), what, "a finite loss around it", "none")
-        beyond = abs(found - slope) - error - GRADIENT * size
-        if beyond <= 0.0 and error <= BLURRED * max(abs(slope), size) + noise:
+        beyond = abs(found - slope) - error - tolerance * size
+        if beyond <= 0.0 and error <= blurred * max(abs(slope), size) + noise:
             return slope, found, beyond
         ahead, behind = along(direction, FORWARD), along(-direction, FORWARD)
         low, high = sorted((ahead[0], -behind[0]))
         error = max(ahead[1], behind[1])
-        settled = error <= BLURRED * max(abs(low), abs(high), size) + noise
+        settled = error <= blurred * max(abs(low), abs(high), size) + noise
         expect(settled, what, "differences that settle", f"noise: {slope:.6g} ± {error:.1g}")
-        if high - low > 2.0 * error + BLURRED * size:  # a kink
-            beyond = max(low - found, found - high) - error - GRADIENT * size
+        if high - low > 2.0 * error + blurred * size:  # a kink
+            beyond = max(low - found, found - high) - error - tolerance * size
         return slope, found, beyond
 
     for direction in _directions(params, rng):
         slope, found, beyond = wrong(direction)
         if beyond <= 0.0:
             continue
-        if params.size <= NAMED:  # say which entry it is
+        if params.size <= 400:  # few enough to try every entry
             units = np.eye(params.size).reshape(params.size, *params.shape)
             entries = [wrong(unit) for unit in units]
             worst = int(np.argmax([each[2] for each in entries]))
             slope, found, beyond = entries[worst] if entries[worst][2] > 0 else (slope, found, beyond)
             place = tuple(int(i) for i in np.unravel_index(worst, params.shape))
-            what += f", entry {place}" if entries[worst][2] > 0 else ", along a random direction"
-        else:
-            what += ", along a random direction"
-        expect(False, what, f"{slope:.9g}", f"{found:.9g}")
+            if entries[worst][2] > 0:
+                expect(False, f"{what}, entry {place}", f"{slope:.9g}", f"{found:.9g}")
+        expect(False, f"{what}, along a random direction", f"{slope:.9g}", f"{found:.9g}")
 
 
 def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) -> None:
@@ -316,16 +304,16 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
     what = f"Hessian product at {where}"
     for direction in _directions(params, rng):
         kept = params.copy(), direction.copy()
-        tiny = TINY * _width(params) * direction
+        tiny = 1e-9 * _width(params) * direction
         sides = [risk.evaluate(params + shift)[1] for shift in (tiny, -tiny)]
-        if np.abs(sides[0] - sides[1]).max() > JUMP * max(float(np.abs(side).max()) for side in sides):
-            continue  # a kink
+        if np.abs(sides[0] - sides[1]).max() > 1e-4 * max(float(np.abs(side).max()) for side in sides):
+            continue  # a kink: the gradient jumps over a tiny distance
         product: Any = attempt(what, lambda u=direction: risk.hessian_product(params, u))  # type: ignore[misc]
         array(product, params.shape, what)
         expect_same(kept, (params, direction), f"arguments after the {what}")
         change, error = difference(lambda s, u=direction: risk.evaluate(params + s * u)[1], _width(params))  # type: ignore[misc]
         off = np.abs(product - change)
-        allowed = error + HESSIAN * float(np.abs(change).max()) + 1e-9 * largest
+        allowed = error + 1e-5 * float(np.abs(change).max()) + 1e-9 * largest
         worst = np.unravel_index(int(np.argmax(off)), off.shape)
         entry = tuple(int(i) for i in worst)
         expect(
@@ -341,11 +329,11 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
     array(losses, steps.shape, "losses of series")
     for i, (where, params) in enumerate(places.items()):
         loss = risk.evaluate(params)[0]
-        near = abs(losses[i] - loss) <= SERIES * max(abs(loss), abs(losses[i]))
+        near = abs(losses[i] - loss) <= CLOSE * max(abs(loss), abs(losses[i]))
         expect(near, f"loss of series at {where}", f"that of evaluate, {loss!r}", float(losses[i]))
         for name, value in risk.observe(params).items():
             expect(name in seen, "observations of series", f"{name!r} among them", sorted(seen))
-            allowed = SERIES * (1.0 + np.abs(value))
+            allowed = CLOSE * (1.0 + np.abs(value))
             expect_near(
                 value, seen[name][i], allowed, f"observation {name!r} of series at {where}", "that of observe"
             )
@@ -360,7 +348,7 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
         found: Any = attempt("column_gradients", lambda at=params, of=which: gradients(at[:, of], of))  # type: ignore[misc]
         array(found, (len(params), len(which)), f"column_gradients at {where}")
         whole = risk.evaluate(params)[1]
-        allowed = np.asarray(SERIES * np.abs(whole).max(initial=0.0))
+        allowed = np.asarray(CLOSE * np.abs(whole).max(initial=0.0))
         expect_near(whole[:, which], found, allowed, f"column_gradients at {where}", "the columns of the gradient")
 
 

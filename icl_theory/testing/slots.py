@@ -1,4 +1,4 @@
-"""Whether the optional slots of a family hold what the rest of the package takes from them."""
+"""Whether the optional slots of a family hold what the rest of the package expects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from icl_theory.families import Family, Later, Panel, sound
 from icl_theory.grids.grid import blank
 from icl_theory.testing.common import attempt, expect
 
-NAME = re.compile(r"[a-z][a-z0-9-]*")  # of what the command line calls by it
-STABLE_STEPS = 200  # in which a stable learning rate must lower the loss
-SHARP = 1.0 + 1e-6  # rounding of a sharpness, relative
+NAME = re.compile(r"[a-z][a-z0-9-]*")  # of papers and commands
 
 
 def check_slots(problem: Family, run: Trajectory) -> None:
-    """Check every slot of a family that needs no long measurement."""
+    """Check every slot of a family that takes no long measurement."""
     family = type(problem)
     for cls in family.__mro__:
         for name, value in vars(cls).items():
@@ -57,7 +55,7 @@ def check_slots(problem: Family, run: Trajectory) -> None:
 
 
 def check_claims(family: type[Family], run: Trajectory) -> None:
-    """Measure the rows of a family, answer its questions and make its comparison, as quickly as they can."""
+    """Measure the rows of a family, answer its questions and make its comparison, all in their quick versions."""
     for row in family.rows:
         what = f"row {getattr(row, '__name__', row)}"
         claim: Any = attempt(what, lambda row=row: row(True))  # type: ignore[misc]
@@ -83,8 +81,8 @@ def sequence(found: Any, what: str) -> Sequence[Any]:
     return tuple(found)
 
 
-def _stable_rate(problem: Family, run: Trajectory) -> None:
-    """Check a learning rate that is said to be stable: losses fall from the start, and 2/sharpness allows it."""
+def _stable_rate(problem: Family, run: Trajectory, steps: int = 200, rounding: float = 1e-6) -> None:
+    """Check that ``steps`` at the stable rate all lower the loss, and that it is at most 2/sharpness, rounded."""
     try:
         rate = problem.stable_rate()
     except ValueError as error:
@@ -94,7 +92,7 @@ def _stable_rate(problem: Family, run: Trajectory) -> None:
     risk, what = problem.risk(), f"loss of descent at the stable rate {rate:.6g}"
     if risk.stochastic or problem.rule != "gd":
         return
-    first = descend(risk, rate, steps=STABLE_STEPS)
+    first = descend(risk, rate, steps=steps)
     expect(first.stop not in (Stop.LOSS, Stop.PARAMETERS), what, "finite", first.stop_reason)
     rises = np.flatnonzero(np.diff(first.loss) > 1e-12 * np.abs(first.loss[:-1]))
     if rises.size:
@@ -102,7 +100,7 @@ def _stable_rate(problem: Family, run: Trajectory) -> None:
         expect(False, f"{what} at step {step}", f"at most {first.loss[rises[0]]!r}", first.loss[rises[0] + 1])
     sharpness = risk.sharpness(run.params)
     limit = f"at most {2.0 / max(sharpness, 1e-300):.6g}, 2/sharpness at the end of the run"
-    expect(rate * sharpness <= 2.0 * SHARP, "stable_rate", limit, rate)
+    expect(rate * sharpness <= 2.0 * (1.0 + rounding), "stable_rate", limit, rate)
 
 
 def _arrays(problem: Family) -> None:

@@ -7,7 +7,6 @@ import re
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ from icl_theory.engine import progress
 from icl_theory.grids import large
 from icl_theory.grids.store import Store, opened_to_read
 from icl_theory.results import reading
-from icl_theory.results.tables import to_latex, to_markdown, write_table
-from icl_theory.results.transitions import transition_notes
+from icl_theory.results.tables import write_table
 from tests.test_cli import run_main
 
 GIVEN: dict[str, Any] = {
@@ -87,20 +85,6 @@ def test_its_tables_are_written_part_by_part(tmp_path: Path, ending: str, monkey
     whole, parts = (read(tmp_path / f"{name}.{ending}") for name in ("whole", "parts"))
     assert len(whole) == 12
     pd.testing.assert_frame_equal(whole, parts)
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize(("ending", "writer"), [("md", to_markdown), ("tex", to_latex)])
-def test_so_are_those_for_people(
-    tmp_path: Path, ending: str, writer: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = kept(tmp_path / "a.zarr", L=[0.01, 0.5, 1.0, 2.0, 1e160], eta=[0.1, 1.0])
-    text = writer(icl.phase_table(found, "L"), transition_notes(found, "L"))
-    assert text.count("no transition in this range") == 4
-    for points in (3, 1000):
-        monkeypatch.setattr(reading, "SLAB", points)
-        write_table(found, tmp_path / f"a.{ending}", "L")
-        assert (tmp_path / f"a.{ending}").read_text(encoding="utf-8") == text
 
 
 @pytest.mark.usefixtures("small")

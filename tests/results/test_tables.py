@@ -13,11 +13,7 @@ import xarray
 
 import icl_theory as icl
 from icl_theory.families.regression import crossover, half_way
-from icl_theory.results.tables import (
-    to_latex,
-    to_markdown,
-    write_table,
-)
+from icl_theory.results.tables import check_format, to_latex, to_markdown, write_table
 
 
 def swept(**axes: Any) -> xarray.Dataset:
@@ -70,9 +66,12 @@ def test_markdown_and_latex_hold_the_table_and_the_transitions(over_L: xarray.Da
     for ending in (".md", ".tex"):
         write_table(over_L, tmp_path / f"a{ending}", "K")
     lines = (tmp_path / "a.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 2 + 183
-    assert {line.count("|") for line in lines} == {16}
-    cells = pd.read_csv(io.StringIO("\n".join(lines[2:])), sep="|", header=None, thousands=",")
+    rows = lines[2:-2]
+    assert len(rows) == 183
+    assert {line.count("|") for line in lines[:-2]} == {16}
+    assert "T_ε: first step at the target. " in lines[-1]
+    assert lines[-1].endswith("✓: the statement holds; ✗: it fails; blank: it does not apply.")
+    cells = pd.read_csv(io.StringIO("\n".join(rows)), sep="|", header=None, thousands=",")
     assert cells[7].tolist() == table["T_ε"].tolist()
     write_table(over_L, tmp_path / "a.md")
     lines = (tmp_path / "a.md").read_text(encoding="utf-8").splitlines()
@@ -129,4 +128,6 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"pip install 'icl-theory\[parquet\]'"):
         write_table(found, tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"100,001 rows are too many for LaTeX; write CSV or Parquet"):
+        check_format(tmp_path / "a.tex", 100_001)
     assert not list(tmp_path.iterdir())

@@ -15,15 +15,13 @@ from icl_theory._validate import LARGEST, Array, dimensions, integer, real_array
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, Trajectory
-from icl_theory.families.declared import label_noise, learning_rate
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Number, Object, Whole, Word
 from icl_theory.families.linear_attention import closed
 from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
 from icl_theory.families.linear_attention.law import PromptLaw, moment, root
 from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
 from icl_theory.families.linear_attention.risks import Heads, MergedRisk, Pair
-from icl_theory.families.parameters import Later, parameter
+from icl_theory.families.parameters import Later, Number, Object, Whole, Word, label_noise, learning_rate, parameter
 from icl_theory.grids.grid import Column, blank
 from icl_theory.memory import check_fits
 
@@ -300,6 +298,7 @@ class LinearAttention(Family):
         if run.eta > limit and self.rule == "gd":
             run.notes["stability"] = f"only below η = {limit:.4g} is descent known to stay at the minimum"
         if self.coordinates == "merged" and self.depth == 1:
+            run.notes["trained"] = "Γ itself; coordinates = pair or heads train its factors, as papers do"
             shrink = run.eta * self.merged().curvature
             if self.rule == "gd" and np.allclose(shrink, 1.0, rtol=1e-12, atol=0.0):
                 run.notes["modes"] = "all alike, and one step at this rate is exact; decay > 0 sets them apart"

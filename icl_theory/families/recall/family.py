@@ -16,10 +16,17 @@ from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.declared import learning_rate
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Number, Object, Probabilities, Whole, Word
-from icl_theory.families.parameters import Later, parameter
+from icl_theory.families.parameters import (
+    Later,
+    Number,
+    Object,
+    Probabilities,
+    Whole,
+    Word,
+    learning_rate,
+    parameter,
+)
 from icl_theory.families.recall.bounds import cycle_excess, decay_rate, stall
 from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.counts import Counts
@@ -179,13 +186,27 @@ class Recall(Family):
         object.__setattr__(self, "_task", made)
         self.population()  # refuses what does not go together
 
+    @classmethod
+    def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the parameters of a sweep with those of its task, so that its coordinates are the task's."""
+        task = given.get("task")
+        if not isinstance(task, RecallTask):
+            return given
+        for name in {*PARTS} & given.keys():
+            raise ValueError(f"{name} = {given[name]!r}: a task carries its own {name}; give one of the two")
+        if task.parts is None:  # its words are its own
+            return {**given, **_numbers(task)}
+        rest = {name: value for name, value in given.items() if name != "task"}
+        return {**rest, **{name: value for name, value in task.parts.items() if value is not None}}
+
     def _unfold(self, task: RecallTask) -> None:
-        """Take over the parts of a task, and the task itself only where its words are its own."""
+        """Take over the parts of a task; keep the task itself only if its words are its own."""
         declared = self.parameters()
+        own = _numbers(task) if isinstance(task, RecallTask) and task.parts is None else {}
         for name in PARTS:
-            value = getattr(self, name)
-            if value is not declared[name].default and value != declared[name].default:
-                raise refuse(name, value, "left out where a task is given: it carries its own")
+            value, default = getattr(self, name), declared[name].default
+            if value is not default and value not in (default, own.get(name, default)):
+                raise ValueError(f"{name} = {value!r}: a task carries its own {name}; give one of the two")
         if not isinstance(task, RecallTask):
             raise refuse("task", task, "a RecallTask")
         if task.parts is not None:
@@ -196,8 +217,7 @@ class Recall(Family):
         """Return a run that says which task it is of, also where the task was given as a whole."""
         run, task = super().named(run), self.task
         if task is not None:
-            run.info |= {"V": task.V, "triggers": task.Q, "outputs": len(task.outputs), "alpha": task.alpha}
-            run.info |= {"H": task.H, "law": task.law}
+            run.info |= _numbers(task)
             run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())
             run.info["counts"] = task.counts[0] if len(set(task.counts)) == 1 else task.counts
         if isinstance(run.info["counts"], list | tuple):  # of laws, which files hold as text
@@ -278,3 +298,10 @@ def _in_the_end(risk: RecallRisk, eta: float) -> dict[str, str]:
             "rate": f"triggers overshoot in turn: the loss falls more slowly than exp(-{rate:.4g} t) in the end"
         }
     return {"rate": f"the excess{floor} falls like exp(-{rate:.4g} t) in the end"}
+
+
+def _numbers(task: RecallTask) -> dict[str, Any]:
+    return {
+        "V": task.V, "triggers": task.Q, "outputs": len(task.outputs), "alpha": task.alpha, "H": task.H,
+        "law": task.law,
+    }  # fmt: skip

@@ -15,8 +15,7 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Number, Whole, Word
-from icl_theory.families.parameters import parameter
+from icl_theory.families.parameters import Number, Whole, Word, parameter
 from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.family import Recall
 from icl_theory.families.recall.population import ATTENTION

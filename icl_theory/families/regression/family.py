@@ -13,10 +13,20 @@ from icl_theory._validate import MOST_FEATURES, instance, probabilities, refuse
 from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.declared import feature_gap, label_noise, lipschitz_constant, prompt_length
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Fraction, Object, Probabilities, Whole, Word
-from icl_theory.families.parameters import Later, parameter
+from icl_theory.families.parameters import (
+    Fraction,
+    Later,
+    Object,
+    Probabilities,
+    Whole,
+    Word,
+    feature_gap,
+    label_noise,
+    lipschitz_constant,
+    parameter,
+    prompt_length,
+)
 from icl_theory.families.regression import points as measures
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.closed import ExchangeableSteps

@@ -10,10 +10,19 @@ import numpy as np
 
 from icl_theory._validate import MOST_FEATURES, integer, refuse
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.declared import feature_gap, label_noise, learning_rate, lipschitz_constant, prompt_length
 from icl_theory.families.family import Family
-from icl_theory.families.kinds import Number, Probabilities, Whole, Wholes
-from icl_theory.families.parameters import parameter
+from icl_theory.families.parameters import (
+    Number,
+    Probabilities,
+    Whole,
+    Wholes,
+    feature_gap,
+    label_noise,
+    learning_rate,
+    lipschitz_constant,
+    parameter,
+    prompt_length,
+)
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.gaussian import MOST_DIMENSIONS, GaussianRisk, QuadraticLaw
 from icl_theory.families.regression.phases import query_phases, run_phases

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, indexed
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.declared import LIPSCHITZ
 from icl_theory.families.family import Family
+from icl_theory.families.parameters import LIPSCHITZ
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds_of
 from icl_theory.families.regression.closed import closed_runs, step_constant

@@ -1,4 +1,4 @@
-"""The figures: runs and answers (`runs`), sweeps (`sweeps`), curves and maps (`panels`), colours (`style`)."""
+"""Figures of runs and answers (`runs`), of sweeps (`sweeps`), of curves and maps (`panels`); colours (`style`)."""
 
 import lazy_loader
 

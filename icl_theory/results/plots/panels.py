@@ -1,4 +1,4 @@
-"""Figures made of data alone: panels of curves that are labelled where they end, and maps of attention."""
+"""Figures drawn from arrays: panels of curves with labels at their ends, and maps of attention."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
     from icl_theory.engine.trajectory import Phases
 
-WIDEST = 100  # inches of a panel
-EARLY = 0.85  # of the axes: a curve that ends before it has its label there
-LINE_HEIGHT = 9.5  # points between two labels
-
 
 @dataclass(frozen=True, eq=False)
 class Curve:
@@ -31,9 +27,9 @@ class Curve:
     Attributes
     ----------
     label : str
-        Written where the curve ends; nothing if empty.
+        Written at the end of the curve; may be empty.
     x, y : array_like, (T,)
-        Values that are not positive are left out of logarithmic axes.
+        A logarithmic axis leaves out values that are not positive.
     low, high : array_like, (T,), optional
         A band around the curve.
     style : str
@@ -54,9 +50,9 @@ class Curve:
     def mean(
         cls, label: str, x: ArrayLike, runs: Sequence[Any], style: str = "-", colour: str | None = None
     ) -> Curve:
-        """Mean of two or more runs in a band of two standard errors, as far as the shortest goes."""
+        """Return the mean of two or more runs in a band of two standard errors, as long as the shortest run."""
         if len(runs) < 2:
-            raise refuse("runs", len(runs), "two or more: one has no standard error")
+            raise refuse("runs", len(runs), "two or more: a single run has no standard error")
         length = min(map(len, runs))
         x, values = np.asarray(x)[:length], np.array([run[:length] for run in runs], dtype=np.float64)
         middle, error = values.mean(axis=0), 2.0 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
@@ -70,9 +66,9 @@ class Panel:
     Attributes
     ----------
     curves : sequence of Curve
-        In the order of the palette.
+        Drawn in the order of the palette.
     x, y : str
-        What the axes show.
+        Labels of the axes.
     title : str
         Above the panel.
     scales : tuple of str
@@ -84,7 +80,7 @@ class Panel:
     levels : dict of float
         Horizontal lines, by their labels.
     legend : bool
-        Explain the curves beside the panel instead of labelling their ends: for many that end together.
+        Explain the curves beside the panel instead of at their ends, for many that end together.
     note : str
         Written in the lower left corner: what line styles and bands mean.
     """
@@ -109,15 +105,14 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     panels : sequence of Panel
         At least one.
     columns : int
-        Panels next to one another. Those of a column with the same x axis share it, those of a row with the same
-        y axis that.
+        Panels in a row. Panels of a column share their x axis if it has the same label, panels of a row the y axis.
     size : tuple of float
         Width and height of a panel, inches.
 
     Returns
     -------
     matplotlib Figure
-        To be written with `icl_theory.results.plots.save`.
+        `icl_theory.results.plots.save` writes it.
 
     Examples
     --------
@@ -158,7 +153,7 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], si
     Returns
     -------
     matplotlib Figure
-        To be written with `icl_theory.results.plots.save`.
+        `icl_theory.results.plots.save` writes it.
 
     Examples
     --------
@@ -173,7 +168,7 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], si
     titles = sequence("titles", titles, str, "one text or more")
     if not rows or any(len(maps) != len(titles) for maps in rows.values()):
         raise refuse("rows", rows, f"one or more, each with a map for each of the {len(titles)} titles")
-    size = number("size", size, maximum=WIDEST)
+    size = number("size", size, maximum=100)  # inches
     with styled():
         figure = new_figure(0.5 + size * len(titles), 0.35 + size * len(rows), returned=True)
         grid = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
@@ -191,23 +186,22 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], si
     return figure
 
 
-def _inches(name: str, size: Any) -> tuple[float, float]:
-    """Return a width and a height."""
+def _inches(name: str, size: Any, most: int = 100) -> tuple[float, float]:
+    """Return a width and a height; ``most`` inches are 20,000 pixels."""
     found = real_array(name, size, 1)
-    if found.shape != (2,) or not ((found > 0.0) & (found <= WIDEST)).all():
-        raise refuse(name, size, f"a width and a height in inches, up to {WIDEST}")
+    if found.shape != (2,) or not ((found > 0.0) & (found <= most)).all():
+        raise refuse(name, size, f"a width and a height in inches, up to {most}")
     return float(found[0]), float(found[1])
 
 
 def _draw(panel: Panel, ax: Axes) -> None:
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
-        x, y = _shown(curve.x, panel.scales[0], 0.5), _shown(curve.y, panel.scales[1])
-        style: Any = {"linestyle": curve.style}
-        if curve.style == "o":
-            style = {"linestyle": "none", "marker": "o", "markersize": 3.0}
-        ax.plot(x, y, color=colour, label=curve.label, **style)
+        x, y = _drawable(curve.x, panel.scales[0], 0.5), _drawable(curve.y, panel.scales[1])
+        dots: Any = {"linestyle": "none", "marker": "o", "markersize": 3.0}
+        look = dots if curve.style == "o" else {"linestyle": curve.style}
+        ax.plot(x, y, color=colour, label=curve.label, **look)
         if curve.low is not None and curve.high is not None:
-            low, high = (_shown(side, panel.scales[1]) for side in (curve.low, curve.high))
+            low, high = (_drawable(side, panel.scales[1]) for side in (curve.low, curve.high))
             ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
     ax.set(xscale=panel.scales[0], yscale=panel.scales[1], xlabel=panel.x, ylabel=panel.y)
     ax.margins(x=0.0)
@@ -226,21 +220,26 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
     for axis, scale in zip((ax.xaxis, ax.yaxis), panel.scales, strict=True):
         low, high = sorted(axis.get_view_interval())
         if scale == "log" and sum(low <= tick <= high for tick in axis.get_majorticklocs()) < 2:
-            axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))  # all nine would run into one another
+            axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))  # labels at all nine would overlap
     for label, value in panel.levels.items():
         level(ax, value, label, "0.4", ":")
     if panel.legend:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, handlelength=1.6)
-        return
+    else:
+        _label_curves(panel, ax, height)
+
+
+def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) -> None:
+    """Label each curve right of the axes, or at its end if that lies before ``early`` of the width."""
     bottom, top = sorted(ax.get_ylim())
     ends = []
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
-        y = _shown(curve.y, panel.scales[1])
+        y = _drawable(curve.y, panel.scales[1])
         drawn = np.flatnonzero(np.isfinite(y) & (y >= bottom) & (y <= top))
         if not curve.label or not len(drawn):
             continue
-        end = float(_shown(curve.x, panel.scales[0], 0.5)[drawn[-1]]), float(y[drawn[-1]])
-        if (ax.transData + ax.transAxes.inverted()).transform(end)[0] < EARLY:
+        end = float(_drawable(curve.x, panel.scales[0], 0.5)[drawn[-1]]), float(y[drawn[-1]])
+        if (ax.transData + ax.transAxes.inverted()).transform(end)[0] < early:
             ax.annotate(curve.label, end, (3, 0), textcoords="offset points", color=colour, fontsize=8, va="center")
         else:
             ends.append((end[1], curve.label, colour))
@@ -252,25 +251,25 @@ def _colours(panel: Panel) -> list[str]:
     return [curve.colour or next(palette) for curve in panel.curves]
 
 
-def _shown(values: ArrayLike, scale: str, least: float = 0.0) -> Any:
-    """Values as they are drawn; on a logarithmic axis ``least`` stands for what is not positive, or nothing."""
+def _drawable(values: ArrayLike, scale: str, least: float = 0.0) -> Any:
+    """Return values for an axis; a logarithmic one shows ``least`` for those that are not positive, or a gap."""
     array = np.asarray(values, dtype=np.float64)
     if scale != "log":
         return array
     return np.where(array > 0.0, np.minimum(array, LARGEST), least or np.nan)
 
 
-def label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float) -> None:
-    """Write the labels right of the axes at the heights of the curves' ends, kept apart."""
+def label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float, spacing: float = 9.5) -> None:
+    """Write labels right of the axes at the ends of curves, ``spacing`` points apart, a line of text, or more."""
     if not ends:
         return
     to_axes = ax.transData + ax.transAxes.inverted()
     x = ax.get_xlim()[1]
     places = np.array([to_axes.transform((x, y))[1] for y, _, _ in ends])
-    order = np.argsort(np.round(places, 6), kind="stable")  # rounding does not decide between curves that meet
-    apart = LINE_HEIGHT / (72.0 * 0.7 * height)
+    order = np.argsort(np.round(places, 6), kind="stable")  # curves that meet keep their order
+    apart = spacing / (72.0 * 0.7 * height)
     sorted_places = np.clip(places[order], 0.0, 1.0)
-    # the smallest shifts that leave each label its line: up from below, then back down from the top
+    # the smallest shifts without overlap: upwards from below, then back down from the top
     for i in range(1, len(order)):
         sorted_places[i] = max(sorted_places[i], sorted_places[i - 1] + apart)
     sorted_places[-1] = min(sorted_places[-1], 1.0)
@@ -285,7 +284,7 @@ def label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float) -> N
 
 
 def _share(panels: Sequence[Panel], grid: Any, columns: int) -> None:
-    """Leave out what the panel below or to the left repeats; panels of a row with the same y axis share it."""
+    """Let panels share axes with the panel below or to the left, and leave out the labels that this repeats."""
     for index, panel in enumerate(panels):
         row, column = divmod(index, columns)
         ax = grid[row, column]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,48 +11,42 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_theory._validate import instance, refuse, sequence
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.results.labels import label, parameters
-from icl_theory.results.plots.style import (
-    BLACK,
-    BLUE,
-    CYCLE,
-    LARGEST,
-    RED,
-    axes,
-    escape,
-    level,
-    mathematics,
-    new_figure,
-    shade,
-    styled,
-)
+from icl_theory.engine.trajectory import Label, Trajectory
+from icl_theory.results.numbers import number
+from icl_theory.results.plots import style
+from icl_theory.results.plots.style import BLACK, BLUE, CYCLE, RED, axes, level, new_figure, shade, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from icl_theory.claims.claim import Answer
 
-WIDEST = 44  # characters of a line of a title
+
+def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
+    """Return the numbers that describe a run, with their labels; those without a symbol only if none has one.
+
+    Numbers that are zero or infinite are left out.
+    """
+    numbers = {name: value for name, value in run.info.items() if _is_telling(value)}
+    with_symbol = [name for name in numbers if _label(run, name).tex]
+    return [(_label(run, name), number(numbers[name])) for name in with_symbol or numbers]
+
+
+def _label(run: Trajectory, name: str) -> Label:
+    return run.labels.get(name) or Label(name, "", "", "")
+
+
+def _is_telling(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value != 0 and math.isfinite(value)
 
 
 def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
-    """Draw the loss (and, on a figure of its own, the attention) of a run against the step.
+    """Draw the loss of a run against the step, and the attention below it unless ``ax`` is given.
 
-    Both axes are logarithmic, except that normalised descent that converged, which does so exponentially, is drawn
-    over linear steps. Where the risk observes its ``excess`` over the floor, that is what is drawn.
+    Both axes are logarithmic, but normalised descent that converged, which is exponential, has a linear axis of
+    steps. If the risk observes its ``excess`` over the floor, that is drawn instead of the loss.
 
-    Parameters
-    ----------
-    run : Trajectory
-        The run.
-    ax : matplotlib Axes, optional
-        Axes for the loss alone.
-
-    Returns
-    -------
-    matplotlib Axes
-        The axes of the loss.
+    Returns the axes of the loss.
     """
     instance("run", run, Trajectory, "a Trajectory")
     with styled():
@@ -71,17 +66,9 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
 
 
 def compare_runs(runs: Sequence[Trajectory]) -> Axes:
-    """Draw several runs side by side with common axes: the loss, and below it the attention where all have it.
+    """Draw several runs side by side with common axes: the loss, and below it the attention if all runs have it.
 
-    Parameters
-    ----------
-    runs : sequence of Trajectory
-        At least one.
-
-    Returns
-    -------
-    matplotlib Axes
-        The first axes of the figure.
+    Returns the first axes of the figure.
     """
     runs = sequence("runs", runs, Trajectory, "one run or more, each a Trajectory")
     with styled():
@@ -100,61 +87,46 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
 
 
 def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
-    """Draw the figure of an answered question.
-
-    Parameters
-    ----------
-    answer : Answer
-        From `icl_theory.audit` or `icl_theory.answer`.
-    ax : matplotlib Axes, optional
-        Axes to draw into.
-
-    Returns
-    -------
-    matplotlib Axes
-        The axes of the figure.
-    """
+    """Draw the figure of an answer of `icl_theory.audit` or `icl_theory.answer`, and return its axes."""
     if not hasattr(answer, "series"):
         raise refuse("answer", answer, "an answer of the audit")
     with styled():
         ax = new_figure(4.6, 3.2).subplots() if ax is None else axes("ax", ax)
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
-            style = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
-            ax.plot(series.x, series.y, color=colour, label=series.label, **style)  # type: ignore[arg-type]
-        ax.set_xscale(answer.x_scale)
-        ax.set_yscale("log")
-        ax.set_xlabel(answer.x)
-        ax.set_ylabel(answer.y)
+            look: Any = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
+            ax.plot(series.x, series.y, color=colour, label=series.label, **look)
+        ax.set(xscale=answer.x_scale, yscale="log", xlabel=answer.x, ylabel=answer.y)
         ax.set_title(textwrap.fill(answer.question, 60), fontsize=9)
         ax.legend(fontsize=8)
         return ax
 
 
 def _title(run: Trajectory, among: Sequence[Trajectory] = ()) -> str:
-    """Name the parameters, the regime, and the words by which a run differs from others."""
+    """Name the parameters, the regime, and the words in which a run differs from the others."""
     values = [
-        (f"{mathematics(each.tex, each.text)} = {value}", each.text + value) for each, value in parameters(run)
+        (f"{style.mathematics(each.tex, each.text)} = {value}", each.text + value)
+        for each, value in parameters_of(run)
     ]
-    differing = [
-        f"{label(run, name).text} = {value}"
+    words = [
+        f"{_label(run, name).text} = {value}"
         for name, value in run.info.items()
         if isinstance(value, str) and any(other.info.get(name) != value for other in among)
     ]
-    words = [*differing, f"{run.regime} regime" if run.regime else ""]
-    plain = escape(", ".join(filter(None, words)))  # of a file, whose text may be anything
+    words += [f"{run.regime} regime"] if run.regime else []
+    plain = style.escape(", ".join(words))  # words from a file may hold anything
     return "\n".join(filter(None, [*_wrapped(values), plain]))
 
 
-def _wrapped(words: Sequence[tuple[str, str]]) -> list[str]:
-    """Put words in lines, from each word and the text by which its width is judged."""
+def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
+    """Wrap words into lines of ``width`` characters, as wide as a panel, by the plain text of each word."""
     lines: list[str] = []
     room = 0
-    for word, shown in words:
-        if len(shown) + 5 > room:
-            lines, room = [*lines, word], WIDEST
+    for word, plain in words:
+        if len(plain) + 5 > room:
+            lines, room = [*lines, word], width
         else:
             lines[-1] += f", {word}"
-        room -= len(shown) + 5
+        room -= len(plain) + 5
     return lines
 
 
@@ -162,10 +134,9 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
     _scale_steps(run, ax)
     shade(run.phases, float(run.t[-1]), ax)
     above = "excess" in run.observed and run.floor > 0
-    positive = np.clip(run.observed["excess"] if above else run.loss, np.finfo(float).tiny, LARGEST)
+    positive = np.clip(run.observed["excess"] if above else run.loss, np.finfo(float).tiny, style.LARGEST)
     ax.plot(_x(run), positive, color=BLACK)
-    ax.set_yscale("log")
-    ax.set_ylabel("loss above floor" if above else "loss")
+    ax.set(yscale="log", ylabel="loss above floor" if above else "loss")
     target = run.epsilon - run.floor if above else run.epsilon
     if target > 0:
         level(ax, target, r"$\epsilon$ − floor" if above else r"$\epsilon$", RED, "--")
@@ -182,8 +153,7 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
         ax.fill_between(_x(run), series.min(axis=1), series.max(axis=1), color=BLUE, alpha=0.25, linewidth=0)
     ax.plot(_x(run), target, color=BLUE)
     ax.plot(_x(run), np.maximum(1.0 - target, np.finfo(float).tiny), color=RED)
-    ax.set_yscale("log")
-    ax.set_ylabel("attention")
+    ax.set(yscale="log", ylabel="attention")
     low = float(np.clip(1.0 - target[-1], 1e-300, 0.1))
     ax.set_ylim(bottom=0.5 * min(low, float(target.min(where=target > 0.0, initial=1.0))), top=2.5)
     start = _x(run)[0]
@@ -192,7 +162,7 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
 
 
 def _x(run: Trajectory) -> Any:
-    """Steps; on a logarithmic axis the start is drawn at step 1/2."""
+    """Return the steps; on a logarithmic axis step 0 is drawn at 1/2."""
     return run.t if _is_exponential(run) else np.maximum(run.t, 0.5)
 
 
@@ -202,5 +172,4 @@ def _is_exponential(run: Trajectory) -> bool:
 
 def _scale_steps(run: Trajectory, ax: Axes) -> None:
     linear = _is_exponential(run)
-    ax.set_xscale("linear" if linear else "log")
-    ax.set_xlim(0.0 if linear else 0.5, max(2.0, float(run.t[-1])))
+    ax.set(xscale="linear" if linear else "log", xlim=(0.0 if linear else 0.5, max(2.0, float(run.t[-1]))))

@@ -1,4 +1,4 @@
-"""What all figures share: colours, sizes, files. The palette is Okabe-Ito, legible to the colour-blind."""
+"""What all figures share: colours, sizes, files. The colour-blind can tell the palette, Okabe-Ito's, apart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from icl_theory.engine.trajectory import Phases
 
-LARGEST = 1e200  # drawn on a logarithmic axis: margins and ticks beyond it must be in the range of float64, too
+LARGEST = 1e200  # on a logarithmic axis; margins and ticks beyond it must still fit into float64
 BLUE, ORANGE, GREEN, RED, BLACK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#000000"
 CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
 PHASE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#56B4E9", "#F0E442")
@@ -46,12 +46,12 @@ def styled(more: Any = None) -> AbstractContextManager[None]:
 
     pyplot = _pyplot()
     if pyplot is not None:
-        pyplot.draw_if_interactive()  # loads its backend: what that sets inside of the context would be undone
+        pyplot.draw_if_interactive()  # loads the backend now: the context would undo what it sets
     return mpl.rc_context({**STYLE, **(more or {})})
 
 
 def axes(name: str, value: Any) -> Axes:
-    """Refuse what is no Axes of matplotlib."""
+    """Return axes of matplotlib, or refuse the value."""
     from matplotlib.axes import Axes
 
     return instance(name, value, Axes, "matplotlib Axes")
@@ -78,13 +78,13 @@ def whole_figure(drawn: Axes | Figure) -> Figure:
 
 
 def escape(text: str) -> str:
-    """Return any text as it stands, in which matplotlib reads no formulas."""
+    """Return any text so that matplotlib reads no formula in it."""
     return text.replace("$", r"\$")
 
 
 @cache
 def mathematics(tex: str, plain: str) -> str:
-    """Return a symbol for a figure: its TeX if matplotlib can read it, and the plain text elsewhere."""
+    """Return a symbol for a figure: its TeX if matplotlib can read it, otherwise the plain text."""
     from matplotlib.mathtext import MathTextParser
 
     try:
@@ -95,10 +95,10 @@ def mathematics(tex: str, plain: str) -> str:
 
 
 def new_figure(width: float, height: float, *, returned: bool = False) -> Figure:
-    """Return an empty figure, width and height in inches; it is pyplot's where pyplot is in use.
+    """Return an empty figure, width and height in inches, that belongs to pyplot if pyplot is in use.
 
-    Then notebooks show it below the cell and ``pyplot.show()`` in a window. A figure that is ``returned``, not its
-    axes, is one that a notebook shows as the value of a cell; as pyplot's it would appear there twice.
+    Notebooks then show it below the cell, and ``pyplot.show()`` in a window. A notebook shows a figure that a
+    function returns as the value of the cell: ``returned`` keeps it from pyplot, or it would appear twice.
     """
     flag("returned", returned)
     width, height = number("width", width, maximum=1e4), number("height", height, maximum=1e4)
@@ -114,20 +114,20 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
 
 
 def release(drawn: Axes | Figure) -> None:
-    """Take a figure from pyplot, if it is there: it is in a file or a page by now, and nobody waits for it."""
+    """Close the figure in pyplot, once it is saved."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is not None:
         pyplot.close(whole_figure(drawn))
 
 
 def _pyplot() -> Any:
-    """Return pyplot where somebody uses it: who imported it, or sits in IPython or Jupyter."""
+    """Return pyplot if it is in use: it has been imported, or this is IPython or Jupyter."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return sys.modules.get("matplotlib.pyplot") if shell is None else importlib.import_module("matplotlib.pyplot")
 
 
 def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> None:
-    """Shade the phases of a run of ``last`` steps, and name those wide enough for a name."""
+    """Shade the phases of a run of ``last`` steps, and name those with room for a name."""
     if phases is None:
         return
     span = np.log(max(2.0, last) / 0.5)
@@ -136,25 +136,13 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
         left, right = max(begin, 0.5), max(end, 0.5)
         ax.axvspan(left, right, color=colours[name], alpha=0.13, linewidth=0)
         if labels and np.log(right / left) > 0.05 * span:
-            ax.text(
-                np.sqrt(left * right),
-                1.01,
-                name,
-                transform=ax.get_xaxis_transform(),
-                ha="center",
-                va="bottom",
-            )
+            middle = np.sqrt(left * right)
+            ax.text(middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", va="bottom")
 
 
 def level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:
-    """Draw a horizontal line with its label at the left; one that is too high is drawn at `LARGEST`."""
+    """Draw a horizontal line, at `LARGEST` at most, with its label at the left."""
     value = min(value, LARGEST)
     ax.axhline(value, color=colour, linestyle=style, linewidth=0.9)
-    ax.annotate(
-        label,
-        (0.0, value),
-        xycoords=("axes fraction", "data"),
-        xytext=(4, 2),
-        textcoords="offset points",
-        color=colour,
-    )
+    left = {"xycoords": ("axes fraction", "data"), "xytext": (4, 2), "textcoords": "offset points"}
+    ax.annotate(label, (0.0, value), color=colour, **left)  # type: ignore[arg-type]

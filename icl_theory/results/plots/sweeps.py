@@ -8,21 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, choice, refuse
+from icl_theory._validate import Array, choice
 from icl_theory.results.columns import dimensions, lines, steps_of, symbol, with_role
 from icl_theory.results.numbers import told_apart
+from icl_theory.results.plots import style
 from icl_theory.results.plots.panels import label_ends
-from icl_theory.results.plots.style import (
-    BLACK,
-    BLUE,
-    CYCLE,
-    PHASE_COLOURS,
-    RED,
-    escape,
-    mathematics,
-    new_figure,
-    styled,
-)
+from icl_theory.results.plots.style import BLACK, BLUE, CYCLE, PHASE_COLOURS, RED, escape, new_figure, styled
 from icl_theory.results.reading import reading
 from icl_theory.results.transitions import limits_of, predicted_transition, transitions_of
 
@@ -30,22 +21,14 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
 
+HOLLOW: Any = {"markerfacecolor": "none"}
 FEW = 5  # integers that are drawn side by side like words
-MOST_CURVES = 10
-MOST_VALUES = 2000  # drawn along an axis
-MOST_POINTS = 40  # measured transitions over a diagram
-LARGEST = 1e100  # value on an axis that is legible
-# what became of points that have no number of steps to be drawn: marker on a line, and colour in a diagram
-MISSING = {
-    "no step": ("v", "0.88"),
-    "not reached": ("^", "0.6"),
-    "failed": ("x", "#CC79A7"),
-    "pending": ("", "1.0"),
-}
+# points without a positive number of steps, by their status: marker on a line, and colour in a diagram
+MISSING = {"no step": ("v", "0.88"), "not reached": ("^", "0.6"), "failed": ("x", "#CC79A7"), "pending": ("", "1")}
 
 
 class Scale(NamedTuple):
-    """Where the values of a parameter lie on an axis, which is logarithmic, linear or a row of words."""
+    """The places of a parameter's values on an axis: logarithmic, linear, or a row of words."""
 
     name: str
     label: str
@@ -64,7 +47,7 @@ class Scale(NamedTuple):
             ax.set(**{f"{axis}scale": self.kind})
 
     def edges(self) -> Array:
-        """Return boundaries of cells around the places, half-way between neighbours on the axis that is drawn."""
+        """Return the boundaries of cells around the places, half-way between neighbours on the drawn axis."""
         places = np.log(self.places) if self.kind == "log" else self.places
         if len(places) == 1:
             width = 0.5 * (abs(places[0]) or 1.0)
@@ -79,8 +62,8 @@ class Scale(NamedTuple):
 def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """Draw a sweep: steps and local exponent along one parameter, or a phase diagram over two.
 
-    Words, and up to five integers, are drawn side by side on the horizontal axis. Words, and up to five values, of
-    the other parameter have a curve each. Of more than 2000 values along an axis, evenly spaced ones are drawn.
+    On the horizontal axis words, and up to five integers, stand side by side. Words, and up to five values, of the
+    other parameter have a curve each. An axis of more than 2000 values shows evenly spaced ones.
 
     Parameters
     ----------
@@ -97,7 +80,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     Raises
     ------
     ValueError
-        Another number of dimensions: choose with ``dataset.sel(...)``. No steps, or infinity among many values.
+        Three dimensions or more (choose with ``dataset.sel(...)``), no steps, or infinity among many values.
 
     Examples
     --------
@@ -108,12 +91,12 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """
     names = dimensions(dataset)
     if len(names) not in (1, 2):
-        raise refuse("dataset", names, "swept over one parameter or two (choose others with dataset.sel)")
+        raise ValueError(f"dataset: a figure has one parameter or two, not {names}; choose with dataset.sel")
     if steps_of(dataset) is None:
-        raise refuse("dataset", list(dataset), "one that counts steps")
+        raise ValueError("dataset: no variable has the role 'steps', so there is nothing to draw")
     for name in names:
         if not drawable(dataset, name, np.inf).all():
-            raise refuse("dataset", name, "swept over finite values, or over a few values only, to be drawn")
+            raise ValueError(f"dataset: {name} is infinite; an axis of many values needs finite values")
     if over is None:
         over = next((name for name in names if not _is_row_of_words(dataset, name)), names[0])
     over = choice("over", over, names)
@@ -124,19 +107,20 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
         if other is None:
             return _draw_line(dataset, _scale(dataset, over))
         scales = _scale(dataset, over), _scale(dataset, other)
-        if dataset.sizes[other] <= (MOST_CURVES if "words" in (scales[0].kind, scales[1].kind) else FEW):
+        most_curves = 2 * FEW if "words" in (scales[0].kind, scales[1].kind) else FEW
+        if dataset.sizes[other] <= most_curves:
             return _draw_curves(dataset, *scales)
         return _draw_diagram(dataset.transpose(other, over), *scales)
 
 
-def thinned(dataset: xarray.Dataset) -> dict[str, int]:
-    """Return the parameters of which one value in so many is drawn, where a figure has no room for all."""
-    every = {name: -(-dataset.sizes[name] // MOST_VALUES) for name in dimensions(dataset)}
+def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
+    """Return the parameters with more than ``most`` values, as many as pixels, and one in how many is drawn."""
+    every = {name: -(-dataset.sizes[name] // most) for name in dimensions(dataset)}
     return {name: each for name, each in every.items() if each > 1}
 
 
-def drawable(dataset: xarray.Dataset, name: str, largest: float = LARGEST) -> NDArray[np.bool_]:
-    """Return which values of a parameter have a place on an axis that goes to ``largest``."""
+def drawable(dataset: xarray.Dataset, name: str, largest: float = 1e100) -> NDArray[np.bool_]:
+    """Return which values of a parameter have a place on an axis up to ``largest``, where labels are legible."""
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
         return np.ones(len(values), dtype=bool)
@@ -161,18 +145,18 @@ def _scale(dataset: xarray.Dataset, name: str) -> Scale:
 
 
 def _symbol(dataset: xarray.Dataset, name: str) -> str:
-    return mathematics(dataset[name].attrs.get("tex", ""), symbol(dataset, name))
+    return style.mathematics(dataset[name].attrs.get("tex", ""), symbol(dataset, name))
 
 
 def _steps(dataset: xarray.Dataset) -> tuple[Array, dict[str, NDArray[np.bool_]]]:
-    """Return steps, NaN where there is nothing to be drawn, and which points that are, by what became of them."""
+    """Return the steps (NaN if missing), and a mask of the missing points for each status."""
     count, status = dataset[steps_of(dataset)].values, dataset["status"].values
     missing = {name: count == 0 if name == "no step" else (count < 0) & (status == name) for name in MISSING}
     return np.where(count > 0, count, np.nan).astype(np.float64), missing
 
 
 def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
-    """Draw the steps along a parameter with phases and predictions, and the exponent below."""
+    """Draw steps, phases and predictions along a parameter, and the exponent below."""
     panels = _panels(dataset, scale)
     top, name = panels[0], str(steps_of(dataset))
     _plot_steps(top, dataset, scale, BLACK, _symbol(dataset, name))
@@ -180,25 +164,24 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
         *zip(with_role(dataset, "phase"), itertools.cycle(PHASE_COLOURS), itertools.repeat("-")),
         *zip(with_role(dataset, "predicted"), itertools.cycle((RED, BLUE)), itertools.repeat("--")),
     ]
-    for quantity, colour, style in others:
+    for quantity, colour, dash in others:
         values = dataset[quantity].values.astype(np.float64)
         if (values > 0).any():
-            shown = np.where(values > 0, values, np.nan)
-            label = _symbol(dataset, quantity)
-            top.plot(scale.places, shown, **_look(scale, style, colour), linewidth=1.1, label=label)
+            look = _look(scale, dash, colour) | {"linewidth": 1.1, "label": _symbol(dataset, quantity)}
+            top.plot(scale.places, np.where(values > 0, values, np.nan), **look)
     if len(panels) > 1:
         _plot_exponent(panels[1], dataset, scale, BLACK)
         panels[1].set_xlim(top.get_xlim())
     low, high = top.get_xlim()
-    for label, value, colour, style in _predictions(dataset, scale):
+    for label, value, colour, dash in _predictions(dataset, scale):
         for ax in panels if low < value < high else ():
-            ax.axvline(value, color=colour, linestyle=style, linewidth=1.0, label=label if ax is top else None)
+            ax.axvline(value, color=colour, linestyle=dash, linewidth=1.0, label=label if ax is top else None)
     _legend(panels)
     return top
 
 
 def _draw_curves(dataset: xarray.Dataset, scale: Scale, other: Scale) -> Axes:
-    """Draw the steps along a parameter, a curve for each value of another, and their exponents below."""
+    """Draw steps along a parameter, a curve for each value of another, and their exponents below."""
     panels = _panels(dataset, scale)
     ends = []
     words = told_apart(dataset[other.name].values.tolist())
@@ -208,19 +191,15 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, other: Scale) -> Axes:
         if len(panels) > 1:
             _plot_exponent(panels[1], line, scale, colour)
         if np.isfinite(drawn).any():
-            text = escape(word) if _is_text(dataset, other.name) else f"{other.label} = {word}"
+            text = f"{other.label} = {word}" if dataset[other.name].dtype.kind in "iuf" else escape(word)
             ends.append((float(drawn[np.isfinite(drawn)][-1]), text, colour))
     label_ends(panels[0], ends, 2.4 if len(panels) > 1 else 3.6)
     _legend(panels)
     return panels[0]
 
 
-def _is_text(dataset: xarray.Dataset, name: str) -> bool:
-    return dataset[name].dtype.kind not in "iuf"
-
-
 def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
-    """Return axes for steps and, where there are exponents of a parameter that is no row of words, for them."""
+    """Return axes for the steps, and for the exponent along the parameter if there is one."""
     exponent = _exponent(dataset, scale)
     both = exponent is not None and bool(np.isfinite(dataset[exponent].values).any())
     panels = new_figure(4.4, 5.6 if both else 3.6).subplots(1 + both, 1, sharex=True, squeeze=False)[:, 0]
@@ -234,30 +213,29 @@ def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
     return names[0] if names and scale.kind != "words" else None
 
 
-def _look(scale: Scale, style: str, colour: str) -> dict[str, Any]:
-    """Return how values are drawn: words as marks, and others as lines with marks where they are not many."""
+def _look(scale: Scale, dash: str, colour: str) -> dict[str, Any]:
+    """Return how values are drawn: words as marks, numbers as lines, with marks if they are few."""
     if scale.kind == "words":
-        hollow = {"marker": "D", "markerfacecolor": "none", "markersize": 9}
-        return {"linestyle": "none", "color": colour} | ({"marker": "o"} if style == "-" else hollow)
-    return {"linestyle": style, "color": colour, "marker": "." if len(scale.places) < 20 else ""}
+        mark = {"marker": "o"} if dash == "-" else {"marker": "D", "markersize": 9, **HOLLOW}
+        return {"linestyle": "none", "color": colour} | mark
+    return {"linestyle": dash, "color": colour, "marker": "." if len(scale.places) < 20 else ""}
 
 
 def _plot_steps(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str, label: str | None = None) -> Array:
-    """Draw steps, and at the edges of the axes marks for points that have none."""
+    """Draw steps, and marks at the edges of the axes for points that have none."""
     steps, missing = _steps(line)
     ax.plot(scale.places, steps, **_look(scale, "-", colour), label=label)
     for name, (marker, _) in MISSING.items():
         if marker and missing[name].any():
             places = scale.places[missing[name]]
-            ax.plot(
-                places, np.full(len(places), 0.0 if name == "no step" else 1.0), marker, color=colour, markersize=5,
-                markerfacecolor="none", transform=ax.get_xaxis_transform(), clip_on=False, label=name,
-            )  # fmt: skip
+            edge = np.full(len(places), 0.0 if name == "no step" else 1.0)
+            ax.plot(places, edge, marker, color=colour, **HOLLOW, markersize=5,
+                    transform=ax.get_xaxis_transform(), clip_on=False, label=name)  # fmt: skip
     return steps
 
 
 def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) -> None:
-    """Draw an exponent, its limits, and where it was measured to pass half-way between them."""
+    """Draw an exponent, its limits, and the measured half-way point between them."""
     name = str(_exponent(line, scale))
     ax.plot(scale.places, line[name].values, color=colour)
     ax.set_ylabel(rf"$d\,\ln$ {_symbol(line, str(steps_of(line)))} $/\,d\,\ln$ {scale.label}")
@@ -266,7 +244,7 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
         return
     for value in limits:
         ax.axhline(value, color="0.6", linewidth=0.8)
-    # next to its ends, where there is nothing to learn, the exponent has no limit
+    # near the ends of the curve, where nothing is left to learn, the exponent may leave its limits
     middle, width = 0.5 * sum(limits), abs(limits[1] - limits[0])
     ax.set_ylim(middle - 0.75 * width, middle + 0.75 * width)
     table = transitions_of(line, scale.name)
@@ -278,10 +256,8 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
                 label=f"half-way in {scale.label}, measured",
             )  # fmt: skip
         if np.isfinite(found.get("predicted", np.nan)):
-            ax.plot(
-                found["predicted"], middle, color=colour, linestyle="none", marker="D", markersize=7,
-                markerfacecolor="none", label=f"half-way in {scale.label}, predicted",
-            )  # fmt: skip
+            label = f"half-way in {scale.label}, predicted"
+            ax.plot(found["predicted"], middle, "D", color=colour, **HOLLOW, markersize=7, label=label)
 
 
 def _predictions(dataset: xarray.Dataset, scale: Scale) -> list[tuple[str, float, str, str]]:
@@ -295,7 +271,7 @@ def _predictions(dataset: xarray.Dataset, scale: Scale) -> list[tuple[str, float
 
 
 def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
-    """Return what each boundary is called in a legend, and its name."""
+    """Return the words for each boundary in a legend, and its name."""
     found = []
     for name in with_role(dataset, "boundary"):
         label = escape(str(dataset[name].attrs.get("definition") or symbol(dataset, name)))
@@ -306,7 +282,7 @@ def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
 
 
 def _legend(panels: list[Axes], **look: Any) -> None:
-    """Explain the marks of all panels below the figure, away from the data."""
+    """Explain the marks of all panels below the figure, not over the data."""
     unique: dict[str, Any] = {}
     for ax in panels:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -317,7 +293,7 @@ def _legend(panels: list[Axes], **look: Any) -> None:
 
 
 def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
-    """Draw the steps over two parameters in colours, with boundaries and measured transitions over them."""
+    """Draw the steps over two parameters in colours, with boundaries and measured transitions."""
     import matplotlib as mpl
 
     figure = new_figure(5.0, 4.2)
@@ -326,7 +302,7 @@ def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
     edges = over.edges(), other.edges()
     name = str(steps_of(dataset))
     tex = dataset[name].attrs.get("tex")
-    log = mathematics(rf"\log_{{10}}\,{tex}" if tex else "", f"log10 {symbol(dataset, name)}")
+    log = style.mathematics(rf"\log_{{10}}\,{tex}" if tex else "", f"log10 {symbol(dataset, name)}")
     shown = np.ma.masked_invalid(np.log10(steps))
     mesh = ax.pcolormesh(*edges, shown, cmap="viridis", rasterized=True)
     if not shown.mask.all():
@@ -345,13 +321,13 @@ def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
     return ax
 
 
-def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Scale) -> None:
-    """Draw predicted boundaries as curves and measured transitions as points."""
-    for (label, name), style in zip(_boundaries(dataset, over), itertools.cycle(("-", "--", ":"))):
+def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Scale, most: int = 40) -> None:
+    """Draw predicted boundaries as curves and measured transitions as points, as many as can be told apart."""
+    for (label, name), dash in zip(_boundaries(dataset, over), itertools.cycle(("-", "--", ":"))):
         x, y = _boundary(dataset, name, over, other)
         if np.isfinite(x * y).sum() > 1:
-            ax.plot(x, y, style, color="white", label=label)
-    few = slice(None, None, -(-len(other.places) // MOST_POINTS))  # each can be seen
+            ax.plot(x, y, dash, color="white", label=label)
+    few = slice(None, None, -(-len(other.places) // most))
     found = transitions_of(dataset.isel({other.name: few}), over.name)
     if found is not None and found["measured"].notna().any():
         ax.errorbar(
@@ -361,7 +337,7 @@ def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Sca
 
 
 def _boundary(dataset: xarray.Dataset, name: str, over: Scale, other: Scale) -> tuple[Array, Array]:
-    """Return a boundary as a curve: its values where it bounds an axis, else its crossing with each line."""
+    """Return a boundary as a curve: its values if they bound an axis, otherwise its crossing with each line."""
     of, values = dataset[name].attrs["of"], dataset[name]
     if of in dataset.dims and np.allclose(values.max(of), values.min(of), rtol=1e-9, atol=0.0, equal_nan=True):
         along = values.max(of).values

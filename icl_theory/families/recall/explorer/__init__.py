@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from icl_theory.families.panel import Panel
+from icl_theory.families.parameters import Panel
 
 PANEL = Panel(Path(__file__).parent, ("closed.js", "panel.js"))

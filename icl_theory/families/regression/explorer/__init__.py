@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from icl_theory.families.panel import Panel
+from icl_theory.families.parameters import Panel
 from icl_theory.families.regression.abel import SMALL_STEP
 from icl_theory.families.regression.polynomials import TERMS, quotients
 from icl_theory.families.regression.stability import CURVATURE

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from icl_theory.families import Fraction, Number, Whole
-from icl_theory.families.kinds import Kind
+from icl_theory.families.parameters import Kind
 
 KINDS = {
     "positive": Number(),

@@ -1,0 +1,92 @@
+"""`icl-theory report`, `explore` and `reproduce`: the commands that write pages."""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from icl_theory import figures
+from icl_theory._validate import refuse
+from icl_theory.claims import reproduction
+from icl_theory.cli.shared import Quiet, check_targets, silent
+from icl_theory.explorer import page
+from icl_theory.families.saved import load
+from icl_theory.files import replacing
+from icl_theory.grids.sweep import load_sweep
+from icl_theory.results.report import html_report
+
+
+def report(
+    found: Annotated[
+        Path, typer.Argument(metavar="STORE|RUN", help="Folder written by --store, or file written by --save.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The file to write (.html).")],
+    over: Annotated[
+        str | None, typer.Option("--over", help="Swept parameter that varies fastest from row to row.")
+    ] = None,
+    quiet: Quiet = False,
+) -> int:
+    """Write a report of a run or a sweep, finished or not: one HTML file that needs no other file."""
+    check_targets(None, out=out)
+    if out.suffix != ".html" or out.resolve() == found.resolve():
+        raise refuse("out", str(out), "a file name ending in .html, other than the one that is read")
+    if not found.exists():
+        raise refuse("path", str(found), "a run written with --save, or a folder written with --store")
+    with silent(quiet):
+        read = load(str(found)) if found.is_file() else load_sweep(found)
+        text = html_report(read, over=over, source=str(found), date=datetime.date.today())
+    with replacing(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return 0
+
+
+def explore(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File for the page; a temporary file unless given.")
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in the web browser.")] = True,
+) -> None:
+    """Write the explorer, one page of HTML that needs no network, and open it in the web browser."""
+    check_targets(None, out=out)
+    target = (Path(tempfile.gettempdir(), "icl-theory-explorer.html") if out is None else out).absolute()
+    with replacing(target) as temporary:
+        temporary.write_text(page(), encoding="utf-8")
+    print(target)
+    if browser and not webbrowser.open(target.as_uri()):
+        print("No web browser was found; open the file in one.")
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Name of a paper; without one all are listed.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pages and pictures.")] = Path("reproduced"),
+    only: Annotated[str | None, typer.Option("--only", help="One statement, by its name.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller grids and shorter runs.")] = False,
+) -> int:
+    """Measure every statement of a paper and write a page of it; status 1 if an exact claim is violated."""
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE, pad_edge=False, show_header=name is not None)
+    if name is None:
+        for paper in reproduction.papers().values():
+            table.add_row(paper.name, paper.reference)
+        console.print(table)
+        return 0
+    figures.check_folder(out)
+    found = reproduction.reproduce(name, only=only, quick=quick)
+    paths = found.write(out)
+    headings = ("statement", "tested by", "verdict")
+    for heading in headings:
+        table.add_column(heading)
+    for row in zip(*(found.overview[heading] for heading in headings), strict=True):
+        table.add_row(*row)
+    console.print(table)
+    for path in paths:
+        print(path)
+    return 1 if found.violations else 0
