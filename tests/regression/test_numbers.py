@@ -15,6 +15,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import regression
+from tests.references import slopes
 
 L, DELTA, ETA, K, IMBALANCE = 1.5, 0.8, 3.0, 8, 0.3
 
@@ -321,3 +322,56 @@ def test_orders_of_magnitude_are_measured_on_the_steps_of_the_iteration(size: fl
             assert check.bound == pytest.approx(scale * fitted.highest, rel=1e-9), name
             assert check.measured == pytest.approx(values.max(), rel=0.02), name
             assert check.holds == (values.max() <= 2.0 * check.bound), name
+
+
+@pytest.mark.parametrize(("K", "holds"), [(56, True), (64, False)])
+def test_an_order_of_magnitude_holds_up_to_twice_its_constant(K: int, holds: bool) -> None:
+    run = icl.simulate(1.0, 1.0, 0.1 * (K - 1) ** 2 / K, K=K, epsilon=2.5e-3, imbalance=0.1)
+    check = next(check for check in icl.check_bounds(run) if check.name == "Phase I growth")
+    assert isinstance(check.bound, tuple)
+    assert check.holds is holds
+    assert check.measured is not None
+    assert check.measured / check.bound[1] == pytest.approx(1.9 if holds else 2.15, abs=0.09)
+    assert check.slack == pytest.approx(check.bound[1] / check.measured, rel=1e-6)
+
+
+def test_checks_of_unequal_features_have_the_numbers_of_their_saved_states() -> None:
+    """One step from each state, and the steps of each query's tail, with ℓ_k = ½ γ (s² + Σ a_m²) over wrong m."""
+    p, eta, gamma = np.array([0.5, 0.3, 0.2]), 2.0, 2.0
+    run = icl.simulate(2.0, 1.0, eta, K=3, probs=p, epsilon=1e-4)
+    checks = {check.name: check for check in icl.check_bounds(run)}
+
+    def losses(scores: Any) -> tuple[Any, Any]:
+        a = p[:, None] * np.exp(scores)
+        a /= a.sum(axis=0)
+        wrong = a * (1 - np.eye(3))
+        return gamma / 2 * (wrong.sum(axis=0) ** 2 + (wrong**2).sum(axis=0)), np.diagonal(a)
+
+    rate = (1 - 0.5 * eta * 0.30811714 * p * gamma) * 4 * eta * p * 3 / 2
+    growth = []
+    for scores in run.states:
+        before, own = losses(scores)
+        gradient = slopes(lambda S: float(p @ losses(S)[0]), np.array(scores))
+        after, _ = losses(scores - eta * gradient)
+        seen = np.abs(before - after) > 1e-7 * before
+        growth += list(((1 / after - 1 / before) / (rate * own**2))[seen])
+    assert checks["one step, any task"].measured == pytest.approx(min(growth), rel=1e-3)
+    c = gamma * 3 / 2
+    each = np.array([losses(scores)[0] for scores in run.states])
+    tails = []
+    for k in range(3):
+        inside = np.flatnonzero(each[:, k] <= c / 8)
+        first, last = each[inside[0], k], each[inside[-1], k]
+        bound = regression.tail_steps(float(first), float(last), c, float(rate[k]))
+        tails.append((float(run.t[inside[-1]] - run.t[inside[0]]), bound))
+    steps, bound = max(tails, key=lambda pair: pair[0] / pair[1])
+    check = checks["tail steps, any task"]
+    assert (check.measured, check.bound) == pytest.approx((steps, bound), rel=1e-6)
+    assert check.slack == pytest.approx(bound / steps, rel=1e-6)
+    law = checks["tail law"]  # ηt p_k ℓ_k tends to (K-1)/(4K) for each query
+    assert law.measured == pytest.approx(float(run.t[-1]) * float(p @ each[-1]) * 4 * eta / 2, rel=1e-9)
+    assert run.risk is not None
+    np.testing.assert_allclose(regression.tail_constant(run.risk), 0.5, rtol=1e-12)
+    for k, phases in enumerate(regression.query_phases(run)):
+        attends = next(t for t in range(10**4) if run.at(t).attention[k] >= 0.5)
+        assert phases.present()["I"] == (0, attends)
