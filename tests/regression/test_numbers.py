@@ -375,3 +375,18 @@ def test_checks_of_unequal_features_have_the_numbers_of_their_saved_states() -> 
     for k, phases in enumerate(regression.query_phases(run)):
         attends = next(t for t in range(10**4) if run.at(t).attention[k] >= 0.5)
         assert phases.present()["I"] == (0, attends)
+
+
+@pytest.mark.parametrize("N", [math.inf, 4])
+@pytest.mark.parametrize("K", [2, 3, 5])
+def test_the_tail_over_orthonormal_embeddings_is_that_of_their_one_number(K: int, N: float) -> None:
+    """(K-1)/(4 Δ⁴/4), where all features of a level stay together."""
+    delta = 0.7
+    features, wanted = icl.Features.orthonormal(K, delta / math.sqrt(2)), (K - 1) / delta**4
+    risk = icl.PopulationRisk(features, icl.tasks.Exchangeable(2.0), N)
+    whole = icl.in_coordinates(risk, "embedding", features.vectors)
+    assert regression.tail_constant(whole) == pytest.approx(wanted, rel=1e-9)
+    one = icl.ExchangeableRisk(K, 2.0 * delta**2, N, speed=delta**4 / 4)
+    assert regression.tail_constant(one) == pytest.approx(wanted, rel=1e-12)
+    scores = icl.PopulationRisk(features, icl.tasks.Exchangeable(2.0), N)
+    assert regression.tail_constant(scores) == pytest.approx((K - 1) / 4, rel=1e-9)
