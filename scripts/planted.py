@@ -75,7 +75,7 @@ FOR_THE_AUDIT = (
     Fault("own-gradient", "a term of the gradient of tokens counted twice missing", _F,
           'own * _integral(first, twice),\n    )', 'own * _integral(first, 2.0 * double),\n    )'),
     Fault("coarse-nodes", "nodes of the integral three times too far apart", _F,
-          "NODE_STEP = 0.18", "NODE_STEP = 0.54"),
+          "step: float = 0.18", "step: float = 0.54"),
     Fault("hessian-finite", "a term of the Hessian product missing, finite N", _F,
           "np.multiply(single, change_product, out=part)", "0.0 * np.multiply(single, change_product)"),
     # the exchangeable case
@@ -335,7 +335,7 @@ MISSED = (
     Fault("largest-stable", "largest stable learning rate 1 % too large", "engine/sharpness.py",
           "Stability(2.0 / value", "Stability(2.02 / value"),
     Fault("sign-condition", "sign condition of the tail law over embeddings always true", "regression/tails.py",
-          "margin <= 0.5 + TIGHT or", "margin <= 1e9 or"),
+          "margin <= 0.5 + tight or", "margin <= 1e9 or"),
     Fault("states-error", "estimated error of the scores ten times too small", "engine/skip.py",
           "off = self._margin * apart", "off = 0.1 * self._margin * apart"),
     Fault("closed-error", "closed counts claim no error", "regression/closed.py",

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.progress import CountProgress, Screen, StepProgress, duration, working
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
-from icl_theory.families.regression import prompts
+from icl_theory.families.regression import population
+from icl_theory.families.regression.prompts import infima
 
 LINEAR = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
 
@@ -27,7 +29,7 @@ LINEAR = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Show everything at once, and whenever there is something new; search a floor in two rounds."""
-    monkeypatch.setattr(prompts, "FLOOR_WORK", 1.0)
+    monkeypatch.setattr(population, "infima", partial(infima, work=1.0))
     monkeypatch.setattr(progress, "SCREEN", Screen(0.0, 0.0))
 
 

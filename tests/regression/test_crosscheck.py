@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def test_false_alarms_are_rare() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"N": 7}, "N = 7: must be left out"),
+        ({"N": 7}, r"N = 7 contradicts the risk"),
         ({"precision": 0.0}, "precision = 0.0"),
         ({"batch": 0}, "batch = 0"),
         ({"batches": 2}, "batches = 2"),
@@ -188,7 +189,7 @@ def test_power_and_what_was_left_out_are_printed() -> None:
 
 
 def test_work_is_bounded_where_the_precision_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "WORK", 1e8)
+    monkeypatch.setattr(MODULE, "_prompts_needed", partial(MODULE._prompts_needed, work=1e8))
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
     checked = icl.crosscheck(risk, precision=1e-6, steps=5)
     assert checked.passed

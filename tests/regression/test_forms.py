@@ -101,7 +101,7 @@ def test_commands_sweep_both(capsys: pytest.CaptureFixture[str]) -> None:
         (lambda: GroupedRegression(L=1.0, delta=1.0, sizes=(), shares=()), "sizes"),
         (lambda: GroupedRegression(L=1.0, delta=1.0, sizes=(0, 2)), "sizes = 0"),
         (lambda: GroupedRegression(L=1.0, delta=1.0).sampled(8), "N = inf: must be finite"),
-        (lambda: GroupedRegression(L=1.0, delta=1.0, sizes=(1, 10**4), N=9).sampled(8), "1000 features at most"),
+        (lambda: GroupedRegression(L=1.0, delta=1.0, sizes=(1, 10**4), N=9).sampled(8), "at most 1000 features"),
         (lambda: GaussianRegression(L=1.0, curved=1.5), "curved = 1.5"),
         (lambda: GaussianRegression(L=math.inf), "L = inf"),
     ],

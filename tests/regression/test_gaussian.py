@@ -238,7 +238,7 @@ def test_far_away_linear_tasks_have_a_large_loss_and_diverge() -> None:
 
 def test_sharpness_far_away_is_refused_or_that_of_linear_tasks() -> None:
     far = 1e200 * np.eye(2)
-    with pytest.raises(ValueError, match="such that the Hessian is finite"):
+    with pytest.raises(ValueError, match="entries with a finite Hessian"):
         icl.GaussianRisk(icl.regression.QuadraticLaw(2, 1.0, 1.0)).sharpness(far)
     assert icl.GaussianRisk(icl.regression.QuadraticLaw(2, 0.0, 1.5)).sharpness(far) == pytest.approx(2.25)
 
@@ -338,7 +338,7 @@ def test_huge_scores_are_hard_attention() -> None:
         (lambda: icl.regression.QuadraticLaw(2, -1.0, 1.0), "sigma_a = -1.0"),
         (lambda: icl.regression.QuadraticLaw(2, 1.0, float("nan")), "sigma_b = nan"),
         (lambda: icl.regression.QuadraticLaw(2, 1e-50, 1.0), "sigma_a = 1e-50: must be 0, or between"),
-        (lambda: icl.regression.QuadraticLaw(2, 0.0, 0.0), "sigma_b = 0.0: must be positive where sigma_a is 0"),
+        (lambda: icl.regression.QuadraticLaw(2, 0.0, 0.0), "sigma_b = 0.0: must be positive if sigma_a is 0"),
         (lambda: icl.regression.QuadraticLaw.lipschitz(2, 0.0), "L = 0.0"),
         (lambda: icl.regression.QuadraticLaw.lipschitz(2, 1.0, 1.5), "curved = 1.5"),
         (lambda: icl.GaussianRisk(2), "law = 2: must be a QuadraticLaw"),  # type: ignore[arg-type]

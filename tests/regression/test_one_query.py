@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ def test_no_search_from_random_scores_ends_below_the_lowest_loss(index: int, que
 @pytest.mark.parametrize("chunk", [1, 2**10, 2**16])
 def test_queries_side_by_side_are_those_alone(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries whose scores are near each other have few nodes, and may share a block with others, or with none."""
-    monkeypatch.setattr(prompts, "CHUNK", chunk)
+    monkeypatch.setattr(prompts, "_alike", partial(prompts._alike, chunk=chunk))
     rng = np.random.default_rng(3)
     values, p, noise = rng.normal(size=(5, 5)), rng.dirichlet(np.full(5, 3.0)), 0.3
     features = icl.Features.simplex(5, 1.0, p)

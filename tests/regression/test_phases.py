@@ -139,7 +139,7 @@ def test_queries_of_finite_prompts_are_in_their_tail_by_the_excess_over_their_ow
 
 
 def test_queries_that_are_alike_have_one_set_of_phases() -> None:
-    with pytest.raises(ValueError, match=r"run\.phases says all"):
+    with pytest.raises(ValueError, match=r"see run\.phases"):
         query_phases(icl.simulate(2.0, 1.0, 4.0))
 
 

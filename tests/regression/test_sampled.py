@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
+from icl_theory.families.regression import sampled as sampled_module
 from icl_theory.families.regression import trainer
+from icl_theory.families.regression.trainer import parts_of
 from tests.references import slopes
 
 FEATURES = icl.Features.random(4, d=3, delta=1.0, seed=1, probs=[0.1, 0.2, 0.3, 0.4])
@@ -157,7 +160,8 @@ def test_prompts_taken_a_few_at_a_time_are_the_same_prompts(
         return [*risk.prompts(2)], *risk.evaluate(params, 2), float(risk.observe(params, 2)["attention"])
 
     whole = drawn()
-    monkeypatch.setattr(trainer, "PART", 60)  # two prompts
+    for module in (trainer, sampled_module):
+        monkeypatch.setattr(module, "parts_of", partial(parts_of, tokens=60))  # two prompts
     parts = drawn()
     for one, other in zip(whole[0], parts[0], strict=True):
         assert (one is None and other is None) or np.array_equal(one, other)

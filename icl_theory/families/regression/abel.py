@@ -1,9 +1,9 @@
 r"""Steps of the exchangeable map in closed form, at a cost that does not depend on their number.
 
 The map u ← u + c g(u), g = a s², has an Abel function A(u + c g(u)) = A(u) + 1, so that the number of steps from
-u₁ to u₂ is A(u₂) − A(u₁). Its expansion in powers of c g is used where c g is small; the few dozen steps where it
-is not are taken one by one. Everything is elementwise in whole arrays: a point gives the same bits alone as among a
-million others.
+u₁ to u₂ is A(u₂) − A(u₁). While c g is small, in the *head* and the *tail* of a run, A is expanded in its powers.
+The few dozen *single* steps between head and tail are taken one by one. All operations are elementwise on whole
+arrays: a point gives the same bits alone as among a million others.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import INT64_MAX, MOST_FEATURES, Array, plain_numbers, refuse
-from icl_theory.families.regression.differences import CROWDED, ROUNDING, Some, chosen, invert, leading, series
+from icl_theory.families.regression.differences import ROUNDING, Some, chosen, few, invert, leading, series
 from icl_theory.families.regression.flow import Place
 from icl_theory.families.regression.polynomials import TERMS
 
-SMALL_STEP = 1.0 / 32.0
-PEAK = 4.0 / 27.0  # of a s², at a = 1/3
+SMALL_STEP = 1.0 / 32.0  # longest step c g of head and tail; six terms of the expansion leave 1e-9 steps
 
 
 class Count(NamedTuple):
-    """Numbers of steps, what rounding leaves possible, and the estimated absolute errors.
+    """Numbers of steps, their estimated absolute errors, and the least and largest number that rounding allows.
 
-    These are below 1 only where one integer is possible.
+    An error is below 1 only if a single integer is possible.
     """
 
     steps: NDArray[np.int64]
@@ -79,9 +78,9 @@ class StepCounter:
             self._start = Place.of(start, self.K)
             self._before = series(self.c, self._start.s, "s")
             growth = self.c * self._start.growth()
-            # what the rounding errors of the single steps amount to, in steps of the tail
+            # the rounding errors of the single steps, in steps of the tail
             self._carried = np.where(growth > 0, error / growth, np.inf)
-        # Beyond this the remaining 2^63 steps cannot move u in float64.
+        # 2^63 more steps would not move u in float64
         self._frozen = growth * INT64_MAX <= ROUNDING * np.maximum(start, 1.0)
 
     def position(self, n: int | NDArray[np.int64]) -> Array:
@@ -90,18 +89,18 @@ class StepCounter:
         return np.concatenate([self._position(*row) for row in rows]).reshape(shape)
 
     def steps_to(self, u: ArrayLike) -> Count:
-        """Numbers of steps until the iterate is at or above ``u``; INT64_MAX where it is not reached by then."""
+        """Numbers of steps until the iterate is at or above ``u``, at most INT64_MAX."""
         rows, shape = self._at_points("u", u)
         found = [self._counted(*row) for row in rows]
         return Count(*(np.concatenate(each).reshape(shape) for each in zip(*found, strict=True)))
 
     def first_at(self, u: ArrayLike) -> NDArray[np.int64]:
-        """The steps of `steps_to` alone."""
+        """Return only the steps of `steps_to`."""
         rows, shape = self._at_points("u", u)
         return np.concatenate([self._counted(*row, bounded=False)[0] for row in rows]).reshape(shape)
 
     def _at_points(self, name: str, values: ArrayLike) -> tuple[list[tuple[Array, Some]], tuple[int, ...]]:
-        """Broadcast values against the points: rows of them with the points that they go with, and the shape."""
+        """Broadcast values against the points: pairs of a row of values and its points, and the shape."""
         given = plain_numbers(name, values, *((0.0, float(INT64_MAX)) if name == "n" else (-math.inf, math.inf)))
         try:
             shape = np.broadcast_shapes(given.shape, self.shape)
@@ -113,7 +112,6 @@ class StepCounter:
         return [(each.ravel(), np.broadcast_to(self._point, shape).ravel())], shape
 
     def _position(self, steps: Array, point: Some) -> Array:
-        """The iterates of points after some steps, (R,)."""
         first, taken = self._first[point], self._taken[point]
         last, result = first + taken, np.array(self._begun[point])
         if self._single.size:
@@ -130,7 +128,7 @@ class StepCounter:
         return result
 
     def _counted(self, goal: Array, point: Some, *, bounded: bool = True) -> tuple[NDArray[Any], ...]:
-        """`steps_to` the goals of points, (R,) each; the steps alone if not ``bounded``."""
+        """`steps_to` for one row of goals and their points; only the steps if not ``bounded``."""
         count, error, least = (np.zeros(goal.size) for _ in range(3))
         offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
         tail = goal > self._start.u[point]
@@ -143,7 +141,7 @@ class StepCounter:
             below = self._below(column, end)
             offset[single] = self._first[at] + below
         if end.size and bounded:
-            # iterates that are the goal to rounding, many where steps are short, may lie on either side of it
+            # iterates that equal the goal to rounding (many if steps are short) may lie on either side of it
             blur = self._blur[at] + 4.0 * ROUNDING * (end + 1.0 / Place.of(end, self.K[at]).a)
             early[single] = below - self._below(column, end - blur)
             late[single] = self._below(column, end + blur) - below
@@ -158,21 +156,21 @@ class StepCounter:
             at = _among(point, some)
             c, to = self.c[at], Place.of(goal[some], self.K[at])
             begin, before = self._from(at, form)
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # beyond any number of steps
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # infinitely many steps
                 steps = leading(c, begin, to)
                 steps += series(c, to.small(form), form) - before
                 if bounded:
-                    # rounding of the sum, of u and of the loss that gave u, and the first term left out
+                    # rounding of the sum, of u and of the loss it comes from, and the first omitted term
                     doubt = ROUNDING * (steps + (to.u + 1.0 / to.a) / to.step(c)) + SMALL_STEP**TERMS
                     if form == "s":
-                        doubt += self._carried[at]  # and of the single steps
+                        doubt += self._carried[at]
                     error[some] = np.minimum(doubt, 1e18)
                     least[some] = np.maximum(steps - error[some], 0.0)
             if form == "s":
                 offset[some] = self._first[at] + self._taken[at]
                 frozen = self._frozen[at]
                 steps[frozen] = np.inf
-                if bounded and frozen.any():  # unless the goal is where they stand, to rounding
+                if bounded and frozen.any():  # unless the goal equals u to rounding
                     blur = self._blur[at] + 4.0 * ROUNDING * (to.u + 1.0 / to.a)
                     least[some] = np.where(frozen, np.where(to.u - begin.u <= blur, 0.0, np.inf), least[some])
             count[some] = steps
@@ -191,7 +189,7 @@ class StepCounter:
         return found, error, earliest, latest
 
     def _from(self, point: Some, form: str) -> tuple[Place, Array]:
-        """Where a head or the tails begin, and the polynomials there."""
+        """Return where heads or tails begin, and the polynomials there."""
         if form == "s":
             return self._start.at(point), self._before[point]
         K = self.K[point]
@@ -199,11 +197,10 @@ class StepCounter:
         return begin, series(self.c[point], begin.a, form)
 
     def _iterates(self, row: NDArray[np.int64], column: NDArray[np.intp]) -> Array:
-        """Single iterates by their numbers."""
         return np.asarray(self._single.take(row * self._single.shape[1] + column))
 
     def _below(self, column: NDArray[np.intp], end: Array) -> NDArray[np.int64]:
-        """Numbers of single iterates below some goals, by halving: iterates never fall, and the last are above."""
+        """Count the single iterates below goals by bisection: iterates do not fall, and the last is above."""
         if self.K.size == 1:
             return np.searchsorted(self._single[:, 0], end)
         count, rows = np.zeros(end.size, dtype=np.int64), len(self._single)
@@ -213,9 +210,9 @@ class StepCounter:
         return count
 
     def _head(self) -> NDArray[np.int64]:
-        """Number of steps before the first single one: a head with small c·g is counted."""
+        """Number of steps of the head, which has small c·g."""
         first = np.zeros(self.K.size, dtype=np.int64)
-        slow_start = (self.c * PEAK > SMALL_STEP) & (self.K > 3)
+        slow_start = _long(self.c) & (self.K > 3)
         slow_start &= self.c * Place.of(np.zeros(1), self.K).growth() <= SMALL_STEP
         if slow_start.any():
             K, c = self.K[slow_start], self.c[slow_start]
@@ -226,7 +223,7 @@ class StepCounter:
         return first
 
     def _begin(self) -> Array:
-        """Iterates at the ends of the heads, zero where there is none."""
+        """Iterates at the ends of the heads, zero without a head."""
         u = np.zeros(self.K.size)
         some = np.flatnonzero(self._first)
         if some.size:
@@ -235,16 +232,17 @@ class StepCounter:
         return u
 
     def _single_steps(self) -> tuple[NDArray[np.intp], Array, NDArray[np.int64], Array, Array]:
-        """Take the steps from the ends of the heads to the tails, of points that move.
+        """Take the single steps of all points that have some.
 
-        Columns of the points (-1 without steps), iterates (rows, moved), their numbers, last and largest errors.
+        Returned are the columns of the points (-1 without steps), the iterates (rows, columns), their numbers, and
+        their last and largest rounding errors.
         """
         u = self._begun
         if self.K.size == 1:
             return np.zeros(1, dtype=np.intp), *_one_point(self.K[0], self.c[0], u[0])
         error, taken = ROUNDING * u, np.zeros(self.K.size, dtype=np.int64)
         largest, column = error.copy(), np.full(self.K.size, -1)
-        moving = np.flatnonzero(self.c * PEAK > SMALL_STEP)
+        moving = np.flatnonzero(_long(self.c))
         if not moving.size:
             return column, np.empty((0, 0)), taken, error, largest
         column[moving] = np.arange(moving.size)
@@ -262,14 +260,14 @@ class StepCounter:
                 active = goes_on
             if not count:
                 break
-            if count < CROWDED * active.size:  # what has stopped is dropped now and then
+            if few(count, active.size):
                 some, active = np.flatnonzero(active), np.ones(count, dtype=bool)
                 others, c, u, step, after, peak = (x.take(some) for x in (others, c, u, step, after, peak))
                 at, place = at.take(some), place.take(some)
             u, doubt = u + step, after
             peak = np.maximum(peak, doubt)
             rows.append((place, u))
-        # beyond the end of a point lie its further iterates, or infinity
+        # rows beyond the last single step of a point hold further iterates or infinity
         single = np.empty((len(rows), moving.size))
         for row, (place, values) in zip(single, rows, strict=True):
             if values.size < row.size:
@@ -279,11 +277,11 @@ class StepCounter:
 
 
 def _one_point(K: float, c: float, u: float) -> tuple[Array, NDArray[np.int64], Array, Array]:
-    """Take the single steps of one point, as `StepCounter` does those of many: arrays of one cost more."""
+    """Take the single steps of one point with floats, which are faster than arrays of length one."""
     others, c, u = float(K) - 1.0, float(c), float(u)
     path, doubt = [u], ROUNDING * u
     largest = doubt
-    if c * PEAK > SMALL_STEP:
+    if _long(c):
         step, goes_on, after = _step(others * float(np.exp(-u)), c, u, doubt)
         while goes_on:
             u, doubt = u + step, after
@@ -293,8 +291,13 @@ def _one_point(K: float, c: float, u: float) -> tuple[Array, NDArray[np.int64], 
     return np.array(path)[:, None], np.array([len(path) - 1]), np.array([doubt]), np.array([largest])
 
 
+def _long(c: Any) -> Any:
+    """Whether the longest step is not small: a s² is at most 4/27, at a = 1/3."""
+    return c * (4.0 / 27.0) > SMALL_STEP
+
+
 def _step(w: Any, c: Any, u: Any, doubt: Any) -> tuple[Any, Any, Any]:
-    """``c g(u)``, whether it is taken singly, and the rounding error of u after it; w is (K - 1) exp(-u)."""
+    """``c g(u)``, whether this is a single step, and the rounding error of u after it; w is (K - 1) exp(-u)."""
     here = Place.weighted(u, w)
     step = here.step(c)
     goes_on = (step > SMALL_STEP) | (here.a < 1.0 / 3.0)
@@ -302,14 +305,14 @@ def _step(w: Any, c: Any, u: Any, doubt: Any) -> tuple[Any, Any, Any]:
 
 
 def _among(point: Some, some: Some) -> Some:
-    """Some of some points."""
+    """Compose two selections of points."""
     return some if isinstance(point, slice) else point[some]
 
 
 def _rounded_up(count: Array, offset: NDArray[np.int64]) -> NDArray[np.int64]:
-    """``offset + ceil(count)``, INT64_MAX where that is beyond it."""
+    """``offset + ceil(count)``, at most INT64_MAX."""
     steps = np.ceil(count)
-    if steps.max(initial=0.0) < 2.0**62:  # and no number is none
+    if steps.max(initial=0.0) < 2.0**62:  # False also with NaN
         return offset + steps.astype(np.int64)
     fits = steps < (INT64_MAX - offset).astype(np.float64)
     return np.where(fits, offset + np.where(fits, steps, 0.0).astype(np.int64), INT64_MAX)
@@ -322,5 +325,5 @@ def _head_end(K: Array, c: Array) -> Array:
         before, a = a, SMALL_STEP / (c * (1.0 - a) ** 2)
         if (a == before).all():
             break
-    # the iteration ends a little below the root: where c·g is SMALL_STEP at u = 0 already, below zero
+    # the iteration ends slightly below the root, so below zero if c·g is SMALL_STEP at u = 0
     return np.maximum(np.log(K - 1.0) + np.log(a) - np.log1p(-a), 0.0)

@@ -18,12 +18,9 @@ from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.sampled import Prompts, SampledRisk
 from icl_theory.families.regression.trainer import attend
 
-NORM_EPSILON = 1e-5  # added to the variance, so that a constant vector can be normed
-LARGEST_LAYER = 10**6
-
 
 class Weights(NamedTuple):
-    """The parameters of a block, in the order of the flat vector; D = d + 1, and H hidden units."""
+    """The parameters of a block, in the order of the flat vector; D = d + 1, H hidden units."""
 
     W_Q: Array  # (D, D)
     W_K: Array  # (D, D)
@@ -41,16 +38,12 @@ class Weights(NamedTuple):
 
 
 class _Normed(NamedTuple):
-    """A layer norm's output, its input brought to mean 0 and variance 1, and the deviation it had, (B, 1)."""
-
     out: Array
-    unit: Array
-    deviation: Array
+    unit: Array  # the input, shifted and scaled to mean 0 and variance 1
+    deviation: Array  # its standard deviation before, (B, 1)
 
 
 class _Pass(NamedTuple):
-    """What the backward pass needs of the forward pass."""
-
     token: Array  # (B, N, D)
     asked: Array  # (B, D)
     weight: Array  # (B, N)
@@ -74,8 +67,8 @@ class BlockRisk(Risk):
 
     where a layer norm subtracts the mean of a vector, divides by :math:`\sqrt{\mathrm{var} + 10^{-5}}`, and applies
     a gain and a shift to each coordinate. The query attends to the N tokens and not to itself. The loss is
-    :math:`\tfrac12 E(\hat y - f(x_q))^2`. All layers are trained, as one flat vector in the order of `Weights`. At
-    the start the entries of the matrices and of ``w`` are independent and normal, of variance 1/(number of inputs);
+    :math:`\tfrac12 E(\hat y - f(x_q))^2`. All layers are trained, as one flat vector in the order of `Weights`.
+    Initially the entries of the matrices and of ``w`` are independent and normal, of variance 1/(number of inputs);
     the gains are 1, and all else is 0.
 
     Parameters
@@ -85,9 +78,9 @@ class BlockRisk(Risk):
     hidden : int
         Units H of the feed-forward layer.
     seed : int
-        Seed of the initial parameters; the prompts have that of ``data``.
+        Seed of the initial parameters; ``data`` has the seed of the prompts.
     held_out : int
-        Prompts for each query feature on which `BlockRisk.observe` measures, drawn at no step.
+        Prompts for each query feature on which `BlockRisk.observe` measures; no step trains on them.
 
     Raises
     ------
@@ -115,7 +108,7 @@ class BlockRisk(Risk):
 
     def __post_init__(self) -> None:
         instance("data", self.data, SampledRisk, "a SampledRisk, on whose prompts the block is trained")
-        store(self, hidden=integer("hidden", self.hidden, minimum=1, maximum=LARGEST_LAYER))
+        store(self, hidden=integer("hidden", self.hidden, minimum=1, maximum=10**6))
         store(self, seed=integer("seed", self.seed, minimum=0))
         store(self, held_out=integer("held_out", self.held_out, minimum=1))
 
@@ -167,12 +160,12 @@ class BlockRisk(Risk):
             raise refuse("prompts", "those of other features", f"of {self.data.features}")
         forward = self._forward(self.unpack(params), prompts)
         if not np.isfinite(forward.prediction).all():
-            raise refuse("params", float(np.abs(params).max()), "such that predictions are finite (largest shown)")
+            raise refuse("params", float(np.abs(params).max()), "numbers with finite predictions (largest shown)")
         return forward.weight, forward.prediction
 
     @np.errstate(over="ignore", invalid="ignore")
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's prompts and its gradient; infinite and zero beyond the range of float64."""
+        """Mean loss of the step's prompts and its gradient; beyond the range of float64 infinite and zero."""
         layers, prompts = self._layers(params), self.data.prompts(step)
         forward = self._forward(layers, prompts)
         error = forward.prediction - prompts.answer
@@ -183,15 +176,15 @@ class BlockRisk(Risk):
         return loss, gradient
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Measure on the held-out prompts; infinite losses and no attention beyond the range of float64.
+        """Measure on the held-out prompts; beyond the range of float64 losses are infinite and attention is zero.
 
         Returns
         -------
         dict of ndarray
-            ``attention`` (K,), the mean on the query's feature; ``attention_map`` (K, K), that on feature m by
+            ``attention`` (K,), the mean on the query's feature; ``attention_map`` (K, K), the mean on feature m for
             query k, columns sum to 1; ``loss_per_query`` (K,); ``test_loss`` (), their mean weighted with the
-            probabilities; ``attention_loss`` (), the same for the prediction ``sum_i a_i y_i``, what the
-            one-matrix model would make of this attention.
+            probabilities; ``attention_loss`` (), the same for the prediction ``sum_i a_i y_i``, which the
+            one-matrix model makes from this attention.
         """
         features, prompts = self.data.features, self._held_out
         forward = self._forward(self._layers(params), prompts)
@@ -210,14 +203,12 @@ class BlockRisk(Risk):
         }
 
     def _fits(self, prompts: Prompts) -> bool:
-        """Whether prompts have tokens and queries of the features, by index or as vectors."""
         features = self.data.features
         known = prompts.token.max(initial=0) < features.K > prompts.query.max(initial=0)
         vectors = (each for each in (prompts.key, prompts.asked) if each is not None)
         return bool(known) and all(each.shape[-1] == features.d for each in vectors)
 
     def _per_query(self, prediction: Array) -> Array:
-        """Losses of predictions for the held-out prompts, (K,)."""
         error = prediction - self._held_out.answer
         return 0.5 * np.mean(error.reshape(self.data.features.K, -1) ** 2, axis=1)
 
@@ -239,7 +230,7 @@ class BlockRisk(Risk):
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, m: Weights, prompts: Prompts) -> _Pass:
-        """Run the block; numbers out of range are for the callers to notice in the predictions."""
+        """Run the block; callers have to check that the predictions are finite."""
         vectors = self.data.features.vectors
         key = vectors[prompts.token] if prompts.key is None else prompts.key
         x = vectors[prompts.query] if prompts.asked is None else prompts.asked
@@ -255,14 +246,14 @@ class BlockRisk(Risk):
 
 
 def _backward(m: Weights, forward: _Pass, error: Array) -> Weights:
-    """Gradients of a loss whose derivative by the predictions is ``error``, (B,)."""
+    """Gradients of a loss from its derivative with respect to the predictions, ``error``, (B,)."""
     token, asked, weight, mixed, first, hidden, second, _ = forward
     by_second, gain_2, shift_2 = _norm_backward(error[:, None] * m.w, second, m.gain_2)
     by_hidden = np.where(hidden > 0.0, by_second @ m.W_2, 0.0)
     by_first, gain_1, shift_1 = _norm_backward(by_second + by_hidden @ m.W_1, first, m.gain_1)
     by_weight = np.matmul(token, (by_first @ m.W_V)[:, :, None])[:, :, 0]
     by_score = weight * (by_weight - np.sum(weight * by_weight, axis=1, keepdims=True))
-    # the scores are token · (asked W_Qᵀ W_K)/√D: first the sum over a prompt's tokens, then that over the prompts
+    # the scores are token · (asked W_Qᵀ W_K)/√D: sum over the tokens of a prompt, then over the prompts
     pulled = np.matmul(by_score[:, None, :], token)[:, 0, :] / math.sqrt(token.shape[2])
     return Weights(
         W_Q=m.W_K @ (pulled.T @ asked),
@@ -282,15 +273,14 @@ def _backward(m: Weights, forward: _Pass, error: Array) -> Weights:
 
 
 def _norm(x: Array, gain: Array, shift: Array) -> _Normed:
-    """Layer norm of the rows of ``x``, (B, D)."""
     centred = x - x.mean(axis=1, keepdims=True)
-    deviation = np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + NORM_EPSILON)
+    deviation = np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5)
     unit = centred / deviation
     return _Normed(gain * unit + shift, unit, deviation)
 
 
 def _norm_backward(by_out: Array, normed: _Normed, gain: Array) -> tuple[Array, Array, Array]:
-    """Derivatives by a layer norm's input, gain and shift from those by its output."""
+    """Gradients with respect to a layer norm's input, gain and shift from that with respect to its output."""
     by_unit = by_out * gain
     along = np.mean(by_unit * normed.unit, axis=1, keepdims=True)
     by_input = (by_unit - by_unit.mean(axis=1, keepdims=True) - normed.unit * along) / normed.deviation

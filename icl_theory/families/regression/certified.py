@@ -1,4 +1,4 @@
-"""Certified quantities: bounds on step counts, the worst function for given attention, progress of queries."""
+"""Certified quantities: bounds on step counts, the worst function for given attention, and progress of queries."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
 
 
 def step_bounds_of(K: Array, c: Array, u: Array) -> tuple[Array, Array]:
-    """`step_bounds` of many points, elementwise and without checks."""
+    """`step_bounds` for arrays, without checks."""
     sizes, index = indexed(K)
     log = np.log(sizes - 1.0)
-    each_peak = np.maximum(0.0, log - np.log(2.0))  # a = 1/3, or the start where a is larger there
+    each_peak = np.maximum(0.0, log - np.log(2.0))  # a = 1/3, or the start if a is larger there
 
     def log_growth(log: Array, position: Array) -> Array:
         # ln(a s²), with ln a = -ln(1 + w) and ln s = ln w + ln a
@@ -83,7 +83,7 @@ def step_bounds_of(K: Array, c: Array, u: Array) -> tuple[Array, Array]:
         log_ratio = 2.0 * c * 4.0 / 27.0
         rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
         overshoot = np.where(peak > 0, peak + c * np.exp(top), 0.0)
-        passed = np.where(np.isinf(rho), rho, rho * (top - reached))  # nothing times infinity is anything
+        passed = np.where(np.isinf(rho), rho, rho * (top - reached))  # zero times infinity would be NaN
         after = np.maximum(0.0, flow(overshoot, np.maximum(u, overshoot), K) / c - passed)
         low = np.where(before, total, climbed / c + np.where(u > overshoot, after, 0.0))
         rise = np.where(before, reached - started, np.where(peak > 0, top - started + 1.0, 0.0))
@@ -126,7 +126,7 @@ def phase_one_bounds(K: int, c: float) -> tuple[float, float]:
 
 
 def phase_one_bounds_of(K: Array, c: Array) -> tuple[Array, Array]:
-    """`phase_one_bounds` of many points, elementwise and without checks."""
+    """`phase_one_bounds` for arrays, without checks."""
     with np.errstate(over="ignore", divide="ignore"):
         peak = np.maximum(0.0, np.log(K - 1.0) - math.log(2.0))
         low = flow_difference(np.zeros(K.shape), peak, K) / c
@@ -172,7 +172,7 @@ def after_phase_one(K: int, eta: float, epsilon: float) -> float:
 
 
 def after_phase_one_of(K: Array, eta: Array, epsilon: Array) -> Array:
-    """`after_phase_one` of many points, elementwise and without checks."""
+    """`after_phase_one` for arrays, without checks."""
     with np.errstate(over="ignore", divide="ignore"):
         return np.asarray(7.0 / 16.0 * (K - 1.0) / eta / epsilon + 1.0)
 
@@ -182,12 +182,12 @@ def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[floa
 
     .. math:: \max_f \sum_m a_m (f_m - f_k) \quad\text{subject to}\quad |f_m - f_j| \le L\,d_{mj}
 
-    for the query k that ``distances`` is measured from in the first row; only differences matter, so f_k = 0.
+    for the query k in the first row of ``distances``; only differences matter, so f_k = 0.
 
     Parameters
     ----------
     attention : ndarray, (K,)
-        Attention on the features, the query's own first.
+        Attention on the features, that of the query first.
     distances : ndarray, (K, K)
         Distances between the features, in the same order.
     L : float
@@ -222,7 +222,7 @@ def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[floa
     differences = coo_array(
         (signs, (np.concatenate([rows, rows]), np.concatenate([first, second]))), shape=(len(first), K)
     )
-    # in units of L times the largest distance, so that the solver's absolute tolerances mean the same everywhere
+    # in units of L times the largest distance, so that the solver's absolute tolerances are relative
     unit = L * distances.max()
     if unit == 0.0:
         return 0.0, np.zeros(K)
@@ -239,14 +239,8 @@ def flow_time_between(start: float, end: float, K: int) -> float:
     return value if not math.isnan(value) else math.inf
 
 
-VISIBLE = 1e-8  # a fall of the loss in one step, beside the loss, that rounding leaves seven digits of
-APART = 0.05  # weight of a token beside one of the level above it at which the tail law is judged
-LOST = 1e-10  # of the floor: an excess below it is not judged
-MOST = 200  # features
-
-
 def step_rate(risk: PopulationRisk, eta: float) -> Array:
-    r"""Certified growth of 1/ℓ_k in one step of gradient descent where all attention is right, (K,); N = ∞.
+    r"""Certified growth g_k of 1/ℓ_k in one step of gradient descent at the attention 1, (K,); N = ∞.
 
     .. math:: \frac{1}{\ell_k(n+1)} \ge \frac{1}{\ell_k(n)} + g_k\,a_k(n)^2, \qquad
         g_k = \Bigl(1 - \frac{\eta\lambda_k}{2}\Bigr) \frac{4\eta p_k K}{K-1}, \quad
@@ -257,7 +251,7 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
     Returns
     -------
     ndarray, (K,)
-        Per squared label unit; not positive where the learning rate is too large to certify anything.
+        Per squared label unit; not positive if the learning rate is too large to certify anything.
 
     References
     ----------
@@ -270,7 +264,7 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
 
 
 def tail_steps(start: float, end: float, c: float, rate: float) -> float:
-    r"""Certified bound on the steps in which a query's loss falls from ``start``, below c/2, to ``end``; N = ∞.
+    r"""Certified bound on the steps in which the loss of a query falls from ``start`` < c/2 to ``end``; N = ∞.
 
     With :math:`a \ge 1 - s`, :math:`s = \sqrt{2\ell/c}`, and F of `flow_time`,
 
@@ -281,7 +275,7 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     start, end : float
         Losses ℓ_k of the query, squared label units.
     c : float
-        Its non-degeneracy constant, see `Task.nondegeneracy`.
+        Non-degeneracy constant of the query, see `Task.nondegeneracy`.
     rate : float
         Certified growth g of 1/ℓ in a step, see docs/tail-laws.md.
 
@@ -296,8 +290,6 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
 
     Examples
     --------
-    Two features, whose flow the bound follows:
-
     >>> import icl_theory as icl
     >>> round(icl.regression.tail_steps(start=0.5, end=1e-3, c=4.0, rate=0.08), 1)
     13698.3
@@ -312,8 +304,11 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     )
 
 
-def least_progress(run: Trajectory) -> float:
-    """Smallest growth of 1/ℓ_k in a step from a saved state, over what is certified."""
+def least_progress(run: Trajectory, visible: float = 1e-8) -> float:
+    """Smallest growth of 1/ℓ_k in a step from a saved state, divided by the certified growth.
+
+    Steps with a relative fall below ``visible`` are left out: rounding leaves it fewer than seven digits.
+    """
     risk = _single(run)
     rate = step_rate(risk, run.eta)
     least = math.inf
@@ -321,7 +316,7 @@ def least_progress(run: Trajectory) -> float:
         before = risk.loss_per_query(scores)
         after = risk.loss_per_query(scores - run.eta * risk.gradient(scores))
         attention = np.diagonal(risk.attention(scores))
-        use = (rate > 0) & (before > 1e-280) & (np.abs(before - after) > VISIBLE * before) & (after > 1e-280)
+        use = (rate > 0) & (before > 1e-280) & (np.abs(before - after) > visible * before) & (after > 1e-280)
         growth = (before - after)[use] / before[use] / after[use]
         least = min(least, float(np.min(growth / (rate * attention**2)[use], initial=math.inf)))
     require(math.isfinite(least), "no step is short enough to be certified and long enough to be seen")
@@ -329,7 +324,7 @@ def least_progress(run: Trajectory) -> float:
 
 
 def slowest_tail(run: Trajectory) -> tuple[float, float]:
-    """Steps of the query that comes nearest to the bound of `tail_steps`, and that bound."""
+    """Steps and bound (see `tail_steps`) of the query that comes closest to its bound."""
     risk = _single(run)
     c, rate = risk.task.nondegeneracy(risk.features), step_rate(risk, run.eta)
     losses = run.observed["loss_per_query"]
@@ -344,43 +339,47 @@ def slowest_tail(run: Trajectory) -> tuple[float, float]:
     return max(found, key=lambda pair: pair[0] / max(pair[1], 1e-300))
 
 
-def tail_ratio(run: Trajectory) -> tuple[float, float]:
-    """``t (loss - floor)`` at the end over its limit, and how far from 1 it may be."""
+def tail_ratio(run: Trajectory, apart: float = 0.05, lost: float = 1e-10) -> tuple[float, float]:
+    """``t (loss - floor)`` at the end over its limit, and its largest distance from 1.
+
+    The law is judged only if a token has at most the weight ``apart`` relative to one of the level above it, and if
+    the excess is at least the share ``lost`` of the floor, below which rounding dominates.
+    """
     limit = tail_limit(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
     if limit is None:
         raise UnstatedError("no tail law is known for this problem, or the excess falls faster")
     if run.phases is None or run.phases.III is None:
         raise UnstatedError("the run does not reach Phase III")
     embedded = isinstance(run.risk, Pullback)
-    require(not embedded, "over embeddings profiles of attention may settle too slowly to be judged")
+    require(not embedded, "over embeddings the attention may settle too slowly for a verdict")
     begin, end = run.phases.III
     start, rest = run.at(begin), resting_loss(run.risk, run.floor)
-    # the law is 1/excess = t/limit + const: t must outgrow the constant, which large first steps make large
+    # 1/excess = t/limit + const: t must outgrow the constant, which may be large after large first steps
     own = limit / max(start.loss - rest, 1e-300)
     missed = 1.0 - float(np.min(run.attention[-1]))
     if isinstance(run.risk, PopulationRisk) and math.isfinite(run.risk.N):
         missed = _beside(run.risk, run.params)
-        require(missed <= APART, "the features have not come far enough apart")
+        require(missed <= apart, "the features have not come far enough apart")
     elif isinstance(run.risk, PopulationRisk):
         each = run.risk.features.probs * start.observed["loss_per_query"]
         own = limit / len(each) / max(float(each.min()), 1e-300)
     lasted = end >= 100.0 * max(begin, own, 1.0)
     require(lasted, "Phase III has not lasted for two decades of its own time scale")
     excess = float(run.loss[-1]) - rest
-    require(excess >= LOST * rest, "the excess over the floor is lost in rounding")
+    require(excess >= lost * rest, "the excess over the floor is lost in rounding")
     return float(run.t[-1]) * excess / limit, 0.05 + 8.0 * missed
 
 
-def _single(run: Trajectory) -> PopulationRisk:
-    """Risk of a run of gradient descent over single scores with N = ∞."""
+def _single(run: Trajectory, most: int = 200) -> PopulationRisk:
+    """Risk of a run of gradient descent on class scores with N = ∞; more than ``most`` features take too long."""
     risk, stepped = run.risk, run.rule == "gd" and run.method != "flow"
-    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and risk.features.K <= MOST and stepped:
+    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and most >= risk.features.K and stepped:
         return risk
-    raise UnstatedError(f"for gradient descent on the scores of up to {MOST} single features, N = inf")
+    raise UnstatedError(f"for gradient descent on the scores of up to {most} single features, N = inf")
 
 
 def _beside(risk: PopulationRisk, scores: Array) -> float:
-    """Largest weight of a token beside the lightest one of the level above it."""
+    """Largest weight of a token relative to the lightest one of the level above it."""
     largest = 0.0
     assert risk.levels is not None
     for levels, column in zip(risk.levels, scores.T, strict=True):

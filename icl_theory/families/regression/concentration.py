@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +11,6 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, fraction, integer, probabilities, real_array, refuse
 from icl_theory.memory import check_fits
-
-ROUNDING = 2.0**-52
-LONGEST = 10**7  # tokens
-NEGLIGIBLE = 1e-100  # of the largest probability of a count
-DIRECT = 2e8  # multiplications beyond which a convolution goes through the Fourier transform
 
 
 class Probability(NamedTuple):
@@ -28,10 +24,10 @@ def concentration_probability(N: int, probs: ArrayLike | int, imbalance: float) 
     r"""Probability that :math:`|n_m - p_m N| \le \delta N` for all features, n multinomial.
 
     Independent Poisson counts with means :math:`p_m N`, given their sum N, are multinomial. So the probability is
-    that of the Poisson counts lying in their boxes and having the sum N, a convolution of K box-restricted
-    Poisson laws read at N, divided by the Poisson probability of N. All terms are non-negative: direct
-    convolution keeps relative accuracy; where it would take too long the Fourier transform is used and the
-    absolute error bound is that of its rounding.
+    that of the Poisson counts lying in their boxes and having the sum N, a convolution of K box-restricted Poisson
+    laws read at N, divided by the Poisson probability of N. All terms are non-negative, so direct convolution keeps
+    relative accuracy. If it takes too long, the Fourier transform replaces it, and the absolute error bound is that
+    of its rounding.
 
     Parameters
     ----------
@@ -57,7 +53,7 @@ def concentration_probability(N: int, probs: ArrayLike | int, imbalance: float) 
     >>> round(icl.regression.concentration_probability(100, 4, 0.1).value, 6)
     0.945195
     """
-    N, p, delta = integer("N", N, minimum=1, maximum=LONGEST), _probs(probs), fraction("imbalance", imbalance)
+    (N, p), delta = _prompt(N, probs), fraction("imbalance", imbalance)
     return _box_probability(N, p, delta * N)
 
 
@@ -77,7 +73,7 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     Returns
     -------
     float
-        δ; at most 1, and 0 where the expected counts themselves are likely enough (any δ > 0 will do).
+        δ; at most 1, and 0 if the expected counts themselves are likely enough (any δ > 0 will do).
 
     Examples
     --------
@@ -85,8 +81,7 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     >>> icl.regression.smallest_imbalance(100, 4, 0.9)
     0.09
     """
-    N, p = integer("N", N, minimum=1, maximum=LONGEST), _probs(probs)
-    confidence = fraction("confidence", confidence)
+    (N, p), confidence = _prompt(N, probs), fraction("confidence", confidence)
     distinct = np.unique(p)
     check_fits("N", N, 24.0 * (N + 1) * len(distinct))
     jumps = np.unique(np.abs(np.arange(N + 1.0) - distinct[:, None] * N))
@@ -94,7 +89,7 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     def enough(index: int) -> bool:
         return _box_probability(N, p, float(jumps[index])).value >= confidence
 
-    # boxes as wide as a few deviations decide; wide ones take long
+    # boxes of a few standard deviations are enough, and wide ones take long
     low, high = 0, int(np.searchsorted(jumps, math.sqrt(N * float(p.max()))))
     while high < len(jumps) - 1 and not enough(high):
         low, high = high + 1, 2 * high + 1
@@ -105,20 +100,22 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     return float(jumps[low]) / N
 
 
-def _probs(probs: ArrayLike | int) -> Array:
+def _prompt(N: int, probs: ArrayLike | int, most: int = 10**7) -> tuple[int, Array]:
+    """Return the checked number of tokens and the probabilities; more than ``most`` of either take too long."""
+    N = integer("N", N, minimum=1, maximum=most)
     if np.ndim(probs) == 0:
-        K = integer("probs", probs, minimum=2, maximum=LONGEST)
-        return np.full(K, 1.0 / K)
+        K = integer("probs", probs, minimum=2, maximum=most)
+        return N, np.full(K, 1.0 / K)
     size = len(real_array("probs", probs, 1))
     if size < 2:
         raise refuse("probs", probs, "at least two probabilities, or their number K >= 2")
-    return probabilities("probs", probs, size)
+    return N, probabilities("probs", probs, size)
 
 
 def _box_probability(N: int, p: Array, width: float) -> Probability:
     from scipy.special import gammaln
 
-    slack = 1e-9 * max(1.0, width)  # so that a count exactly on the edge is inside in spite of rounding
+    slack = 1e-9 * max(1.0, width)  # a count exactly on the edge is inside, in spite of rounding
     total = _Sum(np.ones(1), 0)
     for each, count in zip(*np.unique(p, return_counts=True), strict=True):
         mean = float(each) * N
@@ -130,7 +127,7 @@ def _box_probability(N: int, p: Array, width: float) -> Probability:
         log_law = np.concatenate([[0.0], np.cumsum(np.log(mean / n[1:]))])
         peak = n[0] * math.log(mean) - mean - float(gammaln(n[0] + 1.0)) if n[0] else -mean
         law = np.exp(log_law + peak)
-        power = _trimmed(_Sum(law, first), float(law.max()) * NEGLIGIBLE)
+        power = _trimmed(_Sum(law, first), float(law.max()) * 1e-100)
         for bit in reversed(bin(count)[2:]):
             total = _added(total, power, N) if bit == "1" else total
             power = _added(power, power, N) if 2 * power.offset <= N else power
@@ -138,7 +135,7 @@ def _box_probability(N: int, p: Array, width: float) -> Probability:
     index = N - total.offset
     value = float(total.law[index]) * math.exp(-log_poisson) if 0 <= index < len(total.law) else 0.0
     # rounding of N-term sums and of the logarithms, and of the transform where it was used
-    relative = ROUNDING * (8.0 * len(p) + 4.0 * N * max(1.0, math.log(N)))
+    relative = sys.float_info.epsilon * (8.0 * len(p) + 4.0 * N * max(1.0, math.log(N)))
     return Probability(min(1.0, value), value * relative + total.error * math.exp(-log_poisson))
 
 
@@ -147,28 +144,32 @@ class _Sum(NamedTuple):
 
     law: Array  # probabilities from the count ``offset`` on
     offset: int
-    error: float = 0.0  # of each, absolute
-    work: float = 0.0  # multiplications that it took
+    error: float = 0.0  # of each probability, absolute
+    work: float = 0.0  # multiplications spent on it
 
 
-def _added(one: _Sum, other: _Sum, most: int) -> _Sum:
-    """Return the law of a sum of independent counts, up to the count ``most``."""
+def _added(one: _Sum, other: _Sum, most: int, direct: float = 2e8) -> _Sum:
+    """Return the law of a sum of independent counts, up to the count ``most``.
+
+    After ``direct`` multiplications direct sums would take too long: the Fourier transform replaces them.
+    """
     offset, error = one.offset + other.offset, one.error + other.error
-    # no probability beyond the last count is asked for
     a, b = (each.law[: max(0, most - offset) + 1] for each in (one, other))
     work = one.work + other.work + float(len(a)) * len(b)
-    if work <= DIRECT:
+    if work <= direct:
         law = np.convolve(a, b)
     else:
         from scipy.signal import fftconvolve
 
-        error += 8.0 * ROUNDING * math.log2(len(a) + len(b)) * float(np.linalg.norm(a) * np.linalg.norm(b))
+        error += (
+            8.0 * sys.float_info.epsilon * math.log2(len(a) + len(b)) * float(np.linalg.norm(a) * np.linalg.norm(b))
+        )
         law = np.maximum(fftconvolve(a, b), 0.0)
     return _trimmed(_Sum(law[: max(0, most - offset) + 1], offset, error, work), 0.1 * error)
 
 
 def _trimmed(found: _Sum, least: float) -> _Sum:
-    """Leave out the ends of a law whose probabilities are at most ``least``, and add that to the error."""
+    """Drop the ends of a law where probabilities are at most ``least``, and add ``least`` to the error."""
     there = np.flatnonzero(found.law > least)
     if there.size in (0, len(found.law)):
         return found

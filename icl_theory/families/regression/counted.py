@@ -1,4 +1,4 @@
-"""Sampled prompts by their counts: the law of the trainer's loss and gradient at a fraction of its cost."""
+"""Sampled prompts drawn by their counts: loss and gradient with the trainer's law, at a fraction of its cost."""
 
 from __future__ import annotations
 
@@ -12,28 +12,26 @@ from icl_theory._validate import EXACT, LARGEST, Array, integer, number, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Task
+from icl_theory.families.regression.trainer import parts_of
 from icl_theory.memory import check_fits
-
-BLOCK = 2**19  # numbers in one array
-MOST_TOKENS = 10  # a feature in a prompt: more are quicker drawn as a multinomial number
 
 
 @dataclass(frozen=True, eq=False)
 class CountedRisk(Risk):
     r"""Squared error of softmax attention on sampled prompts that are drawn by their counts.
 
-    A prompt is drawn as the counts :math:`n_m` of its features and the sums :math:`y_m` of their labels, which is
-    all that attention over class scores sees of it. With :math:`e_{mk} = e^{S_{mk}}`,
+    A prompt is drawn as the counts :math:`n_m` of its features and the sums :math:`y_m` of their labels, on which
+    attention over class scores depends alone. With :math:`e_{mk} = e^{S_{mk}}`,
 
     .. math:: Z_k = \sum_m n_m e_{mk}, \quad \hat y_k = \sum_m y_m e_{mk}/Z_k, \quad
         \ell = \tfrac12 \sum_k p_k (\hat y_k - f_k)^2, \quad
         \frac{\partial\ell}{\partial S_{mk}} = p_k (\hat y_k - f_k)\,\frac{e_{mk}}{Z_k}\,(y_m - n_m \hat y_k).
 
-    With one query a prompt, its factor p_k is 1 for the query and 0 elsewhere, and losses and gradients have the
-    law of the trainer's (`SampledRisk`). Asked for every feature, as above, they have its mean and a smaller
+    With ``every_query=False`` a prompt has one query, the factor p_k is 1 for it and 0 for the others, and losses
+    and gradients have the law of `SampledRisk`. With all queries, as above, they have the same mean and a smaller
     variance. No formula is shared with the population risk.
 
-    The other parameters are those of `SampledRisk`. Scores of one query may differ by some 600, beyond which
+    The other parameters are those of `SampledRisk`. Scores of one query may differ by up to 600; beyond that,
     weights leave the range of float64. See docs/theory.md, "Population against samples".
     """
 
@@ -49,7 +47,7 @@ class CountedRisk(Risk):
         store(self, N=integer("N", self.N, minimum=1, maximum=EXACT), batch=integer("batch", self.batch, minimum=1))
         store(self, seed=integer("seed", self.seed, minimum=0))
         store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
-        if not self.every_query:  # else they are drawn in blocks
+        if not self.every_query:  # all prompts at once, not in blocks
             each = self.features.K + (self.N if self._by_tokens else 0)
             check_fits("batch", self.batch, 48.0 * self.batch * each)
 
@@ -65,8 +63,8 @@ class CountedRisk(Risk):
 
     @property
     def _by_tokens(self) -> bool:
-        """Whether the tokens of a prompt are drawn and counted, instead of its counts."""
-        return self.features.uniform and self.N <= MOST_TOKENS * self.features.K
+        """Whether tokens are drawn and counted: up to 10 a feature that is quicker than a multinomial law."""
+        return self.features.uniform and self.N <= 10 * self.features.K
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, (K, K)."""
@@ -75,14 +73,13 @@ class CountedRisk(Risk):
         if not self.every_query:
             return self._asked(weight, rng)
         loss, gradient = 0.0, np.zeros_like(params)
-        most = max(1, BLOCK // self.features.K)
-        for start in range(0, self.batch, most):
-            part, slope = self._block(weight, rng, min(most, self.batch - start))
+        for rows in parts_of(self.batch, self.features.K, 2**19):  # 4 MiB for a temporary array
+            part, slope = self._block(weight, rng, rows.stop - rows.start)
             loss, gradient = loss + part, gradient + slope
         return loss / self.batch, gradient * (self.features.probs / self.batch)
 
     def _block(self, weight: Array, rng: np.random.Generator, size: int) -> tuple[float, Array]:
-        """Sums over some prompts: of the loss, and of its derivatives without the factor p_k."""
+        """Sum the loss, and its gradient without the factor p_k, over new prompts."""
         values, counts, labels = self._prompts(rng, size)
         total = counts @ weight
         prediction = labels @ weight / total
@@ -92,8 +89,8 @@ class CountedRisk(Risk):
         return 0.5 * float(self.features.probs @ np.einsum("bk,bk->k", error, error)), gradient
 
     def _asked(self, weight: Array, rng: np.random.Generator) -> tuple[float, Array]:
-        """Mean loss and gradient where each prompt is asked for one feature."""
-        query = np.sort(_tokens(self.features, rng, self.batch))  # the prompts are alike, so that any order will do
+        """Mean loss and gradient with one query for each prompt."""
+        query = np.sort(_tokens(self.features, rng, self.batch))  # prompts are exchangeable, so any order will do
         values, counts, labels = self._prompts(rng, self.batch)
         rows = weight.T[query]
         total = np.einsum("bk,bk->b", counts, rows)
@@ -122,7 +119,6 @@ class CountedRisk(Risk):
 
 
 def _tokens(features: Features, rng: np.random.Generator, size: int | tuple[int, int]) -> NDArray[np.integer[Any]]:
-    """Draw feature indices."""
     if features.uniform:
         return rng.integers(features.K, size=size, dtype=np.int16 if features.K < 2**15 else np.int64)
     return np.searchsorted(np.cumsum(features.probs)[:-1], rng.random(size), side="right")

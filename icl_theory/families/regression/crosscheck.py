@@ -1,4 +1,4 @@
-"""Population against samples: z-scores of sampled losses and gradients, what they can find, and whole SGD runs."""
+"""Population against samples: z-scores of sampled losses and gradients, their power, and whole SGD runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, integer, number, prompt_length, refuse
+from icl_theory._validate import Array, integer, number, refuse
 from icl_theory.claims.comparison import Check, CrossCheck, Power, detectable, limit_of, mean_check, z_score
 from icl_theory.engine.descent import descend
 from icl_theory.engine.progress import CountProgress
@@ -22,18 +22,10 @@ from icl_theory.families.regression.exchangeable import ExchangeableRisk, expand
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import presence
 from icl_theory.families.regression.sampled import SampledRisk
-from icl_theory.families.regression.sampled_phases import DEFAULT_N, sampled_phases
+from icl_theory.families.regression.sampled_phases import sampled_length, sampled_phases
 from icl_theory.memory import check_fits
 
-MEAN_SHARE = 0.1  # of the false alarms: loss, and gradient, of each of the two samplers
-ENTRY_SHARE = 0.15  # all entries of the gradient, of each of them
-CURVE_SHARE = 0.3  # all steps of SGD
-ENOUGH = 1000  # prompts in which an entry of the gradient has a sample
-MOST_SAMPLED = 1000
-COUNTED_BATCHES = 64
-PILOT_BATCHES, PILOT = 16, 128
-WORK = 2e10  # multiplications, roughly, that prompts drawn by their counts may take
-SPREAD = 8.0  # of the scores at which the two are compared: beyond, entries hang on rare prompts
+ENOUGH = 1000  # prompts with a sample of an entry of the gradient from which on its mean is compared
 
 Steps = NDArray[np.int64]
 
@@ -55,36 +47,35 @@ def crosscheck(
     """Compare sampled prompts with the population risk.
 
     At random scores, independent batches of prompts give a mean loss and gradient with standard errors; their
-    distances to the population values are z-scores with Student's distribution. Two samplers do so. One draws a
-    prompt by its counts and asks for every feature (``families.regression.counted.CountedRisk``), with as
-    many prompts as it takes to find an error of ``precision``. The other is the trainer, `SampledRisk`, token by
-    token. Of both are compared the sum of the losses over the points, the sum of the gradients' norms, and the
-    entries of the gradients. Then one run of stochastic gradient descent, in the run's coordinates, must stay
-    within the band around exact gradient descent that the spread of other such runs gives. The limits make a false
-    alarm, over all comparisons together, a one-in-a-thousand event, as long as the learning rate and the batch are
-    such that SGD follows gradient descent on average: its bias is of order eta/batch.
+    distances to the population values are z-scores with Student's distribution. There are two samplers. One draws a
+    prompt by its counts and asks for every feature (``families.regression.counted.CountedRisk``), with enough
+    prompts to find an error of ``precision``. The other is the trainer, `SampledRisk`, token by token. For both,
+    the sum of the losses over the points, the sum of the gradients' norms, and the entries of the gradients are
+    compared. Finally one run of stochastic gradient descent, in the run's coordinates, must stay within a band
+    around exact gradient descent, whose width comes from the spread of other such runs. All comparisons together
+    raise a false alarm once in a thousand times, provided that SGD follows gradient descent on average: its bias is
+    of order eta/batch.
 
     Parameters
     ----------
     run_or_risk : Trajectory or Risk
         A run of `simulate`, or a risk, in any coordinates.
     eta : float, optional
-        Learning rate of the SGD runs; the run's, or 1.
+        Learning rate of the SGD runs; by default that of the run, or 1.
     N : int, optional
-        Prompt length, where the risk has N = ∞ (which cannot be sampled): both sides then use this one, 100
-        unless given.
+        Prompt length for both sides if the risk has N = ∞, which cannot be sampled; 100 by default.
     precision : float
         Relative error of the loss, and of the gradient, to be found nine times in ten. The work is bounded:
-        ``power`` says what was reached.
+        ``power`` tells the errors that are found.
     batch, batches : int
-        The trainer's prompts in a batch; its independent batches, at least 3.
+        Prompts in a batch of the trainer, and its number of independent batches, at least 3.
     points : int
         Number of random score matrices.
     steps, runs : int
-        Length of the SGD runs; number of runs that measure their spread, at least 3.
+        Length of the SGD runs, and number of runs that measure their spread, at least 3.
     phases : int
-        Number of sampled runs to the target, at least 3, whose phases are compared as by `sampled_phases`; none
-        at 0.
+        Number of sampled runs to the target, at least 3, whose phases are compared as by `sampled_phases`; 0 for
+        none.
     seed : int
         Seed of everything.
 
@@ -96,7 +87,7 @@ def crosscheck(
     Raises
     ------
     ValueError
-        A risk that cannot be sampled, or an argument out of range.
+        The risk cannot be sampled, or an argument is out of range.
 
     References
     ----------
@@ -118,20 +109,20 @@ def crosscheck(
     if eta is None:
         eta = run_or_risk.eta if isinstance(run_or_risk, Trajectory) else 1.0
     eta = number("eta", eta)
-    K = innermost(population)[0].features.K
-    check_fits("points", points, 8.0 * points * (max(batches, COUNTED_BATCHES) + 4) * (K**2 + 2.0))
+    core, often_drawn = innermost(population)[0], 64  # batches drawn by counts: Student's law is then nearly normal
+    K = core.features.K
+    check_fits("points", points, 8.0 * points * (max(batches, often_drawn) + 4) * (K**2 + 2.0))
     check_fits("runs", runs, 1e3 * runs)
     streams = np.random.SeedSequence(seed).generate_state(runs + 2 * points + 3, dtype=np.uint32).tolist()
     known = _known(population, points, np.random.default_rng(streams[-1]))
-    core = innermost(population)[0]
     args = (core.features, core.task, int(core.N))
 
     with CountProgress(None, "samples") as shown:
-        shown.update(0, points * (COUNTED_BATCHES + batches) + runs + 1)
-        needed = _prompts_needed(known, CountedRisk(*args, PILOT, streams[-3], core.noise), precision)
+        shown.update(0, points * (often_drawn + batches) + runs + 1)
+        needed = _prompts_needed(known, CountedRisk(*args, 128, streams[-3], core.noise), precision, often_drawn)
         checks, left_out = [], []
         for name, size, number_of, first in (
-            ("", needed, COUNTED_BATCHES, runs),
+            ("", needed, often_drawn, runs),
             ("trainer: ", batch, batches, runs + points),
         ):
             samplers: list[Risk] = [
@@ -144,7 +135,7 @@ def crosscheck(
             checks += [check._replace(name=name + check.name) for check in found]
             if not often.any():
                 left_out.append(f"{name}no entry of the gradient has a sample in {ENOUGH} prompts")
-        power = Power(*(detectable(check, COUNTED_BATCHES - 1) for check in checks[:2]))
+        power = Power(*(detectable(check, often_drawn - 1) for check in checks[:2]))
 
         exact, curves = descend(population, eta, steps=steps), []
         for stream in [*streams[:runs], streams[-2]]:
@@ -152,17 +143,17 @@ def crosscheck(
             states = descend(trainer, eta, steps=steps, callback=lambda *_: shown.add(0)).states
             curves.append([population.loss(state) for state in states[1:]])
             shown.add()
-    size = min(len(curves[0]), len(exact.t) - 1)  # the exact run stops early where nothing is left to learn
+    size = min(len(curves[0]), len(exact.t) - 1)  # the exact run stops early if nothing is left to learn
     t, expected, losses = exact.t[1 : size + 1], exact.loss[1 : size + 1], np.array(curves)[:, :size]
     spread = np.std(losses[:-1], axis=0, ddof=1)
     if size:
         checks += _curve_checks(t, expected, losses[-1], spread, runs - 1)
     else:
         left_out.append("nothing is left to learn for SGD")
-    band = limit_of(CURVE_SHARE / max(size, 1), runs - 1) * spread
+    band = _curve_limit(max(size, 1), runs - 1) * spread
     if phases:
         if not isinstance(run_or_risk, Trajectory):
-            raise refuse("phases", phases, "0 for a risk: it has no phases")
+            raise refuse("phases", phases, "0 for a risk, which has no phases")
         passed = sampled_phases(run_or_risk, N=N, runs=phases, batch=batch, seed=seed)
         checks += passed.checks
         left_out.append(f"phases: {passed.note}")
@@ -170,20 +161,18 @@ def crosscheck(
 
 
 class _Known(NamedTuple):
-    """Population loss, gradient and its norm at some scores, (K, K)."""
-
     scores: Array
     loss: float
     gradient: Array
     norm: float
 
 
-def _known(population: Risk, points: int, rng: np.random.Generator) -> list[_Known]:
-    """Population values at normal parameters, halved until their scores have a moderate spread."""
+def _known(population: Risk, points: int, rng: np.random.Generator, spread: float = 8.0) -> list[_Known]:
+    """Population values at normal parameters, halved until scores spread less: beyond 8 rare prompts decide."""
     result, core = [], innermost(population)[0]
     for _ in range(points):
         params = rng.normal(size=population.initial.shape)
-        while np.ptp(scores := innermost(population, params)[1], axis=0).max() > SPREAD:
+        while np.ptp(scores := innermost(population, params)[1], axis=0).max() > spread:
             params = 0.5 * params
         loss, gradient = core.evaluate(scores)
         result.append(_Known(scores, loss, gradient, float(np.linalg.norm(gradient))))
@@ -193,7 +182,7 @@ def _known(population: Risk, points: int, rng: np.random.Generator) -> list[_Kno
 def _sums(
     known: list[_Known], samplers: list[Risk], batches: int, add: Callable[[], None] = lambda: None
 ) -> tuple[Array, Array, list[Array]]:
-    """Sums over the points of loss and slope along the population gradient, a batch each; all gradients."""
+    """Sums over the points of loss and slope along the population gradient, (batches,) each, and all gradients."""
     losses, slopes, every = np.zeros(batches), np.zeros(batches), []
     for point, sampler in zip(known, samplers, strict=True):
         pairs = []
@@ -214,17 +203,32 @@ def _sum_checks(known: list[_Known], losses: Array, slopes: Array, limit: float)
     ]
 
 
+def _mean_limit(freedom: int, share: float = 0.1) -> float:
+    """Limit for a mean loss or gradient of one of the two samplers, which has this share of the false alarms."""
+    return limit_of(share, freedom)
+
+
+def _curve_limit(steps: int, freedom: int, share: float = 0.3) -> float:
+    """Limit for one of the steps of SGD, which have this share of the false alarms together."""
+    return limit_of(share / steps, freedom)
+
+
 def _point_checks(
-    known: list[_Known], samplers: list[Risk], batches: int, often: NDArray[np.bool_], add: Callable[[], None]
+    known: list[_Known],
+    samplers: list[Risk],
+    batches: int,
+    often: NDArray[np.bool_],
+    add: Callable[[], None],
+    share: float = 0.15,
 ) -> list[Check]:
-    """Compare losses, norms and entries of the gradients of one kind of sampler."""
+    """Compare losses, norms and entries of one sampler's gradients; entries have ``share`` of the false alarms."""
     losses, slopes, every = _sums(known, samplers, batches, add)
-    checks = _sum_checks(known, losses, slopes, limit_of(MEAN_SHARE, batches - 1))
+    checks = _sum_checks(known, losses, slopes, _mean_limit(batches - 1))
     kept = np.flatnonzero(often)
     count = len(known) * len(kept)
     if not count:
         return checks
-    name, limit = f"worst of {count} entries", limit_of(ENTRY_SHARE / count, batches - 1)
+    name, limit = f"worst of {count} entries", limit_of(share / count, batches - 1)
     entries = []
     for point, gradients in zip(known, every, strict=True):
         expected, sampled = point.gradient.ravel()[kept], gradients[:, kept]
@@ -236,7 +240,7 @@ def _point_checks(
 
 def _curve_checks(t: Steps, expected: Array, curve: Array, spread: Array, freedom: int) -> list[Check]:
     """Compare the losses of one SGD run with those of exact descent, in units of the spread of other runs."""
-    limit = limit_of(CURVE_SHARE / len(t), freedom)
+    limit = _curve_limit(len(t), freedom)
     along = [
         Check(f"SGD loss, worst of {len(t)} steps", *map(float, (e, value, sd, z_score(value - e, sd, e), limit)))
         for e, value, sd in zip(expected, curve, spread, strict=True)
@@ -245,34 +249,38 @@ def _curve_checks(t: Steps, expected: Array, curve: Array, spread: Array, freedo
     return [worst, along[-1]._replace(name=f"SGD loss, step {t[-1]}")]
 
 
-def _prompts_needed(known: list[_Known], pilot: Risk, precision: float) -> int:
-    """Prompts in a batch that find an error of ``precision``, as a pilot foretells, or that the work allows."""
-    freedom = COUNTED_BATCHES - 1
-    losses, slopes, _ = _sums(known, [pilot] * len(known), PILOT_BATCHES)
-    checks = _sum_checks(known, losses, slopes, limit_of(MEAN_SHARE, freedom))
-    found = [error for check in checks if math.isfinite(error := detectable(check, freedom))]
-    # somewhat more than foretold, as sixteen batches do not foretell well
-    wanted = 1.2 * (max([0.0, *found]) / precision) ** 2 * PILOT * PILOT_BATCHES / COUNTED_BATCHES
+def _prompts_needed(
+    known: list[_Known], pilot: CountedRisk, precision: float, batches: int, pilots: int = 16, work: float = 2e10
+) -> int:
+    """Prompts in a batch that find an error of ``precision``, estimated from batches of a pilot.
+
+    The number is bounded by ``work``, roughly the multiplications of the whole comparison.
+    """
+    losses, slopes, _ = _sums(known, [pilot] * len(known), pilots)
+    checks = _sum_checks(known, losses, slopes, _mean_limit(batches - 1))
+    found = [error for check in checks if math.isfinite(error := detectable(check, batches - 1))]
+    # a fifth more, because so few batches estimate it roughly
+    wanted = 1.2 * (max([0.0, *found]) / precision) ** 2 * pilot.batch * pilots / batches
     K = len(known[0].scores)
-    most = WORK / (len(known) * COUNTED_BATCHES * (K * (K + 400.0) + 1000.0))
-    return int(max(PILOT, min(wanted, most)))
+    most = work / (len(known) * batches * (K * (K + 400.0) + 1000.0))
+    return int(max(pilot.batch, min(wanted, most)))
 
 
 def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, str]:
     """Return the full population risk behind a run or risk, in its coordinates, with finite N."""
     risk = run_or_risk.risk if isinstance(run_or_risk, Trajectory) else run_or_risk
     if isinstance(risk, ExchangeableRisk):
-        if risk.K > MOST_SAMPLED:
-            raise refuse("run_or_risk", risk, f"of at most {MOST_SAMPLED} features to be sampled")
+        if risk.K > 1000:
+            raise refuse("run_or_risk", risk, "of at most 1000 features if prompts are sampled")
         risk = expanded(risk)
     inner, _ = innermost(risk)
     if risk is None or not isinstance(inner, PopulationRisk):
         raise refuse("run_or_risk", run_or_risk, "a run of simulate (not loaded from a file), or a regression risk")
     if math.isfinite(inner.N):
         if N is not None and N != inner.N:
-            raise refuse("N", N, f"left out, or the risk's own {inner.N:g}")
+            raise ValueError(f"N = {N!r} contradicts the risk (N = {inner.N:g})")
         return risk, f"prompts of N = {inner.N:g} tokens"
-    length = prompt_length(DEFAULT_N if N is None else N)
+    length = sampled_length(N)
     if math.isinf(length):
         raise refuse("N", N, "finite: infinite prompts cannot be sampled")
     note = f"prompts of N = {length:g} tokens on both sides (N = ∞ cannot be sampled)"
@@ -280,7 +288,7 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
 
 
 def _often(core: PopulationRisk, prompts: int, *, every_query: bool) -> NDArray[np.bool_]:
-    """Entries of the gradient whose feature, and query, are in enough of the prompts for a normal mean."""
+    """Mask of the gradient's entries whose feature and query are in enough prompts for a normal mean."""
     p = core.features.probs
     asked = np.ones_like(p) if every_query else p
     return np.asarray(prompts * presence(p, core.N)[:, None] * asked >= ENOUGH)

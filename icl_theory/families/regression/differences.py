@@ -1,11 +1,12 @@
 """Differences of the Abel function of the exchangeable map, and their inverse, elementwise in whole arrays.
 
-A pass over an array costs more than the arithmetic in it, so that arrays are changed in place where that is safe.
-The order of the operations is part of the results: it decides the last bits.
+A pass over an array costs more than its arithmetic, so arrays are changed in place. The order of the operations
+decides the last bits of the results.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,12 @@ from icl_theory._validate import Array
 from icl_theory.families.regression.flow import Place, flow_back
 from icl_theory.families.regression.polynomials import quotients
 
-ROUNDING = 2.0**-52
-CROWDED = 0.8  # the least share of points still iterated among those of an array
+ROUNDING = sys.float_info.epsilon
 Some = NDArray[np.intp] | slice
 
 
 def chosen(where: NDArray[np.bool_]) -> Some:
-    """Return the places where a condition holds, all of them as a slice: it makes views and no copies.
+    """Return the places where a condition holds; if it holds everywhere, a slice, which makes views.
 
     Examples
     --------
@@ -31,6 +31,11 @@ def chosen(where: NDArray[np.bool_]) -> Some:
     (array([0]), slice(None, None, None))
     """
     return slice(None) if where.all() else np.flatnonzero(where)
+
+
+def few(active: int, size: int, share: float = 0.8) -> bool:
+    """Whether to drop the points of an array that are finished: copying pays once a fifth of them are."""
+    return active < share * size
 
 
 def leading(c: Array, one: Place, two: Place) -> Array:
@@ -44,14 +49,14 @@ def leading(c: Array, one: Place, two: Place) -> Array:
 
 
 def slope(c: Array, here: Place) -> Array:
-    """Derivative of `leading` by the place where it ends."""
+    """Derivative of `leading` with respect to u2."""
     return 1.0 / here.step(c) + 0.5 * (here.s - 2.0 * here.a)  # type: ignore[no-any-return]
 
 
 def series(c: Array, x: Array, form: str) -> Array:
     """``Σ_j c^j P_j(x)``, with P_j = x^(power j) Q_j and as a polynomial in c x^power: nothing overflows."""
     small = c * x if form == "a" else c * x * x
-    if small.size == 1:  # the same arithmetic without arrays, of which each costs as much as all of it
+    if small.size == 1:  # the same arithmetic with floats, which is faster
         return np.full_like(small, _series_of_one(small.item(), x.item(), form))
     total: Array | None = None
     for first, second, *others in reversed(quotients(form)):
@@ -78,9 +83,9 @@ def _series_of_one(small: float, x: float, form: str) -> float:
 
 
 def invert(K: Any, c: Any, begin: Place, before: Any, steps: Any, form: str) -> Array:
-    """Solve ``A(u) - A(u1) = steps`` by Newton's method, first without the polynomials, which change little."""
+    """Solve ``A(u) - A(u1) = steps`` by Newton's method, first without the polynomials, which are small."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        if c.size == 1:  # the same in numbers: arrays of one cost more
+        if c.size == 1:  # the same with floats, which is faster
             K, c, before, steps = (x[0] for x in (K, c, before, steps))
             begin = Place(*(x[0] for x in begin))
             u = _nearly_inverted_of_one(K, c, begin, steps)
@@ -126,7 +131,7 @@ def _nearly_inverted(K: Array, c: Array, begin: Place, steps: Array) -> Array:
             some = chosen(stops)
             result[todo[some]] = u[some]
             active &= on
-            if np.count_nonzero(active) < CROWDED * active.size:
+            if few(int(np.count_nonzero(active)), active.size):
                 left = np.flatnonzero(active)
                 if not left.size:
                     break
@@ -136,7 +141,7 @@ def _nearly_inverted(K: Array, c: Array, begin: Place, steps: Array) -> Array:
 
 
 def _nearly_inverted_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
-    """`_nearly_inverted` of one point, with the same bits."""
+    """`_nearly_inverted` for one point, to the same bits."""
     u = estimate = _flow_estimate(K, c, begin, steps)
     low, high = begin.u, u + 1.0
     for _ in range(200):
@@ -156,7 +161,7 @@ def _nearly_inverted_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
 
 
 def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
-    """An upper bound, for gradient flow, on u after some steps from u1: the least of three."""
+    """The least of three upper bounds, from gradient flow, on u after some steps from u1."""
     u1, _, a, s = begin
     time = c * steps
     # F rises by more than ½/s² does, ...

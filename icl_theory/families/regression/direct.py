@@ -1,7 +1,7 @@
-"""Loss, growth and attention by summing over prompts and functions: the reference that checks are made against.
+"""Loss, growth and attention by summing over prompts and functions: an independent reference for checks.
 
 Nothing here uses a formula of the risks. A prompt is a vector of counts, a task law a list of functions with the
-law's second moments, and the prediction is the mean of the labels under a softmax.
+same second moments, and the prediction is the mean of the labels under a softmax.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
 
-MOST_PROMPTS = 2000  # vectors of counts that a sum goes over
-STEP = 1e-3  # of differences
+STEP = 1e-3  # of differences: sixth-order errors are near rounding
 
 
 class Prompts(NamedTuple):
-    """Prompts for one query: how likely each is, and the attention and counts of the features in it, (J, K)."""
+    """All prompts for one query."""
 
-    probability: Array
-    attention: Array
-    counts: Array
+    probability: Array  # (J,)
+    attention: Array  # on the features, (J, K)
+    counts: Array  # of the features, (J, K)
 
 
 class Direct(NamedTuple):
-    """Losses of the queries, (K,), their derivatives with respect to the scores and the mean attention, (K, K)."""
+    """Sums over all prompts and functions."""
 
-    loss: Array
-    slope: Array
-    attention: Array
+    loss: Array  # of each query, (K,)
+    slope: Array  # derivatives with respect to the scores, (K, K)
+    attention: Array  # mean, (K, K)
 
 
 @functools.cache
@@ -50,9 +49,9 @@ def count_vectors(N: int, K: int) -> Array:
     return np.concatenate(rows)
 
 
-def enumerable(N: float, K: int) -> bool:
-    """Whether there are few enough vectors of counts to sum over."""
-    return math.isinf(N) or (N <= MOST_PROMPTS and math.comb(int(N) + K - 1, K - 1) <= MOST_PROMPTS)
+def enumerable(N: float, K: int, most: int = 2000) -> bool:
+    """Whether there are few enough vectors of counts for a quick sum."""
+    return math.isinf(N) or (most >= N and math.comb(int(N) + K - 1, K - 1) <= most)
 
 
 def prompts(p: Array, N: float, scores: Array) -> Prompts:
@@ -71,7 +70,7 @@ def prompts(p: Array, N: float, scores: Array) -> Prompts:
 
 
 def functions_of(task: tasks.Task, features: Features) -> Array:
-    """Functions at the features, (M, K), whose sum of products is the law's second moment E f_m f_j."""
+    """Functions at the features, (M, K), whose sum of products is the second moment E f_m f_j of the law."""
     x = features.vectors
     if isinstance(task, tasks.Exchangeable):
         apart = np.linalg.norm(x[:, None] - x, axis=-1)[~np.eye(len(x), dtype=bool)].min()
@@ -100,7 +99,7 @@ def direct(risk: PopulationRisk, scores: Array) -> Direct:
     for k in range(K):
         probability, a, counts = prompts(p, risk.N, scores[:, k])
         off = functions - functions[:, [k]]
-        error = a @ off.T  # Σ_m a_m (f_m - f_k), a row a prompt and a column a function
+        error = a @ off.T  # Σ_m a_m (f_m - f_k), (prompts, functions)
         token = np.where(counts > 0, sigma**2 / np.where(counts > 0, counts, 1.0), 0.0)
         loss[k] = 0.5 * probability @ ((error**2).sum(axis=1) + (a * a * token).sum(axis=1))
         pull = error @ off + a * token  # derivative with respect to a_m
@@ -110,7 +109,7 @@ def direct(risk: PopulationRisk, scores: Array) -> Direct:
 
 
 def flow(risk: PopulationRisk, times: Array) -> Array:
-    """Scores along gradient flow from zero at increasing times, in units of 1/η, (T, K, K); implicit in ln t."""
+    """Scores along gradient flow from zero at increasing times (units of 1/η), (T, K, K), by Radau in ln t."""
     from scipy.integrate import solve_ivp
 
     p = risk.features.probs
@@ -120,7 +119,7 @@ def flow(risk: PopulationRisk, times: Array) -> Array:
         return np.asarray(-math.exp(x) * (p * direct(risk, scores.reshape(K, K)).slope).ravel())
 
     def bend(x: float, scores: Array) -> Array:
-        """Columns do not mix: a row of scores is shifted in all of them together."""
+        """Jacobian by differences; as columns do not mix, a row is shifted in all columns at once."""
         found = np.zeros((K, K, K, K))
         for m in range(K):
             shift = np.repeat(1e-4 * (np.arange(K) == m), K)
@@ -134,7 +133,7 @@ def flow(risk: PopulationRisk, times: Array) -> Array:
 
 
 def tails(risk: PopulationRisk, time: float) -> Array:
-    """``t p_k (ℓ_k - ℓ'_k)`` along the flow, (K,), ℓ' the loss with the features that part set 60 nats apart."""
+    """``t p_k (ℓ_k - ℓ'_k)`` along the flow, (K,); for ℓ' features that drift apart are set 60 nats apart."""
     before, scores = flow(risk, np.array([time / 100.0, time]))
     apart = scores.copy()
     for k in range(len(scores)):

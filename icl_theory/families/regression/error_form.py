@@ -1,4 +1,4 @@
-"""The quadratic forms of the mean squared errors of queries, applied without forming them."""
+"""The quadratic forms of the mean squared errors of queries, as products with the variogram or its factor."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from icl_theory._validate import Array, refuse
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Task
 
-FEW = 3
-CACHED = 2**15  # numbers in a block of rows
-
 
 class ErrorForm:
-    """The quadratic forms C^(k), k = 1..K, applied without forming them.
+    """The quadratic forms C^(k), k = 1..K, applied without forming the K matrices.
 
-    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. The variogram Γ costs one (K, K) product; the
-    factor Φ, used where the task has a formula for one of rank up to K/2, costs two with a (K, r) matrix. Up to
-    rank FEW the differences of the factors are formed before their mean, in r passes over z: that keeps the digits
-    of a loss to which features equal to the query's, or close to it, contribute little.
+    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. The variogram Γ costs one (K, K) product. The
+    factor Φ costs two with a (K, r) matrix; it is used if the task has a formula for it and r <= K/2.
     """
 
     def __init__(self, task: Task, features: Features) -> None:
@@ -30,16 +25,16 @@ class ErrorForm:
             low_rank = type(task).factor is not Task.factor
             self.factor = np.ascontiguousarray(task.factor(features)) if low_rank else np.zeros((features.K, 0))
         self.use_factor = low_rank and 2 * self.factor.shape[1] <= features.K
-        if not self.use_factor:  # as large as the variogram, perhaps
-            self.factor = self.factor[:, :0].copy()
+        if not self.use_factor:
+            self.factor = self.factor[:, :0].copy()  # frees a factor that may be as large as the variogram
 
     def __call__(
         self, z: Array, query: NDArray[np.intp] | None = None, times: tuple[Array, Array] | None = None
     ) -> tuple[Array, Array]:
         """``(z^T C z, C z)`` for every column of z, (K, Q), whose own row ``z[query]`` must be zero.
 
-        Without ``query``, column k belongs to query k. With ``times = (mass, scale)``, two rows (Q,), the second
-        result is ``(C z - z^T C z / mass) z scale`` instead, made in the same pass.
+        Column k belongs to query k by default. With ``times = (mass, scale)``, two rows (Q,), the second result is
+        ``(C z - z^T C z / mass) z scale``, computed in the same pass.
         """
         own = np.arange(z.shape[1]) if query is None else query
         total = z.sum(axis=0)
@@ -49,7 +44,7 @@ class ErrorForm:
             part = product[rows]
             if self.use_factor:
                 part += shift
-                part -= mean  # apart from the shift: what is left of a feature with the query's values is the mean
+                part -= mean  # after the shift, which cancels exactly for a feature with the query's values
             else:
                 np.subtract(shift - mean, part, out=part)
             if times is not None:
@@ -62,18 +57,18 @@ class ErrorForm:
         return self._squares(z, np.arange(z.shape[1]), z.sum(axis=0))[0]
 
     def _squares(self, z: Array, own: NDArray[np.intp], total: Array) -> tuple[Array, Array, Array]:
-        """``z^T C z``, and parts of ``C z``: a product, minus it without a factor, and a shift of its columns."""
+        """``z^T C z``, and a product and a shift of its columns: ``C z`` is shift ± product (+ with a factor)."""
         columns = np.arange(z.shape[1])
         if self.use_factor:
             error = self._mean_difference(z, own, total)
             product = self.factor @ error
             return np.einsum("rq,rq->q", error, error), product, -product[own, columns]
-        # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product has the first term, too
+        # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product includes the first term
         z[own, columns] = -total
         product = self.variogram @ z
         z[own, columns] = 0.0
         shift = product[own, columns].copy()
-        # rounding must not make it negative
+        # a square: rounding must not make it negative
         return np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0), product, shift
 
     def against(
@@ -81,8 +76,8 @@ class ErrorForm:
     ) -> Array:
         """``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` for each column.
 
-        Where ``alike`` says so, (K, Q), differences of features are formed before the sum over z: that keeps the
-        digits where the values of m and ``top`` are close, and gives zero where they are equal.
+        For the entries ``alike``, (K, Q), the features are subtracted before the sum over z. That keeps the digits
+        if the values of m and ``top`` are close, and gives zero if they are equal.
         """
         columns, total = np.arange(z.shape[1]), z.sum(axis=0)
         if self.use_factor:
@@ -104,12 +99,16 @@ class ErrorForm:
         return result
 
     def at_nodes(self, queries: NDArray[np.intp], z: Array, product: Array) -> Array:
-        """Return ``z^T C z``, (q, J), for some queries, modulo K, and z, (q, K, J); ``C z`` goes to ``product``."""
+        """Return ``z^T C z``, (q, J), for queries modulo K and z, (q, K, J); write ``C z`` to ``product``."""
         return at_nodes(self.variogram[None], self.factor[None], queries, z, product)
 
-    def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
-        """``Σ_m z_m (φ_m - φ_k)``, (r, Q)."""
-        if self.factor.shape[1] > FEW:
+    def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array, few: int = 3) -> Array:
+        """``Σ_m z_m (φ_m - φ_k)``, (r, Q).
+
+        Up to rank ``few`` it takes r passes over z that subtract before they sum: a loss to which features close to
+        the query's contribute little keeps its digits. Higher ranks would take too long.
+        """
+        if self.factor.shape[1] > few:
             error = self.factor.T @ z
             error -= self.factor[own].T * total
             return error
@@ -121,10 +120,10 @@ class ErrorForm:
 
 
 def at_nodes(variograms: Array, factors: Array, queries: NDArray[np.intp], z: Array, product: Array) -> Array:
-    """`ErrorForm.at_nodes` for the queries of P problems side by side; their forms are (P, K, K) and (P, K, r)."""
+    """`ErrorForm.at_nodes` for P problems side by side, with variograms (P, K, K) and factors (P, K, r)."""
     problem, own = np.divmod(queries, variograms.shape[1])
     problem %= len(variograms)
-    each = problem if len(variograms) > 1 else slice(None)  # one is not copied for each query
+    each = problem if len(variograms) > 1 else slice(None)  # a single problem is not copied for each query
     if factors.shape[2]:
         between = factors[each] - factors[problem, own][:, None]
         error = np.matmul(between.swapaxes(1, 2), z)
@@ -132,11 +131,11 @@ def at_nodes(variograms: Array, factors: Array, queries: NDArray[np.intp], z: Ar
         return np.asarray(np.einsum("qrj,qrj->qj", error, error))
     to_own = variograms[problem, own]
     np.matmul(to_own[:, :, None] + to_own[:, None] - variograms[each], z, out=product)
-    # rounding must not make it negative
+    # a square: rounding must not make it negative
     return np.maximum(np.einsum("qmj,qmj->qj", z, product), 0.0)
 
 
-def blocks(rows: int, columns: int) -> list[slice]:
-    """Split a matrix into blocks of rows that stay in the processor's cache through several passes."""
-    size = max(1, CACHED // columns)
+def blocks(rows: int, columns: int, numbers: int = 2**15) -> list[slice]:
+    """Split a matrix into blocks of rows of so many ``numbers`` that they stay in the processor's cache."""
+    size = max(1, numbers // columns)
     return [slice(start, start + size) for start in range(0, rows, size)]

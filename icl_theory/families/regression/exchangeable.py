@@ -90,9 +90,8 @@ class ExchangeableRisk(Risk):
         )
         match self.origin:
             case None | (Features(), Task()):
-                pass
-            case _:
-                raise refuse("origin", self.origin, "features and a task")
+                return
+        raise refuse("origin", self.origin, "features and a task")
 
     @property
     def initial(self) -> Array:
@@ -101,11 +100,11 @@ class ExchangeableRisk(Risk):
 
     @property
     def metric(self) -> float:
-        """``K - 1``, the squared length of the K x K change that a unit change of u stands for, over ``speed``."""
+        """``(K - 1)/speed``: a unit change of u is a change of the K x K scores of squared length K - 1."""
         return (self.K - 1.0) / self.speed
 
     def scores(self, u: float) -> Array:
-        """Return the scores that u stands for, (K, K): columns sum to zero, ``S_kk - S_mk = u``."""
+        """Return the scores for a gap u, (K, K): columns sum to zero, ``S_kk - S_mk = u``."""
         check_fits("K", self.K, 8.0 * 3 * self.K**2)
         return signed("u", u) * (np.eye(self.K) - 1.0 / self.K)
 
@@ -135,7 +134,7 @@ class ExchangeableRisk(Risk):
         return float(weight @ (noisy + a * bias * (2.0 * a - s))) * direction
 
     def closed_form(self, eta: float, rule: str) -> ExchangeableSteps | None:
-        """The steps of gradient descent for N = ∞ by their Abel function."""
+        """Return the steps of gradient descent for N = ∞ by their Abel function, else None."""
         if rule != "gd" or math.isfinite(self.N):
             return None
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
@@ -186,7 +185,7 @@ class ExchangeableRisk(Risk):
         return self.loss(np.asarray(best))
 
     def _shares(self, u: float) -> tuple[Array, Array, float, Array, Array, Array]:
-        """By number n of the query's feature: its probability, n + M w, w, a, s, and (1 - w)/(n + M w)."""
+        """For each count n of the query's feature: its probability, n + M w, w, a, s, and (1 - w)/(n + M w)."""
         n, M, weight = self._counts
         w = math.exp(-min(max(u, -600.0), 600.0))  # no product with a count overflows or vanishes
         total = n + M * w
@@ -199,7 +198,7 @@ class ExchangeableRisk(Risk):
 
     @cached_property
     def _spread(self) -> Array:
-        """``q_n``; any finite number will do where M = 0, because s_n is 0 there."""
+        """``q_n``; any finite number if M = 0, because s_n is 0 then."""
         inverse = 1.0 / (self.K - 1.0)
         return 1.0 + inverse + (1.0 - inverse) / np.maximum(self._counts[1], 1.0)
 
@@ -207,9 +206,9 @@ class ExchangeableRisk(Risk):
 def binomial_nodes(N: int, p: float) -> tuple[Array, Array, Array]:
     """Values n, N − n and weights that sum a function against Binomial(N, p), p <= ½, to rounding error.
 
-    Up to a mean of 2000 these are all counts of representable probability. Beyond, the probability near n = 0
-    is below the range of float64 and a lattice of an eighth of the standard deviation is as good as all
-    counts: by Poisson's summation formula its error is of order exp(−2π²·64).
+    Up to a mean of 2000 these are all counts whose probability is in the range of float64. Beyond that, n near 0 is
+    below it, and a lattice of an eighth of the standard deviation is as good as all counts: by Poisson's summation
+    formula its error is of order exp(−2π²·64).
     """
     mean, deviation = N * p, math.sqrt(N * p * (1.0 - p))
     if mean <= 2000.0:
@@ -218,9 +217,8 @@ def binomial_nodes(N: int, p: float) -> tuple[Array, Array, Array]:
         log_weight = np.concatenate([[0.0], np.cumsum(ratio)])
     else:
         stride = max(1.0, math.floor(deviation / 8.0))
-        n = math.floor(mean) + stride * np.arange(
-            -math.ceil(39 * deviation / stride), math.ceil(39 * deviation / stride) + 1
-        )
+        side = math.ceil(39 * deviation / stride)
+        n = math.floor(mean) + stride * np.arange(-side, side + 1)
         n = n[(n >= 1) & (n <= N - 1)]
         z = n - mean
         deviance = mean * _deviance(z / mean) + (N - mean) * _deviance(-z / (N - mean))
@@ -242,7 +240,7 @@ def _deviance(t: Any) -> Any:
 
 
 def alike(features: Features, law: Task, N: float, noise: float, coordinates: str) -> ExchangeableRisk | None:
-    """Return the reduction to one number where all queries are alike, to a relative 1e-12."""
+    """Return the reduction to one number if all queries are alike, to a relative 1e-12, else None."""
     K, speed = features.K, 1.0
     if not features.uniform or coordinates == "factored":
         return None
@@ -266,7 +264,7 @@ def embedding_speed(delta: float) -> float:
 
 
 def expanded(risk: Risk) -> Risk:
-    """Return the K x K risk, in its coordinates, that a one-number risk stands for; others as they are."""
+    """Return the K x K risk, in its coordinates, that was reduced to one number; other risks unchanged."""
     if not isinstance(risk, ExchangeableRisk):
         return risk
     if risk.origin is None:
@@ -280,7 +278,7 @@ def expanded(risk: Risk) -> Risk:
 
 
 def is_nondegenerate(risk: PopulationRisk) -> bool:
-    """Whether all c_k are positive, as far as that can be told in reasonable time."""
+    """Whether all c_k are positive; False also for more than 200 features if the quick test does not decide."""
     K = risk.features.K
     variogram = risk.task.variogram(risk.features)
     row = variogram.mean(axis=1)

@@ -134,11 +134,11 @@ class Regression(Family):
         """Refuse features, probabilities and gap that contradict each other."""
         if self.features is not None:
             if self.probs is not None:
-                raise refuse("probs", self.probs, "left out where features are given: they carry their own")
+                raise refuse("probs", self.probs, "left out: features have probabilities of their own")
             if abs(self.features.gap - self.delta) > 1e-9 * self.delta:
-                raise refuse("delta", self.delta, f"the gap of the features, {self.features.gap!r}")
+                raise ValueError(f"delta = {self.delta!r} contradicts features (gap = {self.features.gap!r})")
             if self.K not in (self.features.K, self.parameters()["K"].default):
-                raise refuse("K", self.K, f"left out, or as in features = {self.features!r}")
+                raise ValueError(f"K = {self.K} contradicts features (K = {self.features.K})")
             object.__setattr__(self, "K", self.features.K)
         if self.probs is not None:
             probabilities("probs", self.probs, self.K)
@@ -146,7 +146,7 @@ class Regression(Family):
             object.__setattr__(self, "task", "exchangeable")
 
     def changed(self, **parameters: Any) -> Self:
-        """Return the same problem with other parameters; the number of features is that of new ones."""
+        """Return the same problem with other parameters; new features bring their number K."""
         features = parameters.get("features")
         return super().changed(**({"K": features.K} if isinstance(features, Features) else {}) | parameters)
 
@@ -158,11 +158,11 @@ class Regression(Family):
         if not isinstance(found, Task):
             raise refuse("task", self.task, "a Task or a function that makes one from L (see icl_theory.tasks)")
         if getattr(found, "L", self.L) != self.L:
-            raise refuse("task", found, f"made for the same Lipschitz constant as L = {self.L!r}")
+            raise ValueError(f"L = {self.L!r} contradicts task (L = {found.L!r})")  # type: ignore[attr-defined]
         return found
 
     def risk(self) -> Risk:
-        """Return one number's risk where all queries are alike, that of K x K scores elsewhere."""
+        """Return the risk of one number if all queries are alike, else that of K x K scores."""
         plain = self.task == "exchangeable" and self.features is None and self.probs is None
         if plain and self.coordinates != "factored":
             speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
@@ -187,7 +187,7 @@ class Regression(Family):
     def stable_rate(self) -> float:
         """Return a learning rate at which every step lowers the loss: one over a bound on the curvature."""
         if self.coordinates == "factored":
-            raise refuse("eta", self.eta, "a number in factored coordinates, in which the curvature has no bound")
+            raise refuse("eta", self.eta, "a number: in factored coordinates the curvature has no bound")
         speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
         features = self.features or Features.simplex(self.K, self.delta, self.probs)
         plain = self.task == "exchangeable" and self.features is None
@@ -195,7 +195,7 @@ class Regression(Family):
         return float(stable_rate(largest, 1.0 / features.probs.max(), noise=self.noise, N=self.N, speed=speed))
 
     def describe(self, run: Trajectory) -> None:
-        """Add phases and regime, and the paper's own rule where an imbalance is given."""
+        """Add phases and regime, and the paper's own rule if an imbalance is given."""
         risk, tail = run.risk, tail_limit(run.risk, run.eta) if run.risk is not None and self.rule == "gd" else None
         infinite = isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)
         if isinstance(run.solution, ExchangeableSteps):
@@ -222,10 +222,10 @@ class Regression(Family):
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
-        """Return the limits of the exponents: at one end learning to attend decides, at the other the tail.
+        """Return the limits of the exponents: learning to attend dominates at one end, the tail at the other.
 
-        A learning rate that is held adds nothing. The stable one is of the order K/(L²Δ²), divided by the speed of
-        the coordinates, which is Δ⁴/4 in those of embeddings.
+        The stable learning rate ("auto") is of the order K/(L²Δ²), divided by the speed of the coordinates, which
+        is Δ⁴/4 for embeddings; this shifts the exponents of a fixed learning rate.
         """
         if arguments.get("eta") == "auto":
             return {"L": (0.0, 2.0), "delta": (0.0, 2.0), "K": (0.0, 1.0), "epsilon": (-1.0, 0.0)}

@@ -10,9 +10,6 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import LARGEST, Array, integer, number, probabilities, real_array, refuse
 from icl_theory.memory import check_fits
 
-SMALLEST = 1e-40
-MOST_VECTORS = 20_000  # whose Gram matrix is 3 GiB
-
 
 class Features:
     r"""Features :math:`v_1, \ldots, v_K \in \mathbb R^d`, each drawn with probability :math:`p_m`.
@@ -27,7 +24,7 @@ class Features:
     Raises
     ------
     ValueError
-        Fewer than two vectors, vectors that coincide, or probabilities that are not.
+        Fewer than two vectors, vectors that coincide, or ``probs`` that are no probabilities.
 
     References
     ----------
@@ -45,7 +42,9 @@ class Features:
         if len(points) < 2 or points.shape[1] < 1:
             raise refuse("vectors", points.shape, "an array of shape (K, d) with K >= 2, d >= 1")
         self.vectors = points
-        self.probs = _uniform(len(points)) if probs is None else probabilities("probs", probs, len(points))
+        self.probs = (
+            np.full(len(points), 1.0 / len(points)) if probs is None else probabilities("probs", probs, len(points))
+        )
         if np.abs(points).max() > LARGEST:
             raise refuse("vectors", points.tolist(), f"of coordinates up to {LARGEST:g}")
         if not self.gap > 0:
@@ -62,18 +61,18 @@ class Features:
         >>> round(icl.Features.simplex(5, delta=2.0).gap, 12)
         2.0
         """
-        K, delta = _count(K), _gap(delta)
+        K, delta = _count(K), _length("delta", delta)
         return cls(delta / np.sqrt(2.0) * (np.eye(K) - 1.0 / K), probs)
 
     @classmethod
     def orthonormal(cls, K: int, scale: float = 1.0, probs: ArrayLike | None = None) -> Features:
         """Scaled standard basis: K vectors in K dimensions, all pairs at distance ``scale * sqrt(2)``."""
-        return cls(number("scale", scale, minimum=SMALLEST, maximum=LARGEST) * np.eye(_count(K)), probs)
+        return cls(_length("scale", scale) * np.eye(_count(K)), probs)
 
     @classmethod
     def random(cls, K: int, d: int, delta: float, seed: int, probs: ArrayLike | None = None) -> Features:
         """Normal vectors, scaled so that the smallest distance between two of them is ``delta``."""
-        K, d, delta = _count(K), integer("d", d, minimum=1), _gap(delta)
+        K, d, delta = _count(K), integer("d", d, minimum=1), _length("delta", delta)
         check_fits("d", d, 24.0 * K * d)
         points = np.random.default_rng(integer("seed", seed, minimum=0)).normal(size=(K, d))
         return cls(points * (delta / cls(points).gap), probs)
@@ -112,12 +111,11 @@ class Features:
 
     @cached_property
     def _pairs(self) -> Array:
-        """Distances of the K(K-1)/2 pairs, from differences of coordinates."""
         from scipy.spatial.distance import pdist
 
         if self.d == self.K:
             diagonal, others = np.diagonal(self.vectors), self.vectors[~np.eye(self.K, dtype=bool)]
-            if not (np.ptp(diagonal) or np.ptp(others)):  # any two are like the first two
+            if not (np.ptp(diagonal) or np.ptp(others)):  # a simplex or a scaled basis: all pairs are alike
                 return np.full(self.K * (self.K - 1) // 2, pdist(self.vectors[:2])[0])
         return np.asarray(pdist(self.vectors))
 
@@ -125,15 +123,11 @@ class Features:
         return f"Features(K={self.K}, d={self.d}, gap={self.gap:g}{'' if self.uniform else ', unequal probs'})"
 
 
-def _uniform(K: int) -> Array:
-    return np.full(K, 1.0 / K)
-
-
 def _count(K: int) -> int:
-    K = integer("K", K, minimum=2, maximum=MOST_VECTORS)
+    K = integer("K", K, minimum=2, maximum=20_000)  # the Gram matrix of so many takes 3 GiB
     check_fits("K", K, 24.0 * K**2)
     return K
 
 
-def _gap(delta: float) -> float:
-    return number("delta", delta, minimum=SMALLEST, maximum=LARGEST)
+def _length(name: str, value: float) -> float:
+    return number(name, value, minimum=1.0 / LARGEST, maximum=LARGEST)

@@ -61,7 +61,7 @@ def flow_time(a: float, K: int) -> float:
 
 
 class Place(NamedTuple):
-    """Scores' gaps u >= 0 and what follows from them: w = (K - 1) exp(-u), the attention a, and s = 1 - a."""
+    """Gaps u >= 0 of the scores, with w = (K - 1) exp(-u), the attention a, and s = 1 - a."""
 
     u: Any
     w: Any
@@ -80,13 +80,13 @@ class Place(NamedTuple):
         return cls(u, w, 1.0 / whole, w / whole)
 
     def at(self, index: NDArray[Any] | slice) -> Self:
-        """Return some of them."""
+        """Select some of the places."""
         if isinstance(index, slice):
             return type(self)(*(x[index] for x in self))
-        return type(self)(*(x.take(index) for x in self))  # faster
+        return type(self)(*(x.take(index) for x in self))  # faster than indexing
 
     def small(self, form: str) -> Any:
-        """Return a, or s, the one that is small in a head or a tail."""
+        """Return a for the form "a", which is small in the head of a run, else s, which is small in the tail."""
         return self.a if form == "a" else self.s
 
     def growth(self) -> Any:
@@ -94,17 +94,17 @@ class Place(NamedTuple):
         return self.a * self.s * self.s
 
     def step(self, c: Any) -> Any:
-        """Return the length of a step from here, ``c a s²``."""
+        """Return the length of a step, ``c a s²``."""
         return c * self.a * self.s * self.s
 
 
 def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
-    """``F(a(u2)) - F(a(u1))`` as a sum of exact differences."""
+    """``F(a(u2)) - F(a(u1))`` as a sum of differences without cancellation."""
     return np.asarray(-flow_back(Place.of(u1, K), Place.of(u2, K), u1 - u2))
 
 
 def flow_back(one: Place, two: Place, back: Any) -> Any:
-    """``F(a(u1)) - F(a(u2))`` as a sum of exact differences; ``back`` is u1 - u2."""
+    """``F(a(u1)) - F(a(u2))`` as a sum of differences without cancellation; ``back`` is u1 - u2."""
     rise = np.expm1(back) * (two.a * one.s)  # a(u1) - a(u2)
     total = rise / (one.a * two.a)
     total += 3.0 * back

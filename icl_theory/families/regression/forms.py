@@ -1,4 +1,4 @@
-"""Two more forms of regression as families: groups of features that are alike, and Gaussian inputs."""
+"""Two variants of regression as families: groups of exchangeable features, and Gaussian inputs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ from icl_theory.families.regression.symmetric import SymmetricRisk
 from icl_theory.families.regression.tasks import Exchangeable, exchangeable_gamma
 from icl_theory.grids.grid import Column
 
-MOST_SAMPLED = 1000  # features
-
 
 @dataclass(frozen=True, eq=False)
 class GroupedRegression(Family):
-    r"""In-context regression where some features are more frequent than others, in groups of any size.
+    r"""In-context regression on groups of features of any size, some groups more frequent than others.
 
-    Tasks are exchangeable: all pairs of features are alike. The cost does not depend on the number of features.
+    Tasks are exchangeable. The cost does not depend on the number of features.
 
     Parameters
     ----------
@@ -48,7 +46,7 @@ class GroupedRegression(Family):
     sizes : sequence of int
         Number of features in each group.
     shares : sequence of float
-        Probability of each group as a whole; a feature of it has that of the group over its size.
+        Probability of each group as a whole, shared equally by its features.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is a learning rate at which every step lowers the loss.
 
@@ -58,7 +56,7 @@ class GroupedRegression(Family):
 
     Examples
     --------
-    Ten frequent features and a thousand rare ones, which are learnt later:
+    Ten frequent features, and a thousand rare ones that are learnt later:
 
     >>> import icl_theory as icl
     >>> problem = icl.regression.GroupedRegression(L=2.0, delta=1.0, sizes=(10, 1000), shares=(0.5, 0.5))
@@ -73,7 +71,7 @@ class GroupedRegression(Family):
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
     columns: ClassVar[tuple[Column, ...]] = (
         Column("attends_first", "i8", "steps", "end of Phase I of the first group to attend; -1 if none does"),
-        Column("attends_last", "i8", "steps", "the same of the last group; -1 where the run ends before"),
+        Column("attends_last", "i8", "steps", "end of Phase I of the last group; -1 if the run ends before"),
     )
 
     eta: float | str = learning_rate("auto")
@@ -89,9 +87,9 @@ class GroupedRegression(Family):
     noise: float = label_noise()
 
     def validate(self) -> None:
-        """Refuse shares that are not one for each group."""
+        """Refuse a number of shares other than that of the groups."""
         if len(self.shares) != len(self.sizes):
-            raise refuse("shares", self.shares, f"{len(self.sizes)} numbers, one for each group of sizes")
+            raise refuse("shares", self.shares, f"{len(self.sizes)} numbers, one for each entry of sizes")
 
     def _probs(self) -> Any:
         return np.asarray(self.shares) / np.asarray(self.sizes, dtype=float)
@@ -105,8 +103,8 @@ class GroupedRegression(Family):
         """Return the trainer on sampled prompts, over the scores of all single features."""
         if math.isinf(self.N):
             raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
-        if sum(self.sizes) > MOST_SAMPLED:
-            raise refuse("sizes", self.sizes, f"{MOST_SAMPLED} features at most to be sampled")
+        if sum(self.sizes) > 1000:
+            raise refuse("sizes", self.sizes, "at most 1000 features in all if prompts are sampled")
         probs = np.repeat(self._probs(), self.sizes)
         features = Features.simplex(len(probs), self.delta, probs)
         return SampledRisk(features, Exchangeable(self.L), int(self.N), batch, seed, noise=self.noise)
@@ -180,11 +178,11 @@ class GaussianRegression(Family):
         return GaussianRisk(QuadraticLaw.lipschitz(self.d, self.L, self.curved))
 
     def stable_rate(self) -> float:
-        """Return 1/λ, at which descent from zero comes closer to the minimum at every step."""
+        """Return 1/λ, with which descent from zero comes closer to the minimum at every step."""
         return 1.0 / self.risk().rate
 
     def expected_steps(self) -> float | None:
-        """Return the steps that the excess takes to the target at the rate of the end."""
+        """Return the steps from the initial excess to the target at the asymptotic rate."""
         risk = self.risk()
         start, goal = risk.excess(risk.initial), self.above if self.above is not None else self.epsilon
         if self.epsilon is not None:
@@ -194,5 +192,5 @@ class GaussianRegression(Family):
         return max(0.0, math.log(start / goal)) / (2.0 * self.rate() * risk.rate)
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the end of the run."""
+        """Return alignment and excess at the end of the run."""
         return {name: float(run.observed[name][-1]) for name in ("alignment", "excess")}

@@ -1,7 +1,7 @@
-"""Gaussian inputs, random quadratic tasks: no finite set of features, and still a closed form for N = ∞.
+"""Gaussian inputs and random quadratic tasks: a closed form for N = ∞ without a finite set of features.
 
-Softmax attention over infinitely many tokens x ~ N(0, I) with scores x^T Q x_q is the Gaussian N(Q x_q, I). Its
-mean can be trained and its width cannot.
+Softmax attention over infinitely many tokens x ~ N(0, I) with scores x^T Q x_q is the Gaussian N(Q x_q, I).
+Training moves its mean; its width is fixed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.tasks import quadratics
 from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores, in_parts
 
-LEAST = 1e-40  # standard deviations below it would lose their squares' products to underflow
-MOST_DIMENSIONS = 10_000
+MOST_DIMENSIONS = 10_000  # a matrix of them takes 0.8 GB
 
 
 @dataclass(frozen=True)
 class QuadraticLaw:
     r"""Random second-degree polynomials :math:`f(x) = x^\top A x + b^\top x` on inputs :math:`x \sim N(0, I_d)`.
 
-    All entries of A, which is not symmetric, and of b are independent and normal with mean zero. (The symmetric
-    part of such an A is all that f sees; its law does not change under rotations, that of a symmetric A with
-    entries of equal variance would.) The risks depend on second moments only.
+    All entries of A, which is not symmetric, and of b are independent and normal with mean zero. (f depends on the
+    symmetric part of A alone, whose law is invariant under rotations. A symmetric A with entries of equal variance
+    would not be.) The risks depend only on second moments.
 
     Parameters
     ----------
@@ -56,17 +55,17 @@ class QuadraticLaw:
         store(self, d=integer("d", self.d, minimum=1, maximum=MOST_DIMENSIONS))
         for name in ("sigma_a", "sigma_b"):
             value = number(name, getattr(self, name), zero=True, maximum=LARGEST)
-            if 0.0 < value < LEAST:
-                raise refuse(name, value, f"0, or between {LEAST:g} and {LARGEST:g}")
+            if 0.0 < value < 1.0 / LARGEST:  # products of squares would underflow
+                raise refuse(name, value, f"0, or between {1.0 / LARGEST:g} and {LARGEST:g}")
             store(self, **{name: value})
         if self.sigma_a == self.sigma_b == 0.0:
-            raise refuse("sigma_b", self.sigma_b, "positive where sigma_a is 0")
+            raise refuse("sigma_b", self.sigma_b, "positive if sigma_a is 0")
 
     @classmethod
     def lipschitz(cls, d: int, L: float, curved: float = 0.5) -> QuadraticLaw:
-        r"""Law with a given root mean square gradient, of which A makes up the share ``curved`` of the square.
+        r"""Law with a given root mean square gradient; A contributes the share ``curved`` of its square.
 
-        A polynomial of degree two is not Lipschitz on the whole space. What stands for the constant is chosen as
+        A polynomial of degree two is not Lipschitz on the whole space. In place of the Lipschitz constant stands
 
         .. math:: L^2 = E\,|\nabla f(x)|^2 = 2d(d+1)\,\sigma_a^2 + d\,\sigma_b^2.
 
@@ -82,7 +81,7 @@ class QuadraticLaw:
         Returns
         -------
         QuadraticLaw
-            With these properties.
+            The law.
 
         Raises
         ------
@@ -129,7 +128,7 @@ class GaussianRisk(Risk):
     Raises
     ------
     ValueError
-        ``law`` is something else.
+        ``law`` is no `QuadraticLaw`.
 
     References
     ----------
@@ -174,14 +173,14 @@ class GaussianRisk(Risk):
 
         .. math:: \lambda = 2\sigma_a^2[3(d+2)c_*^2 - (d+1)] + \sigma_b^2
 
-        It belongs to the direction I. Descent from zero approaches the minimum like :math:`(1 - \eta\lambda)^t`, at
-        every step closer if :math:`\eta \le 1/\lambda`.
+        Its eigenvector is I. Descent from zero approaches the minimum like :math:`(1 - \eta\lambda)^t`, and comes
+        closer at every step if :math:`\eta \le 1/\lambda`.
         """
         d, (a, b) = self.law.d, self._weights()
         return (2.0 * a * (3.0 * (d + 2) * self.best**2 - (d + 1)) + b) * self._scale
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and its gradient with respect to Q, (d, d); infinite where it leaves the range of float64."""
+        """Loss and its gradient with respect to Q, (d, d); the loss is infinite beyond the range of float64."""
         excess, gradient = self._around(params)
         return self.floor() + excess, gradient
 
@@ -197,8 +196,8 @@ class GaussianRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Alignment tr(Q)/d, residual ``|Q - c* I|`` / √d and the excess over the floor, () each.
 
-        There are no features, and so no attention on the right one; the alignment is how far along x_q the centre
-        of the attention lies, and best at c*.
+        The alignment tells how far along x_q the centre of the attention lies; its best value is c*. It replaces
+        the target attention, which needs features.
         """
         d = self.law.d
         residual = np.linalg.norm(params - self.best * np.eye(d)) / math.sqrt(d)
@@ -220,7 +219,7 @@ class GaussianRisk(Risk):
             by_matrix[np.diag_indices(len(Q))] -= 2.0 * np.trace(V)
             product: Array = a * by_matrix + b * V
         if not np.isfinite(product).all():
-            raise refuse("params", float(np.abs(Q).max()), "such that the Hessian is finite (largest shown)")
+            raise refuse("params", float(np.abs(Q).max()), "entries with a finite Hessian (the largest is shown)")
         return product
 
     @cached_property
@@ -233,14 +232,14 @@ class GaussianRisk(Risk):
         return (self.law.sigma_a / larger) ** 2, (self.law.sigma_b / larger) ** 2
 
     def _around(self, Q: Array) -> tuple[float, Array]:
-        """Excess and gradient, expanded around the minimum, Q = c I + D; the terms of order 1 in D vanish there.
+        """Excess and gradient, expanded around the minimum, Q = c I + D; the terms of order 1 in D vanish.
 
-        D is divided by its size s where that is above 1: fourth powers of what remains do not overflow.
+        D is divided by its size s if that is above 1, so that fourth powers do not overflow.
         """
         d, (a, b) = self.law.d, self._weights()
         D = Q - self.best * np.eye(d)
         s = max(1.0, float(np.abs(D).max()))
-        D, c, t1 = D / s, self.best / s, 1.0 / s  # t1: what a power of s lacks in terms of lower degree
+        D, c, t1 = D / s, self.best / s, 1.0 / s  # terms of lower degree get a factor t1 for each power of s
         trace, norm = float(np.trace(D)), float(np.vdot(D, D))
         gram, both = D.T @ D, D + D.T
         square = float(np.vdot(D, D.T))  # tr D²
@@ -252,7 +251,7 @@ class GaussianRisk(Risk):
         gradient = 4.0 * (D @ gram + c * (D @ both + gram) + c * c * (2.0 * D + D.T))
         gradient += 2.0 * (d * c * c + 2.0 * c * trace + norm) * D - 2.0 * t1**2 * D.T
         gradient[np.diag_indices(d)] += 4.0 * c * c * trace + 2.0 * c * norm - 2.0 * t1**2 * trace
-        with np.errstate(over="ignore"):  # the linear part is of lower degree, and all there is where a = 0
+        with np.errstate(over="ignore"):  # the linear part, of lower degree, is the whole loss if a = 0
             excess, gradient = excess * s * s + 0.5 * b * norm, a * gradient * s * s + b * D
             return max(excess * s * s, 0.0) * self._scale, gradient * s * self._scale
 
@@ -275,8 +274,8 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
     r"""Squared error of one-layer softmax attention on sampled prompts with Gaussian inputs.
 
     :math:`\hat y = \sum_i \mathrm{softmax}_i(x_i^\top Q x_q)\, y_i` for N tokens. As N grows the mean loss tends to
-    that of `GaussianRisk`, and slowly: where :math:`|Qx_q|^2` exceeds ln N, the few tokens nearest to the far-off
-    :math:`Qx_q` decide.
+    that of `GaussianRisk`, but slowly: if :math:`|Qx_q|^2` exceeds ln N, the prediction depends on the few tokens
+    nearest to :math:`Qx_q`.
 
     Parameters
     ----------
@@ -321,7 +320,7 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
         return np.zeros((self.law.d, self.law.d))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Alignment tr(Q)/d, and the mean weight of the step's heaviest tokens, () each."""
+        """Alignment tr(Q)/d, and the mean over the step's prompts of the largest weight on a token, () each."""
         parts = self.parts(self.prompts(step))
         heaviest = [attend(self._scores(params, part), part.label).weight.max(axis=1) for part in parts]
         return {
@@ -330,7 +329,6 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
         }
 
     def _bytes(self, size: int) -> float:
-        """Bytes that so many prompts take, with their points and polynomials."""
         return super()._bytes(size) + 16.0 * size * self.law.d * (2.0 * (self.N + 1) + self.law.d)
 
     def _draw(self, rng: np.random.Generator, size: int) -> GaussianPrompts:

@@ -1,7 +1,7 @@
-"""Where the loss of finite prompts has its infimum: features in levels, each infinitely far above the next.
+"""The infima of the loss of finite prompts: features in levels, each infinitely far above the next.
 
-A prompt is answered by its tokens of the highest level that it has; within a level scores differ by finite amounts.
-See docs/tail-laws.md, "Finite prompts".
+A prompt is answered by those of its tokens that have the highest level; within a level scores differ by finite
+amounts. See docs/tail-laws.md, "Finite prompts".
 """
 
 from __future__ import annotations
@@ -17,14 +17,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.families.regression.prompts import moments, one_query
 
-DEEP = 40.0  # nats that stand for infinitely many: attention below 1e-17
-NEAR = 3.0  # least gap that a search leaves where scores run away
-ALIKE = 1e-7  # relative difference of infima that count as equal
-FLAT = 1e-12  # curvature, beside the largest or the loss, of a direction in which nothing changes
-MOST = 12  # classes of features that are searched
-ROUNDS = 60  # evaluations of the search from many starts
-APART = 4.0  # nats by which its starts differ
-ZERO = 1e-9  # first-order change of the loss, beside its terms, that counts as none
+MOST = 12  # classes of features up to which levels are searched; for more it takes too long
 Mask = NDArray[np.bool_]
 
 
@@ -36,13 +29,13 @@ class Levels(NamedTuple):
 
     loss: float
     classes: tuple[NDArray[np.intp], ...]
-    weights: tuple[Array, ...]  # of tokens of these classes beside the others of their level
+    weights: tuple[Array, ...]  # of tokens of these classes, relative to the largest of their level
     gaps: tuple[float, ...]  # coefficients of ln t in the differences between the scores of a level and the next
-    lowest: float = math.inf  # infimum found from many starts, at most the loss
+    lowest: float = math.inf  # infimum found from many starts, <= loss
 
 
 class Seen(NamedTuple):
-    """Of one query at some scores: loss, gradient and attention, (C,), and Hessian, (C, C)."""
+    """Loss, gradient and attention, (C,), and Hessian, (C, C), of one query."""
 
     loss: float
     gradient: Array
@@ -51,24 +44,27 @@ class Seen(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One query over C classes of features."""
+    """One query over C classes of features, and the tolerances of its search."""
 
-    matrix: Array  # its error form, (C, C)
+    matrix: Array  # error form of the query, (C, C)
     own: Array  # weight of a token counted twice, (C,)
     probs: Array  # of the classes, (C,)
     N: float
     noise: float
     target: int  # class of the query's own feature
+    deep: float = 40.0  # nats that count as infinitely many: attention 1e-17
+    zero: float = 1e-9  # a first-order change of the loss counts as zero below this share of its terms
+    alike: float = 1e-7  # relative difference up to which infima count as equal
 
     def seen(self, scores: Array, level: Mask, above: Mask, curved: bool = False) -> Seen:
-        """Moments over the prompts without a token from ``above`` that have one of the level.
+        """Moments over the prompts that have a token of the level and none from ``above``.
 
-        All other tokens get no attention. The gradient on these is that with respect to their weight, where the
-        largest weight of the level is 1. The Hessian is there if it is asked for.
+        Other tokens get no attention. The gradient for them is with respect to their weight, relative to the
+        largest of the level. The Hessian is zero unless ``curved``.
         """
         below = ~(level | above)
         top = scores[level].max()
-        log_w = np.where(above, -np.inf, np.where(below, scores[level].min() - DEEP, scores))
+        log_w = np.where(above, -np.inf, np.where(below, scores[level].min() - self.deep, scores))
         matrix = np.where(below[:, None] & below, 0.0, self.matrix)
         own = np.where(below, 0.0, self.own)
         loss, gradient, attention, hessian = one_query(log_w, self.probs, own, self.N, matrix, curved)
@@ -77,7 +73,7 @@ class Query(NamedTuple):
 
 
 def find_levels(query: Query) -> Levels | None:
-    """Levels of the infimum that a search from equal scores finds, None where it is of no kind that is known."""
+    """Levels of the infimum that a search from equal scores finds, None if it is of no known kind."""
     none = np.zeros(len(query.probs), dtype=bool)
     if query.N == 1 or len(none) == 1:
         return _below(query, ~none, none, None, np.zeros(len(none)))
@@ -88,20 +84,23 @@ def find_levels(query: Query) -> Levels | None:
 
 
 def _search(query: Query, above: Mask) -> Levels | None:
-    """Levels of the prompts that have no token from ``above``."""
+    """Levels of the infimum over the prompts without a token from ``above``."""
     rest, none = ~above, np.zeros(len(query.probs))
     if rest.sum() == 1 or query.seen(none, rest, above).loss < 1e-290:
         return _below(query, rest, above, None, none)
     if query.noise == 0.0:
-        # a feature as good as its mixtures with the others is the best answer of every prompt that has it
-        squares, tolerance = np.diagonal(query.matrix), ZERO * query.own.max()
+        # a feature that no mixture with the others improves is the best answer of every prompt that has it
+        squares, tolerance = np.diagonal(query.matrix), query.zero * query.own.max()
         best = int(np.argmin(np.where(rest, squares, np.inf)))
         first = np.arange(len(rest)) == best
         gain, apart = query.matrix[best] - squares[best], squares - 2.0 * query.matrix[best] + squares[best]
         alone = abs(query.own[best] - squares[best]) <= tolerance
         if alone and (gain >= -tolerance)[rest].all() and (apart > tolerance)[rest & ~first].all():
             return _below(query, first, above, _search(query, above | first), none)
-    ends = [_descended(query, rest, above, start) for start in _starts(query, above)]
+    starts = [none]
+    if query.noise > 0.0 and not above[query.target]:  # the loss may have two minima
+        starts.append(np.where(np.arange(len(none)) == query.target, np.log(len(none)), none))
+    ends = [_descended(query, rest, above, start) for start in starts]
     for scores in sorted(ends, key=lambda end: query.seen(end, rest, above).loss):
         found = _levels_from(query, above, scores)
         if found is not None:
@@ -109,28 +108,24 @@ def _search(query: Query, above: Mask) -> Levels | None:
     return None
 
 
-def _starts(query: Query, above: Mask) -> list[Array]:
-    start = np.zeros(len(above))
-    if query.noise == 0.0 or above[query.target]:
-        return [start]
-    return [start, np.where(np.arange(len(start)) == query.target, np.log(len(start)), start)]
+def _levels_from(query: Query, above: Mask, scores: Array, near: float = 3.0) -> Levels | None:
+    """Levels by gaps of these scores, at which a search that runs to infinity leaves at least ``near`` nats.
 
-
-def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
-    """Levels by the gaps of these scores: classes that stay where they are when those below are gone."""
+    The classes above a gap are a level if their minimum stays when the classes below are removed.
+    """
     rest = ~above
     order = np.argsort(np.where(rest, -scores, np.inf))[: rest.sum()]
     drops = np.append(-np.diff(scores[order]), np.inf)
     found: list[Levels] = []
-    for size in np.flatnonzero(drops > NEAR):
+    for size in np.flatnonzero(drops > near):
         level = np.zeros(len(above), dtype=bool)
         level[order[: size + 1]] = True
         settled = _settled(query, level, above, scores)
         if settled is not None:
             further = None if level[rest].all() else _search(query, above | level)
             found += [each for each in [_below(query, level, above, further, settled)] if each is not None]
-    # a search that comes close to infinity makes a level of what is several: of equal infima the first is meant
-    return min(found, key=lambda each: each.loss * (1.0 + (each is not found[0]) * ALIKE), default=None)
+    # far out several levels look like one: of equal infima take the first, which has the fewest classes
+    return min(found, key=lambda each: each.loss * (1.0 + (each is not found[0]) * query.alike), default=None)
 
 
 def _descended(query: Query, level: Mask, above: Mask, start: Array) -> Array:
@@ -158,16 +153,19 @@ def _descended(query: Query, level: Mask, above: Mask, start: Array) -> Array:
     return placed(found.x)
 
 
-def _settled(query: Query, level: Mask, above: Mask, scores: Array) -> Array | None:
-    """Minimum of the level's loss near these scores, by Newton's method; None where there is none."""
+def _settled(query: Query, level: Mask, above: Mask, scores: Array, flat: float = 1e-12) -> Array | None:
+    """Minimum of the level's loss near these scores, by Newton's method, or None.
+
+    Directions of a relative curvature below ``flat``, which rounding makes of zero, are left out.
+    """
     start, scores = scores, scores.copy()
     for _ in range(30):
         found = query.seen(scores, level, above, curved=True)
         values, vectors = np.linalg.eigh(found.hessian[np.ix_(level, level)])
         largest = max(float(np.abs(values).max()), found.loss)
-        if values[0] < -ZERO * largest:
+        if values[0] < -query.zero * largest:
             return None
-        keep = values > FLAT * largest
+        keep = values > flat * largest
         step = vectors[:, keep] @ ((vectors[:, keep].T @ found.gradient[level]) / values[keep])
         scores[level] -= step
         if np.abs(scores - start).max() > 5.0:
@@ -178,7 +176,7 @@ def _settled(query: Query, level: Mask, above: Mask, scores: Array) -> Array | N
 
 
 def _below(query: Query, level: Mask, above: Mask, further: Levels | None, scores: Array) -> Levels | None:
-    """Put a level on top of the further ones; None where attention would leave it for the next."""
+    """Put a level on top of the further ones; None if attention would flow to the next level."""
     found, classes = query.seen(scores, level, above), np.flatnonzero(level)
     loss, weights = found.loss, np.exp(scores[level] - scores[level].max())
     if (level | above).all():
@@ -188,26 +186,27 @@ def _below(query: Query, level: Mask, above: Mask, further: Levels | None, score
     share = np.zeros(len(level))
     share[further.classes[0]] = further.weights[0]
     change = float(found.gradient @ share)
-    # by the order of its terms: tokens of the next level beside those of this one, times what an error costs
+    # the size of its terms: the odds of a token of the next level against one of this, times the cost of an error
     odds = float(query.probs @ share) / float(query.probs[level].sum())
     terms = float(found.attention[level].sum()) * odds * float(np.abs(query.matrix).max() + query.noise**2)
     gap = 1.0
-    if change <= ZERO * terms:
+    if change <= query.zero * terms:
         own, squares = classes[0], np.diagonal(query.matrix)
         apart = (squares - 2.0 * query.matrix[own] + squares[own])[further.classes[0]]
-        if query.noise > 0.0 or len(classes) > 1 or change < -ZERO * terms or apart.max() <= ZERO * squares.max():
+        falls, same = change < -query.zero * terms, apart.max() <= query.zero * squares.max()
+        if query.noise > 0.0 or len(classes) > 1 or falls or same:
             return None
-        gap = 0.5  # of second order
+        gap = 0.5  # the loss rises in second order
     return Levels(
         loss + further.loss, (classes, *further.classes), (weights, *further.weights), (gap, *further.gaps)
     )
 
 
-def _lowest(query: Query, known: float) -> float:
-    """Infimum of the loss from many starts, `known` where none leads lower.
+def _lowest(query: Query, known: float, apart: float = 4.0) -> float:
+    """Infimum of the loss from many starts, ``known`` if none leads lower.
 
-    From each class 4 nats above the others and from normal scores, by the BFGS method for all starts at once. What
-    is lower than what is known is minimised further, and sorted into levels.
+    The starts are each class ``apart`` nats above the others, so that it dominates, and normal scores. A BFGS
+    method minimises for all starts at once; an end below ``known`` is minimised further, and sorted into levels.
     """
     none = np.zeros(len(query.probs), dtype=bool)
     # without noise the query's own feature is the first level, and the loss is that of prompts without it
@@ -216,10 +215,10 @@ def _lowest(query: Query, known: float) -> float:
     if query.N == 1 or C < 2 or known < 1e-290:
         return known
     starts = np.zeros((2 * C, len(none)))
-    starts[:C, ~above] = APART * np.eye(C)
-    starts[C:, ~above] = APART * np.random.default_rng(0).standard_normal((C, C))
-    losses, ends = _minimised(query, above, starts, known)
-    if losses.min() < known * (1.0 - ALIKE):
+    starts[:C, ~above] = apart * np.eye(C)
+    starts[C:, ~above] = apart * np.random.default_rng(0).standard_normal((C, C))
+    losses, ends = _minimised(query, above, starts, known, apart)
+    if losses.min() < known * (1.0 - query.alike):
         end = _descended(query, ~above, above, ends[losses.argmin()])
         found = _levels_from(query, above, end)
         best = min(float(losses.min()), query.seen(end, ~above, above).loss)
@@ -227,8 +226,13 @@ def _lowest(query: Query, known: float) -> float:
     return known
 
 
-def _minimised(query: Query, above: Mask, scores: Array, scale: float) -> tuple[Array, Array]:
-    """Losses near the minima that many scores lead to, (S,), and the scores there, (S, C)."""
+def _minimised(
+    query: Query, above: Mask, scores: Array, scale: float, longest: float, rounds: int = 60
+) -> tuple[Array, Array]:
+    """Losses near the minima that S starts lead to, (S,), and the scores there, (S, C).
+
+    The best end is minimised further, so that ``rounds`` need not be enough for all starts to converge.
+    """
 
     def seen(scores: Array) -> tuple[Array, Array]:
         log_w = np.where(above, -np.inf, scores).T
@@ -244,11 +248,11 @@ def _minimised(query: Query, above: Mask, scores: Array, scale: float) -> tuple[
     unit, length = np.eye(scores.shape[1]), np.ones(len(scores))
     loss, slope = seen(scores)
     inverse = unit / np.maximum(np.abs(slope).max(axis=1), 1e-300)[:, None, None]
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         move = -np.einsum("sij,sj->si", inverse, slope)
-        move *= (length * np.minimum(1.0, APART / np.maximum(np.abs(move).max(axis=1), 1e-300)))[:, None]
+        move *= (length * np.minimum(1.0, longest / np.maximum(np.abs(move).max(axis=1), 1e-300)))[:, None]
         ahead = scores + move
-        ahead = np.maximum(ahead, ahead.max(axis=1, keepdims=True) - DEEP)
+        ahead = np.maximum(ahead, ahead.max(axis=1, keepdims=True) - query.deep)
         new, steeper = seen(ahead)
         falls = new <= loss + 1e-4 * np.einsum("si,si->s", slope, move)
         step, bend = ahead - scores, steeper - slope
@@ -266,7 +270,7 @@ def _minimised(query: Query, above: Mask, scores: Array, scale: float) -> tuple[
 
 
 def on_levels(levels: Levels, members: Array) -> float:
-    """Squared norm of the smallest scores with these gaps, a class standing for some features."""
+    """Squared norm of the smallest scores with these gaps; ``members`` counts the features of each class."""
     heights = -np.cumsum([0.0, *levels.gaps])
     sizes = np.array([members[classes].sum() for classes in levels.classes])
     centred = heights - sizes @ heights / sizes.sum()
@@ -274,7 +278,7 @@ def on_levels(levels: Levels, members: Array) -> float:
 
 
 def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | None:
-    """Levels of several queries, None where there are more than `MOST` classes or one query's are not known."""
+    """Levels of several queries; None for more than `MOST` classes, or if those of a query are unknown."""
     found: list[Levels] = []
     for query in queries if classes <= MOST else ():
         each = find_levels(query)
@@ -291,7 +295,7 @@ def single_features(variogram: Array, probs: Array, N: float, noise: float) -> t
 
 @lru_cache(maxsize=1024)
 def _single_features(variogram: bytes, probs: bytes, N: float, noise: float) -> tuple[Levels, ...] | None:
-    """As `single_features`; a search takes longer than most runs, and those at other rates and targets share it."""
+    """Cache the search, which takes longer than most runs: runs at other rates and targets share it."""
     each = np.frombuffer(probs)
     form = np.frombuffer(variogram).reshape(len(each), len(each))
 

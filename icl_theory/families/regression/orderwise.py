@@ -1,8 +1,8 @@
 """The paper's order-of-magnitude statements, reconstructed, over whole phases of runs drawn from a law.
 
 A statement compares a *measured* quantity of a run with a *scale*, the expression inside O(...) or Θ(...). Rates
-are measured on the iterates, as the move of the score over the steps that it takes, at several steps of the phase.
-A constant is fitted on runs drawn from the inner part of the law; runs of the whole law say whether it carries.
+are measured on the iterates, as the move of the score divided by its number of steps, at several steps of the
+phase. A constant is fitted on runs drawn from the inner part of the law, and tested on runs of the whole law.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from icl_theory.families.regression.closed import closed_runs, step_constant
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 
 BOUNDED = 2.0  # factor beyond the fitted constants that still counts as bounded
-NODES = 17  # places in a phase at which a rate is measured
-WINDOW = 1e-3  # in the gap u, over which it is measured; a step may be longer
-DRAWS, SEED, FITTING_SEED = 400, 0, 1
+DRAWS, SEED = 400, 0
 PARAMETERS = ("K", "δ", "ε/loss(0)", "c", "LΔδ")
 
 
 class Runs(NamedTuple):
-    """Runs of the exchangeable class by gradient descent with N = ∞, one entry a run."""
+    """Runs of the exchangeable class by gradient descent with N = ∞, as columns."""
 
     size: Array  # L Δ
     eta: Array
@@ -50,7 +48,7 @@ class Law(NamedTuple):
     imbalance: tuple[float, float]
     target: tuple[float, float]  # ε over the loss at the start
     step: tuple[float, float] = (1e-3, 1.0)  # the step constant c = η γ K/(K-1)²
-    product: tuple[float, float] = (1e-3, 1e2)  # L Δ δ: below 1 in every other run, above it in the rest
+    product: tuple[float, float] = (1e-3, 1e2)  # L Δ δ: below 1 in every other run, above 1 in the rest
 
     def __str__(self) -> str:
         named = zip(PARAMETERS, self, strict=True)
@@ -62,7 +60,7 @@ INNER = Law(K=(2, 30), imbalance=(3e-2, 0.3), target=(1e-3, 0.2))
 
 
 def draw(law: Law, seed: int) -> Runs:
-    """Draw 400 runs of a law and find their step counts in closed form."""
+    """Draw runs of a law, with their step counts in closed form."""
     rng = np.random.default_rng(seed)
 
     def between(low: Array | float, high: Array | float) -> Array:
@@ -87,19 +85,19 @@ def closed(size: Array, eta: Array, K: Array, epsilon: Array, imbalance: Array) 
 
 @cache
 def law_runs() -> Runs:
-    """The runs that the audit judges by: 400 draws of the whole law."""
+    """The runs on which the audit tests the constants."""
     return draw(WHOLE, SEED)
 
 
 class Ratios(NamedTuple):
-    """Smallest and largest ratio of measured to scale over the phase of each run; NaN where there is none."""
+    """Smallest and largest ratio of measured to scale over the phase of each run, or NaN."""
 
     low: Array
     high: Array
 
 
 class Constants(NamedTuple):
-    """Smallest and largest ratio of measured to scale over the runs that a constant is fitted on."""
+    """Smallest and largest ratio of measured to scale over the runs used for fitting."""
 
     lowest: float
     highest: float
@@ -107,14 +105,14 @@ class Constants(NamedTuple):
 
 @dataclass(frozen=True)
 class OrderStatement(Statement):
-    """One statement: what is measured on a run, the scale it is compared with, and where it is claimed."""
+    """One statement: the measured quantity, its scale, and the regime in which it is claimed."""
 
     kind: str = field(default="order-wise", kw_only=True)
     status: Status = field(default=Status.ORDER, kw_only=True)
     upper_only: bool
     measure: Callable[[Runs], tuple[Array, Array]]
     scale: Callable[[Runs], Array]
-    flat: bool | None = None  # whether it is claimed for L <= 1/(Δδ), for L > 1/(Δδ), or (None) for every L
+    flat: bool | None = None  # claimed for L <= 1/(Δδ) (True), for L > 1/(Δδ) (False), or for every L (None)
 
 
 def _gap(K: Array, deficit: Array) -> Array:
@@ -122,13 +120,18 @@ def _gap(K: Array, deficit: Array) -> Array:
     return np.log(K - 1.0) + np.log1p(-deficit) - np.log(deficit)
 
 
-def _rates(runs: Runs, begin: NDArray[np.int64], end: NDArray[np.int64], top: Array) -> tuple[Array, Array]:
-    """Least and largest move of the target score a step, at nodes of the steps [begin, end) with u < top."""
+def _rates(
+    runs: Runs, begin: NDArray[np.int64], end: NDArray[np.int64], top: Array, nodes: int = 17, window: float = 1e-3
+) -> tuple[Array, Array]:
+    """Least and largest move of the target score in a step, among the steps [begin, end) with u < top.
+
+    It is measured at so many ``nodes`` of u, each time over one step or, if steps are short, over ``window`` in u.
+    """
     counter, start = runs.counter, runs.counter.position(begin)
-    nodes = start + np.linspace(0.0, 1.0, NODES)[:, None] * (top - start)
+    places = start + np.linspace(0.0, 1.0, nodes)[:, None] * (top - start)
     after = np.minimum(counter.steps_to(top).steps, end)  # the first step beyond the phase
-    first = np.clip(counter.steps_to(nodes - WINDOW).steps, begin, np.maximum(after - 1, begin))
-    last = np.minimum(np.maximum(counter.steps_to(nodes).steps, first + 1), after)
+    first = np.clip(counter.steps_to(places - window).steps, begin, np.maximum(after - 1, begin))
+    last = np.minimum(np.maximum(counter.steps_to(places).steps, first + 1), after)
     inside = (last > first) & (last < INT64_MAX)
     first, last = np.where(inside, first, 0), np.where(inside, last, 1)
     move = counter.position(last) - counter.position(first)
@@ -151,7 +154,7 @@ def _rate_until_imbalance(runs: Runs) -> tuple[Array, Array]:
 
 
 def _others(rate: Callable[[Runs], tuple[Array, Array]]) -> Callable[[Runs], tuple[Array, Array]]:
-    """Moves of the other scores: S_mk = -u/K."""
+    """The moves of the other scores, S_mk = -u/K."""
 
     def measure(runs: Runs) -> tuple[Array, Array]:
         low, high = rate(runs)
@@ -161,13 +164,9 @@ def _others(rate: Callable[[Runs], tuple[Array, Array]]) -> Callable[[Runs], tup
 
 
 def _whole_steps(count: NDArray[np.int64]) -> tuple[Array, Array]:
-    """A number of steps less the one that an order of magnitude below 1 cannot do without."""
+    """A number of steps less one: a run cannot take fewer than one step, even if the order is below 1."""
     beyond = np.maximum(count - 1, 0).astype(np.float64)
     return beyond, beyond
-
-
-def _first_steps(runs: Runs) -> tuple[Array, Array]:
-    return _whole_steps(runs.attends)
 
 
 def _further_steps(runs: Runs) -> tuple[Array, Array]:
@@ -180,7 +179,7 @@ def _power(runs: Runs, K: float, imbalance: float = 0.0) -> Array:
 
 
 def logarithm(K: Array, size: Array, epsilon: Array) -> Array:
-    """``ln(K LΔ ε^-½)``: the theorems' logarithm with labels in units of LΔ, the only reading without a unit."""
+    """``ln(K LΔ ε^-½)``, the theorems' logarithm: the only reading in which the units cancel."""
     return np.asarray(np.log(K * size / np.sqrt(epsilon)))
 
 
@@ -204,7 +203,7 @@ STATEMENTS: tuple[OrderStatement, ...] = (
     ),
     OrderStatement(
         "Phase I duration", _PROPOSITION.format(2), "T₁ <= 1 + O(K² ln K / (η L²Δ²))",
-        True, _first_steps, lambda runs: np.log(runs.K) / _power(runs, -2.0),
+        True, lambda runs: _whole_steps(runs.attends), lambda runs: np.log(runs.K) / _power(runs, -2.0),
     ),
     OrderStatement(
         "Phase II growth", _PROPOSITION.format(3),
@@ -242,7 +241,7 @@ STATEMENTS: tuple[OrderStatement, ...] = (
 
 
 def measured_ratios(statement: OrderStatement, runs: Runs) -> Ratios:
-    """Measured over scale for every run to which a statement applies, NaN for the others."""
+    """Measured over scale for each run, NaN for those to which the statement does not apply."""
     applies = runs.steps > runs.attends
     if statement.flat is not None:
         applies &= ((runs.size * runs.imbalance <= 1.0) == statement.flat) & (runs.steps < INT64_MAX)
@@ -271,7 +270,7 @@ def fitted_constants() -> dict[str, Constants]:
     >>> constants["Theorem 2"].highest < 7 / 16
     True
     """
-    runs, result = draw(INNER, FITTING_SEED), {}
+    runs, result = draw(INNER, seed=1), {}
     for statement in STATEMENTS:
         ratios = measured_ratios(statement, runs)
         result[statement.name] = Constants(float(np.nanmin(ratios.low)), float(np.nanmax(ratios.high)))
@@ -286,13 +285,13 @@ class Sides(NamedTuple):
 
 
 def bounded_sides(statement: OrderStatement, low: float, high: float) -> Sides:
-    """Compare ratios between these two with the fitted constants."""
+    """Compare the range of ratios, from ``low`` to ``high``, with the fitted constants."""
     constants = fitted_constants()[statement.name]
     return Sides(low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
 
 
 def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
-    """Raise the reason why a statement does not apply to a run, if there is one."""
+    """Raise `UnstatedError` with the reason if a statement does not apply to a run."""
     risk, size, delta = run.risk, float(run.info["L"] * run.info["delta"]), run.info["imbalance"]
     if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
         raise UnstatedError("stated here for the exchangeable case with N = inf")
@@ -348,15 +347,15 @@ def _checked_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
 
 
 class Survey(NamedTuple):
-    """How the ratios of a statement move over the runs of a law."""
+    """Range and trends of the ratios of a statement over the runs of a law."""
 
     runs: int
-    low: float  # of the ratios that are not 0, over the phases of all runs
+    low: float  # least ratio that is not 0, over the phases of all runs
     high: float
     typical: float  # their geometric mean
     rise: dict[str, float]  # factors on the largest ratio of a phase when a parameter grows tenfold
     fall: dict[str, float]  # the same for the smallest, by least squares in logarithms
-    where: tuple[str, str]  # the runs that have the extremes
+    where: tuple[str, str]  # the runs with the extremes
 
 
 def survey(statement: OrderStatement) -> Survey:

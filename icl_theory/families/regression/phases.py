@@ -1,9 +1,9 @@
 r"""Phases and regimes, defined on the exact solution.
 
 Phase I lasts until the target attention, on prompts that contain the query's feature, is ½. Phase III is the tail
-in which the loss falls like 1/t, and Phase II lies between. In the tail t·(ℓ − ℓ_∞)·4η/(K−1) → 1; it begins where
-this *tail ratio* falls to 2 for good. In the flow solution the term that grows like 1/s² then makes up half of the
-elapsed time.
+in which the loss falls like 1/t, and Phase II lies between the two. In the tail t·(ℓ − ℓ_∞)·4η/(K−1) → 1; the tail
+begins when this *tail ratio* falls to 2 for good. In the flow solution the term that grows like 1/s² then makes up
+half of the elapsed time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from icl_theory.families.regression.prompts import presence
 from icl_theory.families.regression.symmetric import SymmetricRisk
 from icl_theory.families.regression.tails import infima_of, resting_loss, tail_limits
 
-TAIL_RATIO = 2.0
+TAIL_RATIO = 2.0  # times its limit the loss may be in Phase III: see the head of the module
 
 
 def tail_start(K: int) -> float:
@@ -68,7 +68,7 @@ def _tail_start(K: int) -> float:
         u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
         total = float(flow_difference(np.zeros(()), np.asarray(u), K))
         step = (w - total) / (1.0 - 0.5 / (1.0 - s) ** 2)
-        if abs(step) >= before:  # rounding is reached
+        if abs(step) >= before:  # only rounding is left
             break
         w, before = w - step, abs(step)
     return 1.0 / math.sqrt(w)
@@ -77,10 +77,9 @@ def _tail_start(K: int) -> float:
 def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool = False) -> float:
     r"""Lipschitz constant L* between the flat and the sharp regime.
 
-    Below it the loss reaches ``epsilon`` before the tail begins. At leading order in K, where learning to attend
-    and the tail take equally long, :math:`L^*\Delta = \sqrt{8\epsilon K^2/(K-1)}`; exactly, the loss is
-    ``epsilon`` at the attention deficit s* of `tail_start`:
-    :math:`L^*\Delta = \sqrt{4\epsilon (K-1)/(K s^{*2})}`.
+    Below L* the loss reaches ``epsilon`` before the tail begins: at L* the loss is ``epsilon`` at the attention
+    deficit s* of `tail_start`, :math:`L^*\Delta = \sqrt{4\epsilon (K-1)/(K s^{*2})}`. At leading order in K
+    learning to attend and the tail take equally long at :math:`L^*\Delta = \sqrt{8\epsilon K^2/(K-1)}`.
 
     Parameters
     ----------
@@ -91,7 +90,7 @@ def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool 
     K : int
         Number of features.
     leading_order : bool
-        Return the first expression instead of the second.
+        Return the second expression instead of the first.
 
     Returns
     -------
@@ -128,7 +127,7 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
     epsilon, delta : float
         As for `crossover`.
     K : int
-        Number of features, at least 7: for fewer the exponent is above -1 throughout.
+        Number of features, at least 7: for fewer the exponent is always above -1.
 
     Returns
     -------
@@ -153,7 +152,7 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
 @cache
 def _half_way(K: int) -> float:
     """Attention deficit at which ``a² s² Φ(s) = 1``, by bisection down to neighbouring numbers."""
-    # the left side is a² < 1 at the tail start, and for K >= 7 above 1 at s = 1/3, which it passes but once
+    # the left side is a² < 1 at the tail start and, for K >= 7, above 1 at s = 1/3; it crosses 1 once
     low, high = tail_start(K), 1.0 / 3.0
     while low < (s := 0.5 * (low + high)) < high:
         u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
@@ -163,9 +162,10 @@ def _half_way(K: int) -> float:
 
 
 def papers_regime(L: float, delta: float, imbalance: float) -> str:
-    """Regime by the paper's own criterion, its constant taken as 1: "flat" for ``L <= 1/(Δδ)``, else "sharp".
+    """Regime by the paper's own criterion with the constant 1: "flat" for ``L <= 1/(Δδ)``, else "sharp".
 
-    Unlike `crossover` it knows neither the target loss nor K: it compares L with the imbalance of the prompts.
+    Unlike `crossover` it depends neither on the target loss nor on K: it compares L with the imbalance of the
+    prompts.
 
     Parameters
     ----------
@@ -194,27 +194,27 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
 
 
 def query_phases(run: Trajectory) -> list[Phases]:
-    r"""Phases of every query, or of a query of every group, where queries differ.
+    r"""Phases of every query, or of one query of every group, of a run in which queries differ.
 
     Query k attends from the first step with :math:`E[a_k \mid n_k \ge 1] = E[a_k]/(1 - (1 - p_k)^N) \ge 1/2`, the
     attention on prompts that contain its feature. Over class scores
     :math:`\eta\,t\,p_k (\ell_k - \inf \ell_k)` tends to a constant, which is (K-1)/(4K) for N = ∞ (see
-    `tail_constant`); Phase III begins where its ratio to that constant falls to 2 for good.
+    `tail_constant`); Phase III begins when its ratio to that constant falls to 2 for good.
 
     Parameters
     ----------
     run : Trajectory
-        A run with ``attention`` per query, (T, K), that can answer for any step (not loaded from a file).
+        A run with ``attention`` per query, (T, K), not loaded from a file.
 
     Returns
     -------
     list of Phases
-        One entry a query; without Phase III where no tail is known, or the excess falls faster.
+        One entry for each query, without Phase III if no tail law is known or the excess falls faster.
 
     Raises
     ------
     ValueError
-        A run whose queries are all alike (``run.phases`` says all), or one of finite prompts without its risk.
+        All queries of the run are alike (see ``run.phases``), or it is of finite prompts and without its risk.
 
     References
     ----------
@@ -229,9 +229,9 @@ def query_phases(run: Trajectory) -> list[Phases]:
     """
     instance("run", run, Trajectory, "a run")
     if run.attention.ndim != 2:
-        raise refuse("run", run.attention.shape, "one with an attention per query; here run.phases says all")
+        raise refuse("run", run.attention.shape, "one with an attention per query; for this one see run.phases")
     if run.risk is None and not math.isinf(run.info.get("N", math.nan)):
-        raise refuse("run", "loaded from a file that does not say its prompts are infinite", "one with its risk")
+        raise refuse("run", "loaded from a file", "one with its risk, unless prompts are infinite")
     tail = tail_limits(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
     floors = infima_of(run.risk) if run.risk is not None and tail is not None else np.zeros(run.attention.shape[1])
     half = np.broadcast_to(0.5 * _presence(run.risk), run.attention.shape[1:])
@@ -249,14 +249,14 @@ def query_phases(run: Trajectory) -> list[Phases]:
 
 
 def _tail_begins(run: Trajectory, saved: Array, excess: Callable[[State], float], tail: float) -> int | None:
-    """First step from which on t times an excess is at most twice its limit; ``saved`` holds it at ``run.t``."""
+    """First step from which t times an excess is at most twice its limit; ``saved`` is the excess at ``run.t``."""
     above = run.t[run.t * saved > TAIL_RATIO * tail]
     last = int(above[-1]) if above.size else 0
     return run.first(lambda state: bool(state.t * excess(state) <= TAIL_RATIO * tail), after=last)
 
 
 def _presence(risk: Risk | None) -> Array:
-    """Probability that a prompt contains the query's feature, (K,), (G,) or (); 1 where the risk does not say."""
+    """Probability that a prompt contains the query's feature, (K,), (G,) or (); 1 for other risks."""
     risk, _ = innermost(risk)
     if isinstance(risk, ExchangeableRisk):
         return presence(np.asarray(1.0 / risk.K), risk.N)
@@ -268,7 +268,7 @@ def _presence(risk: Risk | None) -> Array:
 
 
 def phases_of(last: int, first: int | None, second: int | None) -> Phases:
-    """Put together the end of Phase I and the start of Phase III, either None where the run ends before."""
+    """Make phases of the end of Phase I and the start of Phase III; None means after the end of the run."""
     if first is None or first == last:
         return Phases(I=(0, last), II=None, III=None)
     if second is None or second == last:
@@ -285,15 +285,14 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     run : Trajectory
         With ``attention`` among its observations.
     tail : float or None
-        Limit of t·(loss − floor), see `tail_constant`; None where none is known, and then
-        Phase II goes on to the end.
+        Limit of t·(loss − floor), see `tail_constant`; if None, Phase II lasts to the end.
     tail_deficit : float, optional
-        Attention deficit at which Phase III begins, where the model knows it (see `tail_start`).
+        Attention deficit at which Phase III begins, if known (see `tail_start`).
 
     Returns
     -------
     Phases
-        Intervals of steps; they cover the run.
+        Intervals of steps that cover the run.
     """
     tail = None if tail is None else number("tail", tail, zero=True)
     tail_deficit = None if tail_deficit is None else fraction("tail_deficit", tail_deficit)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import choice
 
-TERMS = 6
+TERMS = 6  # polynomials of the expansion, so that the error is of order (c g)^6
 Coefficients = NDArray[np.object_]  # integers of any size, lowest power first
 
 
@@ -34,12 +34,12 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     Parameters
     ----------
     form : {"a", "s"}
-        Polynomials in a, or in s = 1 - a; both without constant term, which no difference of A needs.
+        Polynomials in a, or in s = 1 - a; without constant term, which cancels in differences of A.
 
     Returns
     -------
     tuple of tuple of float
-        One polynomial an entry, j = 1, 2, ...
+        One polynomial for each j = 1, 2, ...
 
     References
     ----------
@@ -60,7 +60,7 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
 
 @cache
 def _abel_polynomials() -> list[tuple[list[int], int]]:
-    """Polynomials in a, each with the denominator that its coefficients have in common."""
+    """Polynomials in a, each with the common denominator of its coefficients."""
     log_slope = _whole(1, -3)  # g'/g = s - 2a
     flow = [_whole(1)]  # the derivatives of F, times g
     for _ in range(TERMS + 1):

@@ -23,28 +23,26 @@ from icl_theory.families.regression.prompts import Moments, infima, moments
 from icl_theory.families.regression.tasks import Task
 from icl_theory.memory import check_fits
 
-CLOSE = 0.01  # a gradient this small beside the loss is formed from differences between features
-
 
 def _without_own(a: Array, query: NDArray[np.intp] | None = None) -> Array:
-    """Copy with zeros in the queries' own rows; column k belongs to query k unless given."""
+    """Copy with zeros in the queries' own rows; column k belongs to query k by default."""
     result = a.copy()
     columns = np.arange(a.shape[1])
     result[columns if query is None else query, columns] = 0.0
     return result
 
 
-def _cancelling(target: Array, gradient: Array, scale: Array) -> NDArray[np.intp]:
-    """Columns whose gradient is small beside the terms of which it is the difference.
+def _cancelling(target: Array, gradient: Array, scale: Array, small: float = 0.01) -> NDArray[np.intp]:
+    """Columns whose gradient is below the share ``small`` of its terms: subtracting these loses two digits or more.
 
     ``target`` is the attention on the query's feature over the largest attention, and ``scale`` the loss times the
     largest attention, in the units of the gradient. The target's entry alone is target · scale.
     """
-    wrong = np.flatnonzero(target < CLOSE)
+    wrong = np.flatnonzero(target < small)
     if not wrong.size:
         return wrong
     length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))[wrong]
-    return wrong[length < CLOSE * scale[wrong]]
+    return wrong[length < small * scale[wrong]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +69,7 @@ class PopulationRisk(Risk):
     Raises
     ------
     ValueError
-        An N or noise out of range, or a task of another size than the features.
+        N or noise is out of range, or the task does not fit the number of features.
 
     References
     ----------
@@ -102,7 +100,7 @@ class PopulationRisk(Risk):
         store(self, _scratch=threading.local())
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copy and pickle by the arguments: the scratch array belongs to a thread."""
+        """Copy and pickle by the arguments: the scratch array belongs to one thread."""
         return type(self), (self.features, self.task, self.N, self.noise)
 
     @property
@@ -121,11 +119,11 @@ class PopulationRisk(Risk):
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """For N = ∞, where the column of a query meets no other one: gradients of p_k ℓ_k."""
+        """Gradients of p_k ℓ_k for single columns; None for finite N."""
         return (lambda columns, which: self._infinite(columns, which)[1]) if math.isinf(self.N) else None
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at some scores, (n, K, K): for finite N their queries are taken together."""
+        """Gradients at n matrices of scores, (n, K, K); for finite N all their queries are one batch."""
         if math.isinf(self.N):
             return super().gradients(states)
         found = self._moments(np.concatenate(states, axis=1)).gradient
@@ -167,12 +165,12 @@ class PopulationRisk(Risk):
         return float(self.features.probs @ self.floor_per_query())
 
     def floor_per_query(self) -> Array:
-        r"""Least losses :math:`\ell_k` that a search finds, (K,).
+        r"""Infima of the losses :math:`\ell_k` as a search finds them, (K,).
 
-        Losses come as close to them as one likes, so that no infimum is above. That none is below is not proved.
-        With up to 12 features, a query has some 2K starts, and what is found is exact to rounding. With more it
-        has one start, or two with noise, and is found from above, to 1 % for K < 60. Descent from zero scores
-        approaches the losses of `levels`, which may be higher.
+        Losses come arbitrarily close to these values, so no infimum is above them; that none is below is not
+        proved. Up to 12 features the search has about 2K starts for each query, and its result is exact to
+        rounding. With more features it has one start (two with noise) and ends above the infimum, by at most 1 %
+        for K < 60. Descent from zero scores approaches the losses of `levels`, which may be higher.
         """
         K = self.features.K
         if math.isinf(self.N):
@@ -183,17 +181,15 @@ class PopulationRisk(Risk):
 
     @cached_property
     def levels(self) -> tuple[Levels, ...] | None:
-        """Levels of the features at the infima that descent from zero scores approaches, None if not known."""
+        """Levels of the features at the infima that descent from zero scores approaches; None if unknown."""
         if math.isinf(self.N):
             return None
         variogram, factor = self.task.unit_variogram(self.features)
         if self.noise > 0.0:
             variogram, factor = factor * variogram, 1.0
         found = single_features(variogram, self.features.probs, self.N, self.noise)
-        return (
-            None
-            if found is None
-            else tuple(each._replace(loss=factor * each.loss, lowest=factor * each.lowest) for each in found)
+        return found and tuple(
+            each._replace(loss=factor * each.loss, lowest=factor * each.lowest) for each in found
         )
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
@@ -221,14 +217,14 @@ class PopulationRisk(Risk):
             result[:, close] = self._close_change(a[:, close], direction[:, close], close)
         return self.features.probs * result
 
-    def _close(self, a: Array, query: NDArray[np.intp]) -> tuple[Array, NDArray[np.bool_]]:
-        """``r_m - r_top``, (K, Q), with the feature of most attention, and which m are too close to subtract."""
+    def _close(self, a: Array, query: NDArray[np.intp], small: float = 0.01) -> tuple[Array, NDArray[np.bool_]]:
+        """``r_m - r_top``, (K, Q), where top has most attention; and the m for which subtracting loses digits."""
         top, others = a.argmax(axis=0), _without_own(a, query)
         difference = self._form.against(top, others, query)
         gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
         length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
         # the query's own r is zero, and rounding is relative to the others'
-        alike = a * np.abs(difference[query, np.arange(len(query))]) > length / CLOSE
+        alike = a * np.abs(difference[query, np.arange(len(query))]) > length / small
         return self._form.against(top, others, query, alike), alike
 
     def _close_gradient(self, a: Array, query: NDArray[np.intp]) -> Array:
@@ -248,10 +244,7 @@ class PopulationRisk(Risk):
         return np.asarray(moved * (difference - mean) + a * (change - rise))
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
-        """Attention for N = ∞, a_mq ∝ p_m e^S_mq, as unnormalised weights (K, Q) and their column sums (Q,).
-
-        The weights of K columns are this thread's scratch array, overwritten by the next call.
-        """
+        """N = ∞: attention a_mq ∝ p_m e^S_mq as weights (K, Q), in a scratch array, and their column sums (Q,)."""
         # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
         weight, total, tilted = self._weight(scores.shape), np.zeros(scores.shape[1]), scores
         if not self.features.uniform:
@@ -264,7 +257,7 @@ class PopulationRisk(Risk):
         return weight, total
 
     def _weight(self, shape: tuple[int, ...]) -> Array:
-        """Array to be overwritten, this thread's own where it is square."""
+        """An array to overwrite; a square one belongs to the thread and is reused."""
         if shape[0] != shape[1]:
             return np.empty(shape)
         if not hasattr(self._scratch, "weight"):
@@ -273,10 +266,7 @@ class PopulationRisk(Risk):
         return weight
 
     def _infinite(self, scores: Array, query: NDArray[np.intp] | None = None) -> tuple[Array, Array, Array]:
-        """N = ∞: losses R_k/2, (Q,), gradients p_k a_m (r_m - R_k), (K, Q), target attention, (Q,); see Lemma 2.
-
-        Without ``query``, (Q,), column k belongs to query k.
-        """
+        """N = ∞, Lemma 2: losses R_k/2, (Q,), gradients p_k a_m (r_m - R_k), (K, Q), and target attention, (Q,)."""
         weight, total = self._softmax(scores)
         columns = np.arange(scores.shape[1])
         own = columns if query is None else query
@@ -301,7 +291,7 @@ class PopulationRisk(Risk):
         return target, 0.5 * self._form.squares(weight) / total**2
 
     def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
-        """Finite N: losses, gradients ∂ℓ_k/∂S_mk and expected attention of all queries, at scores side by side."""
+        """Moments for finite N of all queries; several score matrices may stand side by side."""
         own = 2.0 * self._form.variogram + self.noise**2
         own = np.tile(own, scores.shape[1] // len(scores))
         return moments(scores, self.features.probs[:, None], own, self.N, self._form.at_nodes, toward)

@@ -23,22 +23,13 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine.progress import CountProgress
 
-# Trapezoid rule in x with N s = exp(x - exp(-x))
-NODE_STEP = 0.18
-NODE_FIRST = -4.0
-NODE_LAST = 4.25
-GAP_CAP = 350.0  # a score gap beyond which the lower attention's square is below the range of float64
-LATEST = 300.0  # s w from which e^(-s w) counts as none: products of two are no subnormal numbers, which are slow
-CHUNK = 2**16  # numbers in one temporary of the quadrature,
-PADDED = 2**13  # of which so many may belong to nodes that a query would not need
-KEPT = 16  # temporaries of that size that a thread keeps
-FLOOR_WORK = 3e7  # numbers in all evaluations of a minimisation
+LATEST = 300.0  # cap on s w: products of two e^(-s w) stay above the subnormal numbers, which are slow
 
 Form = Callable[[NDArray[np.intp], Array, Array], Array]
 
 
 class Nodes(NamedTuple):
-    """Of the trapezoid rule: ln s and weights, (J,), and how many of them each query needs, (Q,)."""
+    """The trapezoid rule: ln s and weights, (J,), and the number of nodes that each query needs, (Q,)."""
 
     log_s: Array
     weights: Array
@@ -46,23 +37,23 @@ class Nodes(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Of Q queries over C classes."""
+    """Moments of Q queries over C classes."""
 
     loss: Array  # (Q,)
     gradient: Array  # with respect to the scores of the classes, (C, Q)
     attention: Array  # expected, (C, Q)
-    change: Array  # of the gradient in a direction, (C, Q); empty where none was given
+    change: Array  # of the gradient in a direction, (C, Q); empty without a direction
 
 
 def moments(
     log_w: Array, probs: Array, own: Array, N: float, form: Form, direction: Array | None = None
 ) -> Moments:
-    """Integrate losses, gradients and attention of all queries, in blocks that stay near the processor.
+    """Integrate losses, gradients and attention of all queries, in blocks that fit the processor's cache.
 
     Scores ``log_w`` are (C, Q), -inf for a class that never occurs; probabilities (C, 1) or (C, Q); ``own`` is the
-    weight of a token counted twice, ``C_mm + σ²``, (C, Q). ``form`` takes some queries, (q,), z, (q, C, J), and an
-    array of that shape; it returns ``z^T C z``, (q, J), for the matrices C of these queries, and leaves ``C z`` in
-    the array. With a ``direction``, (C, Q), the gradients are differentiated along it.
+    weight of a token counted twice, ``C_mm + σ²``, (C, Q). ``form(queries, z, out)`` takes q queries and z, (q, C,
+    J); it returns ``z^T C z``, (q, J), for their matrices C and writes ``C z`` to ``out``. With a ``direction``,
+    (C, Q), the gradients are differentiated along it.
     """
     there = np.isfinite(log_w)
     log_w = _capped(log_w)
@@ -79,30 +70,36 @@ def moments(
     return Moments(*(np.concatenate(part)[back].T for part in zip(*parts, strict=True)))
 
 
-def _alike(counts: NDArray[np.intp], order: NDArray[np.intp], classes: int) -> Iterator[NDArray[np.intp]]:
-    """Split queries, in descending order of their numbers of nodes, into blocks that share the largest number."""
+def _alike(
+    counts: NDArray[np.intp], order: NDArray[np.intp], classes: int, chunk: int = 2**16
+) -> Iterator[NDArray[np.intp]]:
+    """Split queries, sorted by falling numbers of nodes, into blocks that use the largest number of each block.
+
+    A block has up to ``chunk`` numbers in a temporary array, so that it stays in the cache, and spends at most an
+    eighth of that on nodes that a query would not need.
+    """
     sizes: list[int] = (classes * counts[order]).tolist()
     start, padded = 0, 0
     for i, size in enumerate(sizes):
         padded += sizes[start] - size
-        if i > start and ((i + 1 - start) * sizes[start] > CHUNK or padded > PADDED):
+        if i > start and ((i + 1 - start) * sizes[start] > chunk or padded > chunk // 8):
             yield order[start:i]
             start, padded = i, 0
     yield order[start:]
 
 
 class _Scratch(threading.local):
-    """Memory of a thread that one block uses after the other: to get it anew costs more than the arithmetic."""
+    """Memory of a thread that its blocks reuse: allocating it anew costs more than the arithmetic."""
 
     def __init__(self) -> None:
         self._held = np.empty(0)
 
-    def arrays(self, count: int, shape: tuple[int, ...]) -> Array:
-        """So many arrays of a shape, with what was left in them."""
+    def arrays(self, count: int, shape: tuple[int, ...], most: int = 2**20) -> Array:
+        """Return uninitialised arrays of a shape; up to ``most`` numbers (8 MiB) are kept for the next call."""
         size, held = count * math.prod(shape), self._held
         if len(held) < size:
             held = np.empty(size)
-            if size <= KEPT * CHUNK:
+            if size <= most:
                 self._held = held
         return held[:size].reshape(count, *shape)
 
@@ -122,7 +119,7 @@ def _block(
     queries: NDArray[np.intp],
     direction: Array | None,
 ) -> Moments:
-    """Return the moments of some queries, which are the rows of all arrays."""
+    """Return the moments of some queries, one a row of each array."""
     shape = (*log_w.shape, len(log_s))
     y, b, double, single, twice, product, part, *more = _scratch.arrays(7 if direction is None else 10, shape)
     if log_s[-1] < 600.0:
@@ -132,14 +129,14 @@ def _block(
         np.exp(np.minimum(np.add(log_w[:, :, None], log_s, out=y), math.log(LATEST), out=y), out=y)
     np.negative(y, out=b)
     phi = _weighted(probs, np.exp(b, out=part))
-    early = b[:, :, : np.count_nonzero((phi > 0.5).any(axis=0))]  # it falls along the nodes
+    early = b[:, :, : np.count_nonzero((phi > 0.5).any(axis=0))]  # φ falls along the nodes
     near_one = _weighted(probs, np.expm1(early, out=early)) - absent[:, None]
     first, second, third, *fourth = _weights(phi, near_one, jacobian, N, 3 if direction is None else 4)
     np.multiply(part, y, out=b)
     b *= probs[:, :, None]
     np.multiply(b, y, out=double)  # one token counted twice
     np.subtract(b, double, out=single)  # y ∂b/∂y
-    np.subtract(2.0, y, out=twice)  # and that of double
+    np.subtract(2.0, y, out=twice)  # y ∂(double)/∂y
     twice *= double
     diagonal, pairs = _weighted(own, double), form(queries, b, product)
     loss = 0.5 * np.einsum("qj->q", second * pairs + first * diagonal)
@@ -210,23 +207,9 @@ def _weights(phi: Array, near_one: Array, jacobian: Array, N: float, count: int)
 def one_query(
     log_w: Array, probs: Array, own: Array, N: float, matrix: Array, curved: bool = False
 ) -> tuple[float, Array, Array, Array]:
-    """Return `moments` of a single query by products of matrices.
+    """Return loss, gradient, attention and Hessian (zeros unless ``curved``) of a query with error form ``matrix``.
 
-    Parameters
-    ----------
-    log_w, probs, own : ndarray, (C,)
-        As in `moments`.
-    N : float
-        Prompt length.
-    matrix : ndarray, (C, C)
-        The error form of the query.
-    curved : bool
-        Whether to find the Hessian too.
-
-    Returns
-    -------
-    tuple
-        Loss, gradient and expected attention, (C,), and the Hessian, (C, C), zero unless asked for.
+    The other arguments are those of `moments`, (C,) each.
     """
     there = np.isfinite(log_w)
     log_w = _capped(log_w[:, None])
@@ -255,10 +238,10 @@ def one_query(
 
 
 def _balanced(*terms: Array) -> Array:
-    """Sum the terms of a gradient; each row is left with the sum zero that it has.
+    """Sum the terms of a gradient, and correct each row so that its sum is exactly zero.
 
-    A loss does not notice a shift of its scores. What rounding leaves in the sum is taken from the entries in which
-    terms cancel: in the tail of a run it would shift the scores, step by step.
+    A shift of all scores does not change a loss. The sum that rounding leaves would shift the scores step by step
+    in the tail of a run; it is subtracted from the entries in which terms cancel.
     """
     gradient: Array = sum(terms[1:], start=terms[0])
     scale: Array = sum((np.abs(term) for term in terms), start=np.full(gradient.shape, 1e-300))
@@ -273,14 +256,17 @@ def presence(probs: Array, N: float) -> Array:
         return np.asarray(-np.expm1(N * np.log1p(-probs)))
 
 
-def infima(finite: Callable[[Array], Moments], target: NDArray[np.bool_], N: float, noise: float) -> Array:
-    """Infima of the losses over the scores, (Q,), found from above by bounded work, as a rule to 1e-6.
+def infima(
+    finite: Callable[[Array], Moments], target: NDArray[np.bool_], N: float, noise: float, work: float = 3e7
+) -> Array:
+    """Infima of the losses over the scores, (Q,), approached from above, usually to 1e-6.
 
-    With noise the loss may have valleys at infinity besides its minimum, a little above it, where the search ends.
+    ``finite`` takes scores and returns their `Moments`; ``target`` marks the query's own class, (C, Q). All
+    evaluations together compute ``work`` numbers.
 
-    Without noise a loss approaches its infimum as the target's score grows without bound and prompts with the
-    query's feature cost nothing; what is left, the loss of those without it, has an infimum over the other scores.
-    ``finite`` takes scores and returns their `Moments`; ``target`` says which class is the query's own, (C, Q).
+    Without noise a loss approaches its infimum as the target's score grows without bound, and prompts with the
+    query's feature cost nothing. The loss of the prompts without it is minimised over the other scores. With noise
+    the loss may have valleys at infinity slightly above its minimum, in which the search may end.
     """
     from scipy.optimize import minimize
 
@@ -296,7 +282,7 @@ def infima(finite: Callable[[Array], Moments], target: NDArray[np.bool_], N: flo
         np.minimum(best, found.loss, out=best)
         return float(np.sum(found.loss / weight)), (found.gradient / weight).ravel()
 
-    rounds = int(np.clip(FLOOR_WORK / (len(target) * _nodes(_capped(start), N).counts.sum()), 2, 200))
+    rounds = int(np.clip(work / (len(target) * _nodes(_capped(start), N).counts.sum()), 2, 200))
     options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": rounds, "maxfun": 2 * rounds, "maxcor": 20}
     first = np.where(free, start, 0.0)
     begins = (first, np.zeros_like(first)) if first.any() else (first,)  # with noise there are local minima
@@ -307,29 +293,29 @@ def infima(finite: Callable[[Array], Moments], target: NDArray[np.bool_], N: flo
     return best
 
 
-def _capped(log_w: Array) -> Array:
-    """Scores relative to their largest, with gaps between neighbours cut to GAP_CAP: the same attention."""
+def _capped(log_w: Array, most: float = 350.0) -> Array:
+    """Scores relative to their largest, with gaps cut to ``most``, where the attention's square underflows."""
     log_w = log_w - log_w.max(axis=0)
     finite = np.isfinite(log_w)
-    if np.all(log_w[finite] > -GAP_CAP):
+    if np.all(log_w[finite] > -most):
         return log_w
     order = np.argsort(-log_w, axis=0)
     ranked = np.take_along_axis(log_w, order, axis=0)
     there = np.isfinite(ranked[1:])
     gaps = np.full(there.shape, np.inf)
-    gaps[there] = np.minimum((ranked[:-1] - np.where(there, ranked[1:], 0.0))[there], GAP_CAP)
+    gaps[there] = np.minimum((ranked[:-1] - np.where(there, ranked[1:], 0.0))[there], most)
     capped = np.zeros_like(log_w)
     np.put_along_axis(capped, order, np.vstack([np.zeros(log_w.shape[1]), -np.cumsum(gaps, axis=0)]), axis=0)
     return capped
 
 
-def _nodes(log_w: Array, N: float) -> Nodes:
-    """Nodes of the trapezoid rule for ∫ (...) ds/s with N s = exp(x - exp(-x)).
+def _nodes(log_w: Array, N: float, step: float = 0.18, first: float = -4.0, last: float = 4.25) -> Nodes:
+    """Nodes of the trapezoid rule in x for ∫ (...) ds/s with N s = exp(x - exp(-x)), which is exact to rounding.
 
     The last one is where the slowest decay, exp(-s w_min) for each of N tokens, is complete.
     """
     lowest = -np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
-    counts = ((NODE_LAST - NODE_FIRST + lowest) / NODE_STEP).astype(np.intp) + 1
-    x: Array = NODE_FIRST + NODE_STEP * np.arange(float(counts.max(initial=1)))
+    counts = ((last - first + lowest) / step).astype(np.intp) + 1
+    x: Array = first + step * np.arange(float(counts.max(initial=1)))
     left = np.exp(-x)
-    return Nodes(x - left - math.log(N), NODE_STEP * (1.0 + left), counts)
+    return Nodes(x - left - math.log(N), step * (1.0 + left), counts)

@@ -1,7 +1,7 @@
 """The sampled trainer: a softmax attention layer on real prompts, with its backward pass, in NumPy.
 
-It shares no formula with the population risk (tokens are drawn one by one, gradients go back through the
-softmax over tokens), so that the two can be compared.
+It shares no formula with the population risk, with which it is compared: tokens are drawn one by one, and gradients
+go back through the softmax over tokens.
 """
 
 from __future__ import annotations
@@ -28,18 +28,14 @@ from icl_theory.memory import check_fits
 
 
 class Prompts(NamedTuple):
-    """A batch of B prompts of N tokens.
+    """A batch of B prompts of N tokens."""
 
-    ``token`` (B, N) and ``query`` (B,) are feature indices, ``label`` (B, N) the noisy labels, ``answer`` (B,)
-    the query's value; ``key`` (B, N, d) and ``asked`` (B, d) are the token vectors, None without token noise.
-    """
-
-    token: NDArray[np.intp]
-    query: NDArray[np.intp]
-    label: Array
-    answer: Array
-    key: Array | None
-    asked: Array | None
+    token: NDArray[np.intp]  # feature indices, (B, N)
+    query: NDArray[np.intp]  # (B,)
+    label: Array  # noisy, (B, N)
+    answer: Array  # value at the query, (B,)
+    key: Array | None  # vectors of the tokens, (B, N, d); None without token noise
+    asked: Array | None  # and of the query, (B, d)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +43,8 @@ class SampledRisk(PromptRisk[Prompts]):
     r"""Squared error of one-layer softmax attention on sampled prompts.
 
     :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i` with scores :math:`s_i = S_{m_i k}` (class scores), or
-    :math:`s_i = x_i^\top Q x_q` when there is token noise, :math:`x_i = v_{m_i} + \xi_i`. The prompts of step t
-    are a function of (seed, t): the same seed gives the same run, and any step can be drawn again.
+    :math:`s_i = x_i^\top Q x_q` with token noise, :math:`x_i = v_{m_i} + \xi_i`. The prompts of step t are a
+    function of (seed, t): the same seed gives the same run, and any step can be drawn again.
 
     Parameters
     ----------
@@ -63,8 +59,8 @@ class SampledRisk(PromptRisk[Prompts]):
     seed : int
         Seed of all prompts.
     dataset : int, optional
-        Number M of prompts of a fixed data set, from which every step draws its batch without replacement (all
-        of it where ``batch >= M``); fresh prompts at every step unless given.
+        Number M of prompts of a fixed data set, from which every step draws its batch without replacement (the
+        whole set if ``batch >= M``); fresh prompts at every step by default.
     noise : float
         Standard deviation of the label noise, label units.
     token_noise : float
@@ -111,7 +107,7 @@ class SampledRisk(PromptRisk[Prompts]):
         return np.zeros((size, size))
 
     def held_out(self, size: int) -> Prompts:
-        """Draw prompts for measuring, which no step trains on; the same at every call.
+        """Draw prompts for measuring, on which no step trains; the same at every call.
 
         Parameters
         ----------
@@ -150,7 +146,6 @@ class SampledRisk(PromptRisk[Prompts]):
         return {"attention": np.asarray(total / len(prompts.query))}
 
     def _bytes(self, size: int) -> float:
-        """Bytes that so many prompts take, with the values of their functions and, under token noise, points."""
         values = 24.0 * size * self.features.K
         return super()._bytes(size) + values + bool(self.token_noise) * 32.0 * size * (self.N + 1) * self.features.d
 
@@ -176,26 +171,22 @@ class SampledRisk(PromptRisk[Prompts]):
         return Prompts(token, query, label, answer, key, asked)
 
     def _noisy(self, rng: np.random.Generator, index: NDArray[np.intp]) -> Array:
-        """Points beside features, (B, N, d)."""
         points = self.features.vectors[index]
         points += rng.normal(0.0, self.token_noise, points.shape)
         return points
 
     def _choose(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.intp]:
-        """Draw feature indices."""
         if self.features.uniform:
             return rng.integers(self.features.K, size=shape)
         edges = np.cumsum(self.features.probs)[:-1]
         return np.searchsorted(edges, rng.random(shape), side="right")
 
     def _scores(self, params: Array, prompts: Prompts) -> Array:
-        """Scores of the tokens, (B, N)."""
         if prompts.key is None or prompts.asked is None:
             return params.T[prompts.query[:, None], prompts.token]
         return bilinear_scores(params, prompts.key, prompts.asked)
 
     def _backward(self, back: Array, prompts: Prompts) -> Array:
-        """Sum the derivatives by the scores into the parameters that made them."""
         if prompts.key is None or prompts.asked is None:
             K = self.features.K
             cell = prompts.token * K + prompts.query[:, None]
@@ -205,7 +196,7 @@ class SampledRisk(PromptRisk[Prompts]):
 
 
 def _valued(function: Function, points: Array) -> Array:
-    """Values of a function of each prompt at its points, (B, N, d), some tokens at a time."""
+    """Values at points (B, N, d) of one function for each prompt, some tokens at a time."""
     size, N, _ = points.shape
     parts = parts_of(N, size)
     if len(parts) == 1:

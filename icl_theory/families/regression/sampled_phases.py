@@ -1,4 +1,4 @@
-"""Phases of sampled runs beside those of the exact one: how long each lasts, and how fast own scores grow in it."""
+"""Phases of sampled runs against those of the exact run: their lengths, and the growth of own scores in each."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.prompts import presence
 from icl_theory.families.regression.tails import resting_loss, tail_limit
 from icl_theory.memory import check_fits
-
-COARSE = 48  # steps at which a path is looked at before a crossing is searched between two of them
-LONGER = 1.2  # of the exact run, that a sampled one may take
-MOST_STEPS = 100_000
-DEFAULT_N = 100
-ALIKE = 1e-9  # of the attention of queries that are averaged
 
 
 @dataclass(frozen=True)
@@ -63,9 +57,12 @@ class _Path:
             self._seen[t] = np.asarray(seen["attention"] / presence(self.risk.features.probs, self.risk.N)), loss
         return self._seen[t]
 
-    def crossing(self, height: Callable[[int], float], *, last: bool = False) -> float:
-        """First step, or last one, at which a height falls to 0, with its fraction; infinite where it does not."""
-        grid = np.unique(np.geomspace(1, self.last + 1, COARSE).astype(int) - 1)
+    def crossing(self, height: Callable[[int], float], *, last: bool = False, coarse: int = 48) -> float:
+        """First (or last) step, with fraction, at which a height falls to 0, or infinity.
+
+        The height is evaluated at ``coarse`` steps, and then by bisection between two of them.
+        """
+        grid = np.unique(np.geomspace(1, self.last + 1, coarse).astype(int) - 1)
         above = np.array([height(int(t)) > 0.0 for t in grid])
         falls = np.flatnonzero(above[:-1] & ~above[1:])
         if not falls.size:
@@ -77,31 +74,36 @@ class _Path:
         return low + height(low) / (height(low) - height(high))
 
 
+def sampled_length(N: int | None, default: int = 100) -> float:
+    """Return the prompt length with which infinite prompts are replaced."""
+    return prompt_length(default if N is None else N)
+
+
 def sampled_phases(
     run: Trajectory, *, N: int | None = None, runs: int = 16, batch: int = 512, seed: int = 0
 ) -> SampledPhases:
     r"""Compare the phases of independent sampled runs with those of the exact run.
 
-    Each run is stochastic gradient descent on fresh prompts, drawn by their counts. Its scores are seen through the
-    population risk, so that no batch's noise is added to that of the run. Phase I ends where the attention on
-    prompts with the query's feature passes ½, Phase III begins where t·(loss − floor) falls to twice its limit for
-    good, and the run ends where the loss passes ε. Times have fractions, by linear interpolation between two steps.
-    The growth of a phase is that of the mean own score per step, from the step at which the exact run enters it to
-    that at which it leaves it.
+    Each run is stochastic gradient descent on fresh prompts, drawn by their counts. Loss and attention are those of
+    the population risk at its scores, without the noise of a batch. Phase I ends when the attention on prompts with
+    the query's feature passes ½, Phase III begins when t·(loss − floor) falls to twice its limit for good, and the
+    run ends when the loss passes ε. Times have fractions, by linear interpolation between two steps. The growth in
+    a phase is that of the mean own score per step, between the steps at which the exact run enters and leaves the
+    phase.
 
-    Means over the runs are compared by Student's t; the limits make a false alarm, over all rows together, a
-    one-in-a-thousand event, as long as SGD follows gradient descent on average: its bias is of order eta/batch.
+    Means over the runs are compared by Student's t. All rows together raise a false alarm once in a thousand times,
+    provided that SGD follows gradient descent on average: its bias is of order eta/batch.
 
     Parameters
     ----------
     run : Trajectory
         Of `simulate`, in any coordinates, by gradient descent.
     N : int, optional
-        Prompt length where the run has N = ∞, which cannot be sampled; 100 unless given.
+        Prompt length if the run has N = ∞, which cannot be sampled; 100 by default.
     runs : int
         Number of sampled runs, at least 3.
     batch, seed : int
-        Prompts a step, and seed of all.
+        Prompts in a step, and seed of all runs.
 
     Returns
     -------
@@ -111,7 +113,7 @@ def sampled_phases(
     Raises
     ------
     ValueError
-        A run that is not of `simulate`, or does not reach ε with such prompts in 2 to 100,000 steps.
+        The run is not of `simulate`, or does not reach ε with such prompts in 2 to 100,000 steps.
 
     References
     ----------
@@ -127,19 +129,17 @@ def sampled_phases(
     """
     problem = instance("run", run, Trajectory, "a run").family
     if not isinstance(problem, Regression) or run.rule != "gd":
-        raise refuse(
-            "run", run.stop_reason, "one of simulate, by gradient descent, that was not loaded from a file"
-        )
+        raise refuse("run", run.stop_reason, "one of simulate by gradient descent, not loaded from a file")
     runs, batch = integer("runs", runs, minimum=3), integer("batch", batch, minimum=1)
     seed = integer("seed", seed, minimum=0)
     if math.isinf(problem.N):
-        problem = problem.changed(N=prompt_length(DEFAULT_N if N is None else N))
+        problem = problem.changed(N=sampled_length(N))
     elif N not in (None, problem.N):
-        raise refuse("N", N, f"left out, or the run's own {problem.N:g}")
-    exact = problem.changed(method="auto", max_steps=MOST_STEPS).simulate()
+        raise ValueError(f"N = {N!r} contradicts the run (N = {problem.N:g})")
+    exact = problem.changed(method="auto", max_steps=100_000).simulate()
     if exact.steps is None or exact.steps < 2 or exact.phases is None:
         raise refuse(
-            "run", exact.stop_reason, f"one that reaches its target with N = {problem.N:g} in two steps or more"
+            "run", exact.stop_reason, f"one that reaches its target in two steps or more (N = {problem.N:g})"
         )
     assert exact.risk is not None
     reduced = exact.risk if isinstance(exact.risk, ExchangeableRisk) else None
@@ -153,14 +153,13 @@ def sampled_phases(
         params = exact.at(t).params
         return inward(params) if reduced is None else reduced.scores(float(params))
 
-    last = int(LONGER * exact.steps) + 1
+    last = int(1.2 * exact.steps) + 1  # sampled runs may take a fifth longer
     check_fits("run", f"of {exact.steps:,} steps", 8.0 * (last + 1) * exact.risk.initial.size)
     check_fits("runs", runs, 1e3 * runs)
     path = _Path(core, exact_scores, int(exact.t[-1]) + 1)
     attention, _ = path.at(exact.phases.I[1])
-    measure = partial(
-        _measure, asked=attention <= attention.min() + ALIKE, exact=exact, tail=tail_limit(exact.risk, exact.eta)
-    )
+    slowest = attention <= attention.min() + 1e-9  # queries alike up to rounding are averaged
+    measure = partial(_measure, asked=slowest, exact=exact, tail=tail_limit(exact.risk, exact.eta))
     expected, sampled = measure(path), []
     with CountProgress(None, "sampled steps") as shown:
         shown.update(0, runs * last)
@@ -168,7 +167,9 @@ def sampled_phases(
             states = run_states(problem.sampled(batch, each), exact.eta, last, shown.add)
             sampled.append(measure(_Path(core, lambda t, states=states: inward(states[t]), last)))  # type: ignore[misc]
     if not all(sampled):
-        raise refuse("batch", batch, f"more: with it a sampled run does not pass all phases in {last} steps")
+        raise refuse(
+            "batch", batch, f"larger: with this one a sampled run does not pass all phases in {last} steps"
+        )
     limit = limit_of(1.0 / len(expected), runs - 1)
     checks = [
         mean_check(name, value, np.array([found[name] for found in sampled]), limit)
@@ -190,14 +191,14 @@ def run_states(trainer: Risk, eta: float, last: int, add: Callable[[], None] = l
 
 
 def _measure(path: _Path, asked: NDArray[np.bool_], exact: Trajectory, tail: float | None) -> dict[str, float]:
-    """Read times and growth off a path, those that the exact run has; nothing where it does not pass all phases."""
+    """Times and growth of a path in the phases of the exact run; nothing if it does not pass all of them."""
     phases: dict[str, tuple[int, int]] = {} if exact.phases is None else exact.phases.present()
     ends = [path.crossing(lambda t: 0.5 - float(path.at(t)[0][asked].mean()))]
     if tail is not None and "III" in phases:
         rest = resting_loss(exact.risk, exact.floor)
         ends.append(path.crossing(lambda t: t * (path.at(t)[1] - rest) - TAIL_RATIO * tail, last=True))
     ends.append(path.crossing(lambda t: path.at(t)[1] - exact.epsilon))
-    ends = ends[-len(phases) :]  # a run that ends in Phase I has no other
+    ends = ends[-len(phases) :]  # a run that ends in Phase I has only its end
     if math.inf in ends:
         return {}
     found = {f"T_{name}": length for name, length in zip(phases, np.diff([0.0, *ends]).tolist(), strict=True)}

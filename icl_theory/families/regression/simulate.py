@@ -50,48 +50,48 @@ def simulate(
     eta : float
         Learning rate of gradient descent.
     K : int
-        Number of features. Where ``features`` are given it is theirs, and another number is refused.
+        Number of features. ``features`` bring their own, which another number contradicts.
     N : int or math.inf
         Prompt length.
     epsilon : float, optional
-        Target loss, squared label units; 1e-3 unless given.
+        Target loss, squared label units; 1e-3 by default.
     above : float, optional
         Target excess of the loss over its floor, instead of ``epsilon``.
     noise : float
         Standard deviation of the label noise, label units.
     probs : array_like, (K,), optional
-        Probabilities of the features; uniform unless given.
+        Probabilities of the features; uniform by default.
     task : str, Task or callable, optional
         The law of the tasks: "linear", "cosine", "fourier", "quadratic" or "halfspace", a `Task`, or a function
-        that makes one from ``L`` (`icl_theory.tasks.Linear`, say). Unless given it is "exchangeable", the
-        exchangeable L-Lipschitz class, :math:`\gamma = L^2\Delta^2/2`.
+        that makes one from ``L`` (`icl_theory.tasks.Linear`, say). The default is "exchangeable", the exchangeable
+        L-Lipschitz class, :math:`\gamma = L^2\Delta^2/2`.
     features : Features, optional
-        The feature vectors, with gap ``delta``; the regular simplex unless given.
+        The feature vectors, with gap ``delta``; a regular simplex by default.
     coordinates : {"class", "embedding", "factored"}
         What is trained: the class scores S, the matrix Q, or its factors W_K, W_Q from a small random start.
     method : {"auto", "closed", "exact", "fast", "flow"}
         "closed" counts the steps of gradient descent by its Abel function (exchangeable tasks, N = ∞, class or
         embedding coordinates), "exact" takes them all, "fast" skips most of them (see `descend`), "flow"
-        integrates gradient flow, "auto" takes "closed" where there is one and elsewhere 4096 exact steps before
-        it skips; ``run.method`` says which it was.
+        integrates gradient flow. "auto" is "closed" if possible, and else takes 4096 exact steps before it skips;
+        ``run.method`` tells which method was used.
     max_steps : int
         Largest number of steps. A run that takes its steps also ends within 0.1 % of a floor above ``epsilon``,
-        and where the loss no longer falls (see `descend`).
+        and when the loss no longer falls (see `descend`).
     imbalance : float, optional
         δ in (0, 1) of the concentration event \|n_m - p_m N\| <= δN, kept with the run for the papers' bounds.
     callback : callable, optional
-        Called with (step, loss) now and then during a run that takes its steps.
+        Called with (step, loss) from time to time during a run that takes its steps.
 
     Returns
     -------
     Trajectory
-        ``steps`` is the first step with loss <= epsilon. Where all queries are alike the parameters are the one
-        number u (see `ExchangeableRisk`) and ``attention`` is (T,), elsewhere (T, K).
+        ``steps`` is the first step with loss <= epsilon. If all queries are alike, the parameters are the single
+        number u (see `ExchangeableRisk`) and ``attention`` is (T,), else (T, K).
 
     Raises
     ------
     ValueError
-        An argument out of range or in contradiction with another, named in the message.
+        An argument is out of range or contradicts another; the message names it.
 
     References
     ----------
@@ -126,12 +126,12 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
     L, delta, eta : float
         As for `simulate`.
     **arguments
-        Other arguments of `simulate` but ``coordinates``.
+        Other arguments of `simulate`, except ``coordinates``.
 
     Returns
     -------
     dict of Trajectory
-        By the name of the coordinates, after Ctrl-C those that were begun; draw them with
+        By the name of the coordinates; after Ctrl-C only those that were begun. Draw them with
         `icl_theory.results.plots.compare_runs`.
 
     Raises
@@ -151,7 +151,7 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
     {'class': 27, 'embedding': 111, 'factored': 36}
     """
     if "coordinates" in arguments:
-        raise refuse("coordinates", arguments["coordinates"], "left out: there is a run in each")
+        raise refuse("coordinates", arguments["coordinates"], "left out: there is one run for each")
     found: dict[str, Trajectory] = {}
     for name in COORDINATES:
         found[name] = simulate(L, delta, eta, coordinates=name, **arguments)

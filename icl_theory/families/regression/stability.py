@@ -1,4 +1,4 @@
-"""A learning rate that no task can make unstable, from a bound on the curvature of the population loss."""
+"""A learning rate that is stable for every task, from a bound on the curvature of the population loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from icl_theory._validate import LARGEST, Array, plain_numbers, prompt_lengths, refuse
 
-_WORST = (15.0 - math.sqrt(33.0)) / 24.0  # wrong attention of two features at which the curvature is largest
+_WORST = (15.0 - math.sqrt(33.0)) / 24.0  # attention on the wrong one of two features, at the largest curvature
 CURVATURE = 4.0 * _WORST**2 * (1.0 - _WORST) * (2.0 - 3.0 * _WORST)
 
 
@@ -21,8 +21,8 @@ def curvature_bound(
         \frac{\kappa}{K}\,\bigl(\max_{m,j} \Gamma_{mj} + \sigma^2\,[N < \infty]\bigr), \qquad
         \kappa = \max_{0 \le t \le 1} 4t^2(1 - t)(2 - 3t) = 0.30811714\ldots
 
-    Two features with N = ∞ attain it, where the attention on the wrong one is :math:`(15 - \sqrt{33})/24`. For
-    features of unequal probability, K is to be replaced by :math:`1/\max_k p_k`.
+    Two features with N = ∞ attain it at the attention :math:`(15 - \sqrt{33})/24` on the wrong one. For features of
+    unequal probability pass :math:`1/\max_k p_k` as K.
 
     Parameters
     ----------
@@ -75,12 +75,12 @@ def stable_rate(
     variogram, K, noise, N
         As in `curvature_bound`.
     speed : float or ndarray
-        Factor on the learning rate that coordinates amount to: ``Δ⁴/4`` for the matrix Q over a simplex.
+        Factor on the learning rate that is due to the coordinates: ``Δ⁴/4`` for the matrix Q over a simplex.
 
     Returns
     -------
     ndarray
-        Half of what is stable for sure.
+        Half of the largest learning rate that the bound proves to be stable.
 
     Examples
     --------
@@ -91,5 +91,5 @@ def stable_rate(
     with np.errstate(over="ignore"):
         bound = curvature_bound(variogram, K, noise=noise, N=N) * plain_numbers("speed", speed, 1e-300, 1e200)
     if not ((bound > 1e-300) & (bound < 1e300)).all():
-        raise refuse("variogram", variogram, "such that the curvature lies between 1e-300 and 1e300")
+        raise refuse("variogram", variogram, "one with a curvature between 1e-300 and 1e300")
     return 1.0 / bound

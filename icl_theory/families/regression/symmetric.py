@@ -33,8 +33,6 @@ from icl_theory.families.regression.prompts import Moments, infima, moments
 from icl_theory.families.regression.tasks import Task, variogram_of
 from icl_theory.memory import check_fits
 
-ALIKE = 1e-12  # relative difference up to which values count as equal
-
 
 @dataclass(frozen=True, eq=False)
 class SymmetricRisk(Risk):
@@ -58,14 +56,14 @@ class SymmetricRisk(Risk):
         Probability of *each* feature of a group, so that ``sizes @ probs`` is 1.
     variogram : float or array_like, (G, G)
         :math:`\gamma_{gh} = \tfrac12 E(f_m - f_j)^2` for features of groups g and h, on the diagonal for two
-        features of one group; one number where all pairs are alike.
+        features of one group; one number if all pairs are alike.
     N, noise
         As for `PopulationRisk`.
 
     Raises
     ------
     ValueError
-        Sizes, probabilities or a variogram that do not belong together, named in the message.
+        Sizes, probabilities and variogram contradict each other.
 
     References
     ----------
@@ -73,7 +71,7 @@ class SymmetricRisk(Risk):
 
     Examples
     --------
-    One feature in every other token, and a million rare ones:
+    One feature that every other token shows, and a million rare ones:
 
     >>> import icl_theory as icl
     >>> risk = icl.SymmetricRisk([1, 10**6], [0.5, 0.5e-6], 2.0)
@@ -118,11 +116,7 @@ class SymmetricRisk(Risk):
             spread[g] = gamma * (1.0 - np.diag(alone))
             matrix[g] = gamma[g][:, None] + gamma[g] - spread[g]
             if np.linalg.eigvalsh(matrix[g])[0] < -1e-9 * max(float(np.abs(matrix[g]).max()), 1e-300):
-                raise refuse(
-                    "variogram",
-                    self.variogram,
-                    "that of a law of functions; with this one the mean square of a difference is negative",
-                )
+                raise refuse("variogram", self.variogram, "one for which all mean squared differences are >= 0")
         store(
             self,
             sizes=sizes,
@@ -152,12 +146,12 @@ class SymmetricRisk(Risk):
         features, task, N, noise
             As for `PopulationRisk`.
         groups : array_like of int, (K,), optional
-            Group of each feature, 0 to G - 1; the largest ones unless given (see `exchangeable_groups`).
+            Group of each feature, 0 to G - 1; by default the largest ones (see `exchangeable_groups`).
 
         Raises
         ------
         ValueError
-            Groups that are not exchangeable.
+            The features of a group are not exchangeable.
         """
         variogram, probs = variogram_of(features, task), features.probs
         labels = exchangeable_groups(features, task) if groups is None else _labels(groups, features.K)
@@ -170,9 +164,9 @@ class SymmetricRisk(Risk):
             gamma[g, g] = variogram[pair[0], pair[1]]
         expected = gamma[np.ix_(labels, labels)]
         np.fill_diagonal(expected, 0.0)
-        uneven = np.abs(probs - probs[first][labels]) > ALIKE * probs
-        if uneven.any() or (np.abs(variogram - expected) > ALIKE * scale).any():
-            raise refuse("groups", groups, "such that the features of a group can be exchanged with each other")
+        uneven = np.abs(probs - probs[first][labels]) > 1e-12 * probs
+        if uneven.any() or (np.abs(variogram - expected) > 1e-12 * scale).any():
+            raise refuse("groups", groups, "groups of features that can be exchanged with each other")
         return cls(sizes.astype(float), probs[first], gamma, N, noise)
 
     @property
@@ -187,7 +181,7 @@ class SymmetricRisk(Risk):
 
     @property
     def metric(self) -> Array:
-        """Entries of S that a score stands for, (G, G + 1); 1 where there are none, in a group of one."""
+        """Number of entries of S for each score, (G, G + 1); 1 for the others of a group of one."""
         return np.maximum(self.sizes[:, None] * self.members.T, 1.0)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -212,12 +206,9 @@ class SymmetricRisk(Risk):
     @property
     def nondegenerate(self) -> bool:
         """Whether no mixture of the other classes is as good as the query's own feature (sufficient condition)."""
-        for matrix, members in zip(self._matrix, self.members.T, strict=True):
-            there = members[1:] > 0
-            values = np.linalg.eigvalsh(matrix[np.ix_(there, there)])
-            if not values[0] > 1e-10 * values[-1]:
-                return False
-        return True
+        there = [members[1:] > 0 for members in self.members.T]
+        values = (np.linalg.eigvalsh(each[np.ix_(on, on)]) for each, on in zip(self._matrix, there, strict=True))
+        return all(each[0] > 1e-10 * each[-1] for each in values)
 
     def scores(self, params: ArrayLike) -> Array:
         """Scores of all single features, (K, K), group after group."""
@@ -241,7 +232,7 @@ class SymmetricRisk(Risk):
 
     @cached_property
     def levels(self) -> tuple[Levels, ...] | None:
-        """Levels of the classes at the infimum of every group's query, as for `PopulationRisk`."""
+        """Levels of the classes at the infimum of each group's query; None if unknown."""
         if math.isinf(self.N):
             return None
         return levels_of(map(self._query, range(len(self.sizes))), len(self.sizes))
@@ -278,10 +269,7 @@ class SymmetricRisk(Risk):
         return Moments(0.5 * squared, gradient, a, change)
 
     def _against(self, top: NDArray[np.intp], z: Array) -> Array:
-        """``(C z)_c - (C z)_top``, (G + 1, G), from the differences of the classes c and ``top``, one a query.
-
-        They keep their digits where a wrong class has nearly all attention.
-        """
+        """``(C z)_c - (C z)_top``, (G + 1, G), accurate also if a wrong class ``top`` has nearly all attention."""
         matrix, spread = self._matrix, self._spread
         result = np.vstack([np.zeros(len(matrix)), np.einsum("gcd,dg->cg", matrix, z[1:])])
         wrong = np.flatnonzero(top)
@@ -306,7 +294,7 @@ class SymmetricRisk(Risk):
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
-    """Find the largest groups of features that can be exchanged with each other; return a label for each feature.
+    """Label the features by the largest groups whose members can be exchanged with each other.
 
     Parameters
     ----------
@@ -328,7 +316,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     array([0, 1, 1, 1])
     """
     variogram, probs = variogram_of(features, task), features.probs
-    tolerance = ALIKE * float(variogram.max())
+    tolerance = 1e-12 * float(variogram.max())
     labels = np.full(features.K, -1, dtype=np.int64)
     for k in range(features.K):
         if labels[k] < 0:
@@ -336,7 +324,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
             rows = np.arange(features.K)
             difference[rows, rows] = 0.0  # exchanging two features moves neither's own entry
             difference[:, k] = 0.0
-            alike = (difference.max(axis=1) <= tolerance) & (np.abs(probs - probs[k]) <= ALIKE * probs[k])
+            alike = (difference.max(axis=1) <= tolerance) & (np.abs(probs - probs[k]) <= 1e-12 * probs[k])
             labels[alike & (labels < 0)] = labels.max() + 1
     return labels
 

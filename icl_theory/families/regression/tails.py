@@ -18,9 +18,6 @@ from icl_theory.families.regression.levels import on_levels
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.symmetric import SymmetricRisk
 
-MOST_MARGINS = 1000  # inequalities of a quadratic programme
-TIGHT = 1e-6  # by how much a margin may exceed its least value and count as equal to it
-
 
 def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     r"""Limit of :math:`\eta\,t\,(\mathcal L - \mathcal L_\infty)`, the constant of the tail law.
@@ -40,17 +37,17 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     risk : Risk
         A population risk of in-context regression, over class scores or in embedding coordinates.
     proved : bool
-        In embedding coordinates with N = ∞ the limit is proved where the error of a wrong feature whose margin
-        exceeds ½ is not negatively correlated with another's. False gives the constant of the margins elsewhere
-        too: most runs tend to it, and some to another one.
+        In embedding coordinates with N = ∞ the limit is proved if the error of a wrong feature whose margin exceeds
+        ½ is not negatively correlated with that of another. With False the constant of the margins is returned in
+        other cases too: most runs tend to it, but not all.
 
     Returns
     -------
     float or None
-        In units of the scores squared. 0 where the excess falls faster than 1/t: where all scores stay finite, as
-        with label noise and exchangeable tasks. None where no law is known: degenerate tasks with N = ∞, factored
-        coordinates, embeddings in which the margins contradict each other, or of dependent features with finite
-        prompts; more than 12 features with finite prompts.
+        In squared units of the scores. 0 if the excess falls faster than 1/t, because all scores stay finite, as
+        with label noise and exchangeable tasks. None if no law is known: for degenerate tasks with N = ∞, factored
+        coordinates, embeddings with contradictory margins, embeddings of dependent features with finite prompts,
+        and more than 12 features with finite prompts.
 
     References
     ----------
@@ -77,7 +74,7 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
 
 
 def query_constants(risk: Risk) -> Array | None:
-    """Limits of η t p_k (ℓ_k - inf ℓ_k) over class scores, one a query or group; None where no law is known."""
+    """Limits of η t p_k (ℓ_k - inf ℓ_k) over class scores for each query or group; None if unknown."""
     if not isinstance(risk, PopulationRisk | SymmetricRisk):
         return None
     members = risk.members if isinstance(risk, SymmetricRisk) else np.ones((risk.features.K, risk.features.K))
@@ -94,7 +91,7 @@ def query_constants(risk: Risk) -> Array | None:
 
 
 def tail_limits(risk: Risk, eta: float) -> Array | None:
-    """Limits of t (ℓ_k - inf ℓ_k) for every query (or group) over class scores, None where they are not known."""
+    """Limits of t (ℓ_k - inf ℓ_k) over class scores for each query or group; None if unknown."""
     each = query_constants(risk)
     if each is None:
         return None
@@ -103,13 +100,13 @@ def tail_limits(risk: Risk, eta: float) -> Array | None:
 
 
 def infima_of(risk: Risk) -> Array:
-    """Infima of the ℓ_k that descent from zero scores approaches, where `tail_limits` are known."""
+    """Infima of the ℓ_k that descent from zero scores approaches, for risks with `tail_limits`."""
     assert isinstance(risk, PopulationRisk | SymmetricRisk)
     return np.array([levels.loss for levels in risk.levels]) if risk.levels else np.zeros(len(risk.initial))
 
 
 def resting_loss(risk: Risk | None, floor: float) -> float:
-    """Loss that descent from zero scores approaches: the floor, unless that is an infimum found elsewhere."""
+    """Loss that descent from zero scores approaches: the floor, or more if that is an infimum elsewhere."""
     whole = risk.risk if isinstance(risk, Pullback) else risk
     if not isinstance(whole, PopulationRisk | SymmetricRisk) or not whole.levels:
         return floor
@@ -118,15 +115,15 @@ def resting_loss(risk: Risk | None, floor: float) -> float:
 
 
 def tail_limit(risk: Risk, eta: float) -> float | None:
-    """Limit of t (loss - `resting_loss`), None where no law is known or the excess falls faster."""
+    """Limit of t (loss - `resting_loss`), None if no law is known or the excess falls faster."""
     constant = tail_constant(risk, proved=False)
     return constant / eta if constant else None
 
 
-def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | None:
-    """Constant over the matrix Q of the scores ``X Q X^T``."""
+def _embedded(risk: PopulationRisk, vectors: Array, proved: bool, most: int = 1000) -> float | None:
+    """Constant over the matrix Q of the scores ``X Q X^T``; more than ``most`` margins take too long (None)."""
     K, scale = len(vectors), float(np.abs(vectors).max())
-    if K * (K - 1) > MOST_MARGINS:
+    if most < K * (K - 1):
         return None
     x = vectors / scale
 
@@ -137,9 +134,7 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | Non
     every = np.array([between(k, k, m) for k, m in others])
     if math.isinf(risk.N):
         smallest = smallest_above(every, np.full(len(every), 0.5)) if is_nondegenerate(risk) else None
-        if smallest is None:
-            return None
-        if proved and not _monotone(risk, others, every @ smallest):
+        if smallest is None or (proved and not _monotone(risk, others, every @ smallest)):
             return None
     else:
         if risk.levels is None or np.linalg.matrix_rank(every) < len(every):
@@ -160,17 +155,17 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | Non
     return float(smallest @ smallest) / scale**4
 
 
-def _monotone(risk: PopulationRisk, others: list[tuple[int, int]], margins: Array) -> bool:
-    """Whether no wrong feature above its least margin has a negative entry in its row of the error form."""
+def _monotone(risk: PopulationRisk, others: list[tuple[int, int]], margins: Array, tight: float = 1e-6) -> bool:
+    """Whether no wrong feature above its least margin (to ``tight``) has a negative entry in its error form."""
     form = risk.task.variogram(risk.features)
     rows = (np.delete(form[m, k] + form[k] - form[m], k) for k, m in others)
     return all(
-        margin <= 0.5 + TIGHT or row.min() >= -TIGHT * form.max() for margin, row in zip(margins, rows, strict=True)
+        margin <= 0.5 + tight or row.min() >= -tight * form.max() for margin, row in zip(margins, rows, strict=True)
     )
 
 
 def smallest_above(rows: Array, least: Array, zero: Array | None = None) -> Array | None:
-    r"""Return the smallest s with ``rows @ s >= least`` and ``zero @ s = 0``; None where there is none.
+    r"""Return the smallest s with ``rows @ s >= least`` and ``zero @ s = 0``, or None.
 
     Lawson and Hanson's least distance programme: with :math:`E = (\text{rows}, \text{least})^\top` and the residual
     r of :math:`\min_{u \ge 0} \lVert Eu - e_{d+1}\rVert`, the solution is :math:`-r_{1..d}/r_{d+1}`.

@@ -1,10 +1,10 @@
-"""What trainers on sampled prompts share: their batches, the softmax over tokens and the way back through it."""
+"""What trainers on sampled prompts share: batches, the softmax over tokens, and its backward pass."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,66 +14,48 @@ from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 
-HARD = 1e150
-PART = 2**20  # tokens at a time: the system hands out larger arrays anew each time, which costs more than the work
-
-
-class Batch(Protocol):
-    """What every batch of B prompts of N tokens has."""
-
-    @property
-    def label(self) -> Array:
-        """Labels of the tokens, (B, N)."""
-        ...
-
-    @property
-    def answer(self) -> Array:
-        """Values at the queries, (B,)."""
-        ...
-
-
-P = TypeVar("P", bound=Batch)
+P = TypeVar("P", bound=Any)  # a NamedTuple of arrays, among them label, (B, N), and answer, (B,)
 
 
 class Attended(NamedTuple):
-    """Softmax attention over the tokens.
+    """Softmax attention over the tokens."""
 
-    ``weight`` (B, N) sums to 1 in each row, ``prediction`` (B,) is the mean label under it.
-    """
-
-    weight: Array
-    prediction: Array
+    weight: Array  # (B, N), each row sums to 1
+    prediction: Array  # mean label under the weights, (B,)
 
 
 def attend(scores: Array, label: Array) -> Attended:
-    """Softmax of the scores, (B, N), which it overwrites, and the prediction."""
+    """Softmax of the scores, (B, N), which are overwritten, and the prediction."""
     scores -= scores.max(axis=1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=1, keepdims=True)
     return Attended(scores, np.einsum("bn,bn->b", scores, label))
 
 
-def bilinear_scores(Q: Array, key: Array, asked: Array) -> Array:
-    """Scores ``x_i^T Q x_q`` of the tokens ``key``, (B, N, d), for the queries ``asked``, (B, d): (B, N)."""
+def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> Array:
+    """Scores ``x_i^T Q x_q`` of the tokens ``key``, (B, N, d), for the queries ``asked``, (B, d): (B, N).
+
+    Entries of Q are scaled down to ``most``: nothing overflows, and one token still has all attention.
+    """
     largest = float(np.abs(Q).max())
-    if largest > HARD:  # one token takes all either way, and nothing overflows
-        Q = Q / largest * HARD
+    if largest > most:
+        Q = Q / largest * most
     return np.matmul(key, (asked @ Q.T)[:, :, None])[:, :, 0]
 
 
 def bilinear_gradient(back: Array, key: Array, asked: Array) -> Array:
-    """Derivative by Q, (d, d), given the derivatives by the scores, (B, N)."""
+    """Gradient with respect to Q, (d, d), from that with respect to the scores, (B, N)."""
     return np.einsum("bn,bnd->bd", back, key).T @ asked
 
 
-def parts_of(size: int, N: int) -> list[slice]:
-    """Split so many prompts of N tokens into parts that are computed at a time."""
-    rows = max(1, PART // N)
+def parts_of(size: int, N: int, tokens: int = 2**20) -> list[slice]:
+    """Split prompts of N tokens into parts: larger arrays are allocated anew, which takes longer than the work."""
+    rows = max(1, tokens // N)
     return [slice(start, min(start + rows, size)) for start in range(0, size, rows)]
 
 
 def in_parts(make: Callable[[slice], NDArray[Any]], size: int, N: int) -> NDArray[Any]:
-    """An array with a row for each prompt, made part by part; it says how far it is if that takes long."""
+    """An array with a row for each prompt, computed part by part under a progress bar."""
     first, *others = parts_of(size, N)
     made = make(first)
     if not others:
@@ -88,7 +70,7 @@ def in_parts(make: Callable[[slice], NDArray[Any]], size: int, N: int) -> NDArra
 class PromptRisk(Risk, Generic[P]):
     r"""Mean of :math:`\tfrac12(\hat y - f(x_q))^2` over a batch of prompts, :math:`\hat y` by softmax attention.
 
-    The prompts of step t are a function of (seed, t). A trainer inherits, has the fields below, and gives
+    The prompts of step t are a function of (seed, t). A trainer inherits, has the fields below, and defines
     ``_draw``, ``_scores`` and ``_backward``.
     """
 
@@ -99,18 +81,18 @@ class PromptRisk(Risk, Generic[P]):
 
     @abstractmethod
     def _draw(self, rng: np.random.Generator, size: int) -> P:
-        """Draw prompts: a NamedTuple of arrays with one row a prompt, or None."""
+        """Draw prompts: a NamedTuple of arrays with one row for each prompt."""
 
     @abstractmethod
     def _scores(self, params: Array, prompts: P) -> Array:
-        """Scores of the tokens, (B, N), a new array."""
+        """Compute the scores of the tokens, (B, N), as a new array."""
 
     @abstractmethod
     def _backward(self, back: Array, prompts: P) -> Array:
-        """Sum the derivatives by the scores, (B, N), into the parameters that made them."""
+        """Return the gradient with respect to the parameters, from that with respect to the scores, (B, N)."""
 
     def _prepare(self) -> None:
-        """Check the numbers and draw the fixed data set, where there is one."""
+        """Check the arguments, and draw the fixed data set if there is one."""
         store(self, N=integer("N", self.N, minimum=1, maximum=EXACT), batch=integer("batch", self.batch, minimum=1))
         store(self, seed=integer("seed", self.seed, minimum=0))
         fixed = None
@@ -122,7 +104,6 @@ class PromptRisk(Risk, Generic[P]):
         store(self, _fixed=fixed)
 
     def _bytes(self, size: int) -> float:
-        """Bytes that so many prompts take."""
         return 40.0 * size * self.N
 
     @property
@@ -142,7 +123,7 @@ class PromptRisk(Risk, Generic[P]):
         return _rows(fixed, rng.choice(len(fixed.answer), self.batch, replace=False))
 
     def parts(self, prompts: P) -> Iterator[P]:
-        """Prompts of a batch, so many at a time that their arrays are small."""
+        """Split a batch into parts with small arrays."""
         split = parts_of(len(prompts.answer), self.N)
         yield from [prompts] if len(split) == 1 else (_rows(prompts, rows) for rows in split)
 
@@ -162,5 +143,4 @@ class PromptRisk(Risk, Generic[P]):
 
 
 def _rows(prompts: P, which: slice | NDArray[np.intp]) -> P:
-    """Some of the prompts."""
     return type(prompts)(*(None if part is None else part[which] for part in prompts))  # type: ignore[attr-defined]

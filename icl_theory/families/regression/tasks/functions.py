@@ -24,10 +24,10 @@ class RandomCosine(OnSpace):
     L : float
         Lipschitz constant ``A * |ω|``.
     scale : {"amplitude", "frequency"}
-        What grows with L: the amplitude (``|ω| = 1``, ``A = L``) or the frequency (``A = 1``, ``|ω| = L``);
-        with the latter the variogram is at most 1 and does not grow with L throughout.
+        What grows with L: the amplitude (``|ω| = 1``, ``A = L``) or the frequency (``A = 1``, ``|ω| = L``).
+        In the second case the variogram is at most 1 and does not always grow with L.
     direction : array_like, (d,), optional
-        Direction of ω. Without one it is (1, 2, ..., d): no two vectors of a standard basis look alike to it.
+        Direction of ω; by default (1, 2, ..., d), which tells all vectors of a standard basis apart.
 
     References
     ----------
@@ -110,7 +110,7 @@ class RandomFourier(OnSpace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store(self, length_scale=number("length_scale", self.length_scale, minimum=1e-40, maximum=LARGEST))
+        store(self, length_scale=number("length_scale", self.length_scale, minimum=1.0 / LARGEST, maximum=LARGEST))
 
     @property
     def amplitude(self) -> float:
@@ -170,11 +170,11 @@ class Polynomials:
     vector: Array
 
     def __call__(self, points: Array) -> Array:
-        """Values of each at points of its own, (size, n, d)."""
+        """Evaluate each polynomial at its own points, (size, n, d)."""
         return np.asarray(np.sum((points @ self.matrix) * points, axis=-1) + (points @ self.vector)[..., 0])
 
     def of(self, rows: slice) -> Polynomials:
-        """Return some of them."""
+        """Return the polynomials of these rows."""
         return Polynomials(self.matrix[rows], self.vector[rows])
 
 
@@ -219,9 +219,9 @@ class Quadratic(OnSpace):
 class Halfspace(LipschitzTask):
     """The degenerate counterexample: f = ±L, one sign on the first half of the features, the other on the rest.
 
-    Every function is non-degenerate Lipschitz in the papers' sense, but features of the same half cannot be
-    told apart: c_k = 0 for each that is not alone in its half, and the loss vanishes without the attention
-    reaching 1.
+    Every function is non-degenerate Lipschitz in the papers' sense, but features of the same half have the same
+    value. So c_k = 0 for each feature that shares its half with another, and the loss vanishes although the
+    attention does not reach 1.
 
     Parameters
     ----------

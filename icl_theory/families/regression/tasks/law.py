@@ -24,12 +24,12 @@ Function = Callable[[Array], Array]
 
 
 def _of_features(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a task that refuses what is no `Features`, and to draw more than fits into memory."""
+    """Wrap a method of a task: refuse anything but `Features`, and draws that do not fit into memory."""
 
     @wraps(method)
     def checked(self: Task, features: Features, *others: Any, **named: Any) -> Any:
         instance("features", features, Features, "a Features object")
-        size = others[1] if len(others) > 1 else named.get("size", 0)  # of what is drawn
+        size = others[1] if len(others) > 1 else named.get("size", 0)  # number of functions drawn
         check_fits("size", size, 24.0 * size * (features.K + features.d))
         return method(self, features, *others, **named)
 
@@ -39,8 +39,8 @@ def _of_features(method: Callable[..., Any]) -> Callable[..., Any]:
 class Task(ABC):
     """A law of task functions, known through their values at the features.
 
-    To add a family, inherit and give `kernel` and `sample`; override `variogram` and `factor` where a formula
-    beats the general one. Every method refuses what is no `Features`.
+    To add a family, inherit and define `kernel` and `sample`; override `variogram` and `factor` if a formula
+    beats the general one. Every method refuses anything but `Features`.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -66,9 +66,9 @@ class Task(ABC):
         return result
 
     def unit_variogram(self, features: Features) -> tuple[Array, float]:
-        """Return the variogram at L = 1 and L², where the variogram is their product, else the variogram and 1.
+        """Return the variogram at L = 1 and L² if the variogram is their product, else the variogram and 1.
 
-        Tasks that differ in L alone thus have the same variogram to the bit, and share what is found from it.
+        Tasks that differ only in L then share the first result to the bit, and whatever is cached for it.
         """
         found, L = self.variogram(features), getattr(self, "L", None)
         if L is not None and is_dataclass(self):
@@ -84,7 +84,7 @@ class Task(ABC):
     def functions(self, features: Features, rng: np.random.Generator, size: int) -> Function:
         """Draw ``size`` functions on the whole space, as one map from points (size, n, d) to values (size, n).
 
-        A family that is defined at the features only extends its values to the nearest feature's.
+        A family that is defined at the features alone gives every point the value of the nearest feature.
         """
         values = self.sample(features, rng, size)
 
@@ -140,16 +140,13 @@ class Task(ABC):
 
 
 def variogram_of(features: Features, task: Task) -> Array:
-    """Variogram of a task, which is refused where it is none, or does not fit the features."""
+    """Return the variogram of a task; refuse anything but a task that fits the features."""
     instance("features", features, Features, "a Features object")
     return instance("task", task, Task, "a Task (see icl_theory.tasks)").variogram(features)  # type: ignore[type-abstract]
 
 
 def factor_of(variogram: Array) -> Array:
-    """Vectors φ_m with half squared distances equal to ``variogram``: classical scaling, rank as found.
-
-    Distances come out to an absolute error of about 1e-8 of the largest one.
-    """
+    """Vectors φ_m whose half squared distances are ``variogram``, by classical scaling, to 1e-8 of the largest."""
     row = variogram.mean(axis=1)
     centred = row[:, None] + row - variogram - row.mean()
     eigenvalues, vectors = np.linalg.eigh(centred)
@@ -159,7 +156,7 @@ def factor_of(variogram: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class LipschitzTask(Task):
-    """Families of functions with a Lipschitz constant, in some sense."""
+    """Families of functions with a Lipschitz constant L, sure or in mean square."""
 
     L: float
 
@@ -168,7 +165,7 @@ class LipschitzTask(Task):
 
 
 class OnSpace(LipschitzTask):
-    """Families of functions on the whole space; values at the features are theirs there."""
+    """Families of functions on the whole space, whose values at the features are sampled from them."""
 
     @abstractmethod
     def functions(self, features: Features, rng: np.random.Generator, size: int) -> Function:
@@ -185,8 +182,8 @@ class Exchangeable(LipschitzTask):
     r"""Independent normal values with :math:`E(f_m - f_k)^2 = L^2\Delta^2` for every pair.
 
     The kernel is :math:`\gamma I` with :math:`\gamma = L^2\Delta^2/2`: the class that is L-Lipschitz in mean
-    square and saturates it at the gap. (No law of *surely* L-Lipschitz functions does so for K > 2; the most
-    they reach is about half of it, which changes time by a factor 2 and nothing else.)
+    square and saturates that bound at the gap. (For K > 2 no law of *surely* L-Lipschitz functions does: they
+    reach about half of it, which changes times by a factor 2 and nothing else.)
 
     Parameters
     ----------
@@ -242,7 +239,7 @@ class KernelTask(Task):
     Raises
     ------
     ValueError
-        A matrix that is not.
+        A matrix that is not symmetric and positive semi-definite.
     """
 
     def __init__(self, matrix: ArrayLike) -> None:
@@ -254,9 +251,7 @@ class KernelTask(Task):
         self.matrix = 0.5 * (kernel + kernel.T)
         eigenvalues, vectors = np.linalg.eigh(self.matrix)
         if eigenvalues[0] < -1e-10 * size:
-            raise refuse(
-                "matrix", matrix, f"positive semi-definite (its lowest eigenvalue is {eigenvalues[0]:.3g})"
-            )
+            raise refuse("matrix", matrix, f"positive semi-definite (lowest eigenvalue: {eigenvalues[0]:.3g})")
         self._root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))
 
     def kernel(self, features: Features) -> Array:
