@@ -212,11 +212,11 @@ def test_standard_errors_are_the_spread_of_estimates() -> None:
     law = made(random_law(2, 4, 0.7, seed=1))
     tasks = [[1.0, 0.4], [-0.6, 1.1]]
     for estimates in (
-        [linear_attention.ridge_loss(law, 50, seed=seed) for seed in range(60)],
-        [linear_attention.posterior_loss(law, tasks, 50, seed=seed) for seed in range(60)],
+        [linear_attention.ridge_loss(law, 30, seed=seed) for seed in range(40)],
+        [linear_attention.posterior_loss(law, tasks, 30, seed=seed) for seed in range(40)],
     ):
         spread = float(np.std([each.value for each in estimates], ddof=1))
-        assert math.sqrt(np.mean([each.error**2 for each in estimates])) == pytest.approx(spread, rel=0.35)
+        assert math.sqrt(np.mean([each.error**2 for each in estimates])) == pytest.approx(spread, rel=0.4)
 
 
 @pytest.mark.parametrize(
