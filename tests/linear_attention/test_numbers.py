@@ -178,21 +178,22 @@ def test_diversity_is_the_loss_of_the_best_matrix_for_the_drawn_tasks(d: int) ->
     np.testing.assert_allclose(high.pretraining, np.quantile(found.pretraining, 0.9, axis=1), rtol=1e-12)
 
 
-def test_references_of_a_law_in_general_position_are_posterior_means() -> None:
+@pytest.mark.parametrize("sigma", [0.7, 3.0])
+def test_references_of_a_law_in_general_position_are_posterior_means(sigma: float) -> None:
     """Ridge and the posterior of some tasks, on prompts that are drawn here."""
-    law, rng, size = random_law(2, 4, 0.7, seed=1), np.random.default_rng(0), 1500
+    law, rng, size = random_law(2, 4, sigma, seed=1), np.random.default_rng(0), 1500
     tasks = np.array([[1.0, 0.4], [-0.6, 1.1], [0.2, -1.5]])
     A, W, Q = (np.linalg.cholesky(each) for each in law[:3])
     errors: dict[str, list[float]] = {"ridge": [], "old": [], "new": []}
     for _ in range(size):
         X, x = rng.normal(size=(4, 2)) @ A.T, Q @ rng.normal(size=2)
         normal, one = W @ rng.normal(size=2), tasks[rng.integers(3)]
-        noise = 0.7 * rng.normal(size=4)
-        ridge = np.linalg.solve(X.T @ X + 0.49 * np.linalg.inv(law.prior), X.T @ (X @ normal + noise))
+        noise = sigma * rng.normal(size=4)
+        ridge = np.linalg.solve(X.T @ X + sigma**2 * np.linalg.inv(law.prior), X.T @ (X @ normal + noise))
         errors["ridge"].append(0.5 * float(x @ (ridge - normal)) ** 2)
         for kind, truth in (("old", one), ("new", normal)):
             off = X @ (truth - tasks).T + noise[:, None]
-            weight = np.exp(-np.sum(off**2, axis=0) / (2 * 0.49))
+            weight = np.exp(-np.sum(off**2, axis=0) / (2 * sigma**2))
             mean = weight @ tasks / weight.sum()
             errors[kind].append(0.5 * float(x @ (mean - truth)) ** 2)
     package = made(law)
@@ -211,11 +212,11 @@ def test_standard_errors_are_the_spread_of_estimates() -> None:
     law = made(random_law(2, 4, 0.7, seed=1))
     tasks = [[1.0, 0.4], [-0.6, 1.1]]
     for estimates in (
-        [linear_attention.ridge_loss(law, 50, seed=seed) for seed in range(60)],
-        [linear_attention.posterior_loss(law, tasks, 50, seed=seed) for seed in range(60)],
+        [linear_attention.ridge_loss(law, 30, seed=seed) for seed in range(40)],
+        [linear_attention.posterior_loss(law, tasks, 30, seed=seed) for seed in range(40)],
     ):
         spread = float(np.std([each.value for each in estimates], ddof=1))
-        assert math.sqrt(np.mean([each.error**2 for each in estimates])) == pytest.approx(spread, rel=0.35)
+        assert math.sqrt(np.mean([each.error**2 for each in estimates])) == pytest.approx(spread, rel=0.4)
 
 
 @pytest.mark.parametrize(

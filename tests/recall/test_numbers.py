@@ -152,7 +152,7 @@ def test_needed_sentences_are_the_first_number_that_is_enough(alpha: float) -> N
 
 
 def test_words_are_names() -> None:
-    """A task whose triggers, outputs and noise are other words has the same risk, and the same sentences renamed."""
+    """A task whose triggers, outputs and noise are other words has the same risk, and the same sentences."""
     plain = RecallTask(10, 2, 3, alpha=0.2, probs=[0.6, 0.4], H=9)
     other = RecallTask(10, [7, 2], [9, 0, 5], alpha=0.2, probs=[0.6, 0.4], H=9, noise_word=4)
     assert plain.parts is not None

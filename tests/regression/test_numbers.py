@@ -15,7 +15,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import regression
-from tests.references import slopes
+from tests.references import compositions, slopes
 
 L, DELTA, ETA, K, IMBALANCE = 1.5, 0.8, 3.0, 8, 0.3
 
@@ -390,3 +390,40 @@ def test_the_tail_over_orthonormal_embeddings_is_that_of_their_one_number(K: int
     assert regression.tail_constant(one) == pytest.approx(wanted, rel=1e-12)
     scores = icl.PopulationRisk(features, icl.tasks.Exchangeable(2.0), N)
     assert regression.tail_constant(scores) == pytest.approx((K - 1) / 4, rel=1e-9)
+
+
+@pytest.mark.parametrize("N", [math.inf, 1])
+@pytest.mark.parametrize("u", [-30.0, -4.0, -0.5, 0.0, 2.0, 40.0])
+def test_one_number_has_the_loss_of_its_attention_on_either_side_of_zero(u: float, N: float) -> None:
+    """Also where the scores of the other features are higher; a prompt of one token is read as it is."""
+    K, gamma = 6, 1.3
+    risk = icl.ExchangeableRisk(K, gamma, N)
+    with mpmath.workdps(40):
+        s = (K - 1) / (mpmath.exp(mpmath.mpf(u)) + K - 1)
+        wanted = float(s * s * K / (K - 1) * gamma / 2)
+    if N == 1:
+        s, wanted = mpmath.mpf(K - 1) / K, gamma * (K - 1) / K
+    assert risk.loss(u) == pytest.approx(wanted, rel=1e-12)
+    assert float(risk.observe(np.array(u))["attention"]) == pytest.approx(float(1 - s), rel=1e-12)
+    slope = float(slopes(lambda x: float(risk.loss(x)), np.array(u)))
+    assert float(risk.gradient(np.array(u))) == pytest.approx(slope, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("N", [1, 3, 6])
+@pytest.mark.parametrize("confidence", [0.05, 0.4, 0.9, 1 - 1e-9])
+def test_the_smallest_imbalance_is_the_first_whose_box_is_likely_enough(N: int, confidence: float) -> None:
+    """Over all counts of a prompt, sorted by their largest deviation."""
+    p = [0.5, 0.3, 0.2]
+    each: dict[float, float] = {}
+    for counts in compositions(N, 3):
+        chance = math.factorial(N) * math.prod(q**n / math.factorial(n) for q, n in zip(p, counts, strict=True))
+        deviation = max(round(abs(n / N - q), 12) for n, q in zip(counts, p, strict=True))
+        each[deviation] = each.get(deviation, 0.0) + chance
+    total = 0.0
+    for deviation in sorted(each):
+        total += each[deviation]
+        found = regression.concentration_probability(N, p, deviation + 1e-9)
+        assert found.value == pytest.approx(total, rel=1e-9)
+        if total >= confidence - 1e-12:
+            break
+    assert regression.smallest_imbalance(N, p, confidence) == pytest.approx(deviation, abs=1e-9)
