@@ -182,10 +182,10 @@ def test_question_is_answered_on_the_command_line(capsys: pytest.CaptureFixture[
     ("extra", "words"),
     [
         (["--question", "why"], "question = 'why'"),
-        (["--plot", "a.png"], "together with --question"),
+        (["--plot", "a.png"], "give --question, too"),
         (["--out", "/no/such/folder/a.md"], "in a folder that exists"),
         (["--question", "linear", "--plot", "a.xyz"], "a file name ending in"),
-        (["--question", "linear", "--out", "a.md"], "left out with --question"),
+        (["--question", "linear", "--out", "a.md"], "--question prints its answer"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_two(

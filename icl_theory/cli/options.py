@@ -86,9 +86,8 @@ def _processed(option: Any, convert: Callable[..., Any], text: bool, context: An
 def help_text(declared: Parameter) -> str:
     """Return the meaning of a parameter, the words that it may be, and its default."""
     words = f" ({declared.kind.allowed})" if declared.kind.allowed else ""
-    value, default = declared.default, ""
-    if not declared.required and value is not None:
-        default = f" [{value:g}]" if isinstance(value, float | int) else f" [{value}]"
+    value = "required" if declared.required else declared.default
+    default = "" if value is None else f" [{value:g}]" if isinstance(value, float | int) else f" [{value}]"
     text = declared.meaning + words + default
     return text[0].upper() + text[1:] + "."
 

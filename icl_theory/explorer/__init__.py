@@ -52,36 +52,27 @@ def description(family: type[Family]) -> dict[str, Any]:
     """Return the words of a family for the page, and the symbol, unit and limits of each parameter."""
     labels = family.labels()
     module = "icl_theory" if family.__module__.startswith("icl_theory.") else family.__module__
+    parameters = {
+        name: {
+            "symbol": labels[name].text, "unit": labels[name].unit, "meaning": labels[name].meaning,
+            "whole": declared.kind.whole, **_limits(declared.kind),
+        }
+        for name, declared in family.parameters().items()
+    }  # fmt: skip
     return {
-        "name": family.name,
-        "title": family.title,
-        "module": module,
-        "class": family.__name__,
-        "loss_unit": family.loss_unit,
-        "parameters": {
-            name: {
-                "symbol": labels[name].text,
-                "unit": labels[name].unit,
-                "meaning": labels[name].meaning,
-                "whole": declared.kind.whole,
-                **_limits(declared.kind),
-            }
-            for name, declared in family.parameters().items()
-        },
-    }
+        "name": family.name, "title": family.title, "module": module, "class": family.__name__,
+        "loss_unit": family.loss_unit, "parameters": parameters,
+    }  # fmt: skip
 
 
 def _limits(kind: Any) -> dict[str, float | None]:
-    """Return the bounds of a number, with None for infinite ones."""
+    """Return the bounds of a number, with None for infinite ones, which JSON does not have."""
     if not isinstance(kind, Number):
         return {}
     positive = not (kind.zero or kind.signed)
     minimum = -math.inf if kind.signed else max(kind.minimum, math.ulp(0.0) if positive else 0.0)
-    return {"minimum": _finite(minimum), "maximum": _finite(kind.maximum)}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    bounds = {"minimum": minimum, "maximum": kind.maximum}
+    return {name: value if math.isfinite(value) else None for name, value in bounds.items()}
 
 
 def _module(name: str, source: str) -> str:

@@ -14,18 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import (
-    INT64_MAX,
-    LARGEST,
-    fraction,
-    integer,
-    is_masked,
-    number,
-    probabilities,
-    refuse,
-    signed,
-    whole_or_infinite,
-)
+from icl_theory import _validate
+from icl_theory._validate import INT64_MAX, LARGEST, integer, number, refuse
 from icl_theory.engine.trajectory import Label
 
 LOSS = "(units of the loss)"  # stands for the loss unit of the family
@@ -115,7 +105,7 @@ class Number(Kind):
     def value(self, name: str, value: Any) -> float:
         """Return the float."""
         if self.signed:
-            return signed(name, value, maximum=self.maximum)
+            return _validate.signed(name, value, maximum=self.maximum)
         return number(name, value, zero=self.zero, minimum=self.minimum, maximum=self.maximum)
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
@@ -124,7 +114,7 @@ class Number(Kind):
         A subclass that refuses a number between two sound ones must override this, unless it refuses fractions.
         """
         if isinstance(values, np.ndarray) and values.size and values.dtype.kind in "iuf":
-            alike = not is_masked(values) and (not self.whole or bool((values == np.floor(values)).all()))
+            alike = not _validate.is_masked(values) and (not self.whole or bool((values == np.floor(values)).all()))
             with contextlib.suppress(ValueError):
                 if alike and all(math.isfinite(self.value(name, end)) for end in (values.min(), values.max())):
                     return values.astype(np.float64)
@@ -149,7 +139,7 @@ class Fraction(Number):
 
     def value(self, name: str, value: Any) -> float:
         """Return the float."""
-        return fraction(name, value)
+        return _validate.fraction(name, value)
 
 
 @dataclass(frozen=True)
@@ -164,7 +154,7 @@ class Whole(Number):
 
     def value(self, name: str, value: Any) -> float:
         """Return an int, or a float if infinity is allowed."""
-        check = whole_or_infinite if self.infinite else integer
+        check = _validate.whole_or_infinite if self.infinite else integer
         return check(name, value, minimum=int(self.minimum), maximum=int(self.maximum))
 
     def parse(self, name: str, text: str) -> Any:
@@ -226,7 +216,7 @@ class Probabilities(Kind):
             size = len(value)
         except TypeError:
             raise refuse(name, value, "positive numbers that sum to 1") from None
-        return tuple(probabilities(name, value, size).tolist())
+        return tuple(_validate.probabilities(name, value, size).tolist())
 
     def parse(self, name: str, text: str) -> Any:
         """Read numbers separated by commas."""

@@ -35,13 +35,6 @@ MODULES = "import math, numpy as np, icl_theory as icl"
 ELSEWHERE = ("version", "model", "family")  # arguments of a sweep that another part of the report shows
 
 
-class Figure(NamedTuple):
-    """A picture, or None if there is nothing to draw, and its caption."""
-
-    picture: str | None
-    caption: str
-
-
 class Rows(NamedTuple):
     """The first rows of a table, how many they are and how many are left out, and the command for all of them."""
 
@@ -230,7 +223,8 @@ def _figures(dataset: xarray.Dataset, over: str, most: int = 6) -> dict[str, Any
     return {"figures": figures, "more_figures": slices - len(figures)}
 
 
-def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> Figure:
+def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> dict[str, str | None]:
+    """Return a picture, or None if there is nothing to draw, and its caption."""
     what = f"Steps over {' and '.join(symbol(part, name) for name in axes)}{place}"
     outside = []
     for name in axes:
@@ -239,10 +233,11 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> Fig
         part = part.isel({name: fits})
     steps = steps_of(part)
     if steps is None or not (part[steps].values > 0).any():
-        return Figure(None, what)
+        return {"picture": None, "caption": what}
     what += "".join(f", one value of {symbol(part, name)} in {every}" for name, every in thinned(part).items())
     left_out = ", ".join(outside[:4]) + (f" and {len(outside) - 4} more" if len(outside) > 4 else "")
-    return Figure(picture(plot_sweep(part, over)), f"{what}{', without ' if outside else ''}{left_out}.")
+    caption = f"{what}{', without ' if outside else ''}{left_out}."
+    return {"picture": picture(plot_sweep(part, over)), "caption": caption}
 
 
 def _words(dataset: xarray.Dataset, name: str) -> dict[Any, str]:

@@ -177,37 +177,12 @@ def check_format(path: Path, rows: int, most: int = 100_000) -> None:
 
 
 def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    """Return a table in Markdown, with numbers to four digits and ``notes`` (sentences) below it.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from icl_theory.results.tables import to_markdown
-    >>> print(to_markdown(pd.DataFrame({"L": [0.5], "regime": ["flat"]})), end="")
-    | L | regime |
-    |--:|---|
-    | 0.5 | flat |
-    """
+    """Return a table in Markdown, with numbers to four digits and ``notes`` (sentences) below it."""
     return markdown(_content(table)) + "\n" + "".join(f"\n{note}\n" for note in _sentences(notes))
 
 
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    r"""Return a table in LaTeX, which needs ``\usepackage{booktabs,amssymb}``, with ``notes`` (sentences) below it.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from icl_theory.results.tables import to_latex
-    >>> print(to_latex(pd.DataFrame({"L": [0.5], "regime": ["flat"]})), end="")
-    % \usepackage{booktabs,amssymb}
-    \begin{tabular}{rl}
-    \toprule
-    L & regime \\
-    \midrule
-    0.5 & flat \\
-    \bottomrule
-    \end{tabular}
-    """
+    r"""Return a table in LaTeX with ``notes`` (sentences) below it; it needs ``\usepackage{booktabs,amssymb}``."""
     headings, columns = zip(*_content(table), strict=True)
     sides = "".join("r" if goes_right(column) else "l" for column in columns)
     symbols = table.attrs.get("tex", {})

@@ -194,7 +194,7 @@ class Recall(Family):
             return given
         for name in {*PARTS} & given.keys():
             raise ValueError(f"{name} = {given[name]!r}: a task carries its own {name}; give one of the two")
-        if task.parts is None:  # its words are its own
+        if task.parts is None or task.parts["counts"] is not None:  # words of its own, or laws, not numbers
             return {**given, **_numbers(task)}
         rest = {name: value for name, value in given.items() if name != "task"}
         return {**rest, **{name: value for name, value in task.parts.items() if value is not None}}
@@ -202,7 +202,7 @@ class Recall(Family):
     def _unfold(self, task: RecallTask) -> None:
         """Take over the parts of a task; keep the task itself only if its words are its own."""
         declared = self.parameters()
-        own = _numbers(task) if isinstance(task, RecallTask) and task.parts is None else {}
+        own = _numbers(task) if isinstance(task, RecallTask) else {}
         for name in PARTS:
             value, default = getattr(self, name), declared[name].default
             if value is not default and value not in (default, own.get(name, default)):

@@ -118,10 +118,10 @@ def simulate(
         "law": law, "weights": weights, "kappa": kappa, "v": v, "task": task, "gamma": gamma, "M": M,
         "epsilon": epsilon, "above": above,
     }  # fmt: skip
+    carried = Recall.unfolded({name: value for name, value in given.items() if value is not None})
     problem = Recall(
-        eta=eta, attention=attention, seed=seed, rule=rule, method=method, max_steps=max_steps,
-        **{name: value for name, value in given.items() if value is not None},
-    )  # fmt: skip
+        eta=eta, attention=attention, seed=seed, rule=rule, method=method, max_steps=max_steps, **carried
+    )
     run = problem.simulate(callback=callback)
     parts = {} if task is None or task.parts is None else {**task.parts, "task": None}
     run.command = written_call("icl.recall.simulate", simulate, {**locals(), **parts})

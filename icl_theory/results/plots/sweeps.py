@@ -158,8 +158,8 @@ def _steps(dataset: xarray.Dataset) -> tuple[Array, dict[str, NDArray[np.bool_]]
 def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
     """Draw steps, phases and predictions along a parameter, and the exponent below."""
     panels = _panels(dataset, scale)
-    top, name = panels[0], str(steps_of(dataset))
-    _plot_steps(top, dataset, scale, BLACK, _symbol(dataset, name))
+    top = panels[0]
+    _plot_steps(top, dataset, scale, BLACK, _symbol(dataset, str(steps_of(dataset))))
     others = [
         *zip(with_role(dataset, "phase"), itertools.cycle(PHASE_COLOURS), itertools.repeat("-")),
         *zip(with_role(dataset, "predicted"), itertools.cycle((RED, BLUE)), itertools.repeat("--")),
@@ -173,7 +173,10 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
         _plot_exponent(panels[1], dataset, scale, BLACK)
         panels[1].set_xlim(top.get_xlim())
     low, high = top.get_xlim()
-    for label, value, colour, dash in _predictions(dataset, scale):
+    looks = zip(itertools.cycle((RED, "0.4", "0.4")), itertools.cycle((":", "-.", "--")))
+    boundaries = _boundaries(dataset, scale) if scale.kind != "words" and len(scale.places) > 1 else []
+    for (label, name), (colour, dash) in zip(boundaries, looks, strict=False):
+        value = predicted_transition(dataset, scale.name, name)
         for ax in panels if low < value < high else ():
             ax.axvline(value, color=colour, linestyle=dash, linewidth=1.0, label=label if ax is top else None)
     _legend(panels)
@@ -258,16 +261,6 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
         if np.isfinite(found.get("predicted", np.nan)):
             label = f"half-way in {scale.label}, predicted"
             ax.plot(found["predicted"], middle, "D", color=colour, **HOLLOW, markersize=7, label=label)
-
-
-def _predictions(dataset: xarray.Dataset, scale: Scale) -> list[tuple[str, float, str, str]]:
-    """Return the boundaries along a line: name, place, colour and style."""
-    if scale.kind == "words" or len(scale.places) < 2:
-        return []
-    found = [predicted_transition(dataset, scale.name, name) for name in with_role(dataset, "boundary")]
-    labels = [label for label, _ in _boundaries(dataset, scale)]
-    styles = zip(itertools.cycle((RED, "0.4", "0.4")), itertools.cycle((":", "-.", "--")))
-    return [(label, value, *look) for label, value, look in zip(labels, found, styles, strict=False)]
 
 
 def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
