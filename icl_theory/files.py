@@ -19,13 +19,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     A crash, a full disk or an interrupt leaves an existing file as it was. The temporary name keeps the ending, by
     which libraries choose the format; the new file has the permissions of the old one. Links stay, and the file at
-    their end is replaced. A terminal, a pipe or ``/dev/null`` is written to as it is; a disk, a socket or a folder
-    is a ValueError. An OSError names ``path``.
+    their end is replaced. A terminal, a pipe or ``/dev/null`` is written to as it is; a disk or a socket is a
+    ValueError. An OSError names ``path``.
     """
     target = checked_path(path)
     mode = _mode(target)
     flows = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
-    if mode and not (flows or stat.S_ISREG(mode)):
+    if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
         raise refuse("path", str(target), "a file, a pipe or a terminal")
     final = Path(os.path.realpath(target))
     folder = Path(tempfile.gettempdir()) if flows else final.parent

@@ -23,8 +23,8 @@ class Work:
     def __init__(self, words: str = "", unit: str = "", quiet: bool = False) -> None:
         self.words, self.quiet = words, quiet
         self.start = time.monotonic()
-        self.done, self.total = 0, -1  # unknown
-        self._unit, self._loss, self._since = unit, math.nan, (self.start, -1)
+        self.done, self.total = -1, -1  # unknown
+        self._unit, self._loss, self._since = unit, math.nan, (self.start, 0)
 
     def __enter__(self) -> Self:
         SCREEN.enter(self)
@@ -36,7 +36,7 @@ class Work:
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
         """Take note of what is done: cheap. The first call says how much was done before, as does one with less."""
         now = time.monotonic()
-        if done < self.done or self._since[1] < 0:
+        if done < self.done or self.done < 0:
             self._since = now, done
         self.done, self.total, self._loss = done, total, loss
         if now >= SCREEN.due:
@@ -49,7 +49,7 @@ class Work:
     def line(self) -> str:
         """Say how far it is; nothing where that is not known."""
         now, (begun, before) = time.monotonic(), self._since
-        if before < 0:
+        if self.done < 0:
             return f"{self.words}, {duration(now - self.start)}" if self.words else ""
         loss = "" if math.isnan(self._loss) else f", loss {self._loss:.4g}"
         rate = (self.done - before) / max(now - begun, 1e-9)
@@ -133,11 +133,10 @@ class Screen:
 
     def show(self) -> None:
         """Open a display, or write a line where there can be none."""
-        processes = sys.modules.get("multiprocessing")
-        worker = processes is not None and processes.parent_process() is not None  # whoever waits for it speaks
         self.due = math.inf
-        if worker or sys.stderr is None:
-            return
+        processes = sys.modules.get("multiprocessing")
+        if sys.stderr is None or (processes is not None and processes.parent_process() is not None):
+            return  # who waits for a worker speaks
         with self._lock, contextlib.suppress(OSError, ValueError):  # a broken stream is no reason to end
             # above what another program draws there are lines: rich has put itself in place of the stream
             if _is_terminal(sys.stderr) and not hasattr(sys.stderr, "rich_proxied_file"):
@@ -167,8 +166,7 @@ class Screen:
         from rich.live import Live
 
         # what is printed goes above the display, but what goes into a file must get there
-        above = _is_terminal(sys.stdout)
-        console = Console(stderr=True)
+        above, console = _is_terminal(sys.stdout), Console(stderr=True)
         self._live = Live(get_renderable=self._drawn, console=console, transient=True, redirect_stdout=above)
         self._live.start(refresh=True)
         self._clear()  # if all was over meanwhile
@@ -177,9 +175,9 @@ class Screen:
         if not self._works:
             self.due = math.inf
             if self._live is not None:
-                with self._lock, contextlib.suppress(OSError, ValueError):
-                    live, self._live = self._live, None
-                    live.stop()
+                with self._lock, contextlib.suppress(OSError, ValueError):  # it may only be opened just now
+                    self._live.stop()
+                self._live = None
 
     def _lines(self) -> dict[Work, str]:
         """Return what is said of work that lasts, the outermost first."""
@@ -193,8 +191,7 @@ class Screen:
 
         grid = Table.grid(padding=(0, 1))
         for work, line in self._lines().items():
-            total = work.total if work.total >= 0 else None
-            bar = ProgressBar(total, work.done, width=20, pulse=total is None)
+            bar = ProgressBar(work.total, max(work.done, 0), width=20, pulse=work.total < 0)
             grid.add_row(bar, Text(line, no_wrap=True, overflow="ellipsis"))
         return grid
 

@@ -79,32 +79,23 @@ def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajector
         return begins, ends
 
     def if_known(name: str, check: Any) -> Any:
-        return None if meta.get(name) is None else check(meta[name])
+        return None if meta[name] is None else check(meta[name])
 
+    facts: dict[str, Any] = {
+        **{name: _text(meta[name]) for name in ("stop_reason", "rule")},
+        **{name: if_known(name, _text) for name in ("regime", "command", "version")},
+        **{name: if_known(name, error) for name in ("error", "states_error")},
+        **{name: signed(name, meta[name]) for name in ("floor", "epsilon")},
+    }
     run = Trajectory(
-        t=t,
-        loss=loss,
-        states=states,
-        observed=observed,
-        steps=if_known("steps", step),
-        stop=Stop[meta["stop"]],
-        stop_reason=_text(meta["stop_reason"]),
-        floor=signed("floor", meta["floor"]),
-        method=choice("method", meta["method"], METHODS),
-        rule=_text(meta["rule"]),
-        eta=number("eta", meta["eta"]),
-        epsilon=signed("epsilon", meta["epsilon"]),
-        error=if_known("error", error),
-        states_error=if_known("states_error", error),
+        t=t, loss=loss, states=states, observed=observed, stop=Stop[meta["stop"]], steps=if_known("steps", step),
+        eta=number("eta", meta["eta"]), method=choice("method", meta["method"], METHODS), **facts,
         phases=if_known("phases", lambda found: Phases({name: interval(pair) for name, pair in found.items()})),
-        regime=if_known("regime", _text),
         notes={name: _text(note) for name, note in meta["notes"].items()},
         info={name: math.inf if value == "inf" else value for name, value in meta["info"].items()},
         labels={name: Label(*map(_text, label)) for name, label in meta["labels"].items()},
         family=if_known("family", dict),
-        command=if_known("command", _text),
-        version=if_known("version", _text),
-    )
+    )  # fmt: skip
     if meta["holds"] != (holds := run.holds()):
         raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")
     return run
