@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -134,3 +135,10 @@ class Later:
     def __get__(self, instance: object, owner: type) -> Any:
         module, name = self.place.split(":")
         return getattr(importlib.import_module(module), name)
+
+
+class LaterMethod(Later):
+    """A method whose function is loaded when it is first called: of an object, or of a class that calls it."""
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return functools.partial(super().__get__(instance, owner), owner if instance is None else instance)
