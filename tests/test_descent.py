@@ -13,7 +13,7 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory.engine import Rule, progress
-from icl_theory.engine.pullback import Affine, Pullback
+from icl_theory.engine.pullback import Affine, Factored, Pullback
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.skip import Skipper
 from icl_theory.engine.steps import Descent, SingleSteps
@@ -93,6 +93,16 @@ def test_pace_is_that_of_the_scores_in_every_unit_of_the_parameters(unit: float)
     risk = Pullback(Power(), Affine(np.ones(1), csc_array([[unit]]), (1,)))
     descent = Descent(risk, 0.1 / unit**2, rule_of("gd"))
     assert descent.pace(descent.point(risk.initial, 4)) == pytest.approx(5 * 0.1, rel=1e-12)
+
+
+@pytest.mark.parametrize(("rank", "size"), [(1, 1.0), (2, 1.0), (3, 0.01), (2, 30.0)])
+def test_factors_stretch_by_the_norm_of_their_derivative(rank: int, size: float) -> None:
+    """The derivative of the scores is made of differences, one for each entry of the factors."""
+    factors = np.random.default_rng(rank).normal(size=(2, rank, 4)) * np.array([1.0, size])[:, None, None]
+    h, units = 1e-3 * size, np.eye(factors.size).reshape(-1, *factors.shape)
+    inward = Factored(factors).inward
+    derivative = [(inward(factors + h * unit) - inward(factors - h * unit)).ravel() / (2.0 * h) for unit in units]
+    assert Factored(factors).stretch(factors) == pytest.approx(np.linalg.norm(derivative, 2), rel=1e-9)
 
 
 def test_flow_of_a_power_follows_its_solution() -> None:

@@ -58,6 +58,30 @@ finally:
     assert found.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_closed_simulation_loads_few_modules_and_is_not_deep() -> None:
+    """At most 40 modules in a fresh process, none of which skips or sweeps, and 9 calls within each other."""
+    code = """
+import sys, icl_theory as icl
+deepest, stack = 0, []
+def count(frame, event, _):
+    global deepest
+    if "icl_theory" in frame.f_code.co_filename and event in ("call", "return"):
+        stack.append(frame) if event == "call" else stack.pop()
+        deepest = max(deepest, len(stack))
+simulate = icl.simulate
+sys.setprofile(count)
+run = simulate(2.0, 1.0, 4.0)
+sys.setprofile(None)
+print(run.steps, deepest, *(name for name in sys.modules if name.partition(".")[0] == "icl_theory"))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    steps, deepest, *loaded = found.stdout.split()
+    assert int(steps) == 1413
+    assert int(deepest) <= 9
+    assert len(loaded) <= 40
+    assert not {"icl_theory.engine.skip", "icl_theory.grids.sweep"} & {*loaded}
+
+
 def test_only_the_command_line_prints() -> None:
     for path in PACKAGE.rglob("*.py"):
         if path.parent.name != "cli":

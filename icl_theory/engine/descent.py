@@ -127,12 +127,12 @@ def descend(
     with contextlib.nullcontext(callback) if silent else StepProgress(callback, progress) as heard:
         floor = risk.floor()
         goal = Goal(_target(epsilon, above, floor), floor, last, give_up)
-        solution = solve(descent, method, tolerance)
-        if isinstance(solution, Followed):
-            return _followed(solution, goal, method, tolerance, heard)
-        if solution is None:
+        form = risk.closed_form(descent.eta, descent.rule.name) if method in ("auto", "closed") else None
+        if form is not None:
+            return _closed(form, descent, goal)
+        if method == "closed":
             raise refuse("method", method, "'auto', 'exact', 'fast' or 'flow' here: there is no closed form")
-        return _closed(solution, descent, goal)
+        return _followed(follow(descent, method, tolerance), goal, method, tolerance, heard)
 
 
 def _check_risk(risk: Risk) -> None:
@@ -174,19 +174,14 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
     return floor + excess
 
 
-def solve(
-    descent: Descent, method: str, tolerance: float, known: dict[int, Array] | None = None
-) -> Solution | None:
-    """Choose how the iterates are found: by a closed form, one by one, by skipping, or along the flow.
+def follow(descent: Descent, method: str, tolerance: float, known: dict[int, Array] | None = None) -> Followed:
+    """Choose how iterates are found where there is no closed form: one by one, by skipping, or along the flow.
 
-    ``known`` are states of the run that are known already. None for "closed" where there is no closed form.
+    ``known`` are states of the run that are known already.
     """
-    form = descent.risk.closed_form(descent.eta, descent.rule.name) if method in ("auto", "closed") else None
-    if form is not None or method == "closed":
-        return form
     if method == "exact":
         return SingleSteps(descent, known)
-    from icl_theory.engine.skip import Skipper  # a closed form, or single steps, need not load it
+    from icl_theory.engine.skip import Skipper  # closed forms and single steps need none of it
 
     if method == "flow":
         return Skipper.along_flow(descent, known)
@@ -282,7 +277,9 @@ def _follow(solution: Followed, goal: Goal, rules: StopRules, heard: Callback | 
 def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, rule: Rule | None = None) -> None:
     """Tell a run what was trained, so that it can answer for any step."""
     descent = Descent(risk, run.eta, rule_of(run.rule if rule is None else rule))
-    run.risk, known = risk, None
-    if run.method != "closed":
-        known = {int(t): params for t, params in zip(run.t, run.states, strict=True)}
-    run.solution = solve(descent, run.method, tolerance, known)
+    run.risk = risk
+    if run.method == "closed":
+        run.solution = risk.closed_form(run.eta, run.rule)
+        return
+    known = {int(t): params for t, params in zip(run.t, run.states, strict=True)}
+    run.solution = follow(descent, run.method, tolerance, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -150,8 +151,8 @@ class Factored(Map):
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
-        """Largest singular value of one factor for a change of the other."""
-        return max(float(np.linalg.norm(factor, 2)) for factor in params)
+        """Root of the sum of the squared largest singular values: changes of both factors may add up."""
+        return math.hypot(*(float(np.linalg.norm(factor, 2)) for factor in params))
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """The two factors."""

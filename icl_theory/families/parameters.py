@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -386,3 +387,10 @@ class Panel(NamedTuple):
     folder: Path
     scripts: tuple[str, ...] = ("panel.js",)
     constants: Callable[[], Mapping[str, Any]] = dict
+
+
+class LaterMethod(Later):
+    """A method whose function is loaded when it is first called: of an object, or of a class that calls it."""
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return functools.partial(super().__get__(instance, owner), owner if instance is None else instance)

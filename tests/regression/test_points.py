@@ -14,6 +14,7 @@ import icl_theory as icl
 from icl_theory.families import find
 from icl_theory.families.regression import levels
 from icl_theory.families.regression.abel import StepCounter
+from icl_theory.families.regression.orderwise import BOUNDED
 from icl_theory.families.regression.points import leading_order
 from icl_theory.grids.grid import Values
 from icl_theory.grids.sweep import plan
@@ -23,6 +24,13 @@ BLANK: dict[str, Any] = {"f": math.nan, "i": -1, "U": ""}
 REGRESSION = find("regression")
 COLUMNS = REGRESSION.every_column()
 ONE = {"L": 1.0, "delta": 1.0, "eta": 1.0, "K": 2, "N": math.inf, "epsilon": 1.0, "noise": 0.0}
+
+
+def test_columns_say_by_what_factor_a_theorem_may_be_exceeded() -> None:
+    """They do not load what knows it."""
+    said = [column.description for column in COLUMNS if column.name in ("theorem_1", "theorem_2")]
+    assert len(said) == 2
+    assert all(f"up to a factor {BOUNDED:g}: " in text for text in said)
 
 
 def random_points(size: int, seed: int) -> dict[str, Any]:

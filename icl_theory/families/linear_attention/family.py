@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -171,18 +171,13 @@ class LinearAttention(Family):
         if isinstance(self.tasks, tuple) and len(self.tasks[0]) != self.d:
             raise refuse("tasks", np.shape(self.tasks), f"of shape (k, {self.d})")
         if self.coordinates != "heads":
-            for name in ("heads", "rank"):
-                if getattr(self, name) != 1:
-                    raise refuse(name, getattr(self, name), "left out unless coordinates = 'heads'")
+            self._refuse_others(("heads", "rank"), "left out unless coordinates = 'heads'")
         if self.rank > self.d:
             raise refuse("rank", self.rank, f"at most d = {self.d}")
         if self.coordinates != "merged" and self.start == 0.0:
             raise refuse("start", self.start, f"> 0 for coordinates = {self.coordinates!r}: zero is a saddle")
         if self.depth > 1:
-            plain = {name: self.parameters()[name].default for name in ISOTROPIC}
-            for name, default in plain.items():
-                if getattr(self, name) != default:
-                    raise refuse(name, getattr(self, name), f"{default!r} for more layers than one")
+            self._refuse_others(ISOTROPIC, "{default!r} for more layers than one")
             if not isinstance(self.start, float):
                 raise refuse("start", self.start, "a number for more layers than one")
         object.__setattr__(self, "_laws", self._made_laws())
@@ -191,6 +186,13 @@ class LinearAttention(Family):
             limit = 2.0 * self.stable_rate()
             if not isinstance(self.eta, str) and self.eta >= limit:
                 raise refuse("eta", self.eta, f"below 2/(q_max m_max) = {limit:.6g}, beyond which descent diverges")
+
+    def _refuse_others(self, names: Sequence[str], allowed: str) -> None:
+        """Refuse values of some parameters that are not their defaults."""
+        for name in names:
+            default = self.parameters()[name].default
+            if getattr(self, name) != default:
+                raise refuse(name, getattr(self, name), allowed.format(default=default))
 
     def _made_laws(self) -> tuple[PromptLaw, PromptLaw]:
         """Laws of the prompts that are trained on, and of those with new tasks."""

@@ -69,7 +69,12 @@ class StepCounter:
         self._point = np.arange(self.K.size).reshape(self.shape)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             self._first = self._head()
-            self._begun = self._begin()
+            self._begun = np.zeros(self.K.size)
+            some = np.flatnonzero(self._first)
+            if some.size:
+                begin, before = self._from(some, "a")
+                ahead = self._first[some].astype(np.float64)
+                self._begun[some] = invert(self.K[some], self.c[some], begin, before, ahead, "a")
             self._column, self._single, self._taken, error, self._blur = self._single_steps()
             start = self._begun.copy()
             if self._single.size:
@@ -91,13 +96,16 @@ class StepCounter:
     def steps_to(self, u: ArrayLike) -> Count:
         """Numbers of steps until the iterate is at or above ``u``, at most INT64_MAX."""
         rows, shape = self._at_points("u", u)
-        found = [self._counted(*row) for row in rows]
+        found = [self.counted(*row) for row in rows]
         return Count(*(np.concatenate(each).reshape(shape) for each in zip(*found, strict=True)))
 
     def first_at(self, u: ArrayLike) -> NDArray[np.int64]:
         """Return only the steps of `steps_to`."""
         rows, shape = self._at_points("u", u)
-        return np.concatenate([self._counted(*row, bounded=False)[0] for row in rows]).reshape(shape)
+        found = []
+        for row in rows:
+            found.append(self.counted(*row, bounded=False).steps)  # noqa: PERF401 - a comprehension is a call more
+        return np.concatenate(found).reshape(shape)
 
     def _at_points(self, name: str, values: ArrayLike) -> tuple[list[tuple[Array, Some]], tuple[int, ...]]:
         """Broadcast values against the points: pairs of a row of values and its points, and the shape."""
@@ -127,8 +135,8 @@ class StepCounter:
                 result[some] = invert(self.K[at], self.c[at], *self._from(at, form), ahead, form)
         return result
 
-    def _counted(self, goal: Array, point: Some, *, bounded: bool = True) -> tuple[NDArray[Any], ...]:
-        """`steps_to` for one row of goals and their points; only the steps if not ``bounded``."""
+    def counted(self, goal: Array, point: Some = slice(None), *, bounded: bool = True) -> Count:
+        """`steps_to` goals, unchecked, one for each of some points; without errors and limits if not ``bounded``."""
         count, error, least = (np.zeros(goal.size) for _ in range(3))
         offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
         tail = goal > self._start.u[point]
@@ -148,7 +156,7 @@ class StepCounter:
             far = end + blur > self._start.u[at]
             if far.any():
                 some = np.arange(goal.size)[single][far]
-                late[some] = self._counted(end[far] + blur[far], _among(point, some))[3] - offset[some]
+                late[some] = self.counted(end[far] + blur[far], _among(point, some)).latest - offset[some]
         for where, form in ((head, "a"), (tail, "s")):
             if not where.any():
                 continue
@@ -179,14 +187,14 @@ class StepCounter:
         count[never] = np.inf
         found = _rounded_up(count, offset)
         if not bounded:
-            return (found,)
+            return Count(found, error, found, found)
         earliest = _rounded_up(least, offset - early)
         latest = _rounded_up(count + error, offset + late)
         error[single] = (early + late)[single]
         error = np.where(earliest < latest, np.ceil(error), np.where(never, 0.0, error))
         hidden = never & (earliest < latest)
         error[hidden] = (found - earliest)[hidden]
-        return found, error, earliest, latest
+        return Count(found, error, earliest, latest)
 
     def _from(self, point: Some, form: str) -> tuple[Place, Array]:
         """Return where heads or tails begin, and the polynomials there."""
@@ -221,15 +229,6 @@ class StepCounter:
             steps = leading(c, begin, end) + (series(c, end.a, "a") - before)
             first[slow_start] = np.floor(steps).astype(np.int64)
         return first
-
-    def _begin(self) -> Array:
-        """Iterates at the ends of the heads, zero without a head."""
-        u = np.zeros(self.K.size)
-        some = np.flatnonzero(self._first)
-        if some.size:
-            begin, before = self._from(some, "a")
-            u[some] = invert(self.K[some], self.c[some], begin, before, self._first[some].astype(np.float64), "a")
-        return u
 
     def _single_steps(self) -> tuple[NDArray[np.intp], Array, NDArray[np.int64], Array, Array]:
         """Take the single steps of all points that have some.

@@ -55,7 +55,7 @@ def _first_below(
         drop = 0.5 * np.where(close, np.log1p((epsilon - start) / start), np.log(epsilon) - np.log(start))
         goal = np.log1p(-(K - 1.0) * np.expm1(drop)) - drop
     above = start > epsilon
-    found = counter.steps_to(np.where(above, goal, 0.0))
+    found = counter.counted(np.where(above, goal, 0.0))
     hit[above], error[above] = found.steps[above], found.error[above]
     earliest, latest = found.earliest, found.latest
     unsure = np.flatnonzero(above & (earliest != latest) & (latest < INT64_MAX))
@@ -73,11 +73,10 @@ def _first_below(
 
 
 class ExchangeableSteps:
-    """The iterates of one exchangeable problem with N = ∞ and step constant c, as a `Solution`."""
+    """The iterates of one exchangeable problem with N = ∞, as a `Solution`."""
 
-    def __init__(self, K: int, gamma: float, c: float) -> None:
-        self.K, self.gamma = K, np.array([gamma])
-        self.counter = StepCounter(K, max(c, 1e-300))
+    def __init__(self, gamma: float, counter: StepCounter) -> None:
+        self.K, self.gamma, self.counter = float(counter.K[0]), np.array([gamma]), counter
 
     def states(self, steps: NDArray[np.int64]) -> Array:
         """Return u at some steps, (T,)."""

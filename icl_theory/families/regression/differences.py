@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.families.regression.flow import Place, flow_back
-from icl_theory.families.regression.polynomials import quotients
+from icl_theory.families.regression.polynomials import QUOTIENTS
 
 ROUNDING = sys.float_info.epsilon
 Some = NDArray[np.intp] | slice
@@ -57,9 +57,15 @@ def series(c: Array, x: Array, form: str) -> Array:
     """``Σ_j c^j P_j(x)``, with P_j = x^(power j) Q_j and as a polynomial in c x^power: nothing overflows."""
     small = c * x if form == "a" else c * x * x
     if small.size == 1:  # the same arithmetic with floats, which is faster
-        return np.full_like(small, _series_of_one(small.item(), x.item(), form))
+        factor, place, whole = small.item(), x.item(), 0.0
+        for quotient in reversed(QUOTIENTS[form]):
+            part = quotient[0]
+            for coefficient in quotient[1:]:
+                part = part * place + coefficient
+            whole = (whole + part) * factor
+        return np.full_like(small, whole)
     total: Array | None = None
-    for first, second, *others in reversed(quotients(form)):
+    for first, second, *others in reversed(QUOTIENTS[form]):
         value = x * first
         value += second
         for coefficient in others:
@@ -69,16 +75,6 @@ def series(c: Array, x: Array, form: str) -> Array:
             value += total
         total = np.multiply(value, small, out=value)
     assert total is not None
-    return total
-
-
-def _series_of_one(small: float, x: float, form: str) -> float:
-    total = 0.0
-    for quotient in reversed(quotients(form)):
-        value = quotient[0]
-        for coefficient in quotient[1:]:
-            value = value * x + coefficient
-        total = (total + value) * small
     return total
 
 

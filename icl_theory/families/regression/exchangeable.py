@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +29,15 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
+from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.closed import ExchangeableSteps, step_constant
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.flow import attention_pair, loss_curve
-from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.tasks import Exchangeable, Task
 from icl_theory.memory import check_fits
+
+if TYPE_CHECKING:
+    from icl_theory.families.regression.population import PopulationRisk
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +143,7 @@ class ExchangeableRisk(Risk):
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
         if not c < 1e300:
             raise refuse("eta", eta, f"such that a step, eta*gamma*K/(K-1)^2 = {c:.3g}, is below 1e300")
-        return ExchangeableSteps(self.K, self.gamma, c)
+        return ExchangeableSteps(self.gamma, StepCounter(self.K, max(c, 1e-300)))
 
     def series(self, states: Array, steps: NDArray[np.int64]) -> tuple[Array, dict[str, Array]]:
         """Losses and observations at many gaps."""
@@ -273,6 +276,8 @@ def expanded(risk: Risk) -> Risk:
         law: Task = Exchangeable(math.sqrt(2.0 * risk.gamma) / gap)
     else:
         features, law = risk.origin
+    from icl_theory.families.regression.population import PopulationRisk  # a closed form needs none
+
     full = PopulationRisk(features, law, risk.N, risk.noise)
     return full if risk.speed == 1.0 else Pullback(full, Embedding(features.vectors))
 

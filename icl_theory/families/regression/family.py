@@ -17,6 +17,7 @@ from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     Fraction,
     Later,
+    LaterMethod,
     Object,
     Probabilities,
     Whole,
@@ -27,16 +28,13 @@ from icl_theory.families.parameters import (
     parameter,
     prompt_length,
 )
-from icl_theory.families.regression import points as measures
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.closed import ExchangeableSteps
-from icl_theory.families.regression.counted import CountedRisk
+from icl_theory.families.regression.columns import COLUMNS
 from icl_theory.families.regression.exchangeable import ExchangeableRisk, alike, embedding_speed, expanded
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import crossover, papers_regime, phases_of, run_phases, tail_start
-from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.stability import stable_rate
-from icl_theory.families.regression.tails import tail_limit
 from icl_theory.families.regression.tasks import Task, exchangeable_gamma
 from icl_theory.grids.grid import Column
 
@@ -92,15 +90,15 @@ class Regression(Family):
     title: ClassVar[str] = "in-context regression"
     goal: ClassVar[tuple[str, float]] = ("epsilon", 1e-3)
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
-    columns: ClassVar[tuple[Column, ...]] = measures.COLUMNS
+    columns: ClassVar[tuple[Column, ...]] = COLUMNS
     rows = Later("icl_theory.families.regression.evidence:ROWS")
     questions = Later("icl_theory.families.regression.questions:QUESTIONS")
     papers = Later("icl_theory.families.regression.papers:PAPERS")
     check = Later("icl_theory.families.regression.bounds:check_bounds")
     compare = Later("icl_theory.families.regression.crosscheck:crosscheck")
     explorer = Later("icl_theory.families.regression.explorer:PANEL")
-    measure = measures.measured
-    batched = classmethod(measures.batched)
+    measure = LaterMethod("icl_theory.families.regression.points:measured")
+    batched = LaterMethod("icl_theory.families.regression.points:batched")
 
     L: float = lipschitz_constant()
     delta: float = feature_gap()
@@ -172,6 +170,8 @@ class Regression(Family):
         reduced = alike(features, law, self.N, self.noise, self.coordinates)
         if reduced is not None:
             return reduced
+        from icl_theory.families.regression.population import PopulationRisk  # not where there is a closed form
+
         population = PopulationRisk(features, law, self.N, self.noise)
         return in_coordinates(population, self.coordinates, features.vectors)
 
@@ -181,6 +181,8 @@ class Regression(Family):
         core, _ = innermost(risk)
         if math.isinf(core.N):
             raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
+        from icl_theory.families.regression.counted import CountedRisk
+
         trainer = CountedRisk(core.features, core.task, int(core.N), batch, seed, core.noise, every_query=False)
         return around(risk, trainer)
 
@@ -196,13 +198,16 @@ class Regression(Family):
 
     def describe(self, run: Trajectory) -> None:
         """Add phases and regime, and the paper's own rule if an imbalance is given."""
-        risk, tail = run.risk, tail_limit(run.risk, run.eta) if run.risk is not None and self.rule == "gd" else None
+        risk, tail = run.risk, None
         infinite = isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)
         if isinstance(run.solution, ExchangeableSteps):
             last = int(run.t[-1])
             ends = run.solution.first_missing(0.5, tail_start(self.K))
             run.phases = phases_of(last, *(min(last, end) for end in ends))
         else:
+            from icl_theory.families.regression.tails import tail_limit
+
+            tail = tail_limit(risk, run.eta) if risk is not None and self.rule == "gd" else None
             run.phases = run_phases(run, tail_deficit=tail_start(self.K) if infinite else None, tail=tail)
         if isinstance(risk, ExchangeableRisk) and infinite:
             run.regime = "sharp" if math.sqrt(2.0 * risk.gamma) > crossover(run.epsilon, 1.0, self.K) else "flat"
@@ -218,7 +223,9 @@ class Regression(Family):
         gamma = exchangeable_gamma(self.L, self.delta)
         goal = self.epsilon if self.epsilon is not None else self.above
         each = (np.array([x]) for x in (self.rate() * speed, gamma, float(self.K), goal, math.inf))
-        return float(measures.leading_order(*each)[0])
+        from icl_theory.families.regression.points import leading_order
+
+        return float(leading_order(*each)[0])
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:

@@ -71,7 +71,9 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, u: Any, K: Any) -> Self:
         """Return the place of u among K features."""
-        return cls.weighted(u, (K - 1.0) * np.exp(-u))
+        w = (K - 1.0) * np.exp(-u)
+        whole = 1.0 + w
+        return cls(u, w, 1.0 / whole, w / whole)
 
     @classmethod
     def weighted(cls, u: Any, w: Any) -> Self:
@@ -81,9 +83,10 @@ class Place(NamedTuple):
 
     def at(self, index: NDArray[Any] | slice) -> Self:
         """Select some of the places."""
+        u, w, a, s = self
         if isinstance(index, slice):
-            return type(self)(*(x[index] for x in self))
-        return type(self)(*(x.take(index) for x in self))  # faster than indexing
+            return type(self)(u[index], w[index], a[index], s[index])
+        return type(self)(u.take(index), w.take(index), a.take(index), s.take(index))  # faster
 
     def small(self, form: str) -> Any:
         """Return a for the form "a", which is small in the head of a run, else s, which is small in the tail."""

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from icl_theory._validate import INT64_MAX, Array, indexed
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
-from icl_theory.families.parameters import LIPSCHITZ
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds_of
 from icl_theory.families.regression.closed import closed_runs, step_constant
+from icl_theory.families.regression.columns import THEOREMS
 from icl_theory.families.regression.exchangeable import ExchangeableRisk, embedding_speed
 from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
 from icl_theory.families.regression.phases import crossover, half_way, tail_start
@@ -28,53 +28,10 @@ from icl_theory.families.regression.stability import stable_rate
 from icl_theory.families.regression.stacked import stacked
 from icl_theory.families.regression.tails import resting_loss, tail_limit
 from icl_theory.families.regression.together import MOST, Points, together
-from icl_theory.grids.grid import Column, Values, blank
+from icl_theory.grids.grid import Values, blank
 
 FARTHEST = 300.0  # gap u up to which steps are bounded
 LONGEST_PROMPT = 10**5  # of points that are simulated as a batch
-THEOREMS = ("Theorem 1", "Theorem 2")
-HELD = "1 holds, 0 fails, -1 where its hypotheses do"
-
-COLUMNS: tuple[Column, ...] = (
-    Column(
-        "regime", "U6", "", '"flat" or "sharp"; empty where it is not defined', role="word", extra=(("table", 1),),
-    ),
-    Column("attention", "f8", "", "target attention at the end, mean over queries"),
-    Column("tail_constant", "f8", "squared label units", "limit of t (loss - floor), where it is known"),
-    Column("tail_ratio", "f8", "", "t (loss - floor) at the end, over tail_constant"),
-    Column(
-        "predicted_steps", "f8", "steps", "leading order K²/(ηγ) + (K-1)/(4ηε), exchangeable with N = inf",
-        "predicted T_ε", r"\mathrm{predicted}\ T_\varepsilon", "predicted",
-    ),
-    Column(
-        "L_half", "f8", LIPSCHITZ, "L at which the exponents of T in L, Δ and ε are half-way between their limits,"
-        " for gradient flow with K >= 7 features, exchangeable with N = inf",
-        "L½", "L_{1/2}", "boundary",
-        (("of", "L"), ("definition", "half-way in L"), ("half_way", ("L", "delta", "epsilon"))),
-    ),
-    Column(
-        "L_star", "f8", LIPSCHITZ, "predicted crossover L*, exact, for the exchangeable class with N = inf", "L*",
-        "L^*", "boundary", (("of", "L"), ("definition", "exact onset of the tail")),
-    ),
-    Column(
-        "L_star_leading", "f8", LIPSCHITZ, "the same at leading order in K", "leading-order L*",
-        r"\mathrm{leading\ order}\ L^*", "boundary", (("of", "L"), ("definition", "leading order in K")),
-    ),
-    Column("steps_low", "f8", "steps", "certified lower bound on last, exchangeable with N = inf"),
-    Column("steps_high", "f8", "steps", "certified upper bound on last"),
-    Column("certified", "i1", "", f"whether last lies between the two: {HELD}", role="verdict"),
-    *(
-        column
-        for i in (1, 2)
-        for column in (
-            Column(f"theorem_{i}_bound", "f8", "steps", f"Theorem {i}'s bound on steps - T_I, its constant fitted"),
-            Column(
-                f"theorem_{i}", "i1", "", f"whether it bounds steps - T_I up to a factor {BOUNDED:g}: {HELD}",
-                f"Thm {i}", role="verdict",
-            ),
-        )
-    ),
-)  # fmt: skip
 
 
 class _Steps(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 from numpy.polynomial.polynomial import polyadd, polyder, polymul
@@ -13,13 +12,6 @@ from icl_theory._validate import choice
 
 TERMS = 6  # polynomials of the expansion, so that the error is of order (c g)^6
 Coefficients = NDArray[np.object_]  # integers of any size, lowest power first
-
-
-@cache
-def quotients(form: str) -> tuple[tuple[float, ...], ...]:
-    """Coefficients of ``Q_j = P_j / x^(power j)``, highest power first."""
-    power = 1 if form == "a" else 2  # P_j starts with a^j, or s^(2j)
-    return tuple(polynomial[: -power * j] for j, polynomial in enumerate(abel_polynomials(form), start=1))
 
 
 def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
@@ -47,7 +39,7 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     """
     choice("form", form, ("a", "s"))
     result = []
-    for polynomial, denominator in _abel_polynomials():
+    for polynomial, denominator in _POLYNOMIALS:
         if form == "s":
             reflected, power = _whole(0), _whole(1)
             for coefficient in polynomial:
@@ -58,7 +50,6 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     return tuple(result)
 
 
-@cache
 def _abel_polynomials() -> list[tuple[list[int], int]]:
     """Polynomials in a, each with the common denominator of its coefficients."""
     log_slope = _whole(1, -3)  # g'/g = s - 2a
@@ -102,3 +93,11 @@ def _slope(p: Coefficients) -> Coefficients:
 
 def _whole(*coefficients: int) -> Coefficients:
     return np.array(coefficients, dtype=object)
+
+
+_POLYNOMIALS = _abel_polynomials()
+# coefficients of Q_j = P_j / x^(power j), highest power first; P_j starts with a^j, or s^(2j)
+QUOTIENTS = {
+    form: tuple(polynomial[: -power * j] for j, polynomial in enumerate(abel_polynomials(form), start=1))
+    for form, power in (("a", 1), ("s", 2))
+}

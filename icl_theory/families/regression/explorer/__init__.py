@@ -7,14 +7,14 @@ from typing import Any
 
 from icl_theory.families.parameters import Panel
 from icl_theory.families.regression.abel import SMALL_STEP
-from icl_theory.families.regression.polynomials import TERMS, quotients
+from icl_theory.families.regression.polynomials import QUOTIENTS, TERMS
 from icl_theory.families.regression.stability import CURVATURE
 
 
 def constants() -> dict[str, Any]:
     """Return the polynomials in the Abel function, and the numbers that say where they are used."""
     return {
-        "quotients": {form: quotients(form) for form in ("a", "s")},
+        "quotients": QUOTIENTS,
         "terms": TERMS,
         "smallStep": SMALL_STEP,
         "curvature": CURVATURE,
