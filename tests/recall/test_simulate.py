@@ -170,7 +170,7 @@ def test_runs_that_are_cut_short_say_so() -> None:
         ({"max_steps": 0}, "max_steps = 0"),
         ({"task": "x"}, "task = 'x'"),
         ({"gamma": 0.5}, "gamma = 0.5"),
-        ({"task": RecallTask(20, 2, 3), "V": 20}, "V = 20: must be left out where a task is given"),
+        ({"task": RecallTask(20, 2, 3), "V": 20}, "V = 20: must be left out: the task has"),
         ({"alpha": 0.1, "above": 1e-20}, "above = 1e-20: must be at least 1e-13 of the floor"),
         ({"H": 4003}, "H = 4003: must be at most 4001"),
     ],
