@@ -1,4 +1,4 @@
-"""The largest eigenvalue of a matrix that is known by its products."""
+"""The largest eigenvalue of a matrix from its products with vectors."""
 
 from __future__ import annotations
 
@@ -9,32 +9,14 @@ import numpy as np
 
 from icl_theory._validate import Array
 
-DENSE = 12  # parameters up to which the matrix is written out
-
 
 def largest_eigenvalue(
-    hessian: Callable[[Array], Array], shape: tuple[int, ...], metric: float | Array
+    hessian: Callable[[Array], Array], shape: tuple[int, ...], metric: float | Array, dense: int = 12
 ) -> tuple[float, Array]:
-    """Largest eigenvalue of ``M^-1/2 H M^-1/2`` and its direction in the parameters, by Lanczos' method.
+    """Largest eigenvalue of ``M^-1/2 H M^-1/2``, and ``M^-1/2 v`` for its unit eigenvector v, by Lanczos' method.
 
-    Parameters
-    ----------
-    hessian : callable
-        Product of the Hessian H with a direction, of the shape of the parameters.
-    shape : tuple of int
-        That shape.
-    metric : float or ndarray
-        The diagonal of M.
-
-    Returns
-    -------
-    (float, ndarray)
-        The eigenvalue, and ``M^-1/2 v`` for its unit eigenvector v, of that shape.
-
-    Raises
-    ------
-    RuntimeError
-        Where Lanczos' method does not converge.
+    ``hessian`` takes a direction of the given shape to its product with H, and ``metric`` is the diagonal of M. Up
+    to ``dense`` parameters the matrix is written out. A RuntimeError says that the method does not converge.
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
@@ -44,7 +26,7 @@ def largest_eigenvalue(
         return np.ravel(hessian(np.reshape(flat, shape) / root) / root)
 
     size = math.prod(shape)
-    if size <= DENSE:
+    if size <= dense:
         matrix = np.array([product(unit) for unit in np.eye(size)])
         values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     else:
