@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csc_array
 
-from icl_theory._validate import instance, refuse
+from icl_theory._validate import instance, refuse, signed
 from icl_theory.engine.pullback import Affine, Pullback
 from icl_theory.families.recall.sampled import TransformerRisk
-from icl_theory.families.recall.weights import gates, held
+from icl_theory.families.recall.weights import gates
 
 
 def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float | None = None) -> Pullback:
@@ -63,8 +63,8 @@ def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float 
         if value is not None and not there:
             raise refuse(name, value, "left out if alpha = 0" if name == "gamma" else "left out unless softmax")
     whole = full.weights == "identity"
-    fixed = gates(task, full.weights, 0.0 if gamma is None else held("gamma", gamma))
-    scale = 1.0 if not softmax else 0.0 if v is None else held("v", v)
+    fixed = gates(task, full.weights, 0.0 if gamma is None else signed("gamma", gamma))
+    scale = 1.0 if not softmax else 0.0 if v is None else signed("v", v)
     base = [np.zeros((d, d)), scale * fixed["value"], fixed["feed_forward"]][: len(wanted)]
 
     # for each parameter: the entries of the matrices that it sets, its index, and its sign

@@ -88,47 +88,34 @@ class Recall(Family):
     triggers: int = parameter(4, kind=Whole(), symbol="|Q|", tex="|Q|", meaning="number of triggers")
     outputs: int = parameter(8, kind=Whole(), meaning="number of outputs")
     alpha: float = parameter(
-        0.0,
-        kind=Number(zero=True, maximum=math.nextafter(1.0, 0.0)),
-        symbol="α",
-        tex=r"\alpha",
+        0.0, kind=Number(zero=True, maximum=math.nextafter(1.0, 0.0)), symbol="α", tex=r"\alpha",
         meaning="probability that the next word is noise",
-    )
+    )  # fmt: skip
     H: int = parameter(33, kind=Whole(minimum=3), symbol="H", tex="H", meaning="words of a sentence")
     law: str = parameter("markov", kind=Word(words=LAWS), meaning="law of the sentences")
     attention: str = parameter("linear", kind=Word(words=ATTENTION), meaning="attention weights")
     weights: str = parameter("projection", kind=Word(words=WEIGHTS), meaning="what the matrices let through")
     kappa: int = parameter(
-        1,
-        kind=Whole(minimum=0, maximum=1),
-        symbol="κ",
-        tex=r"\kappa",
-        meaning="whether the feed-forward layer reads what is attended to",
-        axis=False,
-    )
+        1, kind=Whole(minimum=0, maximum=1), symbol="κ", tex=r"\kappa",
+        meaning="whether the feed-forward layer reads what is attended to", axis=False,
+    )  # fmt: skip
     probs: Any = parameter(
         None,
         kind=Probabilities(optional=True),
-        meaning="probabilities of the triggers; uniform unless given",
+        meaning="probabilities of the triggers; uniform by default",
         axis=False,
     )
     counts: Any = parameter(
-        None, kind=CountLaw(optional=True), meaning="times that the output follows the trigger; random unless given"
+        None, kind=CountLaw(optional=True), meaning="times that the output follows the trigger; by default random"
     )
     gamma: float | str = parameter(
-        "best",
-        kind=Number(signed=True, words=("trained", "best")),
-        symbol="γ",
-        tex=r"\gamma",
+        "best", kind=Number(signed=True, words=("trained", "best")), symbol="γ", tex=r"\gamma",
         meaning="log-odds of noise: trained, best, or held at a number",
-    )
+    )  # fmt: skip
     v: float | str = parameter(
-        1.0,
-        kind=Number(signed=True, words=("trained",)),
-        symbol="v",
-        tex="v",
+        1.0, kind=Number(signed=True, words=("trained",)), symbol="v", tex="v",
         meaning="value scale of softmax attention: trained, or held at a number",
-    )
+    )  # fmt: skip
     M: float = parameter(
         math.inf, kind=Whole(infinite=True), symbol="M", tex="M", meaning="number of sentences trained on, or inf"
     )
@@ -140,14 +127,11 @@ class Recall(Family):
         """Make the task and the risk, which check the parameters against each other."""
         if self.task is not None:
             self._unfold(self.task)
-        if self.task is None:
-            counts = Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
-            made = RecallTask(
-                self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H,
-                law=self.law,
-            )  # fmt: skip
-        else:
-            made = self.task
+        counts = Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
+        made = self.task or RecallTask(
+            self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H,
+            law=self.law,
+        )  # fmt: skip
         object.__setattr__(self, "_task", made)
         self.population()
 

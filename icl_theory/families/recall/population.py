@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
-from icl_theory._validate import Array, choice, flag, refuse, store
+from icl_theory._validate import Array, choice, flag, refuse, signed, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall import softmax
 from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.straight import StraightLine
 from icl_theory.families.recall.task import RecallTask, Sentences, Words, entropy
-from icl_theory.families.recall.weights import check_weights, held
+from icl_theory.families.recall.weights import check_weights
 
 ATTENTION = ("linear", "relu", "softmax", "softmax-limit")
 
@@ -123,13 +123,13 @@ class RecallRisk(Risk):
         if self.v is not None:
             if not self.scaled:
                 raise refuse("v", self.v, f"left out if attention = {self.attention!r}")
-            store(self, v=held("v", self.v))
+            store(self, v=signed("v", self.v))
         if flag("tied", self.tied) and (not self.task.alike or self.data is not None):
             raise refuse("tied", self.tied, "False for empirical risks, and if triggers differ")
         if self.gamma is not None:
             if not self.noisy:
                 raise refuse("gamma", self.gamma, "left out if alpha = 0: there is no noise to predict")
-            store(self, gamma=held("gamma", self.gamma))
+            store(self, gamma=signed("gamma", self.gamma))
 
     @property
     def noisy(self) -> bool:
@@ -199,7 +199,6 @@ class RecallRisk(Risk):
         return loss, self._joined(np.asarray(by_strength, dtype=float), float(weight @ by_scale), by_gamma)
 
     def _joined(self, by_strength: Array, by_scale: float, by_gamma: float) -> Array:
-        """Put together the trained parts of a gradient."""
         trained = [by_scale] * (self.scaled and self.v is None) + [by_gamma] * (self.noisy and self.gamma is None)
         return np.concatenate([by_strength, trained])
 
@@ -348,7 +347,6 @@ class RecallRisk(Risk):
         return _Logits(rest, by_strength, zero, gamma - strength[self._atoms.group] * c, by_strength, zero)
 
     def _averaging(self, strength: Array, scale: float, gamma: float) -> _Logits:
-        """Softmax attention in the long-context limit."""
         index, task = self._atoms.group, self.task
         rho = (self._fractions[0] + self._fractions[1])[index]
         shifted = strength[index] + self._odds[index]

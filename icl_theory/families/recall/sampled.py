@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, instance, integer, number, refuse, store
+from icl_theory._validate import Array, choice, instance, integer, number, refuse, signed, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall.divergence import cross_entropy
 from icl_theory.families.recall.population import ATTENTION
 from icl_theory.families.recall.task import RecallTask, Sentences
 from icl_theory.families.recall.transformer import Transformer
-from icl_theory.families.recall.weights import check_weights, estimated_gamma, gates, held
+from icl_theory.families.recall.weights import check_weights, estimated_gamma, gates
 from icl_theory.memory import check_fits
 
 MATRICES = ("embedding", "previous", "attention", "value", "feed_forward", "readout")
@@ -128,7 +128,7 @@ class TransformerRisk(Risk):
             seed=integer("seed", self.seed, minimum=0),
             kink=number("kink", self.kink, zero=True),
             tests=integer("tests", self.tests, minimum=1),
-            gamma=estimated_gamma(self.task, self.data) if self.gamma is None else held("gamma", self.gamma),
+            gamma=estimated_gamma(self.task, self.data) if self.gamma is None else signed("gamma", self.gamma),
             trained=tuple(name for name in MATRICES if name in names),
             scale=number("scale", self.scale, zero=True),
         )
@@ -173,7 +173,7 @@ class TransformerRisk(Risk):
         return Sentences(*(each[rows] for each in self.data))
 
     def drawn(self, step: int) -> Drawn:
-        """Sentences of a step, prepared for this model and all that attend to the same words."""
+        """Sentences of a step, prepared for this model and for others that attend to the same words."""
         sentences = self.sentences(step)
         return Drawn(sentences, self._model.places(sentences.tokens))
 
@@ -261,12 +261,8 @@ class TransformerRisk(Risk):
 
     def matrices(self, params: Array) -> dict[str, Array]:
         """Return all six matrices, by name."""
-        result, start = dict(self._start), 0
-        for name in self.trained or ():
-            rows, columns = self._shapes[name]
-            result[name] = params[start : start + rows * columns].reshape(rows, columns)
-            start += rows * columns
-        return result
+        trained = zip(self.trained or (), self.blocks(params), strict=True)
+        return self._start | {name: part.reshape(self._shapes[name]) for name, part in trained}
 
     @property
     def _shapes(self) -> dict[str, tuple[int, int]]:

@@ -199,12 +199,10 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
 
     Parameters
     ----------
-    task : RecallTask
-        The task.
-    epsilon : float
-        Excess allowed, nats.
+    task, epsilon
+        As for `failure_probability`.
     delta : float
-        Probability allowed, in (0, 1).
+        Largest failure probability δ, in (0, 1).
 
     Returns
     -------

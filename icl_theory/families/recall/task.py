@@ -101,15 +101,13 @@ class RecallTask:
     ) -> None:
         self.law = choice("law", law, LAWS)
         self.V = integer("V", V, minimum=3, maximum=LARGEST_VOCABULARY)
-        self.noise_word = self.V - 1 if noise_word is None else _word("noise_word", noise_word, self.V)
+        self.noise_word = self.V - 1 if noise_word is None else self._word("noise_word", noise_word)
         self.triggers = self._words("triggers", triggers, 0)
         first = int(self.triggers.max()) + 1 if isinstance(triggers, int | np.integer) else 0
         self.outputs = self._words("outputs", outputs, first)
         needed = len(self.triggers) + len(self.outputs) + 1
         if needed > self.V:
-            raise refuse(
-                "V", V, f"at least {needed}: {len(self.triggers)} triggers, {len(self.outputs)} outputs and noise"
-            )
+            raise refuse("V", V, f"at least {needed}, the number of triggers, outputs and noise words")
         for name, words in (("triggers", self.triggers), ("outputs", self.outputs)):
             if self.noise_word in words:
                 raise refuse(name, words.tolist(), f"without the noise word {self.noise_word}")
@@ -122,9 +120,7 @@ class RecallTask:
             raise refuse("H", H, "at least 3: a trigger, its output, and the trigger again")
         self.H = int(H)
         if self.law == "planted" and self.alpha and Q > 1:
-            raise refuse(
-                "triggers", Q, "1 with noise and law = 'planted': the paper's noisy sentences have one trigger"
-            )
+            raise refuse("triggers", Q, "1 with noise and law = 'planted', as in the paper's sentences")
         self.counts = self._laws(counts)
         longest = max(law.longest for law in set(self.counts))
         if 2 * longest + 1 > self.H:
@@ -135,11 +131,9 @@ class RecallTask:
         self._given_probs = None if probs is None else tuple(np.asarray(probs, dtype=np.float64).tolist())
 
     def __repr__(self) -> str:
-        outputs = len(self.outputs)
         law = "" if self.law == "markov" else f", law={self.law!r}"
-        return (
-            f"RecallTask(V={self.V}, triggers={self.Q}, outputs={outputs}, alpha={self.alpha:g}, H={self.H}{law})"
-        )
+        words = f"V={self.V}, triggers={self.Q}, outputs={len(self.outputs)}, alpha={self.alpha:g}"
+        return f"RecallTask({words}, H={self.H}{law})"
 
     @property
     def Q(self) -> int:
@@ -281,10 +275,13 @@ class RecallTask:
             return candidates[candidates != self.noise_word][:count].astype(np.intp)
         if not np.iterable(value) or isinstance(value, str | bytes):
             raise refuse(name, value, "a number of words, or the words")
-        words = np.array([_word(name, word, self.V) for word in value], dtype=np.intp)
+        words = np.array([self._word(name, word) for word in value], dtype=np.intp)
         if not words.size or np.unique(words).size < words.size:
             raise refuse(name, value, "one word at least, none of them twice")
         return words
+
+    def _word(self, name: str, value: int) -> int:
+        return integer(name, value, minimum=0, maximum=self.V - 1)
 
     def _laws(self, counts: Counts | ArrayLike | Sequence[Counts] | None) -> tuple[Counts, ...]:
         if counts is None:
@@ -335,9 +332,5 @@ def entropy(alpha: float) -> float:
 
 
 def _starts(size: int, H: int, words: int = 2**22) -> range:
-    """Starts of parts of so many words that they take little memory."""
+    """Starts of parts with up to ``words`` words, which take little memory."""
     return range(0, size, max(1, words // H))
-
-
-def _word(name: str, value: int, V: int) -> int:
-    return integer(name, value, minimum=0, maximum=V - 1)

@@ -25,13 +25,6 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
         raise refuse("counts", "with noise", "without noise if alpha = 0 and weights = 'identity'")
 
 
-def held(name: str, value: object) -> float:
-    """Check the number at which a parameter is held."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-        raise refuse(name, value, "a finite number")
-    return float(value)
-
-
 def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     r"""Return the matrices 𝒱 (for v = 1) and F that let words through, (2V, 2V) each.
 

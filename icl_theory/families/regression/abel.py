@@ -223,7 +223,6 @@ class StepCounter:
         return first
 
     def _begin(self) -> Array:
-        """Iterates at the ends of the heads, zero without a head."""
         u = np.zeros(self.K.size)
         some = np.flatnonzero(self._first)
         if some.size:
