@@ -1,4 +1,4 @@
-"""Parameters as rows that do not mix, and the modes of each: the Hessian's eigenvectors, and how fast they fall."""
+"""Parameters as independent rows, and the modes of each row: eigenvectors of the Hessian and their decay rates."""
 
 from __future__ import annotations
 
@@ -15,17 +15,9 @@ from icl_theory.engine.steps import Descent
 
 
 class Blocks:
-    """A row for each column of the parameters where a risk says that columns do not mix, else one row for all.
+    """One row for each column of the parameters if the columns of a risk are independent, else one row for all.
 
-    Parameters
-    ----------
-    descent : Descent
-        The map.
-
-    Attributes
-    ----------
-    price : int
-        Gradients that finding the modes counts as.
+    To find the modes counts as ``price`` gradients.
     """
 
     def __init__(self, descent: Descent) -> None:
@@ -38,25 +30,25 @@ class Blocks:
 
     @property
     def solvable(self) -> bool:
-        """Whether the modes can be found: the map descends along the gradient, and a row is not too long."""
+        """Whether modes can be found: for gradient descent, and rows that are not too long."""
         return self._plain and self._size <= 1024
 
     def rows(self, params: Array) -> Array:
-        """Rows, (n, m), that share no memory with the parameters."""
+        """Copy parameters into rows, (n, m)."""
         return np.array(params.T) if self.gradients is not None else np.reshape(params, (1, -1)).copy()
 
     def params(self, rows: Array) -> Array:
-        """Parameters."""
+        """Parameters from rows."""
         return np.ascontiguousarray(rows.T) if self.gradients is not None else rows.reshape(self.shape)
 
     def moves(self, rows: Array, which: Index) -> Array:
-        """Moves of rows, (r, m), that stand for the blocks ``which``, (r,), in one step."""
+        """Moves in one step of rows, (r, m), that belong to the blocks ``which``, (r,)."""
         if self.gradients is None:
             return self.descent.moves(rows.reshape(-1, *self.shape)).reshape(rows.shape)
         return np.ascontiguousarray(self.descent.move(self.gradients(rows.T, which)).T)
 
     def modes(self, rows: Array, x: Array) -> Modes | None:
-        """Find the modes at rows, (n, m), and times ln(1 + t), (n,); None where a product is not finite."""
+        """Find the modes at rows, (n, m), and times ln(1 + t), (n,); None if a product is not finite."""
         risk, params, unit = self.descent.risk, self.params(rows), np.zeros_like(rows)
         self.descent.evaluations += self.price
         products = []
@@ -73,21 +65,18 @@ class Blocks:
 
 
 class Modes(NamedTuple):
-    """Eigenvectors of M^{-1/2} H M^{-1/2} at times x, one a column, η times the eigenvalues, and the root of M.
+    """Modes of n blocks: eigenvectors and eigenvalues of M^{-1/2} H M^{-1/2}."""
 
-    Blocks come first: (n,), (n, m, m), (n, m), (n, m).
-    """
-
-    x: Array
-    vectors: Array
-    rates: Array
-    root: Array
+    x: Array  # times ln(1 + t), (n,)
+    vectors: Array  # one in each column, (n, m, m)
+    rates: Array  # η times the eigenvalues, (n, m)
+    root: Array  # of M, (n, m)
 
     def growth(self, places: Array, some: Index, resting: float = 10.0) -> Array:
-        """Eigenvalues of the derivative of the move that belong to the modes, at times x, (n, s): (n, m, s).
+        """Eigenvalues of the derivative of the move for each mode, at times x, (n, s): (n, m, s).
 
-        A mode that turns more often than ``resting`` times while t grows by a factor e is at rest, and its rate
-        stays. The rates of the others fall like 1/t, as in a tail.
+        A mode that decays more than ``resting`` times while t grows by a factor e is at rest, and its rate is
+        constant. The rates of the others fall like 1/t, as in a tail.
         """
         rates, x = self.rates[some, :, None], self.x[some, None]
         falls = np.abs(rates) * np.exp(x)[:, :, None] < resting

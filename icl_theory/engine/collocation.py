@@ -1,8 +1,8 @@
-r"""Strides over many iterates at once: Radau's collocation of a difference equation, or of its flow.
+r"""Strides over many iterates: Radau's collocation of a difference equation, or of its flow.
 
-Iterates with :math:`\theta(t+1) - \theta(t) = h(\theta(t))` are followed by polynomials in x = ln(1 + t) that solve
-this equation at Radau's nodes; for a flow they solve :math:`\theta' = h(\theta)`. Many blocks of parameters that do
-not mix are solved at once, each with a time and a stride of its own. All arrays have the blocks first. See
+The iterates :math:`\theta(t+1) - \theta(t) = h(\theta(t))` are approximated by polynomials in x = ln(1 + t) that
+solve this equation at Radau's nodes; for a flow they solve :math:`\theta' = h(\theta)`. Many independent blocks of
+parameters are solved at once, each with its own time and stride. The blocks are the first axis of all arrays. See
 docs/theory.md, "Skipping ahead".
 """
 
@@ -24,24 +24,22 @@ Precondition = Callable[[Array, Index], Array]
 
 
 class Scheme(NamedTuple):
-    """Nodes in (0, 1], the last of them 1; weights of the slopes there; Legendre coefficients of a polynomial.
+    """Radau's scheme; the last two map the values of a polynomial at 0 and at the nodes."""
 
-    The coefficients are those of its values at 0 and at the nodes. So are the derivatives, (s, s, s + 1): at each
-    node from the first to the last one, in units of half of the step.
-    """
-
-    nodes: Array
-    weights: Array
-    coefficients: Array
-    derivatives: Array
+    nodes: Array  # in (0, 1], the last is 1
+    weights: Array  # of the slopes at the nodes
+    coefficients: Array  # to its Legendre coefficients
+    derivatives: (
+        Array  # to its derivatives of orders 1 to s at the nodes, in units of half of the step, (s, s, s + 1)
+    )
 
 
 @cache
 def radau(stages: int) -> Scheme:
     """Radau's scheme of order 2 stages - 1: the right-hand nodes are the zeros of P_s - P_(s-1).
 
-    That is (x - 1) times the polynomial of degree s - 1 that belongs to the weight 1 - x. Its zeros are the
-    eigenvalues of the symmetric matrix of its recurrence; a step of Newton's method mends their last digits.
+    This is (x - 1) times the polynomial of degree s - 1 that is orthogonal with the weight 1 - x. Its zeros are the
+    eigenvalues of the symmetric matrix of its recurrence; one Newton step corrects their last digits.
     """
     j = np.arange(stages - 1.0)
     beside = np.sqrt(j[1:] * (j[1:] + 1.0)) / (2.0 * j[1:] + 1.0)
@@ -63,12 +61,12 @@ def _integral(j: int, nodes: Array) -> Array:
 
 
 def stepped(scheme: Scheme, places: Array, h: float | Array, tiny: float = 20.0) -> Array:
-    """Weights of the moves in the values at the nodes for polynomials that change by them in one step, (..., s, s).
+    """Matrix from the moves at the nodes to the values of the polynomial that makes them in one step, (..., s, s).
 
     ``places``, (..., s), are the nodes in x, and ``h`` broadcasts against them. The change of a polynomial of
-    degree s is the sum of its s derivatives, which loses no digits in long strides. In one that is far shorter than
-    a step of the map all of them are lost: where a step is longer than ``tiny`` halves of the stride, the weights
-    are not numbers.
+    degree s is the sum of its s derivatives, which loses no digits in long strides. In strides far shorter than a
+    step of the map all digits are lost: if a step is longer than ``tiny`` halves of the stride, the weights are
+    NaN.
     """
     stages = len(scheme.nodes)
     lengths = 2.0 * np.log1p(np.exp(-places)) / h  # of a step, in units of half of h
@@ -89,7 +87,7 @@ def legendre(x: Array, degree: int) -> Array:
 
 
 def valued(terms: Array, places: Array, begin: Array, length: Array) -> Array:
-    """Values of polynomials, (n, s + 1, m), at places x, (n, q): (n, q, m)."""
+    """Values of polynomials with coefficients (n, s + 1, m) at places x, (n, q): (n, q, m)."""
     scaled = 2.0 * (places - begin[:, None]) / length[:, None] - 1.0
     return np.asarray(legendre(scaled, terms.shape[1] - 1) @ terms)
 
@@ -104,36 +102,26 @@ def weights_of(stages: int, x: Array, h: Array, flow: bool) -> Array:
 
 
 class Solved(NamedTuple):
-    """Polynomials of strides.
+    """Polynomials of n strides."""
 
-    Attributes
-    ----------
-    terms : ndarray, (n, s + 1, m)
-        Legendre coefficients on [-1, 1].
-    left : ndarray, (n,)
-        What the solution of the equations leaves; infinite where they are not solved.
-    iterations : ndarray of int, (n,)
-        That it took.
-    """
-
-    terms: Array
-    left: Array
-    iterations: NDArray[np.int64]
+    terms: Array  # Legendre coefficients on [-1, 1], (n, s + 1, m)
+    left: Array  # residual of the equations, (n,); infinite if they are not solved
+    iterations: NDArray[np.int64]  # (n,)
 
     def of(self, some: NDArray[np.bool_]) -> Solved:
-        """Return some of the strides."""
+        """Select strides."""
         return Solved(self.terms[some], self.left[some], self.iterations[some])
 
     @property
     def arrival(self) -> Array:
-        """Where the strides end, (n, m)."""
+        """Ends of the strides, (n, m)."""
         return np.asarray(self.terms.sum(axis=1))
 
     @property
     def error(self) -> Array:
-        """Estimated error of the largest entry, (n,), from the last coefficients; infinite where unsolved.
+        """Estimated error of the largest entry, (n,), from the last coefficients; infinite if unsolved.
 
-        They are looked at in pairs, as one of them may be small by chance.
+        Coefficients are compared in pairs, as a single one may be small by chance.
         """
         sizes = np.abs(self.terms[:, -4:]).max(axis=2)
         before, last = sizes[:, :2].max(axis=1), sizes[:, 2:].max(axis=1)
@@ -155,34 +143,14 @@ def collocate(
     most: int = 14,
     easy: int = 7,
 ) -> Solved:
-    """Solve the equations of a stride for each block: fixed-point iterates, mixed as Anderson does.
+    """Solve the equations of a stride for n blocks by fixed-point iteration with Anderson's mixing.
 
-    Parameters
-    ----------
-    moves : callable
-        Takes rows, (r, m), and the blocks they belong to, (r,); returns their moves in one step, (r, m).
-    which : ndarray of int, (n,)
-        The blocks.
-    weights : ndarray, (n, s, s)
-        See `weights_of`.
-    y : ndarray, (n, m)
-        Where the strides begin.
-    guess : ndarray, (n, s, m)
-        Values at the nodes to begin with; overwritten.
-    tolerance : ndarray, (n,)
-        Iteration ends once an iterate is seen to leave less.
-    noise : ndarray, (n,)
-        What rounding leaves.
-    precondition : callable, optional
-        Takes residuals, (k, s, m), and the positions of their blocks among the n; returns Newton's changes.
-    least, most, easy : int
-        Iterates that are taken at least and at most, and after how many the rate of convergence has to promise
-        success.
-
-    Returns
-    -------
-    Solved
-        The strides.
+    ``moves`` takes rows, (r, m), and their blocks, (r,), to the moves in one step, (r, m). The strides of the
+    blocks ``which``, (n,), start at ``y``, (n, m), with the ``weights`` of `weights_of` and from a ``guess`` of the
+    values at the nodes, (n, s, m), which is overwritten. Iteration ends at a residual below ``tolerance`` or the
+    rounding errors ``noise``, (n,), after at least ``least`` and at most ``most`` iterations; after ``easy`` it
+    also ends if the rate of convergence is too slow. ``precondition`` takes residuals, (k, s, m), and the positions
+    of their blocks among the n to Newton's changes.
     """
     n, stages, m = guess.shape
     left, iterations = np.full(n, np.inf), np.zeros(n, dtype=np.int64)
@@ -204,9 +172,11 @@ def collocate(
             residual = precondition(residual, active)
         size = np.abs(residual).reshape(len(now), -1).max(axis=1)
         rate = np.minimum(size / np.where(before > 0.0, before, 1.0), 1.0)
-        remains = np.where(np.isfinite(before), size * rate, size)  # an iterate's own change is still to come
+        remains = np.where(
+            np.isfinite(before), size * rate, size
+        )  # the residual after this iteration, extrapolated
         done = (remains <= np.maximum(tolerance, noise)[active]) & (iteration >= least)
-        # a first guess may be good by chance, and then the next residual is larger
+        # after a first guess that is good by chance the next residual may be larger
         lost = ~np.isfinite(size) | (size > 10.0 * before)
         if iteration > easy:
             lost |= remains * rate ** (most - iteration) > tolerance[active]
@@ -223,16 +193,16 @@ def collocate(
 
 
 class Mixed:
-    """Anderson's mixing, for each block by itself: iterates y ← y + g(y), combined so that g is least."""
+    """Anderson's mixing for each block: iterates y ← y + g(y) are combined so that g is least."""
 
     def __init__(self, blocks: int, size: int, depth: int = 5) -> None:
         self._changed, self._sums = np.empty((2, blocks, depth, size))
-        self._products = np.zeros((blocks, depth, depth))  # of the rows of the changes
+        self._products = np.zeros((blocks, depth, depth))  # between the rows of the changes
         self._last: tuple[Array, Array] | None = None
         self._count, self._depth = 0, depth
 
     def next(self, values: Array, change: Array) -> Array:
-        """Return the next iterates, (n, s, m), from the last ones and their changes."""
+        """Next iterates, (n, s, m), from the last ones and their changes."""
         changed = change.reshape(len(change), -1)
         summed = (values + change).reshape(changed.shape)
         if self._last is not None:
@@ -250,13 +220,13 @@ class Mixed:
         products = self._products[:, :depth, :depth]
         scale = np.sqrt(products[:, each, each]) + 1e-300
         products = products / (scale[:, :, None] * scale[:, None])
-        products[:, each, each] = 1.0 + 1e-13  # changes that are multiples of one another leave it regular
+        products[:, each, each] = 1.0 + 1e-13  # stays regular if changes are multiples of one another
         products[~np.isfinite(products).all(axis=(1, 2))] = np.eye(depth)
         mixing = np.linalg.solve(products, rows @ changed[:, :, None] / scale[:, :, None]) / scale[:, :, None]
         return (summed - (mixing.transpose(0, 2, 1) @ self._sums[:, :depth])[:, 0]).reshape(values.shape)
 
     def keep(self, on: NDArray[np.bool_]) -> None:
-        """Go on with some of the blocks."""
+        """Keep only some of the blocks."""
         if self._last is not None:
             self._last = self._last[0][on], self._last[1][on]
         self._changed, self._sums, self._products = self._changed[on], self._sums[on], self._products[on]

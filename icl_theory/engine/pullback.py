@@ -1,4 +1,4 @@
-"""Changes of coordinates: a risk as a function of other parameters, which a map takes to its own."""
+"""Changes of coordinates: a risk as a function of other parameters, mapped to its own."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
 COORDINATES = ("class", "embedding", "factored")
-LARGEST = 1e150  # entry of factors, of which products are taken
 
 
 @runtime_checkable
 class Map(Protocol):
-    """A map from the parameters that are trained to those of a risk, with its first and second derivatives."""
+    """A map from the trained parameters to those of a risk, with its first and second derivatives."""
 
     @property
     def initial(self) -> Array:
@@ -40,7 +39,7 @@ class Map(Protocol):
         ...
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """Transposed derivative: the gradient in these parameters, from that in the inner ones."""
+        """Transposed derivative: the gradient in the trained parameters, from that in the inner ones."""
         ...
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array | float:
@@ -48,17 +47,17 @@ class Map(Protocol):
         return 0.0
 
     def stretch(self, params: Array) -> float:
-        """Norm of the change of the inner parameters per unit change of these, or a bound of it."""
+        """Norm of the derivative of `inward`, or an upper bound."""
         ...
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Views of the parts of a parameter array that are matrices of their own."""
+        """Views of the matrices that a parameter array consists of."""
         return (array,)
 
 
 @dataclass(frozen=True, eq=False)
 class Embedding(Map):
-    r"""The scores :math:`S = X Q X^\top` of a matrix ``Q``, which starts at zero.
+    r"""The scores :math:`S = X Q X^\top` of a matrix ``Q`` that starts at zero.
 
     Gradient descent on ``Q`` moves the scores by
     :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with the Gram matrix
@@ -67,7 +66,7 @@ class Embedding(Map):
     Parameters
     ----------
     vectors : array_like, (K, d)
-        The features, one a row.
+        The features, one in each row.
     """
 
     vectors: Array
@@ -114,7 +113,7 @@ class Factored(Map):
     start: Array
 
     def __post_init__(self) -> None:
-        start = real_array("start", self.start, 3, most=LARGEST)
+        start = real_array("start", self.start, 3, most=1e150)  # products of two are finite
         if start.shape[0] != 2 or not 1 <= start.shape[1] <= start.shape[2]:
             raise refuse("start", start.shape, "of shape (2, rank, d) with a rank from 1 to d")
         store(self, start=start)
@@ -124,7 +123,7 @@ class Factored(Map):
         """Start from independent normal entries with standard deviation ``scale / sqrt(rank)``."""
         d = integer("d", d, minimum=1)
         rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
-        scale = number("scale", scale, maximum=0.01 * LARGEST)
+        scale = number("scale", scale, maximum=1e148)
         check_fits("d", d, 24.0 * rank * d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         return cls(rng.normal(0.0, scale / np.sqrt(rank), (2, rank, d)))
@@ -161,7 +160,7 @@ class Factored(Map):
 
 @dataclass(frozen=True, eq=False)
 class Affine(Map):
-    r"""Parameters :math:`b + M\theta` of a risk whose parameters are one vector, from θ = 0.
+    r"""Parameters :math:`b + M\theta` for a risk over vectors, from θ = 0.
 
     Parameters
     ----------
@@ -170,11 +169,11 @@ class Affine(Map):
     columns : scipy.sparse.csc_array, (n, k)
         The matrix M.
     sizes : tuple of int
-        How many entries of θ belong together in each of its blocks, k in all.
+        Sizes of the blocks of θ, k in all.
 
     Examples
     --------
-    A parabola in two numbers, of which one is held at 1:
+    A parabola in two numbers, the second held at 1:
 
     >>> import numpy as np, icl_theory as icl
     >>> from scipy.sparse import csc_array
@@ -222,11 +221,11 @@ class Affine(Map):
         return np.asarray(self.columns.T @ gradient)
 
     def stretch(self, params: Array) -> float:
-        """Frobenius norm of M, a bound of its largest singular value."""
+        """Frobenius norm of M, an upper bound of its largest singular value."""
         return float(np.linalg.norm(self.columns.data))
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """One view a size."""
+        """One view for each size."""
         return np.split(array, np.cumsum(self.sizes)[:-1])
 
 
@@ -244,7 +243,7 @@ class Pullback(Risk):
     Raises
     ------
     ValueError
-        The map leads to parameters of another shape.
+        The map returns parameters of another shape.
 
     References
     ----------
@@ -291,12 +290,12 @@ class Pullback(Risk):
         return loss, self.map.outward(params, gradient)
 
     def gradients(self, states: Array) -> Array:
-        """Those of the inner risk, pulled back."""
+        """Gradients of the inner risk, pulled back."""
         inner = self.risk.gradients(np.stack([self.map.inward(state) for state in states]))
         return np.stack([self.map.outward(*each) for each in zip(states, inner, strict=True)])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """What the inner risk observes at its parameters."""
+        """Observations of the inner risk."""
         return self.risk.observe(self.map.inward(params), step)
 
     def excess(self, params: ArrayLike) -> float:
@@ -304,11 +303,11 @@ class Pullback(Risk):
         return self.risk.excess(self.map.inward(self._checked(params)))
 
     def gain(self, params: Array) -> float:
-        """Stretch of the map, times the inner gain."""
+        """Stretch of the map times the gain of the inner risk."""
         return self.map.stretch(params) * self.risk.gain(self.map.inward(params))
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        r"""``φ'^T H φ' v`` with the inner Hessian H, and what the bend of the map adds."""
+        r"""``φ'^T H φ' v`` with the inner Hessian H, plus the bend of the map."""
         inside = self.map.inward(params)
         change = self.risk.hessian_product(inside, self.map.push(params, direction))
         along = self.map.outward(params, change)
@@ -317,21 +316,21 @@ class Pullback(Risk):
         return along + self.map.bend(params, direction, self.risk.evaluate(inside)[1])
 
     def floor(self) -> float:
-        """Irreducible loss of the inner risk (a lower bound where the map does not reach all of its parameters)."""
+        """Irreducible loss of the inner risk (a lower bound if the map does not reach all of its parameters)."""
         return self.risk.floor()
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Those of the map."""
+        """Blocks of the map."""
         return self.map.blocks(array)
 
 
 def around(risk: Risk, core: Risk) -> Risk:
-    """Return the changes of coordinates of a risk, if it has any, around another innermost risk."""
+    """Replace the innermost risk, and keep the changes of coordinates around it."""
     return replace(risk, risk=around(risk.risk, core)) if isinstance(risk, Pullback) else core
 
 
 def innermost(risk: Risk | None, params: Array | None = None) -> tuple[Any, Array]:
-    """Return the risk inside all changes of coordinates, and its parameters for given outer ones."""
+    """Return the risk inside all changes of coordinates, and its parameters for the given outer ones."""
     params = np.zeros(0) if params is None or risk is None else params
     while isinstance(risk, Pullback):
         params, risk = risk.map.inward(params) if params.size else params, risk.risk
@@ -357,9 +356,9 @@ def in_coordinates(
     coordinates : {"class", "embedding", "factored"}
         The scores themselves, the matrix ``Q`` of ``S = X Q X^T``, or its factors ``Q = W_K^T W_Q``.
     vectors : array_like, (K, d)
-        The features, one a row.
+        The features, one in each row.
     rank : int, optional
-        Rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` unless given.
+        Rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` by default.
     scale, seed : float, int
         Size and seed of the random start ("factored" only).
     start : array_like, (2, rank, d), optional
@@ -373,7 +372,7 @@ def in_coordinates(
     Raises
     ------
     ValueError
-        Unknown coordinates, a rank out of range, or vectors that do not fit the risk.
+        The coordinates are unknown, the rank is out of range, or the vectors do not fit the risk.
 
     Examples
     --------
@@ -389,7 +388,7 @@ def in_coordinates(
         raise refuse("risk", shape, "one whose parameters are a square matrix")
     points, size = Embedding(np.asarray(vectors)), shape[0]
     if len(points.vectors) != size:
-        raise refuse("vectors", points.vectors.shape, f"an array with {size} rows, one a feature")
+        raise refuse("vectors", points.vectors.shape, f"an array with {size} rows, one for each feature")
     if coordinates == "class":
         return risk
     embedded = Pullback(risk, points)

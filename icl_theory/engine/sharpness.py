@@ -15,12 +15,6 @@ from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 
-SEARCHED = 1e-10  # gradient, relative to that at the start, at which Newton's steps begin to decide on a minimum
-NEWTON_STEPS = 8
-SETTLED = 1e-6  # largest entry of a Newton step, relative to that of the way from the start, that ends them
-SOLVED = 1e-5  # relative residual of a Newton step
-ROUNDING = 1e-15
-
 
 class Stability(NamedTuple):
     """A minimum, its sharpness λ_max and the learning rate 2/λ_max up to which gradient descent stays there."""
@@ -32,7 +26,7 @@ class Stability(NamedTuple):
 
 
 def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
-    r"""Sharpness at up to ``points`` saved steps of a run; gradient descent is at its edge where it is 2/η.
+    r"""Sharpness at up to ``points`` saved steps of a run; gradient descent becomes unstable where it exceeds 2/η.
 
     Parameters
     ----------
@@ -75,9 +69,9 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     Parameters
     ----------
     risk : Risk
-        One with a minimum at finite parameters: label noise, finite prompts and exchangeable tasks, for instance.
+        A risk with a minimum at finite parameters, with label noise, finite prompts and exchangeable tasks, say.
     start : array_like, optional
-        Where the search for the minimum starts; ``risk.initial`` unless given.
+        Start of the search for the minimum; ``risk.initial`` by default.
 
     Returns
     -------
@@ -119,15 +113,11 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     count = itertools.count()
     with StepProgress(None, None) as shown:
         size = float(np.linalg.norm(objective(np.ravel(origin))[1]))
-        # where all is flat, what is gained is nothing by nothing
+        # on a plateau the ratio of actual and predicted reduction is 0/0
         with np.errstate(divide="ignore", invalid="ignore"):
+            options = {"gtol": 1e-10 * size, "maxiter": 2000}  # Newton's steps decide on what is left
             found = minimize(
-                objective,
-                np.ravel(origin),
-                jac=True,
-                hessp=product,
-                method="trust-ncg",
-                options={"gtol": SEARCHED * size, "maxiter": 2000},
+                objective, np.ravel(origin), jac=True, hessp=product, method="trust-ncg", options=options
             )
     params = _settled(risk, np.asarray(found.x).reshape(shape), size, origin)
     if params is None:
@@ -136,43 +126,48 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     return Stability(2.0 / value, value, params, float(risk.evaluate(params)[0]))
 
 
-def _settled(risk: Risk, params: Array, size: float, origin: Array) -> Array | None:
-    """Follow Newton's steps to a minimum nearby; None where they do not shrink, or where there is none.
+def _settled(
+    risk: Risk, params: Array, size: float, origin: Array, steps: int = 8, small: float = 1e-6, eps: float = 1e-15
+) -> Array | None:
+    """Follow Newton's steps to a minimum nearby; None if they do not shrink, or if there is none.
 
-    On the way to a minimum at infinity gradient and curvature vanish together, in some direction at least: as
-    e^-x does, whose Newton steps all have length 1. ``size`` is a gradient to compare rounding with, and ``origin``
-    where the search began: entries that are huge there, and stay, say nothing of the length of a step.
+    On the way to a minimum at infinity gradient and curvature vanish together in some direction. The function e^-x
+    is an example: all its Newton steps have length 1. A minimum is accepted if, within ``steps`` steps, one is
+    smaller than ``small`` relative to the way from ``origin``, or the gradient is rounding, ``eps`` times ``size``
+    (its norm at the origin) or the curvature.
     """
     value = _largest(risk, params)[0]
-    noise = ROUNDING * max(size, value)
-    for _ in range(NEWTON_STEPS):
+    noise = eps * max(size, value)
+    for _ in range(steps):
         loss, gradient = risk.evaluate(params)
         if not (math.isfinite(loss) and value > 0.0):
             return None
         if float(np.linalg.norm(gradient)) <= noise:
             return params
-        step = _newton_step(risk, params, gradient, value, noise)
+        step = _newton_step(risk, params, gradient, eps * value, noise)
         if step is None:
             return None
         params = params - step
-        if np.abs(step).max() <= SETTLED * max(1.0, float(np.abs(params - origin).max())):
+        if np.abs(step).max() <= small * max(1.0, float(np.abs(params - origin).max())):
             return params
     return None
 
 
-def _newton_step(risk: Risk, params: Array, gradient: Array, value: float, noise: float) -> Array | None:
-    """``H^-1 gradient`` by conjugate gradients; None where the curvature is negative, or zero along the gradient.
+def _newton_step(
+    risk: Risk, params: Array, gradient: Array, flat: float, noise: float, solved: float = 1e-5
+) -> Array | None:
+    """``H^-1 gradient`` by conjugate gradients to a residual ``solved``; None if a curvature is at most ``flat``.
 
-    Directions that change nothing, as a constant added to all scores, have neither curvature nor gradient, but for
-    the latter's ``noise``.
+    Directions that do not change the loss, such as a constant added to all scores, have neither curvature nor
+    gradient except for ``noise``.
     """
     step, rest = np.zeros_like(params), gradient
     direction, length = gradient, float(np.sum(gradient**2))
-    enough = max((SOLVED * float(np.linalg.norm(gradient))) ** 2, noise**2)
+    enough = max((solved * float(np.linalg.norm(gradient))) ** 2, noise**2)
     for _ in range(4 * params.size + 20):
         bent = risk.hessian_product(params, direction)
         curvature = float(np.sum(direction * bent))
-        if curvature <= ROUNDING * value * float(np.sum(direction**2)):
+        if curvature <= flat * float(np.sum(direction**2)):
             return None
         step = step + length / curvature * direction
         rest = rest - length / curvature * bent

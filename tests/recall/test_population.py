@@ -220,7 +220,7 @@ def test_softmax_observes_its_attention() -> None:
     [
         ({"task": 3}, "task = 3: must be a RecallTask"),
         ({"attention": "cosine"}, "attention = 'cosine': must be one of linear, relu, softmax"),
-        ({"gamma": 1.0}, "gamma = 1.0: must be left out where alpha = 0"),
+        ({"gamma": 1.0}, "gamma = 1.0: must be left out if alpha = 0"),
         ({"task": small(0.3), "gamma": math.nan}, "gamma = nan"),
         ({"task": small(0.3), "gamma": True}, "gamma = True"),
         ({"tied": True}, "tied = True"),

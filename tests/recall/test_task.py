@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -174,7 +175,7 @@ def test_sentences_are_the_same_however_many_words_are_drawn_at_a_time(
 ) -> None:
     made = RecallTask(12, 2, 3, H=17, law=law)
     whole = made.sentences(np.random.default_rng(5), 301)
-    monkeypatch.setattr(task, "PART", 100)
+    monkeypatch.setattr(task, "_starts", partial(task._starts, words=100))
     for one, other in zip(whole, made.sentences(np.random.default_rng(5), 301), strict=True):
         np.testing.assert_array_equal(one, other)
 

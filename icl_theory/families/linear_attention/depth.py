@@ -1,14 +1,13 @@
 r"""Layers in a loop: each is a step of gradient descent on the prompt's least squares, all of one trained length.
 
-The population loss is a polynomial in that length. Its coefficients are moments of a real Wishart matrix, which are
-computed in integers. From them comes a quadrature of positive weights that integrates such polynomials exactly, so
-that the loss is a sum of squares in which nothing cancels.
+The population loss is a polynomial in that length, whose coefficients are moments of a real Wishart matrix. These
+are computed in integers, and give a quadrature with positive weights that integrates such polynomials exactly: the
+loss is then a sum of squares without cancellation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
@@ -20,9 +19,7 @@ import numpy as np
 from icl_theory._validate import EXACT, LARGEST, Array, integer, number, prompt_length, real_array, store
 from icl_theory.engine.risk import Risk
 
-DEEPEST = 16  # the number of products of traces, and the work, grow like exp(π √(4 depth/3))
-GRID = 2000
-DIGITS = 400
+DEEPEST = 16  # layers: the number of products of traces, and the work, grow like exp(π √(4 depth/3))
 
 
 def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
@@ -58,7 +55,7 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
 def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     @cache
     def product(powers: tuple[int, ...]) -> int:
-        """Return E Π tr (N Σ̂)^k over the powers, sorted, by Gaussian integration by parts in the largest."""
+        """Return E Π tr (N Σ̂)^k for sorted powers k, by Gaussian integration by parts in the largest."""
         if not powers:
             return 1
         *others, k = powers
@@ -74,7 +71,7 @@ def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
 
 
 class Quadrature(NamedTuple):
-    """Nodes and weights of the mean spectrum of Σ̂, a node at 0 first."""
+    """Nodes and weights for the mean spectrum of Σ̂; the first node is 0."""
 
     nodes: Array
     weights: Array
@@ -87,17 +84,15 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
 
     Parameters
     ----------
-    d : int
-        Dimension.
-    N : int or math.inf
-        Pairs in a prompt.
+    d, N : int
+        Dimension, and pairs in a prompt (or math.inf).
     depth : int
         Half the degree, at most 16; the rule has one node more.
 
     Returns
     -------
     Quadrature
-        The weights are positive, and their sum is d.
+        With positive weights whose sum is d.
 
     References
     ----------
@@ -118,7 +113,7 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
 def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     if math.isinf(N):
         return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
-    with localcontext(Context(prec=DIGITS)):
+    with localcontext(Context(prec=400)):  # Chebyshev's algorithm loses digits at every step
         moments = _moments(d, int(N), 2 * depth)
         row = [Decimal(each.numerator) / each.denominator for each in moments]
         older = [Decimal(0)] * len(row)
@@ -153,10 +148,8 @@ class LoopedRisk(Risk):
 
     Parameters
     ----------
-    d : int
-        Dimension.
-    N : int or math.inf
-        Pairs in a prompt.
+    d, N : int
+        Dimension, and pairs in a prompt (or math.inf).
     depth : int
         Number D of layers, at most 16.
     noise : float
@@ -226,13 +219,17 @@ class LoopedRisk(Risk):
 
     @cached_property
     def best(self) -> Array:
-        """The best γ, (1,): the least of the minima between 0 and where the loss is above its start."""
+        """The best γ, (1,): the least of the minima from 0 up to a γ with a larger loss than 0."""
         high, start = 1.0, self.evaluate(np.zeros(1))[0]
         while self.evaluate(np.array([high]))[0] <= start:
             high *= 2.0
-        grid = np.linspace(0.0, high, GRID)
+        grid = np.linspace(0.0, high, 2000)  # there may be several minima
         i = max(int(np.argmin([self.evaluate(np.array([each]))[0] for each in grid])), 1)
-        return np.array([_root(lambda g: float(self.evaluate(np.array([g]))[1][0]), grid[i - 1], grid[i + 1])])
+        low, high = float(grid[i - 1]), float(grid[i + 1])
+        for _ in range(100):  # the derivative goes from negative to positive
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self.evaluate(np.array([middle]))[1][0] < 0.0 else (low, middle)
+        return np.array([0.5 * (low + high)])
 
     def floor(self) -> float:
         """Loss of the best γ."""
@@ -248,36 +245,24 @@ class LoopedRisk(Risk):
         return 1.0 / max(float(self._bend(np.array([each]))[0]) for each in between)
 
 
-def _root(slope: Callable[[float], float], low: float, high: float) -> float:
-    """Bisect a derivative that goes from negative to positive."""
-    for _ in range(100):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if slope(middle) < 0.0 else (low, middle)
-    return 0.5 * (low + high)
-
-
 class Layers(NamedTuple):
-    """The best lengths of the steps of D layers, (D,), largest first, and the loss that they reach."""
+    """The best layers with lengths of their own."""
 
-    lengths: Array
+    lengths: Array  # of the steps, (D,), largest first
     loss: float
 
 
 def best_layers(d: int, N: float, depth: int) -> Layers:
-    r"""Return the best layers where each has a length of its own, without label noise.
+    r"""Return the best layers if each has a length of its own, without label noise.
 
-    The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) = \prod_l(1 - s_lx)`. Among all
-    polynomials of degree D with p(0) = 1 the least is half the Christoffel number of the mean spectrum at 0, which
-    is the weight of the Gauss–Radau rule there, and p vanishes at the D other nodes: :math:`s_l = 1/x_l`.
+    The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) = \prod_l(1 - s_lx)`. Its least
+    value among all polynomials of degree D with p(0) = 1 is half the Christoffel number of the mean spectrum at 0,
+    the weight of the Gauss–Radau rule there. Then p vanishes at the D other nodes: :math:`s_l = 1/x_l`.
 
     Parameters
     ----------
-    d : int
-        Dimension.
-    N : int or math.inf
-        Pairs in a prompt.
-    depth : int
-        Number of layers.
+    d, N, depth
+        As for `LoopedRisk`.
 
     Returns
     -------

@@ -1,9 +1,9 @@
-"""Task diversity: trained on k tasks, tested on these and on new ones."""
+"""Task diversity: training on k tasks, tests on these and on new ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,7 +64,7 @@ class Diversity:
         return Losses(self.pretraining.mean(axis=1), self.new.mean(axis=1))
 
     def band(self, share: float = 0.8) -> tuple[Losses, Losses]:
-        """Return the quantiles between which this share of the draws lies, (n,) each."""
+        """Return the two quantiles that enclose this share of the draws, (n,) each."""
         share = number("share", share, zero=True, maximum=1.0)
         ends = (0.5 - 0.5 * share, 0.5 + 0.5 * share)
         low, high = (Losses(*(np.quantile(each, q, axis=1) for each in (self.pretraining, self.new))) for q in ends)
@@ -72,18 +72,18 @@ class Diversity:
 
 
 def task_diversity(problem: LinearAttention, tasks: Sequence[int], draws: int = 10, seed: int = 0) -> Diversity:
-    r"""Find the best matrix for k tasks, and its exact loss on these and on new tasks, for each draw of the tasks.
+    r"""Find the best matrix for k tasks, and its exact loss on these and on new tasks, for several draws of tasks.
 
     Parameters
     ----------
     problem : LinearAttention
-        Its prior is that of the tasks, drawn for pretraining and new.
+        Its prior is the law of the tasks, both for pretraining and new.
     tasks : sequence of int
         Numbers k of pretraining tasks.
     draws : int
-        Draws of the tasks for each.
+        Draws of the tasks for each k.
     seed : int
-        Seed of the first draw; the others have the following ones.
+        Seed of the first draw; further draws have the next seeds.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def task_diversity(problem: LinearAttention, tasks: Sequence[int], draws: int = 
     Raises
     ------
     ValueError
-        A number that is no integer >= 1.
+        A number of tasks or draws is no positive integer.
 
     References
     ----------
@@ -153,11 +153,11 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     y = 1.0 / plain_numbers("ratio", ratio, 1.0 / LARGEST, LARGEST)
     d, N = integer("d", d, minimum=1), prompt_length(N)
     a, c = 1.0 + 1.0 / N, (d + number("noise", noise, zero=True, maximum=LARGEST) ** 2) / N
-    if c == 0.0:  # infinite prompts: every direction that a task has is learnt
+    if c == 0.0:  # infinite prompts: all directions of the tasks are learnt
         return Losses(np.zeros_like(y), 0.5 * d * np.maximum(1.0 - 1.0 / y, 0.0))
     z, b = c / a, 1.0 / (N + 1.0)
-    # Of μ, the law of r: p = ∫ z/(r + z) solves y p² + (z + 1 - y) p - z = 0, q = 1 - p = ∫ r/(r + z), and the
-    # derivatives by z give the squares. Every term is positive, so that nothing cancels.
+    # For the law μ of r, p = ∫ z/(r + z) solves y p² + (z + 1 - y) p - z = 0, q = 1 - p = ∫ r/(r + z), and the
+    # derivatives by z give the squares. All terms are positive, so that nothing cancels.
     root = np.sqrt(z**2 + 2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     middle = z + 1.0 - y
     p = np.where(middle < 0.0, (root - middle) / (2.0 * y), 2.0 * z / (np.abs(middle) + root))
@@ -176,10 +176,8 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     ----------
     law : PromptLaw
         Law of the prompts, with finite N.
-    prompts : int
-        Prompts that are sampled.
-    seed : int
-        Of these.
+    prompts, seed : int
+        Number of sampled prompts, and their seed.
 
     Returns
     -------
@@ -189,15 +187,16 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     tokens, rng = root(prompt_law(law).dense.moments[0]), np.random.default_rng(integer("seed", seed, minimum=0))
     factor, query = root(law.dense.moments[1]), law.dense.moments[2]
     within = factor @ query @ factor.T
-    losses = _empty(prompts)
-    for i in _one_thread(len(losses)):
+
+    def loss() -> float:
         seen = rng.normal(size=(_length(law), law.d)) @ tokens @ factor.T
         values, vectors = np.linalg.eigh(seen.T @ seen)
         values = np.maximum(values, 0.0)
         scale = law.noise**2 if law.noise else law.d * np.finfo(float).eps * values[-1]
         left = scale / (scale + values) if law.noise else (values <= scale).astype(float)
-        losses[i] = 0.5 * float(left @ np.sum(vectors * (within @ vectors), axis=0))
-    return _estimate(losses)
+        return 0.5 * float(left @ np.sum(vectors * (within @ vectors), axis=0))
+
+    return _estimate(loss, prompts)
 
 
 def posterior_loss(
@@ -213,12 +212,10 @@ def posterior_loss(
         Law of the prompts, with noise and finite N.
     tasks : array_like, (k, d)
         The tasks.
-    prompts : int
-        Prompts that are sampled.
-    seed : int
-        Of these.
+    prompts, seed : int
+        Number of sampled prompts, and their seed.
     new : bool
-        Whether their tasks are new ones of the law's prior instead of the k ones.
+        Whether their tasks are new ones, from the prior of the law, instead of the k tasks.
 
     Returns
     -------
@@ -232,27 +229,22 @@ def posterior_loss(
     if known.shape[1] != law.d or not len(known):
         raise refuse("tasks", known.shape, f"of shape (k, {law.d})")
     covariance, prior, query = (root(matrix) for matrix in law.dense.moments)
-    losses = _empty(prompts)
-    for i in _one_thread(len(losses)):
+
+    def loss() -> float:
         truth = rng.normal(size=law.d) @ prior if new else known[rng.integers(len(known))]
         seen = rng.normal(size=(_length(law), law.d)) @ covariance
         off = seen @ (truth - known).T + law.noise * rng.normal(size=(len(seen), 1))
         log = -0.5 * np.sum(off**2, axis=0) / law.noise**2
         weight = np.exp(log - log.max())
-        losses[i] = 0.5 * float(np.sum((query @ (weight @ known / weight.sum() - truth)) ** 2))
-    return _estimate(losses)
+        return 0.5 * float(np.sum((query @ (weight @ known / weight.sum() - truth)) ** 2))
+
+    return _estimate(loss, prompts)
 
 
 def _one_thread(count: int, unit: str = "prompts") -> Iterator[int]:
-    """Count, with one thread for linear algebra: the matrices are small."""
+    """Count with a progress bar, and with one thread for linear algebra because the matrices are small."""
     with threadpool_limits(limits=1):
         yield from counted(range(count), unit)
-
-
-def _empty(prompts: int) -> Array:
-    prompts = integer("prompts", prompts, minimum=2)
-    check_fits("prompts", prompts, 8.0 * prompts)
-    return np.empty(prompts)
 
 
 def _length(law: PromptLaw) -> int:
@@ -261,5 +253,8 @@ def _length(law: PromptLaw) -> int:
     return int(law.N)
 
 
-def _estimate(losses: Array) -> Estimate:
-    return Estimate(float(losses.mean()), float(losses.std(ddof=1)) / math.sqrt(len(losses)))
+def _estimate(loss: Callable[[], float], prompts: int) -> Estimate:
+    """Mean of a loss over sampled prompts, one after the other, and its standard error."""
+    check_fits("prompts", prompts := integer("prompts", prompts, minimum=2), 8.0 * prompts)
+    losses = np.array([loss() for _ in _one_thread(prompts)])
+    return Estimate(float(losses.mean()), float(losses.std(ddof=1)) / math.sqrt(prompts))

@@ -26,18 +26,16 @@ from icl_theory.grids.grid import Column, blank
 from icl_theory.memory import check_fits
 
 COORDINATES = ("merged", "pair", "heads")
-DENSE = 4000  # largest dimension of a matrix
-DIMENSIONS = 10**5
-ISOTROPIC = ("decay", "coordinates", "tasks", "covariance", "prior", "query")  # plain for layers in a loop
+ISOTROPIC = ("decay", "coordinates", "tasks", "covariance", "prior", "query")  # layers in a loop need the defaults
 
 
 def _nested(array: Array) -> Any:
-    """An array as tuples, which runs can keep as plain numbers."""
+    """Return an array as nested tuples of numbers, which runs can store."""
     return tuple(map(_nested, array)) if array.ndim else float(array)
 
 
 def _moment(name: str, value: Any) -> Any:
-    """A moment as tuples, that of a diagonal matrix as its diagonal."""
+    """Return a moment as nested tuples, a diagonal matrix as its diagonal."""
     found = moment(name, value)
     diagonal = np.diag(found) if found.ndim == 2 else found
     return _nested(diagonal if found.ndim == 2 and np.array_equal(found, np.diag(diagonal)) else found)
@@ -45,10 +43,10 @@ def _moment(name: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Start(Number):
-    """A size, or the parameters at step 0 themselves."""
+    """A size of the parameters at step 0, or the parameters themselves as tuples."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return the number, or the array as tuples."""
+        """Check the number, or the array."""
         if isinstance(value, str) or dimensions(value) == 0:
             return super().value(name, value)
         return _nested(real_array(name, value, dimensions(value)))
@@ -56,10 +54,10 @@ class Start(Number):
 
 @dataclass(frozen=True)
 class Tasks(Whole):
-    """A number of tasks, or the tasks themselves."""
+    """A number of tasks, or the tasks themselves, (k, d), as tuples."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return the number, or the tasks (k, d) as tuples."""
+        """Check the number, or the tasks."""
         if isinstance(value, str) or dimensions(value) == 0:
             return super().value(name, value)
         found = real_array(name, value, 2)
@@ -86,8 +84,8 @@ class LinearAttention(Family):
         What is trained: the matrix Γ, :math:`(v, A)` with :math:`\Gamma = vA`, or heads with separate keys and
         queries, :math:`\Gamma = \sum_h v_hQ_h^\top K_h`.
     heads, rank : int
-        Number of heads, and rows of the keys and queries of each. Their product is the largest rank of Γ; below d
-        the floor is the least loss of that rank.
+        Number of heads, and rows of the keys and queries of each. Their product bounds the rank of Γ; if it is
+        below d, the floor is the least loss of that rank.
     start : float or array_like
         Size of the parameters at step 0: Γ = start·I; v = start, A = start·I/√d; or independent normal numbers of
         this standard deviation. An array gives the parameters themselves.
@@ -96,11 +94,11 @@ class LinearAttention(Family):
     seed : int
         Seed of these tasks, and of the start of heads.
     depth : int
-        Layers in a loop, each a step of length γ/depth on the prompt's least squares, of which γ is trained; more
-        than one for isotropic tokens and tasks alone.
+        Layers in a loop, each a step of length γ/depth on the prompt's least squares, with trained γ; more than one
+        only for isotropic tokens and tasks.
     covariance, prior, query : array_like, (d, d) or (d,), optional
-        Covariance of the tokens instead of ``d`` and ``decay``; second moment of the tasks, I unless given; second
-        moment of the query, that of the tokens unless given.
+        Covariance of the tokens instead of ``d`` and ``decay``; second moment of the tasks, by default I; second
+        moment of the query, by default that of the tokens.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is the stable learning rate of `stable_rate`.
 
@@ -124,21 +122,16 @@ class LinearAttention(Family):
     columns: ClassVar[tuple[Column, ...]] = (
         Column("excess", "f8", "squared label units", "loss above its floor at the end"),
         Column("learnt", "i8", "", "directions along which Γ is half of the best one, or more, at the end"),
-        Column(
-            "new_loss",
-            "f8",
-            "squared label units",
-            "loss on new tasks at the end, where there are tasks",
-            extra=(("table", 1),),
-        ),
-    )
+        Column("new_loss", "f8", "squared label units", "loss on new tasks at the end, if tasks are given",
+               extra=(("table", 1),)),
+    )  # fmt: skip
     explorer = Later("icl_theory.families.linear_attention.explorer:PANEL")
     rows = Later("icl_theory.families.linear_attention.evidence:ROWS")
     questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
     papers = Later("icl_theory.families.linear_attention.papers:PAPERS")
 
     eta: float | str = learning_rate("auto")
-    d: int = parameter(8, kind=Whole(maximum=DIMENSIONS), symbol="d", tex="d", meaning="dimension of the tokens")
+    d: int = parameter(8, kind=Whole(maximum=10**5), symbol="d", tex="d", meaning="dimension of the tokens")
     decay: float = parameter(
         0.0, kind=Number(zero=True, maximum=40.0), symbol="α", tex=r"\alpha",
         meaning="exponent of the spectrum of the tokens, λ_j = j^-α",
@@ -150,7 +143,7 @@ class LinearAttention(Family):
     rank: int = parameter(1, kind=Whole(), symbol="R", tex="R", meaning="rows of the keys and queries of a head")
     start: Any = parameter(0.01, kind=Start(zero=True, maximum=LARGEST), meaning="size of the parameters at step 0")
     tasks: Any = parameter(
-        None, kind=Tasks(optional=True), symbol="k", tex="k", meaning="pretraining tasks; all unless given"
+        None, kind=Tasks(optional=True), symbol="k", tex="k", meaning="pretraining tasks; by default all"
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the tasks and of the start of heads")
     depth: int = parameter(
@@ -166,7 +159,7 @@ class LinearAttention(Family):
         """Make the law and the risk, which check the parts against each other."""
         if self.covariance is not None:
             if self.decay:
-                raise refuse("decay", self.decay, "left out where a covariance is given")
+                raise refuse("decay", self.decay, "left out if a covariance is given")
             object.__setattr__(self, "d", len(self.covariance))
         if isinstance(self.tasks, tuple) and len(self.tasks[0]) != self.d:
             raise refuse("tasks", np.shape(self.tasks), f"of shape (k, {self.d})")
@@ -195,11 +188,10 @@ class LinearAttention(Family):
                 raise refuse(name, getattr(self, name), allowed.format(default=default))
 
     def _made_laws(self) -> tuple[PromptLaw, PromptLaw]:
-        """Laws of the prompts that are trained on, and of those with new tasks."""
         spectrum = np.arange(1.0, self.d + 1.0) ** -self.decay if self.covariance is None else self.covariance
         new = PromptLaw(spectrum, self.prior, self.query, N=self.N, noise=self.noise)
-        if new.d > DENSE and (self.tasks is not None or self.coordinates == "heads" or not new.diagonal):
-            raise refuse("d", self.d, f"at most {DENSE} where Γ is not diagonal")
+        if new.d > 4000 and (self.tasks is not None or self.coordinates == "heads" or not new.diagonal):
+            raise refuse("d", self.d, "at most 4000 unless Γ is diagonal")
         if self.tasks is None:
             return new, new
         tasks = drawn(new, self.tasks, self.seed) if isinstance(self.tasks, int) else np.array(self.tasks)
@@ -230,7 +222,7 @@ class LinearAttention(Family):
         return Pullback(merged, Pair(whole, unit.shape) if self.coordinates == "pair" else Heads(whole, law.d))
 
     def law(self) -> PromptLaw:
-        """Return the law of the prompts that are trained on."""
+        """Return the law of the prompts for training."""
         return self._laws[0]  # type: ignore[attr-defined, no-any-return]
 
     def new_tasks(self) -> PromptLaw:
@@ -238,16 +230,16 @@ class LinearAttention(Family):
         return self._laws[1]  # type: ignore[attr-defined, no-any-return]
 
     def risk(self) -> Risk:
-        """Return the risk over Γ or its factors; over the diagonal alone where all moments are diagonal."""
+        """Return the risk over Γ or its factors; only over the diagonal if all moments are diagonal."""
         return self._risk  # type: ignore[attr-defined, no-any-return]
 
     def merged(self) -> MergedRisk:
-        """Return the risk over Γ itself, of one layer."""
+        """Return the risk of one layer over Γ itself."""
         merged: MergedRisk = innermost(self.risk())[0]
         return merged
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return the trainer on sampled prompts: of the whole layer (P, K) for ``"pair"``, of layers in a loop."""
+        """Return the trainer on sampled prompts: of the layer (P, K) for "pair", of a loop for several layers."""
         law, risk = self.law().dense, self.risk()
         if isinstance(risk, LoopedRisk):
             return SampledLoop(law, risk.initial, batch, seed, risk.depth)
@@ -257,9 +249,9 @@ class LinearAttention(Family):
         return around(risk, SampledRisk(law, np.diag(start) if start.ndim == 1 else start, batch, seed))
 
     def stable_rate(self) -> float:
-        r"""Return half the largest stable learning rate at the minimum that is reached from a small start.
+        r"""Return half the largest stable learning rate at the minimum that a small start reaches.
 
-        :math:`1/(q_{\max}m_{\max})` for the merged Γ; that divided by :math:`2\|\Gamma^*\|_F` for (v, A), and by
+        :math:`1/(q_{\max}m_{\max})` for the merged Γ, divided by :math:`2\|\Gamma^*\|_F` for (v, A), or by
         :math:`3s^{4/3}` for heads, with the sum s of the R largest singular values of Γ*.
         """
         law, risk = self.law(), self.risk()
@@ -267,7 +259,7 @@ class LinearAttention(Family):
             return risk.stable_rate()
         if self.coordinates == "merged":
             largest = float(self.merged().curvature.max())
-            return 1.0 / largest if largest > 0.0 else 1.0  # zero where no token has a direction of the query
+            return 1.0 / largest if largest > 0.0 else 1.0  # zero if tokens and query share no direction
         values = np.abs(law.best) if law.diagonal else np.linalg.svd(law.best, compute_uv=False)
         if self.coordinates == "pair":
             stretch = 2.0 * float(np.linalg.norm(values))
@@ -276,7 +268,7 @@ class LinearAttention(Family):
         return 1.0 / (stretch * law.largest_curvature())
 
     def expected_steps(self) -> float | None:
-        """Return the length of the first plateau, roughly: the time to leave the saddle at zero."""
+        """Return an estimate of the first plateau, the time to leave the saddle at zero."""
         law = self.law()
         if self.coordinates == "merged" or not isinstance(self.start, float):
             return None
@@ -290,7 +282,7 @@ class LinearAttention(Family):
         return 1.0 / (float(pull.max()) * self.start * self.rate())
 
     def describe(self, run: Trajectory) -> None:
-        """Add the phases and what was learnt."""
+        """Add the phases and the number of learnt directions."""
         last, excess = int(run.t[-1]), run.observed["excess"]
         over = run.first(lambda state: state.observed["excess"] <= closed.PLATEAU * excess[0])
         run.phases = Phases(
@@ -314,10 +306,8 @@ class LinearAttention(Family):
         risk: Any = self.risk() if self.depth > 1 else self.merged()
         best = risk.best if self.depth > 1 else risk.components(risk.best)
         learnt = int(np.sum((run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)))
-        found = {
-            "excess": float(run.observed["excess"][-1]),
-            "learnt": learnt if self.depth == 1 else learnt * self.d,
-        }
+        learnt *= 1 if self.depth == 1 else self.d
+        found = {"excess": float(run.observed["excess"][-1]), "learnt": learnt}
         return found if self.tasks is None else found | {"new_loss": self.new_tasks().loss(self.gamma(run.params))}
 
     def gamma(self, params: ArrayLike) -> Array:

@@ -22,20 +22,14 @@ from icl_theory._validate import (
     store,
 )
 
-SYMMETRIC = 1e-12  # relative
-
 
 class Modes(NamedTuple):
-    r"""The axes along which the loss of Γ is a sum of squares: of Λ_q = Σ q u uᵀ and of M = Σ s² v vᵀ.
+    """The axes in which the loss of Γ is a sum of squares: those of Λ_q = Σ q u uᵀ and of M = Σ s² v vᵀ."""
 
-    ``q`` and ``s`` are (d,); ``reach`` is :math:`u_a^\top\Gamma^*v_b s_b`, (d, d), or its diagonal, (d,);
-    ``bases`` are (U, V), or None for the coordinate axes.
-    """
-
-    q: Array
-    s: Array
-    reach: Array
-    bases: tuple[Array, Array] | None
+    q: Array  # (d,)
+    s: Array  # (d,)
+    reach: Array  # u_a^T Γ* v_b s_b, (d, d), or its diagonal, (d,)
+    bases: tuple[Array, Array] | None  # (U, V), or None for the coordinate axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +41,16 @@ class PromptLaw:
     covariance : array_like, (d, d) or (d,)
         Covariance Λ of the tokens :math:`x_i \sim \mathcal N(0, \Lambda)`; (d,) is a diagonal.
     prior : array_like, (d, d) or (d,), optional
-        Second moment :math:`W = E\,ww^\top` of the tasks; I unless given.
+        Second moment :math:`W = E\,ww^\top` of the tasks; by default I.
     query : array_like, (d, d) or (d,), optional
-        Second moment :math:`\Lambda_q` of the query; Λ unless given.
+        Second moment :math:`\Lambda_q` of the query; by default Λ.
     N : int or math.inf
         Pairs in a prompt.
     noise : float
         Standard deviation σ of the label noise, label units.
 
-    Notes
-    -----
-    Of a matrix that is not diagonal, eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}` of the largest one count as
-    rounded zeros. With infinite prompts the floor jumps where an eigenvalue vanishes: a direction that is never
+    Notes ----- If a matrix is not diagonal, its eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}` of the largest
+    one count as zeros. With infinite prompts the floor jumps when an eigenvalue vanishes: a direction that is never
     seen cannot be learnt.
 
     References
@@ -99,7 +91,7 @@ class PromptLaw:
 
     @property
     def diagonal(self) -> bool:
-        """Whether all three matrices are diagonal, and then vectors."""
+        """Whether all three matrices are diagonal and stored as vectors."""
         return self.covariance.ndim == 1
 
     @cached_property
@@ -112,7 +104,7 @@ class PromptLaw:
 
     @property
     def moments(self) -> tuple[Array, Array, Array]:
-        """Λ, W and Λ_q, (d, d) each, or (d,) where all are diagonal."""
+        """Λ, W and Λ_q, (d, d) each, or (d,) if all are diagonal."""
         assert self.prior is not None
         assert self.query is not None
         return self.covariance, self.prior, self.query
@@ -141,8 +133,8 @@ class PromptLaw:
     def _seen(self) -> tuple[Array, Array, Array, Array]:
         r"""Return τ, :math:`(1 + 1/N)\tau^2 + c`, L Z and F Y.
 
-        With Λ = LLᵀ, W = FFᵀ, c = (tr ΛW + σ²)/N and LᵀF = ZτYᵀ, Λ has the condition number of τ² and M that of τ⁴:
-        what is made of τ keeps the digits that an inverse of M loses.
+        Here Λ = LLᵀ, W = FFᵀ, c = (tr ΛW + σ²)/N and LᵀF = ZτYᵀ. Λ has the condition number of τ² and M that of τ⁴,
+        so that formulas in τ keep digits that an inverse of M loses.
         """
         (covariance, prior, _), c = self.moments, self._noise
         if self.diagonal:
@@ -156,13 +148,13 @@ class PromptLaw:
 
     @property
     def _noise(self) -> float:
-        """c, what M has besides the signal, per Λ."""
+        """The factor c of Λ in M."""
         covariance, prior, _ = self.moments
         return (float(np.sum(covariance * prior)) + self.noise**2) / self.N
 
     @cached_property
     def modes(self) -> Modes:
-        """The modes of the excess."""
+        """Axes and scales in which the excess is a sum of squares."""
         query = self.moments[2]
         if self.diagonal:
             s = np.sqrt(self.second)
@@ -176,7 +168,7 @@ class PromptLaw:
 
     @cached_property
     def best(self) -> Array:
-        """What `minimiser` returns."""
+        """The best matrix, see `minimiser`."""
         covariance, prior, _ = self.moments
         if self.diagonal:
             second = self.second
@@ -187,12 +179,12 @@ class PromptLaw:
         return np.asarray(U @ np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0) @ V.T)
 
     def minimiser(self) -> Array:
-        r"""Return the best matrix, :math:`\Gamma^* = W\Lambda M^{-1}`, whatever the law of the query.
+        r"""Return the best matrix, :math:`\Gamma^* = W\Lambda M^{-1}`, for every law of the query.
 
         Returns
         -------
-        ndarray, (d, d), or (d,) where all is diagonal
-            With the pseudo-inverse where M is singular.
+        ndarray, (d, d), or (d,) if all matrices are diagonal
+            With the pseudo-inverse if M is singular.
 
         References
         ----------
@@ -204,8 +196,7 @@ class PromptLaw:
     def floor(self) -> float:
         r"""Loss of the best matrix, squared label units.
 
-        :math:`\tfrac12\sum_j\frac{\tau_j^2/N + c}{(1 + 1/N)\tau_j^2 + c}\,f_j^\top\Lambda_q f_j`, a sum of squares
-        without the matrix itself.
+        :math:`\tfrac12\sum_j\frac{\tau_j^2/N + c}{(1 + 1/N)\tau_j^2 + c}\,f_j^\top\Lambda_q f_j`, a sum of squares.
         """
         tau, power, _, right = self._seen
         left = np.divide(tau**2 / self.N + self._noise, power, out=np.ones_like(tau), where=power > 0.0)
@@ -213,7 +204,7 @@ class PromptLaw:
         return 0.5 * float(left @ (query * right**2 if self.diagonal else np.sum(right * (query @ right), axis=0)))
 
     def rank_floor(self, rank: int) -> float:
-        r"""Least loss of any matrix of at most a rank.
+        r"""Least loss of all matrices up to a rank.
 
         The floor plus :math:`\tfrac12\sum_{j > r}\sigma_j^2`, :math:`\sigma_1 \ge \sigma_2 \ge \dots` the
         singular values of :math:`\Lambda_q^{1/2}\Gamma^*M^{1/2}`.
@@ -251,10 +242,6 @@ class PromptLaw:
             sizes = np.asarray(np.linalg.svd(np.sqrt(q)[:, None] * reach, compute_uv=False))
         return 0.5 * float(np.sum(sizes[rank:] ** 2))
 
-    def _matrix(self, gamma: ArrayLike) -> Array:
-        """Return a matrix, or a diagonal, that fits and whose loss is within float64."""
-        return shaped("gamma", gamma, (self.d,), (self.d, self.d))
-
     def loss(self, gamma: ArrayLike) -> float:
         r"""Population loss of the prediction :math:`\hat y = x^\top\Gamma h`.
 
@@ -276,9 +263,9 @@ class PromptLaw:
         Raises
         ------
         ValueError
-            It does not fit the dimension, or is too large.
+            The matrix does not fit the dimension, or an entry is too large.
         """
-        gamma = self._matrix(gamma)
+        gamma = shaped("gamma", gamma, (self.d,), (self.d, self.d))
         covariance, prior, query = self.moments
         if self.diagonal and gamma.ndim == 1:
             missing = gamma * covariance - 1.0
@@ -295,33 +282,20 @@ class PromptLaw:
         Parameters
         ----------
         gamma : array_like, (d, d) or (d,)
-            The matrix, or its diagonal; entries up to 1e40.
-
-        Returns
-        -------
-        float
-            Squared label units.
-
-        Raises
-        ------
-        ValueError
-            It does not fit the dimension, or is too large.
+            As for `loss`, which also has its unit and its errors.
         """
-        gamma = self._matrix(gamma)
+        gamma = shaped("gamma", gamma, (self.d,), (self.d, self.d))
         return self.excess_of(self.off(np.diag(gamma) if gamma.ndim == 1 and not self.diagonal else gamma))
 
     def off(self, gamma: Array) -> Array:
-        r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b` of a matrix, (d, d), or of a diagonal of one, (d,).
-
-        Unchecked, as the engine calls it at every step.
-        """
+        r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b` of a matrix or diagonal, unchecked."""
         _, s, reach, bases = self.modes
         if bases is None:
             return np.asarray((gamma - (np.diag(self.best) if gamma.ndim == 2 else self.best)) * s)
         return np.asarray((bases[0].T @ gamma @ bases[1]) * s - reach)
 
     def excess_of(self, off: Array) -> float:
-        """Return the excess of what `off` returns, unchecked."""
+        """Return the excess from the result of `off`, without checks."""
         q = self.modes.q
         return 0.5 * float(np.sum((q if off.ndim == 1 else q[:, None]) * off**2))
 
@@ -331,7 +305,7 @@ class PromptLaw:
 
 
 def prompt_law(law: object) -> PromptLaw:
-    """Refuse what is no law of prompts."""
+    """Refuse anything but a `PromptLaw`."""
     return instance("law", law, PromptLaw, "a PromptLaw")
 
 
@@ -350,12 +324,12 @@ def root(matrix: Array) -> Array:
 
 
 def _kept(values: Array, largest: float) -> Array:
-    """Set to zero what rounding makes of zeros."""
+    """Set values to zero that are zero up to rounding."""
     return np.where(values > len(values) * np.finfo(float).eps * largest, values, 0.0)
 
 
 def moment(name: str, value: object, d: int | None = None) -> Array:
-    """Return a symmetric, positive semidefinite matrix that is not zero, or the diagonal of one."""
+    """Check a symmetric, positive semidefinite matrix that is not zero, or the diagonal of one."""
     size = "d" if d is None else str(d)
     allowed = f"a symmetric, positive semidefinite matrix ({size} x {size}), or {size} numbers >= 0 on its diagonal"
     try:
@@ -373,10 +347,10 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
             raise refuse(name, value, f"{allowed} (the least is {found.min():.3g})")
         return found
     apart = float(np.abs(found - found.T).max())
-    if apart > SYMMETRIC * largest:
+    if apart > 1e-12 * largest:
         raise refuse(name, value, f"{allowed} (it differs from its transpose by {apart:.3g})")
     found = 0.5 * (found + found.T)
     least = float(np.linalg.eigvalsh(found)[0])
-    if least < -SYMMETRIC * len(found) * largest:
+    if least < -1e-12 * len(found) * largest:
         raise refuse(name, value, f"{allowed} (its least eigenvalue is {least:.3g})")
     return found

@@ -1,4 +1,4 @@
-"""The layer itself on sampled prompts, with its gradient: it shares no formula with the population risk."""
+"""The layer on sampled prompts, with its gradient; it shares no formula with the population risk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from icl_theory._validate import Array, integer, real_array, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, root, shaped
 from icl_theory.memory import check_fits
-
-MOST_LAYERS = 10_000
 
 
 class Prompts(NamedTuple):
@@ -36,9 +34,9 @@ class SampledRisk(Risk):
     start : ndarray, (d, d)
         Γ at step 0.
     batch : int
-        Prompts a step.
+        Prompts in a step.
     seed : int
-        The prompts of step t are a function of it and of t.
+        The prompts of step t are a function of (seed, t).
 
     Examples
     --------
@@ -96,12 +94,12 @@ class SampledRisk(Risk):
 
 @dataclass(frozen=True, eq=False)
 class SampledLoop(SampledRisk):
-    r"""D layers in a loop on fresh prompts, over γ, (1,): each adds :math:`\frac\gamma D(h - \hat\Sigma w)` to w.
+    r"""D layers in a loop on fresh prompts, over γ, (1,); each adds :math:`\frac\gamma D(h - \hat\Sigma w)` to w.
 
     Parameters
     ----------
     law, start, batch, seed
-        As in `SampledRisk`; ``start`` is γ at step 0, (1,).
+        As for `SampledRisk`; ``start`` is γ at step 0, (1,).
     depth : int
         Number D of layers.
 
@@ -115,14 +113,14 @@ class SampledLoop(SampledRisk):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store(self, depth=integer("depth", self.depth, minimum=1, maximum=MOST_LAYERS))
+        store(self, depth=integer("depth", self.depth, minimum=1, maximum=10_000))
 
     @property
     def _shape(self) -> tuple[int, ...]:
         return (1,)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the prompts of a step, and its derivative, carried along from layer to layer."""
+        """Mean loss of the prompts of a step, and its derivative, propagated from layer to layer."""
         tokens, labels, query, answer = self.prompts(step)
         rate, slope = params[0] / self.depth, 1.0 / self.depth
         weight, change = np.zeros_like(query), np.zeros_like(query)
@@ -152,7 +150,7 @@ class LayerRisk(SampledRisk):
 
     @classmethod
     def of(cls, law: PromptLaw, pair: ArrayLike, batch: int, seed: int = 0) -> LayerRisk:
-        """Start from v and A, the other blocks zero: v is an entry of P, and the transpose of A a block of K."""
+        """Start from v, an entry of P, and the transpose of A, a block of K; all other entries are zero."""
         d, pair = prompt_law(law).d, real_array("pair", pair, 1)
         if len(pair) not in {1 + d, 1 + d * d}:
             raise refuse("pair", pair.shape, f"of shape ({1 + d},) or ({1 + d * d},)")
@@ -169,7 +167,7 @@ class LayerRisk(SampledRisk):
         N = tokens.shape[1]
 
         def seen(vectors: Array) -> Array:
-            """Return EEᵀ/N times a vector for each prompt."""
+            """Return EEᵀ/N times a vector, for each prompt."""
             return np.einsum("bn,bni->bi", np.einsum("bni,bi->bn", columns, vectors), columns) / N
 
         value = np.broadcast_to(params[0, -1], asked.shape)

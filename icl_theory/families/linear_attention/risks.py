@@ -1,4 +1,4 @@
-"""What is trained: the matrix Γ of the prediction xᵀΓh, or what Γ is a product of."""
+"""The trained parameters: the matrix Γ of the prediction xᵀΓh, or the factors of Γ."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class MergedRisk(Risk):
     law : PromptLaw
         Law of the prompts.
     start : array_like, (d, d) or (d,)
-        Γ at step 0, entries up to 1e40; (d,) is the diagonal of a matrix that stays diagonal, as all moments are.
+        Γ at step 0, entries up to 1e40; (d,), the diagonal of a matrix that stays diagonal, if all moments are.
     rank : int, optional
-        Largest rank of the matrices that are trained, where Γ is made of factors: the floor is that of this rank.
+        Largest rank of Γ if it is a product of factors; the floor is that of this rank.
 
     References
     ----------
@@ -81,17 +81,17 @@ class MergedRisk(Risk):
         return gamma if bases is None else bases[0].T @ gamma @ bases[1]
 
     def back(self, modes: Array) -> Array:
-        """Matrix with given coordinates in the modes."""
+        """Matrix from its coordinates in the modes."""
         bases = self.law.modes.bases
         return modes if bases is None else bases[0] @ modes @ bases[1].T
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor: a sum of squares, less what a small rank costs."""
+        """Loss above the floor: a sum of squares, minus the cost of a small rank."""
         return max(self.law.excess_of(self.law.off(np.asarray(params))) - self._missed, 0.0)
 
     @cached_property
     def _missed(self) -> float:
-        """Loss of the best matrix of the rank, above that of the best of all."""
+        """Loss of the best matrix of this rank above the loss of the best of all matrices."""
         return 0.0 if self.rank is None else self.law.rank_excess(self.rank)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -127,17 +127,17 @@ class MergedRisk(Risk):
         return self.law.floor + self._missed
 
     def closed_form(self, eta: float, rule: str) -> Solution | None:
-        """Return every mode in closed form, for plain gradient descent that does not diverge."""
+        """Return the modes in closed form for plain gradient descent that does not diverge, else None."""
         return ModeSteps(self, eta) if rule == "gd" and eta * self.curvature.max() <= 2.0 else None
 
 
 def after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
-    """Return modes that begin at ``start`` and shrink towards ``best``, for arrays that broadcast."""
+    """Return modes that shrink from ``start`` towards ``best``, for arrays that broadcast."""
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = np.where(shrink <= 0.5, np.log1p(-shrink), np.log(np.abs(1.0 - shrink)))
         left = np.where(steps == 0, 1.0, np.exp(steps * rate))
     left = np.where((shrink > 1.0) & (steps % 2 == 1), -left, left)
-    # a slow mode may have far to go: the way so far keeps the digits that a difference of large numbers loses
+    # for slow modes: start plus progress keeps the digits that best minus rest loses
     gone = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
     return np.where(shrink * steps < 0.5, start + (best - start) * gone, best + (start - best) * left)
 
@@ -152,18 +152,18 @@ class ModeSteps:
         self.start = risk.modes(risk.start)
 
     def states(self, steps: Steps) -> Array:
-        """Return Γ at some steps, (T, d, d) or (T, d)."""
+        """Return Γ at these steps, (T, d, d) or (T, d)."""
         places = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
         return np.asarray(self.risk.back(after(self.start, self.best, self.shrink, places)))
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, and how far rounding of the loss may move it."""
+        """Return the first step with loss <= epsilon, and its error by rounding."""
 
         def loss(steps: Steps) -> Array:
             return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])
 
         def blur(steps: Steps) -> Array:
-            """By rounding of Γ; and of products with the bases, which also change the rate."""
+            """Errors of the loss by rounding of Γ, and of products with the bases, which also change the rate."""
             law, states = self.risk.law, self.states(steps)
             off = np.array([law.off(state) for state in states])
             q, scale, _, bases = law.modes
@@ -311,7 +311,7 @@ class Heads(Map):
 
 
 def _joined(products: Array, keys: Array, queries: Array) -> Array:
-    """Gradients by values, from products to be summed, by keys and by queries, as parameters."""
+    """Join gradients with respect to the values (products to be summed), the keys and the queries."""
     heads = len(keys)
     values = np.sum(products, axis=(1, 2)).reshape(heads, 1)
     return np.concatenate([values, keys.reshape(heads, -1), queries.reshape(heads, -1)], axis=1)
@@ -340,7 +340,7 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     Raises
     ------
     ValueError
-        The law is not isotropic, a time is negative, or a number is beyond 1e40.
+        The law is not isotropic, a time is negative, or a number exceeds 1e40.
 
     References
     ----------

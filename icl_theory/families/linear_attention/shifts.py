@@ -1,4 +1,4 @@
-"""Trained here, tested there: the exact loss of a matrix on prompts of another law."""
+"""Distribution shifts: the exact loss of a trained matrix on prompts of another law."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class ShiftTable:
     Attributes
     ----------
     names : tuple of str
-        Of the laws.
+        Names of the laws.
     floor : ndarray, (n,)
-        Least loss of any matrix where it is tested, squared label units.
+        Least loss of all matrices on the law of the tests, squared label units.
     excess : ndarray, (n, n)
-        Loss above that, by where the matrix was trained and where it is tested.
+        Loss above the floor.
     """
 
     names: tuple[str, ...]
@@ -35,7 +35,7 @@ class ShiftTable:
 
     @property
     def loss(self) -> Array:
-        """Loss by where the matrix was trained and where it is tested, (n, n)."""
+        """Loss by the law of training (rows) and of the tests (columns), (n, n)."""
         return self.floor + self.excess
 
     def columns(self) -> dict[str, list[str]]:
@@ -53,7 +53,7 @@ class ShiftTable:
 
 
 def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimiser") -> ShiftTable:
-    r"""Train on the prompts of each problem, and test on the prompts of all of them.
+    r"""Train on the prompts of each problem, and test on those of all problems.
 
     With :math:`\Gamma_i` trained on law i, the excess on law j is
     :math:`\tfrac12\|\Lambda_{q,j}^{1/2}(\Gamma_i - \Gamma_j^*)M_j^{1/2}\|_F^2`. Laws that differ in the query alone
@@ -62,9 +62,9 @@ def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimis
     Parameters
     ----------
     problems : mapping of str to LinearAttention
-        By name, of one dimension; what is trained in each is the law of its own prompts.
+        Problems of one dimension, by name.
     trained : {"minimiser", "descent"}
-        Use the best matrix of each, or the one at the end of its training run.
+        Test the best matrix of each problem, or the one at the end of its training run.
 
     Returns
     -------

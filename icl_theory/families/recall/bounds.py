@@ -1,4 +1,4 @@
-r"""What is proved, or claimed, about the descent on in-context recall: rates, bounds, limits."""
+r"""What is proved, or claimed, about descent on in-context recall: rates, bounds, limits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def decay_rate(
     r"""Rate r of the linear convergence :math:`L - L_\infty \sim e^{-rt}` of normalised descent on λ (and v).
 
     For linear and ReLU attention :math:`r = \eta/\sqrt{\sum_q c_q^{-2}}` with :math:`c_q` the least number of
-    bigrams of trigger q, whatever the probabilities of the triggers, as long as r < 2; where the :math:`c_q` are
-    equal it is :math:`\eta c/\sqrt{|Q|}`. For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`; with v
-    trained r = ηs, s the least share of the output among the words after a trigger that are attended to: there the
-    value scale does the work, and the number of triggers does not matter. With noise γ is held at its optimum; for
-    softmax attention background words then feed the noise logit until λ has silenced them, and
-    :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms.
+    bigrams of trigger q, whatever the probabilities of the triggers, as long as r < 2; for equal :math:`c_q = c` it
+    is :math:`\eta c/\sqrt{|Q|}`. For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`. With v trained r =
+    ηs, where s is the least share of the output among the attended words after a trigger; v grows then, and the
+    rate does not depend on the number of triggers. With noise γ is held at its optimum; for softmax attention
+    background words then feed the noise logit until λ has silenced them, and :math:`r = \eta/\sqrt{s^{-2} +
+    |Q|/4}`, up to logarithms.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def decay_rate(
     weights : {"projection", "identity"}
         Which matrices, see `RecallRisk`; "identity" does not attend to noise after a trigger.
     v : float, optional
-        Where v is held; trained unless given.
+        Value at which v is held; trained by default.
 
     Returns
     -------
@@ -108,18 +108,14 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     r"""Limit of t times the excess under plain gradient descent, which converges like 1/t.
 
     :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, :math:`1/(\eta s^2)` for softmax attention, with
-    :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, without noise and with noise and γ trained.
-    Where γ is held at its optimum, softmax attention has to silence the background words as well: the limit is then
+    :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, without noise or with γ trained. If γ is
+    held at its optimum, softmax attention has to silence the background words as well: the limit is then
     :math:`(s^{-2} + |Q|/4)/\eta`, which runs approach like 1/ln t.
 
     Parameters
     ----------
-    task : RecallTask
-        The task.
-    eta : float
-        Learning rate of gradient descent.
-    attention : {"linear", "relu", "softmax", "softmax-limit"}
-        The attention weights.
+    task, eta, attention
+        As for `decay_rate`; ``eta`` is the learning rate of gradient descent.
 
     Returns
     -------
@@ -145,10 +141,10 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
 
 
 def stall(alpha: float, eta: float) -> float:
-    r"""Excess :math:`\alpha(1-\alpha)\eta^2/8` at which normalised descent stays when γ is trained too.
+    r"""Excess :math:`\alpha(1-\alpha)\eta^2/8` at which normalised descent stays if γ is trained too.
 
-    Every step is η long, and in the end it goes into γ, which then jumps between ½η below and above its optimum.
-    This is the leading order in η.
+    Every step has the length η. In the end all of it goes into γ, which jumps between ½η below and above its
+    optimum. This is the leading order in η.
 
     Parameters
     ----------
@@ -177,10 +173,9 @@ def stall(alpha: float, eta: float) -> float:
 
 
 def cycle_excess(alpha: float, eta: float) -> float:
-    r"""Mean excess of log-odds γ that jump between ½η below and ½η above ``ln(alpha/(1-alpha))``, for any η.
+    r"""Mean excess of log-odds γ that jump between ½η below and ½η above the best ones g, for any η.
 
-    :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1 + e^g)`, g the best log-odds.
-    `stall` is its leading order.
+    :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1 + e^g)`; `stall` is its leading order.
     """
     best = math.log(alpha) - math.log1p(-alpha)
     return float(np.mean(divergence(alpha, best + np.array([-0.5, 0.5]) * eta)))
@@ -189,7 +184,7 @@ def cycle_excess(alpha: float, eta: float) -> float:
 def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
     r"""Expected loss of the triggers that are missing from M sentences: :math:`\ln V \sum_q p_q (1-p_q)^M`.
 
-    Without noise this is all that training on M sentences, to the end, costs on average.
+    Without noise this is the mean cost of training on M sentences to the end.
 
     Parameters
     ----------
@@ -222,7 +217,7 @@ def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
 def noise_cost(M: int, alpha: float) -> float:
     """Expected loss from learning the frequency of noise on M sentences, about 1/(2M).
 
-    A frequency of 0 or 1 would cost without bound at γ = ±∞, and is left out.
+    Frequencies of 0 and 1, at which γ = ±∞ has an infinite cost, are left out.
 
     Parameters
     ----------
@@ -250,13 +245,13 @@ def noise_cost(M: int, alpha: float) -> float:
 
     M, alpha = integer("M", M, minimum=1), fraction("alpha", alpha)
     mean, deviation = M * alpha, math.sqrt(M * alpha * (1.0 - alpha))
-    # all counts that matter, or a lattice of them: for a smooth law it is as good as all counts
+    # all counts that matter, or a lattice of them, which is as good for a smooth law
     stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
     first, last = (int(min(max(mean + side, 1), M - 1)) for side in (-40.0 * deviation - 60, 40.0 * deviation + 60))
     k = np.arange(first, last + 1, stride, dtype=np.float64)
     weight = binom.pmf(k, M, alpha) if M > 1 else np.zeros(1)
     total = float(weight.sum())
-    if not total:  # hardly anything but the frequencies 0 and 1, which are left out
+    if not total:  # all mass is at the frequencies 0 and 1
         return 0.0
     return float(weight @ divergence(alpha, np.log(k) - np.log(M - k)) / total)
 
@@ -266,7 +261,7 @@ def _checked(task: RecallTask) -> RecallTask:
 
 
 def _least_share(task: RecallTask, attention: str, weights: str = "projection") -> float:
-    """Least share of the output among what is attended to after its trigger; in the limit that of the means."""
+    """Least share of the output among the attended words after its trigger; in the limit, share of the means."""
     laws = dict.fromkeys(task.counts)
     if attention == "softmax-limit":
         return min(law.mean / (law.mean + law.noise_mean) for law in laws)
@@ -276,7 +271,7 @@ def _least_share(task: RecallTask, attention: str, weights: str = "projection") 
 
 
 def _fed(task: RecallTask) -> int:
-    """Triggers whose sentences have background words that may be outputs, and so feed the noise logit."""
+    """Number of triggers whose sentences have background words that feed the noise logit."""
     if not task.alpha or task.V == task.Q + 2:
         return 0
     return sum(2.0 * (law.mean + law.noise_mean) < task.H - 1 for law in task.counts)

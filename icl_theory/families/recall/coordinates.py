@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csc_array
 
-from icl_theory._validate import instance, refuse
+from icl_theory._validate import instance, refuse, signed
 from icl_theory.engine.pullback import Affine, Pullback
 from icl_theory.families.recall.sampled import TransformerRisk
-from icl_theory.families.recall.weights import gates, held
+from icl_theory.families.recall.weights import gates
 
 
 def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float | None = None) -> Pullback:
@@ -23,24 +23,24 @@ def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float 
     or with the weights "identity" :math:`W = \sum_q \lambda_q E(q)(\tilde E(q) - E(\tau))^\top` (without
     :math:`E(\tau)` where there is no noise), :math:`\mathcal V = vI` and
     :math:`F = \sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`.
-    This map is affine: the gradient is that of the full matrices, summed over the entries that a parameter sets.
+    The map is affine: the gradient is that of the full matrices, summed over the entries set by a parameter.
 
     Parameters
     ----------
     full : TransformerRisk
-        With W, 𝒱 and (with noise) F as what is trained, and nothing else.
+        It trains W, 𝒱 and (with noise) F, and nothing else.
     gamma, v : float, optional
         Hold γ or v at this value instead of training it.
 
     Returns
     -------
     Pullback
-        The risk, which starts at zero; its ``risk`` is the full one, its ``map.inward`` leads to the matrices.
+        The risk, from zero; its ``risk`` is the full one, and its ``map.inward`` returns the matrices.
 
     Raises
     ------
     ValueError
-        The full risk trains other matrices, or a parameter is held that does not exist.
+        The full risk trains other matrices, or a parameter to be held does not exist.
 
     References
     ----------
@@ -61,13 +61,13 @@ def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float 
         raise refuse("full", full.trained, "a TransformerRisk that trains " + ", ".join(wanted))
     for name, value, there in (("gamma", gamma, noisy), ("v", v, softmax)):
         if value is not None and not there:
-            raise refuse(name, value, "left out where alpha = 0" if name == "gamma" else "left out unless softmax")
+            raise refuse(name, value, "left out if alpha = 0" if name == "gamma" else "left out unless softmax")
     whole = full.weights == "identity"
-    fixed = gates(task, full.weights, 0.0 if gamma is None else held("gamma", gamma))
-    scale = 1.0 if not softmax else 0.0 if v is None else held("v", v)
+    fixed = gates(task, full.weights, 0.0 if gamma is None else signed("gamma", gamma))
+    scale = 1.0 if not softmax else 0.0 if v is None else signed("v", v)
     base = [np.zeros((d, d)), scale * fixed["value"], fixed["feed_forward"]][: len(wanted)]
 
-    # the entries of the matrices, which parameter sets them, and its sign there
+    # for each parameter: the entries of the matrices that it sets, its index, and its sign
     q, sizes = task.triggers, [task.Q]
     entries = [(q * d + task.V + q, np.arange(task.Q), 1.0)]
     if whole and noisy:

@@ -1,4 +1,4 @@
-"""How often the trigger of a sentence is followed by its output, and how often by noise."""
+"""The law of how often the trigger of a sentence is followed by its output, and by noise."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import numpy as np
 
 from icl_theory._validate import Array, fraction, instance, integer, number, refuse, store
 
-LONGEST = 4001  # a joint table of (H/2)² probabilities
-NEGLIGIBLE = 2.0**-60
-LEAST = 1e-300  # of the largest probability: what is possible stays possible below the range of float64
+LONGEST = 4001  # counts, and words of a random sentence: a joint table has (H/2)² probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +19,8 @@ class Counts:
     Parameters
     ----------
     pmf : array_like, (C+1,) or (C+1, T+1)
-        ``pmf[c, c_tau]``, or ``pmf[c]`` where there are no noise bigrams. ``pmf[0]`` must be 0: the output
-        follows its trigger at least once.
+        ``pmf[c, c_tau]``, or ``pmf[c]`` without noise bigrams. ``pmf[0]`` must be 0: the output follows its
+        trigger at least once.
 
     Raises
     ------
@@ -69,12 +67,12 @@ class Counts:
     def geometric(cls, mean: float, most: int | None = None) -> Counts:
         r"""Geometric law on c = 1, 2, ...: :math:`P(c) \propto (1 - 1/m)^{c-1}` with mean m.
 
-        Cut off at ``most``, and where the tail is below 2⁻⁶⁰ unless that is given.
+        Cut off at ``most``, by default at a tail of 2⁻⁶⁰.
         """
         mean = number("mean", mean, minimum=1.0, maximum=40.0)
         ratio = 1.0 - 1.0 / mean
         if most is None:
-            most = 1 if ratio == 0 else int(np.ceil(np.log(NEGLIGIBLE) / np.log(ratio)))
+            most = 1 if ratio == 0 else int(np.ceil(np.log(2.0**-60) / np.log(ratio)))
         c = np.arange(integer("most", most, minimum=1, maximum=LONGEST) + 1)
         pmf = np.where(c > 0, ratio ** np.maximum(c - 1.0, 0.0), 0.0)
         return cls(pmf / pmf.sum())
@@ -83,9 +81,9 @@ class Counts:
     def sentence(cls, H: int, density: float = 0.25, noise: float = 0.0) -> Counts:
         r"""Law of the counts in a random sentence of H words.
 
-        Words are drawn from left to right: the trigger with probability d, after it noise with probability ν and
-        the output otherwise, elsewhere another word; given that the last word is the trigger and that the output
-        follows it at least once. With k = c + c_τ blocks of two words among the first H − 1,
+        Words are drawn from left to right: the trigger with probability d, after a trigger noise with probability ν
+        or else the output, and otherwise another word. The law is conditioned on the trigger being the last word
+        and on the output following it at least once. With k = c + c_τ blocks of two words among the first H − 1,
 
         .. math:: P(c, c_\tau) \propto \binom{H-1-k}{k} \binom{k}{c} d^k (1-d)^{H-1-2k} (1-\nu)^c \nu^{c_\tau}.
 
@@ -100,15 +98,15 @@ class Counts:
 
         Notes
         -----
-        In long sentences the probability of few bigrams is below the range of float64. It is kept above zero, at
-        1e-300 of the largest, because the least possible count decides how fast the loss falls in the end.
+        In long sentences the probability of few bigrams is below the range of float64. It is kept at 1e-300 of the
+        largest, because the least possible count determines the rate at which the loss falls in the end.
         """
         from scipy.special import gammaln, xlogy
 
         if integer("H", H, minimum=0) < 3:
             raise refuse("H", H, "at least 3: a trigger, its output, and the trigger again")
         if H > LONGEST:
-            raise refuse("H", H, f"at most {LONGEST} where the counts are those of random sentences")
+            raise refuse("H", H, f"at most {LONGEST} if the counts are those of random sentences")
         d, noise = fraction("density", density), noise_level("noise", noise)
         k = np.arange(1, (int(H) - 1) // 2 + 1)[:, None]
         c_tau = np.arange(0, len(k) if noise else 1)
@@ -117,7 +115,7 @@ class Counts:
         log = gammaln(free + k + 1) - gammaln(free + 1) - gammaln(np.maximum(c, 0) + 1) - gammaln(c_tau + 1)
         log = log + k * np.log(d) + free * np.log1p(-d) + c * np.log1p(-noise) + xlogy(c_tau, noise)
         log = np.where(c >= 1, log, -np.inf)
-        weight = np.maximum(np.exp(log - log.max()), LEAST)
+        weight = np.maximum(np.exp(log - log.max()), 1e-300)
         pmf = np.zeros((len(k) + 1, len(c_tau)))
         rows, columns = np.nonzero(c >= 1)
         pmf[c[rows, columns], columns] = weight[rows, columns]
@@ -130,7 +128,7 @@ class Counts:
 
     @property
     def minimum(self) -> int:
-        """Least c with positive probability: it decides how fast the loss falls in the end."""
+        """Least c with positive probability, which determines the final rate of the loss."""
         return int(np.flatnonzero(self.marginal)[0])
 
     @property
@@ -151,7 +149,7 @@ class Counts:
         return float(self.pmf.sum(axis=0) @ np.arange(self.pmf.shape[1]))
 
     def same(self, other: Counts) -> bool:
-        """Whether the other law is this one."""
+        """Whether the laws are equal."""
         instance("other", other, Counts, "Counts")
         return self is other or (self.pmf.shape == other.pmf.shape and bool((self.pmf == other.pmf).all()))
 

@@ -1,4 +1,4 @@
-"""What wrong probabilities cost, with all digits: of every word, and of noise."""
+"""Cross-entropies without cancellation: of noise, and of all words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NODES, WEIGHTS = leggauss(20)  # on (-1, 1)
 
 
 def divergence(alpha: float, logit: Array) -> Array:
-    """Divergence of Bernoulli(sigmoid(logit)) from Bernoulli(alpha), accurate also where they are close."""
+    """Divergence of Bernoulli(sigmoid(logit)) from Bernoulli(alpha), accurate also if they are close."""
     if not 0.0 < alpha < 1.0:
         return np.asarray(np.logaddexp(0.0, logit if alpha == 0 else -logit))
     u = logit - (math.log(alpha) - math.log1p(-alpha))

@@ -1,4 +1,4 @@
-"""In-context recall as a family: a transformer that says what followed the last word before."""
+"""In-context recall as a family: a transformer that repeats what followed the last word earlier."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
 from icl_theory.grids.grid import Column
 
 PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
-LARGEST_RATE = 2.0  # beyond which unequal triggers overshoot
 
 
 @dataclass(frozen=True)
 class CountLaw(Whole):
-    """A fixed number of bigrams, or a law of it."""
+    """A fixed number of bigrams, or its law."""
 
     def value(self, name: str, value: Any) -> Any:
         """Return the law."""
@@ -59,35 +58,8 @@ class Recall(Family):
 
     Parameters
     ----------
-    V, triggers, outputs : int
-        Numbers of words, of triggers and of outputs.
-    alpha : float
-        Probability that the next word is noise, in [0, 1).
-    H : int
-        Words of a sentence.
-    law : {"markov", "planted"}
-        Law of the sentences, see `RecallTask`: words drawn one after the other, or one planted bigram.
-    attention : {"linear", "relu", "softmax", "softmax-limit"}
-        Attention weights; "softmax-limit" is softmax in the limit of long contexts.
-    weights : {"projection", "identity"}
-        What value and feed-forward matrix let through, see `RecallRisk`; "identity" is the paper's.
-    kappa : {1, 0}
-        Whether the feed-forward layer reads what is attended to (weights "identity" with noise).
-    probs : sequence of float, optional
-        Probabilities of the triggers; uniform unless given.
-    counts : int, Counts or array_like, optional
-        Number of times that the output follows the trigger, or its law; that of random sentences unless given.
-    gamma : float or {"trained", "best"}
-        Log-odds of noise: trained, held at a value, or held at ``"best"``, :math:`\ln(\alpha/(1-\alpha))`, with the
-        frequency of noise in the M sentences for α (half an answer more where there is none of a kind).
-    v : float or {"trained"}
-        Value scale of softmax attention: trained, or held at a value.
-    M : int or math.inf
-        Train on the empirical risk of M sentences; on the population risk where it is infinite.
-    seed : int
-        Seed of these sentences.
-    task : RecallTask, optional
-        The task, instead of ``V, triggers, outputs, alpha, H, probs, counts``.
+    V, triggers, outputs, alpha, H, law, attention, weights, kappa, probs, counts, gamma, v, M, seed, task
+        As in `icl_theory.recall.simulate`, which makes a Recall and trains it.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`. Losses are in nats.
 
@@ -123,47 +95,34 @@ class Recall(Family):
     triggers: int = parameter(4, kind=Whole(), symbol="|Q|", tex="|Q|", meaning="number of triggers")
     outputs: int = parameter(8, kind=Whole(), meaning="number of outputs")
     alpha: float = parameter(
-        0.0,
-        kind=Number(zero=True, maximum=math.nextafter(1.0, 0.0)),
-        symbol="α",
-        tex=r"\alpha",
+        0.0, kind=Number(zero=True, maximum=math.nextafter(1.0, 0.0)), symbol="α", tex=r"\alpha",
         meaning="probability that the next word is noise",
-    )
+    )  # fmt: skip
     H: int = parameter(33, kind=Whole(minimum=3), symbol="H", tex="H", meaning="words of a sentence")
     law: str = parameter("markov", kind=Word(words=LAWS), meaning="law of the sentences")
     attention: str = parameter("linear", kind=Word(words=ATTENTION), meaning="attention weights")
     weights: str = parameter("projection", kind=Word(words=WEIGHTS), meaning="what the matrices let through")
     kappa: int = parameter(
-        1,
-        kind=Whole(minimum=0, maximum=1),
-        symbol="κ",
-        tex=r"\kappa",
-        meaning="whether the feed-forward layer reads what is attended to",
-        axis=False,
-    )
+        1, kind=Whole(minimum=0, maximum=1), symbol="κ", tex=r"\kappa",
+        meaning="whether the feed-forward layer reads what is attended to", axis=False,
+    )  # fmt: skip
     probs: Any = parameter(
         None,
         kind=Probabilities(optional=True),
-        meaning="probabilities of the triggers; uniform unless given",
+        meaning="probabilities of the triggers; uniform by default",
         axis=False,
     )
     counts: Any = parameter(
-        None, kind=CountLaw(optional=True), meaning="times that the output follows the trigger; random unless given"
+        None, kind=CountLaw(optional=True), meaning="times that the output follows the trigger; by default random"
     )
     gamma: float | str = parameter(
-        "best",
-        kind=Number(signed=True, words=("trained", "best")),
-        symbol="γ",
-        tex=r"\gamma",
+        "best", kind=Number(signed=True, words=("trained", "best")), symbol="γ", tex=r"\gamma",
         meaning="log-odds of noise: trained, best, or held at a number",
-    )
+    )  # fmt: skip
     v: float | str = parameter(
-        1.0,
-        kind=Number(signed=True, words=("trained",)),
-        symbol="v",
-        tex="v",
+        1.0, kind=Number(signed=True, words=("trained",)), symbol="v", tex="v",
         meaning="value scale of softmax attention: trained, or held at a number",
-    )
+    )  # fmt: skip
     M: float = parameter(
         math.inf, kind=Whole(infinite=True), symbol="M", tex="M", meaning="number of sentences trained on, or inf"
     )
@@ -172,19 +131,16 @@ class Recall(Family):
     rule: str = parameter("ngd", kind=Word(words=tuple(RULES)), meaning="normalised or plain gradient descent")
 
     def validate(self) -> None:
-        """Make the task, which checks its parts against each other."""
+        """Make the task and the risk, which check the parameters against each other."""
         if self.task is not None:
             self._unfold(self.task)
-        if self.task is None:
-            counts = Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
-            made = RecallTask(
-                self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H,
-                law=self.law,
-            )  # fmt: skip
-        else:
-            made = self.task
+        counts = Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
+        made = self.task or RecallTask(
+            self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H,
+            law=self.law,
+        )  # fmt: skip
         object.__setattr__(self, "_task", made)
-        self.population()  # refuses what does not go together
+        self.population()
 
     @classmethod
     def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -200,7 +156,7 @@ class Recall(Family):
         return {**rest, **{name: value for name, value in task.parts.items() if value is not None}}
 
     def _unfold(self, task: RecallTask) -> None:
-        """Take over the parts of a task; keep the task itself only if its words are its own."""
+        """Take over the parts of a task, and keep the task itself only if its words are not the default ones."""
         declared = self.parameters()
         own = _numbers(task) if isinstance(task, RecallTask) else {}
         for name in PARTS:
@@ -214,13 +170,13 @@ class Recall(Family):
                 object.__setattr__(self, name, declared[name].check(value))
 
     def named(self, run: Trajectory) -> Trajectory:
-        """Return a run that says which task it is of, also where the task was given as a whole."""
+        """Return the run with the parameters of its task, also if the task was given as a whole."""
         run, task = super().named(run), self.task
         if task is not None:
             run.info |= _numbers(task)
             run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())
             run.info["counts"] = task.counts[0] if len(set(task.counts)) == 1 else task.counts
-        if isinstance(run.info["counts"], list | tuple):  # of laws, which files hold as text
+        if isinstance(run.info["counts"], list | tuple):  # laws, which files store as text
             run.info["counts"] = tuple(map(str, run.info["counts"]))
         return run
 
@@ -238,7 +194,7 @@ class Recall(Family):
 
     @property
     def held(self) -> tuple[float | None, float | None]:
-        """Where γ and v are held; None where they are trained, or do not exist."""
+        """The values at which γ and v are held; None if they are trained, or do not exist."""
         gamma, task = self.gamma, self.whole_task
         if gamma == "best":
             gamma = estimated_gamma(task, self.data) if task.alpha else "trained"
@@ -246,13 +202,13 @@ class Recall(Family):
         return None if isinstance(gamma, str) else gamma, None if free or isinstance(self.v, str) else self.v
 
     def population(self) -> RecallRisk:
-        """Return the population risk over λ, and where they are trained v and γ."""
+        """Return the population risk over λ and, if they are trained, v and γ."""
         tied = self.whole_task.alike and math.isinf(self.M)
         gamma, v = self.held
         return RecallRisk(self.whole_task, self.attention, gamma, tied, None, v, self.weights, self.kappa)
 
     def risk(self) -> Risk:
-        """Return the risk over λ, and where they are trained v and γ."""
+        """Return the risk over λ and, if they are trained, v and γ."""
         if self.data is None:
             return self.population()
         if self.attention == "softmax" or self.kappa == 0:
@@ -267,7 +223,7 @@ class Recall(Family):
         return self.population().excess(run.params)
 
     def describe(self, run: Trajectory) -> None:
-        """Add the Bayes risk, and what the theory says of the end."""
+        """Add the Bayes risk, and what the theory predicts for the end of the run."""
         task, risk = self.whole_task, run.risk
         run.notes["bayes risk"] = f"{task.bayes_risk:.6g}"
         if math.isfinite(self.M):
@@ -280,8 +236,11 @@ class Recall(Family):
         return {"excess": self.population_excess(run), "bayes_risk": self.whole_task.bayes_risk}
 
 
-def _in_the_end(risk: RecallRisk, eta: float) -> dict[str, str]:
-    """Say how normalised descent ends, as far as it is known: at a linear rate, or in a cycle."""
+def _in_the_end(risk: RecallRisk, eta: float, largest: float = 2.0) -> dict[str, str]:
+    """Describe how normalised descent ends, if known: at a linear rate, or in a cycle.
+
+    At the ``largest`` rate and beyond, unequal triggers overshoot.
+    """
     task = risk.task
     if risk.noisy and risk.gamma is None:
         lasting = cycle_excess(task.alpha, eta)
@@ -293,7 +252,7 @@ def _in_the_end(risk: RecallRisk, eta: float) -> dict[str, str]:
     if risk.noisy and (risk.kappa == 0 or (risk.scaled and risk.v is not None)):
         return {"floor": f"the least loss{floor} lies at a finite λ" if floor else "the least loss is not known"}
     rate = decay_rate(task, eta, risk.attention, risk.weights, risk.v)
-    if rate >= LARGEST_RATE and not risk.tied:
+    if rate >= largest and not risk.tied:
         return {
             "rate": f"triggers overshoot in turn: the loss falls more slowly than exp(-{rate:.4g} t) in the end"
         }

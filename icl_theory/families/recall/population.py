@@ -1,8 +1,8 @@
 r"""The risk of in-context recall under the reparameterisation, exactly: linear, ReLU and softmax attention.
 
-What is trained are a strength λ_q per trigger, the value scale v (softmax), and the log-odds of noise γ (with
-noise, by the feed-forward layer). Relative to the logit of the output y, a sentence gives the noise word a logit N
-and all other words together the log-sum R; then
+Trained are a strength λ_q for each trigger, the value scale v (softmax), and the log-odds γ of noise (with noise,
+in the feed-forward layer). Relative to the logit of the output y, let N be the logit of the noise word and R the
+log-sum of the logits of all other words. Then
 
     L = E[ln(1 + e^N + e^R)] − α E[N]        (no noise: N = −∞, and the noise word is one of the others)
 """
@@ -18,36 +18,30 @@ import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
-from icl_theory._validate import Array, choice, flag, refuse, store
+from icl_theory._validate import Array, choice, flag, refuse, signed, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall import softmax
 from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.straight import StraightLine
 from icl_theory.families.recall.task import RecallTask, Sentences, Words, entropy
-from icl_theory.families.recall.weights import check_weights, held
+from icl_theory.families.recall.weights import check_weights
 
 ATTENTION = ("linear", "relu", "softmax", "softmax-limit")
-ENDLESS = 60.0  # strength at which only the words after the trigger are attended to
 
 
 class Atoms(NamedTuple):
-    """Sentences that the model cannot tell apart: which λ is theirs, number c of bigrams, probability."""
+    """Groups of sentences that the model cannot tell apart."""
 
-    group: Words
-    c: Array
-    weight: Array
+    group: Words  # index of their λ
+    c: Array  # number of bigrams
+    weight: Array  # probability
 
 
 class _Logits(NamedTuple):
-    """N and R of the atoms with their derivatives by λ and v; ``noise`` is None without noise.
-
-    Derivatives of N leave out γ, by which it is 1.
-    """
-
-    rest: Array
+    rest: Array  # R of the atoms, and its derivatives with respect to λ and v
     rest_strength: Array
     rest_scale: Array
-    noise: Array | None
+    noise: Array | None  # N of the atoms (None without noise), and its derivatives; that with respect to γ is 1
     noise_strength: Array
     noise_scale: Array
 
@@ -80,20 +74,20 @@ class RecallRisk(Risk):
     tied : bool
         One λ for all triggers, which must be alike: the same descent with one number, its metric being Q.
     data : Sentences, optional
-        The empirical risk over these sentences instead of the population risk (not for "softmax", of which
-        `reparameterised` gives it). The limit takes from them the frequencies of triggers and noise alone.
+        Use the empirical risk over these sentences instead of the population risk (for "softmax" see
+        `reparameterised`). "softmax-limit" depends only on their frequencies of triggers and noise.
     v : float, optional
         Hold v at this value instead of training it (softmax attention only; v = 1 otherwise).
     weights : {"projection", "identity"}
-        What value and feed-forward matrix let through: all words that may be outputs ("projection"), or, as in the
-        paper's experiments, everything ("identity"), where W repels noise instead.
+        What value and feed-forward matrix let through: all words that may be outputs ("projection"), or everything
+        ("identity"), as in the paper's experiments; then W repels noise instead.
     kappa : {1, 0}
         Whether the feed-forward layer reads what is attended to ("identity" with noise only).
 
     Raises
     ------
     ValueError
-        An argument out of range or in contradiction with another, named in the message.
+        An argument is out of range or contradicts another; the message names it.
 
     References
     ----------
@@ -125,21 +119,17 @@ class RecallRisk(Risk):
         if self.attention == "softmax-limit" and (self.weights, self.task.law) != ("projection", "markov"):
             raise refuse("attention", self.attention, "'softmax' unless weights = 'projection' and law = 'markov'")
         if self.data is not None and (self.attention == "softmax" or self.kappa == 0):
-            raise refuse(
-                "data",
-                "sentences",
-                "left out with softmax attention or kappa = 0: reparameterised trains those on data",
-            )
+            raise refuse("data", "sentences", "left out with softmax attention or kappa = 0 (see reparameterised)")
         if self.v is not None:
             if not self.scaled:
-                raise refuse("v", self.v, f"left out where attention = {self.attention!r}")
-            store(self, v=held("v", self.v))
+                raise refuse("v", self.v, f"left out if attention = {self.attention!r}")
+            store(self, v=signed("v", self.v))
         if flag("tied", self.tied) and (not self.task.alike or self.data is not None):
-            raise refuse("tied", self.tied, "False unless all triggers are alike, and for empirical risks")
+            raise refuse("tied", self.tied, "False for empirical risks, and if triggers differ")
         if self.gamma is not None:
             if not self.noisy:
-                raise refuse("gamma", self.gamma, "left out where alpha = 0: there is no noise to predict")
-            store(self, gamma=held("gamma", self.gamma))
+                raise refuse("gamma", self.gamma, "left out if alpha = 0: there is no noise to predict")
+            store(self, gamma=signed("gamma", self.gamma))
 
     @property
     def noisy(self) -> bool:
@@ -153,7 +143,7 @@ class RecallRisk(Risk):
 
     @property
     def strengths(self) -> int:
-        """How many λ there are."""
+        """Number of trained λ."""
         return 1 if self.tied else self.task.Q
 
     @property
@@ -187,7 +177,7 @@ class RecallRisk(Risk):
         return flat[: self.strengths], scale, gamma
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss in nats, and its gradient; infinite with softmax attention where a logit may be beyond 1e13."""
+        """Loss in nats, and its gradient; with softmax attention infinite if a logit may exceed 1e13."""
         if self.attention == "softmax":
             found = self._finite(params)
             return found.excess + self.task.bayes_risk, self._joined(*found[1:4])
@@ -209,7 +199,6 @@ class RecallRisk(Risk):
         return loss, self._joined(np.asarray(by_strength, dtype=float), float(weight @ by_scale), by_gamma)
 
     def _joined(self, by_strength: Array, by_scale: float, by_gamma: float) -> Array:
-        """Put the parts of a gradient together that are trained."""
         trained = [by_scale] * (self.scaled and self.v is None) + [by_gamma] * (self.noisy and self.gamma is None)
         return np.concatenate([by_strength, trained])
 
@@ -234,10 +223,8 @@ class RecallRisk(Risk):
         """Excess over the Bayes risk; for softmax the attention on the output after its trigger, () or (Q,)."""
         if self.attention == "softmax":
             found = self._finite(params)
-            return {
-                "excess": np.asarray(found.excess),
-                "attention": found.attention.reshape(() if self.tied else -1),
-            }
+            attention = found.attention.reshape(() if self.tied else -1)
+            return {"excess": np.asarray(found.excess), "attention": attention}
         seen = {"excess": np.asarray(self.excess(params))}
         if self.scaled:
             strength, _, _ = self._split(params)
@@ -247,37 +234,40 @@ class RecallRisk(Risk):
     def floor(self) -> float:
         """Infimum over the parameters: the entropy of the noise, unless γ or v is held elsewhere.
 
-        Only a lower bound where one of them is held and the other trained.
+        Only a lower bound if one of them is held and the other is trained.
         """
         least = entropy(self.noise_rate)
         if self.noisy and self.gamma is None:
             return least
         if (self.v is not None) if self.scaled else (self.kappa == 0):
             return least + self._least_excess
-        if self.gamma is None or (self.scaled and self.gamma < self.task.best_gamma):  # other words feed the noise
+        if self.gamma is None or (
+            self.scaled and self.gamma < self.task.best_gamma
+        ):  # background words feed the noise logit
             return least
         return least + float(divergence(self.noise_rate, np.array([self.gamma]))[0])
 
     @cached_property
     def _least_excess(self) -> float:
-        """Least excess over λ where nothing else is trained: at infinity without noise, and else found."""
+        """Least excess if only λ is trained: at infinity without noise, else by a search for each λ."""
         from scipy.optimize import minimize_scalar
 
-        ends = np.full(self.strengths, ENDLESS)
+        endless = 60.0  # strength at which only the words after the trigger are attended to
+        ends = np.full(self.strengths, endless)
         last = total = self.excess(ends)
         for index in range(self.strengths * self.noisy):
 
             def along(x: float, index: int = index) -> float:
                 return self.excess(np.where(np.arange(self.strengths) == index, x, ends))
 
-            grid = np.linspace(0.0 if self.attention == "relu" else -10.0, ENDLESS, 15)  # relu is flat below 0
+            grid = np.linspace(0.0 if self.attention == "relu" else -10.0, endless, 15)  # relu is flat below 0
             best = int(np.argmin([along(x) for x in grid]))
             bounds = (grid[max(best - 1, 0)], grid[min(best + 1, 14)])
             total += min(0.0, float(minimize_scalar(along, bounds=bounds, method="bounded").fun) - last)
         return total
 
     def closed_form(self, eta: float, rule: str) -> StraightLine | None:
-        """Normalised descent on λ alone, the same for all triggers: λ = ηt/√Q, whatever the loss."""
+        """Return λ = ηt/√Q for normalised descent on one λ for all triggers, else None."""
         if rule != "ngd" or not self.tied or len(self.initial) > 1 or self.scaled or self.kappa == 0:
             return None
         return StraightLine(self, eta / math.sqrt(self.task.Q))
@@ -305,7 +295,7 @@ class RecallRisk(Risk):
 
     @cached_property
     def _fractions(self) -> tuple[Array, Array]:
-        """Fractions of words after the trigger that are the output, and that are noise, (strengths,)."""
+        """Fractions ρ_y and ρ - ρ_y of words that follow the trigger and are its output, or noise, (strengths,)."""
         laws = self.task.counts[: self.strengths]
         means = np.array([(law.mean, law.noise_mean) for law in laws]) / (self.task.H - 1)
         return means[:, 0], means[:, 1]
@@ -327,13 +317,13 @@ class RecallRisk(Risk):
         return softmax.cells(self.task, self.weights, self.strengths)
 
     def _finite(self, params: ArrayLike) -> softmax.Slopes:
-        """Softmax attention over all sentences."""
+        """Excess, gradient and attention of softmax attention, over all sentences."""
         task, ours = self.task, self.weights == "projection"
         seen = task.Q - (not ours) if ours or task.law == "planted" else 0  # triggers with the logit 0
         quiet = seen + (not self.noisy and (ours or task.law == "planted"))
         kappa = -1 if ours else self.kappa
         kinds, flat = softmax.fillers(task, self.weights), np.asarray(params, dtype=np.float64)
-        with _threads().limit(limits=1):  # its products are too small to be shared among processors
+        with _threads().limit(limits=1):  # the matrices are too small for several threads
             return softmax.excess(self._cells, kinds, quiet, kappa, task.alpha, *self._split(flat))
 
     def _logits(self, params: Array) -> _Logits:
@@ -343,7 +333,7 @@ class RecallRisk(Risk):
         return self._adding(strength, gamma)
 
     def _adding(self, strength: Array, gamma: float) -> _Logits:
-        """Linear and ReLU attention: the logit of y is λ c, and so is the mass that the feed-forward layer adds."""
+        """Linear and ReLU attention: the logit of y is λ c, and the feed-forward layer adds the same mass."""
         c = self._atoms.c
         on = np.ones_like(strength)
         if self.attention == "relu":
@@ -357,7 +347,6 @@ class RecallRisk(Risk):
         return _Logits(rest, by_strength, zero, gamma - strength[self._atoms.group] * c, by_strength, zero)
 
     def _averaging(self, strength: Array, scale: float, gamma: float) -> _Logits:
-        """Softmax attention in the long-context limit."""
         index, task = self._atoms.group, self.task
         rho = (self._fractions[0] + self._fractions[1])[index]
         shifted = strength[index] + self._odds[index]
@@ -386,5 +375,5 @@ def _sigmoid(x: Array) -> Array:
 
 @cache
 def _threads() -> ThreadpoolController:
-    """Return the thread pools, which take longer to find than to limit."""
+    """Find the thread pools once, because finding them takes longer than limiting them."""
     return ThreadpoolController()

@@ -1,6 +1,6 @@
-"""The sampled trainer: the loss of a one-layer transformer with full matrices on real sentences.
+"""The sampled trainer: the loss of a one-layer transformer with full matrices on sampled sentences.
 
-It shares no formula with the exact risks: words are attended to one by one.
+It shares no formula with the exact risks: attention is computed word by word.
 """
 
 from __future__ import annotations
@@ -13,37 +13,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, instance, integer, number, refuse, store
+from icl_theory._validate import Array, choice, instance, integer, number, refuse, signed, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall.divergence import cross_entropy
 from icl_theory.families.recall.population import ATTENTION
 from icl_theory.families.recall.task import RecallTask, Sentences
 from icl_theory.families.recall.transformer import Transformer
-from icl_theory.families.recall.weights import check_weights, estimated_gamma, gates, held
+from icl_theory.families.recall.weights import check_weights, estimated_gamma, gates
 from icl_theory.memory import check_fits
 
 MATRICES = ("embedding", "previous", "attention", "value", "feed_forward", "readout")
 PARTS = ("attention", "feed_forward")
-LARGEST_MODEL = 10**7
-NEGLIGIBLE = 1e-200
-MEMORY = 2**21  # numbers, 16 MiB
 
 
 class Measure(NamedTuple):
-    """Mean losses, accuracies and probabilities of a model on some sentences.
+    """Means of a model over some sentences."""
 
-    ``loss`` (nats), ``accuracy`` (share of sentences whose likeliest next word is the output), and the mean
-    probabilities ``output`` and ``noise`` given to the output and to the noise word.
-    """
-
-    loss: float
-    accuracy: float
-    output: float
-    noise: float
+    loss: float  # nats
+    accuracy: float  # share of sentences whose likeliest next word is the output
+    output: float  # probability of the output
+    noise: float  # probability of the noise word
 
 
 class Drawn(NamedTuple):
-    """Sentences, and where their words are in the transformer's tables."""
+    """Sentences, and the `Transformer.places` of their words."""
 
     sentences: Sentences
     places: Any
@@ -60,26 +53,26 @@ class TransformerRisk(Risk):
     attention : {"linear", "relu", "softmax"}
         The attention weights.
     batch : int, optional
-        Sentences a step: fresh ones, 64 unless given, or some of the ``data`` in turn, all unless given.
+        Sentences in a step: 64 fresh ones by default, or some of the ``data`` in turn, by default all.
     seed : int
         Seed of sentences and start: the sentences of step t are a function of (seed, t).
     data : Sentences, optional
         Train on these instead of fresh ones.
     trained : sequence of str, optional
-        Which of "embedding", "previous", "attention", "value", "feed_forward", "readout" are trained; the three
-        in the middle unless given (without noise there is no feed-forward layer). 𝒱 and F that are not trained are
+        Which of "embedding", "previous", "attention", "value", "feed_forward", "readout" are trained; by default
+        the three in the middle (without noise there is no feed-forward layer). If 𝒱 and F are not trained, they are
         those of the reparameterised model.
     scale : float
-        Standard deviation of the initial entries of W, 𝒱 and F, times √(2V); they start from zero where it is 0.
+        Standard deviation of the initial entries of W, 𝒱 and F, times √(2V); 0 starts them from zero.
     weights : {"projection", "identity"}
-        𝒱 and F where they are not trained, see `RecallRisk`; with "identity" all H words are attended to.
+        𝒱 and F if they are not trained, see `RecallRisk`; with "identity" all H words are attended to.
     kappa : {1, 0}
         Whether the feed-forward layer reads what is attended to.
     kink : float
-        Added to the scores of ReLU attention, whose derivative at 0 is 1: from zero it starts at its kink from the
-        right, the paper's by 1e-8.
+        Added to the scores of ReLU attention, whose derivative at 0 is 1: a start from zero is then at or to the
+        right of its kink; the paper adds 1e-8.
     gamma : float, optional
-        γ in F where that is not trained; ln(α/(1-α)), or its estimate from the ``data``, unless given.
+        γ in F if that is not trained; by default ln(α/(1-α)), or its estimate from the ``data``.
     tests : int
         Sentences on which runs are observed.
 
@@ -127,15 +120,15 @@ class TransformerRisk(Risk):
         names = middle if self.trained is None else tuple(given)
         if not (names and all(isinstance(name, str) and name in MATRICES for name in names)):
             raise refuse("trained", self.trained, "some of " + ", ".join(MATRICES))
-        if sum(self._shapes[name][0] * self._shapes[name][1] for name in names) > LARGEST_MODEL:
-            raise refuse("V", self.task.V, f"such that the matrices have at most {LARGEST_MODEL} entries")
+        if sum(self._shapes[name][0] * self._shapes[name][1] for name in names) > 10**7:
+            raise refuse("V", self.task.V, "smaller: the matrices may have at most 10000000 entries together")
         store(
             self,
             batch=self._size(),
             seed=integer("seed", self.seed, minimum=0),
             kink=number("kink", self.kink, zero=True),
             tests=integer("tests", self.tests, minimum=1),
-            gamma=estimated_gamma(self.task, self.data) if self.gamma is None else held("gamma", self.gamma),
+            gamma=estimated_gamma(self.task, self.data) if self.gamma is None else signed("gamma", self.gamma),
             trained=tuple(name for name in MATRICES if name in names),
             scale=number("scale", self.scale, zero=True),
         )
@@ -144,7 +137,6 @@ class TransformerRisk(Risk):
             check_fits(name, count, 40.0 * count * (self.task.H + 2.0 * self.task.V))
 
     def _size(self) -> int:
-        """Sentences a step."""
         if self.data is None:
             return 64 if self.batch is None else integer("batch", self.batch, minimum=1)
         M = len(instance("data", self.data, Sentences, "Sentences of `RecallTask.sentences`").answer)
@@ -162,11 +154,11 @@ class TransformerRisk(Risk):
 
     @property
     def initial(self) -> Array:
-        """The trained matrices at the start, one after the other in the order of the module's list."""
+        """The trained matrices at the start, in the order of ``trained`` above."""
         return np.concatenate([self._start[name].ravel() for name in self.trained or ()])
 
     def floor(self) -> float:
-        """Bayes risk of the task; a fixed data set can be learnt by heart, so then 0."""
+        """Bayes risk of the task; 0 for fixed data, which can be learnt by heart."""
         return self.task.bayes_risk if self.data is None else 0.0
 
     def sentences(self, step: int = 0) -> Sentences:
@@ -181,7 +173,7 @@ class TransformerRisk(Risk):
         return Sentences(*(each[rows] for each in self.data))
 
     def drawn(self, step: int) -> Drawn:
-        """Sentences of a step, prepared for this model and all that attend to as many words of them."""
+        """Sentences of a step, prepared for this model and for others that attend to the same words."""
         sentences = self.sentences(step)
         return Drawn(sentences, self._model.places(sentences.tokens))
 
@@ -196,7 +188,7 @@ class TransformerRisk(Risk):
         if not np.isfinite(forward.logits).all():
             return math.inf, np.zeros_like(params)
         losses, error = cross_entropy(forward.logits, answer)
-        error[error < NEGLIGIBLE] = 0.0  # denormal numbers slow the products down
+        error[error < 1e-200] = 0.0  # denormal numbers slow the products down
         own = np.arange(len(answer)), answer
         error[own] = 0.0
         error[own] = -error.sum(axis=1)
@@ -204,11 +196,11 @@ class TransformerRisk(Risk):
         return float(np.mean(losses)), np.concatenate([gradients[name].ravel() for name in self.trained or ()])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Measure it on outputs seen in training and, where there are, on unseen ones.
+        """Measure on test sentences with outputs seen in training and, if there are any, with unseen ones.
 
-        Loss and accuracy on both, the same but for the outputs; on the seen ones the mean probabilities of
-        output and noise, the logit that attention gives the output and the largest that it gives another word, and
-        the same of the feed-forward layer for noise.
+        Loss and accuracy are measured on both; on the seen ones also the mean probabilities of output and noise,
+        the logit that attention gives the output, the largest logit that it gives another word, and both logits of
+        the feed-forward layer for noise.
         """
         found: dict[str, Any] = {}
         m = self.matrices(params)
@@ -229,7 +221,7 @@ class TransformerRisk(Risk):
         return {name: np.asarray(value) for name, value in found.items()}
 
     def measure(self, params: Array, sentences: Sentences, without: Collection[str] = ()) -> Measure:
-        """Measure a model on sentences, with parts of it ablated.
+        """Measure a model on sentences, if desired without some of its parts.
 
         Parameters
         ----------
@@ -238,7 +230,7 @@ class TransformerRisk(Risk):
         sentences : Sentences
             From `RecallTask.sentences`.
         without : collection of {"attention", "feed_forward"}
-            Parts whose contribution is left out: u, or F.
+            Parts without whose contribution, u or F, it is measured.
 
         Returns
         -------
@@ -250,13 +242,10 @@ class TransformerRisk(Risk):
         tokens = instance("sentences", sentences, Sentences, "sentences of a RecallTask").tokens
         if tokens.max(initial=0) >= self.task.V:
             raise refuse("sentences", int(tokens.max()), f"made of words below V = {self.task.V}")
-        measured = self._measured(
-            self._model.forward(self.matrices(self._checked(params)), tokens, without).logits, sentences
-        )
+        forward = self._model.forward(self.matrices(self._checked(params)), tokens, without)
+        measured = self._measured(forward.logits, sentences)
         if not math.isfinite(measured.loss):
-            raise refuse(
-                "params", float(np.max(np.abs(params))), "such that the logits are finite (the largest is shown)"
-            )
+            raise refuse("params", float(np.max(np.abs(params))), "numbers with finite logits (largest shown)")
         return measured
 
     def _measured(self, logits: Array, sentences: Sentences) -> Measure:
@@ -272,12 +261,8 @@ class TransformerRisk(Risk):
 
     def matrices(self, params: Array) -> dict[str, Array]:
         """Return all six matrices, by name."""
-        result, start = dict(self._start), 0
-        for name in self.trained or ():
-            rows, columns = self._shapes[name]
-            result[name] = params[start : start + rows * columns].reshape(rows, columns)
-            start += rows * columns
-        return result
+        trained = zip(self.trained or (), self.blocks(params), strict=True)
+        return self._start | {name: part.reshape(self._shapes[name]) for name, part in trained}
 
     @property
     def _shapes(self) -> dict[str, tuple[int, int]]:
@@ -286,7 +271,7 @@ class TransformerRisk(Risk):
 
     @cached_property
     def _model(self) -> Transformer:
-        np.empty(MEMORY)  # given back at once; from then on glibc keeps what steps give back for the next ones
+        np.empty(2**21)  # freed at once: glibc then keeps up to these 16 MiB from step to step
         whole, trained = self.weights == "identity", tuple(self.trained or ())
         return Transformer(self.task.V, self.attention, whole, self.kappa, self.kink, trained)
 

@@ -1,7 +1,7 @@
 r"""How many sentences are needed: the probability that training on M of them leaves a given excess.
 
-Training on M sentences to the end leaves a trigger that none of them has at λ = 0, and no other. Without noise the
-excess is therefore ln V times the probability of the missing triggers.
+After training on M sentences to the end exactly those triggers are at λ = 0 that occur in no sentence. Without
+noise the excess is therefore ln V times the probability of the missing triggers.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from icl_theory._validate import Array, fraction, instance, integer, number, ref
 from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.task import RecallTask
 
-MOST_SETS = 20_000  # sums of probabilities of missing triggers that are told apart
-SPREAD, FEW = 12.0, 500  # half-width of the saddle in standard deviations, for more than a few sentences
+MOST_SETS = 20_000  # sums of probabilities of missing triggers; more take too long
 MOST_SENTENCES = 10**9
-MOST_NOISY = 10**5
+MOST_NOISY = 10**5  # sentences, with noise
 
 
 def missing_probability(task: RecallTask, M: int, mass: float) -> float:
-    r"""Probability that the triggers missing from M sentences have together more than a probability, exactly.
+    r"""Probability that the triggers missing from M sentences have a total probability above ``mass``, exactly.
 
-    With a Poisson number of sentences the triggers are independent. Its generating function at z, by adding trigger
-    after trigger to the sums of those that miss, is
+    With a Poisson number of sentences the triggers are independent. The generating function at z, computed by
+    adding one trigger after the other, is
 
     .. math:: E(z) = \sum_{A:\, p(A) > m} \prod_{q \in A} e^{-p_q z} \prod_{q \notin A} (1 - e^{-p_q z}),
 
@@ -38,7 +37,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     M : int
         Number of sentences, 1 to 10⁹.
     mass : float
-        m, at least 0.
+        The probability m, at least 0.
 
     Returns
     -------
@@ -48,7 +47,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     Raises
     ------
     ValueError
-        An argument out of range, or more than 20,000 different sums up to m.
+        An argument is out of range, or there are more than 20,000 different sums up to m.
 
     References
     ----------
@@ -66,8 +65,9 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     instance("task", task, RecallTask, "a RecallTask")
     M = integer("M", M, minimum=1, maximum=MOST_SENTENCES)
     mass = number("mass", mass, zero=True)
-    points = M + math.ceil(2.0 * SPREAD * math.sqrt(M)) + 32
-    last = points // 2 if M <= FEW else math.ceil(points * SPREAD / (2.0 * math.pi * math.sqrt(M)))
+    spread = 12.0  # half-width of the saddle in standard deviations; for few sentences the whole circle is used
+    points = M + math.ceil(2.0 * spread * math.sqrt(M)) + 32
+    last = points // 2 if M <= 500 else math.ceil(points * spread / (2.0 * math.pi * math.sqrt(M)))
     angle = 2.0 * np.pi / points * np.arange(last + 1)
     z = M * np.exp(1j * angle)
     below: dict[float, Array] = {0.0: np.ones(len(z), dtype=complex)}
@@ -85,7 +85,7 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
                 after[more] = after.get(more, 0.0) + chance * missed
         below = after
         if len(below) > MOST_SETS:
-            raise refuse("mass", mass, f"such that at most {MOST_SETS:,} sums of probabilities are below it")
+            raise refuse("mass", mass, f"smaller: more than {MOST_SETS:,} sums of probabilities are below it")
     scale = np.exp(float(gammaln(M + 1.0)) - M * math.log(M) + z - 1j * M * angle)
     twice = np.where((np.arange(last + 1) == 0) | (2 * np.arange(last + 1) == points), 1.0, 2.0)
     return min(1.0, max(0.0, float(np.sum(twice * (above * scale).real)) / points))
@@ -94,10 +94,10 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
 def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     r"""Probability that training λ on M sentences to the end leaves more than ε above the Bayes risk, exactly.
 
-    Linear or ReLU attention. Without noise :math:`P(\ln V\, p(\text{missing}) > \varepsilon)`. With noise
-    :math:`\gamma = \ln(k/(M-k))` is the estimate from the k answers that are noise, binomial and independent of the
-    triggers: met triggers cost the divergence d of k/M from α, missing ones
-    :math:`\ln(V - 1 + e^\gamma) - \alpha\gamma - H(\alpha)`; a sum over k.
+    Linear or ReLU attention. Without noise it is :math:`P(\ln V\, p(\text{missing}) > \varepsilon)`. With noise
+    :math:`\gamma = \ln(k/(M-k))` is the estimate from the k answers that are noise; k is binomial and independent
+    of the triggers. Triggers that occur cost the divergence d of k/M from α, missing ones :math:`\ln(V - 1 +
+    e^\gamma) - \alpha\gamma - H(\alpha)`; the probability is a sum over k.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     allowed = (epsilon - met[worth]) / (missing - met)[worth]
     total = float(weight[met > epsilon].sum())
     sums = np.append(_sums(task, float(allowed.max(initial=0.0))), math.inf)
-    step = np.searchsorted(sums, allowed * (1.0 + 1e-9), side="right")  # which sum is the first not allowed
+    step = np.searchsorted(sums, allowed * (1.0 + 1e-9), side="right")  # index of the first sum not allowed
     chances = {int(i): missing_probability(task, M, float(sums[i - 1])) for i in np.unique(step)}
     return min(1.0, total + float(sum(w * chances[int(i)] for w, i in zip(weight[worth], step, strict=True))))
 
@@ -149,17 +149,13 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
 def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     r"""Upper bound on `failure_probability` in closed form: union over the triggers, Chernoff for the noise.
 
-    :math:`\sum_q (1-p_q)^M`, where one missing trigger is too many, plus with noise
-    :math:`e^{-M D(a_-\|\alpha)} + e^{-M D(a_+\|\alpha)}`, :math:`a_\pm` being the frequencies of noise that cost ε.
+    :math:`\sum_q (1-p_q)^M`, the expected number of missing triggers, plus with noise
+    :math:`e^{-M D(a_-\|\alpha)} + e^{-M D(a_+\|\alpha)}` with the frequencies :math:`a_\pm` of noise that cost ε.
 
     Parameters
     ----------
-    task : RecallTask
-        The task.
-    M : int
-        Number of sentences.
-    epsilon : float
-        ε > 0, nats.
+    task, M, epsilon
+        As for `failure_probability`; M may be any positive integer.
 
     Returns
     -------
@@ -198,17 +194,15 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
 def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     r"""Smallest number of sentences M(ε, δ) from which on `failure_probability` is at most δ.
 
-    With noise the probability is not quite monotone in M, since k/M moves through a lattice: the M returned is one
-    at which it falls below δ, found from above, where `failure_bound` proves that it is.
+    With noise the probability is not quite monotone in M, since k/M lies on a lattice. The bisection starts from an
+    M at which `failure_bound` is below δ, and returns an M at which the probability falls below δ.
 
     Parameters
     ----------
-    task : RecallTask
-        The task.
-    epsilon : float
-        Excess allowed, nats.
+    task, epsilon
+        As for `failure_probability`.
     delta : float
-        Probability allowed, in (0, 1).
+        Largest failure probability δ, in (0, 1).
 
     Returns
     -------
@@ -218,7 +212,7 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     Raises
     ------
     ValueError
-        More than 10⁹ sentences would be needed, 10⁵ with noise.
+        More than 10⁹ sentences would be needed (10⁵ with noise).
 
     References
     ----------
@@ -238,7 +232,7 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     while high < most and failure_bound(task, high, epsilon) > delta:
         high = min(2 * high, most)
     if failure_probability(task, high, epsilon) > delta:
-        raise refuse("epsilon", epsilon, f"such that {most:,} sentences are enough (delta = {delta:g})")
+        raise refuse("epsilon", epsilon, f"larger: {most:,} sentences are not enough (delta = {delta:g})")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if failure_probability(task, middle, epsilon) <= delta else (middle, high)
@@ -251,5 +245,5 @@ def _sums(task: RecallTask, most: float) -> Array:
     for p in task.probs.tolist():
         sums |= {more for total in sums if (more := round(total + p, 12)) <= most * (1.0 + 1e-9)}
         if len(sums) > MOST_SETS:
-            raise refuse("epsilon", most, f"such that at most {MOST_SETS:,} sets of triggers may be missing")
+            raise refuse("epsilon", most, f"smaller: more than {MOST_SETS:,} sets of triggers may be missing")
     return np.array(sorted(sums))

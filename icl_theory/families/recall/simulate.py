@@ -47,58 +47,63 @@ def simulate(
     Parameters
     ----------
     V, triggers, outputs : int
-        Number of words, of triggers and of outputs; 50, 4 and 8 unless given.
+        Number of words, of triggers and of outputs; 50, 4 and 8 by default.
     eta : float
         Learning rate.
     attention : {"linear", "relu", "softmax", "softmax-limit"}
         Attention weights; "softmax-limit" is softmax in the limit of long contexts.
     alpha : float
-        Probability that the next word is noise, in [0, 1); 0 unless given.
+        Probability that the next word is noise, in [0, 1); 0 by default.
     probs : array_like, (triggers,), optional
-        Probabilities of the triggers; uniform unless given.
-    counts : Counts or array_like, optional
-        Law of the number of times that the output follows the trigger; that of random sentences unless given.
+        Probabilities of the triggers; uniform by default.
+    counts : int, Counts or array_like, optional
+        Number of times that the output follows the trigger, or its law; by default that of random sentences.
     H : int
-        Words of a sentence; 33 unless given.
+        Words of a sentence; 33 by default.
     law : {"markov", "planted"}
-        Law of the sentences: words drawn one after the other ("markov" unless given), or one planted bigram.
-    weights, kappa : str, int
-        What the matrices let through, see `RecallRisk`.
+        Law of the sentences, see `RecallTask`: words drawn one after the other (the default), or one planted
+        bigram.
+    weights : {"projection", "identity"}
+        What value and feed-forward matrix let through, see `RecallRisk`; "identity" is the paper's.
+    kappa : {1, 0}
+        Whether the feed-forward layer reads what is attended to (weights "identity" with noise).
     task : RecallTask, optional
         The task, instead of ``V, triggers, outputs, alpha, probs, counts, H, law``.
     gamma : float or {"trained", "best"}
-        Log-odds of noise: held at their best value, or estimate from M sentences, unless given; or trained.
+        Log-odds of noise: trained, held at a value, or (the default) held at ``"best"``,
+        :math:`\ln(\alpha/(1-\alpha))`; for M sentences α is their frequency of noise (half an answer is added to a
+        kind that does not occur).
     v : float or {"trained"}
-        Value scale of softmax attention; held at 1 unless given.
-    M : int, optional
-        Train on the empirical risk of M sentences instead of the population risk.
+        Value scale of softmax attention: trained, or held at a value, 1 by default.
+    M : int or math.inf
+        Train on the empirical risk of M sentences instead of the population risk, the default.
     seed : int
         Seed of these sentences.
     rule : {"ngd", "gd"}
         Normalised or plain gradient descent.
     epsilon : float, optional
-        Target loss, nats; ``above`` the floor unless given. (The floor is the Bayes risk, unless ``gamma`` or ``M``
-        put it elsewhere.)
+        Target loss, nats, instead of ``above``.
     above : float
-        Target excess of the loss over its floor, nats, where ``epsilon`` is not given.
+        Target excess of the loss over its floor, nats. The floor is the Bayes risk, unless ``gamma`` or ``M``
+        change it.
     method : {"auto", "closed", "exact", "flow"}
-        "closed" needs normalised descent on λ alone, with all triggers alike: then λ = ηt/√Q, whatever the loss.
-        "exact" takes every step, "flow" integrates the limit of small ones, "auto" takes "closed" where it can.
+        "closed" needs normalised descent on λ alone with exchangeable triggers; then λ = ηt/√Q for any loss.
+        "exact" takes every step, "flow" integrates the limit of small ones, "auto" is "closed" if possible.
     max_steps : int
-        Largest number of steps. A run also ends where the loss no longer falls (see `icl_theory.descend`).
+        Largest number of steps. A run also ends when the loss no longer falls (see `icl_theory.descend`).
     callback : callable, optional
-        Called with (step, loss) now and then during a run that takes its steps.
+        Called with (step, loss) from time to time during a run that takes its steps.
 
     Returns
     -------
     Trajectory
-        Parameters ``(lambda_1 .. lambda_Q, [v], [gamma])``, with one λ where all triggers are alike;
-        ``observed["excess"]`` is the excess over the Bayes risk (of the M sentences, where M is given).
+        Parameters ``(lambda_1 .. lambda_Q, [v], [gamma])``, with one λ if all triggers are alike;
+        ``observed["excess"]`` is the excess over the Bayes risk (for given M that of the M sentences).
 
     Raises
     ------
     ValueError
-        An argument out of range or in contradiction with another, named in the message.
+        An argument is out of range or contradicts another; the message names it.
 
     References
     ----------

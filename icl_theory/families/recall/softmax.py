@@ -1,13 +1,13 @@
 r"""Softmax attention at finite H, exactly: the mean over all sentences as one integral.
 
-Given how often the trigger is followed by its output and by noise, the denominator of the attention is known, and
-only the counts of the other words are random, multinomial. With the logit of word x at β n_x, the logits that are
-not random in C and the target's own scale in D,
+Given the numbers of bigrams of the trigger with its output and with noise, the denominator of the attention is
+known, and only the counts of the other words are random: they are multinomial. Let β n_x be the logit of word x, C
+the sum of e^logit over the logits that are not random, and D the logit of the target. Then
 
     E ln(1 + (T + C)e^-D) = ∫ exp(−s e^D) E[1 − e^(−s(T + C))] ds/s,    T = Σ_x e^(β n_x),
 
-and E e^(−sT) is a coefficient of a product of power series, one a word, taken on a circle. No term has a sign that
-alternates, so that an excess however small keeps its digits. docs/theory.md, "Softmax attention at finite H".
+and E e^(−sT) is a coefficient of a product of power series, one for each word, found by a sum over a circle. All
+terms have one sign, so that small excesses keep their digits. See docs/theory.md, "Softmax attention at finite H".
 """
 
 from __future__ import annotations
@@ -21,16 +21,12 @@ from icl_theory._validate import Array
 from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.task import RecallTask, Words
 
-STEP = 0.25  # of the trapezoidal rule in ln s, whose error is e^(-π²/STEP)
-RARE = 1e-30  # probability of what is left out
-FLAT = (42.0, 6.0)  # how far left and right of ln s = -D a factor exp(-s e^D) still changes
-FAR = 60.0  # points of the circle where a generating function is below e^-FAR of its largest value are left out
-BLOCK = 512  # nodes at a time
-LARGEST = 1e13  # logit: where nodes in ln s are no longer STEP apart in float64, the loss is taken to be infinite
+RARE = 1e-30  # probabilities below it are left out
+FLAT = (42.0, 6.0)  # distances left and right of ln s = -D beyond which a factor exp(-s e^D) is constant
 
 
 class Means(NamedTuple):
-    """Integrals of pairs: E ln(1 + R), R = (T + C)e^-D, and its derivatives by D, β and ln C, (A,) each."""
+    """E ln(1 + (T + C)e^-D), and its derivatives with respect to D, β and ln C, (A,) each."""
 
     value: Array
     by_top: Array
@@ -39,35 +35,31 @@ class Means(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Sentences with one denominator Z = near e^λ + far, (A,) of them by what else is known.
+    """Sentences with one denominator Z = near e^λ + far, in A kinds; arrays are (A,)."""
 
-    ``group`` says whose λ; ``c`` and ``c_tau`` count the bigrams, ``own`` the output among the n words that fill,
-    ``free`` those among these that are neither it nor noted for noise, ``passed`` those that may be outputs.
-    """
-
-    group: int
+    group: int  # index of the λ
     near: int
     far: int
     heads: int  # how often the trigger is attended to
-    n: int
-    c: Array
-    c_tau: Array
-    own: Array
-    free: Words
-    passed: Array
-    weight: Array
+    n: int  # words that fill the sentence around the bigrams
+    c: Array  # bigrams with the output
+    c_tau: Array  # bigrams with noise
+    own: Array  # outputs among the n words
+    free: Words  # of the n words, those that are neither the output nor noted for noise
+    passed: Array  # of the n words, those that may be outputs
+    weight: Array  # probability
 
 
 class Fillers(NamedTuple):
-    """The words that fill: how many others than y have logits β n_x, stay silent, and are noted for noise."""
+    """Numbers of words, other than y, that fill a sentence."""
 
-    loud: int
-    silent: int
-    noted: int
+    loud: int  # with logits β n_x
+    silent: int  # with the logit 0
+    noted: int  # that feed the noise logit
 
 
 def fillers(task: RecallTask, weights: str) -> Fillers:
-    """Return the kinds of words that fill."""
+    """Return the kinds of words that fill the sentences of a task."""
     if task.law == "planted":
         return Fillers(task.V - task.Q - 2, 0, 0)
     if weights == "identity":
@@ -77,12 +69,12 @@ def fillers(task: RecallTask, weights: str) -> Fillers:
 
 
 def cells(task: RecallTask, weights: str, groups: int) -> list[Cell]:
-    """Return all sentences of a task but those of probability below 1e-30, those with one denominator together."""
+    """Return the sentences of a task, except those of a probability below `RARE`, grouped by denominator."""
     from scipy.special import gammaln, xlogy
 
     kinds, found = fillers(task, weights), []
     total = 1 + sum(kinds)
-    cancelled = weights == "identity" and task.alpha > 0  # -E(τ) takes (q, τ) out of the scores
+    cancelled = weights == "identity" and task.alpha > 0  # -E(τ) removes (q, τ) from the scores
     for group, law in enumerate(task.counts[:groups]):
         share = 1.0 if groups == 1 else float(task.probs[group])
         c, c_tau = np.nonzero(law.pmf)
@@ -109,10 +101,12 @@ def cells(task: RecallTask, weights: str, groups: int) -> list[Cell]:
     return found
 
 
-def means(top: Array, beta: float, log_rest: float, free: Words, n: int, kinds: Fillers) -> Means:
-    """Integrate, for D = ``top``, ln C = ``log_rest`` and a logit of ``beta`` per time that a word occurs.
+def means(
+    top: Array, beta: float, log_rest: float, free: Words, n: int, kinds: Fillers, far: float = 60.0
+) -> Means:
+    """Integrate for D = ``top``, ln C = ``log_rest`` and β = ``beta``; ``free`` of the n words, (A,), are random.
 
-    ``free`` words of n fill, (A,), and are spread over the ``kinds`` of other words.
+    Points of the circle at which the generating function is below e^-far of its largest value are left out.
     """
     others = kinds.loud + kinds.silent
     radius = max(n, 1) / (1.0 + sum(kinds))
@@ -121,7 +115,7 @@ def means(top: Array, beta: float, log_rest: float, free: Words, n: int, kinds: 
     poisson = _poisson(k, radius)
     k, poisson = k[poisson > RARE**2], poisson[poisson > RARE**2]
     points = n + 128
-    reach = min(FAR / ((others - 1) * radius), 2.0) if others > 1 else 2.0
+    reach = min(far / ((others - 1) * radius), 2.0) if others > 1 else 2.0
     kept = np.arange(math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi)) + 1)
     kept = kept[2 * kept <= points]
     angle = 2.0 * np.pi / points * kept
@@ -156,7 +150,7 @@ def means(top: Array, beta: float, log_rest: float, free: Words, n: int, kinds: 
 def _products(gone: Array, slope: Array, turn: Array, kinds: Fillers) -> tuple[Array, Array]:
     """Generating functions of 1 − E e^(−sT) and of its derivative by β, over e^(-mean), on the circle.
 
-    With e^(z−r) − h(z) the series of one word: 1 − e^(−sT) goes with e^(m(z−r)) − e^(S(z−r)) (e^(z−r) − h)^P.
+    If the series of one word is e^(z−r) − h(z), that of 1 − e^(−sT) is e^(m(z−r)) − e^(S(z−r)) (e^(z−r) − h)^P.
     """
     P, S = kinds.loud, kinds.silent
     if not P:
@@ -172,10 +166,13 @@ def _products(gone: Array, slope: Array, turn: Array, kinds: Fillers) -> tuple[A
     return missing, P * slope * np.exp(whole - turn + (P - 1) * log)
 
 
-def _nodes(breaks: Array, last: float, spread: float) -> list[tuple[Array, Array]]:
-    """Nodes in ln s up to ``last`` and their weights, none where the integrand is constant.
+def _nodes(
+    breaks: Array, last: float, spread: float, step: float = 0.25, block: int = 512
+) -> list[tuple[Array, Array]]:
+    """Blocks of nodes in ln s up to ``last`` and their weights, except where the integrand is constant.
 
-    ln s = u − e^−(u − u₀): to the left, where the integrand is proportional to s, the nodes thin out.
+    ln s = u − e^−(u − u₀): to the left, where the integrand is proportional to s, the nodes thin out. The
+    trapezoidal rule in u has the error e^(-π²/step).
     """
     first = float(breaks.min()) - spread - 2.0
     starts, ends = np.sort(breaks) - spread - FLAT[0], np.sort(breaks) + FLAT[1]
@@ -183,13 +180,13 @@ def _nodes(breaks: Array, last: float, spread: float) -> list[tuple[Array, Array
     new = np.concatenate([[True], starts[1:] > np.maximum.accumulate(ends)[:-1]])
     begin = np.maximum(starts[new], first - 3.8)
     end = np.minimum(np.maximum.accumulate(ends)[np.append(np.flatnonzero(new)[1:] - 1, -1)], last)
-    u = np.concatenate([np.arange(a, b + STEP, STEP) for a, b in zip(begin, end, strict=True) if a < b])
+    u = np.concatenate([np.arange(a, b + step, step) for a, b in zip(begin, end, strict=True) if a < b])
     tail = np.exp(-(u - first))
-    x, width = u - tail, STEP * (1.0 + tail)
-    gap = np.flatnonzero(np.diff(u) > 1.5 * STEP)
+    x, width = u - tail, step * (1.0 + tail)
+    gap = np.flatnonzero(np.diff(u) > 1.5 * step)
     for edge in (gap, gap + 1):
-        width[edge] += 0.5 * (x[gap + 1] - x[gap] - STEP)
-    return [(x[i : i + BLOCK], width[i : i + BLOCK]) for i in range(0, len(x), BLOCK)]
+        width[edge] += 0.5 * (x[gap + 1] - x[gap] - step)
+    return [(x[i : i + block], width[i : i + block]) for i in range(0, len(x), block)]
 
 
 def _poisson(k: Words, mean: float) -> Array:
@@ -199,7 +196,7 @@ def _poisson(k: Words, mean: float) -> Array:
 
 
 class Slopes(NamedTuple):
-    """Excess over the entropy of the noise, nats, and its derivatives by λ, v and γ; attention on y, a λ each."""
+    """Excess over the entropy of the noise, nats, its derivatives by λ, v and γ, and the attention on each y."""
 
     excess: float
     by_strength: Array
@@ -211,15 +208,15 @@ class Slopes(NamedTuple):
 def excess(
     found: list[Cell], kinds: Fillers, C: float, kappa: int, alpha: float, strength: Array, v: float, gamma: float
 ) -> Slopes:
-    r"""Mean over all sentences.
+    r"""Mean over all sentences; infinite if a logit may exceed 1e13, where nodes in ln s coincide in float64.
 
-    With A = e^λ/Z and B = 1/Z the logits are v(cA + n_y B) for y, v n_x B for the other words that fill,
-    γ(1 + κ v h B) + v(a A + b B) for noise, and v h B for the trigger where it is attended to h times; C words have
-    the logit 0. κ is -1 for the weights "projection", where a = c and b counts the words.
+    With A = e^λ/Z and B = 1/Z the logits are v(cA + n_y B) for y, v n_x B for the other words that fill, γ(1 + κ v
+    h B) + v(a A + b B) for noise, and v h B for a trigger that is attended to h times; C words have the logit 0.
+    The weights "projection" have κ = -1; then a = c, and b counts the words that may be outputs.
     """
     value = by_value = by_gamma = 0.0
     by_strength, attention = np.zeros(len(strength)), np.zeros(len(strength))
-    if abs(v) + abs(gamma if alpha else 0.0) * (1.0 + max(kappa, 0) * abs(v)) > LARGEST:
+    if abs(v) + abs(gamma if alpha else 0.0) * (1.0 + max(kappa, 0) * abs(v)) > 1e13:
         return Slopes(math.inf, by_strength, 0.0, 0.0, attention)
     shares = np.bincount([cell.group for cell in found], [cell.weight.sum() for cell in found])
     for cell in found:

@@ -13,17 +13,17 @@ from icl_theory.engine.risk import Risk
 
 @dataclass(frozen=True, eq=False)
 class StraightLine:
-    """Normalised descent on one number, with which the loss falls: it moves by ``step`` at every step."""
+    """Normalised descent on one number λ that moves by ``step`` at every step, and with which the loss falls."""
 
     risk: Risk
     step: float
 
     def states(self, steps: Steps) -> Array:
-        """Return λ at some steps, (T, 1)."""
+        """Return λ at these steps, (T, 1)."""
         return self.step * np.asarray(steps, dtype=np.float64)[:, None]
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, and how far rounding of λ and of the loss may move it."""
+        """Return the first step with loss <= epsilon, and its error by rounding of λ and of the loss."""
 
         def loss(steps: Steps) -> Array:
             return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])

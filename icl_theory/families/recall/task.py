@@ -1,7 +1,7 @@
-r"""The in-context recall task: which words there are, how sentences are made, what the next word can be.
+r"""The in-context recall task: its words, its sentences, and the law of the next word.
 
-A sentence ends with a trigger q, and somewhere before it q was followed by an output y at least once, else only by
-the noise word τ. The next word is τ with probability α and y otherwise.
+A sentence ends with a trigger q. Earlier q was followed by an output y at least once, and otherwise only by the
+noise word τ. The next word is τ with probability α and y otherwise.
 """
 
 from __future__ import annotations
@@ -21,26 +21,19 @@ from icl_theory.memory import check_fits
 
 LARGEST_VOCABULARY = 10**9
 LAWS = ("markov", "planted")
-MOST_WORDS = 10**6  # triggers or outputs
-PART = 2**22  # words that are drawn at a time,
-BYTES = 40.0  # and memory for each
+BYTES = 40.0  # of memory for each word of a sentence
 Words = NDArray[np.intp]
 
 
 class Sentences(NamedTuple):
-    """A batch of B sentences.
+    """A batch of B sentences; arrays are (B,) except ``tokens``."""
 
-    ``tokens`` (B, H) are words, ``answer`` (B,) the word that comes next, ``output`` (B,) the output; ``trigger``
-    (B,) indexes the task's triggers; ``c`` and ``c_tau`` (B,) count the bigrams of the trigger with the output and
-    with noise.
-    """
-
-    tokens: Words
-    answer: Words
+    tokens: Words  # (B, H)
+    answer: Words  # the next word
     output: Words
-    trigger: Words
-    c: Words
-    c_tau: Words
+    trigger: Words  # index among the task's triggers
+    c: Words  # bigrams of the trigger with the output
+    c_tau: Words  # bigrams of the trigger with noise
 
 
 class RecallTask:
@@ -51,36 +44,34 @@ class RecallTask:
     V : int
         Number of words.
     triggers : int or sequence of int
-        The trigger words, or how many there are (then the first ones).
+        The trigger words, or their number (then they are the first words).
     outputs : int or sequence of int
-        The output words, or how many there are (then those after the triggers).
+        The output words, or their number (then they follow the triggers).
     alpha : float
         α in [0, 1): probability that the next word is noise.
     probs : array_like, (Q,), optional
-        Probabilities of the triggers; uniform unless given.
+        Probabilities of the triggers; uniform by default.
     counts : Counts, array_like or sequence of Counts, optional
-        Law of the numbers of bigrams, one for all triggers or one for each; `Counts.sentence` with density ¼ and
-        noise α unless given.
+        Law of the numbers of bigrams, one for all triggers or one for each; by default `Counts.sentence` with
+        density ¼ and noise α.
     H : int
         Words of a sentence.
     noise_word : int, optional
-        τ; the last word unless given.
+        τ; by default the last word.
     law : {"markov", "planted"}
         Law of the sentences, see the notes.
 
     Raises
     ------
     ValueError
-        An argument out of range or in contradiction with another, named in the message.
+        An argument is out of range or contradicts another; the message names it.
 
-    Notes
-    -----
-    `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first H - 1 words and fills the
-    rest uniformly, with words other than q: so no bigram with q arises by accident, and the counts have the law
-    ``counts`` exactly. The law "markov" fills with all of these words; for `Counts.sentence` it is the law of the
-    Markov chain described there. The law "planted" is that of the paper's experiments: what fills are neither
-    triggers nor τ, and one bigram (q, y) is planted among them, with noise one bigram (q, τ) too, unless ``counts``
-    says otherwise. With noise it has one trigger.
+    Notes ----- `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first H - 1 words. The
+    other words are uniform among words other than q, so that no bigram with q arises by accident and the counts
+    have exactly the law ``counts``. The law "markov" fills with all of these words; for `Counts.sentence` it is the
+    law of the Markov chain described there. The law "planted" is that of the paper's experiments: it fills with
+    words that are neither triggers nor τ, and plants one bigram (q, y), with noise also one bigram (q, τ), unless
+    ``counts`` differs. With noise it has one trigger.
 
     References
     ----------
@@ -110,15 +101,13 @@ class RecallTask:
     ) -> None:
         self.law = choice("law", law, LAWS)
         self.V = integer("V", V, minimum=3, maximum=LARGEST_VOCABULARY)
-        self.noise_word = self.V - 1 if noise_word is None else _word("noise_word", noise_word, self.V)
+        self.noise_word = self.V - 1 if noise_word is None else self._word("noise_word", noise_word)
         self.triggers = self._words("triggers", triggers, 0)
         first = int(self.triggers.max()) + 1 if isinstance(triggers, int | np.integer) else 0
         self.outputs = self._words("outputs", outputs, first)
         needed = len(self.triggers) + len(self.outputs) + 1
         if needed > self.V:
-            raise refuse(
-                "V", V, f"at least {needed}: {len(self.triggers)} triggers, {len(self.outputs)} outputs and noise"
-            )
+            raise refuse("V", V, f"at least {needed}, the number of triggers, outputs and noise words")
         for name, words in (("triggers", self.triggers), ("outputs", self.outputs)):
             if self.noise_word in words:
                 raise refuse(name, words.tolist(), f"without the noise word {self.noise_word}")
@@ -131,24 +120,20 @@ class RecallTask:
             raise refuse("H", H, "at least 3: a trigger, its output, and the trigger again")
         self.H = int(H)
         if self.law == "planted" and self.alpha and Q > 1:
-            raise refuse("triggers", Q, "1 with noise where law = 'planted': the paper's noisy sentences have one")
+            raise refuse("triggers", Q, "1 with noise and law = 'planted', as in the paper's sentences")
         self.counts = self._laws(counts)
         longest = max(law.longest for law in set(self.counts))
         if 2 * longest + 1 > self.H:
-            raise refuse(
-                "H", H, f"at least {2 * longest + 1}: the counts have up to {longest} bigrams of two words"
-            )
+            raise refuse("H", H, f"at least {2 * longest + 1}: there are up to {longest} bigrams of two words")
         counted = isinstance(triggers, int | np.integer) and isinstance(outputs, int | np.integer)
         self._first_words = counted and self.noise_word == self.V - 1
         self._random_counts = counts is None
         self._given_probs = None if probs is None else tuple(np.asarray(probs, dtype=np.float64).tolist())
 
     def __repr__(self) -> str:
-        outputs = len(self.outputs)
         law = "" if self.law == "markov" else f", law={self.law!r}"
-        return (
-            f"RecallTask(V={self.V}, triggers={self.Q}, outputs={outputs}, alpha={self.alpha:g}, H={self.H}{law})"
-        )
+        words = f"V={self.V}, triggers={self.Q}, outputs={len(self.outputs)}, alpha={self.alpha:g}"
+        return f"RecallTask({words}, H={self.H}{law})"
 
     @property
     def Q(self) -> int:
@@ -157,7 +142,7 @@ class RecallTask:
 
     @property
     def parts(self) -> dict[str, Any] | None:
-        """The arguments that make it, by name; None where its words are others than the first and the last."""
+        """The arguments of the task, by name; None if its words are not the default ones."""
         if not self._first_words:
             return None
         counts = None if self._random_counts else self.counts[0] if len(set(self.counts)) == 1 else self.counts
@@ -195,7 +180,7 @@ class RecallTask:
 
     @cached_property
     def unseen(self) -> Words:
-        """Words that could be outputs and never are: neither triggers, nor outputs, nor noise."""
+        """Words that are neither triggers, nor outputs, nor noise."""
         return np.setdiff1d(self.passing, self.outputs).astype(np.intp)
 
     def sentences(
@@ -215,7 +200,7 @@ class RecallTask:
         Returns
         -------
         Sentences
-            ``tokens`` (size, H) and what is known of them.
+            The sentences, with their triggers, outputs and counts.
         """
         size = integer("size", size, minimum=1)
         instance("rng", rng, np.random.Generator, "a numpy Generator")
@@ -224,23 +209,25 @@ class RecallTask:
         if np.isin(words, [*self.triggers, self.noise_word]).any():
             raise refuse("outputs", words.tolist(), "words that are neither triggers nor noise")
         trigger = np.searchsorted(np.cumsum(self.probs)[:-1], rng.random(size), side="right")
-        output = words[(rng.random(size) * len(words)).astype(np.intp)]  # other outputs leave all other draws alone
+        output = words[
+            (rng.random(size) * len(words)).astype(np.intp)
+        ]  # a choice of outputs does not change the other draws
         c, c_tau = self._draw_counts(rng, trigger)
         q = self.triggers[trigger]
-        tokens, each = np.empty((size, self.H), dtype=np.intp), max(1, PART // self.H)
-        for start in counted(range(0, size, each), "blocks of sentences"):
-            part = tokens[start : start + each]
+        tokens = np.empty((size, self.H), dtype=np.intp)
+        for start in counted(starts := _starts(size, self.H), "blocks of sentences"):
+            part = tokens[start : start + starts.step]
             if self.law == "planted":
                 part[:] = self.passing[rng.integers(len(self.passing), size=part.shape)]
             else:
                 part[:] = rng.integers(self.V - 1, size=part.shape)
-                part += part >= q[start : start + each, None]  # any word but the sentence's trigger
+                part += part >= q[start : start + starts.step, None]  # any word but the sentence's trigger
         tokens[:, -1] = q
         blocks = c + c_tau
         for k in np.unique(blocks):
             rows = np.flatnonzero(blocks == k)
             slot, rank = self._slots(rng, len(rows), int(k))
-            start = slot + (np.arange(len(slot)) % k)  # each earlier block of the sentence takes two words
+            start = slot + (np.arange(len(slot)) % k)  # earlier blocks of the sentence have two words each
             row = np.repeat(rows, k)
             right = rank < c[row]
             tokens[row, start] = q[row]
@@ -249,7 +236,7 @@ class RecallTask:
         return Sentences(tokens, answer, output, trigger, c, c_tau)
 
     def predict(self, tokens: ArrayLike) -> Array:
-        """Bayes predictor: distribution of the next word given each sentence, (B, V).
+        """Return the Bayes predictor: the distribution of the next word after each sentence, (B, V).
 
         Raises
         ------
@@ -258,9 +245,7 @@ class RecallTask:
         """
         read = np.asarray(tokens)
         if read.ndim != 2 or read.shape[1] != self.H or not np.issubdtype(read.dtype, np.integer):
-            raise refuse(
-                "tokens", read.shape, f"an integer array with two dimensions, the second of size H = {self.H}"
-            )
+            raise refuse("tokens", read.shape, f"an array of integers, of shape (B, {self.H})")
         if read.size and not (read.min() >= 0 and read.max() < self.V):
             raise refuse("tokens", [int(read.min()), int(read.max())], f"words 0 to {self.V - 1}")
         q = read[:, -1:]
@@ -282,7 +267,7 @@ class RecallTask:
 
     def _words(self, name: str, value: int | Sequence[int] | Words, first: int) -> Words:
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
-            count = integer(name, value, minimum=1, maximum=MOST_WORDS)
+            count = integer(name, value, minimum=1, maximum=10**6)
             check_fits(name, value, 200.0 * count)
             if first + count >= self.V:
                 raise refuse("V", self.V, f"at least {first + count + 1} with {count} {name}")
@@ -290,10 +275,13 @@ class RecallTask:
             return candidates[candidates != self.noise_word][:count].astype(np.intp)
         if not np.iterable(value) or isinstance(value, str | bytes):
             raise refuse(name, value, "a number of words, or the words")
-        words = np.array([_word(name, word, self.V) for word in value], dtype=np.intp)
+        words = np.array([self._word(name, word) for word in value], dtype=np.intp)
         if not words.size or np.unique(words).size < words.size:
             raise refuse(name, value, "one word at least, none of them twice")
         return words
+
+    def _word(self, name: str, value: int) -> int:
+        return integer(name, value, minimum=0, maximum=self.V - 1)
 
     def _laws(self, counts: Counts | ArrayLike | Sequence[Counts] | None) -> tuple[Counts, ...]:
         if counts is None:
@@ -309,13 +297,13 @@ class RecallTask:
         return (Counts(counts),) * self.Q  # type: ignore[arg-type]
 
     def _slots(self, rng: np.random.Generator, size: int, k: int) -> tuple[Words, Words]:
-        """Places of k blocks among H − 1 − k in each of some sentences, in order, and the blocks' random ranks."""
+        """Ordered places of k blocks among H − 1 − k in each sentence, and the random ranks of the blocks."""
         if self.law == "markov":
             rank = np.argsort(rng.random((size, self.H - 1 - k)), axis=1).argsort(axis=1)
             row, slot = np.nonzero(rank < k)
             return slot, rank[row, slot]
         drawn = np.empty((size, 0), dtype=np.intp)
-        for taken in range(k):  # few blocks: place after place, past those that are taken
+        for taken in range(k):  # few blocks: each place is drawn among those not taken
             place = rng.integers(self.H - 1 - k - taken, size=size)
             for column in np.sort(drawn, axis=1).T:
                 place += place >= column
@@ -343,5 +331,6 @@ def entropy(alpha: float) -> float:
     return float(-alpha * math.log(alpha) - (1.0 - alpha) * math.log1p(-alpha)) if 0 < alpha < 1 else 0.0
 
 
-def _word(name: str, value: int, V: int) -> int:
-    return integer(name, value, minimum=0, maximum=V - 1)
+def _starts(size: int, H: int, words: int = 2**22) -> range:
+    """Starts of parts with up to ``words`` words, which take little memory."""
+    return range(0, size, max(1, words // H))

@@ -1,4 +1,4 @@
-"""Training of a transformer on sampled sentences as the paper's experiments do it: `icl-theory recall train`."""
+"""Training of a transformer on sampled sentences, as in the paper's experiments: `icl-theory recall train`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from icl_theory.grids.grid import Column
 from icl_theory.memory import check_fits
 
 MODELS = ("full", "attention", "reparameterised")
-KINK = 1e-8  # the paper's, for ReLU attention
 LAST = ("seen_loss", "unseen_loss", "output", "noise")
 _declared = Recall.parameters()
 
@@ -44,23 +43,24 @@ class Training(Family):
     Parameters
     ----------
     model : {"full", "attention", "reparameterised"}
-        What is trained: W, 𝒱 and (with noise) F; W alone; or λ, and γ and v where these are "trained".
+        What is trained: W, 𝒱 and (with noise) F; W alone; or λ, and γ and v if these are "trained".
     attention : {"linear", "relu", "softmax"}
-        Attention weights. ReLU starts at its kink from the right: 1e-8 is added to the scores.
+        Attention weights. With ReLU, as in the paper, 1e-8 is added to the scores: it starts right of its kink.
     triggers : int, optional
-        5 unless given, or 1 with noise.
+        By default 5, or 1 with noise.
     batch : int
-        Sentences a step.
+        Sentences in a step.
     M : int or math.inf
-        Train on M fixed sentences, a batch after the other, instead of fresh ones.
+        Train on M fixed sentences, one batch after the other, instead of fresh ones.
     scale : float, optional
-        Standard deviation of the initial entries times √(2V), 0 to start from zero; 0 for W alone, else ½.
+        Standard deviation of the initial entries times √(2V), or 0 to start from zero; by default 0 for W alone,
+        else ½.
     rule : {"ngd", "ngd-blocks", "gd"}
         Normalised jointly, each matrix by its own gradient, or plain.
     V, outputs, alpha, H, law, weights, kappa, gamma, v, seed
         As in `Recall`.
     eta, epsilon, above, method, max_steps
-        As for every `Family`; targets are of the loss of a batch, and there is none unless one is given.
+        As for every `Family`; targets are for the loss of a batch, and by default there is none.
 
     References
     ----------
@@ -114,7 +114,7 @@ class Training(Family):
     max_steps: int = parameter(2000, kind=Whole(), meaning="number of steps", axis=False)
 
     def validate(self) -> None:
-        """Refuse what does not go together, and a start from which nothing moves."""
+        """Refuse parameters that contradict each other, and a start at a critical point."""
         if math.isinf(self.M):
             self.risk()
         else:  # without the sentences, which may take a while to draw
@@ -124,9 +124,7 @@ class Training(Family):
             raise refuse("scale", 0, "positive for full matrices with linear attention: zero is a critical point")
         for name in ("gamma", "v"):
             if self.model != "reparameterised" and getattr(self, name) == "trained":
-                raise refuse(
-                    name, "trained", "a number, unless model = 'reparameterised' (full matrices have it anyway)"
-                )
+                raise refuse(name, "trained", "a number unless model = 'reparameterised': full matrices contain it")
 
     @cached_property
     def task(self) -> RecallTask:
@@ -141,17 +139,17 @@ class Training(Family):
 
     @cached_property
     def transformer(self) -> TransformerRisk:
-        """The transformer whose matrices are trained, or set."""
+        """The transformer whose matrices are trained, or set by the reparameterisation."""
         gamma = estimated_gamma(self.task, self.data) if isinstance(self.gamma, str) else self.gamma
         scale = self.scale if self.scale is not None else 0.0 if self.model == "attention" else 0.5
         return TransformerRisk(
             self.task, self.attention, min(self.batch, int(min(self.M, self.batch))), self.seed, self.data,
             ("attention",) if self.model == "attention" else None, scale, self.weights, self.kappa,
-            KINK if self.attention == "relu" else 0.0, gamma, self.tests,
+            1e-8 if self.attention == "relu" else 0.0, gamma, self.tests,
         )  # fmt: skip
 
     def risk(self) -> Risk:
-        """Return what is trained."""
+        """Return the risk over the trained parameters."""
         if self.model != "reparameterised":
             return self.transformer
         gamma = self.transformer.gamma if self.task.alpha and self.gamma != "trained" else None
@@ -159,7 +157,7 @@ class Training(Family):
         return reparameterised(self.transformer, gamma, v)
 
     def describe(self, run: Trajectory) -> None:
-        """Say how the model does in the end on test sentences."""
+        """Describe how the model does on test sentences at the end."""
         last = {name: float(values[-1]) for name, values in run.observed.items()}
         losses = ", ".join(
             f"{last[f'{kind}_loss']:.3g} ({kind} outputs)" for kind in ("seen", "unseen") if f"{kind}_loss" in last

@@ -1,4 +1,4 @@
-r"""The sampled transformer itself: logits of sentences, and the gradients of a loss of them by the matrices.
+r"""The sampled transformer: logits of sentences, and gradients with respect to the matrices.
 
 With words z and d = 2V, x_h = E(z_h) + Ẽ(z_{h−1}) (orthonormal at the start), and over the words h < H
 
@@ -6,10 +6,10 @@ With words z and d = 2V, x_h = E(z_h) + Ẽ(z_{h−1}) (orthonormal at the start
 
 With the weights "identity" the last word is attended to as well, h ≤ H.
 
-A table has an entry for each word and one for each word before. A sparse matrix, two ones a word attended to, reads
-the numbers of all words off the tables of their sentences, and its transpose adds their weights up into tables.
-Matrices that are not trained are not multiplied with: as they are set, E, Ẽ and U select coordinates, 𝒱 is
-diagonal, and F has one row at most that is not zero.
+Each sentence has a table with an entry for each word and one for each previous word. A sparse matrix with two ones
+for each attended word reads the words' numbers from the tables, and its transpose adds their weights up into
+tables. Multiplications with matrices that are not trained are avoided: E, Ẽ and U then select coordinates, 𝒱 is
+diagonal, and at most one row of F is not zero.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from icl_theory.families.recall.task import Words
 
 
 class Pass(NamedTuple):
-    """What a forward pass found, a row for each of B sentences."""
+    """Results of a forward pass over B sentences."""
 
     tokens: Words
-    places: Any  # sparse, (B n, 2 B V): of the words attended to in the tables
+    places: Any  # sparse, (B n, 2 B V): places of the attended words in the tables
     query: Array  # x_H
     scores: Array  # (B, n); for softmax attention the weights
     attended: Array
     u: Array
-    mixed: Array  # what the feed-forward layer reads
-    fed: Array  # and what it adds
+    mixed: Array  # input of the feed-forward layer
+    fed: Array  # its output
     logits: Array
 
 
@@ -47,13 +47,13 @@ class Transformer:
     whole: bool  # whether the last word is attended to
     kappa: int
     kink: float
-    trained: tuple[str, ...]  # matrices whose gradients are wanted; the others are as they were set at the start
+    trained: tuple[str, ...]  # matrices whose gradients are wanted; the others keep their initial form
 
     @np.errstate(over="ignore", invalid="ignore")
     def forward(
         self, m: Mapping[str, Array], tokens: Words, without: Collection[str] = (), places: Any = None
     ) -> Pass:
-        """Run the model, with the `places` of the words if known; callers notice infinite numbers in the logits."""
+        """Run the model, with the `places` of the words if known; callers have to check for infinite logits."""
         B, V, last, previous = len(tokens), self.V, tokens[:, -1], tokens[:, -2]
         query = np.zeros((B, 2 * V))
         query[np.arange(B), last] = query[np.arange(B), V + previous] = 1.0
@@ -83,11 +83,11 @@ class Transformer:
         return Pass(tokens, places, query, scores, attended, u, mixed, fed, logits)
 
     def read_out(self, m: Mapping[str, Array], stream: Array) -> Array:
-        """Logits of a vector a sentence, (B, V)."""
+        """Logits of one vector for each sentence, (B, V)."""
         return stream @ m["readout"].T if "readout" in self.trained else stream[:, : self.V]
 
     def backward(self, m: Mapping[str, Array], forward: Pass, error: Array) -> dict[str, Array]:
-        """Gradients by the trained matrices, of a loss whose derivative by the logits is ``error``, (B, V)."""
+        """Gradients with respect to the trained matrices, from that for the logits, ``error``, (B, V)."""
         query, places, by_stream, rows = forward.query, forward.places, error, self._rows(m)
         gradients = {}
         if "readout" in self.trained:
@@ -123,7 +123,7 @@ class Transformer:
         return gradients
 
     def places(self, tokens: Words) -> Any:
-        """Return where the words attended to are in tables, (B n, 2 B V)."""
+        """Return the places of the attended words in the tables, a sparse (B n, 2 B V) matrix."""
         from scipy.sparse import csr_array
 
         attended = tokens if self.whole else tokens[:, :-1]
@@ -133,7 +133,7 @@ class Transformer:
         np.add(at[:, :-1, 0], self.V, out=at[:, 1:, 1])
         at[:, 0, 1] = 0
         ones = np.ones((B, n, 2))
-        ones[:, 0, 1] = 0.0  # no word is before the first
+        ones[:, 0, 1] = 0.0  # the first word has no previous one
         ends = np.arange(0, at.size + 1, 2, dtype=at.dtype)
         return csr_array((ones.ravel(), at.ravel(), ends), shape=(B * n, B * width))
 
@@ -144,17 +144,15 @@ class Transformer:
 
     @property
     def _width(self) -> int:
-        """How much of the stream is read out."""
+        """Number of coordinates of the stream that are read out."""
         return 2 * self.V if "readout" in self.trained else self.V
 
     def _rows(self, m: Mapping[str, Array]) -> slice | Words:
-        """Rows of F that are read out and not zero."""
         if "feed_forward" in self.trained:
             return slice(self._width)
         return np.flatnonzero(m["feed_forward"].any(axis=1))
 
     def _embeddings(self, m: Mapping[str, Array]) -> Array:
-        """Embeddings of words, and below them those of words before, (2V, 2V)."""
         return np.vstack([m["embedding"], m["previous"]])
 
     def _weights(self, scores: Array) -> Array:

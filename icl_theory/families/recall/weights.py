@@ -1,4 +1,4 @@
-"""What the value and feed-forward matrices let through: two published ways to write the same transformer."""
+"""Value and feed-forward matrices: two published ways to write the same transformer."""
 
 from __future__ import annotations
 
@@ -13,27 +13,16 @@ WEIGHTS = ("projection", "identity")
 
 
 def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
-    """Refuse a model that a task cannot have."""
+    """Refuse weights that do not fit the task."""
     choice("weights", weights, WEIGHTS)
     integer("kappa", kappa, minimum=0, maximum=1)
     if weights == "projection" or not task.alpha:
         if kappa != 1:
             raise refuse("kappa", kappa, "1 unless weights = 'identity' and there is noise")
     elif task.law != "planted":
-        raise refuse(
-            "weights",
-            weights,
-            "'projection' with noise unless law = 'planted': -E(τ) in W repels noise elsewhere too",
-        )
+        raise refuse("weights", weights, "'projection' with noise and law = 'markov': -E(τ) in W repels all noise")
     if weights == "identity" and not task.alpha and any(law.noise_mean for law in task.counts):
-        raise refuse("counts", "with noise", "without noise where alpha = 0 and weights = 'identity'")
-
-
-def held(name: str, value: object) -> float:
-    """Return a finite number at which a parameter is held."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-        raise refuse(name, value, "a finite number")
-    return float(value)
+        raise refuse("counts", "with noise", "without noise if alpha = 0 and weights = 'identity'")
 
 
 def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
@@ -54,9 +43,9 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
 
 
 def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
-    """Return the best log-odds of noise, or those in some sentences; 0 without noise.
+    """Return the best log-odds of noise, or those of the sentences; 0 without noise.
 
-    Where the sentences have no answer of a kind they count half a one.
+    If one kind of answer does not occur in the sentences, it counts as half an answer.
     """
     if not task.alpha or data is None:
         return task.best_gamma if task.alpha else 0.0

@@ -136,7 +136,7 @@ class StepCounter:
         return result
 
     def counted(self, goal: Array, point: Some = slice(None), *, bounded: bool = True) -> Count:
-        """`steps_to` goals, unchecked, one for each of some points; without errors and limits if not ``bounded``."""
+        """`steps_to` goals, unchecked, one for each of some points; no errors or limits if not ``bounded``."""
         count, error, least = (np.zeros(goal.size) for _ in range(3))
         offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
         tail = goal > self._start.u[point]

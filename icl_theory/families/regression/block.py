@@ -156,8 +156,11 @@ class BlockRisk(Risk):
             Parameters so large that the predictions leave the range of float64.
         """
         instance("prompts", prompts, Prompts, "prompts of a SampledRisk")
-        if not self._fits(prompts):
-            raise refuse("prompts", "those of other features", f"of {self.data.features}")
+        features = self.data.features
+        known = prompts.token.max(initial=0) < features.K > prompts.query.max(initial=0)
+        vectors = (each for each in (prompts.key, prompts.asked) if each is not None)
+        if not (known and all(each.shape[-1] == features.d for each in vectors)):
+            raise refuse("prompts", "those of other features", f"of {features}")
         forward = self._forward(self.unpack(params), prompts)
         if not np.isfinite(forward.prediction).all():
             raise refuse("params", float(np.abs(params).max()), "numbers with finite predictions (largest shown)")
@@ -201,12 +204,6 @@ class BlockRisk(Risk):
             "test_loss": np.asarray(features.probs @ loss),
             "attention_loss": np.asarray(features.probs @ bare),
         }
-
-    def _fits(self, prompts: Prompts) -> bool:
-        features = self.data.features
-        known = prompts.token.max(initial=0) < features.K > prompts.query.max(initial=0)
-        vectors = (each for each in (prompts.key, prompts.asked) if each is not None)
-        return bool(known) and all(each.shape[-1] == features.d for each in vectors)
 
     def _per_query(self, prediction: Array) -> Array:
         error = prediction - self._held_out.answer

@@ -143,12 +143,8 @@ def after_phase_one(K: int, eta: float, epsilon: float) -> float:
 
     Parameters
     ----------
-    K : int
-        Number of features.
-    eta : float
-        Learning rate (in embedding coordinates times Δ⁴/4).
-    epsilon : float
-        Target loss, squared label units.
+    K, eta, epsilon
+        As for `simulate`; in embedding coordinates multiply eta by Δ⁴/4.
 
     Returns
     -------

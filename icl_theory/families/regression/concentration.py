@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -94,9 +95,7 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
     while high < len(jumps) - 1 and not enough(high):
         low, high = high + 1, 2 * high + 1
     high = min(high, len(jumps) - 1)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    low = bisect_left(range(high), True, lo=low, key=enough)
     return float(jumps[low]) / N
 
 

@@ -104,7 +104,6 @@ class CountedRisk(Risk):
         return 0.5 * float(np.mean(error**2)), gradient
 
     def _prompts(self, rng: np.random.Generator, size: int) -> tuple[Array, Array, Array]:
-        """Draw functions, counts and sums of labels, (size, K) each."""
         values = self.task.sample(self.features, rng, size)
         K = self.features.K
         if self._by_tokens:

@@ -196,40 +196,31 @@ def _sums(
     return losses, slopes, every
 
 
-def _sum_checks(known: list[_Known], losses: Array, slopes: Array, limit: float) -> list[Check]:
+def _sum_checks(known: list[_Known], losses: Array, slopes: Array, freedom: int) -> list[Check]:
+    limit = limit_of(0.1, freedom)  # loss and gradient of two samplers: 40 % of the false alarms
     return [
         mean_check("loss", sum(point.loss for point in known), losses, limit),
         mean_check("gradient norm", sum(point.norm for point in known), slopes, limit),
     ]
 
 
-def _mean_limit(freedom: int, share: float = 0.1) -> float:
-    """Limit for a mean loss or gradient of one of the two samplers, which has this share of the false alarms."""
-    return limit_of(share, freedom)
-
-
-def _curve_limit(steps: int, freedom: int, share: float = 0.3) -> float:
-    """Limit for one of the steps of SGD, which have this share of the false alarms together."""
-    return limit_of(share / steps, freedom)
+def _curve_limit(steps: int, freedom: int) -> float:
+    """Limit for one step of SGD; all of them have 30 % of the false alarms."""
+    return limit_of(0.3 / steps, freedom)
 
 
 def _point_checks(
-    known: list[_Known],
-    samplers: list[Risk],
-    batches: int,
-    often: NDArray[np.bool_],
-    add: Callable[[], None],
-    share: float = 0.15,
+    known: list[_Known], samplers: list[Risk], batches: int, often: NDArray[np.bool_], add: Callable[[], None]
 ) -> list[Check]:
-    """Compare losses, norms and entries of one sampler's gradients; entries have ``share`` of the false alarms."""
+    """Compare losses, norms and entries of the gradients of one sampler."""
     losses, slopes, every = _sums(known, samplers, batches, add)
-    checks = _sum_checks(known, losses, slopes, _mean_limit(batches - 1))
+    checks = _sum_checks(known, losses, slopes, batches - 1)
     kept = np.flatnonzero(often)
     count = len(known) * len(kept)
     if not count:
         return checks
-    name, limit = f"worst of {count} entries", limit_of(share / count, batches - 1)
-    entries = []
+    name, limit = f"worst of {count} entries", limit_of(0.15 / count, batches - 1)
+    entries = []  # of both samplers: 30 % of the false alarms
     for point, gradients in zip(known, every, strict=True):
         expected, sampled = point.gradient.ravel()[kept], gradients[:, kept]
         far = z_score(sampled.mean(axis=0) - expected, sampled.std(axis=0, ddof=1) / math.sqrt(batches), expected)
@@ -257,7 +248,7 @@ def _prompts_needed(
     The number is bounded by ``work``, roughly the multiplications of the whole comparison.
     """
     losses, slopes, _ = _sums(known, [pilot] * len(known), pilots)
-    checks = _sum_checks(known, losses, slopes, _mean_limit(batches - 1))
+    checks = _sum_checks(known, losses, slopes, batches - 1)
     found = [error for check in checks if math.isfinite(error := detectable(check, batches - 1))]
     # a fifth more, because so few batches estimate it roughly
     wanted = 1.2 * (max([0.0, *found]) / precision) ** 2 * pilot.batch * pilots / batches

@@ -21,15 +21,7 @@ Some = NDArray[np.intp] | slice
 
 
 def chosen(where: NDArray[np.bool_]) -> Some:
-    """Return the places where a condition holds; if it holds everywhere, a slice, which makes views.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.families.regression.differences import chosen
-    >>> chosen(np.array([True, False])), chosen(np.array([True]))
-    (array([0]), slice(None, None, None))
-    """
+    """Return the places where a condition holds; if it holds everywhere, a slice, which makes views."""
     return slice(None) if where.all() else np.flatnonzero(where)
 
 

@@ -7,6 +7,7 @@ same second moments, and the prediction is the mean of the labels under a softma
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -40,13 +41,8 @@ class Direct(NamedTuple):
 @functools.cache
 def count_vectors(N: int, K: int) -> Array:
     """All ways to distribute N tokens over K features, (J, K)."""
-    if K == 1:
-        return np.array([[float(N)]])
-    rows = []
-    for first in range(N + 1):
-        rest = count_vectors(N - first, K - 1)
-        rows.append(np.column_stack([np.full(len(rest), float(first)), rest]))
-    return np.concatenate(rows)
+    bars = np.array([*itertools.combinations(range(N + K - 1), K - 1)], dtype=float)
+    return np.asarray(np.diff(bars, prepend=-1.0, append=N + K - 1.0) - 1.0)
 
 
 def enumerable(N: float, K: int, most: int = 2000) -> bool:

@@ -136,6 +136,6 @@ def at_nodes(variograms: Array, factors: Array, queries: NDArray[np.intp], z: Ar
 
 
 def blocks(rows: int, columns: int, numbers: int = 2**15) -> list[slice]:
-    """Split a matrix into blocks of rows of so many ``numbers`` that they stay in the processor's cache."""
+    """Split a matrix into blocks of rows with up to ``numbers`` entries, which stay in the processor's cache."""
     size = max(1, numbers // columns)
     return [slice(start, start + size) for start in range(0, rows, size)]

@@ -59,10 +59,10 @@ class ExchangeableRisk(Risk):
     N, noise
         As for `PopulationRisk`.
     speed : float
-        Factor on the learning rate that a change of coordinates amounts to: ``Δ⁴/4`` for gradient descent on
-        the matrix Q over equicorrelated features.
+        Factor on the learning rate that is due to a change of coordinates: ``Δ⁴/4`` for gradient descent on the
+        matrix Q over equicorrelated features.
     origin : (Features, Task), optional
-        The problem that was reduced; the exchangeable law on a regular simplex unless given.
+        The problem that was reduced; by default the exchangeable law on a regular simplex.
 
     References
     ----------
@@ -142,7 +142,7 @@ class ExchangeableRisk(Risk):
             return None
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
         if not c < 1e300:
-            raise refuse("eta", eta, f"such that a step, eta*gamma*K/(K-1)^2 = {c:.3g}, is below 1e300")
+            raise refuse("eta", eta, f"smaller: a step eta*gamma*K/(K-1)^2 = {c:.3g} is not below 1e300")
         return ExchangeableSteps(self.gamma, StepCounter(self.K, max(c, 1e-300)))
 
     def series(self, states: Array, steps: NDArray[np.int64]) -> tuple[Array, dict[str, Array]]:

@@ -108,23 +108,20 @@ class Regression(Family):
     N: float = prompt_length()
     noise: float = label_noise()
     imbalance: float | None = parameter(
-        None,
-        kind=Fraction(optional=True),
-        symbol="δ",
-        tex=r"\delta",
+        None, kind=Fraction(optional=True), symbol="δ", tex=r"\delta",
         meaning="imbalance of the prompts in the concentration event, for the papers' bounds",
-    )
+    )  # fmt: skip
     probs: Any = parameter(
         None,
         kind=Probabilities(optional=True),
-        meaning="probabilities of the features; uniform unless given",
+        meaning="probabilities of the features; uniform by default",
         axis=False,
     )
     task: Any = parameter(
         "exchangeable", kind=Object(words=tuple(LAWS), optional=True, checker=_task), meaning="law of the tasks"
     )
     features: Features | None = parameter(
-        None, kind=Object(optional=True, checker=_features), meaning="the features; a regular simplex unless given"
+        None, kind=Object(optional=True, checker=_features), meaning="the features; by default a regular simplex"
     )
     coordinates: str = parameter("class", kind=Word(words=COORDINATES), meaning="what is trained")
 

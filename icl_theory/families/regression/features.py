@@ -17,9 +17,9 @@ class Features:
     Parameters
     ----------
     vectors : array_like, (K, d)
-        One feature a row, no two alike; K >= 2.
+        One feature in each row, all different; K >= 2.
     probs : array_like, (K,), optional
-        Positive, sum to 1; uniform unless given.
+        Positive numbers that sum to 1; uniform by default.
 
     Raises
     ------
@@ -124,7 +124,7 @@ class Features:
 
 
 def _count(K: int) -> int:
-    K = integer("K", K, minimum=2, maximum=20_000)  # the Gram matrix of so many takes 3 GiB
+    K = integer("K", K, minimum=2, maximum=20_000)  # the Gram matrix takes 3 GiB then
     check_fits("K", K, 24.0 * K**2)
     return K
 

@@ -257,16 +257,12 @@ class GaussianRisk(Risk):
 
 
 class GaussianPrompts(NamedTuple):
-    """A batch of B prompts of N tokens.
+    """A batch of B prompts of N tokens."""
 
-    ``key`` (B, N, d) and ``asked`` (B, d) are the inputs, ``label`` (B, N) the noisy labels, ``answer`` (B,) the
-    query's value.
-    """
-
-    key: Array
-    asked: Array
-    label: Array
-    answer: Array
+    key: Array  # inputs of the tokens, (B, N, d)
+    asked: Array  # and of the query, (B, d)
+    label: Array  # noisy, (B, N)
+    answer: Array  # value at the query, (B,)
 
 
 @dataclass(frozen=True, eq=False)

@@ -116,7 +116,6 @@ class OrderStatement(Statement):
 
 
 def _gap(K: Array, deficit: Array) -> Array:
-    """The gap u at an attention deficit s = 1 - a."""
     return np.log(K - 1.0) + np.log1p(-deficit) - np.log(deficit)
 
 
@@ -125,7 +124,7 @@ def _rates(
 ) -> tuple[Array, Array]:
     """Least and largest move of the target score in a step, among the steps [begin, end) with u < top.
 
-    It is measured at so many ``nodes`` of u, each time over one step or, if steps are short, over ``window`` in u.
+    It is measured at ``nodes`` values of u, each time over one step or, if steps are short, over ``window`` in u.
     """
     counter, start = runs.counter, runs.counter.position(begin)
     places = start + np.linspace(0.0, 1.0, nodes)[:, None] * (top - start)
@@ -277,17 +276,10 @@ def fitted_constants() -> dict[str, Constants]:
     return result
 
 
-class Sides(NamedTuple):
-    """Whether ratios stay within a factor `BOUNDED` of the fitted constants, below and above."""
-
-    below: bool
-    above: bool
-
-
-def bounded_sides(statement: OrderStatement, low: float, high: float) -> Sides:
-    """Compare the range of ratios, from ``low`` to ``high``, with the fitted constants."""
+def bounded_sides(statement: OrderStatement, low: float, high: float) -> tuple[bool, bool]:
+    """Whether ratios from ``low`` to ``high`` stay within a factor `BOUNDED` of the constants, below and above."""
     constants = fitted_constants()[statement.name]
-    return Sides(low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
+    return (low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
 
 
 def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
@@ -335,7 +327,7 @@ def _checked_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
     if statement.upper_only:
         slack = constants.highest / high if high > 0 else None
         note = f"constant {constants.highest:.3g} fitted on a law of runs; {allowed}"
-        return statement.check(scale * high, scale * constants.highest, sides.above, slack, note)
+        return statement.check(scale * high, scale * constants.highest, sides[1], slack, note)
     above, below = high / constants.highest, constants.lowest / low
     worst = high if above > below else low
     note = (

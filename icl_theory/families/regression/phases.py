@@ -79,12 +79,8 @@ def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool 
 
     Parameters
     ----------
-    epsilon : float
-        Target loss, squared label units.
-    delta : float
-        Feature gap.
-    K : int
-        Number of features.
+    epsilon, delta, K
+        As for `simulate`.
     leading_order : bool
         Return the second expression instead of the first.
 
@@ -165,8 +161,8 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
 
     Parameters
     ----------
-    L, delta : float
-        Lipschitz constant and feature gap.
+    L, delta
+        As for `simulate`.
     imbalance : float
         δ of the concentration event, see `concentration_probability`.
 

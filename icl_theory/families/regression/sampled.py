@@ -48,14 +48,10 @@ class SampledRisk(PromptRisk[Prompts]):
 
     Parameters
     ----------
-    features : Features
-        Features and their probabilities.
-    task : Task
-        Law of the task functions.
-    N : int
-        Prompt length.
+    features, task, N
+        As for `PopulationRisk`, with finite N.
     batch : int
-        Prompts a step.
+        Prompts in a step.
     seed : int
         Seed of all prompts.
     dataset : int, optional

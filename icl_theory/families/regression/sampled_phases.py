@@ -138,9 +138,7 @@ def sampled_phases(
         raise ValueError(f"N = {N!r} contradicts the run (N = {problem.N:g})")
     exact = problem.changed(method="auto", max_steps=100_000).simulate()
     if exact.steps is None or exact.steps < 2 or exact.phases is None:
-        raise refuse(
-            "run", exact.stop_reason, f"one that reaches its target in two steps or more (N = {problem.N:g})"
-        )
+        raise refuse("run", exact.stop_reason, "one that reaches its target in two steps or more with this N")
     assert exact.risk is not None
     reduced = exact.risk if isinstance(exact.risk, ExchangeableRisk) else None
     whole = expanded(exact.risk)
@@ -167,17 +165,14 @@ def sampled_phases(
             states = run_states(problem.sampled(batch, each), exact.eta, last, shown.add)
             sampled.append(measure(_Path(core, lambda t, states=states: inward(states[t]), last)))  # type: ignore[misc]
     if not all(sampled):
-        raise refuse(
-            "batch", batch, f"larger: with this one a sampled run does not pass all phases in {last} steps"
-        )
+        raise refuse("batch", batch, f"larger: a sampled run does not pass all phases in {last} steps")
     limit = limit_of(1.0 / len(expected), runs - 1)
     checks = [
         mean_check(name, value, np.array([found[name] for found in sampled]), limit)
         for name, value in expected.items()
     ]
-    return SampledPhases(
-        tuple(checks), f"{runs} sampled runs, {batch} prompts of N = {core.N:g} tokens a step", exact
-    )
+    note = f"{runs} sampled runs, {batch} prompts of N = {core.N:g} tokens a step"
+    return SampledPhases(tuple(checks), note, exact)
 
 
 def run_states(trainer: Risk, eta: float, last: int, add: Callable[[], None] = lambda: None) -> Array:

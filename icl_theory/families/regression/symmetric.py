@@ -85,8 +85,10 @@ class SymmetricRisk(Risk):
     variogram: Array
     N: float = math.inf
     noise: float = 0.0
-    members: Array = field(init=False, repr=False)  # in the classes of a query, its own first, (G + 1, G)
-    _mass: Array = field(init=False, repr=False)  # their probabilities
+    members: Array = field(
+        init=False, repr=False
+    )  # of each class of a query, that of its own feature first, (G + 1, G)
+    _mass: Array = field(init=False, repr=False)  # probabilities of these classes
     _matrix: Array = field(init=False, repr=False)  # error forms of the queries, (G, G, G)
     _spread: Array = field(init=False, repr=False)  # mean variograms between the classes, (G, G + 1, G)
 
@@ -238,7 +240,7 @@ class SymmetricRisk(Risk):
         return levels_of(map(self._query, range(len(self.sizes))), len(self.sizes))
 
     def _query(self, g: int) -> Query:
-        """Group g's query over the classes that have a feature, its own first."""
+        """The query of group g over the classes that are not empty, with its own feature first."""
         there = np.flatnonzero(self.members[:, g] > 0)
         matrix = np.pad(self._matrix[g], ((1, 0), (1, 0)))[np.ix_(there, there)]
         own = np.append(0.0, 2.0 * self.variogram[g])[there] + self.noise**2
@@ -298,15 +300,13 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
 
     Parameters
     ----------
-    features : Features
-        Features and their probabilities.
-    task : Task
-        Law of the task functions.
+    features, task
+        As for `PopulationRisk`.
 
     Returns
     -------
     ndarray of int64, (K,)
-        The group of each feature, in the order of their first members.
+        Group of each feature; groups are numbered in the order of their first members.
 
     Examples
     --------

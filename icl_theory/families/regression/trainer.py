@@ -92,7 +92,6 @@ class PromptRisk(Risk, Generic[P]):
         """Return the gradient with respect to the parameters, from that with respect to the scores, (B, N)."""
 
     def _prepare(self) -> None:
-        """Check the arguments, and draw the fixed data set if there is one."""
         store(self, N=integer("N", self.N, minimum=1, maximum=EXACT), batch=integer("batch", self.batch, minimum=1))
         store(self, seed=integer("seed", self.seed, minimum=0))
         fixed = None

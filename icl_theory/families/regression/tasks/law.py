@@ -224,7 +224,7 @@ def exchangeable_gamma(L: float, delta: float) -> float:
     product = number("L", L) * number("delta", delta)
     gamma = 0.5 * (product * product) if product < 1e150 else np.inf  # not a power: NumPy rounds those its own way
     if not 1e-290 < gamma < 1e290:
-        raise refuse("L", L, f"such that L*delta lies between 1e-140 and 1e140 (delta = {delta!r})")
+        raise refuse("L", L, f"a number with 1e-140 < L*delta < 1e140 (delta = {delta!r})")
     return float(gamma)
 
 
@@ -257,7 +257,9 @@ class KernelTask(Task):
     def kernel(self, features: Features) -> Array:
         """Return the matrix."""
         if len(self.matrix) != features.K:
-            raise refuse("matrix", self.matrix.shape, f"of shape ({features.K}, {features.K}), one row a feature")
+            raise refuse(
+                "matrix", self.matrix.shape, f"of shape ({features.K}, {features.K}), one row for each feature"
+            )
         return self.matrix
 
     def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
@@ -274,9 +276,9 @@ class FiniteTask(Task):
     Parameters
     ----------
     values : array_like, (M, K)
-        One function a row.
+        One function in each row.
     weights : array_like, (M,), optional
-        Probabilities of the functions; equal unless given.
+        Probabilities of the functions; equal by default.
     """
 
     def __init__(self, values: ArrayLike, weights: ArrayLike | None = None) -> None:
@@ -286,13 +288,13 @@ class FiniteTask(Task):
             raise refuse("values", self.values.shape, "an array of shape (M, K) with M >= 1, K >= 2")
         given = np.full(rows, 1.0 / rows) if weights is None else real_array("weights", weights, 1)
         if given.shape != (rows,) or (given < 0).any() or abs(given.sum() - 1.0) > 1e-9:
-            raise refuse("weights", weights, f"{rows} numbers >= 0 that sum to 1, one a function")
+            raise refuse("weights", weights, f"{rows} numbers >= 0 that sum to 1, one for each function")
         self.weights = given / given.sum()
 
     def factor(self, features: Features) -> Array:
         """Values relative to the first feature's, weighted, (K, M); classical scaling where M > K."""
         if self.values.shape[1] != features.K:
-            raise refuse("values", self.values.shape, f"of shape (M, {features.K}), one column a feature")
+            raise refuse("values", self.values.shape, f"of shape (M, {features.K}), one column for each feature")
         weighted = np.sqrt(self.weights)[:, None] * (self.values - self.values[:, :1])
         return weighted.T if len(self.values) <= features.K else np.asarray(np.linalg.qr(weighted, mode="r")).T
 
