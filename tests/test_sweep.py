@@ -204,7 +204,7 @@ def test_an_executor_and_workers_contradict_each_other() -> None:
 
 
 def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(tmp_path: Path) -> None:
-    path = tmp_path / "a.zarr"
+    path = tmp_path / "a"
     first = finite(store=path)
     assert finite(store=path).identical(first)
     assert icl.load_sweep(path).identical(first)
@@ -219,19 +219,19 @@ def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(tmp_path: 
 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finite(store=tmp_path / "a.zarr")
+    finite(store=tmp_path / "a")
     monkeypatch.setattr(sys.modules["icl_theory.grids.sweep"], "__version__", "99")
     with pytest.raises(ValueError, match=r"version = '.*' there, '99' here"):
-        finite(store=tmp_path / "a.zarr")
+        finite(store=tmp_path / "a")
 
 
 def test_tasks_with_other_values_are_other_tasks(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     tasks = [icl.tasks.FiniteTask(rng.normal(size=(2, 3)), [0.5, 0.5]) for _ in range(2)]
     arguments: dict[str, Any] = {"K": 3, "N": 5, "epsilon": 0.5, "noise": 0.0}
-    finite(task=tasks[0], store=tmp_path / "a.zarr", **arguments)
+    finite(task=tasks[0], store=tmp_path / "a", **arguments)
     with pytest.raises(ValueError, match="task = "):
-        finite(task=tasks[1], store=tmp_path / "a.zarr", **arguments)
+        finite(task=tasks[1], store=tmp_path / "a", **arguments)
 
 
 def test_what_is_left_is_estimated_from_a_few_points() -> None:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from icl_theory.engine.progress import duration
 from icl_theory.grids.grid import bytes_of
-from icl_theory.grids.large import is_large
-from icl_theory.grids.sweep import Plan
+from icl_theory.grids.sweep import Plan, is_large
 from icl_theory.memory import free
 from icl_theory.memory import size as human
 
