@@ -508,7 +508,7 @@ FRESH_AGAIN = (
     Fault("learning-time", "learning goes on after the end of runs that miss the target",
           "linear_attention/closed.py", '"T_learning": end - over', '"T_learning": hit - over'),
     Fault("too-many-tiles", "tiles not enlarged enough for large grids", "grids/grid.py",
-          "enough = 4 * size // MOST_CHUNKS", "enough = size // MOST_CHUNKS"),
+          "enough = 4 * size // _most", "enough = size // _most"),
     Fault("estimated-kinds", "points in whole arrays estimated by the time of one alone", "grids/estimate.py",
           "count * (_together(made, alone, budget) if kind is arrays else alone)", "count * alone"),
     Fault("blank-column", "a column that is the same at first is blank there once it differs", "grids/grid.py",

@@ -84,7 +84,8 @@ class Grid:
     axes : tuple of Axis
         The last one varies fastest.
     chunk : int
-        Points a tile, at most; 2**20 or fewer, and so many that there are at most 2**17 tiles.
+        Points a tile, at most; 2**20 or fewer, and so many that there are at most 2**17 tiles, or fewer if more
+        than four axes are dimensions.
 
     Examples
     --------
@@ -102,14 +103,14 @@ class Grid:
     def __post_init__(self) -> None:
         integer("chunk", self.chunk, minimum=1, maximum=LARGEST_CHUNK)
         integer("points", self.size, minimum=1, maximum=INT64_MAX)
-        if self.chunks > MOST_CHUNKS:
-            raise refuse("points", self.size, f"in at most {MOST_CHUNKS:,} chunks, not in {self.chunks:,}")
+        if self.chunks > (most := _most_chunks(self.axes)):
+            raise refuse("points", self.size, f"in at most {most:,} chunks, not in {self.chunks:,}")
 
     @classmethod
     def cut(cls, axes: tuple[Axis, ...], chunk: int) -> Grid:
         """Return a grid in tiles of so many points, or of more where there would be too many tiles."""
         size = math.prod(len(axis.values) for axis in axes)  # a tile has more than half of ``chunk``,
-        enough = 4 * size // MOST_CHUNKS  # and the last along an axis may have one point
+        enough = 4 * size // _most_chunks(axes)  # and the last along an axis may have one point
         return cls(axes, min(max(chunk, enough), LARGEST_CHUNK))
 
     @cached_property
@@ -180,6 +181,11 @@ class Grid:
         each = zip(self.axes, self.region(chunk), strict=True)
         values = np.meshgrid(*(axis.plain[part] for axis, part in each), indexing="ij", copy=False)
         return {axis.name: value.ravel() for axis, value in zip(self.axes, values, strict=True)}
+
+
+def _most_chunks(axes: tuple[Axis, ...]) -> int:
+    """Return how many tiles a grid may have: what is larger than memory is cut anew along each dimension."""
+    return 4 * MOST_CHUNKS // max(4, sum(axis.swept for axis in axes))
 
 
 def blank(columns: tuple[Column, ...], size: int) -> Values:
