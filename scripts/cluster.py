@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.grids.layout import MARKS
 
 SWEEP = """
 import dask, shutil, sys, time, numpy as np, icl_theory as icl
@@ -49,7 +48,7 @@ if __name__ == "__main__":
         def two(store):
             icl.sweep(**given, store=store, executor=executor)
         def halves(store):
-            parts = [f"{store}/{i}.zarr" for i in range(2)]
+            parts = [f"{store}/{i}" for i in range(2)]
             client.gather([client.submit(half, i, parts[i], workers=each[i], pure=False) for i in range(2)])
         def seconds(how, store):
             shutil.rmtree(store, ignore_errors=True)
@@ -60,11 +59,11 @@ if __name__ == "__main__":
             two(sys.argv[2])
         else:
             folder, times = Path(sys.argv[2]), int(sys.argv[3])
-            one(folder / "one.zarr")  # these are compared, and not timed: they take memory for the first time
-            two(folder / "two.zarr")
+            one(folder / "one")  # these are compared, and not timed: they take memory for the first time
+            two(folder / "two")
             for _ in range(times):
-                print(*(seconds(how, str(folder / "timed.zarr")) for how in (one, two, halves)), flush=True)
-            shutil.rmtree(folder / "timed.zarr")
+                print(*(seconds(how, str(folder / "timed")) for how in (one, two, halves)), flush=True)
+            shutil.rmtree(folder / "timed")
 """
 
 
@@ -85,7 +84,7 @@ def kill(store: Path, chunks: int, *arguments: object) -> None:
 
 def count(store: Path) -> int:
     """Return how many chunks count in a store."""
-    return sum(1 for _ in (store / MARKS).glob("c*"))
+    return sum(1 for _ in store.glob("part-*"))
 
 
 def _line(arguments: Sequence[object]) -> list[str]:
@@ -106,7 +105,7 @@ def main() -> None:
     length = options.points // 1000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        paths = {how: folder / f"{how}.zarr" for how in ("one", "two", "killed")}
+        paths = {how: folder / how for how in ("one", "two", "killed")}
         rounds = np.array(run(length, folder, options.times).split(), dtype=np.float64).reshape(-1, 3)
         one, two, halves = rounds.min(axis=0)
         efficiencies = rounds[:, :1] / (2.0 * rounds[:, 1:])

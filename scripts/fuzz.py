@@ -267,8 +267,8 @@ def _short(value: Any) -> str:
 
 # options that name files, and commands that take minutes unless they are wrong
 FILES = {
-    "csv": ("a.csv",), "found": ("run.npz", "grid.zarr", "a.npz"), "latex": ("a.tex",), "out": ("a.html",),
-    "parquet": ("a.parquet",), "plot": ("a.png",), "save": ("a.npz",), "store": ("grid.zarr", "a.zarr"),
+    "csv": ("a.csv",), "found": ("run.npz", "grid", "a.npz"), "latex": ("a.tex",), "out": ("a.html",),
+    "parquet": ("a.parquet",), "plot": ("a.png",), "save": ("a.npz",), "store": ("grid", "a"),
     "table": ("a.md",), "over": ("L", "eta", "V", "d", "none"),
 }  # fmt: skip
 LONG = ("audit", "explore", "figures", "reproduce")
@@ -355,7 +355,7 @@ def fuzz_commands(count: int, seed: int, first: int = 0) -> Iterator[Breach]:
     every = [*commands(typer.main.get_command(cli.app))]
     with _folder():
         icl.simulate(2.0, 1.0, 4.0).save("run.npz")
-        icl.sweep(L=[1.0, 2.0], delta=1.0, eta=[1.0, 4.0], store="grid.zarr", progress=False)
+        icl.sweep(L=[1.0, 2.0], delta=1.0, eta=[1.0, 4.0], store="grid", progress=False)
         for number in range(first, first + count):
             rng = np.random.default_rng([seed, number, 1])
             line = command_line(*every[rng.integers(len(every))], rng)

@@ -14,10 +14,10 @@ from pathlib import Path
 PREPARED = """
 import resource, sys
 import numpy as np, icl_theory as icl
-from icl_theory.grids import large
+from icl_theory.grids import grid
 from icl_theory.results.tables import write_table
 path, length, free = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-large.free = lambda: free  # a quarter of them is too much for results
+grid.free = lambda: free  # a quarter of them is too much for results
 """
 PARTS = {
     "sweep": """
@@ -56,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         for part in options.parts:
-            stores = {each: Path(name) / f"{each}.zarr" for each in options.points}
+            stores = {each: Path(name) / str(each) for each in options.points}
             peaks = [peak(part, store, each // 1000, options.free) for each, store in stores.items()]
             sys.stdout.write(f"{part}: {', '.join(f'{each:.0f} MB' for each in peaks)}\n")
             sys.stdout.flush()

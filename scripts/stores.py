@@ -2,7 +2,7 @@
 
 python scripts/stores.py --flips 6000 --kills 100
 
-Every byte of the metadata has a bit flipped, and random bytes of the chunks; files change places; then sweeps are
+Every byte of the JSON file has a bit flipped, and random bytes of the parts; parts change places; then sweeps are
 killed at random moments and gone on with, by one process or, with ``--workers``, by several that write chunks. What
 the last call returns and what it leaves are those of a sweep that was not killed. ``python -m
 tests.grids.crash FOLDER``, with ``torn`` or ``worker`` or both, ends one at any file operation.
@@ -39,9 +39,8 @@ def silent_flips(path: Path, flips: int, seed: int = 0) -> tuple[int, list[str]]
     """Flip single bits of a store; return how many and which went unnoticed."""
     expected = icl.load_sweep(path)
     rng, silent, tried = random.Random(seed), [], 0
-    files = sorted(each for each in path.rglob("*") if each.is_file() and each.name != "lock")
-    metadata = [(each, place) for each in files if each.suffix == ".json" for place in range(each.stat().st_size)]
-    chunks = [each for each in files if each.suffix != ".json" and each.stat().st_size]
+    [said], chunks = path.glob("*.json"), sorted(path.glob("part-*"))
+    metadata = [(said, place) for place in range(said.stat().st_size)]
     some = [(each, rng.randrange(each.stat().st_size)) for each in rng.choices(chunks, k=flips)]
     for file, place in [*rng.sample(metadata, min(flips, len(metadata))), *some]:
         content = bytearray(file.read_bytes())
@@ -63,34 +62,41 @@ def silent_flips(path: Path, flips: int, seed: int = 0) -> tuple[int, list[str]]
 
 
 def silent_swaps(path: Path) -> tuple[int, list[str]]:
-    """Swap every two files of a folder that differ; return how many times and which went unnoticed."""
+    """Swap every two parts, and rename each to the place of another; return how many and which went unnoticed."""
     silent, tried = [], 0
-    for folder in sorted({each.parent for each in path.rglob("c.*")}):
-        for one, two in itertools.combinations(sorted(folder.glob("c.*")), 2):
-            first, second = one.read_bytes(), two.read_bytes()
-            if first == second:
-                continue
-            one.write_bytes(second)
-            two.write_bytes(first)
-            try:
-                icl.load_sweep(path)
-                silent.append(f"{one.relative_to(path)} and {two.name}: swapped, not noticed")
-            except ValueError:
-                tried += 1
-            one.write_bytes(first)
-            two.write_bytes(second)
-    return tried + len(silent), silent
+
+    def note(said: str) -> None:
+        nonlocal tried
+        tried += 1
+        try:
+            icl.load_sweep(path)
+            silent.append(f"{said}, not noticed")
+        except ValueError:
+            pass
+
+    for one, two in itertools.permutations(sorted(path.glob("part-*")), 2):
+        first, second = one.read_bytes(), two.read_bytes()
+        one.write_bytes(second)
+        two.write_bytes(first)
+        note(f"{one.name} and {two.name}: swapped")
+        one.write_bytes(first)
+        two.unlink()
+        moved = one.rename(path / (two.name[:11] + one.name[11:]))
+        note(f"{one.name} in the place of {two.name}")
+        moved.rename(one)
+        two.write_bytes(second)
+    return tried, silent
 
 
 def lost_after_kills(folder: Path, kills: int, workers: int = 0, seed: int = 0) -> tuple[int, list[str]]:
     """Kill sweeps at random moments until each is done; return how many kills there were and what differed."""
     rng, wrong, killed = random.Random(seed), [], 0
     command, start = [sys.executable, "-c", SWEEP], time.perf_counter()
-    subprocess.run([*command, str(folder / "whole.zarr"), str(workers)], check=True)
-    length, expected, number = time.perf_counter() - start, icl.load_sweep(folder / "whole.zarr"), 0
-    returned = _returned(folder / "whole.zarr")
+    subprocess.run([*command, str(folder / "whole"), str(workers)], check=True)
+    length, expected, number = time.perf_counter() - start, icl.load_sweep(folder / "whole"), 0
+    returned = _returned(folder / "whole")
     while killed < kills:
-        path, number = folder / f"{number}.zarr", number + 1
+        path, number = folder / str(number), number + 1
         before, start = killed, time.perf_counter()
         while True:
             run = subprocess.Popen([*command, str(path), str(workers)], stderr=subprocess.PIPE, text=True)
@@ -129,10 +135,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        icl.sweep(
-            L=np.geomspace(0.1, 10.0, 9), delta=1.0, eta=0.1, K=[5, 20], store=folder / "a.zarr", progress=False
-        )
-        flips, wrong = silent_flips(folder / "a.zarr", options.flips)
+        icl.sweep(L=np.geomspace(0.1, 10.0, 9), delta=1.0, eta=0.1, K=[5, 20], store=folder / "a", progress=False)
+        flips, wrong = silent_flips(folder / "a", options.flips)
         many: dict[str, Any] = {
             "delta": 1.0,
             "eta": 4.0,
@@ -141,8 +145,8 @@ def main() -> None:
             "above": 0.1,
             "method": "exact",
         }  # three chunks
-        icl.sweep(L=np.geomspace(1.0, 2.0, 20), **many, store=folder / "b.zarr", progress=False)
-        swaps, unnoticed = silent_swaps(folder / "b.zarr")
+        icl.sweep(L=np.geomspace(1.0, 2.0, 20), **many, store=folder / "b", progress=False)
+        swaps, unnoticed = silent_swaps(folder / "b")
         killed, lost = lost_after_kills(folder, options.kills, options.workers) if options.kills else (0, [])
     for line in [*wrong, *unnoticed, *lost]:
         sys.stdout.write(line + "\n")

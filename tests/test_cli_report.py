@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import icl_theory as icl
-from icl_theory.grids.store import read_commands
+from icl_theory.grids.store import existing
 from tests.pages import Page
 from tests.test_cli import BASE, run_main
 from tests.test_cli_sweep import QUICK
@@ -35,7 +35,7 @@ def test_a_saved_run_is_reported_with_the_command_as_typed(
 
 
 def test_a_store_is_reported_with_the_command_as_typed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    store = tmp_path / "a.zarr"
+    store = tmp_path / "a"
     assert run_main(capsys, *QUICK, "--K", "5,20", "--store", str(store))[0] == 0
     page = report_of(capsys, store)
     assert f"icl-theory {' '.join(QUICK)} --K 5,20 --store {store}" in page.text
@@ -45,7 +45,7 @@ def test_a_store_is_reported_with_the_command_as_typed(capsys: pytest.CaptureFix
 
 
 def test_a_recall_sweep_is_reported_and_tabled(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    store, csv = tmp_path / "a.zarr", str(tmp_path / "a.csv")
+    store, csv = tmp_path / "a", str(tmp_path / "a.csv")
     command = ["recall", "sweep", "--triggers", "4,16", "--counts", "1", "--store", str(store), "--csv", csv]
     assert run_main(capsys, *command, "--quiet")[0] == 0
     page = report_of(capsys, store)
@@ -58,48 +58,33 @@ def test_a_recall_sweep_is_reported_and_tabled(capsys: pytest.CaptureFixture[str
 def test_another_command_goes_on_with_the_store_and_both_are_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    store = tmp_path / "a.zarr"
+    store = tmp_path / "a"
     first = [*SLOW, "--imbalance", "0.1", "--store", str(store), "--quiet"]  # points one by one
     second = [*first, "--plot", str(tmp_path / "a.png")]
     assert run_main(capsys, *first)[0] == 0
-    (store / "loss" / "c.1").unlink()
-    kept = (store / "loss" / "c.0").stat().st_mtime_ns
+    first_part, second_part = sorted(store.glob("part-*"))
+    second_part.unlink()
+    kept = first_part.stat().st_mtime_ns
     page = report_of(capsys, store)
     assert "8 of 12 points are computed: 8 reached the target. 4 are missing" in page.text
     assert "The same command with this store computes them." in page.text
     for command in (second, first, second):
         assert run_main(capsys, *command)[0] == 0
-    assert (store / "loss" / "c.0").stat().st_mtime_ns == kept
-    assert read_commands(store) == ["icl-theory " + " ".join(command) for command in (first, second)]
+    assert first_part.stat().st_mtime_ns == kept
+    assert existing(store).commands == ["icl-theory " + " ".join(command) for command in (first, second)]
     page = report_of(capsys, store)
     assert "12 of 12 points are computed" in page.text
     assert "one after the other" in page.text
 
 
 def test_an_empty_store_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    store = tmp_path / "a.zarr"
+    store = tmp_path / "a"
     assert run_main(capsys, *QUICK, "--store", str(store))[0] == 0
-    for mark in store.glob("_sweep/mark/c*"):
-        mark.unlink()
+    for part in store.glob("part-*"):
+        part.unlink()
     page = report_of(capsys, store)
     assert "0 of 13 points are computed. 13 are missing" in page.text
     assert not page.images
-
-
-def test_a_record_of_commands_that_is_gone_is_no_obstacle_and_one_that_is_broken_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    store = tmp_path / "a.zarr"
-    record = store / "_sweep" / "zarr.json"
-    for content in ("{half", '"text"', None):
-        assert run_main(capsys, *QUICK, "--store", str(store))[0] == 0
-        if content is not None:
-            record.write_text(content)
-            status, _, err = run_main(capsys, "report", str(store), "--out", str(tmp_path / "a.html"))
-            assert (status, err.count("\n")) == (2, 1)
-            assert "its file _sweep/zarr.json is not: it is damaged; without this file the commands are not" in err
-        record.unlink()
-        assert "The command is not known" in report_of(capsys, store).text
 
 
 @pytest.mark.parametrize(

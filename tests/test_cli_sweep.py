@@ -138,8 +138,7 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
         (["--table", "a.txt"], "table = 'a.txt': must be a file name ending in .md"),
         (["--csv", "/no/such/a.csv"], "csv = '/no/such/a.csv': must be in a folder that exists"),
         (["--plot", "a.png", "--K", "5,6", "--N", "5,6"], "with 3 swept parameters"),
-        (["--store", "a"], "store = 'a': must be a folder name ending in .zarr"),
-        (["--store", "/proc/a.zarr"], "cannot be used"),
+        (["--store", "/proc/a"], "cannot be used"),
         (["--workers", "0"], "workers = 0"),
         (["--workers", "2", "--dask", "x"], "--workers or --dask, not both"),
         (["--dask", "nowhere"], "dask = 'nowhere': must be the address of a running scheduler"),
@@ -184,11 +183,11 @@ def test_failed_points_are_counted_and_are_status_three(capsys: pytest.CaptureFi
 
 
 def test_dry_run_says_how_much_work_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    status, out, _ = run_main(capsys, *SLOW, "--dry-run", "--workers", "2", "--store", str(tmp_path / "a.zarr"))
+    status, out, _ = run_main(capsys, *SLOW, "--dry-run", "--workers", "2", "--store", str(tmp_path / "a"))
     lines = out.splitlines()
     assert status == 0
-    assert lines[:2] == ["96 points in 12 chunks", "0 in closed form, 0 together where possible, 96 one by one"]
-    assert re.fullmatch(r"at most about 0:0\d:\d\d on 2 workers", lines[2])
+    assert lines[0] == "96 points in 12 chunks, 0 in whole arrays and 96 one by one"
+    assert re.fullmatch(r"about (0:\d\d:\d\d|[\d.]+ s) on 2 workers", lines[1])
     assert not list(tmp_path.iterdir())
 
 
@@ -206,7 +205,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_run_that_is_killed_again_and_again_goes_on(
     tmp_path: Path, uninterrupted: str, workers: list[str]
 ) -> None:
-    store, path = tmp_path / "a.zarr", tmp_path / "a.csv"
+    store, path = tmp_path / "a", tmp_path / "a.csv"
     command = [*SLOW, "--store", str(store), "--csv", str(path), *workers]
     rng = random.Random(len(workers))
     done = [0]
@@ -227,14 +226,14 @@ def test_a_run_that_is_killed_again_and_again_goes_on(
 
 
 def _stored(store: Path) -> int:
-    return sum(1 for _ in store.glob("_sweep/mark/c*"))
+    return sum(1 for _ in store.glob("part-*"))
 
 
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]], ids=["alone", "two workers"])
 def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
     tmp_path: Path, uninterrupted: str, workers: list[str]
 ) -> None:
-    store, path = tmp_path / "a.zarr", tmp_path / "a.csv"
+    store, path = tmp_path / "a", tmp_path / "a.csv"
     command = [*SLOW, "--store", str(store), "--csv", str(path), *workers]
     process = start(*command, paused=True)
     err = go_on(process, interrupted=True)
@@ -253,7 +252,7 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
 def test_the_second_run_on_a_store_is_refused_and_the_first_goes_on(
     tmp_path: Path, uninterrupted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store, path = tmp_path / "a.zarr", tmp_path / "a.csv"
+    store, path = tmp_path / "a", tmp_path / "a.csv"
     command = [*SLOW, "--store", str(store)]
     process = start(*command, "--csv", str(path), paused=True)
     status, _, err = run_main(capsys, *command)
@@ -265,7 +264,7 @@ def test_the_second_run_on_a_store_is_refused_and_the_first_goes_on(
 
 
 def test_table_makes_tables_of_a_store_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    store, one, two = (str(tmp_path / name) for name in ("a.zarr", "one.md", "two.md"))
+    store, one, two = (str(tmp_path / name) for name in ("a", "one.md", "two.md"))
     assert run_main(capsys, *QUICK, "--K", "5,20", "--store", store, "--table", one)[0] == 0
     status, out, err = run_main(capsys, "table", store, "--table", two, "--plot", str(tmp_path / "a.png"))
     assert (status, err) == (0, "")
@@ -275,11 +274,11 @@ def test_table_makes_tables_of_a_store_again(capsys: pytest.CaptureFixture[str],
     status, out, _ = run_main(capsys, "table", store, "--over", "K")
     assert status == 0
     assert out.splitlines()[1].split()[:2] == ["L", "K"]
-    for chunk in Path(store).glob("loss/c*"):
-        chunk.unlink()
+    for part in Path(store).glob("part-*"):
+        part.unlink()
     status, _, err = run_main(capsys, "table", store)
     assert (status, err) == (0, f"icl-theory: {store} holds no points yet\n")
-    status, _, err = run_main(capsys, "table", str(tmp_path / "none.zarr"))
+    status, _, err = run_main(capsys, "table", str(tmp_path / "none"))
     assert (status, err.count("\n")) == (2, 1)
     assert "must be a store made by a sweep" in err
 

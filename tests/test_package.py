@@ -30,7 +30,7 @@ MATCHES = doctest.OutputChecker().check_output
 
 def test_import_leaves_the_heavy_libraries_alone() -> None:
     heavy = (
-        "matplotlib", "xarray", "pandas", "typer", "dask", "distributed", "zarr", "scipy.integrate",
+        "matplotlib", "xarray", "pandas", "typer", "dask", "distributed", "pyarrow", "scipy.integrate",
         "scipy.optimize", "jinja2",
     )  # fmt: skip
     code = f"import sys, icl_theory; print([m for m in {heavy!r} if m in sys.modules])"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,8 +15,9 @@ import xarray
 import icl_theory as icl
 from icl_theory.families import find
 from icl_theory.families.regression.tasks import Task
-from icl_theory.grids.estimate import estimate
+from icl_theory.grids.estimate import _left, estimate
 from icl_theory.grids.exponents import local_exponent
+from icl_theory.grids.model import FamilyModel
 from icl_theory.grids.sweep import plan
 from tests.models import finite
 
@@ -204,7 +206,7 @@ def test_an_executor_and_workers_contradict_each_other() -> None:
 
 
 def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(tmp_path: Path) -> None:
-    path = tmp_path / "a.zarr"
+    path = tmp_path / "a"
     first = finite(store=path)
     assert finite(store=path).identical(first)
     assert icl.load_sweep(path).identical(first)
@@ -219,35 +221,61 @@ def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(tmp_path: 
 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finite(store=tmp_path / "a.zarr")
+    finite(store=tmp_path / "a")
     monkeypatch.setattr(sys.modules["icl_theory.grids.sweep"], "__version__", "99")
     with pytest.raises(ValueError, match=r"version = '.*' there, '99' here"):
-        finite(store=tmp_path / "a.zarr")
+        finite(store=tmp_path / "a")
 
 
 def test_tasks_with_other_values_are_other_tasks(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     tasks = [icl.tasks.FiniteTask(rng.normal(size=(2, 3)), [0.5, 0.5]) for _ in range(2)]
     arguments: dict[str, Any] = {"K": 3, "N": 5, "epsilon": 0.5, "noise": 0.0}
-    finite(task=tasks[0], store=tmp_path / "a.zarr", **arguments)
+    finite(task=tasks[0], store=tmp_path / "a", **arguments)
     with pytest.raises(ValueError, match="task = "):
-        finite(task=tasks[1], store=tmp_path / "a.zarr", **arguments)
+        finite(task=tasks[1], store=tmp_path / "a", **arguments)
 
 
-def test_what_is_left_is_estimated_from_a_few_points() -> None:
+def test_the_points_of_each_kind_are_counted_and_timed() -> None:
     made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": [math.inf, 50], "epsilon": 0.02})
     lines = [*estimate(made, workers=2)]
-    assert lines[:2] == ["4 points in 1 chunk", "2 in closed form, 2 together where possible, 0 one by one"]
-    assert lines[2].startswith("at most about 0:00:")
+    assert lines[0] == "4 points in 1 chunk, 4 in whole arrays and 0 one by one"
+    assert re.fullmatch(r"about [\d.e-]+ s on 2 workers", lines[1])
 
 
-def test_points_together_are_estimated_by_the_time_that_they_take_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icl_theory.grids.model.FamilyModel.seconds", lambda model, point: 2.0)
-    monkeypatch.setattr("icl_theory.grids.estimate._together", lambda made, points: 0.5)
-    made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": [50, 60], "epsilon": 0.02})
-    assert [*estimate(made)][1:3] == [
-        "0 in closed form, 4 together where possible, 0 one by one", "at most about 0:00:02",
-    ]  # fmt: skip
+class Clock:
+    """Time passes only where a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("icl_theory.grids.estimate.time.perf_counter", lambda: self.now)
+
+
+def test_points_in_whole_arrays_are_estimated_by_the_time_that_they_take_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes 0.2 s alone, and any number of them 0.3 s together."""
+    clock, simulate, evaluated = Clock(monkeypatch), icl.Regression.simulate, FamilyModel.evaluate
+
+    def alone(problem: icl.Regression, **given: Any) -> Any:
+        clock.now += 0.2
+        return simulate(problem, **given)
+
+    def together(model: FamilyModel, points: Any) -> Any:
+        clock.now += 0.3
+        return evaluated(model, points)
+
+    monkeypatch.setattr(icl.Regression, "simulate", alone)
+    monkeypatch.setattr(FamilyModel, "evaluate", together)
+    made = plan(find("regression"), {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02})
+    assert [*estimate(made)][1] == "about 1 s"  # 16 times 0.3 s / 4: the last piece had four
+
+
+@pytest.mark.parametrize("power", [1.0, 3.0])
+def test_a_run_that_is_cut_is_extrapolated_by_the_power_of_its_steps(power: float) -> None:
+    seen = [(t, round(1000 * t**power)) for t in np.linspace(0.0, 1.0, 101)]
+    assert _left(seen, 1000 * 5.0**power) == pytest.approx(4.0, rel=0.05)
+    assert _left(seen[:2], 1e9) == _left(seen, 10.0) == _left(seen, math.inf) == 0.0
 
 
 def test_more_points_than_have_a_number_are_refused_before_the_values_are_looked_at() -> None:
@@ -261,8 +289,8 @@ def test_a_dry_run_says_why_points_fail(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("icl_theory.memory.free", lambda: 1e6)
     monkeypatch.setattr("icl_theory.memory.SMALL", 0)
     given = {"L": [1, 2], "delta": 1, "eta": 1, "K": 400, "N": 50, "task": "linear"}
-    said = [*estimate(plan(find("regression"), given))][3]
-    assert said.startswith("2 of 2 points that were tried fail; the first: K = 400: must be smaller: this takes ")
+    said = [*estimate(plan(find("regression"), given))][2]
+    assert said.startswith("points that were tried fail: K = 400: must be smaller: this takes ")
     assert said.endswith(" and 1 MB are free")
 
 
@@ -271,21 +299,15 @@ def test_an_array_of_no_dimension_is_a_number() -> None:
     assert [axis.name for axis in made.grid.axes if axis.swept] == ["eta"]
 
 
-def test_what_a_dry_run_tries_ends_after_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"L": [1, 2, 3], "delta": 1, "eta": 1e-6, "N": 50, "epsilon": 1e-12, "max_steps": 10**6}
+def test_what_a_dry_run_tries_ends_after_seconds() -> None:
+    given = {
+        "L": [1, 2, 3],
+        "delta": 1,
+        "eta": 1e-6,
+        "N": 50,
+        "epsilon": 1e-12,
+        "max_steps": 10**9,
+        "method": "exact",
+    }
     made = plan(find("regression"), given)
-    tried: list[int] = []
-    simulate = icl.Regression.simulate
-
-    def watched(problem: icl.Regression, *, callback: Any) -> Any:
-        def note(step: int, loss: float) -> None:
-            tried.append(step)
-            callback(step, loss)
-
-        return simulate(problem, callback=note)
-
-    monkeypatch.setattr(icl.Regression, "simulate", watched)
-    monkeypatch.setattr("icl_theory.grids.estimate.TRIED", 0.0)
-    monkeypatch.setattr("icl_theory.grids.model.LONG", 0.0)
-    assert [*estimate(made)][2].startswith("at most about ")
-    assert tried == [0, 1]  # one point of three, and one step of it
+    assert re.match(r"about \d+:\d\d:\d\d|about \d+ days", [*estimate(made, budget=0.05)][1])

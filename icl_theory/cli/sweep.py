@@ -115,7 +115,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         parquet: ParquetFile = None,
         plot: PlotFile = None,
         store: Annotated[
-            Path | None, typer.Option("--store", help="Keep finished chunks in this folder (.zarr), to go on from.")
+            Path | None, typer.Option("--store", help="Folder that keeps finished chunks, to go on from.")
         ] = None,
         workers: Annotated[int | None, typer.Option("--workers", help="Start this many processes.")] = None,
         dask: Annotated[str | None, typer.Option("--dask", help="Address of a running Dask scheduler.")] = None,

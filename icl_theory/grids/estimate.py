@@ -1,7 +1,11 @@
-"""How much work a sweep is, before it is done."""
+"""How much work a sweep is, from a few of its points that are timed."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -10,19 +14,52 @@ from numpy.typing import NDArray
 
 from icl_theory.engine.progress import duration
 from icl_theory.grids.grid import bytes_of
-from icl_theory.grids.large import is_large
-from icl_theory.grids.sweep import Plan
+from icl_theory.grids.sweep import Plan, is_large
 from icl_theory.memory import free
 from icl_theory.memory import size as human
 
-SECONDS_PER_POINT = 6e-6  # of a closed form
-TRIED = 3.0  # seconds after which no other point is tried
-FEW = 8  # points that are tried
-COUNTED = 100_000  # points that are asked for their method, or a sample of so many
+
+class _Enough(BaseException):
+    """Something has taken as long as it may; an error would be recorded as one of the point."""
 
 
-def estimate(made: Plan, workers: int = 1) -> Iterator[str]:
-    """Say how much work a sweep is: points and methods, and then, from a few of its points, time and memory.
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """End a block after some time, where signals can do that."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise _Enough
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def estimate(made: Plan, workers: int = 1, *, budget: float = 1.0, asked: int = 2000) -> Iterator[str]:
+    """Say how much work a sweep is: its points, and then, from a few of them, time and memory.
+
+    Parameters
+    ----------
+    made : Plan
+        The sweep.
+    workers : int
+        How many processes share the work.
+    budget : float
+        Seconds after which no other point of a kind is timed.
+    asked : int
+        Points, drawn at random, of which the kind is asked.
+
+    Yields
+    ------
+    str
+        A line.
 
     Examples
     --------
@@ -30,55 +67,88 @@ def estimate(made: Plan, workers: int = 1) -> Iterator[str]:
     >>> from icl_theory.grids.estimate import estimate
     >>> from icl_theory.grids.sweep import plan
     >>> made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "epsilon": 1e-2})
-    >>> [*estimate(made)][:2]
-    ['2 points in 1 chunk', '2 in closed form, 0 together where possible, 0 one by one']
+    >>> next(estimate(made))
+    '2 points in 1 chunk, 2 in whole arrays and 0 one by one'
     """
-    grid, model = made.grid, made.model
-    exact = grid.size <= COUNTED
-    sample = np.arange(grid.size) if exact else np.random.default_rng(0).integers(grid.size, size=COUNTED)
-    points = grid.points(sample)
-    found = model.batched(points, max_steps=0)
-    closed = found["method"] == "closed"
-    joint = ~closed & ~np.isnan(found["loss"])
-    numbers = [round(grid.size * float(kind.mean())) for kind in (closed, joint)]
-    numbers.append(grid.size - sum(numbers))
-    yield f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}"
-    ways = ("in closed form", "together where possible", "one by one")
-    some = "" if exact else "about "
-    yield ", ".join(f"{some}{number:,} {way}" for number, way in zip(numbers, ways, strict=True))
-    slow, some_joint = (np.random.default_rng(0).permutation(sample[kind])[:FEW] for kind in (~closed, joint))
-    tried, failed = _tried(made, slow)
-    alone = float(np.mean(tried or [0.0]))
-    enough = some_joint[: int(2.0 * TRIED / max(alone, 1e-3))]  # no more than could be simulated alone in that time
-    together = alone if failed or not enough.size else _together(made, enough)
-    seconds = sum(np.multiply(numbers, (SECONDS_PER_POINT, together, alone)).tolist())
+    grid, rng, seconds, failed = made.grid, np.random.default_rng(0), 0.0, []
+    exact = grid.size <= asked
+    index = rng.permutation(grid.size) if exact else rng.integers(grid.size, size=asked)
+    arrays = _in_arrays(made, index)
+    counts = [round(grid.size * float(np.mean(kind))) for kind in (arrays, ~arrays)]
+    points = f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}"
+    ways = "{:,} in whole arrays and {:,} one by one".format(*counts)
+    yield f"{points}, {'' if exact else 'about '}{ways}"
+    for kind, count in zip((arrays, ~arrays), counts, strict=True):
+        if kind.any():
+            alone, errors = _alone(made, index[kind][: 3 if kind is arrays else None], budget)
+            seconds += count * (_together(made, alone, budget) if kind is arrays else alone)
+            failed += errors
     by = f" on {workers} workers" if workers > 1 else ""
-    yield f"{'at most about' if slow.size else 'about'} {duration(seconds / workers)}{by}"
+    seconds /= workers
+    yield f"about {duration(seconds) if seconds >= 10 else f'{seconds:.1g} s'}{by}"
     if failed:
-        yield f"{len(failed)} of {len(tried)} points that were tried fail; the first: {failed[0]}"
-    needed, there = bytes_of(model.columns, grid.size), free()
-    large = ", more than is well held: with a store they stay in it" if is_large(model.columns, grid) else ""
+        yield f"points that were tried fail: {failed[0]}"
+    needed, there = bytes_of(made.model.columns, grid.size), free()
+    large = ", more than is well held: with a store they stay in it" if is_large(made.model.columns, grid) else ""
     yield f"{human(needed)} of memory for the results, {human(there)} free{large}"
 
 
-def _tried(made: Plan, points: NDArray[np.int64]) -> tuple[list[float], list[str]]:
-    """Try as many points as a few seconds allow; return how long each is expected to take, and why some fail."""
-    found: list[float] = []
+def _in_arrays(made: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Say which points are computed in whole arrays."""
+    found = made.model.batched(made.grid.points(index), max_steps=0)
+    return ~np.isnan(found["loss"])
+
+
+def _alone(made: Plan, index: NDArray[np.int64], budget: float) -> tuple[float, list[str]]:
+    """Return the mean time of points simulated one by one, and why some fail."""
+    times: list[float] = []
     failed: list[str] = []
-    start = time.perf_counter()
-    for index in points[:, None]:
-        try:
-            found.append(made.model.seconds(made.grid.points(index)))
-        except Exception as error:  # which it does at once
-            found.append(0.0)
-            failed.append(str(error))
-        if time.perf_counter() - start > TRIED:
+    begun = time.perf_counter()
+    for place in (*index[:2, None], *index[:, None]):  # the first ones twice: they load what the others share
+        seen: list[tuple[float, int]] = []
+        start, expected = time.perf_counter(), math.inf
+
+        def watch(step: int, loss: float, seen: list[tuple[float, int]] = seen) -> None:
+            seen.append((time.perf_counter(), step))
+
+        with contextlib.suppress(_Enough), _limited(budget):
+            try:
+                problem = made.model.problem({name: value[0] for name, value in made.grid.points(place).items()})
+                expected = min(problem.expected_steps() or math.inf, made.model.common["max_steps"])
+                problem.measured(problem.simulate(callback=watch))
+                expected = 0.0
+            except Exception as error:  # which is what the sweep records
+                failed.append(str(error))
+                expected = 0.0
+        times.append(time.perf_counter() - start + _left(seen, expected))
+        if time.perf_counter() - begun > budget:
             break
-    return found, failed
+    return float(np.mean(times[2:] or times[-1:])), failed
 
 
-def _together(made: Plan, points: NDArray[np.int64]) -> float:
-    """Return how long each of a few points takes where they are simulated together."""
-    start = time.perf_counter()
-    made.model.evaluate(made.grid.points(points))
-    return (time.perf_counter() - start) / points.size
+def _left(seen: list[tuple[float, int]], expected: float) -> float:
+    """Return how much longer a run takes to some step, by the power of time by which its steps have grown."""
+    if len(seen) < 3 or expected <= seen[-1][1] or not math.isfinite(expected):
+        return 0.0
+    spent, taken = seen[-1][0] - seen[0][0], seen[-1][1]
+    half = next(step for at, step in seen if at - seen[0][0] >= spent / 2)
+    power = max(1.0, math.log2(taken / max(half, 1)))
+    return float(spent * ((expected / taken) ** (1.0 / power) - 1.0))
+
+
+def _together(made: Plan, alone: float, budget: float) -> float:
+    """Return the time a point of larger and larger pieces of a chunk, as long as there is time for the next one."""
+    where = made.grid.where(made.grid.chunks // 2)
+    where = where[_in_arrays(made, where)]
+    count, end, last = 1, time.perf_counter() + budget, 0.0
+    while count < len(where) and time.perf_counter() + 2 * last < end:
+        count = min(2 * count, len(where))
+        start = time.perf_counter()
+        try:
+            with _limited(end - start):
+                made.model.evaluate(made.grid.points(where[:count]))
+        except (_Enough, Exception):
+            break
+        last = time.perf_counter() - start
+        alone = last / count
+    return alone

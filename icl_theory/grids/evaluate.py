@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from icl_theory.engine.interrupts import whole_block
-from icl_theory.grids.chunks import Rows, Share, in_turn
-from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Grid, Values, blank, once
-from icl_theory.grids.held import Held
+from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, blank, once
+from icl_theory.grids.store import Part, Parts, Store
 from icl_theory.memory import keep_freed
 
 WINDOW, POINTS = 1024, 2**24  # tiles, and points in them, that are handed to an executor at a time
@@ -44,28 +43,14 @@ class Model(Protocol):
         """Return every column, status and message, from the parameters of some points, (P,) each."""
 
 
-class Storage(Protocol):
-    """Where chunks are kept between runs, see ``icl_theory.grids.store``."""
+class Chunk(NamedTuple):
+    """A chunk that was evaluated: its columns, the part that a worker has written, and whether it is worth keeping.
 
-    done: NDArray[np.bool_]
-    share: Share | None
-
-    def write(self, chunk: int, values: Values, rows: Rows | None = None) -> None:
-        """Keep a chunk, whole or not at all; ``rows`` are from the worker that has written its columns."""
-
-    def read(self, chunk: int) -> Values:
-        """Return a chunk that was kept."""
-
-
-class Part(NamedTuple):
-    """A chunk that was evaluated.
-
-    Its columns, empty where nobody wants to have them; what is to be its mark if they are written; whether it is
-    worth that.
+    There are no columns where nobody wants them.
     """
 
     values: Values
-    rows: Rows | None = None
+    part: Part | None = None
     keep: bool = True
 
 
@@ -81,7 +66,7 @@ def evaluate(
     model: Model,
     *,
     executor: Executor | None = None,
-    storage: Storage | None = None,
+    storage: Store | None = None,
     progress: Progress | None = None,
     hold: bool = True,
     together: int = 1,
@@ -96,7 +81,7 @@ def evaluate(
         What to evaluate.
     executor : concurrent.futures.Executor, optional
         Who evaluates the chunks; this process does unless given.
-    storage : Storage, optional
+    storage : Store, optional
         Chunks it has are not evaluated; new ones are added to it as they are finished.
     progress : callable, optional
         Called with the numbers of points done and in all: first with those that the storage has, then after every
@@ -133,41 +118,35 @@ def evaluate(
     """
     # not touched; that it is freed tells glibc to keep freed memory for the next tile
     np.empty(min(KEPT, 64 * grid.size), dtype=np.uint8)
-    held = Held(model.columns, grid) if hold else None
-    finished = 0
+    filled = Filled(model.columns, grid) if hold else None
+    done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
+    finished = int(grid.sizes[done].sum())
 
-    def place(chunk: int, part: Values) -> None:
-        nonlocal finished
-        if held is not None:
-            held.place(chunk, part)
-        finished += math.prod(part.stop - part.start for part in grid.region(chunk))
+    def beat() -> None:
+        if progress is not None:
+            progress(finished, grid.size)
 
     interrupted = False
     try:
-        done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
-        for chunk in in_turn(np.flatnonzero(done).tolist()):
-            place(chunk, storage.read(chunk) if storage is not None and hold else {})
-        todo = np.flatnonzero(~done)
-
-        def beat() -> None:
-            if progress is not None:
-                progress(finished, grid.size)
-
+        if filled is not None and storage is not None:
+            storage.fill(filled)
         beat()
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
         share = None if storage is None else storage.share
         task = partial(_evaluate_chunks, model, grid, (_HOME, os.getpid()), share, hold)
-        evaluated = _parts(grid, model, todo, executor, task, together, beat)
-        with threadpool_limits(limits=1), contextlib.closing(evaluated) as parts:
-            for chunk, part in parts:
+        evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task, together, beat)
+        with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
+            for chunk, each in found:
                 with whole_block():  # what is kept is counted, and what is counted is kept
-                    if storage is not None and part.keep:
-                        storage.write(chunk, part.values, part.rows)
-                    place(chunk, part.values)
+                    if storage is not None and each.keep:
+                        storage.write(chunk, each.values, each.part)
+                    if filled is not None:
+                        filled.place(chunk, each.values)
+                    finished += int(grid.sizes[chunk])
                 beat()
     except KeyboardInterrupt:
         interrupted = True
-    return Evaluated({} if held is None else held.values(), interrupted)
+    return Evaluated({} if filled is None else filled.values(), interrupted)
 
 
 def _parts(
@@ -175,16 +154,16 @@ def _parts(
     model: Model,
     todo: NDArray[np.intp],
     executor: Executor | None,
-    task: Callable[[Sequence[int]], list[Part]],
+    task: Callable[[Sequence[int]], list[Chunk]],
     together: int,
     beat: Callable[[], None],
-) -> Generator[tuple[int, Part], None, None]:
+) -> Generator[tuple[int, Chunk], None, None]:
     """Chunks as they are finished, each with its number; a beat at times while there is none."""
     if executor is None:
         yield from ((chunk, task([chunk])[0]) for chunk in todo.tolist())
         return
     waiting, window = _tasks(todo, together), -(-min(WINDOW, -(-POINTS // math.prod(grid.tile))) // together)
-    running: dict[Future[list[Part]], list[int]] = {}
+    running: dict[Future[list[Chunk]], list[int]] = {}
     try:
         while True:
             while len(running) < window and (chunks := next(waiting, [])):
@@ -202,7 +181,7 @@ def _parts(
                     raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
                 except Exception as error:  # of the executor: the model's own are recorded by point
                     lost = (failed(model.columns, grid.where(chunk).size, error) for chunk in chunks)
-                    parts = [Part(values, keep=False) for values in lost]
+                    parts = [Chunk(values, keep=False) for values in lost]
                 yield from zip(chunks, parts, strict=True)
     except BrokenExecutor as error:  # on submission
         raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
@@ -221,8 +200,8 @@ def _tasks(todo: NDArray[np.intp], together: int) -> Iterator[list[int]]:
 
 
 def _evaluate_chunks(
-    model: Model, grid: Grid, home: tuple[str, int], share: Share | None, hold: bool, chunks: Sequence[int]
-) -> list[Part]:
+    model: Model, grid: Grid, home: tuple[str, int], share: Parts | None, hold: bool, chunks: Sequence[int]
+) -> list[Chunk]:
     """Return the columns of some tiles as blocks that hold nothing twice: so they are placed, written, and sent.
 
     A worker writes them itself where it can.
@@ -232,12 +211,11 @@ def _evaluate_chunks(
         _prepare(os.getpid())
     parts = []
     for chunk in chunks:
-        lengths = tuple(part.stop - part.start for part in grid.region(chunk))
-        found = _attempt(model, grid.points_of(chunk))
+        found, lengths = _attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
         values = {name: once(column, lengths) for name, column in found.items()}
         values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
-        rows = share.put(chunk, values) if away and share is not None else None
-        parts.append(Part(values if hold or rows is None else {}, rows))
+        part = share.put_from_worker(chunk, values) if away and share is not None else None
+        parts.append(Chunk(values if hold or part is None else {}, part))
     return parts
 
 

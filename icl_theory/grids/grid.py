@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, dimensions, integer, refuse
-from icl_theory.memory import check_fits
+from icl_theory.memory import SMALL, check_fits, free
 
 if TYPE_CHECKING:
     import xarray
@@ -84,7 +84,8 @@ class Grid:
     axes : tuple of Axis
         The last one varies fastest.
     chunk : int
-        Points a tile, at most; 2**20 or fewer, and so many that there are at most 2**17 tiles.
+        Points a tile, at most; 2**20 or fewer, and so many that there are at most 2**17 tiles, or fewer if more
+        than four axes are dimensions.
 
     Examples
     --------
@@ -102,14 +103,14 @@ class Grid:
     def __post_init__(self) -> None:
         integer("chunk", self.chunk, minimum=1, maximum=LARGEST_CHUNK)
         integer("points", self.size, minimum=1, maximum=INT64_MAX)
-        if self.chunks > MOST_CHUNKS:
-            raise refuse("points", self.size, f"in at most {MOST_CHUNKS:,} chunks, not in {self.chunks:,}")
+        if self.chunks > (most := _most_chunks(self.axes)):
+            raise refuse("points", self.size, f"in at most {most:,} chunks, not in {self.chunks:,}")
 
     @classmethod
     def cut(cls, axes: tuple[Axis, ...], chunk: int) -> Grid:
         """Return a grid in tiles of so many points, or of more where there would be too many tiles."""
         size = math.prod(len(axis.values) for axis in axes)  # a tile has more than half of ``chunk``,
-        enough = 4 * size // MOST_CHUNKS  # and the last along an axis may have one point
+        enough = 4 * size // _most_chunks(axes)  # and the last along an axis may have one point
         return cls(axes, min(max(chunk, enough), LARGEST_CHUNK))
 
     @cached_property
@@ -145,11 +146,23 @@ class Grid:
         """Return, of something for every axis, what belongs to the dimensions."""
         return tuple(value for value, axis in zip(each, self.axes, strict=True) if axis.swept)
 
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Numbers of points of the tiles, (chunks,)."""
+        found = np.ones((), dtype=np.int64)
+        for length, part, tiles in zip(self.shape, self.tile, self.tiles, strict=True):
+            found = np.multiply.outer(found, np.minimum(part, length - part * np.arange(tiles)))
+        return found.ravel()
+
     def region(self, chunk: int) -> tuple[slice, ...]:
         """Return the block of the grid that a tile is, a slice an axis."""
         places = np.unravel_index(chunk, self.tiles)
         each = zip(places, self.tile, self.shape, strict=True)
         return tuple(slice(int(i) * part, min((int(i) + 1) * part, length)) for i, part, length in each)
+
+    def lengths(self, chunk: int) -> tuple[int, ...]:
+        """Return how long a tile is along each axis."""
+        return tuple(part.stop - part.start for part in self.region(chunk))
 
     def where(self, chunk: int) -> NDArray[np.int64]:
         """Return the flat indices of the points of a tile, (P,), in C order within it."""
@@ -168,6 +181,11 @@ class Grid:
         each = zip(self.axes, self.region(chunk), strict=True)
         values = np.meshgrid(*(axis.plain[part] for axis, part in each), indexing="ij", copy=False)
         return {axis.name: value.ravel() for axis, value in zip(self.axes, values, strict=True)}
+
+
+def _most_chunks(axes: tuple[Axis, ...]) -> int:
+    """Return how many tiles a grid may have: what is larger than memory is cut anew along each dimension."""
+    return 4 * MOST_CHUNKS // max(4, sum(axis.swept for axis in axes))
 
 
 def blank(columns: tuple[Column, ...], size: int) -> Values:
@@ -224,6 +242,77 @@ def is_same(part: NDArray[Any], other: NDArray[Any]) -> bool:
 def bytes_of(columns: Iterable[Column], size: int) -> float:
     """Return how much memory some points take, less their messages."""
     return float(size) * sum(np.dtype(column.dtype).itemsize for column in (*columns, STATUS, MESSAGE))
+
+
+def room(most: float, share: float = 0.25) -> float:
+    """Return how many bytes results may take at once: a share of what is free, as tables and figures take more.
+
+    Examples
+    --------
+    >>> from icl_theory.grids.grid import room
+    >>> 0 <= room(1e6) <= 1e6
+    True
+    """
+    return min(most, share * free())
+
+
+class Filled:
+    """Columns of a grid that are filled tile by tile; one that has the same value everywhere is held once.
+
+    Parameters
+    ----------
+    columns : tuple of Column
+        What there is per point, besides status and message.
+    grid : Grid
+        The points.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from icl_theory.grids.grid import Axis, Column, Filled, Grid, blank
+    >>> columns = (Column("x", "f8", "", "a number"),)
+    >>> filled = Filled(columns, Grid((Axis("x", np.arange(3.0), "", "a number", True),), chunk=2))
+    >>> filled.place(0, blank(columns, 2) | {"x": np.array([0.5, 1.5])})
+    >>> filled.values()["x"], filled.values()["status"].tolist()
+    (array([0.5, 1.5, nan]), ['', '', 'pending'])
+    """
+
+    def __init__(self, columns: tuple[Column, ...], grid: Grid) -> None:
+        needed = bytes_of(columns, grid.size)
+        check_fits("points", grid.size, needed)
+        self._grid, self._columns, self._small = grid, (*columns, STATUS, MESSAGE), needed <= SMALL
+        self._held: Values = {}  # whole columns, and those of one value as a block of it
+        self._placed: list[int] = []
+
+    def place(self, chunk: int, values: Values) -> None:
+        """Put the columns of a tile, (P,) each or as blocks (see `once`), into their places."""
+        region, lengths = self._grid.region(chunk), self._grid.lengths(chunk)
+        for column in self._columns:
+            part = as_block(values[column.name], lengths)
+            held = self._held.get(column.name)
+            if held is None and not self._placed and is_uniform(part):
+                self._held[column.name] = part[(slice(1),) * part.ndim].astype(column.dtype)
+            elif held is None or held.shape == self._grid.shape or not (is_uniform(part) and is_same(part, held)):
+                self._whole(column)[region] = part
+        self._placed.append(chunk)
+
+    def values(self) -> Values:
+        """Return every column, (size,); where they are large in the grid's shape, and those held once read-only."""
+        if len(self._placed) < self._grid.chunks:
+            for column in self._columns:
+                self._whole(column)
+        whole = {name: np.broadcast_to(held, self._grid.shape) for name, held in self._held.items()}
+        return {name: np.array(held).ravel() for name, held in whole.items()} if self._small else whole
+
+    def _whole(self, column: Column) -> NDArray[Any]:
+        """Return a column that can be written to at every point; where nothing was placed it says so."""
+        held = self._held.get(column.name)
+        if held is None or held.shape != self._grid.shape:
+            fill = PENDING if column == STATUS else FILL[column.dtype[0]]
+            self._held[column.name] = np.full(self._grid.shape, fill, dtype=column.dtype)
+            for chunk in self._placed if held is not None else ():
+                self._held[column.name][self._grid.region(chunk)] = held
+        return self._held[column.name]
 
 
 def assembled(

@@ -1,99 +1,229 @@
-"""Sweeps on disk: a Zarr group that xarray opens, and that the same call goes on with after a run was killed.
+"""Sweeps on disk: a folder of Parquet files, one a chunk, and a JSON file that says which sweep it is.
 
-Only a chunk whose mark fits counts, so that a run may end at any moment, by any signal or a full disk, and loses
-the chunks in flight.
+A part is written under a passing name and renamed when it is whole. Its name has its chunk, its size, and a digest
+of sweep, chunk and content: a part that was cut is computed again, and one that was changed, renamed or brought
+from another sweep is refused. So a run may end at any moment, and loses the chunks in flight. Workers write parts,
+and the run that has the lock renames them.
+
+A store may come from a stranger: what is read is a plain file of bounded size, never through a link.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
+import mmap
 import os
-from collections.abc import Iterator, Mapping
+import re
+import stat
+import uuid
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
+from icl_theory.engine.progress import counted
 from icl_theory.files import checked_path
-from icl_theory.grids import codec
-from icl_theory.grids.chunks import Chunks, Rows, Share, in_turn
-from icl_theory.grids.disk import Folder, plain_errors
-from icl_theory.grids.grid import MESSAGE, STATUS, Column, Grid, Values
-from icl_theory.grids.held import Held
-from icl_theory.grids.layout import (
-    LARGEST,
-    MARKS,
-    METADATA,
-    PRIVATE,
-    Layout,
-    OtherFormatError,
-    difference,
-    listed_commands,
-    parsed,
-)
-from icl_theory.memory import check_fits
+from icl_theory.grids.grid import FILL, LONGEST, MESSAGE, PENDING, STATUS, Column, Filled, Grid, Values
+from icl_theory.grids.manifest import Manifest, difference, digest, parsed
 
-RECORD = f"{PRIVATE}/{METADATA}"
+if TYPE_CHECKING:
+    import pyarrow
+
+MANIFEST = "_sweep.json"  # readers of tables leave out names that begin with a line or a dot
+LARGEST = 2**25  # bytes of it, so that a stranger's takes little memory to parse
+LOCK, RUN, PASSING = ".lock", ".run-", ".passing-"
+PART = re.compile(r"part-(\d{6})-([0-9a-f]{8})-[0-9a-f]{16}\.parquet")
+AGAIN = "without this file the same call computes its points again"
+_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class Part(NamedTuple):
+    """A part that is written and does not count yet: its passing name, and the name by which it will."""
+
+    passing: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a sweep in a folder; workers get a copy, and write what they compute.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    grid : Grid
+        The points.
+    columns : tuple of Column
+        What is kept per point, status and message among them.
+    sweep : str
+        Digest of what tells the sweep from others.
+    run : str
+        Name of a file that is in the folder as long as a run has it.
+    """
+
+    path: Path
+    grid: Grid
+    columns: tuple[Column, ...]
+    sweep: str
+    run: str
+
+    def put_from_worker(self, chunk: int, blocks: Values) -> Part | None:
+        """Write a chunk as `put` does; None where that cannot be done from here."""
+        with contextlib.suppress(OSError):  # the run that has the store tries itself, and says why
+            if (self.path / self.run).exists():  # not on a machine that has another folder there
+                return self.put(chunk, blocks)
+        return None
+
+    def put(self, chunk: int, blocks: Values) -> Part:
+        """Write a chunk, which does not count yet, from columns as `once` gives them."""
+        from pyarrow.parquet import write_table
+
+        passing = self.path / f"{PASSING}{uuid.uuid4().hex}"
+        blocks = self._axes(chunk) | {column.name: blocks[column.name] for column in self.columns}
+        few = [name for name, block in blocks.items() if block.size == 1 or block.dtype.kind in "UO"]
+        with plain_errors(self.path):
+            write_table(
+                self._table(chunk, blocks), passing, compression="none", use_dictionary=few, write_statistics=False,
+                store_schema=False, write_batch_size=self.grid.chunk,
+            )  # fmt: skip
+            with open(passing, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return Part(passing.name, self._name(chunk, content))
+
+    def read(self, chunk: int, name: str, columns: Sequence[Column]) -> Values:
+        """Return columns of the part that has a name, (P,) each; refuse it if it is not what was written there."""
+        from pyarrow import ArrowException, BufferReader
+        from pyarrow.parquet import ParquetFile
+
+        count = int(self.grid.sizes[chunk])
+        widths = sum(np.dtype(column.dtype).itemsize for column in self.columns)
+        most = 2**20 + count * (widths + 8 * len(self.grid.axes) + 4 * LONGEST)
+        content = _content(self.path, name, most)
+        if content is None or self._name(chunk, content) != name:
+            raise damaged(self.path, name, f"it is damaged, or of another sweep or place; {AGAIN}")
+        texts = [column.name for column in columns if column.dtype[0] in "UO"]
+        try:  # texts come as codes, so that nothing is larger than its file
+            file = ParquetFile(BufferReader(content), read_dictionary=texts)
+            rows = file.metadata.row_group(0)
+            plain = all(rows.column(i).compression == "UNCOMPRESSED" for i in range(rows.num_columns))
+            if not (rows.num_rows == file.metadata.num_rows == count and plain):
+                raise ValueError(f"it does not hold {count} points")
+            table = file.read([column.name for column in columns], use_threads=False)
+            return {column.name: _values(table.column(column.name), column, count) for column in columns}
+        except (ArrowException, OSError, LookupError, ValueError, TypeError, AttributeError) as error:
+            said = " ".join(str(error).split())[:100]
+            raise damaged(self.path, name, f"no sweep has written it ({said}); {AGAIN}") from None
+
+    def _name(self, chunk: int, content: bytes | mmap.mmap) -> str:
+        size, checksum = b"%08x" % len(content), b"%08x" % zlib.crc32(content)
+        bound = digest(self.sweep.encode(), b"%d" % chunk, size, checksum)
+        return f"part-{chunk:06d}-{size.decode()}-{bound}.parquet"
+
+    def _axes(self, chunk: int) -> Values:
+        """Return the values of each parameter in a chunk as blocks."""
+        each = zip(self.grid.axes, self.grid.region(chunk), strict=True)
+        values = np.meshgrid(*(axis.values[part] for axis, part in each), indexing="ij", sparse=True)
+        return {axis.name: value for axis, value in zip(self.grid.axes, values, strict=True)}
+
+    def _table(self, chunk: int, blocks: Values) -> pyarrow.Table:
+        """Return blocks as a table with a row a point; no value is missing, which is quicker to write."""
+        import pyarrow
+
+        lengths = self.grid.lengths(chunk)
+        arrays, fields = [], []
+        for name, block in blocks.items():
+            text = block.dtype.kind in "UO"
+            kind = pyarrow.string() if text else pyarrow.from_numpy_dtype(block.dtype)
+            if block.size == 1:
+                array = pyarrow.repeat(pyarrow.scalar(block.item(), kind), math.prod(lengths))
+            elif text:
+                places = np.broadcast_to(np.arange(block.size).reshape(block.shape), lengths)
+                array = pyarrow.array(block.ravel().tolist(), kind).take(pyarrow.array(places.ravel()))
+            else:
+                array = pyarrow.array(np.broadcast_to(block, lengths).ravel())
+            arrays.append(array)
+            fields.append(pyarrow.field(name, kind, nullable=False))
+        return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
+
+
+def _values(found: pyarrow.ChunkedArray, column: Column, count: int) -> NDArray[Any]:
+    """Return a column of a table as an array; one text as a view."""
+    dtype, array = np.dtype(column.dtype), found.combine_chunks()
+    if array.null_count or len(array) != count:
+        raise ValueError(f"{column.name} has no value for each point")
+    if dtype.kind not in "UO":
+        values: NDArray[Any] = array.to_numpy()
+        if values.dtype != dtype:
+            raise ValueError(f"{column.name} has another type")
+        return values
+    words = array.dictionary.to_pylist()
+    if any(len(word) > (dtype.itemsize // 4 if dtype.kind == "U" else LONGEST) for word in words):
+        raise ValueError(f"{column.name} has texts that are too long")
+    texts = np.array(words, dtype=dtype)
+    return np.broadcast_to(texts, count) if len(words) == 1 else texts[array.indices.to_numpy()]
 
 
 class Store:
-    """The chunks of one sweep on disk; use `opened` to get one.
+    """The chunks of one sweep on disk, from `opened` or `existing`.
 
     Attributes
     ----------
+    manifest : Manifest
+        The sweep.
+    commands : list of str
+        The calls and command lines that filled it, each once, in their order.
     done : ndarray of bool, (chunks,)
         Which chunks it has.
-    share : Share or None
-        For workers that write what they compute themselves; None where nothing is to be written.
     """
 
-    def __init__(self, folder: Folder, layout: Layout, run: str | None = None) -> None:
-        check_fits("points", layout.grid.size, float(layout.grid.chunks))
-        sweep = layout.grid, layout.columns, layout.digest
-        self._chunks, self._layout = Chunks(folder, *sweep), layout
-        self.share = None if run is None else Share(os.path.abspath(folder.path), run, *sweep)
-        self.done: NDArray[np.bool_] = np.zeros(layout.grid.chunks, dtype=bool)
-        whole, others = self._chunks.sealed()
-        self.done[whole] = True
-        for chunk in others if run is not None else ():
-            self._chunks.unseal(chunk)
+    def __init__(self, path: Path, manifest: Manifest, commands: list[str], run: str = "") -> None:
+        self.path, self.manifest, self.commands = path, manifest, commands
+        self.parts = Parts(path, manifest.grid, manifest.columns, manifest.digest, run)
+        self.done: NDArray[np.bool_] = np.zeros(manifest.grid.chunks, dtype=bool)
+        self._names: dict[int, str] = {}
+        with plain_errors(path), os.scandir(path) as entries:
+            for entry in entries:
+                if not entry.name.startswith((".", "_")):
+                    self._find(entry)
 
-    def write(self, chunk: int, values: Values, rows: Rows | None = None) -> None:
-        """Keep a chunk: its columns first, unless ``rows`` says that they are there, then what makes them count."""
-        if rows is None:
-            self._chunks.unseal(chunk)
-            rows = self._chunks.put(chunk, values)
-        self._chunks.seal(chunk, rows)
-        self.done[chunk] = True
+    @property
+    def share(self) -> Parts:
+        """For workers, wherever they are."""
+        return replace(self.parts, path=Path(os.path.abspath(self.path)))
 
-    def read(self, chunk: int) -> Values:
-        """Return the columns of a chunk; refuse it if it is not what was written there."""
-        return self._chunks.read(chunk, self._layout.columns)
+    def _find(self, entry: os.DirEntry[str]) -> None:
+        """Take up a part that was written to its end."""
+        found = PART.fullmatch(entry.name)
+        chunk = int(found[1]) if found else len(self.done)
+        if found is None or chunk >= len(self.done) or chunk in self._names:
+            raise damaged(self.path, entry.name, "no sweep has written it there")
+        if entry.stat(follow_symlinks=False).st_size >= int(found[2], 16):
+            self._names[chunk], self.done[chunk] = entry.name, True
 
-    def read_column(self, chunk: int, column: Column) -> NDArray[Any]:
-        """Return one column of a chunk."""
-        return self._chunks.read(chunk, [column])[column.name]
+    def write(self, chunk: int, values: Values, part: Part | None = None) -> None:
+        """Keep a chunk; ``part`` is from the worker that has written it."""
+        made = part or self.parts.put(chunk, values)
+        with plain_errors(self.path):
+            os.replace(self.path / made.passing, self.path / made.name)
+        self._names[chunk], self.done[chunk] = made.name, True
 
-    def chunk_at(self, place: tuple[int, ...]) -> int:
-        """Return the chunk at a place along the swept dimensions."""
-        swept, grid = iter(place), self._layout.grid
-        every = tuple(next(swept) if axis.swept else 0 for axis in grid.axes)
-        return int(np.ravel_multi_index(every, grid.tiles)) if every else 0
+    def read(self, chunk: int, columns: Sequence[Column] = ()) -> Values:
+        """Return columns of a chunk, all of them unless given, (P,) each."""
+        return self.parts.read(chunk, self._names[chunk], columns or self.manifest.columns)
 
-    def lengths(self, chunk: int) -> tuple[int, ...]:
-        """Return how many values of each swept parameter a chunk has."""
-        return self._chunks.lengths(chunk)
-
-
-class Stored(NamedTuple):
-    """What a store holds: the sweep, its columns as from `evaluate`, whether all are there, and its commands."""
-
-    layout: Layout
-    values: Values
-    finished: bool
-    commands: list[str]
+    def fill(self, columns: Filled) -> None:
+        """Put the chunks that there are into columns, and say how far it is if that takes long."""
+        for chunk in counted(np.flatnonzero(self.done).tolist(), "chunks of the store"):
+            columns.place(chunk, self.read(chunk))
 
 
 @contextlib.contextmanager
@@ -104,20 +234,20 @@ def opened(
     arguments: Mapping[str, Any],
     command: str | None = None,
 ) -> Iterator[Store]:
-    """Open the store of a sweep, or make it, and keep others out while it is open.
+    """Open the store of a sweep, or make it, and keep other runs out while it is open.
 
     Parameters
     ----------
     path : path-like
-        Its folder, which ends in ``.zarr``.
+        Its folder.
     grid : Grid
         The points.
     columns : tuple of Column
-        What is kept per point.
+        What is kept per point, besides status and message.
     arguments : mapping
         Plain values that the results depend on, version and seed among them.
     command : str, optional
-        The call or command line that opens it, kept for the record (see `read_commands`): another one may go on.
+        The call or command line that opens it, kept for the record: another one may go on.
 
     Yields
     ------
@@ -127,131 +257,193 @@ def opened(
     Raises
     ------
     ValueError
-        A library is missing, the folder is something else, a file in it is damaged, it belongs to other
-        arguments or another version (and the message names the difference), or another run has it open.
+        A library is missing, the folder is something else, a file in it is damaged, it belongs to other arguments
+        or another version (and the message names the difference), or another run has it open.
     OSError
         The path cannot be written, or the disk is full.
     """
-    target = Path(path)
-    if target.suffix != ".zarr":
-        raise refuse("store", str(path), "a folder name ending in .zarr")
-    codec.check_libraries()
-    layout = Layout(grid, (*columns, STATUS, MESSAGE), arguments)
-    if len(layout.root) > LARGEST:
-        raise refuse("store", str(path), f"left out: its axes take more than {LARGEST} bytes")
-    folder = Folder(target, MARKS)
+    folder = checked_path(path, "store")
+    check_installed("pyarrow", "filelock")
+    manifest = Manifest(grid, (*columns, STATUS, MESSAGE), arguments)
     with contextlib.ExitStack() as stack:
-        with plain_errors(target):
-            _check_same(folder, layout)
-            run = stack.enter_context(folder.locked())
-            _check_same(folder, layout)  # another run may have made it just now
-            _complete(folder, layout)
-            _record(folder, layout, command)
-        yield Store(folder, layout, run)
+        with plain_errors(folder):
+            _commands_of(folder, manifest)
+            folder.mkdir(parents=True, exist_ok=True)
+            run = stack.enter_context(_locked(folder))
+            known = _commands_of(folder, manifest)  # another run may have made it just now
+            commands = [*(known or ()), *([] if command is None or command in (known or ()) else [command])]
+            if commands != known:
+                _write(folder, manifest.written(commands))
+        yield Store(folder, manifest, commands, run)
 
 
-def read(path: str | os.PathLike[str]) -> Stored:
-    """Return what a store holds, also while a run is adding to it.
-
-    Raises
-    ------
-    ValueError
-        It is no store of a sweep, a file in it is damaged, or there is not enough memory for its points.
-    """
-    layout, kept = read_layout(path), opened_to_read(path)
-    held = Held(layout.columns[:-2], layout.grid)
-    for chunk in in_turn(np.flatnonzero(kept.done).tolist()):
-        held.place(chunk, kept.read(chunk))
-    return Stored(layout, held.values(), bool(kept.done.all()), read_commands(path))
-
-
-def opened_to_read(path: str | os.PathLike[str]) -> Store:
-    """Return the store at a path, of which nothing is to be written."""
-    return Store(Folder(Path(path), MARKS), read_layout(path))
-
-
-def read_layout(path: str | os.PathLike[str]) -> Layout:
-    """Return what a store was made for: grid, columns, arguments.
+def existing(path: str | os.PathLike[str]) -> Store:
+    """Return the store at a path, finished or not, to which another run may be adding.
 
     Raises
     ------
     ValueError
-        It is no store of a sweep, or its metadata are damaged.
+        It is no store of a sweep, or a file in it is not what was written.
     """
-    codec.check_libraries()
-    folder = Folder(checked_path(path, "store"), MARKS)
-    with plain_errors(folder.path):
-        content = folder.read(METADATA, LARGEST)
-        if content is None:
-            raise refuse("store", str(path), "a store made by a sweep")
-        try:
-            layout = parsed(content)
-        except OtherFormatError as error:
-            raise refuse("store", str(path), f"one that this version of the package can read: {error}") from None
-        except ValueError as error:
-            raise folder.damaged(METADATA, str(error)) from None
-        for name, wanted in layout.files.items():
-            _cut(folder, name, wanted)
-        _check_names(folder, layout)
-    return layout
+    folder = checked_path(path, "store")
+    check_installed("pyarrow")
+    with plain_errors(folder):
+        content = _content(folder, MANIFEST, LARGEST)
+    if content is None:
+        raise _no_store(folder, "a store made by a sweep")
+    return Store(folder, *_parsed(folder, content))
 
 
-def read_commands(path: str | os.PathLike[str]) -> list[str]:
-    """Return the calls and command lines that a store was filled by, the first one first, each once."""
-    folder = Folder(Path(path), MARKS)
-    with plain_errors(folder.path):
-        return _commands(folder, read_layout(path))
+def check_installed(*libraries: str, extra: str = "parquet") -> None:
+    """Ask for the libraries of a store if one is missing."""
+    if not all(find_spec(name) for name in libraries):
+        raise ValueError(f"this store needs {' and '.join(libraries)}: pip install 'icl-theory[{extra}]'")
 
 
-def _commands(folder: Folder, layout: Layout) -> list[str]:
-    found = folder.read(RECORD, LARGEST)
+def damaged(folder: Path, name: str, why: str) -> ValueError:
+    """Return the error for a file that is not what was written."""
+    return ValueError(f"store {str(folder)!r}: its file {name} cannot be used: {why}")
+
+
+@contextlib.contextmanager
+def plain_errors(path: Path) -> Iterator[None]:
+    """Say what the system refused and where."""
     try:
-        return listed_commands(found, layout) if found else []
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "; what it had is safe, and the same call goes on from it" if full else ""
+        said = OSError(f"store {str(path)!r} cannot be used: {reason}{hint}")
+        said.errno = error.errno
+        raise said from None
+
+
+def _parsed(folder: Path, content: bytes) -> tuple[Manifest, list[str]]:
+    try:
+        return parsed(content)
     except ValueError as error:
-        raise folder.damaged(RECORD, str(error)) from None
+        raise damaged(folder, MANIFEST, str(error)) from None
 
 
-def _check_same(folder: Folder, wanted: Layout) -> None:
-    """Refuse to go on with a sweep that is another one, and a folder of something else."""
-    content = folder.read(METADATA, LARGEST) or b""
-    if not content and folder.is_strange():
-        raise refuse("store", str(folder.path), "a store made by a sweep, or an empty folder to make one in")
-    if wanted.root.startswith(content):  # the same, or its making was ended
-        return
-    found = read_layout(folder.path)
-    if found.manifest != wanted.manifest:
-        named = difference(found.manifest, wanted.manifest)
-        raise refuse("store", str(folder.path), f"one made by the same call: {named}")
+def _commands_of(folder: Path, wanted: Manifest) -> list[str] | None:
+    """Return the commands of a store, None if it is to be made; refuse another sweep, or something else."""
+    content = _content(folder, MANIFEST, LARGEST)
+    if content is None:
+        if folder.is_dir() and not all(name.startswith((LOCK, RUN, PASSING)) for name in os.listdir(folder)):
+            raise _no_store(folder, "a store made by a sweep, or an empty folder to make one in")
+        return None
+    found, commands = _parsed(folder, content)
+    if found.facts != wanted.facts:
+        named = difference(found.facts, wanted.facts)
+        raise refuse("store", str(folder), f"one made by the same call: {named}")
+    return commands
 
 
-def _check_names(folder: Folder, layout: Layout) -> None:
-    """Refuse what Zarr might take for another part of the store."""
-    known = {METADATA, PRIVATE, *(name.partition("/")[0] for name in layout.files)}
-    for name in folder.names():
-        if name not in known and (not name.startswith(".") or name.startswith(".z")):
-            raise folder.damaged(name, "no sweep has written it")
+def _no_store(folder: Path, wanted: str) -> ValueError:
+    if (folder / "zarr.json").exists():
+        return ValueError(
+            f"store {str(folder)!r} was written by an earlier version of the package and cannot be read: "
+            "run the sweep again, in another folder"
+        )
+    return refuse("store", str(folder), wanted)
 
 
-def _complete(folder: Folder, layout: Layout) -> None:
-    """Write what metadata there are not yet: the file that says all is the first."""
-    if _cut(folder, METADATA, layout.root):
-        folder.write(METADATA, layout.root, durable=True)
-    _check_names(folder, layout)
-    for name, wanted in layout.files.items():
-        if _cut(folder, name, wanted):
-            folder.write(name, wanted)
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[str]:
+    """Keep other runs out; yields the name of a file that is in the folder for as long as this one has it.
+
+    A run that was killed keeps nobody out, nor do its workers.
+    """
+    import filelock
+
+    lock, run = filelock.FileLock(folder / LOCK, timeout=0), f"{RUN}{uuid.uuid4().hex}"
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise refuse("store", str(folder), "used by one run at a time, and another has it open") from None
+    try:
+        _clear(folder)
+        (folder / run).touch()
+        yield run
+    finally:
+        with contextlib.suppress(OSError):
+            _clear(folder)
+        lock.release()
 
 
-def _cut(folder: Folder, name: str, wanted: bytes) -> bool:
-    """Whether a file is missing, or its end; refuse one that says something else."""
-    found = folder.read(name, len(wanted)) or b""
-    if not wanted.startswith(found):
-        raise folder.damaged(name, "it is damaged; the same call writes it again if it is removed")
-    return len(found) < len(wanted)
+def _clear(folder: Path) -> None:
+    """Remove what a run needs only while it has the folder."""
+    for name in os.listdir(folder):
+        if name.startswith((RUN, PASSING)):
+            (folder / name).unlink(missing_ok=True)
 
 
-def _record(folder: Folder, layout: Layout, command: str | None) -> None:
-    known = _commands(folder, layout)
-    wanted = known if command is None or command in known else [*known, command]
-    if wanted != known or not folder.size(RECORD):
-        folder.write(RECORD, layout.commands(wanted), durable=True)
+def _write(folder: Path, content: bytes) -> None:
+    """Put the JSON file in its place whole, when the disk has it."""
+    if len(content) > LARGEST:
+        raise refuse("store", str(folder), f"left out: the values of the parameters take more than {LARGEST} bytes")
+    passing = folder / f"{PASSING}{uuid.uuid4().hex}"
+    with open(passing, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(passing, folder / MANIFEST)
+
+
+def _content(folder: Path, name: str, most: int) -> bytes | None:
+    """Return the content of a plain file, None if there is none; refuse one of more than ``most`` bytes."""
+    try:
+        handle = os.open(folder / name, _FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR):
+            raise damaged(folder, name, "it is no plain file") from None
+        raise
+    with open(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise damaged(folder, name, "it is no plain file")
+        if found.st_size > most:
+            raise damaged(folder, name, f"it has {found.st_size} bytes, and {most} at most are right")
+        return file.read(found.st_size)
+
+
+class _Reader:
+    """Reads chunks of one column; it goes to other processes as the path of its store, which each of them opens."""
+
+    def __init__(self, path: str, column: Column, opening: str) -> None:
+        self.path, self.column, self.opening = path, column, opening
+
+    def __call__(self, block_id: tuple[int, ...]) -> NDArray[Any]:
+        store = _opened_once(self.path, self.opening)
+        grid, swept = store.manifest.grid, iter(block_id)
+        place = [next(swept) if axis.swept else 0 for axis in grid.axes]
+        chunk = int(np.ravel_multi_index(place, grid.tiles)) if place else 0
+        lengths = grid.of_swept(grid.lengths(chunk))
+        if store.done[chunk]:
+            return store.read(chunk, [self.column])[self.column.name].reshape(lengths)
+        fill = PENDING if self.column == STATUS else FILL[self.column.dtype[0]]
+        return np.full(lengths, fill, dtype=self.column.dtype)
+
+
+@lru_cache(maxsize=4)
+def _opened_once(path: str, opening: str) -> Store:
+    return existing(path)
+
+
+def lazy_values(path: str | os.PathLike[str], grid: Grid, columns: tuple[Column, ...]) -> Values:
+    """Return every column of a store as a Dask array over the swept axes, which reads a chunk at a time."""
+    from dask.array import map_blocks
+
+    reading: Any = map_blocks
+    each = zip(grid.of_swept(grid.shape), grid.of_swept(grid.tile), strict=True)
+    chunks = tuple(tuple(min(part, length - at) for at in range(0, length, part)) for length, part in each)
+    opening = uuid.uuid4().hex  # a store that has grown since is another one
+    found = {}
+    for column in (*columns, STATUS, MESSAGE):
+        empty = np.empty((0,) * len(chunks), dtype=column.dtype)
+        reader = _Reader(os.path.abspath(path), column, opening)
+        found[column.name] = reading(reader, chunks=chunks, dtype=empty.dtype, meta=empty)
+    return found

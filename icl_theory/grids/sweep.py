@@ -19,13 +19,22 @@ from icl_theory._validate import dimensions, flag, instance, integer, refuse
 from icl_theory._version import __version__
 from icl_theory.engine.progress import CountProgress, working
 from icl_theory.families import Family, default, find, sound
-from icl_theory.files import checked_path
-from icl_theory.grids import store as storage
 from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.exponents import exponent_along
-from icl_theory.grids.grid import Axis, Grid, Values, assembled, axis_values, whole_numbers
-from icl_theory.grids.large import is_large, lazy_values
+from icl_theory.grids.grid import (
+    Axis,
+    Column,
+    Filled,
+    Grid,
+    Values,
+    assembled,
+    axis_values,
+    bytes_of,
+    room,
+    whole_numbers,
+)
 from icl_theory.grids.model import FamilyModel
+from icl_theory.grids.store import check_installed, existing, lazy_values, opened
 from icl_theory.grids.workers import processes
 
 if TYPE_CHECKING:
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
 
 CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second
 CHUNK = 8  # points that are simulated one by one
+MOST = 2**30  # bytes of results that are held; those of a larger sweep stay in its store
 
 
 class Plan(NamedTuple):
@@ -64,7 +74,8 @@ def sweep(
     workers : int, optional
         Start this many processes for the sweep instead.
     store : path-like, optional
-        Folder ``*.zarr`` in which finished chunks are kept; the same call goes on where a run was ended.
+        Folder of Parquet files, which pandas, polars and DuckDB read, in which finished chunks are kept; the same
+        call goes on where a run was ended.
     progress : bool
         Show how far it is on standard error: a bar in a terminal, plain lines elsewhere.
     **parameters
@@ -229,20 +240,23 @@ def run_with(
             check_picklable(model)
             executor = stack.enter_context(processes(count))
         shown = stack.enter_context(CountProgress(flag("progress", progress)))
-        kept, large = None, is_large(model.columns, grid)
+        kept, held = None, store is None or not is_large(model.columns, grid)
+        if not held:
+            check_installed("dask", extra="distributed")
         if store is not None:
-            checked_path(store, "store")
-            kept = stack.enter_context(storage.opened(store, grid, model.columns, arguments, command))
-        held = kept is None or not large
+            kept = stack.enter_context(opened(store, grid, model.columns, arguments, command))
         found = evaluate(
             grid, model, executor=executor, storage=kept, progress=shown.update, hold=held,
             together=8 if grid.chunk == CLOSED_CHUNK else 1,  # so short that it is not worth a message
         )  # fmt: skip
-        values = found.values
-        if store is not None and not held:
-            values = lazy_values(store, storage.opened_to_read(store), model.columns, grid)
+        values = found.values if held or store is None else lazy_values(store, grid, model.columns)
     dataset = labelled(model.family, grid, values, arguments, found.interrupted)
     return dataset if command is None else dataset.assign_attrs(command=command)
+
+
+def is_large(columns: tuple[Column, ...], grid: Grid) -> bool:
+    """Whether the points of a sweep are better left in its store."""
+    return bytes_of(columns, grid.size) > room(MOST)
 
 
 @working("opening the store")
@@ -265,21 +279,21 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     ValueError
         It is no store of a sweep, a file in it is damaged, or there is not enough memory for its points.
     """
-    layout = storage.read_layout(path)
-    grid, arguments, columns = layout.grid, layout.arguments, layout.columns[:-2]
+    kept = existing(path)
+    grid, arguments, columns = kept.manifest.grid, kept.manifest.arguments, kept.manifest.columns[:-2]
     family = find(arguments.get("family", ""))
     names = [[column.name for column in each] for each in (family.every_column(), columns)]
     if names[0] != names[1] or "version" not in arguments:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
-    commands = storage.read_commands(path)
     if is_large(columns, grid):
-        kept = storage.opened_to_read(path)
-        values = lazy_values(path, kept, columns, grid)
-        dataset = labelled(family, grid, values, arguments, not kept.done.all())
+        check_installed("dask", extra="distributed")
+        values = lazy_values(path, grid, columns)
     else:
-        found = storage.read(path)
-        dataset = labelled(family, grid, found.values, arguments, not found.finished)
-    return dataset.assign_attrs(command="\n".join(commands)) if commands else dataset
+        filled = Filled(columns, grid)
+        kept.fill(filled)
+        values = filled.values()
+    dataset = labelled(family, grid, values, arguments, not kept.done.all())
+    return dataset.assign_attrs(command="\n".join(kept.commands)) if kept.commands else dataset
 
 
 def labelled(

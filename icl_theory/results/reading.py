@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_theory.engine.progress import CountProgress, working
-from icl_theory.grids.grid import DONE
-from icl_theory.grids.large import room
+from icl_theory.grids.grid import DONE, room
 from icl_theory.results.columns import dimensions
 
 if TYPE_CHECKING:

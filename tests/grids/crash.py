@@ -15,7 +15,8 @@ from typing import Any
 
 from icl_theory.grids import store
 from icl_theory.grids.evaluate import evaluate
-from tests.grids.test_store import ARGUMENTS, equal
+from icl_theory.grids.grid import once
+from tests.grids.test_store import ARGUMENTS, equal, read
 from tests.models import SQUARE, Squares, grid
 
 SMALL = grid(4)
@@ -42,7 +43,7 @@ def end_at(path: Path, last: int, torn: bool) -> None:
         left[0] -= 1
         if left[0] < 0:
             if torn and event == "open" and arguments[1] is not None and "w" in arguments[1]:
-                Path(arguments[0]).write_bytes(b'{"zarr')
+                Path(arguments[0]).write_bytes(b'{"arg')
             os._exit(KILLED)
 
     sys.addaudithook(hook)
@@ -65,24 +66,25 @@ def sweep_with_worker(path: Path, last: int, torn: bool) -> None:
     """End a worker that writes chunks after so many file operations, and then the run that has the store."""
     with store.opened(path, SMALL, SQUARE, ARGUMENTS, command=f"sweep {path.name}") as kept:
         share = kept.share
-        assert share is not None
 
         def work() -> None:
             end_at(path, last, torn)
             for chunk in range(SMALL.chunks):
-                assert share.put(chunk, Squares().evaluate(SMALL.points_of(chunk))) is not None
+                found = Squares().evaluate(SMALL.points_of(chunk)).items()
+                blocks = {name: once(column, SMALL.lengths(chunk)) for name, column in found}
+                assert share.put_from_worker(chunk, blocks) is not None
 
         os._exit(status_of(work))
 
 
 def main(folder: Path, torn: bool, worker: bool) -> None:
     """End a sweep, or a worker, at each of its file operations, and go on with each."""
-    sweep(folder / "first.zarr")  # loads what need not be loaded again and again
+    sweep(folder / "first")  # loads what need not be loaded again and again
     expected = evaluate(SMALL, Squares()).values
     count = 0
     status = KILLED
     while status == KILLED:
-        path = folder / f"{count}.zarr"
+        path = folder / str(count)
 
         def ended(path: Path = path, last: int = count) -> None:
             if worker:
@@ -91,12 +93,12 @@ def main(folder: Path, torn: bool, worker: bool) -> None:
             sweep(path)
 
         def gone_on(path: Path = path) -> None:
-            before = {mark: mark.stat().st_mtime_ns for mark in path.glob("_sweep/mark/c.*")}
+            before = {part: part.stat().st_mtime_ns for part in path.glob("part-*")}
             assert equal(sweep(path).values, expected)
-            assert equal(store.read(path).values, expected)
-            assert {mark: mark.stat().st_mtime_ns for mark in before} == before, "chunks were computed again"
-            assert store.read(path).commands == [f"sweep {path.name}"]
-            assert not list(path.rglob("*partial*")), "leftovers"
+            assert equal(read(path), expected)
+            assert {part: part.stat().st_mtime_ns for part in before} == before, "chunks were computed again"
+            assert store.existing(path).commands == [f"sweep {path.name}"]
+            assert not list(path.glob(".passing-*")), "leftovers"
 
         status = status_of(ended)
         assert status in (KILLED, 0), count

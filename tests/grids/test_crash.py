@@ -20,4 +20,4 @@ def test_a_sweep_that_is_ended_at_any_file_operation_goes_on(tmp_path: Path, how
     line = [sys.executable, "-m", "tests.grids.crash", str(tmp_path), *how.split()]
     found = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
     assert found.returncode == 0, found.stderr
-    assert int(found.stdout) > 50
+    assert int(found.stdout) > 4

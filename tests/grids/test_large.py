@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 import sys
-import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,9 @@ from dask.callbacks import Callback
 
 import icl_theory as icl
 from icl_theory.engine import progress
-from icl_theory.grids import large
-from icl_theory.grids.store import Store, opened_to_read
 from icl_theory.results import reading
 from icl_theory.results.tables import write_table
+from tests.grids.test_store import part
 from tests.test_cli import run_main
 
 GIVEN: dict[str, Any] = {
@@ -36,7 +34,7 @@ GIVEN: dict[str, Any] = {
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with next to no memory, and chunks that are small beside the sweeps."""
-    monkeypatch.setattr(large, "free", lambda: 1e4)
+    monkeypatch.setattr("icl_theory.grids.grid.free", lambda: 1e4)
     monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 2**14)
 
 
@@ -52,12 +50,12 @@ def kept(path: Path, **given: Any) -> Any:
 
 @pytest.mark.usefixtures("small")
 def test_a_sweep_that_does_not_fit_stays_in_its_store_and_is_the_same(tmp_path: Path) -> None:
-    found = kept(tmp_path / "a.zarr")
+    found = kept(tmp_path / "a")
     expected = icl.sweep(**GIVEN, epsilon=1e-3, progress=False)
     assert all(isinstance(variable.data, dask.array.Array) for variable in found.data_vars.values())
     assert found.steps.data.npartitions > 1
     assert found.compute().identical(expected.assign_attrs(command=found.attrs["command"]))
-    again = icl.load_sweep(tmp_path / "a.zarr")
+    again = icl.load_sweep(tmp_path / "a")
     assert isinstance(again.steps.data, dask.array.Array)
     assert again.compute().identical(found.compute())
 
@@ -68,7 +66,7 @@ def test_its_points_are_never_in_memory_together(tmp_path: Path) -> None:
     peaks = []
     for count in (100, 400):
         tracemalloc.start()
-        kept(tmp_path / f"{count}.zarr", L=np.geomspace(1.0, 1.1, count))
+        kept(tmp_path / f"{count}", L=np.geomspace(1.0, 1.1, count))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]
@@ -77,7 +75,7 @@ def test_its_points_are_never_in_memory_together(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_its_tables_are_written_part_by_part(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 2.0], eta=[0.1, 1.0])
+    found = kept(tmp_path / "a", L=[0.5, 1.0, 2.0], eta=[0.1, 1.0])
     write_table(found.compute(), tmp_path / f"whole.{ending}", "L")
     monkeypatch.setattr(reading, "SLAB", 3)
     write_table(found, tmp_path / f"parts.{ending}", "L")
@@ -91,7 +89,7 @@ def test_its_tables_are_written_part_by_part(tmp_path: Path, ending: str, monkey
 def test_no_part_of_a_table_is_larger_than_the_limit_whatever_is_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 2.0], eta=[0.1, 0.2, 0.5, 1.0, 2.0])
+    found = kept(tmp_path / "a", L=[0.5, 1.0, 2.0], eta=[0.1, 0.2, 0.5, 1.0, 2.0])
     monkeypatch.setattr(reading, "SLAB", 2)
     for over in ("L", "K", "eta"):
         parts = [*reading.slabs(found, over)]
@@ -101,26 +99,26 @@ def test_no_part_of_a_table_is_larger_than_the_limit_whatever_is_swept(
 
 @pytest.mark.usefixtures("small")
 def test_its_commands_print_tables_figures_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160])
+    found = kept(tmp_path / "a", L=[0.5, 1.0, 1e160])
     assert reading.count(found, "failed") == 300
     plot = tmp_path / "a.png"
-    status, _, said = run_main(capsys, "table", str(tmp_path / "a.zarr"), "--csv", str(tmp_path / "a.csv"))
+    status, _, said = run_main(capsys, "table", str(tmp_path / "a"), "--csv", str(tmp_path / "a.csv"))
     assert (status, "300 of 900 points failed; the first: L = 1e+160" in said) == (3, True)
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 901
-    kept(tmp_path / "b.zarr", K=20, L=[0.5, 1.0], eta=[0.1, 1.0])
-    assert run_main(capsys, "table", str(tmp_path / "b.zarr"), "--plot", str(plot))[0] == 0
+    kept(tmp_path / "b", K=20, L=[0.5, 1.0], eta=[0.1, 1.0])
+    assert run_main(capsys, "table", str(tmp_path / "b"), "--plot", str(plot))[0] == 0
     assert plot.stat().st_size > 10_000
 
 
 @pytest.mark.usefixtures("small")
 def test_an_unfinished_one_says_which_points_are_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = kept(tmp_path / "a.zarr").compute()
-    (tmp_path / "a.zarr" / "_sweep" / "mark" / "c.0.0.0.0.0").unlink()
-    found = icl.load_sweep(tmp_path / "a.zarr")
+    whole = kept(tmp_path / "a").compute()
+    part(tmp_path / "a", 0).unlink()
+    found = icl.load_sweep(tmp_path / "a")
     pending = reading.count(found, "pending")
     assert 0 < pending < whole.steps.size
     assert found.attrs["interrupted"] == 1
-    assert kept(tmp_path / "a.zarr").compute().identical(whole)
+    assert kept(tmp_path / "a").compute().identical(whole)
 
 
 def test_a_dry_run_says_how_much_memory_there_must_be(capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +155,7 @@ class Talking(progress.Work):
 def test_whoever_waits_for_it_to_be_read_hears_what_is_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, work: Any, words: str
 ) -> None:
-    found = kept(tmp_path / "a.zarr")
+    found = kept(tmp_path / "a")
     work(found, tmp_path)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("icl_theory.engine.progress.Work", Talking)
@@ -171,30 +169,30 @@ def test_whoever_waits_for_it_to_be_read_hears_what_is_done(
 def test_whoever_waits_for_it_to_be_read_hears_how_far_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], work: Any
 ) -> None:
-    found = kept(tmp_path / "a.zarr", L=np.geomspace(0.1, 10.0, 20), eta=np.geomspace(0.1, 1.0, 1000))
+    found = kept(tmp_path / "a", L=np.geomspace(0.1, 10.0, 20), eta=np.geomspace(0.1, 1.0, 1000))
     capsys.readouterr()
     work(found, tmp_path / "a.csv")
     assert re.search(r": [\d,]+ of [\d,]+ points, ", capsys.readouterr().err)
 
 
 @pytest.mark.usefixtures("small")
-def test_another_process_opens_the_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, opened = kept(tmp_path / "a.zarr"), []
-
-    def opening(path: str) -> Store:
-        opened.append(path)
-        time.sleep(0.05)  # others come meanwhile
-        return opened_to_read(path)
-
-    monkeypatch.setattr(large, "opened_to_read", opening)
+def test_it_is_read_where_its_parts_are_sent_to(tmp_path: Path) -> None:
+    found = kept(tmp_path / "a")
     there = pickle.loads(pickle.dumps(found.steps.data)).compute(scheduler="threads", num_workers=4)
-    assert opened == [str(tmp_path / "a.zarr")]
     assert np.array_equal(there, found.steps.values)
 
 
 @pytest.mark.usefixtures("small")
+def test_dask_is_asked_for_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dask", None)
+    with pytest.raises(ValueError, match=r"pip install 'icl-theory\[distributed\]'"):
+        kept(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.usefixtures("small")
 def test_its_report_lists_points_that_failed(tmp_path: Path) -> None:
-    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160], eta=[0.1, 1.0])
+    found = kept(tmp_path / "a", L=[0.5, 1.0, 1e160], eta=[0.1, 1.0])
     assert icl.html_report(found) == icl.html_report(found.compute())
     assert "L = 1e+160" in icl.html_report(found)
 
@@ -203,7 +201,7 @@ def test_its_report_lists_points_that_failed(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_its_report_reads_it_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No quantity of all points is ever in memory: what is computed is one part, or one number."""
-    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160], K=[5, 20, 50], eta=np.geomspace(1e-3, 1.0, 400))
+    found = kept(tmp_path / "a", L=[0.5, 1.0, 1e160], K=[5, 20, 50], eta=np.geomspace(1e-3, 1.0, 400))
     expected = icl.html_report(found)
     monkeypatch.setattr(reading, "SLAB", 900)
     monkeypatch.setattr(reading, "BLOCK", 1)
@@ -232,7 +230,7 @@ def test_where_a_condition_holds_is_found_part_by_part(monkeypatch: pytest.Monke
 def test_who_watches_dask_already_is_told_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = kept(tmp_path / "a.zarr")
+    found = kept(tmp_path / "a")
     monkeypatch.setattr("icl_theory.engine.progress.Work", Talking)
     with Callback():
         icl.phase_table(found)
@@ -241,7 +239,7 @@ def test_who_watches_dask_already_is_told_once(
 
 @pytest.mark.usefixtures("small")
 def test_the_first_part_may_be_far_from_the_first_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = kept(tmp_path / "a.zarr", L=[0.5, 1.0, 1e160], K=[5], eta=[0.1, 1.0])
+    found = kept(tmp_path / "a", L=[0.5, 1.0, 1e160], K=[5], eta=[0.1, 1.0])
     monkeypatch.setattr(reading, "SLAB", 1)
     monkeypatch.setattr(reading, "BLOCK", 1)
     part = reading.first_part(found, "eta", ["failed"])
@@ -253,10 +251,10 @@ def test_the_first_part_may_be_far_from_the_first_points(tmp_path: Path, monkeyp
 @pytest.mark.usefixtures("small", "impatient")
 def test_tables_are_quiet_where_a_sweep_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["sweep", "--L", "0.1:1:log:200", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:200", "--quiet"]
-    line += ["--store", str(tmp_path / "a.zarr"), "--csv", str(tmp_path / "a.csv")]
+    line += ["--store", str(tmp_path / "a"), "--csv", str(tmp_path / "a.csv")]
     assert run_main(capsys, *line)[2] == ""
-    assert run_main(capsys, "table", str(tmp_path / "a.zarr"), "--quiet")[2] == ""
-    line = ["report", str(tmp_path / "a.zarr"), "--out", str(tmp_path / "a.html")]
+    assert run_main(capsys, "table", str(tmp_path / "a"), "--quiet")[2] == ""
+    line = ["report", str(tmp_path / "a"), "--out", str(tmp_path / "a.html")]
     assert run_main(capsys, *line, "--quiet")[2] == ""
     assert "writing the report, " in run_main(capsys, *line)[2]
 
@@ -265,8 +263,8 @@ def test_rows_that_are_left_out_are_those_of_computed_points(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 100)
-    kept(tmp_path / "a.zarr", L=np.geomspace(0.1, 10.0, 10), K=20, eta=np.geomspace(0.1, 1.0, 100))
-    (tmp_path / "a.zarr" / "_sweep" / "mark" / "c.0.0.0.0").unlink()
-    status, shown, said = run_main(capsys, "table", str(tmp_path / "a.zarr"))
+    kept(tmp_path / "a", L=np.geomspace(0.1, 10.0, 10), K=20, eta=np.geomspace(0.1, 1.0, 100))
+    part(tmp_path / "a", 0).unlink()
+    status, shown, said = run_main(capsys, "table", str(tmp_path / "a"))
     assert (status, said) == (0, "icl-theory: 100 of 1000 points are not computed yet\n")
     assert "... and 840 rows more" in shown

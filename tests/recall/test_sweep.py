@@ -54,7 +54,7 @@ def test_steps_grow_like_the_root_of_the_number_of_triggers() -> None:
 def test_workers_and_a_store_change_no_bit(tmp_path: Path) -> None:
     axes = {"eta": np.geomspace(0.1, 1.0, 12), "M": [20, math.inf], "alpha": 0.2, "above": 0.05}
     alone = icl.sweep(icl.Recall, **axes, progress=False)  # type: ignore[arg-type]
-    store = tmp_path / "a.zarr"
+    store = tmp_path / "a"
     shared = icl.sweep(icl.Recall, **axes, workers=2, store=store, progress=False)  # type: ignore[arg-type]
     again = icl.sweep(icl.Recall, **axes, store=store, progress=False)  # type: ignore[arg-type]
     assert alone.equals(shared)

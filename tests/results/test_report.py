@@ -188,10 +188,10 @@ def test_hostile_arguments_are_escaped() -> None:
 
 def test_a_large_table_has_some_of_its_rows_and_says_so() -> None:
     found = swept(L=np.geomspace(0.01, 10.0, 60), K=[5, 7, 20, 100, 1000])
-    page = Page(html_report(found, source="my runs.zarr"))
+    page = Page(html_report(found, source="my runs"))
     assert len(page.column(page.about("regime"), "T_ε")) == 200
     assert "The first 200 of 300 rows; 100 are left out." in page.text
-    assert "icl-theory table 'my runs.zarr' --over L --csv all.csv has them all" in page.text
+    assert "icl-theory table 'my runs' --over L --csv all.csv has them all" in page.text
     assert "icl_theory.phase_table(dataset, 'K') has them all" in Page(html_report(found, over="K")).text
     assert len(page.column(page.about("leading order in K"), "K")) == 5
 
