@@ -181,7 +181,7 @@ def test_a_task_that_cannot_be_made_fails_its_points() -> None:
         ({"L": "0.1:1"}, "L = '0.1:1': must be a finite number"),
         ({"delta": [1.0, 1.0]}, "without duplicates"),
         ({"eta": "fast"}, "eta = 'fast'"),
-        ({"eta": "auto", "coordinates": "factored"}, "eta = 'auto': must be a number in factored"),
+        ({"eta": "auto", "coordinates": "factored"}, "eta = 'auto': must be a number: in factored"),
         ({"K": [2.5]}, "K = 2.5"),
         ({"N": [0]}, "N = 0"),
         ({"epsilon": 0}, "epsilon = 0"),
