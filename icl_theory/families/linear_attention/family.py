@@ -173,18 +173,20 @@ class LinearAttention(Family):
         if self.coordinates != "merged" and self.start == 0.0:
             raise refuse("start", self.start, f"> 0 for coordinates = {self.coordinates!r}: zero is a saddle")
         if self.depth > 1:
-            plain = {name: self.parameters()[name].default for name in ISOTROPIC}
-            for name, default in plain.items():
-                if getattr(self, name) != default:
-                    raise refuse(name, getattr(self, name), f"{default!r} for more layers than one")
-            if not isinstance(self.start, float):
-                raise refuse("start", self.start, "a number for more layers than one")
+            self._check_loop()
         object.__setattr__(self, "_laws", self._made_laws())
         object.__setattr__(self, "_risk", self._made_risk())
         if self.coordinates == "merged" and self.depth == 1 and self.rule == "gd" and self.method != "flow":
             limit = 2.0 * self.stable_rate()
             if not isinstance(self.eta, str) and self.eta >= limit:
                 raise refuse("eta", self.eta, f"below 2/(q_max m_max) = {limit:.6g}, beyond which descent diverges")
+
+    def _check_loop(self) -> None:
+        for name in ISOTROPIC:
+            if getattr(self, name) != (default := self.parameters()[name].default):
+                raise refuse(name, getattr(self, name), f"{default!r} for several layers")
+        if not isinstance(self.start, float):
+            raise refuse("start", self.start, "a number for several layers")
 
     def _made_laws(self) -> tuple[PromptLaw, PromptLaw]:
         spectrum = np.arange(1.0, self.d + 1.0) ** -self.decay if self.covariance is None else self.covariance
