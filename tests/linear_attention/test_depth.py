@@ -157,9 +157,9 @@ def test_infinite_prompts_are_learnt_by_one_layer_of_its_own() -> None:
     ("arguments", "message"),
     [
         ({"depth": 17}, r"depth = 17: must be an integer in \[1, 16\]"),
-        ({"depth": 2, "decay": 1.0}, r"decay = 1\.0: must be 0\.0 for more layers than one"),
-        ({"depth": 2, "tasks": 3}, r"tasks = 3: must be None for more layers than one"),
-        ({"depth": 2, "start": [1.0] * 8}, r"start = .*a number for more layers than one"),
+        ({"depth": 2, "decay": 1.0}, r"decay = 1\.0: must be 0\.0 for several layers"),
+        ({"depth": 2, "tasks": 3}, r"tasks = 3: must be None for several layers"),
+        ({"depth": 2, "start": [1.0] * 8}, r"start = .*a number for several layers"),
     ],
 )
 def test_depth_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -170,9 +170,9 @@ class LinearAttention(Family):
         if self.coordinates != "merged" and self.start == 0.0:
             raise refuse("start", self.start, f"> 0 for coordinates = {self.coordinates!r}: zero is a saddle")
         if self.depth > 1:
-            self._refuse_others(ISOTROPIC, "{default!r} for more layers than one")
+            self._refuse_others(ISOTROPIC, "{default!r} for several layers")
             if not isinstance(self.start, float):
-                raise refuse("start", self.start, "a number for more layers than one")
+                raise refuse("start", self.start, "a number for several layers")
         object.__setattr__(self, "_laws", self._made_laws())
         object.__setattr__(self, "_risk", self._made_risk())
         if self.coordinates == "merged" and self.depth == 1 and self.rule == "gd" and self.method != "flow":

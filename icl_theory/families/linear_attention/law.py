@@ -248,7 +248,7 @@ class PromptLaw:
         .. math:: \mathcal L = \tfrac12\mathrm{tr}\,\Lambda_q\bigl[(\Gamma\Lambda - I)W(\Gamma\Lambda - I)^\top
             + \Gamma\,\mathrm{Cov}(h \mid w)\,\Gamma^\top\bigr],
 
-        a sum of squares, so that no digits are lost where it is small.
+        a sum of squares, so that small losses keep their digits.
 
         Parameters
         ----------

@@ -106,7 +106,7 @@ class SampledLoop(SampledRisk):
     Raises
     ------
     ValueError
-        An argument out of range, named in the message.
+        An argument is out of range; the message names it.
     """
 
     depth: int = 1

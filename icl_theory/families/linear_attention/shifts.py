@@ -49,7 +49,7 @@ class ShiftTable:
         return markdown(self.columns())
 
     def _repr_html_(self) -> str:
-        return notebook.table(self.columns(), "Excess of the loss, by where it was trained and tested")
+        return notebook.table(self.columns(), "Excess of the loss: trained on (rows), tested on (columns)")
 
 
 def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimiser") -> ShiftTable:
@@ -74,7 +74,7 @@ def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimis
     Raises
     ------
     ValueError
-        Problems of different dimensions, or of several layers.
+        The problems differ in dimension, or one has several layers.
 
     References
     ----------

@@ -21,7 +21,7 @@ def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float 
         F = \gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top,
 
     or with the weights "identity" :math:`W = \sum_q \lambda_q E(q)(\tilde E(q) - E(\tau))^\top` (without
-    :math:`E(\tau)` where there is no noise), :math:`\mathcal V = vI` and
+    :math:`E(\tau)` if there is no noise), :math:`\mathcal V = vI` and
     :math:`F = \sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`.
     The map is affine: the gradient is that of the full matrices, summed over the entries set by a parameter.
 

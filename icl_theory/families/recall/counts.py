@@ -25,7 +25,7 @@ class Counts:
     Raises
     ------
     ValueError
-        Negative entries, entries that do not sum to 1 (to 1e-6), or mass at c = 0.
+        Entries are negative, do not sum to 1 (to 1e-6), or are positive at c = 0.
 
     Examples
     --------

@@ -79,7 +79,7 @@ class TransformerRisk(Risk):
     Raises
     ------
     ValueError
-        An argument out of range, named in the message.
+        An argument is out of range; the message names it.
 
     References
     ----------

@@ -22,7 +22,6 @@ from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.task import RecallTask, Words
 
 RARE = 1e-30  # probabilities below it are left out
-FLAT = (42.0, 6.0)  # distances left and right of ln s = -D beyond which a factor exp(-s e^D) is constant
 
 
 class Means(NamedTuple):
@@ -128,7 +127,7 @@ def means(
     largest = k[poisson * (others + 1) * (n + 1) > RARE][-1]
     breaks = np.concatenate([-top, -beta * np.arange(largest + 1), [-log_rest]])
     sums = np.zeros((4, len(top)))
-    for x, width in _nodes(breaks, -float(top.min()) + FLAT[1], math.log(others + 1.0)):
+    for x, width in _nodes(breaks, -float(top.min()), math.log(others + 1.0)):
         inside = np.minimum(x[:, None] + beta * k, 700.0)
         stays = np.exp(-np.exp(inside))
         gone = (poisson * -np.expm1(-np.exp(inside))) @ circle.T
@@ -167,26 +166,27 @@ def _products(gone: Array, slope: Array, turn: Array, kinds: Fillers) -> tuple[A
 
 
 def _nodes(
-    breaks: Array, last: float, spread: float, step: float = 0.25, block: int = 512
+    breaks: Array, last: float, spread: float, step: float = 0.25, left: float = 42.0, right: float = 6.0
 ) -> list[tuple[Array, Array]]:
-    """Blocks of nodes in ln s up to ``last`` and their weights, except where the integrand is constant.
+    """Blocks of nodes in ln s and their weights, except where the integrand is constant.
 
+    A factor exp(-s e^D) is constant from a distance ``left`` or ``right`` of ln s = -D on; ``last`` is the last -D.
     ln s = u − e^−(u − u₀): to the left, where the integrand is proportional to s, the nodes thin out. The
     trapezoidal rule in u has the error e^(-π²/step).
     """
     first = float(breaks.min()) - spread - 2.0
-    starts, ends = np.sort(breaks) - spread - FLAT[0], np.sort(breaks) + FLAT[1]
-    ends[0] = max(ends[0], first + FLAT[0])  # where the map is the identity
+    starts, ends = np.sort(breaks) - spread - left, np.sort(breaks) + right
+    ends[0] = max(ends[0], first + left)  # where the map is the identity
     new = np.concatenate([[True], starts[1:] > np.maximum.accumulate(ends)[:-1]])
     begin = np.maximum(starts[new], first - 3.8)
-    end = np.minimum(np.maximum.accumulate(ends)[np.append(np.flatnonzero(new)[1:] - 1, -1)], last)
+    end = np.minimum(np.maximum.accumulate(ends)[np.append(np.flatnonzero(new)[1:] - 1, -1)], last + right)
     u = np.concatenate([np.arange(a, b + step, step) for a, b in zip(begin, end, strict=True) if a < b])
     tail = np.exp(-(u - first))
     x, width = u - tail, step * (1.0 + tail)
     gap = np.flatnonzero(np.diff(u) > 1.5 * step)
     for edge in (gap, gap + 1):
         width[edge] += 0.5 * (x[gap + 1] - x[gap] - step)
-    return [(x[i : i + block], width[i : i + block]) for i in range(0, len(x), block)]
+    return [(x[i : i + 512], width[i : i + 512]) for i in range(0, len(x), 512)]
 
 
 def _poisson(k: Words, mean: float) -> Array:

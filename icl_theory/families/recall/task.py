@@ -241,7 +241,7 @@ class RecallTask:
         Raises
         ------
         ValueError
-            A sentence that the task cannot produce.
+            The task cannot produce one of the sentences.
         """
         read = np.asarray(tokens)
         if read.ndim != 2 or read.shape[1] != self.H or not np.issubdtype(read.dtype, np.integer):

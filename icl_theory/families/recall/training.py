@@ -80,9 +80,7 @@ class Training(Family):
     goal: ClassVar[tuple[str, float] | None] = None
     loss_unit: ClassVar[str] = "nats"
     columns: ClassVar[tuple[Column, ...]] = tuple(
-        Column(
-            name, "f8", "nats" if "loss" in name else "", f"{name.replace('_', ' ')} on test sentences at the end"
-        )
+        Column(name, "f8", "nats" * ("loss" in name), f"{name.replace('_', ' ')} on test sentences at the end")
         for name in LAST
     )
 

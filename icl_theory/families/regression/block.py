@@ -85,7 +85,7 @@ class BlockRisk(Risk):
     Raises
     ------
     ValueError
-        An argument out of range, named in the message.
+        An argument is out of range; the message names it.
 
     References
     ----------
@@ -153,7 +153,7 @@ class BlockRisk(Risk):
         Raises
         ------
         ValueError
-            Parameters so large that the predictions leave the range of float64.
+            The parameters are so large that predictions leave the range of float64.
         """
         instance("prompts", prompts, Prompts, "prompts of a SampledRisk")
         features = self.data.features

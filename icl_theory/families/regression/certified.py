@@ -26,7 +26,7 @@ def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
     .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
         \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R};
 
-    where the run ends before the peak, :math:`\tau \le n \le \tau + \ln(g(u)/g_0)`.
+    if the run ends before the peak, :math:`\tau \le n \le \tau + \ln(g(u)/g_0)`.
 
     Parameters
     ----------

@@ -133,7 +133,7 @@ def _box_probability(N: int, p: Array, width: float) -> Probability:
     log_poisson = N * math.log(N) - N - float(gammaln(N + 1.0))
     index = N - total.offset
     value = float(total.law[index]) * math.exp(-log_poisson) if 0 <= index < len(total.law) else 0.0
-    # rounding of N-term sums and of the logarithms, and of the transform where it was used
+    # rounding of N-term sums and of the logarithms, and of the transform if it was used
     relative = sys.float_info.epsilon * (8.0 * len(p) + 4.0 * N * max(1.0, math.log(N)))
     return Probability(min(1.0, value), value * relative + total.error * math.exp(-log_poisson))
 

@@ -106,23 +106,27 @@ def crosscheck(
     points, seed = integer("points", points, minimum=1), integer("seed", seed, minimum=0)
     precision = number("precision", precision, minimum=1e-6)
     population, note = _population(run_or_risk, N)
+    if phases and not isinstance(run_or_risk, Trajectory):
+        raise refuse("phases", phases, "0 for a risk, which has no phases")
     if eta is None:
         eta = run_or_risk.eta if isinstance(run_or_risk, Trajectory) else 1.0
     eta = number("eta", eta)
-    core, often_drawn = innermost(population)[0], 64  # batches drawn by counts: Student's law is then nearly normal
-    K = core.features.K
-    check_fits("points", points, 8.0 * points * (max(batches, often_drawn) + 4) * (K**2 + 2.0))
+    core, K = innermost(population)[0], innermost(population)[0].features.K
+    counted_batches = 64  # enough for Student's law to be nearly normal
+    check_fits("points", points, 8.0 * points * (max(batches, counted_batches) + 4) * (K**2 + 2.0))
     check_fits("runs", runs, 1e3 * runs)
     streams = np.random.SeedSequence(seed).generate_state(runs + 2 * points + 3, dtype=np.uint32).tolist()
     known = _known(population, points, np.random.default_rng(streams[-1]))
     args = (core.features, core.task, int(core.N))
 
     with CountProgress(None, "samples") as shown:
-        shown.update(0, points * (often_drawn + batches) + runs + 1)
-        needed = _prompts_needed(known, CountedRisk(*args, 128, streams[-3], core.noise), precision, often_drawn)
+        shown.update(0, points * (counted_batches + batches) + runs + 1)
+        needed = _prompts_needed(
+            known, CountedRisk(*args, 128, streams[-3], core.noise), precision, counted_batches
+        )
         checks, left_out = [], []
         for name, size, number_of, first in (
-            ("", needed, often_drawn, runs),
+            ("", needed, counted_batches, runs),
             ("trainer: ", batch, batches, runs + points),
         ):
             samplers: list[Risk] = [
@@ -135,25 +139,18 @@ def crosscheck(
             checks += [check._replace(name=name + check.name) for check in found]
             if not often.any():
                 left_out.append(f"{name}no entry of the gradient has a sample in {ENOUGH} prompts")
-        power = Power(*(detectable(check, often_drawn - 1) for check in checks[:2]))
+        power = Power(*(detectable(check, counted_batches - 1) for check in checks[:2]))
 
-        exact, curves = descend(population, eta, steps=steps), []
-        for stream in [*streams[:runs], streams[-2]]:
-            trainer = around(population, SampledRisk(*args, batch, stream, noise=core.noise))
-            states = descend(trainer, eta, steps=steps, callback=lambda *_: shown.add(0)).states
-            curves.append([population.loss(state) for state in states[1:]])
-            shown.add()
-    size = min(len(curves[0]), len(exact.t) - 1)  # the exact run stops early if nothing is left to learn
-    t, expected, losses = exact.t[1 : size + 1], exact.loss[1 : size + 1], np.array(curves)[:, :size]
+        trainers = [SampledRisk(*args, batch, each, noise=core.noise) for each in [*streams[:runs], streams[-2]]]
+        t, expected, losses = _curves(population, trainers, eta, steps, shown.add)
     spread = np.std(losses[:-1], axis=0, ddof=1)
-    if size:
+    if t.size:
         checks += _curve_checks(t, expected, losses[-1], spread, runs - 1)
     else:
         left_out.append("nothing is left to learn for SGD")
-    band = _curve_limit(max(size, 1), runs - 1) * spread
+    band = _curve_limit(max(t.size, 1), runs - 1) * spread
     if phases:
-        if not isinstance(run_or_risk, Trajectory):
-            raise refuse("phases", phases, "0 for a risk, which has no phases")
+        assert isinstance(run_or_risk, Trajectory)
         passed = sampled_phases(run_or_risk, N=N, runs=phases, batch=batch, seed=seed)
         checks += passed.checks
         left_out.append(f"phases: {passed.note}")
@@ -161,7 +158,9 @@ def crosscheck(
 
 
 class _Known(NamedTuple):
-    scores: Array
+    """Population values at one point."""
+
+    scores: Array  # (K, K)
     loss: float
     gradient: Array
     norm: float
@@ -227,6 +226,19 @@ def _point_checks(
         worst = int(np.argmax(np.abs(far)))
         entries.append(mean_check(name, float(expected[worst]), sampled[:, worst], limit))
     return [*checks, max(entries, key=lambda check: abs(check.z))]
+
+
+def _curves(
+    population: Risk, trainers: list[SampledRisk], eta: float, steps: int, add: Callable[[int], None]
+) -> tuple[Steps, Array, Array]:
+    """Steps, and the losses there of exact descent, (T,), and of the runs of SGD, (runs, T)."""
+    exact, curves = descend(population, eta, steps=steps), []
+    for trainer in trainers:
+        states = descend(around(population, trainer), eta, steps=steps, callback=lambda *_: add(0)).states
+        curves.append([population.loss(state) for state in states[1:]])
+        add(1)
+    size = min(len(curves[0]), len(exact.t) - 1)  # the exact run stops early if nothing is left to learn
+    return exact.t[1 : size + 1], exact.loss[1 : size + 1], np.array(curves)[:, :size]
 
 
 def _curve_checks(t: Steps, expected: Array, curve: Array, spread: Array, freedom: int) -> list[Check]:

@@ -24,7 +24,7 @@ class Features:
     Raises
     ------
     ValueError
-        Fewer than two vectors, vectors that coincide, or ``probs`` that are no probabilities.
+        There are fewer than two vectors, two of them coincide, or ``probs`` are no probabilities.
 
     References
     ----------

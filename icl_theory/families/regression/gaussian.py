@@ -40,7 +40,7 @@ class QuadraticLaw:
     Raises
     ------
     ValueError
-        An argument out of range, named in the message.
+        An argument is out of range; the message names it.
 
     References
     ----------
@@ -86,7 +86,7 @@ class QuadraticLaw:
         Raises
         ------
         ValueError
-            An argument out of range, named in the message.
+            An argument is out of range; the message names it.
 
         Examples
         --------
@@ -283,7 +283,7 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
     Raises
     ------
     ValueError
-        An argument out of range, named in the message.
+        An argument is out of range; the message names it.
 
     References
     ----------

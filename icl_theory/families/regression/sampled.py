@@ -66,7 +66,7 @@ class SampledRisk(PromptRisk[Prompts]):
     Raises
     ------
     ValueError
-        An argument out of range, named in the message.
+        An argument is out of range; the message names it.
 
     References
     ----------
@@ -118,7 +118,7 @@ class SampledRisk(PromptRisk[Prompts]):
         Raises
         ------
         ValueError
-            A size that is not a positive integer.
+            The size is not a positive integer.
 
         Examples
         --------

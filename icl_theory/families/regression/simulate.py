@@ -137,7 +137,7 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
     Raises
     ------
     ValueError
-        An argument out of range, named in the message.
+        An argument is out of range; the message names it.
 
     References
     ----------

@@ -1,7 +1,7 @@
 """Task families: the law of f at the features, in closed form and as samples.
 
 Only differences of values matter to the loss, so besides the kernel each family gives its *variogram*
-Γ_mj = ½ E(f_m − f_j)² (without cancellation where the formula allows) and, where its rank is low, a
+Γ_mj = ½ E(f_m − f_j)² (without cancellation if the formula allows) and, if its rank is low, a
 *factor* Φ with E(f_m − f_j)² = ‖φ_m − φ_j‖².
 """
 
@@ -220,7 +220,7 @@ class Exchangeable(LipschitzTask):
 
 
 def exchangeable_gamma(L: float, delta: float) -> float:
-    """``L^2 delta^2 / 2``, refused where it leaves the range of float64."""
+    """Return ``L^2 delta^2 / 2``, and refuse numbers out of the range of float64."""
     product = number("L", L) * number("delta", delta)
     gamma = 0.5 * (product * product) if product < 1e150 else np.inf  # not a power: NumPy rounds those its own way
     if not 1e-290 < gamma < 1e290:
@@ -239,7 +239,7 @@ class KernelTask(Task):
     Raises
     ------
     ValueError
-        A matrix that is not symmetric and positive semi-definite.
+        The matrix is not symmetric and positive semi-definite.
     """
 
     def __init__(self, matrix: ArrayLike) -> None:
