@@ -45,7 +45,7 @@ def _limited(seconds: float) -> Iterator[None]:
 def estimate(made: Plan, workers: int = 1, *, budget: float = 1.0, asked: int = 2000) -> Iterator[str]:
     """Say how much work a sweep is: its points, and then, from a few of them, time and memory.
 
-    Points of a kind are timed until ``budget`` seconds are over; ``asked`` random ones tell how many there are of each.
+    Points of a kind are timed for ``budget`` seconds; ``asked`` random ones tell how many there are of each kind.
 
     Examples
     --------
