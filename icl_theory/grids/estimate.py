@@ -45,21 +45,7 @@ def _limited(seconds: float) -> Iterator[None]:
 def estimate(made: Plan, workers: int = 1, *, budget: float = 1.0, asked: int = 2000) -> Iterator[str]:
     """Say how much work a sweep is: its points, and then, from a few of them, time and memory.
 
-    Parameters
-    ----------
-    made : Plan
-        The sweep.
-    workers : int
-        How many processes share the work.
-    budget : float
-        Seconds after which no other point of a kind is timed.
-    asked : int
-        Points, drawn at random, of which the kind is asked.
-
-    Yields
-    ------
-    str
-        A line.
+    Points of a kind are timed for ``budget`` seconds; ``asked`` random ones tell how many there are of each kind.
 
     Examples
     --------

@@ -24,9 +24,7 @@ from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Fill
 from icl_theory.grids.store import Part, Parts, Store
 from icl_theory.memory import keep_freed
 
-WINDOW, POINTS = 1024, 2**24  # tiles, and points in them, that are handed to an executor at a time
 HEARTBEAT = 1.0  # seconds without a chunk after which progress is called once more
-LEFT = 8  # chunks that are left for each beyond the first of those handed over at a time
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
 Progress = Callable[[int, int], None]
@@ -157,12 +155,17 @@ def _parts(
     task: Callable[[Sequence[int]], list[Chunk]],
     together: int,
     beat: Callable[[], None],
+    window: int = 1024,
+    points: int = 2**24,
 ) -> Generator[tuple[int, Chunk], None, None]:
-    """Chunks as they are finished, each with its number; a beat at times while there is none."""
+    """Chunks as they are finished, each with its number; a beat at times while there is none.
+
+    An executor has at most ``window`` tiles and ``points`` in them at a time, so that no results pile up.
+    """
     if executor is None:
         yield from ((chunk, task([chunk])[0]) for chunk in todo.tolist())
         return
-    waiting, window = _tasks(todo, together), -(-min(WINDOW, -(-POINTS // math.prod(grid.tile))) // together)
+    waiting, window = _tasks(todo, together), -(-min(window, -(-points // math.prod(grid.tile))) // together)
     running: dict[Future[list[Chunk]], list[int]] = {}
     try:
         while True:
@@ -190,11 +193,11 @@ def _parts(
             future.cancel()
 
 
-def _tasks(todo: NDArray[np.intp], together: int) -> Iterator[list[int]]:
-    """Chunks that are handed over at a time: fewer towards the end, so that workers are done at one time."""
+def _tasks(todo: NDArray[np.intp], together: int, left: int = 8) -> Iterator[list[int]]:
+    """Chunks that are handed over at a time: fewer when few are left, so that workers are done at one time."""
     start = 0
     while start < len(todo):
-        count = min(together, 1 + (len(todo) - start) // LEFT)
+        count = min(together, 1 + (len(todo) - start) // left)
         yield todo[start : start + count].tolist()
         start += count
 

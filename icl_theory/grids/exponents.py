@@ -12,8 +12,6 @@ from icl_theory._validate import Array
 if TYPE_CHECKING:
     import xarray
 
-PART = 2**15  # values of lines that are differentiated at a time
-
 
 def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
     r"""Local exponent :math:`d\ln T/d\ln x` by centred differences along a dimension, one-sided at its ends.
@@ -49,10 +47,10 @@ def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
     return found
 
 
-def _parts(lines: Array) -> Iterator[tuple[slice, ...]]:
-    """Parts of some lines, each of them whole, of which the next computation holds few at a time."""
+def _parts(lines: Array, values: int = 2**15) -> Iterator[tuple[slice, ...]]:
+    """Parts of some lines, each of them whole, with so few values that the next computation stays in the cache."""
     others = lines.shape[1] if lines.ndim > 1 else 1
-    each = max(1, PART * others // lines.size)
+    each = max(1, values * others // lines.size)
     yield from ((slice(None), slice(i, i + each))[: lines.ndim] for i in range(0, others, each))
 
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second
 CHUNK = 8  # points that are simulated one by one
-MOST = 2**30  # bytes of results that are held; those of a larger sweep stay in its store
 
 
 class Plan(NamedTuple):
@@ -254,9 +253,9 @@ def run_with(
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
-def is_large(columns: tuple[Column, ...], grid: Grid) -> bool:
-    """Whether the points of a sweep are better left in its store."""
-    return bytes_of(columns, grid.size) > room(MOST)
+def is_large(columns: tuple[Column, ...], grid: Grid, most: float = 2**30) -> bool:
+    """Whether results take more than so many bytes, or than there is room for, and are better left in a store."""
+    return bytes_of(columns, grid.size) > room(most)
 
 
 @working("opening the store")
