@@ -4,12 +4,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-lowest lint docs pages benchmark clean
+.PHONY: demo test suite test-slow test-lowest lint docs pages benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --out demo
 
-test: $(VENV)/.installed-test lint
+test: lint suite
+
+# the tests of `make test` alone
+suite: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not slow"
 
 # the tests that take longest, which `make test` leaves out

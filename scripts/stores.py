@@ -5,7 +5,7 @@ python scripts/stores.py --flips 6000 --kills 100
 Every byte of the JSON file has a bit flipped, and random bytes of the parts; parts change places; then sweeps are
 killed at random moments and gone on with, by one process or, with ``--workers``, by several that write chunks. What
 the last call returns and what it leaves are those of a sweep that was not killed. ``python -m
-tests.grids.crash FOLDER``, with ``torn`` or ``worker`` or both, ends one at any file operation.
+tests.grids.crash FOLDER 1``, with ``torn`` or ``worker`` or both, ends one at any file operation.
 """
 
 from __future__ import annotations

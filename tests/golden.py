@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,22 +97,25 @@ def summary(run: icl.Trajectory) -> dict[str, Any]:
     }
 
 
-def results(nudged: bool = False) -> dict[str, list[dict[str, Any]]]:
-    """Compute everything; ``nudged``, with another last bit of the learning rate."""
-
-    def found(simulate: Callable[..., icl.Trajectory], points: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        if nudged:
-            points = (point | {"eta": math.nextafter(point["eta"], math.inf)} for point in points)
-        return [summary(simulate(**point)) for point in points]
-
-    return {
-        "regression": found(icl.simulate, regression_points()),
-        "recall": found(icl.recall.simulate, recall_points()),
-    } | {
-        method: found(icl.simulate, trajectories(method)) for method in ("closed", "exact", "fast", "flow", "auto")
+def problems() -> dict[str, list[tuple[Callable[..., icl.Trajectory], dict[str, Any]]]]:
+    """Return the functions that simulate and their arguments, by kind."""
+    found = {
+        "regression": [(icl.simulate, point) for point in regression_points()],
+        "recall": [(icl.recall.simulate, point) for point in recall_points()],
     }
+    for method in ("closed", "exact", "fast", "flow", "auto"):
+        found[method] = [(icl.simulate, point) for point in trajectories(method)]
+    return found
+
+
+def nudged(point: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with another last bit of the learning rate."""
+    return point | {"eta": math.nextafter(point["eta"], math.inf)}
 
 
 if __name__ == "__main__":
     FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(json.dumps(results(), indent=0) + "\n")
+    results = {
+        kind: [summary(simulate(**point)) for simulate, point in every] for kind, every in problems().items()
+    }
+    FILE.write_text(json.dumps(results, indent=0) + "\n")

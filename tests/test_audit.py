@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,9 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.claims.claim import Claim, Outcome, Verdict, judged
+from icl_theory.claims.claim import Outcome, Verdict, judged
 from icl_theory.claims.reproduction import papers
 from icl_theory.engine import progress
-from icl_theory.families.regression import evidence, questions
 from icl_theory.families.regression.evidence import dynamics
 from icl_theory.results.plots import plot_answer, save
 from tests.test_cli import run_main
@@ -92,11 +89,6 @@ def test_the_committed_page_states_what_the_rows_state(report: icl.claims.Audit)
     assert [(row[0], row[-1]) for row in page[last + 1 :]] == [(row[0], row[-1]) for row in made[last + 1 :]]
 
 
-@pytest.mark.slow
-def test_the_audit_is_the_same_every_time(report: icl.claims.Audit) -> None:
-    assert icl.audit(quick=True).to_markdown() == report.to_markdown()
-
-
 def test_one_claim_is_measured_by_its_number(report: icl.claims.Audit, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (5, 11):
         assert icl.audit(quick=True, claim=number).claims == report.claims[number - 1 : number]
@@ -111,9 +103,11 @@ def test_markdown_has_one_row_a_claim_and_a_question(report: icl.claims.Audit) -
     assert len(rows) == len(report.claims) + len(report.answers) + 2
 
 
-@pytest.mark.parametrize("name", audit.questions())
-def test_every_question_has_an_answer_and_a_figure(name: str, tmp_path: Path) -> None:
-    found = icl.answer(name, quick=True)
+@pytest.mark.parametrize(("number", "name"), enumerate(audit.questions()))
+def test_every_question_has_an_answer_and_a_figure(
+    number: int, name: str, tmp_path: Path, report: icl.claims.Audit
+) -> None:
+    found = report.answers[number]
     assert found.name == name
     assert found.command == f"icl-theory audit --question {name} --plot {name}.png"
     save(plot_answer(found), str(tmp_path / f"{name}.png"))
@@ -194,42 +188,6 @@ def test_wrong_input_is_one_line_and_status_two(
     status, _, err = run_main(capsys, "audit", "--quick", *extra)
     assert (status, err.count("\n")) == (2, 1)
     assert words in err
-
-
-LONG = {"lemma_1_samples", "tail_law", "tail_law_finite", "tail_law_embeddings", "finite-samples", "learning-rate"}
-
-
-@pytest.fixture(scope="module")
-def printed() -> str:
-    return (Path(__file__).parents[1] / "docs" / "audit.md").read_text(encoding="utf-8")
-
-
-def test_the_printed_audit_has_every_row_and_question(report: icl.claims.Audit, printed: str) -> None:
-    lines = [line for line in printed.splitlines() if line.startswith("| ")]
-    headings = [claim.name for claim in report.claims], [answer.question for answer in report.answers]
-    assert [line[2:].split(" | ")[0].replace("\\|", "|") for line in lines] == [
-        "claim",
-        *headings[0],
-        "question",
-        *headings[1],
-    ]
-
-
-def less_rounding(text: str) -> str:
-    """What is left of a text without the sizes of rounding errors, which processors do not share."""
-    return re.sub(r"\d(\.\d+)?e-1[2-9]", "rounding", text)
-
-
-@pytest.mark.parametrize("row", [row for row in evidence.ROWS if row.__name__ not in LONG])
-def test_the_printed_row_is_current(row: Callable[[bool], Claim], printed: str) -> None:
-    line = icl.claims.Audit((row(False),), ()).to_markdown().splitlines()[6]
-    assert less_rounding(line) in less_rounding(printed).splitlines()
-
-
-@pytest.mark.parametrize("name", [name for name in questions.QUESTIONS if name not in LONG])
-def test_the_printed_answer_is_current(name: str, printed: str) -> None:
-    line = icl.claims.Audit((), (icl.answer(name),)).to_markdown().splitlines()[-1]
-    assert less_rounding(line) in less_rounding(printed).splitlines()
 
 
 def test_an_interrupt_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,8 @@ def command(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     environment = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", environment, folder=environment)
     programs = environment / ("Scripts" if os.name == "nt" else "bin")
-    run(programs / "python", "-m", "pip", "install", "--disable-pip-version-check", built.wheel, folder=environment)
+    options = ("--no-compile", "--disable-pip-version-check")
+    run(programs / "python", "-m", "pip", "install", *options, built.wheel, folder=environment)
     empty = tmp_path_factory.mktemp("empty")
     return lambda program, *arguments: run(programs / program, *arguments, folder=empty)
 

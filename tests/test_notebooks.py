@@ -51,9 +51,9 @@ def test_figures_show_once_in_a_notebook_where_nobody_imported_pyplot(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", notebooks.PAGES)
-def test_a_page_runs_as_a_notebook(page: str, tmp_path: Path) -> None:
-    cells = executed(notebooks.notebook(page), tmp_path)
+def test_a_page_runs_as_a_notebook(tmp_path: Path) -> None:
+    """The one with commands of a shell between its blocks; tests/test_package.py runs the code of all pages."""
+    cells = executed(notebooks.notebook("tutorial.md"), tmp_path)
     assert len(cells) > 5
     assert not any(output.output_type == "error" for cell in cells for output in cell.outputs)
 

@@ -6,10 +6,7 @@ again, and pictures are drawn again, by the tests that are marked slow.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -211,25 +208,6 @@ def test_the_page_of_faults_names_what_is_planted() -> None:
     lines = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| fault |")]
     for line, fault in zip(lines, FAULTS, strict=True):
         assert line.startswith(f"| {fault.name} | {fault.wrong} | `{fault.file}` | ")
-
-
-@pytest.mark.slow
-def test_what_notices_some_faults_is_what_the_page_of_faults_says(tmp_path: Path) -> None:
-    """Most of the time goes into the rows without a fault; with all faults it takes many minutes."""
-    names = ["attention", "floor", "recall-closed"]
-    command = [sys.executable, str(remake.ROOT / "scripts" / "faults.py"), "--quick", "--jobs", "2"]
-    command += ["--only", ",".join(names), "--out", str(tmp_path / "faults.md")]
-    subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=True)
-    kept, made = (
-        [
-            line.split(" | ")[:4]
-            for line in (folder / "faults.md").read_text("utf-8").splitlines()
-            if line[:1] == "|"
-        ]
-        for folder in (DOCS, tmp_path)
-    )
-    assert len([line for line in made if line[0][2:] in names]) == len(names)
-    assert all(line in kept for line in made)
 
 
 def test_numbers_may_differ_in_the_last_digit_and_words_and_counts_may_not() -> None:

@@ -80,6 +80,7 @@ def test_a_staircase_drops_where_single_steps_do(decay: float, start: float, gai
         assert abs(ours_at - theirs_at) <= 1e-4 * theirs_at
 
 
+@pytest.mark.slow
 def test_eight_heads_from_a_small_start_cost_a_twentieth_of_the_steps_and_less() -> None:
     """18,594,261 steps, counted one by one in C; 8 heads in 8 dimensions, start 1e-4, λ_j = 1/j."""
     problem = icl.LinearAttention(
@@ -94,9 +95,9 @@ def test_eight_heads_from_a_small_start_cost_a_twentieth_of_the_steps_and_less()
     assert 200 * risk.count < run.steps
 
 
-@pytest.mark.parametrize(("size", "share"), [(1e-4, 1e-8), (1e-8, 1e-6)])
-def test_aligned_heads_drop_after_the_steps_of_the_logarithm_of_their_map(size: float, share: float) -> None:
+def test_aligned_heads_drop_after_the_steps_of_the_logarithm_of_their_map() -> None:
     """Each head follows s ← s + g(s) alone; steps are ∫ ds/(g - gg'/2 + gg'²/3 + g²g''/12 - …)."""
+    size, share = 1e-4, 1e-8
     problem = icl.LinearAttention(
         d=2, heads=2, decay=1.0, coordinates="heads", start=aligned(2, size), eta=0.05, above=1e-6, method="fast"
     )

@@ -34,10 +34,10 @@ def linear(K: int, probs: np.ndarray, seed: int) -> icl.PopulationRisk:
 
 RUNS = {
     "p over two decades": (risk_of(12, "p ~ 1/k"), 4.0, 20_000),
-    "a kernel": (unequal(6, 3), 2.0, 20_000),
-    "half of all features the same": (*lopsided(20, 0.5, 4.0), 20_000),
-    "rare features": (*lopsided(8, 0.99, 1.0), 20_000),
-    "cosine": (icl.PopulationRisk(icl.Features.random(6, 3, 0.3, seed=5), tasks.RandomCosine(1.5)), 3.0, 20_000),
+    "a kernel": (unequal(6, 3), 2.0, 10_000),
+    "half of all features the same": (*lopsided(20, 0.5, 4.0), 10_000),
+    "rare features": (*lopsided(8, 0.99, 1.0), 10_000),
+    "cosine": (icl.PopulationRisk(icl.Features.random(6, 3, 0.3, seed=5), tasks.RandomCosine(1.5)), 3.0, 10_000),
 }
 
 
@@ -52,10 +52,10 @@ def test_every_saved_state_is_that_of_single_steps_within_the_estimate(name: str
     between = (int(fast.t[-2]) + steps) // 2
     assert np.abs(fast.at(between).params - exact.at(between).params).max() <= fast.states_error
     epsilon = float(0.3 * exact.loss[-2] + 0.7 * exact.loss[-1])
-    counts = [icl.descend(risk, eta, epsilon=epsilon, method=method) for method in ("exact", "fast")]
-    assert counts[0].steps == counts[1].steps
-    assert counts[1].error is not None
-    assert counts[1].error < 1.0
+    counted = icl.descend(risk, eta, epsilon=epsilon, method="fast")
+    assert counted.steps == exact.first(lambda state: state.loss <= epsilon)
+    assert counted.error is not None
+    assert counted.error < 1.0
 
 
 @pytest.mark.parametrize("law", LAWS)

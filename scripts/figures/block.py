@@ -22,7 +22,7 @@ from icl_theory.cli.figures import script
 from icl_theory.families.regression.tasks import RandomCosine, RandomFourier, Task
 from icl_theory.results.plots import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 
-QUICK = {"steps": 100, "K": 4, "N": 20}
+QUICK = {"steps": 40, "K": 4, "N": 20}
 
 
 def figure(

@@ -20,7 +20,7 @@ import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 
-QUICK = {"runs": 2, "batch": 32, "N": 40}
+QUICK = {"K": 6, "runs": 2, "batch": 32, "N": 20}
 EXPLORER = "regression?L=5.27&K=10&eta=1&epsilon=0.01&t=10"  # sharp: the mean variogram is L²Δ²/2
 
 

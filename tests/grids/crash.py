@@ -1,4 +1,4 @@
-"""A sweep that is ended at its n-th file operation, for every n, and is gone on with; prints how many there were.
+"""A sweep that is ended at its n-th file operation, for all or some n, and is gone on with; prints the last n.
 
 Python tells of every file that is opened, renamed, made or removed, whoever does it, before it happens. This is a
 process of its own, because forking one with threads is unsafe. ``worker`` ends a worker, and then its run.
@@ -77,8 +77,8 @@ def sweep_with_worker(path: Path, last: int, torn: bool) -> None:
         os._exit(status_of(work))
 
 
-def main(folder: Path, torn: bool, worker: bool) -> None:
-    """End a sweep, or a worker, at each of its file operations, and go on with each."""
+def main(folder: Path, torn: bool, worker: bool, apart: int) -> None:
+    """End a sweep, or a worker, at each of its file operations, or some ``apart``, and go on with each."""
     sweep(folder / "first")  # loads what need not be loaded again and again
     expected = evaluate(SMALL, Squares()).values
     count = 0
@@ -103,9 +103,9 @@ def main(folder: Path, torn: bool, worker: bool) -> None:
         status = status_of(ended)
         assert status in (KILLED, 0), count
         assert status_of(gone_on) == 0, count
-        count += 1
+        count += apart
     print(count)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "torn" in sys.argv[2:], "worker" in sys.argv[2:])
+    main(Path(sys.argv[1]), "torn" in sys.argv[3:], "worker" in sys.argv[3:], int(sys.argv[2]))

@@ -18,7 +18,6 @@ Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.r
 
 def test_a_least_share_of_one_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "_least_share", lambda *task: 1.0)
-    assert evidence.softmax_rate(True).violated
     assert evidence.plain_descent(True).violated
 
 

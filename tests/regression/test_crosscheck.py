@@ -70,9 +70,9 @@ def test_the_same_seed_gives_the_same_table() -> None:
 def test_false_alarms_are_rare() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
     passed = [
-        icl.crosscheck(risk, precision=0.1, batch=64, batches=16, steps=5, seed=seed).passed for seed in range(40)
+        icl.crosscheck(risk, precision=0.1, batch=64, batches=16, steps=5, seed=seed).passed for seed in range(20)
     ]
-    assert sum(passed) >= 39
+    assert sum(passed) >= 19
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,11 @@ def test_the_constant_of_the_tail_bounds_s_squared_times_f() -> None:
     assert 0.997 * 7 / 8 < max(values) < 7 / 8
 
 
-@pytest.mark.parametrize("K", [*range(3, 200), 1000, 10**6])
-def test_the_constant_of_phase_one_is_enough_for_every_number_of_features(K: int) -> None:
+def test_the_constant_of_phase_one_is_enough_for_every_number_of_features() -> None:
     with mpmath.workdps(30):
-        time = (F(mpmath.mpf(1) / 2) - F(mpmath.mpf(1) / K)) * (K - 1) ** 2 / K
-        assert time <= mpmath.mpf(3) / 2 * K**2
+        for K in (*range(3, 200), 1000, 10**6):
+            time = (F(mpmath.mpf(1) / 2) - F(mpmath.mpf(1) / K)) * (K - 1) ** 2 / K
+            assert time <= mpmath.mpf(3) / 2 * K**2, K
 
 
 def test_check_bounds_certifies_all_three() -> None:

@@ -110,7 +110,7 @@ def test_no_search_from_random_scores_ends_below_the_lowest_loss(index: int, que
         return float(risk.loss_per_query(scores)[query]), risk.gradient(scores)[:, query] / probs[query]
 
     ends = []
-    for _ in range(30):
+    for _ in range(10):
         start = rng.normal(size=K) * 5.0 + 10.0 * (np.arange(K) == query)
         found = minimize(
             lambda x: tuple(part / lowest for part in evaluated(x)), start, jac=True, method="L-BFGS-B",

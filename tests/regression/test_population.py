@@ -167,10 +167,10 @@ def test_finite_prompts_approach_infinite_ones_like_one_over_n(seed: int, K: int
     assert excess[0] / excess[1] == pytest.approx(10.0, rel=2e-2)
 
 
-@pytest.mark.parametrize("N", [1, 2, 3, 50])
+@pytest.mark.parametrize("N", [1, 2, 50])
 def test_floor_is_the_infimum_that_descent_approaches(N: int) -> None:
     risk, _ = random_problem(21, 3, N)
-    run = icl.descend(risk, 20.0, steps=4000)
+    run = icl.descend(risk, 20.0, steps=2000)
     assert run.loss.min() >= risk.floor() * (1 - 1e-12)
     assert run.loss[-1] - risk.floor() < 2e-3 * (run.loss[0] - risk.floor()) + 1e-12
 

@@ -32,9 +32,7 @@ def test_closed_form_counts_the_steps_of_exact_iteration(
         np.testing.assert_allclose(closed.attention, exact.attention, rtol=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("L", "eta", "K", "epsilon"), [(0.3, 0.7, 20, 1e-5), (1.0, 3.0, 4, 1e-6), (0.02, 5.0, 50, 5e-5)]
-)
+@pytest.mark.parametrize(("L", "eta", "K", "epsilon"), [(0.3, 0.7, 20, 1e-5), (1.0, 3.0, 4, 1e-6)])
 def test_closed_form_counts_a_million_steps_of_a_plain_loop(L: float, eta: float, K: int, epsilon: float) -> None:
     gamma = L**2 / 2
 

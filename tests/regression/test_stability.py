@@ -87,7 +87,7 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return np.asarray(weight / weight.sum())
 
 
-@pytest.mark.parametrize(("K", "r"), [(2, 1), (3, 1), (3, 2), (4, 3), (6, 2)])
+@pytest.mark.parametrize(("K", "r"), [(2, 1), (3, 2), (4, 3)])
 def test_no_law_and_no_scores_found_by_search_exceed_the_bound(K: int, r: int) -> None:
     """With noise the query's own point need not be the origin, so that here no point is."""
 
@@ -99,7 +99,7 @@ def test_no_law_and_no_scores_found_by_search_exceed_the_bound(K: int, r: int) -
         return -float(np.linalg.eigvalsh(hessian)[-1]) / (0.5 * CURVATURE)
 
     rng = np.random.default_rng(K + 10 * r)
-    options = {"maxfev": 1500, "adaptive": True}
+    options = {"maxfev": 1000, "adaptive": True}
     starts = [np.concatenate([rng.normal(size=K), rng.normal(size=K * r)]) for _ in range(4)]
     found = [-minimize(ratio, start, method="Nelder-Mead", options=options).fun for start in starts]
     assert max(found) <= 1.0 + 1e-12

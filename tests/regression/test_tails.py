@@ -18,7 +18,7 @@ from icl_theory.families.regression.tails import query_constants
 from tests.references import compositions, enumerate_finite
 
 Array = NDArray[np.float64]
-SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed > 1 else []) for seed in range(10)]
+SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed > 1 else []) for seed in range(6)]
 
 
 class Column:

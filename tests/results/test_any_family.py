@@ -15,7 +15,6 @@ import xarray
 import icl_theory as icl
 from icl_theory.results import notebook
 from icl_theory.results.numbers import number
-from icl_theory.results.plots import save
 from icl_theory.results.tables import write_table
 from icl_theory.results.transitions import transition_notes
 from tests.pages import Page
@@ -100,13 +99,11 @@ def test_it_is_written_in_every_format(found: xarray.Dataset, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("over", ["width", "mixer", None])
-def test_it_is_drawn_with_words_as_curves_and_as_marks(
-    found: xarray.Dataset, over: str | None, tmp_path: Path
-) -> None:
+def test_it_is_drawn_with_words_as_curves_and_as_marks(found: xarray.Dataset, over: str | None) -> None:
     few = found.isel(width=[3, 16, 30])
     for dataset in (found, few, found.isel(mixer=0), found.isel(width=0), found.isel(mixer=[0])):
         if over is None or over in dataset.dims:
-            save(icl.plot_sweep(dataset, over), tmp_path / "a.svg")
+            icl.plot_sweep(dataset, over).figure.draw_without_rendering()
     ax = icl.plot_sweep(found)
     assert sorted(text.get_text() for text in ax.texts) == sorted(word.replace("$", r"\$") for word in MIXERS)
     assert ax.figure.axes[1].get_xlabel() == r"$\omega$"
