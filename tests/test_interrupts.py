@@ -22,7 +22,6 @@ from icl_theory.engine.stops import Recorder
 from icl_theory.families import COMMANDS, families_known
 from icl_theory.families.recall import experiments
 from icl_theory.families.regression.evidence.dynamics import closed_counts
-from icl_theory.grids.model import FamilyModel
 
 SMALL: dict[str, Any] = {"K": 4, "epsilon": 1e-2, "method": "exact"}
 
@@ -53,7 +52,6 @@ MEASURING: dict[str, Callable[[], Any]] = {
     "sampled_phases": lambda: icl.regression.sampled_phases(RUN, N=40, runs=3, batch=64).to_markdown(),
     "shift_table": lambda: icl.linear_attention.shift_table({"": TRAINED}, "descent").to_markdown(),
     "observe": observed,
-    "seconds": lambda: FamilyModel(icl.Regression, PROBLEM.arguments()).seconds({}),  # no number is the same
     "largest_stable_eta": lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)).eta,
 }
 

@@ -24,6 +24,7 @@ from icl_theory.engine.trajectory import Stop
 Mask = NDArray[np.bool_]
 NODES = 9  # of a stride of the run; the shadow has one less
 SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)  # twice those of Legendre's polynomials at 1
+MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 ROUNDING = 2.0**-52
 SLACK = 1e-14  # in x: rounding parts the end of a stride from the beginning of the next one
 
@@ -66,9 +67,13 @@ class Strides:
         Follow the flow of the moves instead of the iterates.
     share : float
         Part of the tolerance that one stride may use, so that dozens of them keep to it.
+    separate : bool
+        Go on without the blocks that cannot be followed: they belong to different runs.
 
     Attributes
     ----------
+    lost : ndarray of bool, (n,)
+        Which blocks are no longer followed.
     x : ndarray, (n,)
         Times up to which the blocks are known.
     left : ndarray, (n,)
@@ -88,12 +93,14 @@ class Strides:
         budget: int,
         flow: bool,
         share: float = 0.01,
+        separate: bool = False,
     ) -> None:
         self._blocks, self._budget, self._flow = blocks, budget, flow
-        self._tolerance, self._share = tolerance, share
+        self._tolerance, self._share, self._separate = tolerance, share, separate
         n, m = y.shape
         self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))
         self.left, self.apart, self.records = np.zeros(n), 0.0, list[Record]()
+        self.lost = np.zeros(n, dtype=bool)
         self._gain = blocks.descent.risk.gain(blocks.params(y))
         self._h, self._ideal, self._pace, self._debt = np.full(n, first), np.zeros(n), np.zeros(n), np.zeros(n)
         self._terms, self._move = np.zeros((n, NODES + 1, m)), np.zeros((n, m))
@@ -102,8 +109,10 @@ class Strides:
         self._modes: Modes | None = None
         self._wasted = self._owed = 0.0
 
-    def reach(self, x: float, cached: int = 2**20) -> None:
+    def reach(self, x: Array | float, cached: int = 2**20) -> None:
         """Move all blocks on to a time ln(1 + t) or beyond, so many at once that a cache holds them.
+
+        Each block may have a time of its own, (n,).
 
         Raises
         ------
@@ -111,7 +120,7 @@ class Strides:
             Where strides are too short to pay, or an oscillation might be passed over.
         """
         size = max(1, cached // (NODES * self.y.shape[1]))
-        while (behind := np.flatnonzero(self.x < x - SLACK)).size:
+        while (behind := np.flatnonzero((self.x < x - SLACK) & ~self.lost)).size:
             for start in range(0, len(behind), size):
                 self._stride(behind[start : start + size])
 
@@ -151,8 +160,14 @@ class Strides:
     ) -> None:
         """Keep count of gradients beyond the two that run and shadow need for each iterate passed over."""
         self._debt[which] = np.maximum(0.0, self._debt[which] + cost - 2.0 * passed)
-        if self._debt.mean() > patience or (self._h * np.exp(self.x)).min() < fewest:
+        debt = self._debt if self._separate else self._debt.mean()
+        self._give_up((debt > patience) | (self._h * np.exp(self.x) < fewest))
+
+    def _give_up(self, blocks: Mask) -> None:
+        """Follow some blocks no longer, or none."""
+        if blocks.any() and not self._separate:
             raise TooFast
+        self.lost |= blocks
 
     def _look_for_modes(self, step: Solved, easy: int = 5) -> None:
         """Find the modes once the iterates that they would have saved cost more than they do."""
@@ -229,8 +244,10 @@ class Strides:
         self._move[which], self._pace[which] = here, np.abs(here).max(axis=1) * np.exp(x)
         change = ahead - here  # one step of the power method
         grown, before = np.linalg.norm(change, axis=1), np.linalg.norm(nudge, axis=1)
-        if not self._flow and (grown > 1.9 * before).any():
-            raise TooFast  # at 2 a mode oscillates for ever, and just below for so long that it is not at rest
+        if not self._flow:  # at 2 a mode oscillates for ever, and just below for so long that it is not at rest
+            fast = np.zeros(len(self.y), dtype=bool)
+            fast[which[grown > 1.9 * before]] = True
+            self._give_up(fast)
         seen = grown > 1e-200
         self._direction[which[seen]] = change[seen] / grown[seen, None]
         noise = 2.0**-47 * size + 1e-300
@@ -276,6 +293,21 @@ class Strides:
                 begin, length = record.begin[row], record.length[row]
                 for found, terms in ((run, record.run), (shadow, record.shadow)):
                     found[place, record.which[row]] = valued(terms[row], x[place, None], begin, length)[:, 0]
+        return run, shadow
+
+    def at(self, x: Array, which: Index) -> tuple[Array, Array]:
+        """Run and shadow of some blocks at a time x of each, (k, m) each; NaN where that is not reached."""
+        run, shadow = np.full((2, len(which), self.y.shape[1]), np.nan)
+        place = np.full(len(self.y), -1)
+        place[which] = np.arange(len(which))
+        for record in self.records:
+            on = np.flatnonzero(place[record.which] >= 0)
+            along = x[place[record.which[on]]] - record.begin[on]
+            on = on[(along >= -SLACK) & (along <= record.length[on] + SLACK)]
+            if on.size:
+                begin, length, to = record.begin[on], record.length[on], place[record.which[on]]
+                for found, terms in ((run, record.run), (shadow, record.shadow)):
+                    found[to] = valued(terms[on], x[to, None], begin, length)[:, 0]
         return run, shadow
 
     def land(self, t: int) -> tuple[Array, Array]:
@@ -327,7 +359,7 @@ class Skipper(Followed):
         *,
         exact: int = 0,
         budget: int = 200_000,
-        margin: float = 2.0,
+        margin: float = MARGIN,
         flow: bool = False,
     ) -> None:
         super().__init__(descent, known)

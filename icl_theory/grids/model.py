@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,6 @@ from icl_theory.engine.trajectory import Stop
 from icl_theory.families import Family
 from icl_theory.grids.evaluate import point_by_point
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, uniform
-
-PROBED, LONG = 200, 1.0  # steps, or seconds, after which it is estimated how long a point takes
-
-
-class _Enough(Exception):  # noqa: N818 - not an error
-    """Enough steps were taken to estimate the others."""
 
 
 @dataclass(frozen=True)
@@ -93,25 +86,3 @@ class FamilyModel:
         return self.family(
             **{**self.common, **{name: np.asarray(value).item() for name, value in point.items()}, **changes}
         )
-
-    def seconds(self, point: Mapping[str, NDArray[Any]]) -> float:
-        """Estimate how long a point takes, from its first steps and the family's guess of their number."""
-        problem = self.problem(point, max_steps=min(PROBED, self.common["max_steps"]))
-        start = time.perf_counter()
-        taken, over = 0, False
-
-        def watch(step: int, loss: float) -> None:
-            nonlocal taken
-            taken = step
-            if step and time.perf_counter() - start > LONG:
-                raise _Enough
-
-        try:
-            run = problem.simulate(callback=watch)
-            taken, over = int(run.t[-1]), run.converged or run.t[-1] < problem.max_steps
-        except _Enough:
-            pass
-        spent, expected = time.perf_counter() - start, problem.expected_steps()
-        if over:
-            return spent
-        return spent * max(1.0, min(expected or PROBED, self.common["max_steps"]) / taken)

@@ -189,7 +189,7 @@ def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
         raise ValueError(reasons[0])
 
 
-def _chunk(grid: Grid, model: FamilyModel, tried: int = 4, left: float = 0.1, numbers: int = 4096) -> int:
+def _chunk(grid: Grid, model: FamilyModel, tried: int = 4, left: float = 0.1, numbers: int = 8192) -> int:
     """Points a chunk: what Ctrl-C may lose, and what is computed as a batch, takes a second or two.
 
     The family says how it would compute some points along each axis: a stopwatch would say something else when a
@@ -211,7 +211,7 @@ def _chunk(grid: Grid, model: FamilyModel, tried: int = 4, left: float = 0.1, nu
         size = max(np.size(model.problem(grid.points(index[[i]])).risk().initial) for i in (0, -1))
     except Exception:  # each point says why when it is computed
         return CHUNK
-    return max(CHUNK, min(numbers // 2, numbers // size))
+    return max(CHUNK, min(numbers // 4, numbers // size))
 
 
 def run_with(

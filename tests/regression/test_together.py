@@ -95,7 +95,7 @@ def test_chunks_are_large_where_points_are_batched_and_small_where_they_are_not(
     assert planned(**many).grid.chunk == planned(**many, task="linear").grid.chunk == 2048
     assert planned(**many, rule="ngd").grid.chunk == CHUNK
     assert planned(**many, imbalance=0.1).grid.chunk == CHUNK
-    assert planned(**many, task="cosine").grid.chunk == 4096 // 20**2
+    assert planned(**many, task="cosine").grid.chunk == 8192 // 20**2
     assert planned(**many, task="cosine", K=100).grid.chunk == CHUNK
     assert planned(**many, task="linear", coordinates="factored").grid.chunk == CHUNK
 

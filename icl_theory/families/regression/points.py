@@ -24,8 +24,8 @@ from icl_theory.families.regression.exchangeable import ExchangeableRisk, embedd
 from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
 from icl_theory.families.regression.phases import crossover, half_way, tail_start
 from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.score_batches import batched_scores
 from icl_theory.families.regression.stability import stable_rate
-from icl_theory.families.regression.stacked import stacked
 from icl_theory.families.regression.tails import resting_loss, tail_limit
 from icl_theory.families.regression.together import MOST, Points, together
 from icl_theory.grids.grid import Values, blank
@@ -174,7 +174,7 @@ def _scores(
     # tasks by another name may be exchangeable, too
     one = [i for i, risk in risks.items() if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N)]
     several = [i for i, risk in risks.items() if isinstance(risk, PopulationRisk)]
-    for which, measure in ((one, _reduced), (several, stacked)):
+    for which, measure in ((one, _reduced), (several, batched_scores)):
         if which:
             found = measure([problems[i] for i in which], [risks[i] for i in which], common["max_steps"])
             for name, column in found.items():

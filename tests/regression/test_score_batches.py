@@ -9,7 +9,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.stacked import ATTENTION, LOSS, MOVE, InfiniteStack, Stack
+from icl_theory.families.regression.score_batches import ScoreBatch, look
 from icl_theory.grids.sweep import plan
 
 NUMBERS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status", "message")
@@ -27,26 +27,25 @@ def test_moves_of_points_side_by_side_are_those_of_each(task: str) -> None:
         root = rng.normal(size=(K, K))
         law = icl.tasks.RandomCosine(1.0 + i) if task == "cosine" else icl.tasks.KernelTask(root @ root.T)
         risks.append(icl.PopulationRisk(features, law, 7, 0.2 * i))
-    check_moves(risks, Stack)
+    check_moves(risks)
 
 
 def test_moves_for_infinite_prompts_are_those_of_each() -> None:
     rng = np.random.default_rng(1)
     features = icl.Features(rng.normal(size=(5, 4)), rng.dirichlet(np.ones(5)))
     laws = (icl.tasks.RandomCosine(L) for L in (1.0, 0.3, 4.0))
-    check_moves([icl.PopulationRisk(features, law) for law in laws], InfiniteStack)
+    check_moves([icl.PopulationRisk(features, law) for law in laws])
 
 
-def check_moves(risks: list[icl.PopulationRisk], kind: type[Stack | InfiniteStack]) -> None:
-    eta, which = np.array([0.3, 1.0, 2.0]), np.array([2, 0])
+def check_moves(risks: list[icl.PopulationRisk]) -> None:
+    eta, points = np.array([0.3, 1.0, 2.0]), np.array([2, 0])
     states = np.random.default_rng(2).normal(size=(2, 5, 5))
-    moves, seen = kind(risks, eta)(states, which)
-    for j, i in enumerate(which):
+    seen = look(ScoreBatch(risks, eta), states.swapaxes(1, 2).reshape(10, 5), points)
+    for j, i in enumerate(points):
         loss, gradient = risks[i].evaluate(states[j])
-        np.testing.assert_allclose(moves[j], -eta[i] * gradient, rtol=1e-12, atol=1e-16)
-        assert seen[j, LOSS] == pytest.approx(loss, rel=1e-13)
-        assert seen[j, MOVE] == pytest.approx(abs(eta[i] * gradient).max(), rel=1e-12)
-        np.testing.assert_allclose(seen[j, ATTENTION], np.diagonal(risks[i].attention(states[j])), rtol=1e-12)
+        np.testing.assert_allclose(seen.gradient[j].reshape(5, 5).T, eta[i] * gradient, rtol=1e-12, atol=1e-16)
+        assert seen.loss[j] == pytest.approx(loss, rel=1e-13)
+        np.testing.assert_allclose(seen.attention[j], np.diagonal(risks[i].attention(states[j])), rtol=1e-12)
 
 
 COSINES: dict[str, Any] = {"delta": 4.0, "task": "cosine"}

@@ -1,0 +1,375 @@
+"""Batches of K x K scores: many points of a sweep in one array, by the strides that single runs take.
+
+A point is done where its run, its shadow and what rounding leaves agree on every count. Others, and those that
+a simulation might end for another reason than their target, are simulated one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.engine.blocks import Blocks
+from icl_theory.engine.collocation import Index
+from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
+from icl_theory.engine.progress import CountProgress
+from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.rules import GradientDescent
+from icl_theory.engine.skip import MARGIN, Strides
+from icl_theory.engine.steps import Descent
+from icl_theory.engine.stops import SETTLED, STALL_AFTER
+from icl_theory.engine.trajectory import saved_steps
+from icl_theory.families.regression.error_form import at_nodes
+from icl_theory.families.regression.phases import TAIL_RATIO
+from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.prompts import moments, presence
+from icl_theory.families.regression.tails import resting_loss, tail_limit
+from icl_theory.grids.grid import Values, blank
+
+Mask = NDArray[np.bool_]
+SINGLE = 64  # steps that are taken one by one at first
+GRID = 0.1  # in x: distance of the times at which runs are looked at; crossings between them are found by iteration
+FARTHEST = 1e9  # steps
+ROUNDING, BLUR = 2.0**-50, 1e-11  # relative: of a loss, and distance to a level at which rounding might decide
+DOUBT, APART = 0.1, 3e-8  # steps by which a count may be off, and relative distance of run and shadow at the end
+CAUTION = 2.0  # how far, by this factor, a run must be from where a simulation gives up
+NEAR = 0.01  # relative distance of a maximum to a level that it might pass between two looks
+
+
+class ScoreBatch(Risk):
+    """Scores of several points with the same K and N side by side, (K, P K).
+
+    No column meets another one, and the gradient of each has the learning rate of its point in it.
+
+    Parameters
+    ----------
+    risks : sequence of PopulationRisk
+        Of finite prompts, with error forms of one rank; or of infinite ones, of the same features and of variograms
+        that are multiples of one another.
+    eta : ndarray, (P,)
+        Learning rates.
+    """
+
+    def __init__(self, risks: Sequence[PopulationRisk], eta: Array) -> None:
+        self.K, self.N, self.count = risks[0].features.K, risks[0].N, len(risks)
+        self.point, self.query = np.divmod(np.arange(self.count * self.K), self.K)
+        self.probs = np.array([risk.features.probs for risk in risks])
+        self._variograms, self._factors = (
+            np.array([getattr(risk._form, name) for risk in risks]) for name in ("variogram", "factor")
+        )
+        self._first, self._scale = risks[0], np.array([_largest(risk) for risk in risks]) / _largest(risks[0])
+        own = 2.0 * self._variograms + np.array([risk.noise**2 for risk in risks])[:, None, None]
+        self._own, self._probs = own[self.point, :, self.query].T, self.probs[self.point].T
+        self._weight = self.probs.ravel()
+        self._rate = (
+            (eta[:, None] * self.probs).ravel() if math.isfinite(self.N) else (eta * self._scale)[self.point]
+        )
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores."""
+        return np.zeros((self.K, self.point.size))
+
+    def columns(self, columns: Array, which: Index) -> tuple[Array, Array, Array]:
+        """Gradients times learning rates of some columns, (K, n), their parts of the loss, and target attention."""
+        if math.isinf(self.N):
+            losses, gradient, attention = self._first._infinite(columns, self.query[which])
+            return self._rate[which] * gradient, (self._weight * self._scale[self.point])[which] * losses, attention
+
+        def form(some: NDArray[np.intp], z: Array, product: Array) -> Array:
+            return at_nodes(self._variograms, self._factors, which[some], z, product)
+
+        found = moments(columns, self._probs[:, which], self._own[:, which], self.N, form)
+        attention = found.attention[self.query[which], np.arange(which.size)]
+        return self._rate[which] * found.gradient, self._weight[which] * found.loss, attention
+
+    @property
+    def column_gradients(self) -> ColumnGradients:
+        """Gradients of single columns, times their learning rates."""
+        return lambda columns, which: self.columns(columns, which)[0]
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Gradient of all columns; there is no loss of all points."""
+        return 0.0, self.columns(params, np.arange(self.point.size))[0]
+
+    def of(self, points: Index) -> Index:
+        """Columns of some points."""
+        return np.asarray((points[:, None] * self.K + np.arange(self.K)).ravel())
+
+
+class Seen(NamedTuple):
+    """Of some points: loss, target attention of each query, gradient times learning rate, (n,), (n, K), (n, K²)."""
+
+    loss: Array
+    attention: Array
+    gradient: Array
+
+
+def look(batch: ScoreBatch, rows: Array, points: Index) -> Seen:
+    """See points whose columns are ``rows``, (n K, K)."""
+    gradient, loss, attention = batch.columns(np.ascontiguousarray(rows.T), batch.of(points))
+    shape = len(points), batch.K
+    return Seen(loss.reshape(shape).sum(axis=1), attention.reshape(shape), gradient.T.reshape(len(points), -1))
+
+
+class _Followed(NamedTuple):
+    """Runs and shadows at the times t, (T,): what `_summary` says, (4, T, P)."""
+
+    t: Array
+    run: Array
+    shadow: Array
+    strides: Strides
+
+
+def _summary(batch: ScoreBatch, seen: Seen, points: Index) -> Array:
+    """Loss, least share of the attention that a query can have, largest move, and mean attention, (4, n)."""
+    share = (seen.attention / presence(batch.probs[points], batch.N)).min(axis=1)
+    return np.array([seen.loss, share, np.abs(seen.gradient).max(axis=1), seen.attention.mean(axis=1)])
+
+
+def _follow(batch: ScoreBatch, target: Array, last: float) -> _Followed:
+    """Follow points until run and shadow have their target losses."""
+    rows = np.ascontiguousarray(batch.initial.T)
+    every, carry, single = np.arange(batch.count), np.zeros_like(rows), []
+    while True:
+        seen = look(batch, rows, every)
+        single.append(_summary(batch, seen, every))
+        if len(single) > SINGLE:
+            break
+        part = -seen.gradient.reshape(rows.shape) - carry  # Kahan's compensated sum
+        moved = rows + part
+        carry, rows = (moved - rows) - part, moved
+    t, run, shadow = [*map(float, range(SINGLE + 1))], single, single.copy()
+    finite = np.isfinite(rows).reshape(batch.count, -1).all(axis=1)
+    active: Mask = np.asarray((np.array(single)[:, 0] > target).all(axis=0) & finite)
+    # moved by what rounding does in many steps, which an orbit may enlarge
+    other = rows * (1.0 + np.where(np.arange(batch.K) % 2, 2.0**-44, -(2.0**-44)))
+    strides = Strides(
+        Blocks(Descent(batch, 1.0, GradientDescent())), TOLERANCE, rows, other, SINGLE, 0.25, 10**9, False,
+        separate=True,
+    )  # fmt: skip
+    x = math.log1p(SINGLE)
+    while active.any() and t[-1] < last:
+        ahead = x + GRID * np.arange(1, 4)
+        strides.reach(np.where(active[batch.point], ahead[-1], 0.0))
+        active &= (strides.x >= ahead[-1] - 1e-9).reshape(batch.count, -1).all(axis=1)
+        for x in ahead.tolist():
+            points = np.flatnonzero(active)
+            columns = batch.of(points)
+            for kept, states in zip(
+                (run, shadow), strides.at(np.full(len(rows), x)[columns], columns), strict=True
+            ):
+                kept.append(np.full((4, batch.count), np.nan))
+                if points.size:
+                    kept[-1][:, points] = _summary(batch, look(batch, states, points), points)
+            t.append(math.expm1(x))
+            active &= ~((run[-1][0] <= target) & (shadow[-1][0] <= target))
+    return _Followed(np.array(t), np.array(run).swapaxes(0, 1), np.array(shadow).swapaxes(0, 1), strides)
+
+
+class _Count(NamedTuple):
+    """Whole numbers of steps as floats, (P,), infinite where there is none; their errors; which are certain."""
+
+    steps: Array
+    error: Array
+    sure: Mask
+
+
+Value = Callable[[Array, Seen, Index], Array]
+
+
+def _crossings(
+    batch: ScoreBatch, found: _Followed, values: Sequence[Array], value: Value, blur: Array, after: Array
+) -> _Count:
+    """Count steps until a value of run and shadow, (T, P), has risen to zero for the first time after some rows."""
+    times, slope = [], np.full(batch.count, np.inf)
+    late = np.zeros(batch.count)
+    for side, each in enumerate(values):
+        beyond = (each >= 0.0) & (np.arange(len(each))[:, None] > after)
+        row = beyond.argmax(axis=0)
+        time = np.where(beyond.any(axis=0), found.t[row], np.inf)
+        points = np.flatnonzero(beyond.any(axis=0) & (row > SINGLE))
+        if points.size:
+            columns = batch.of(points)
+
+            def states(x: Array, columns: Index = columns) -> tuple[Array, Array]:
+                return found.strides.at(np.repeat(x, batch.K), columns)
+
+            def at(x: Array, points: Index = points, side: int = side, states: Any = states) -> Array:
+                return value(np.expm1(x), look(batch, states(x)[side], points), points)
+
+            low, high = row[points] - 1, row[points]
+            x = _root(at, np.log1p(found.t[low]), np.log1p(found.t[high]), each[low, points], each[high, points])
+            time[points] = np.expm1(x)
+            rise = (each[high, points] - each[low, points]) / (found.t[high] - found.t[low])
+            slope[points] = np.minimum(slope[points], rise)
+            late[points] = np.maximum(late[points], _late(batch, found.strides, *states(x), points))
+        times.append(time)
+    ours, theirs = times
+    with np.errstate(invalid="ignore"):
+        error = np.maximum(MARGIN * np.abs(ours - theirs), late) + blur / slope
+    never, exact = np.isinf(ours) & np.isinf(theirs), (ours <= SINGLE) & (ours == theirs)
+    error = np.where(never | exact, 0.0, error)
+    near = np.abs(values[0][: SINGLE + 1]) <= BLUR / ROUNDING * blur
+    clear = ~near.any(axis=0) & (np.ceil(ours - error) == np.ceil(ours + error)) & (error < DOUBT)
+    return _Count(np.ceil(ours), error, never | clear)
+
+
+def _late(batch: ScoreBatch, strides: Strides, run: Array, shadow: Array, points: Index) -> Array:
+    """By how many steps runs may be early or late: what parts them from their shadows, over a step's decrease."""
+    gradient = look(batch, run, points).gradient
+    left = strides.left[batch.of(points)].reshape(len(points), -1).max(axis=1)
+    off = MARGIN * np.abs(run - shadow).reshape(len(points), -1) + left[:, None]
+    return np.asarray(np.sum(off * np.abs(gradient), axis=1) / np.sum(gradient**2, axis=1))
+
+
+def _root(value: Callable[[Array], Array], low: Array, high: Array, below: Array, above: Array) -> Array:
+    """Zeros between two places by the method of Pegasus; the values are of different signs."""
+    for _ in range(10):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            middle = high - above * (high - low) / (above - below)
+            middle = np.where(above == 0.0, high, middle)
+            here = value(middle)
+            crossed = here * above <= 0.0
+            low, below = np.where(crossed, high, low), np.where(crossed, above, below * above / (above + here))
+        moved, high, above = np.abs(middle - high).max(), middle, here
+        if not moved > 1e-13:
+            break
+    return high
+
+
+def batched_scores(problems: Sequence[Any], risks: Sequence[Any], max_steps: int) -> Values:
+    """Columns of problems of regression as one simulation each gives them, a loss only of those that are certain.
+
+    The risks are those of the problems, each a `PopulationRisk`.
+    """
+    values = blank(problems[0].every_column(), len(problems))
+    groups: list[list[int]] = []
+    for i, risk in enumerate(risks):
+        group = next((group for group in groups if _go_together(risks[group[0]], risk)), None)
+        if group is None:
+            groups.append([i])
+        else:
+            group.append(i)
+    with CountProgress(None, "runs") as shown:
+        for done, members in enumerate(groups):
+            shown.update(done, len(groups))
+            some = [problems[i] for i in members]
+            for name, column in _measured(some, [risks[i] for i in members], max_steps).items():
+                values[name][members] = column
+    return values
+
+
+def _measured(problems: Sequence[Any], risks: Sequence[PopulationRisk], max_steps: int) -> dict[str, Array]:
+    """Columns of points that go together."""
+    eta, floor = np.array([problem.rate() for problem in problems]), np.array([risk.floor() for risk in risks])
+    goal, above = (np.array([getattr(each, name) or 0.0 for each in problems]) for name in ("epsilon", "above"))
+    target = np.where(above > 0.0, floor + above, goal)
+    plain = (target > floor * (1.0 + BLUR)) & ((above == 0.0) | (above >= VISIBLE * floor))
+    batch = ScoreBatch(risks, eta)
+    with np.errstate(all="ignore"):
+        found = _follow(batch, np.where(plain, target, np.inf), min(max_steps + 1.0, FARTHEST))
+        t, share, first_row = found.t[:, None], found.run[1], np.full(len(risks), -1)
+        hit = _crossings(
+            batch, found, [target - side[0] for side in (found.run, found.shadow)],
+            lambda t, seen, points: target[points] - seen.loss, ROUNDING * target, first_row,
+        )  # fmt: skip
+        last = np.where(hit.sure & (hit.steps <= max_steps), hit.steps, 0.0)
+        sure = plain & hit.sure & (hit.steps <= max_steps) & _undisturbed(found, last)
+        present = presence(batch.probs, batch.N)
+        attends = _crossings(
+            batch, found, [side[1] - 0.5 for side in (found.run, found.shadow)],
+            lambda t, seen, points: (seen.attention / present[points]).min(axis=1) - 0.5,
+            np.full(len(risks), ROUNDING), first_row,
+        )  # fmt: skip
+        falls = ((t[1:] < last) & (share[:-1] >= 0.5) & (share[1:] < 0.5)).any(axis=0)
+        sure &= (attends.sure & ~falls) | (attends.steps - np.nan_to_num(attends.error) - 1.0 > last)
+        loss, attention = _ends(batch, found, last)
+        rest = np.array([resting_loss(*pair) for pair in zip(risks, floor.tolist(), strict=True)])
+        tail = np.array([tail_limit(risk, rate) or math.nan for risk, rate in zip(risks, eta, strict=True)])
+        schedule = saved_steps(max_steps, batch.K**2)
+        second, certain = _tail(batch, found, rest, TAIL_RATIO * tail, last, loss, schedule)
+        first = np.minimum(attends.steps, last)
+        sure &= certain | (first >= last)  # then Phase I is all there is
+    second = np.where((first >= last) | (second >= last), last, np.maximum(first, second))
+    fast, decays = last > AUTO_STEPS, second < last
+    return {
+        "eta_used": eta, "steps": last, "T_I": first, "T_II": second - first, "T_III": last - second, "last": last,
+        "method": np.where(fast, "fast", "exact"), "error": np.where(fast, hit.error, 0.0),
+        "loss": np.where(sure, loss, np.nan), "floor": floor, "attention": attention, "tail_constant": tail,
+        "tail_ratio": last * (loss - rest) / tail,
+        "regime": np.where(np.isnan(tail), "", np.where(decays, "sharp", "flat")),
+    }  # fmt: skip
+
+
+def _ends(batch: ScoreBatch, found: _Followed, last: Array) -> tuple[Array, Array]:
+    """Loss and mean attention at the last steps, (P,); NaN where run and shadow are too far apart."""
+    loss, _, _, attention = found.run[:, np.minimum(last, SINGLE).astype(int), np.arange(batch.count)]
+    points = np.flatnonzero(last > SINGLE)
+    if points.size:
+        columns = batch.of(points)
+        states = found.strides.at(np.log1p(last)[batch.point[columns]], columns)
+        ours, theirs = (_summary(batch, look(batch, rows, points), points) for rows in states)
+        near = (np.abs(ours - theirs) <= APART * np.abs(ours))[[0, 3]].all(axis=0)
+        loss[points], attention[points] = np.where(near, ours[[0, 3]], np.nan)
+    return loss, attention
+
+
+def _undisturbed(found: _Followed, last: Array) -> Mask:
+    """Whether the loss of each run falls all the way, and a simulation sees neither a stall nor a standstill."""
+    t, (loss, _, move, _), decade = found.t[:, None], found.run, round(math.log(10.0) / GRID) - 1
+    until = t < last
+    rises = until[1:] & (np.diff(loss, axis=0) >= 0.0)
+    slow = until & (t > SINGLE) & (move * (1.0 + t) < CAUTION * SETTLED * TOLERANCE)
+    late = until[decade:] & (t[decade:] > STALL_AFTER / CAUTION)
+    stalls = late & (loss[:-decade] - loss[decade:] < 1e-3 * CAUTION * loss[decade:])
+    return np.asarray(~(rises.any(axis=0) | slow.any(axis=0) | stalls.any(axis=0)))
+
+
+def _tail(
+    batch: ScoreBatch, found: _Followed, rest: Array, limit: Array, last: Array, loss: Array, schedule: Index
+) -> tuple[Array, Mask]:
+    """Step at which t (loss - rest) falls below its limit for good; of no use where it is beyond last.
+
+    A simulation looks for it behind the last saved step that is above the limit.
+    """
+    t = found.t[:, None]
+    under = [limit - t * (side[0] - rest) for side in (found.run, found.shadow)]
+    over, end = (under[0] < 0.0) & (t <= last), last * (loss - rest)
+    rises = over.copy()
+    rises[1:] &= ~over[:-1]
+    begins = len(over) - 1 - rises[::-1].argmax(axis=0)  # of no use where it is never above
+    count = _crossings(
+        batch, found, under, lambda t, seen, points: limit[points] - t * (seen.loss - rest[points]),
+        ROUNDING * (limit + last * rest), begins,
+    )  # fmt: skip
+    until = np.minimum(count.steps - 1.0, last)
+    saved = np.searchsorted(schedule, until, side="right") > np.searchsorted(schedule, found.t[begins])
+    passes = over.any(axis=0) & (end <= limit)
+    inner, before, after = under[0][1:-1], under[0][:-2], under[0][2:]
+    turns = ((inner >= before) & (inner >= after)) | ((inner <= before) & (inner <= after))
+    nearly = (turns & (np.abs(inner) <= NEAR * limit) & (t[1:-1] <= last)).any(axis=0)
+    sure = (~passes | (count.sure & saved)) & (np.abs(end - limit) > APART * limit) & ~nearly
+    steps = np.where(end > limit, np.inf, np.where(passes, count.steps, 0.0))
+    without = np.isnan(limit)
+    return np.where(without, np.inf, steps), without | sure
+
+
+def _largest(risk: PopulationRisk) -> float:
+    return float(risk._form.variogram.max())
+
+
+def _go_together(one: PopulationRisk, other: PopulationRisk, alike: float = 1e-14) -> bool:
+    """Whether a batch may have both points; ``alike`` is rounding in variograms that are multiples."""
+    if (one.features.K, one.N) != (other.features.K, other.N):
+        return False
+    if math.isfinite(one.N):
+        return one._form.factor.shape == other._form.factor.shape
+    scale = _largest(other) / _largest(one) if _largest(one) > 0.0 else 0.0
+    off = np.abs(other._form.variogram - scale * one._form.variogram).max()
+    return np.array_equal(one.features.probs, other.features.probs) and bool(off <= alike * _largest(other))
