@@ -36,7 +36,7 @@ import typer
 from fuzz_values import FEATURES, KINDS, PROBLEMS, RISKS, RUNS, SHOWN, TASKS, Pool, pools, wrong
 
 import icl_theory as icl
-from icl_theory import claims, cli, explorer
+from icl_theory import cli, explorer, papers
 
 LIMIT = 20  # seconds of computing, however busy the machine is
 WRONG = 0.12  # of the arguments
@@ -57,7 +57,7 @@ ENGINE = {
 }  # fmt: skip
 MODULES: Mapping[str, Any] = {
     "icl": icl, "icl.regression": icl.regression, "icl.recall": icl.recall, "icl.tasks": icl.tasks,
-    "icl.engine": icl.engine, "icl.linear_attention": icl.linear_attention, "icl.claims": claims,
+    "icl.engine": icl.engine, "icl.linear_attention": icl.linear_attention, "icl.papers": papers,
 }  # fmt: skip
 
 

@@ -22,10 +22,10 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory import _validate, figures, memory
-from icl_theory.claims.reproduction import reproduce
 from icl_theory.cli import app, main
 from icl_theory.families import find
 from icl_theory.families.recall.bounds import divergence
+from icl_theory.papers.reproduction import reproduce
 from icl_theory.results import plots, tables
 from icl_theory.testing import check_risk
 

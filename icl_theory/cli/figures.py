@@ -15,6 +15,7 @@ from rich.table import Table
 
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
+from icl_theory.cli.shared import say_left_out
 from icl_theory.results.plots.style import release
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def figures(
 ) -> int:
     """Reproduce the figures of the papers and of the documentation."""
     available = recipes.available()
+    say_left_out(recipes.recipes()[1])
     for name in names or []:
         choice("figure", name, available)
     console = Console(highlight=False)

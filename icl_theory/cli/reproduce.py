@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory import figures
-from icl_theory.claims import reproduction
+from icl_theory.cli.shared import say_left_out
+from icl_theory.papers import reproduction
+from icl_theory.papers.audit import known
 
 
 def reproduce(
@@ -23,6 +25,7 @@ def reproduce(
     """Measure every statement of a paper and write a page of it; status 1 if an exact claim is violated."""
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE, pad_edge=False, show_header=name is not None)
+    say_left_out(known()[1])
     if name is None:
         for paper in reproduction.papers().values():
             table.add_row(paper.name, paper.reference)
@@ -38,4 +41,5 @@ def reproduce(
     console.print(table)
     for path in paths:
         print(path)
-    return 1 if found.violations else 0
+    say_left_out(found.failures)
+    return 1 if found.violations or found.failures else 0

@@ -12,6 +12,7 @@ from typing import Any
 from icl_theory.engine.descent import attach
 from icl_theory.engine.progress import working
 from icl_theory.engine.reading import read_run
+from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import find
 from icl_theory.families.family import Family
@@ -58,7 +59,10 @@ def revived(run: Trajectory, find: Callable[[str], type[Family]]) -> Trajectory:
         with contextlib.suppress(ValueError, TypeError, KeyError, MemoryError, OverflowError):
             problem = _problem(find(said["name"]), said)
             if type(problem).simulate is Family.simulate:
-                attach(run, problem.risk())
+                rule = rule_of(problem.update())
+                if rule.name != run.rule:
+                    raise ValueError(f"the run was trained by {run.rule}, and its problem is by {rule.name}")
+                attach(run, problem.risk(), rule=rule)
             else:  # only the family knows how its runs go on
                 again = functools.cache(problem.simulate)
                 run.risk, run.resume = problem.risk(), lambda t: again().at(t)

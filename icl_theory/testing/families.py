@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from icl_theory.claims.comparison import Power
+from icl_theory.engine.comparison import Power
 from icl_theory.engine.descent import descend
 from icl_theory.engine.reading import read_run
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, Number, Object, Parameter, Whole, Word, sound
 from icl_theory.families.saved import revived
@@ -264,13 +265,14 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
 
 def _closed_form(problem: Family) -> None:
     risk, rate = problem.risk(), problem.rate()
-    form = attempt("closed_form", lambda: risk.closed_form(rate, problem.rule))
+    rule = attempt("slot update", problem.update)
+    form = attempt("closed_form", lambda: risk.closed_form(rate, rule_of(rule).name))
     if form is None:
         return
     goal: dict[str, Any] = {"epsilon": problem.epsilon, "above": problem.above}
-    closed = descend(risk, rate, **goal, rule=problem.rule, method="closed")
+    closed = descend(risk, rate, **goal, rule=rule, method="closed")
     last = int(closed.t[-1])
-    exact = descend(risk, rate, **goal, rule=problem.rule, method="exact", steps=min(max(last, 1) + 2, EXACT_STEPS))
+    exact = descend(risk, rate, **goal, rule=rule, method="exact", steps=min(max(last, 1) + 2, EXACT_STEPS))
     within = exact.t[exact.t <= last]
     states, wanted = form.states(within), exact.states[: len(within)]
     off, scale = float(np.abs(states - wanted).max()), float(np.abs(wanted).max())

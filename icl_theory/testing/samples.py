@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.comparison import Power, compare, detectable
+from icl_theory.engine.comparison import Power, compare, detectable
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family

@@ -10,8 +10,11 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory.engine import Affine, Pullback
-from icl_theory.families.recall import bounds, evidence, evidence_model, questions
+from icl_theory.families.recall import bounds
 from icl_theory.families.recall.bounds import cycle_excess
+from icl_theory.papers.recall import model as evidence_model
+from icl_theory.papers.recall import questions
+from icl_theory.papers.recall import training as evidence
 
 Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
 

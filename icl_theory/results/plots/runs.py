@@ -30,7 +30,7 @@ from icl_theory.results.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from icl_theory.claims.claim import Answer
+    from icl_theory.papers.claim import Answer
 
 WIDEST = 44  # characters of a line of a title
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from icl_theory._validate import refuse
 from icl_theory._version import __version__
-from icl_theory.claims.checks import check_bounds
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.papers.checks import check_bounds
 from icl_theory.results.display import html
 from icl_theory.results.labels import parameters
 from icl_theory.results.notebook import picture, render

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import OURS, Claim, Status, decade, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.risk import Risk
@@ -16,7 +15,6 @@ from icl_theory.engine.sharpness import largest_stable_eta
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.direct import differences, direct
-from icl_theory.families.regression.evidence.common import random_risk, random_scores
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk
@@ -24,6 +22,8 @@ from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.stability import curvature_bound, stable_rate
 from icl_theory.families.regression.symmetric import SymmetricRisk
+from icl_theory.papers.claim import OURS, Claim, Status, decade, exact_row, judged
+from icl_theory.papers.regression.common import random_risk, random_scores
 
 FALSE_ALARM = 1e-3
 LABELS = np.array([0, 1, 1, 1, 2, 2])  # groups of exchangeable features

@@ -3,9 +3,9 @@
 A row is a function of whether the grid is to be small; `ROWS` lists them in the order of the table.
 """
 
-from icl_theory.families.regression.evidence import dynamics, experiments, lemmas, measured, orders, parts
-from icl_theory.families.regression.evidence.common import Row
 from icl_theory.families.regression.orderwise import STATEMENTS
+from icl_theory.papers.regression import dynamics, experiments, lemmas, measured, orders, parts
+from icl_theory.papers.regression.common import Row
 
 ORDERS: dict[str, Row] = {statement.name: orders.order_statement(statement) for statement in STATEMENTS}
 ROWS: tuple[Row, ...] = (

@@ -8,18 +8,18 @@ import math
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, Outcome, Status, decade, judged
 from icl_theory.engine.descent import descend
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.block import BlockRisk
 from icl_theory.families.regression.direct import direct
-from icl_theory.families.regression.evidence.common import WORDS, iterated_steps
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.gaussian import GaussianRisk, QuadraticLaw
 from icl_theory.families.regression.phases import tail_start
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.simulate import simulate
+from icl_theory.papers.claim import Claim, Outcome, Status, decade, judged
+from icl_theory.papers.regression.common import WORDS, iterated_steps
 
 EQUAL = 1e-9  # to which two ways to the same number agree
 SIZES = (0.4, 0.55, 0.7, 3.0, 4.0, 5.0)

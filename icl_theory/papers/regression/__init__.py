@@ -1,7 +1,11 @@
 """The paper on in-context regression: its statements, and the rows, questions and figures that measure them."""
 
-from icl_theory.claims.paper import Paper, Reading
-from icl_theory.families.regression.evidence import ORDERS, dynamics, experiments, lemmas, measured, orders
+from icl_theory.families.regression.bounds import check_bounds
+from icl_theory.families.regression.crosscheck import crosscheck
+from icl_theory.papers.paper import Claims, Paper, Reading
+from icl_theory.papers.regression import dynamics, experiments, lemmas, measured, orders
+from icl_theory.papers.regression.questions import QUESTIONS
+from icl_theory.papers.regression.rows import ORDERS, ROWS
 
 ORDER = "the order of magnitude, from the proofs; its constant is fitted on runs from a smaller range of parameters"
 
@@ -123,4 +127,5 @@ NONLINEAR_REGRESSION = Paper(
     " the proofs, fitted the constants, and chose the parameters of all runs.",
 )  # fmt: skip
 
-PAPERS = (NONLINEAR_REGRESSION,)
+
+CLAIMS = Claims(ROWS, QUESTIONS, (NONLINEAR_REGRESSION,), check_bounds, crosscheck)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Answer, Series
 from icl_theory.engine.descent import descend
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
@@ -19,6 +18,7 @@ from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import RecallRisk
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask
+from icl_theory.papers.claim import Answer, Series
 
 ONCE = Counts.fixed(1)
 PUBLISHED = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}  # and the powers of |Q| in their rates

@@ -1,8 +1,10 @@
 """The paper on in-context recall: its statements, and the rows, questions and figures that measure them."""
 
-from icl_theory.claims.paper import Paper, Reading
-from icl_theory.families.recall import evidence, evidence_model
-from icl_theory.families.recall.evidence import ROWS
+from icl_theory.papers.paper import Claims, Paper, Reading
+from icl_theory.papers.recall import model as evidence_model
+from icl_theory.papers.recall import training as evidence
+from icl_theory.papers.recall.questions import QUESTIONS
+from icl_theory.papers.recall.training import ROWS
 
 UNSEEN, UNSEEN_NOISY = (row for row in ROWS if row.__name__ == "row")
 WORDS = "the formula, from the words of the text"
@@ -47,4 +49,5 @@ IN_CONTEXT_RECALL = Paper(
     " proofs.",
 )  # fmt: skip
 
-PAPERS = (IN_CONTEXT_RECALL,)
+
+CLAIMS = Claims(ROWS, QUESTIONS, (IN_CONTEXT_RECALL,))

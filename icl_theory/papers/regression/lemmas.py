@@ -11,20 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import OURS, Claim, Outcome, Status, Verdict, decade, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import statements, tasks
+from icl_theory.families.regression import bounds as statements
+from icl_theory.families.regression import tasks
 from icl_theory.families.regression.bounds import check_bounds, missed_squared
 from icl_theory.families.regression.certified import worst_prediction
 from icl_theory.families.regression.concentration import concentration_probability
 from icl_theory.families.regression.crosscheck import crosscheck
 from icl_theory.families.regression.direct import differences, direct, functions_of, prompts
-from icl_theory.families.regression.evidence.common import PAPER, cross_ratios, random_risk, random_scores
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.simulate import simulate
+from icl_theory.papers.claim import OURS, Claim, Outcome, Status, Verdict, claim_of, decade, exact_row, judged
+from icl_theory.papers.regression.common import PAPER, cross_ratios, random_risk, random_scores
 
 
 def lemma_1_identity(quick: bool) -> Claim:
@@ -120,7 +121,8 @@ def lemma_1_envelope(quick: bool) -> Claim:
         if seed % 3 == 0:  # N = inf
             least, most = _extreme_ratios(risk)
             nearest = max(nearest, float(np.abs(least / low - 1.0).max()), float(np.abs(most / high - 1.0).max()))
-    return statements.ENVELOPE.claim(
+    return claim_of(
+        statements.ENVELOPE,
         f"{count} random kernels and p, K = 3..7, N = 5, 60, inf; N = inf: attention that attains the sides, by"
         " search",
         f"{'inside on all' if inside else 'outside on some'}; sides attained to {decade(nearest)}; envelope up to"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.papers.claim import Claim
 
 PAPER, WORDS = "paper, {} (reconstructed)", "paper, {}"  # WORDS where it states no formula
 Row = Callable[[bool], Claim]

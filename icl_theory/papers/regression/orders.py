@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, Outcome, Verdict, judged
-from icl_theory.families.regression import statements
+from icl_theory.families.regression import bounds as statements
 from icl_theory.families.regression.certified import after_phase_one_of, phase_one_bounds_of
-from icl_theory.families.regression.evidence.common import Row, iterated_after_phase_one, iterated_steps
 from icl_theory.families.regression.orderwise import (
     BOUNDED,
     DRAWS,
@@ -25,6 +23,8 @@ from icl_theory.families.regression.orderwise import (
     law_runs,
     survey,
 )
+from icl_theory.papers.claim import Claim, Outcome, Verdict, claim_of, judged
+from icl_theory.papers.regression.common import Row, iterated_after_phase_one, iterated_steps
 
 
 def order_statement(statement: OrderStatement) -> Row:
@@ -39,7 +39,8 @@ def order_statement(statement: OrderStatement) -> Row:
         else:
             measured += f"; drift per decade: largest {moving}; smallest {_moving(found.fall)}"
         sides = f"<= {constants.highest:.2g}" if statement.upper_only else "{:.2g}..{:.2g}".format(*constants)
-        return statement.claim(
+        return claim_of(
+            statement,
             f"{found.runs} of {DRAWS} runs (seed {SEED}), log-uniform in {WHOLE}",
             measured,
             f"{sides} on the inner law, times {BOUNDED:g}",
@@ -78,7 +79,8 @@ def phase_one_explicit(quick: bool) -> Claim:
     runs, iterated = law_runs(), [iterated_steps(*case, (0.5,))[0] for case in zip(K, c, strict=True)]
     bounds = phase_one_bounds_of(np.append(K, runs.K), np.append(c, runs.counter.c))
     inside, low, high = _inside(np.append(iterated, runs.attends), *bounds)
-    return statements.PHASE_ONE.claim(
+    return claim_of(
+        statements.PHASE_ONE,
         f"{len(K)} runs iterated, K = 2..{sizes[-1]}, c = ηγK/(K-1)² = 0.01..1e6; {len(runs.K)} runs of the law in"
         " closed form",
         f"T₁ over the lower bound at least {low:.3f}, over the upper one at most {high:.3f}",
@@ -98,7 +100,8 @@ def after_phase_one_explicit(quick: bool) -> Claim:
     cases = ((K, runs.K), (eta, runs.eta), (epsilon, runs.epsilon))
     bound = after_phase_one_of(*(np.append(*case) for case in cases)) - 1.0
     inside, _, high = _inside(np.append(beyond, runs.steps - runs.attends - 1.0), 0.0 * bound, bound)
-    return statements.THEOREM_2.claim(
+    return claim_of(
+        statements.THEOREM_2,
         f"{len(K)} runs iterated, K = 2..100, c = 0.01..1e6, deficits {min(deficits)}..{max(deficits)};"
         f" {len(runs.K)} runs of the law in closed form",
         f"T - T₁ - 1 over (7/16)(K-1)/(ηε) at most {high:.4f}",
@@ -119,7 +122,8 @@ def theorem_1_explicit(quick: bool) -> Claim:
     later = (after_phase_one_of(runs.K, runs.eta, power / 4.0) - 1.0)[stated]
     bound, counts = np.append(bound, later), np.append(beyond, (runs.steps - runs.attends)[stated] - 1.0)
     inside, _, high = _inside(counts, 0.0 * bound, bound)
-    return statements.THEOREM_1.claim(
+    return claim_of(
+        statements.THEOREM_1,
         f"{len(K)} runs iterated with ε = L²Δ²δ²/4, K = 3..100, c = 0.01..100; the {int(stated.sum())} runs of the"
         " law with L <= 1/(Δδ) and such an ε",
         f"T_f - T₁ - 1 over (7/4)(K-1)/(ηL²Δ²δ²) at most {high:.4f}",

@@ -1,13 +1,12 @@
-"""What a family says of the papers behind it: their statements, and what each is tested by."""
+"""What is claimed of a family: its papers, and the rows, questions and checks that test their statements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-if TYPE_CHECKING:
-    from icl_theory.claims.claim import Claim
+from icl_theory.papers.claim import Answer, Row
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Reading:
 
     name: str
     says: str
-    rows: tuple[Callable[[bool], Claim], ...] = ()
+    rows: tuple[Row, ...] = ()
     question: str = ""
     figure: str = ""
     reconstructed: str = ""
@@ -40,7 +39,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and its statements, for the slot ``papers`` of a `Family`; ``reproduce`` makes a page of it.
+    """A paper and its statements; ``reproduce`` makes a page of it.
 
     Attributes
     ----------
@@ -59,7 +58,7 @@ class Paper:
 
     Examples
     --------
-    >>> from icl_theory.claims.paper import Paper
+    >>> from icl_theory.papers.paper import Paper
     >>> Paper("attention", "On Attention", "A. Author", 2025, "arXiv:0000.00000", ()).reference
     'A. Author. On Attention. 2025. arXiv:0000.00000.'
     """
@@ -77,3 +76,28 @@ class Paper:
         """Return the full reference."""
         end = "" if self.title.endswith("?") else "."
         return f"{self.authors}. {self.title}{end} {self.year}. {self.identifier}."
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All that is claimed of a family, for the slot ``claims`` of a `Family`.
+
+    Attributes
+    ----------
+    rows : tuple of callable
+        Rows of the audit: each takes whether to be quick and returns a `Claim`. `row` makes them.
+    questions : dict of callable
+        Open questions by name: each takes whether to be quick and returns an `Answer`. `question` makes them.
+    papers : tuple of Paper
+        Papers behind the family and what measures their statements, for ``icl-theory reproduce``.
+    check : callable, optional
+        Takes a run and returns the statements of the theory evaluated on it, a `BoundChecks`.
+    compare : callable, optional
+        Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own comparison with samples.
+    """
+
+    rows: tuple[Row, ...] = ()
+    questions: Mapping[str, Callable[[bool], Answer]] = field(default_factory=dict)
+    papers: tuple[Paper, ...] = ()
+    check: Callable[..., Any] | None = None
+    compare: Callable[..., Any] | None = None

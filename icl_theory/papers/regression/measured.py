@@ -10,26 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import OURS, Claim, Outcome, Status, Verdict, decade, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.counted import CountedRisk
 from icl_theory.families.regression.direct import direct, functions_of, lipschitz_values, prompts
-from icl_theory.families.regression.evidence.common import (
-    PAPER,
-    WORDS,
-    cross_ratios,
-    iterated_gaps,
-    random_risk,
-)
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.sampled_phases import run_states, sampled_phases
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.stability import stable_rate
+from icl_theory.papers.claim import OURS, Claim, Outcome, Status, Verdict, decade, judged
+from icl_theory.papers.regression.common import (
+    PAPER,
+    WORDS,
+    cross_ratios,
+    iterated_gaps,
+    random_risk,
+)
 
 EQUAL = 1e-9  # to which two ways to the same number agree
 SMALL_TURN = 1e-6  # relative changes of the attention that are rounding

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim, Outcome, Status, decade, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import RULES
 from icl_theory.families.recall.bounds import loss_bound
@@ -20,6 +19,7 @@ from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask, Words
 from icl_theory.families.recall.training import Training
+from icl_theory.papers.claim import Claim, Outcome, Status, decade, exact_row, judged
 
 SETTINGS = (("planted", "identity"), ("markov", "projection"))  # the paper's and ours
 PAPER, OURS = "recall paper, {} (reconstructed)", "this package"

@@ -10,11 +10,15 @@ import math
 
 import numpy as np
 
-from icl_theory.claims.claim import Claim, Outcome, Status, judged
 from icl_theory.engine.descent import descend
 from icl_theory.families.recall.bounds import decay_rate, missing_loss, noise_cost, plain_tail, stall
 from icl_theory.families.recall.counts import Counts
-from icl_theory.families.recall.evidence_model import (
+from icl_theory.families.recall.population import RecallRisk
+from icl_theory.families.recall.samples import failure_probability, sentences_needed
+from icl_theory.families.recall.simulate import simulate
+from icl_theory.families.recall.task import RecallTask
+from icl_theory.papers.claim import Claim, Outcome, Status, judged
+from icl_theory.papers.recall.model import (
     OURS,
     PAPER,
     Row,
@@ -28,8 +32,7 @@ from icl_theory.families.recall.evidence_model import (
     unseen_outputs,
     unseen_rows,
 )
-from icl_theory.families.recall.population import RecallRisk
-from icl_theory.families.recall.questions import (
+from icl_theory.papers.recall.questions import (
     PUBLISHED,
     costs,
     final_rate,
@@ -38,9 +41,6 @@ from icl_theory.families.recall.questions import (
     published,
     rates_by_size,
 )
-from icl_theory.families.recall.samples import failure_probability, sentences_needed
-from icl_theory.families.recall.simulate import simulate
-from icl_theory.families.recall.task import RecallTask
 
 ONCE, PLANTED = Counts.fixed(1), 5
 SHARED = (Counts.fixed(1, 1), Counts.fixed(2, 1), Counts.fixed(3))  # shares of the output 1/2, 2/3, 1

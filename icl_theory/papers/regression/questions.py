@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Answer, Series, decade
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.risk import Risk
@@ -24,6 +23,7 @@ from icl_theory.families.regression.phases import crossover
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.simulate import simulate
+from icl_theory.papers.claim import Answer, Series, decade
 
 
 def separation(quick: bool) -> Answer:

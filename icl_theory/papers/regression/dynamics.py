@@ -7,15 +7,14 @@ import math
 
 import numpy as np
 
-from icl_theory.claims.claim import OURS, Claim, Outcome, Status, decade, exact_row, judged
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import statements, tasks
+from icl_theory.families.regression import bounds as statements
+from icl_theory.families.regression import tasks
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.certified import step_bounds
 from icl_theory.families.regression.direct import tails
-from icl_theory.families.regression.evidence.common import PAPER, iterated_gaps, iterated_steps, random_risk
 from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.flow import flow_time
@@ -24,6 +23,8 @@ from icl_theory.families.regression.phases import TAIL_RATIO, crossover, papers_
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.tails import query_constants, tail_constant, tail_limits
+from icl_theory.papers.claim import OURS, Claim, Outcome, Status, claim_of, decade, exact_row, judged
+from icl_theory.papers.regression.common import PAPER, iterated_gaps, iterated_steps, random_risk
 
 
 def step_counts(quick: bool) -> Claim:
@@ -38,7 +39,8 @@ def step_counts(quick: bool) -> Claim:
             low, high = step_bounds(K, c, float(u))
             holds, count = holds and low <= n <= high, count + 1
         widest = max(widest, (high - low) / n)
-    return statements.STEP_COUNT.claim(
+    return claim_of(
+        statements.STEP_COUNT,
         f"{count} states, K = 2..1000, c = {1e-3 if quick else 1e-4:g}..{100 if quick else 1000:g}",
         f"inside on all; interval at loss 1e-9 at most {widest:.1e} of n" if widest < 1 else "inside on all",
         "two-sided",
@@ -94,7 +96,7 @@ def flow_solution(quick: bool) -> Claim:
         for t, a in zip(run.t[40:].tolist(), run.attention[40:], strict=True):
             worst = max(worst, abs(flow_time(float(a), K) / c - t) / t)
     found = f"error below {decade(worst)}"
-    return statements.FLOW.claim("K = 2..400, t up to 10⁷, DOP853", found, "1e-06", judged(worst <= 1e-6))
+    return claim_of(statements.FLOW, "K = 2..400, t up to 10⁷, DOP853", found, "1e-06", judged(worst <= 1e-6))
 
 
 def phase_one(quick: bool) -> Claim:
