@@ -274,16 +274,3 @@ def question(
         return answered
 
     return made
-
-
-def exact_row(name: str, source: str, statement: str, grid: str, error: float, allowed: float) -> Claim:
-    """Return the row of an identity whose largest relative error is given."""
-    found = f"error below {decade(error)}"
-    return Claim(name, source, statement, Status.EXACT, grid, found, f"{allowed:.0e}", judged(error <= allowed))
-
-
-def claim_of(statement: Statement, grid: str, measured: str, bound: str, verdict: Verdict) -> Claim:
-    """Return the row of a statement."""
-    return Claim(
-        statement.name, statement.source, statement.statement, statement.status, grid, measured, bound, verdict
-    )

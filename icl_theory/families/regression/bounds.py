@@ -79,7 +79,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     True
     """
     instance("run", run, Trajectory, "a run")
-    risk, scores = _expanded(run)
+    risk, scores = class_scores(run)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # Statement.check refuses inf
         if risk is None:
             checks = [statement.unstated(TOO_LARGE) for statement in ON_SCORES]
@@ -92,7 +92,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     return BoundChecks([*checks, *orders, *sampled])
 
 
-def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
+def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
     """Population risk over class scores behind a run and its final scores; None where that would be too large."""
     risk: Risk | None = run.risk
     if risk is None:
@@ -214,7 +214,7 @@ def ATTENTION(risk: PopulationRisk, scores: Array) -> Sides:
 )
 def PREDICTION(run: Trajectory) -> Sides:
     """Errors of the worst Lipschitz function and of drawn ones, by attention summed over prompts; the formula."""
-    risk, scores = _expanded(run)
+    risk, scores = class_scores(run)
     require("L" in run.info, "needs the L of simulate")
     if risk is None:
         raise UnstatedError(TOO_LARGE)

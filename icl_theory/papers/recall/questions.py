@@ -1,4 +1,4 @@
-"""Open questions about in-context recall, each answered by runs and one figure. The docstring is the question."""
+"""Open questions about in-context recall; the docstring of each is the question."""
 
 from __future__ import annotations
 
