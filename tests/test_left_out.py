@@ -77,6 +77,11 @@ def line(slot: str) -> str:
     return f"the slot {slot} of the family lost is left out: {reason}"
 
 
+def no_disc(*, radius: float = 1.0) -> Any:
+    """A figure that cannot be drawn."""
+    raise KeyError("lost")
+
+
 @pytest.fixture
 def without_recall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icl_theory.families.families_known", lambda: {"good": Good, "lost": Lost})
@@ -126,6 +131,18 @@ def test_a_family_has_figures_of_its_own(tmp_path: Path, capsys: pytest.CaptureF
     status, _, err = run_main(capsys, "figures", "disc", "--out", str(tmp_path))
     assert (status, err) == (0, f"icl-theory: {line('figures')}\n")
     assert (tmp_path / "disc.pdf").is_file()
+
+
+def test_a_figure_and_a_question_that_raise_are_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Good, "figures", {"a_disc": no_disc, "disc": disc})
+    status, out, err = run_main(capsys, "figures", "a_disc", "disc", "--out", str(tmp_path))
+    assert (status, "disc.pdf" in out) == (1, True)
+    assert "icl-theory: the figure a_disc is left out: KeyError: 'lost'\n" in err
+    status, out, err = run_main(capsys, "audit", "--question", "why")
+    assert (status, out) == (1, "")
+    assert err.splitlines()[-1] == "icl-theory: the question why is left out: KeyError: 'lost'"
 
 
 def test_the_name_of_a_figure_is_not_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:

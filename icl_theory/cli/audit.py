@@ -11,10 +11,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from icl_theory._validate import refuse
+from icl_theory._validate import choice, refuse
 from icl_theory.cli.shared import check_targets, print_facts, say_left_out
+from icl_theory.families import left_out
 from icl_theory.files import replacing
-from icl_theory.papers.audit import Audit, known
+from icl_theory.papers.audit import Audit, known, questions
 from icl_theory.papers.audit import answer as measure_answer
 from icl_theory.papers.audit import audit as measure_audit
 from icl_theory.papers.claim import HEADINGS, Answer
@@ -39,9 +40,15 @@ def audit(
     if question is not None:
         if out is not None:
             raise refuse("out", str(out), "left out with --question, which prints its answer")
+        choice("question", question, questions())
         say_left_out(known()[1])
-        _print_answer(measure_answer(question, quick=quick), plot, as_json)
-        return 0
+        failures: list[str] = []
+        with left_out(f"the question {question}", failures):
+            found = measure_answer(question, quick=quick)
+        if not failures:
+            _print_answer(found, plot, as_json)
+        say_left_out(failures)
+        return 1 if failures else 0
     report = measure_audit(quick=quick, claim=claim)
     if out is not None:
         with replacing(out) as temporary:

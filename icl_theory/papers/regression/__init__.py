@@ -41,7 +41,8 @@ NONLINEAR_REGRESSION = Paper(
                 " are of the order of logarithms, other scores are smaller by a factor K, and at the end 1 - Attn_k"
                 " is of the order √ε/(LΔ).",
                 (experiments.ends_of_phases,),
-                reconstructed="the expressions, from the words of the proofs; the formulas in the lists are missing"),
+                reconstructed="the expressions, from the words of the proofs; the formulas in the lists are"
+                " missing"),
         Reading("Theorem 1", "Flat regime, L <= 1/(Δδ): after Phase I, the loss is ε after a further K ln(K LΔ"
                 " ε^-½)/(ηL²Δ²δ²) steps.",
                 (ORDERS["Theorem 1"], orders.theorem_1_explicit), question="tightness", reconstructed=ORDER),
