@@ -216,7 +216,6 @@ OF_PROMPT_LENGTH: dict[str, Callable[[int], Any]] = {
     "SymmetricRisk.of": lambda N: icl.SymmetricRisk.of(SIMPLEX, LINEAR, N=N),
     "icl.SampledRisk": lambda N: icl.SampledRisk(SIMPLEX, LINEAR, N, 4, 0),
     "icl.Regression": lambda N: icl.Regression(L=1, delta=1, eta=1, N=N),
-    "Regression.compare": lambda N: icl.Regression(L=1, delta=1, eta=1).compare(run(), N=N),
     "icl.simulate": lambda N: icl.simulate(1, 1, 1, N=N),
     "icl.sweep": lambda N: icl.sweep(L=1, delta=1, eta=1, N=[20, N]),
     "icl.sweep of an array": lambda N: icl.sweep(L=1, delta=1, eta=1, N=np.array([20, N])),

@@ -30,13 +30,12 @@ from icl_theory.papers.claim import Found, Outcome, Verdict, decade, off, row, s
 from icl_theory.papers.regression.common import (
     EQUAL,
     PAPER,
+    WORDS,
     cross_ratios,
     iterated_gaps,
     iterated_steps,
     random_risk,
 )
-
-WORDS = "paper, {}"  # where it states no formula
 
 
 @row("phases of sampled runs", OURS)

@@ -82,7 +82,7 @@ def test_findings_are_those_of_the_documentation(report: icl.papers.Audit) -> No
 
 def test_the_committed_page_states_what_the_rows_state(report: icl.papers.Audit) -> None:
     """Names, sources, statements and statuses do not depend on the grid; tests/test_pages.py measures the rest."""
-    lines = (Path(__file__).parents[1] / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()
+    lines = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()
     page, made = (
         [line.split(" | ") for line in text if line.startswith("| ")]
         for text in (lines, report.to_markdown().splitlines())
@@ -201,7 +201,7 @@ LONG = {"lemma_1_samples", "tail_law", "tail_law_finite", "tail_law_embeddings",
 
 @pytest.fixture(scope="module")
 def printed() -> str:
-    return (Path(__file__).parents[1] / "docs" / "audit.md").read_text(encoding="utf-8")
+    return (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
 
 
 def test_the_printed_audit_has_every_row_and_question(report: icl.papers.Audit, printed: str) -> None:

@@ -16,7 +16,7 @@ from icl_theory.papers.paper import Claims, Paper, Reading
 from icl_theory.papers.reproduction import papers, reproduce
 from tests.pages import Page
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def claim(outcome: Outcome, status: str = "exact", source: str = "paper, Thm 1") -> Claim:
