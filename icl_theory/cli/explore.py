@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from icl_theory.cli.shared import check_targets
-from icl_theory.explorer import page
+from icl_theory.cli.shared import check_targets, say_left_out
+from icl_theory.explorer import page, panels
 from icl_theory.files import replacing
 
 
@@ -23,7 +24,8 @@ def explore(
     """Write the explorer, one page of HTML that needs no network, and open it in the web browser."""
     check_targets(None, out=out)
     target = (Path(tempfile.gettempdir(), "icl-theory-explorer.html") if out is None else out).absolute()
-    with replacing(target) as temporary:
+    say_left_out(panels()[1])
+    with warnings.catch_warnings(action="ignore"), replacing(target) as temporary:
         temporary.write_text(page(), encoding="utf-8")
     print(target)
     if browser and not webbrowser.open(target.as_uri()):

@@ -159,6 +159,14 @@ def test_a_panel_that_cannot_be_read_is_left_out_of_the_explorer() -> None:
     assert 'new Shell(["recall"])' in page
 
 
+def test_the_command_says_in_a_line_which_panel_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = run_main(capsys, "explore", "--no-browser", "--out", str(tmp_path / "page.html"))
+    assert (status, err.count("\n")) == (0, 2)
+    assert err.startswith(f"icl-theory: {line('explorer')}\n")
+
+
 def test_a_panel_that_raises_leaves_the_others_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "panel.js").write_text("exports.tab = 'Wrong';\n", encoding="utf-8")
     monkeypatch.setattr(Shown, "explorer", Panel(tmp_path))
