@@ -400,11 +400,9 @@ claimed(r"check of the slot claims: expected no exception, found KeyError: 'lost
 claimed(r"check of the slot claims: expected BoundChecks, found 3", check=lambda run: 3)
 claimed(r"row raising: expected no exception, found KeyError", rows=(raising,))
 claimed(r"row .*: expected a Claim, found None", rows=(lambda quick: None,))
-claimed(r"rows of the slot claims: expected a tuple, found <function", rows=raising)
 claimed(r"question why: expected no exception, found KeyError", questions={"why": raising})
 claimed(r"name of the answer to other: expected other, found why", questions={"other": why})
 claimed(r"names of questions: expected letters, digits and dashes, found why\?", questions={"why?": raising})
-claimed(r"papers of the slot claims: expected Papers, found a paper", papers=("a paper",))
 claimed(r"names of papers: .* found A Paper", papers=(Paper("A Paper", "", "", 1, "", ()),))
 claimed(
     r"question of 1 in paper p: expected one of \['why'\], found how",

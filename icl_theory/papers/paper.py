@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from icl_theory._validate import refuse
 from icl_theory.papers.claim import Answer, Row
 
 
@@ -94,6 +95,11 @@ class Claims:
         Takes a run and returns the statements of the theory evaluated on it, a `BoundChecks`.
     compare : callable, optional
         Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own comparison with samples.
+
+    Raises
+    ------
+    ValueError
+        Rows, questions or papers of another kind.
     """
 
     rows: tuple[Row, ...] = ()
@@ -101,3 +107,11 @@ class Claims:
     papers: tuple[Paper, ...] = ()
     check: Callable[..., Any] | None = None
     compare: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.rows, tuple) and all(map(callable, self.rows))):
+            raise refuse("rows", self.rows, "a tuple of functions that return a Claim")
+        if not (isinstance(self.questions, Mapping) and all(map(callable, self.questions.values()))):
+            raise refuse("questions", self.questions, "a dict of functions that return an Answer")
+        if not (isinstance(self.papers, tuple) and all(isinstance(paper, Paper) for paper in self.papers)):
+            raise refuse("papers", self.papers, "a tuple of Papers")

@@ -185,3 +185,18 @@ def test_problems_of_other_families_are_found() -> None:
 def test_the_list_of_commands_has_the_family(capsys: pytest.CaptureFixture[str]) -> None:
     assert "lost" in list_families()
     assert run_main(capsys, "--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong"),
+    [
+        ("rows", raising),
+        ("rows", (3,)),
+        ("questions", (raising,)),
+        ("questions", {"why": 3}),
+        ("papers", ("a paper",)),
+    ],
+)
+def test_claims_of_another_kind_are_refused_by_name(part: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{part} = .*: must be a (tuple|dict) of"):
+        Claims(**{part: wrong})

@@ -47,36 +47,15 @@ TOO_MANY = "too many prompts to sum over all: see crosscheck"
 
 
 def check_bounds(run: Trajectory) -> BoundChecks:
-    """Evaluate every statement of the theory on one regression run.
+    """Evaluate every statement of the theory on one regression run; see `icl_theory.check_bounds`.
 
-    Parameters
-    ----------
-    run : Trajectory
-        From `simulate`, or from `descend` on a regression risk or a trainer on sampled prompts; not one loaded from
-        a file. Of a trainer's run, its scores are held against the statements on any scores, and its losses and
-        gradients against Lemmas 1 and 2 within their noise.
-
-    Returns
-    -------
-    BoundChecks
-        A list of `BoundCheck`, one entry a statement; ``holds`` is None, with the reason in ``note``, where its
-        hypotheses fail.
+    The scores of a trainer's run are held against the statements on any scores, its losses and gradients against
+    Lemmas 1 and 2 within their noise.
 
     Raises
     ------
     ValueError
         A run that carries no regression risk.
-
-    References
-    ----------
-    docs/theory.md; each entry names its source.
-
-    Examples
-    --------
-    >>> import icl_theory as icl
-    >>> checks = icl.check_bounds(icl.simulate(2.0, 1.0, 4.0, imbalance=0.1))
-    >>> all(check.holds is not False for check in checks)
-    True
     """
     instance("run", run, Trajectory, "a run")
     risk, scores = class_scores(run)

@@ -35,7 +35,7 @@ from icl_theory.papers.regression.common import (
     iterated_gaps,
     iterated_steps,
     random_risk,
-)
+)  # fmt: skip
 
 
 @row("phases of sampled runs", OURS)
