@@ -1,10 +1,6 @@
-from . import claims as claims
 from . import engine as engine
 from . import families as families
-from .claims.audit import answer as answer
-from .claims.audit import audit as audit
-from .claims.checks import check_bounds as check_bounds
-from .claims.checks import crosscheck as crosscheck
+from . import papers as papers
 from .engine.descent import descend as descend
 from .engine.pullback import in_coordinates as in_coordinates
 from .engine.risk import Risk as Risk
@@ -30,6 +26,10 @@ from .families.regression import tasks as tasks
 from .families.saved import load as load
 from .grids.sweep import load_sweep as load_sweep
 from .grids.sweep import sweep as sweep
+from .papers.audit import answer as answer
+from .papers.audit import audit as audit
+from .papers.checks import check_bounds as check_bounds
+from .papers.checks import crosscheck as crosscheck
 from .results.plots import plot_sweep as plot_sweep
 from .results.report import html_report as html_report
 from .results.tables import phase_table as phase_table

@@ -1,6 +1,7 @@
 """The figures of the papers and of this package, each made by a short script.
 
-The scripts are `scripts/figures/*.py` in a checkout; an installed package has a copy.
+The scripts are `scripts/figures/*.py` in a checkout; an installed package has a copy. A family adds its own by the
+slot ``figures``: scripts, or functions with a default for each parameter.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import ast
 import inspect
 import os
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import choice, flag, integer, number, refuse
 from icl_theory.engine.progress import working
+from icl_theory.families import asked, left_out
 from icl_theory.files import checked_path, replacing
 from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import draw_maps, release, save
@@ -21,6 +24,7 @@ from icl_theory.results.plots import draw_maps, release, save
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Recipe = str | os.PathLike[str] | Callable[..., Any]
 ENDINGS = (".pdf", ".png")
 _PACKAGE = Path(__file__).parent
 _CARRIED, _CHECKOUT = _PACKAGE / "recipes", _PACKAGE.parent / "scripts" / "figures"
@@ -28,7 +32,7 @@ _CARRIED, _CHECKOUT = _PACKAGE / "recipes", _PACKAGE.parent / "scripts" / "figur
 
 def available() -> dict[str, str]:
     """Return the titles of all figures by name, in alphabetical order."""
-    return {name: _title(path) for name, path in _scripts().items()}
+    return {name: title(recipe) for name, recipe in recipes()[0].items()}
 
 
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
@@ -39,7 +43,7 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     flag("quick", quick)
     recipe = _recipe(name)
     values = {key: value.default for key, value in inspect.signature(recipe["figure"]).parameters.items()}
-    return values | (recipe["QUICK"] if quick else {})
+    return values | (recipe.get("QUICK", {}) if quick else {})
 
 
 def parameter_table() -> str:
@@ -177,16 +181,39 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         raise refuse("out", str(folder), "a folder that can be written to")
 
 
-def _scripts() -> dict[str, Path]:
+def recipes() -> tuple[dict[str, Recipe], list[str]]:
+    """Return what makes each figure, by its name, and a line for each that a family has and that cannot be used.
+
+    Examples
+    --------
+    >>> from icl_theory import figures
+    >>> found, lines = figures.recipes()
+    >>> "figure1" in found, lines
+    (True, [])
+    """
     folder = _CARRIED if _CARRIED.is_dir() else _CHECKOUT
-    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+    found: dict[str, Recipe] = {path.stem: path for path in folder.glob("*.py")}
+    slots, lines = asked("figures")
+    for family, figures in slots.items():
+        with left_out(f"the slot figures of the family {family}", lines):
+            for name, recipe in figures.items():
+                if name in found:
+                    raise refuse("name", name, "another name: a figure of this name is known already")
+                title(recipe)  # it can be read
+                found[name] = recipe
+    return dict(sorted(found.items())), lines
 
 
 def _recipe(name: str) -> dict[str, Any]:
-    scripts = _scripts()
-    return runpy.run_path(str(scripts[choice("figure", name, scripts)]))
+    known, _ = recipes()
+    recipe = known[choice("figure", name, known)]
+    return {"figure": recipe} if callable(recipe) else runpy.run_path(str(recipe))
 
 
-def _title(path: Path) -> str:
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or path.stem
-    return docstring.splitlines()[0]
+def title(recipe: Recipe) -> str:
+    """Return the first line of the docstring of a script or function, or else its name."""
+    if callable(recipe):
+        docstring, name = inspect.getdoc(recipe), str(getattr(recipe, "__name__", recipe))
+    else:
+        docstring, name = ast.get_docstring(ast.parse(Path(recipe).read_text(encoding="utf-8"))), Path(recipe).stem
+    return (docstring or name).splitlines()[0]

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.claims.claim import Answer, Series
+from icl_theory.papers.claim import Answer, Series
 from icl_theory.results.plots import plot_answer, save
 
 LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

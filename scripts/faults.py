@@ -179,7 +179,7 @@ def measure(task: Task) -> Found:
         sys.meta_path.insert(0, Planter(task.fault))  # type: ignore[arg-type]
     found = Found({}, {}, {})
     try:
-        rows = importlib.import_module("icl_theory.claims.audit").rows()
+        rows = importlib.import_module("icl_theory.papers.audit").rows()
         check = importlib.import_module("icl_theory").check_bounds
     except Exception as error:
         found.outcomes["import", "", ""] = f"raises {type(error).__name__}"

@@ -37,7 +37,7 @@ import typer
 from fuzz_values import FEATURES, KINDS, PROBLEMS, RISKS, RUNS, SHOWN, TASKS, Pool, pools, wrong
 
 import icl_theory as icl
-from icl_theory import claims, cli, explorer
+from icl_theory import cli, explorer, papers
 
 ENOUGH = 5  # seconds of computing, however busy the machine is, after which a call that speaks is ended
 ENDLESS = 600  # the same where nothing was said, on a machine of any speed
@@ -60,7 +60,7 @@ ENGINE = {
 }  # fmt: skip
 MODULES: Mapping[str, Any] = {
     "icl": icl, "icl.regression": icl.regression, "icl.recall": icl.recall, "icl.tasks": icl.tasks,
-    "icl.engine": icl.engine, "icl.linear_attention": icl.linear_attention, "icl.claims": claims,
+    "icl.engine": icl.engine, "icl.linear_attention": icl.linear_attention, "icl.papers": papers,
 }  # fmt: skip
 
 

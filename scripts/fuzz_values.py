@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import icl_theory as icl
-from icl_theory import claims
+from icl_theory import papers
 from icl_theory.results import plots, tables
 
 Pool = tuple[Any, ...]
@@ -159,7 +159,7 @@ def _of_what_is_shown(folder: str) -> dict[str, Pool]:
             }  # fmt: skip
 
 
-ANSWER = claims.Answer("a", "b?", "c", (claims.claim.Series("d", np.arange(1.0, 3.0), np.ones(2)),), "t", "loss")
+ANSWER = papers.Answer("a", "b?", "c", (papers.claim.Series("d", np.arange(1.0, 3.0), np.ones(2)),), "t", "loss")
 LAW: Callable[..., Any] = icl.linear_attention.PromptLaw
 MERGED: Callable[..., Any] = icl.linear_attention.MergedRisk
 PROMPTS: tuple[Callable[[], Any], ...] = (
@@ -260,7 +260,7 @@ SHOWN: tuple[Callable[[], Any], ...] = (
     lambda: icl.regression.sampled_phases(RUNS[1](), N=20, runs=3, batch=8),
     lambda: icl.engine.sharpness_along(RUNS[0](), 2),
     lambda: ANSWER,
-    lambda: claims.Audit((), (ANSWER,)),
+    lambda: papers.Audit((), (ANSWER,)),
     lambda: icl.linear_attention.task_diversity(icl.LinearAttention(d=2), [1, 2], draws=2),
     lambda: icl.linear_attention.shift_table({"a": icl.LinearAttention(d=2)}),
 )

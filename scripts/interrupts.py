@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 
 import icl_theory as icl
-from icl_theory.claims.audit import rows
-from icl_theory.claims.reproduction import papers, reproduce
 from icl_theory.engine.interrupts import is_pressed
 from icl_theory.files import replacing
+from icl_theory.papers.audit import rows
+from icl_theory.papers.reproduction import papers, reproduce
 
 Page = Callable[[], str]
 

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from icl_theory import figures
-from icl_theory.claims.reproduction import papers
+from icl_theory.papers.reproduction import papers
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -22,11 +22,11 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory import _validate, figures, memory
-from icl_theory.claims.reproduction import reproduce
 from icl_theory.cli import app, main
 from icl_theory.engine import progress
 from icl_theory.families import find
 from icl_theory.families.recall.bounds import divergence
+from icl_theory.papers.reproduction import reproduce
 from icl_theory.results import plots, tables
 from icl_theory.testing import check_risk
 
@@ -245,7 +245,6 @@ OF_PROMPT_LENGTH: dict[str, Callable[[int], Any]] = {
     "SymmetricRisk.of": lambda N: icl.SymmetricRisk.of(SIMPLEX, LINEAR, N=N),
     "icl.SampledRisk": lambda N: icl.SampledRisk(SIMPLEX, LINEAR, N, 4, 0),
     "icl.Regression": lambda N: icl.Regression(L=1, delta=1, eta=1, N=N),
-    "Regression.compare": lambda N: icl.Regression(L=1, delta=1, eta=1).compare(run(), N=N),
     "icl.simulate": lambda N: icl.simulate(1, 1, 1, N=N),
     "icl.sweep": lambda N: icl.sweep(L=1, delta=1, eta=1, N=[20, N]),
     "icl.sweep of an array": lambda N: icl.sweep(L=1, delta=1, eta=1, N=np.array([20, N])),

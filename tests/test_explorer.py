@@ -241,7 +241,7 @@ class Toy(Family):
 def test_a_family_of_another_package_brings_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "panel.js").write_text(TOY, encoding="utf-8")
     monkeypatch.setattr(Toy, "explorer", Panel(tmp_path, constants=lambda: {"half": 0.5}))
-    monkeypatch.setattr("icl_theory.explorer.families_known", lambda: {"toy": Toy})
+    monkeypatch.setattr("icl_theory.families.families_known", lambda: {"toy": Toy})
     body = """
       change("set-width", "3");
       await frames();

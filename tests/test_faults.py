@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import icl_theory as icl
-from icl_theory.claims import Outcome, Verdict
+from icl_theory.papers import Outcome, Verdict
 
 PACKAGE = Path(icl.__file__).parent
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import icl_theory as icl
-from icl_theory.claims import reproduction
-from icl_theory.claims.audit import rows
-from icl_theory.claims.paper import Paper, Reading
-from icl_theory.claims.reproduction import reproduce
 from icl_theory.cli import main
 from icl_theory.engine.interrupts import whole_block
 from icl_theory.engine.stops import Recorder
 from icl_theory.families import COMMANDS, families_known
 from icl_theory.families.recall import experiments
-from icl_theory.families.regression.evidence.dynamics import closed_counts
+from icl_theory.papers import reproduction
+from icl_theory.papers.audit import rows
+from icl_theory.papers.paper import Paper, Reading
+from icl_theory.papers.regression.dynamics import closed_counts
+from icl_theory.papers.reproduction import reproduce
 
 SMALL: dict[str, Any] = {"K": 4, "epsilon": 1e-2, "method": "exact"}
 

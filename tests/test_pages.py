@@ -22,10 +22,10 @@ from scipy.ndimage import maximum_filter, minimum_filter
 
 import icl_theory as icl
 from icl_theory import figures
-from icl_theory.claims import reproduction
-from icl_theory.claims.audit import questions, rows
-from icl_theory.claims.claim import HEADINGS, RECONSTRUCTED, Answer, Claim, Outcome, Status, Verdict
 from icl_theory.cli import main
+from icl_theory.papers import reproduction
+from icl_theory.papers.audit import questions, rows
+from icl_theory.papers.claim import HEADINGS, RECONSTRUCTED, Answer, Claim, Outcome, Status, Verdict
 from icl_theory.results.plots import draw_maps, plot_answer, release, save
 
 DOCS = remake.DOCS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.claims.claim import Answer, BoundChecks, Series, exact_row
-from icl_theory.claims.paper import Paper, Reading
 from icl_theory.engine import Rule
 from icl_theory.engine.risk import Solution
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import Column, Family, Kind, Later, Number, Object, Panel, parameter, saved
 from icl_theory.grids.grid import Values, blank
+from icl_theory.papers.claim import Answer, BoundChecks, Found, Series, row
+from icl_theory.papers.paper import Claims, Paper, Reading
 from icl_theory.testing import check_family
 from tests.test_testing import Array, Steep, Toy
 
@@ -287,17 +287,35 @@ class FromZero(Sound):
         return 1.0
 
 
+@row("a row", "nowhere", bound="0")
+def fine(quick: bool) -> Found:
+    """0 = 0"""
+    return Found(True, "a point", "0")
+
+
+def why(quick: bool) -> Answer:
+    return Answer("why", "Why?", "Because.", (Series("y", np.ones(2), np.ones(2)),), "x", "y")
+
+
+def drawn(*, width: float = 1.0) -> None:
+    """A figure."""
+
+
+CLAIMS = Claims(
+    (fine,),
+    {"why": why},
+    (Paper("a-paper", "A Paper", "A. Author", 2026, "none", (Reading("Theorem 1", "all is well"),)),),
+    lambda run: BoundChecks([]),
+)
+
+
 @dataclass(frozen=True, eq=False)
 class TwoPhases(Sound):
     """Two phases, and more than one slot."""
 
     phase_names = ("one", "two")
-    check = staticmethod(lambda run: BoundChecks([]))
-    papers = (Paper("a-paper", "A Paper", "A. Author", 2026, "none", (Reading("Theorem 1", "all is well"),)),)
-    questions: ClassVar[Any] = {
-        "why": lambda quick: Answer("why", "Why?", "Because.", (Series("y", np.ones(2), np.ones(2)),), "x", "y")
-    }
-    rows = (lambda quick: exact_row("a row", "nowhere", "0 = 0", "a point", 0.0, 1e-12),)
+    claims = CLAIMS
+    figures: ClassVar[Any] = {"drawn": drawn}
 
     def describe(self, run: Trajectory) -> None:
         run.phases = Phases(one=(0, 2), two=(2, int(run.t[-1])))
@@ -317,6 +335,13 @@ class Waiting(Rule):
 
 class Staged(Sound):
     """A family with a rule of its own."""
+
+    def update(self) -> Rule:
+        return Waiting()
+
+
+class Simulated(Sound):
+    """A family with a simulation of its own."""
 
     def simulate(self, *, callback: Any = None) -> Trajectory:
         goal: dict[str, Any] = {"epsilon": self.epsilon, "above": self.above}
@@ -361,25 +386,36 @@ def raising(*given: Any, **named: Any) -> Any:
 
 
 class_raising = classmethod(raising)
-wrong(r"slot check: expected no exception, found KeyError: 'lost'", check=staticmethod(raising))
-wrong(r"slot check: expected BoundChecks, found 3", check=staticmethod(lambda run: 3))
-wrong(r"row raising: expected no exception, found KeyError", rows=(raising,))
-wrong(r"row .*: expected a Claim, found None", rows=(lambda quick: None,))
-wrong(r"slot rows: expected a tuple, found <function", rows=raising)
-wrong(r"question why: expected no exception, found KeyError", questions={"why": raising})
-wrong(r"name of the answer to other: expected other, found why", questions={"other": TwoPhases.questions["why"]})
-wrong(r"names of questions: expected letters, digits and dashes, found why\?", questions={"why?": raising})
-wrong(r"slot papers: expected Papers, found a paper", papers=("a paper",))
-wrong(r"names of papers: .* found A Paper", papers=(Paper("A Paper", "", "", 1, "", ()),))
-wrong(
+
+
+def claimed(words: str, **parts: Any) -> None:
+    """Add a family of whose claims one part is wrong."""
+    wrong(words, claims=replace(CLAIMS, **parts))
+
+
+claimed(r"check of the slot claims: expected no exception, found KeyError: 'lost'", check=raising)
+claimed(r"check of the slot claims: expected BoundChecks, found 3", check=lambda run: 3)
+claimed(r"row raising: expected no exception, found KeyError", rows=(raising,))
+claimed(r"row .*: expected a Claim, found None", rows=(lambda quick: None,))
+claimed(r"question why: expected no exception, found KeyError", questions={"why": raising})
+claimed(r"name of the answer to other: expected other, found why", questions={"other": why})
+claimed(r"names of questions: expected letters, digits and dashes, found why\?", questions={"why?": raising})
+claimed(r"names of papers: .* found A Paper", papers=(Paper("A Paper", "", "", 1, "", ()),))
+claimed(
     r"question of 1 in paper p: expected one of \['why'\], found how",
     papers=(Paper("p", "", "", 1, "", (Reading("1", "", question="how"),)),),
 )
-wrong(r"slot compare: expected no exception, found KeyError", compare=staticmethod(raising))
+claimed(r"compare of the slot claims: expected no exception, found KeyError", compare=raising)
+wrong(r"slot claims: expected a Claims or None, found \(\)", claims=())
+wrong(r"slot figures: expected a dict of scripts or functions, found 3", figures=3)
+wrong(r"figure a of the slot figures: expected no exception", figures={"a": "/nowhere.py"})
+wrong(r"figure a of the slot figures: expected a default for each .*, found none for x", figures={"a": lambda x: x})
+wrong(r"simulate: expected no exception, found ValueError: rule = 'up'", update=lambda self: "up")
+wrong(r"simulate: expected no exception, found KeyError", update=raising)
 wrong(r"slot explorer: expected a Panel or None, found panel.js", explorer="panel.js")
 wrong(r"script panel.js of the explorer: expected no exception", explorer=Panel(Path("/nowhere")))
-wrong(r"slot rows, loaded from no_such_module:ROWS: expected no exception", rows=Later("no_such_module:ROWS"))
-wrong(r"slot check, loaded from math:lost: expected no exception", check=Later("math:lost"))
+wrong(r"slot claims, loaded from no_such_module:C: expected no exception", claims=Later("no_such_module:C"))
+wrong(r"slot figures, loaded from math:lost: expected no exception", figures=Later("math:lost"))
 wrong(r"command more: expected no exception, found ValueError: family = 3", commands={"more": 3})
 wrong(r"names of commands: .* found More", commands={"More": Sound})
 wrong(r"\.goal = \('banana', 3\): must be \(\"epsilon\", value\)", goal=("banana", 3))
@@ -425,7 +461,7 @@ wrong(
 )
 
 
-@pytest.mark.parametrize("family", [Sound, Sampled, Reduced, Staged, FromZero, TwoPhases])
+@pytest.mark.parametrize("family", [Sound, Sampled, Reduced, Staged, Simulated, FromZero, TwoPhases])
 def test_toy_family_without_a_fault_passes(family: type[Family]) -> None:
     check_family(family, eta=0.1)
 
@@ -452,16 +488,40 @@ def test_family_defined_in_a_function_cannot_be_sent_to_workers() -> None:
         check_family(Local, eta=0.1)
 
 
-def test_a_run_of_a_family_with_a_simulate_of_its_own_goes_on_after_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("family", [Staged, Simulated])
+def test_a_run_by_a_rule_of_the_familys_own_goes_on_after_loading(
+    family: type[Family], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved, "find", {"toy": Staged}.__getitem__)
-    run = Staged(eta=0.1, scale=3.0).simulate()
+    monkeypatch.setattr(saved, "find", {"toy": family}.__getitem__)
+    run = family(eta=0.1, scale=3.0).simulate()
+    assert run.rule == "waiting"
     run.save(tmp_path / "run.npz")
     again = icl.load(tmp_path / "run.npz")
-    assert isinstance(again.family, Staged)
+    assert isinstance(again.family, family)
     assert isinstance(again.risk, Toy)
     assert again.family.arguments() == run.family.arguments()
     for t in (4, 6, 500):
         np.testing.assert_array_equal(again.at(t).params, run.at(t).params)
     assert again.at(5).params[0] == Toy.initial[0] > again.at(6).params[0]
+
+
+class Late(Rule):
+    """Descent of which the first 20,000 steps move nothing."""
+
+    name, autonomous = "late", False
+
+    def move(self, risk: icl.Risk, gradient: Array, eta: float, step: int) -> Array:
+        return -eta * gradient * (step >= 20_000)
+
+
+def test_stagnation_is_not_judged_across_the_stages_of_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Staged, "update", lambda self: Late())
+    at_once, late = Sound(eta=0.1).simulate(), Staged(eta=0.1).simulate()
+    assert at_once.steps is not None
+    assert late.steps == at_once.steps + 20_000
+
+
+def test_a_run_of_another_rule_does_not_go_on_by_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved, "find", {"toy": Staged}.__getitem__)
+    Sound(eta=0.1).simulate().save(tmp_path / "run.npz")
+    assert icl.load(tmp_path / "run.npz").family is None

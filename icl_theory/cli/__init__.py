@@ -16,8 +16,9 @@ from typer.core import TyperGroup
 
 from icl_theory._version import __version__
 from icl_theory.cli.options import spared
+from icl_theory.cli.shared import say_left_out
 from icl_theory.engine.interrupts import returns_runs
-from icl_theory.families import COMMANDS, Family, broken, default, families_known
+from icl_theory.families import COMMANDS, Family, broken, default, families_known, left_out
 
 OF_FAMILIES = ("simulate", "sweep")
 MODULES = {"table": "sweep", **dict.fromkeys(("report", "explore", "reproduce"), "pages")}  # others by their names
@@ -79,7 +80,11 @@ def _group(family: type[Family]) -> Any:
         no_args_is_help=True,
         rich_markup_mode="rich",
     )
-    problems = {**dict.fromkeys(OF_FAMILIES, family), **family.commands}
+    problems = dict.fromkeys(OF_FAMILIES, family)
+    lines: list[str] = []
+    with left_out(f"the slot commands of the family {family.name}", lines):
+        problems |= family.commands
+    say_left_out(lines)
     group.commands = _Commands(lambda: problems, lambda name: _of_family(name, problems[name]))
     return spared(group)
 

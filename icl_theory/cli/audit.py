@@ -11,12 +11,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from icl_theory.claims.audit import Audit
-from icl_theory.claims.audit import answer as measure_answer
-from icl_theory.claims.audit import audit as measure_audit
-from icl_theory.claims.claim import HEADINGS, Answer
-from icl_theory.cli.shared import check_targets, print_facts
+from icl_theory._validate import choice
+from icl_theory.cli.shared import check_targets, print_facts, say_left_out
+from icl_theory.families import left_out
 from icl_theory.files import replacing
+from icl_theory.papers.audit import Audit, known, questions
+from icl_theory.papers.audit import answer as measure_answer
+from icl_theory.papers.audit import audit as measure_audit
+from icl_theory.papers.claim import HEADINGS, Answer
 from icl_theory.results.plots import plot_answer
 from icl_theory.results.plots import save as save_figure
 
@@ -38,19 +40,27 @@ def audit(
     if question is not None:
         if out is not None:
             raise ValueError(f"out = {str(out)!r}: --question prints its answer and writes no file")
-        _print_answer(measure_answer(question, quick=quick), plot, as_json)
-        return 0
+        choice("question", question, questions())
+        say_left_out(known()[1])
+        failures: list[str] = []
+        with left_out(f"the question {question}", failures):
+            found = measure_answer(question, quick=quick)
+        if not failures:
+            _print_answer(found, plot, as_json)
+        say_left_out(failures)
+        return 1 if failures else 0
     report = measure_audit(quick=quick, claim=claim)
     if out is not None:
         with replacing(out) as temporary:
             temporary.write_text(report.to_markdown(), encoding="utf-8")
-    if claim is not None and not as_json:
+    if claim is not None and report.claims and not as_json:
         print_facts(dict(zip(HEADINGS, report.claims[0].cells(), strict=True)))
     elif as_json:
         print(json.dumps(report.to_dict(), allow_nan=False, ensure_ascii=False))
     else:
         _print_audit(report)
-    return 1 if report.violations else 0
+    say_left_out({*known()[1], *report.failures})
+    return 1 if report.violations or report.failures else 0
 
 
 def _print_answer(found: Answer, plot: Path | None, as_json: bool) -> None:

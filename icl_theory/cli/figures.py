@@ -15,6 +15,8 @@ from rich.table import Table
 
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
+from icl_theory.cli.shared import say_left_out
+from icl_theory.families import left_out
 from icl_theory.results.plots.style import release
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ def figures(
 ) -> int:
     """Reproduce the figures of the papers and of the documentation."""
     available = recipes.available()
+    failures: list[str] = []
+    say_left_out(recipes.recipes()[1])
     for name in names or []:
         choice("figure", name, available)
     console = Console(highlight=False)
@@ -49,13 +53,14 @@ def figures(
         return 0
     for name in names or available:
         try:
-            paths = recipes.write(recipes.draw(name, quick=quick), out, name)
+            with left_out(f"the figure {name}", failures):
+                for path in recipes.write(recipes.draw(name, quick=quick), out, name):
+                    print(path, flush=True)
         except KeyboardInterrupt:
             print(f"icl-theory: interrupted at {name}; the figures before it are complete", file=sys.stderr)
             return 130
-        for path in paths:
-            print(path, flush=True)
-    return 0
+    say_left_out(failures)
+    return 1 if failures else 0
 
 
 def script(file: str, figure: Callable[..., Figure], quick: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import tempfile
+import warnings
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -15,12 +16,13 @@ from rich.table import Table
 
 from icl_theory import figures
 from icl_theory._validate import refuse
-from icl_theory.claims import reproduction
-from icl_theory.cli.shared import Quiet, check_targets, silent
-from icl_theory.explorer import page
+from icl_theory.cli.shared import Quiet, check_targets, say_left_out, silent
+from icl_theory.explorer import page, panels
 from icl_theory.families.saved import load
 from icl_theory.files import replacing
 from icl_theory.grids.sweep import load_sweep
+from icl_theory.papers import reproduction
+from icl_theory.papers.audit import known
 from icl_theory.results.report import html_report
 
 
@@ -57,7 +59,8 @@ def explore(
     """Write the explorer, one page of HTML that needs no network, and open it in the web browser."""
     check_targets(None, out=out)
     target = (Path(tempfile.gettempdir(), "icl-theory-explorer.html") if out is None else out).absolute()
-    with replacing(target) as temporary:
+    say_left_out(panels()[1])
+    with warnings.catch_warnings(action="ignore"), replacing(target) as temporary:
         temporary.write_text(page(), encoding="utf-8")
     print(target)
     if browser and not webbrowser.open(target.as_uri()):
@@ -73,6 +76,7 @@ def reproduce(
     """Measure every statement of a paper and write a page of it; status 1 if an exact claim is violated."""
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE, pad_edge=False, show_header=name is not None)
+    say_left_out(known()[1])
     if name is None:
         for paper in reproduction.papers().values():
             table.add_row(paper.name, paper.reference)
@@ -89,4 +93,5 @@ def reproduce(
     console.print(table)
     for path in paths:
         print(path)
-    return 1 if found.violations else 0
+    say_left_out(found.failures)
+    return 1 if found.violations or found.failures else 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,12 @@ def check_targets(plot: Path | None, **others: Path | None) -> None:
             raise refuse(name, str(path), "in a folder that exists")
     if plot is not None and plot.suffix.lower() not in FORMATS:
         raise refuse("plot", str(plot), "a file name ending in " + ", ".join(FORMATS))
+
+
+def say_left_out(lines: Iterable[str]) -> None:
+    """Print what could not be measured or loaded, a line each, on standard error."""
+    for line in sorted(lines):
+        print(f"icl-theory: {line}", file=sys.stderr)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from icl_theory import families
 from icl_theory._version import __version__
-from icl_theory.families import families_known
+from icl_theory.families import Panel, asked, left_out
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Number
 
@@ -21,31 +23,56 @@ SHARED = ("numbers", "drawing", "settings", "figures", "tour", "shell")  # scrip
 
 
 def page() -> str:
-    """Return the explorer, a page of HTML that a browser shows from any file or server; see docs/explorer.md."""
+    """Return the explorer, a page of HTML that a browser shows from any file or server; see docs/explorer.md.
+
+    A panel that cannot be read is left out, with a warning of one line.
+    """
+    found, lines = panels()
+    for line in lines:
+        warnings.warn(line, stacklevel=2)
     parts = {
         "style": _read(HERE / "style.css"),
-        "modules": "\n".join(modules()),
-        "families": _json([name for name, family in families_known().items() if family.explorer is not None]),
+        "modules": "\n</script>\n<script>\n".join(
+            ["\n".join(shared()), *found.values()]
+        ),  # a wrong one ends itself
+        "families": _json([*found]),
         "version": __version__,
     }
-    found = _read(HERE / "page.html")
+    made = _read(HERE / "page.html")
     for name, text in parts.items():
-        found = found.replace(f"[[{name}]]", text)
-    return found
+        made = made.replace(f"[[{name}]]", text)
+    return made
 
 
 def modules() -> Iterator[str]:
-    """Yield the modules of the page, each as a script that defines it."""
+    """Yield the modules of the page as scripts that define them."""
+    yield from shared()
+    yield from panels()[0].values()
+
+
+def shared() -> Iterator[str]:
+    """Yield the modules of every page."""
     yield _read(HERE / "modules.js")
     for name in SHARED:
         yield _module(name, _read(HERE / f"{name}.js"))
-    for name, family in families_known().items():
-        if (panel := family.explorer) is None:
-            continue
-        yield _module(f"{name}/family", f"module.exports = {_json(description(family))};")
-        yield _module(f"{name}/constants", f"module.exports = {_json(panel.constants())};")
-        for script in panel.scripts:
-            yield _module(f"{name}/{script.removesuffix('.js')}", _read(panel.folder / script))
+
+
+def panels() -> tuple[dict[str, str], list[str]]:
+    """Return the modules of each family that has a panel, by its name, and a line for each that is left out."""
+    found: dict[str, str] = {}
+    slots, lines = asked("explorer")
+    for name, panel in slots.items():
+        with left_out(f"the slot explorer of the family {name}", lines):
+            found[name] = "\n".join(_panel(families.families_known()[name], panel))
+    return found, lines
+
+
+def _panel(family: type[Family], panel: Panel) -> Iterator[str]:
+    name = family.name
+    yield _module(f"{name}/family", f"module.exports = {_json(description(family))};")
+    yield _module(f"{name}/constants", f"module.exports = {_json(panel.constants())};")
+    for script in panel.scripts:
+        yield _module(f"{name}/{script.removesuffix('.js')}", _read(panel.folder / script))
 
 
 def description(family: type[Family]) -> dict[str, Any]:

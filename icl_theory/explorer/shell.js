@@ -12,12 +12,11 @@ const marked = (text) => text.split("**").map((part, i) => (i % 2 ? element("b",
 
 class Shell {
   constructor(names) {
-    this.panels = Object.fromEntries(names.map((name) => {
+    Object.assign(this, { panels: {}, broken: [], kept: {}, colours: palette() }); // kept: values of panels not shown
+    for (const name of names) try {
       const panel = require(`${name}/panel`), family = require(`${name}/family`);
-      return [name, { ...panel, family, settings: panel.settings.map((one) => complete(one, family.parameters)) }];
-    }));
-    this.kept = {}; // values of the panels that are not shown
-    this.colours = palette();
+      this.panels[name] = { ...panel, family, settings: panel.settings.map((one) => complete(one, family.parameters)) };
+    } catch (error) { this.broken.push(`The panel of the family ${name} is left out: ${error}`); }
     this.tabs();
     this.buttons();
     addEventListener("hashchange", () => this.open(location.hash));
@@ -70,7 +69,7 @@ class Shell {
   open(fragment) {
     if (fragment && fragment === this.fragment) return;
     const { name, values, problems } = fromFragment(fragment, this.panels);
-    this.show(name, values, problems);
+    this.show(name, values, [...this.broken, ...problems]);
   }
 
   complain(problems) {

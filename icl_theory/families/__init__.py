@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import warnings
+from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import lazy_loader
 
@@ -114,7 +117,10 @@ def find(name: str) -> type[Family]:
     if name in BUILT_IN:
         return _built_in(name)
     known = families_known()
-    others = {each.name: each for family in known.values() for each in family.commands.values()}
+    others: dict[str, type[Family]] = {}
+    for commands in asked("commands")[0].values():
+        with left_out("the slot commands", []):
+            others |= {each.name: each for each in commands.values()}
     if name in others:
         return others[name]
     if name not in known:
@@ -132,6 +138,36 @@ def broken() -> tuple[str, ...]:
     ()
     """
     return _installed()[1]
+
+
+def asked(slot: str) -> tuple[dict[str, Any], list[str]]:
+    """Return what the families have in a slot, by their names, and a line for each in which it cannot be loaded.
+
+    Examples
+    --------
+    >>> from icl_theory.families import asked
+    >>> found, lines = asked("explorer")
+    >>> "recall" in found, lines
+    (True, [])
+    """
+    found: dict[str, Any] = {}
+    lines: list[str] = []
+    for name, family in families_known().items():
+        with left_out(f"the slot {slot} of the family {name}", lines):
+            value = getattr(family, slot)
+            if value is not None:
+                found[name] = value
+    return found, lines
+
+
+@contextlib.contextmanager
+def left_out(what: str, lines: list[str]) -> Iterator[None]:
+    """Turn what goes wrong with something that another package brings into a line; all else goes on."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        lines.append(f"{what} is left out: {reason}")
 
 
 def sound(cls: object) -> type[Family]:
@@ -175,15 +211,11 @@ def _installed() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
     from importlib.metadata import entry_points  # takes a tenth of the start of a command
 
     known: dict[str, type[Family]] = {}
-    lines = []
+    lines: list[str] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        try:
+        with left_out(f"the family {point.name} ({point.value})", lines):
             cls = sound(point.load())
             if cls.name in BUILT_IN or cls.name in known:
                 raise refuse("name", cls.name, "another name: a family of this name is known already")
-        except (Exception, SystemExit) as error:  # a broken package does not break the others
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            lines.append(f"the family {point.name} ({point.value}) is left out: {reason}")
-        else:
             known[cls.name] = cls
     return known, tuple(lines)

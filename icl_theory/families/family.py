@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import RULES
+from icl_theory.engine.rules import RULES, Rule
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.parameters import (
     LOSS,
@@ -41,8 +42,7 @@ from icl_theory.families.parameters import (
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 
 if TYPE_CHECKING:
-    from icl_theory.claims.claim import Answer, Claim
-    from icl_theory.claims.paper import Paper
+    from icl_theory.papers.paper import Claims
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,16 +79,11 @@ class Family:
         Names of the phases that `describe` may set.
     columns : tuple of Column
         What `measure` gives for sweeps, besides what every family has.
-    check : callable, optional
-        Takes a run and returns the statements of the theory evaluated on it, a `BoundChecks`.
-    compare : callable, optional
-        Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own comparison with samples.
-    rows : tuple of callable
-        Rows of the audit: each takes whether to be quick and returns a `Claim`.
-    questions : dict of callable
-        Open questions by name: each takes whether to be quick and returns an `Answer`.
-    papers : tuple of Paper
-        Papers behind the family and what measures their statements, for ``icl-theory reproduce``.
+    claims : Claims, optional
+        Its papers, the rows of the audit, open questions, checks of runs and comparison with samples.
+    figures : dict of path or callable
+        Figures for ``icl-theory figures`` by name: scripts, or functions that return a matplotlib figure and have a
+        default for each of their parameters.
     explorer : Panel, optional
         What the family shows in the explorer.
     commands : dict of type
@@ -105,11 +100,8 @@ class Family:
     loss_unit: ClassVar[str] = "squared label units"
     phase_names: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[Column, ...]] = ()
-    check: ClassVar[Any] = None
-    compare: ClassVar[Any] = None
-    rows: ClassVar[tuple[Callable[[bool], Claim], ...] | Later] = ()
-    questions: ClassVar[Mapping[str, Callable[[bool], Answer]] | Later] = {}
-    papers: ClassVar[tuple[Paper, ...] | Later] = ()
+    claims: ClassVar[Claims | Later | None] = None
+    figures: ClassVar[Mapping[str, str | Path | Callable[..., Any]] | Later] = {}
     explorer: ClassVar[Panel | Later | None] = None
     commands: ClassVar[Mapping[str, type[Family]] | Later] = {}
 
@@ -210,6 +202,14 @@ class Family:
         """Return the learning rate that ``eta="auto"`` stands for."""
         raise refuse("eta", self.eta, f"a number: the family {self.name} has no rule for its learning rate")
 
+    def update(self) -> str | Rule:
+        """Return the rule that trains: that of the field ``rule`` unless the family has one of its own.
+
+        It is asked at each run, and again when a run is loaded. Its ``autonomous`` says whether all steps are
+        alike. Those of training in stages are not: then each step is taken, and stagnation is not judged.
+        """
+        return self.rule
+
     def sampled(self, batch: int, seed: int = 0) -> Risk:
         """Return a trainer on sampled data whose mean is the risk."""
         raise refuse("family", self.name, "one that can be sampled")
@@ -303,7 +303,7 @@ class Family:
         with StepProgress() if callback is None else contextlib.nullcontext() as shown:
             run = descend(
                 self.risk(), self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps,
-                rule=self.rule, method=self.method, give_up=True, callback=callback or shown,
+                rule=self.update(), method=self.method, give_up=True, callback=callback or shown,
             )  # fmt: skip
         return self.described(run)
 

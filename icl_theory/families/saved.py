@@ -16,6 +16,7 @@ from icl_theory.engine.descent import attach
 from icl_theory.engine.progress import working
 from icl_theory.engine.reading import read_run
 from icl_theory.engine.risk import Solution
+from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import find
 from icl_theory.families.family import Family
@@ -63,7 +64,10 @@ def revived(run: Trajectory, find: Callable[[str], type[Family]]) -> Trajectory:
     try:
         problem = _problem(find(said["name"]), said)
         if type(problem).simulate is Family.simulate:
-            attach(run, problem.risk())
+            rule = rule_of(problem.update())
+            if rule.name != run.rule:
+                raise ValueError(f"the run was trained by {run.rule}, and its problem is by {rule.name}")
+            attach(run, problem.risk(), rule=rule)
         else:  # only the family knows how its runs go on
             run.risk, run.solution = problem.risk(), _Again(problem.simulate)
         run.family = problem

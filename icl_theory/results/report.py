@@ -13,10 +13,10 @@ import numpy as np
 
 from icl_theory._validate import choice, refuse
 from icl_theory._version import __version__
-from icl_theory.claims.checks import check_bounds
 from icl_theory.engine.progress import counted
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.grids.grid import FAILED, NOT_REACHED, PENDING, REACHED
+from icl_theory.papers.checks import check_bounds
 from icl_theory.results.columns import dimensions, has_values, lines, point_facts, steps_of, symbol
 from icl_theory.results.notebook import picture, render
 from icl_theory.results.numbers import number, told_apart

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from icl_theory.claims.audit import ANSWER_HEADINGS, Audit
-from icl_theory.claims.claim import HEADINGS, Answer, BoundChecks
-from icl_theory.claims.comparison import Comparison
+from icl_theory.engine.comparison import Comparison
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.papers.audit import ANSWER_HEADINGS, Audit
+from icl_theory.papers.claim import HEADINGS, Answer, BoundChecks
 from icl_theory.results import notebook
 from icl_theory.results.numbers import number
 from icl_theory.results.plots.runs import plot_answer, plot_run

@@ -15,10 +15,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from icl_theory._validate import Array
-from icl_theory.claims.comparison import Power, compare, detectable
+from icl_theory.engine.comparison import Power, compare, detectable
 from icl_theory.engine.descent import descend
 from icl_theory.engine.reading import read_run
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, Number, Object, Parameter, Whole, Word, sound
 from icl_theory.families.saved import revived
@@ -255,13 +256,14 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
 def _closed_form(problem: Family, exact_steps: int = 20_000, tolerance: float = 1e-9) -> None:
     """Compare a closed form with ``exact_steps`` single steps at most, which take a second or two."""
     risk, rate = problem.risk(), problem.rate()
-    form = attempt("closed_form", lambda: risk.closed_form(rate, problem.rule))
+    rule = attempt("slot update", problem.update)
+    form = attempt("closed_form", lambda: risk.closed_form(rate, rule_of(rule).name))
     if form is None:
         return
     goal: dict[str, Any] = {"epsilon": problem.epsilon, "above": problem.above}
-    closed = descend(risk, rate, **goal, rule=problem.rule, method="closed")
+    closed = descend(risk, rate, **goal, rule=rule, method="closed")
     last = int(closed.t[-1])
-    exact = descend(risk, rate, **goal, rule=problem.rule, method="exact", steps=min(max(last, 1) + 2, exact_steps))
+    exact = descend(risk, rate, **goal, rule=rule, method="exact", steps=min(max(last, 1) + 2, exact_steps))
     within = exact.t[exact.t <= last]
     states, wanted = form.states(within), exact.states[: len(within)]
     off, scale = float(np.abs(states - wanted).max()), float(np.abs(wanted).max())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
@@ -10,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory.claims.claim import Answer, BoundChecks, Claim
-from icl_theory.claims.comparison import CrossCheck
-from icl_theory.claims.paper import Paper, Reading
+from icl_theory.engine.comparison import CrossCheck
 from icl_theory.engine.descent import descend
+from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Later, Panel, sound
+from icl_theory.figures import title
 from icl_theory.grids.grid import blank
+from icl_theory.papers.claim import Answer, BoundChecks, Claim
+from icl_theory.papers.paper import Claims, Reading
 from icl_theory.testing.common import attempt, expect
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")  # of papers and commands
@@ -37,16 +40,10 @@ def check_slots(problem: Family, run: Trajectory) -> None:
         expect(len(pair) == 2 and np.isfinite(pair).all(), f"limits of {name}", "two numbers", pair)
     _stable_rate(problem, run)
     _arrays(problem)
-    if family.check is not None:
-        found: Any = attempt("slot check", lambda: family.check(run))
-        expect(isinstance(found, BoundChecks), "slot check", "BoundChecks", found)
-    for row in sequence(family.rows, "slot rows"):
-        expect(callable(row), "slot rows", "functions that return a Claim", row)
-    expect(isinstance(family.questions, Mapping), "slot questions", "a dict of functions", family.questions)
-    for name, question in family.questions.items():
-        expect(re.fullmatch(r"[\w-]+", str(name)), "names of questions", "letters, digits and dashes", name)
-        expect(callable(question), f"question {name}", "a function that returns an Answer", question)
-    _papers(family)
+    _update(problem, run)
+    if family.claims is not None:
+        _claims(family.claims, run)
+    _figures(family.figures)
     _explorer(family.explorer)
     expect(isinstance(family.commands, Mapping), "slot commands", "a dict of families", family.commands)
     for name, other in family.commands.items():
@@ -56,12 +53,13 @@ def check_slots(problem: Family, run: Trajectory) -> None:
 
 def check_claims(family: type[Family], run: Trajectory) -> None:
     """Measure the rows of a family, answer its questions and make its comparison, all in their quick versions."""
-    for row in family.rows:
+    claims = Claims() if family.claims is None else family.claims
+    for row in claims.rows:
         what = f"row {getattr(row, '__name__', row)}"
         claim: Any = attempt(what, lambda row=row: row(True))  # type: ignore[misc]
         expect(isinstance(claim, Claim), what, "a Claim", claim)
         attempt(what, claim.cells)
-    for name, question in family.questions.items():
+    for name, question in claims.questions.items():
         answer: Any = attempt(f"question {name}", lambda question=question: question(True))  # type: ignore[misc]
         expect(isinstance(answer, Answer), f"question {name}", "an Answer", answer)
         expect(answer.name == name, f"name of the answer to {name}", name, answer.name)
@@ -70,9 +68,10 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
             expect(
                 alike, f"curve {each.label!r} of {name}", f"as many y as x, {np.shape(each.x)}", np.shape(each.y)
             )
-    if family.compare is not None:
-        compared: Any = attempt("slot compare", lambda: family.compare(run))
-        expect(isinstance(compared, CrossCheck), "slot compare", "a CrossCheck", compared)
+    compare = claims.compare
+    if compare is not None:
+        compared: Any = attempt("compare of the slot claims", lambda: compare(run))
+        expect(isinstance(compared, CrossCheck), "compare of the slot claims", "a CrossCheck", compared)
 
 
 def sequence(found: Any, what: str) -> Sequence[Any]:
@@ -131,9 +130,41 @@ def _arrays(problem: Family) -> None:
         expect(name in Stop.__members__, "stop of slot batched", f"one of {', '.join(Stop.__members__)}", name)
 
 
-def _papers(family: type[Family]) -> None:
-    for paper in sequence(family.papers, "slot papers"):
-        expect(isinstance(paper, Paper), "slot papers", "Papers", paper)
+def _update(problem: Family, run: Trajectory) -> None:
+    given: Any = attempt("slot update", problem.update)
+    rule = attempt("slot update", lambda: rule_of(given))
+    kept = rule.name == run.rule or type(problem).simulate is not Family.simulate
+    expect(kept, "rule of the run", f"that of the slot update, {rule.name}", run.rule)
+    params = run.states[0]
+    moved = attempt("move of the slot update", lambda: rule.move(problem.risk(), np.ones_like(params), run.eta, 0))
+    expect(np.shape(moved) == params.shape, "move of the slot update", f"an array {params.shape}", moved)
+
+
+def _claims(claims: Claims, run: Trajectory) -> None:
+    expect(isinstance(claims, Claims), "slot claims", "a Claims or None", claims)
+    check = claims.check
+    if check is not None:
+        found: Any = attempt("check of the slot claims", lambda: check(run))
+        expect(isinstance(found, BoundChecks), "check of the slot claims", "BoundChecks", found)
+    for name in claims.questions:
+        expect(re.fullmatch(r"[\w-]+", str(name)), "names of questions", "letters, digits and dashes", name)
+    _papers(claims)
+
+
+def _figures(figures: Any) -> None:
+    expect(isinstance(figures, Mapping), "slot figures", "a dict of scripts or functions", figures)
+    for name, recipe in figures.items():
+        attempt(f"figure {name} of the slot figures", lambda recipe=recipe: title(recipe))  # type: ignore[misc]
+        if callable(recipe):
+            every = inspect.signature(recipe).parameters.values()
+            bare = ", ".join(each.name for each in every if each.default is each.empty)
+            expect(
+                not bare, f"figure {name} of the slot figures", "a default for each parameter", f"none for {bare}"
+            )
+
+
+def _papers(claims: Claims) -> None:
+    for paper in claims.papers:
         what = f"paper {paper.name}"
         expect(NAME.fullmatch(paper.name), "names of papers", "small letters, digits and dashes", paper.name)
         attempt(f"reference of {what}", lambda paper=paper: paper.reference)  # type: ignore[misc]
@@ -142,7 +173,7 @@ def _papers(family: type[Family]) -> None:
             of = f"of {reading.name} in {what}"
             rows = sequence(reading.rows, f"rows {of}")
             expect(all(map(callable, rows)), f"rows {of}", "functions that return a Claim", rows)
-            known = [*family.questions]
+            known = [*claims.questions]
             expect(
                 not reading.question or reading.question in known,
                 f"question {of}",

@@ -8,7 +8,6 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families.regression import orderwise
-from icl_theory.families.regression.evidence import orders
 from icl_theory.families.regression.orderwise import (
     INNER,
     STATEMENTS,
@@ -21,6 +20,7 @@ from icl_theory.families.regression.orderwise import (
     law_runs,
     measured_ratios,
 )
+from icl_theory.papers.regression import orders
 from tests.references import iterate_gap
 
 

@@ -126,9 +126,7 @@ class LinearAttention(Family):
                extra=(("table", 1),)),
     )  # fmt: skip
     explorer = Later("icl_theory.families.linear_attention.explorer:PANEL")
-    rows = Later("icl_theory.families.linear_attention.evidence:ROWS")
-    questions = Later("icl_theory.families.linear_attention.evidence:QUESTIONS")
-    papers = Later("icl_theory.families.linear_attention.papers:PAPERS")
+    claims = Later("icl_theory.papers.linear_attention:CLAIMS")
 
     eta: float | str = learning_rate("auto")
     d: int = parameter(8, kind=Whole(maximum=10**5), symbol="d", tex="d", meaning="dimension of the tokens")

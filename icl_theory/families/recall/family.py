@@ -83,9 +83,7 @@ class Recall(Family):
         Column("excess", "f8", "nats", "population loss above the Bayes risk at the end"),
         Column("bayes_risk", "f8", "nats", "entropy of the noise"),
     )
-    rows = Later("icl_theory.families.recall.evidence:ROWS")
-    questions = Later("icl_theory.families.recall.questions:QUESTIONS")
-    papers = Later("icl_theory.families.recall.papers:PAPERS")
+    claims = Later("icl_theory.papers.recall:CLAIMS")
     commands = Later("icl_theory.families.recall.training:COMMANDS")
 
     eta: float | str = learning_rate(0.5)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from icl_theory._validate import Array, instance, refuse
-from icl_theory.claims.claim import BoundCheck, BoundChecks, Statement, UnstatedError, require
-from icl_theory.claims.comparison import limit_of, mean_check
+from icl_theory.engine.comparison import limit_of, mean_check
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.statement import (
+    OURS,
+    BoundCheck,
+    BoundChecks,
+    Sides,
+    Statement,
+    Status,
+    UnstatedError,
+    require,
+    stated,
+)
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import statements
 from icl_theory.families.regression.certified import (
     after_phase_one,
     flow_time_between,
@@ -40,52 +47,31 @@ TOO_MANY = "too many prompts to sum over all: see crosscheck"
 
 
 def check_bounds(run: Trajectory) -> BoundChecks:
-    """Evaluate every statement of the theory on one regression run.
+    """Evaluate every statement of the theory on one regression run; see `icl_theory.check_bounds`.
 
-    Parameters
-    ----------
-    run : Trajectory
-        From `simulate`, or from `descend` on a regression risk or a trainer on sampled prompts; not one loaded from
-        a file. Of a trainer's run, its scores are held against the statements on any scores, and its losses and
-        gradients against Lemmas 1 and 2 within their noise.
-
-    Returns
-    -------
-    BoundChecks
-        A list of `BoundCheck`, one entry a statement; ``holds`` is None, with the reason in ``note``, where its
-        hypotheses fail.
+    The scores of a trainer's run are held against the statements on any scores, its losses and gradients against
+    Lemmas 1 and 2 within their noise.
 
     Raises
     ------
     ValueError
         A run that carries no regression risk.
-
-    References
-    ----------
-    docs/theory.md; each entry names its source.
-
-    Examples
-    --------
-    >>> import icl_theory as icl
-    >>> checks = icl.check_bounds(icl.simulate(2.0, 1.0, 4.0, imbalance=0.1))
-    >>> all(check.holds is not False for check in checks)
-    True
     """
     instance("run", run, Trajectory, "a run")
-    risk, scores = _expanded(run)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # what that makes is refused by _entry
+    risk, scores = class_scores(run)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # Statement.check refuses inf
         if risk is None:
-            checks = [statement.check(note=TOO_LARGE) for statement, _ in ON_SCORES]
+            checks = [statement.unstated(TOO_LARGE) for statement in ON_SCORES]
         else:
-            checks = [_entry(statement, evaluate, risk, scores) for statement, evaluate in ON_SCORES]
-        checks += [_entry(statement, evaluate, run) for statement, evaluate in ON_RUNS]
+            checks = [statement.check(risk, scores) for statement in ON_SCORES]
+        checks += [statement.check(run) for statement in ON_RUNS]
     orders = [check_order(statement, run) for statement in STATEMENTS if "L" in run.info]
     population = None if run.risk is None else population_of(run.risk)
     sampled = [] if population is None else within_noise(run, population)
     return BoundChecks([*checks, *orders, *sampled])
 
 
-def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
+def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
     """Population risk over class scores behind a run and its final scores; None where that would be too large."""
     risk: Risk | None = run.risk
     if risk is None:
@@ -101,37 +87,23 @@ def _expanded(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
     return risk, params
 
 
-class _Found(NamedTuple):
-    measured: float
-    bound: float | tuple[float, float]
-    holds: bool
-    slack: float | None
-    note: str = ""
-
-
-def _entry(statement: Statement, evaluate: Callable[..., _Found], *arguments: Any) -> BoundCheck:
-    """Put a statement and its outcome together, or the reason why there is none."""
-    try:
-        outcome = evaluate(*arguments)
-        finite = np.isfinite([outcome.measured, *np.atleast_1d(outcome.bound)]).all()
-        require(bool(finite), "beyond the range of float64")
-    except UnstatedError as reason:
-        return statement.check(note=str(reason))
-    if outcome.slack is not None and not math.isfinite(outcome.slack):
-        outcome = outcome._replace(slack=None)
-    return statement.check(*outcome)
-
-
 def _noisy(risk: PopulationRisk) -> bool:
     return risk.noise > 0.0 and math.isfinite(risk.N)
 
 
-def _same(measured: float, other: float, within: float, note: str = "") -> _Found:
+def _same(measured: float, other: float, within: float, note: str = "") -> Sides:
     difference = abs(measured - other) / max(abs(other), np.finfo(float).tiny)
-    return _Found(measured, other, difference <= within, difference, note)
+    return Sides(measured, other, difference <= within, difference, note)
 
 
-def _lemma_1(risk: PopulationRisk, scores: Array) -> _Found:
+@stated(
+    "Lemma 1, identity",
+    "paper, Lemma 1 (exact form)",
+    "½ E[aᵀC^(k)a + σ² Σ a²/n] = ½ E(Σ a_m y_m - f_k)² over prompts and functions",
+    "identity",
+    Status.EXACT,
+)
+def LEMMA_1(risk: PopulationRisk, scores: Array) -> Sides:
     """Loss by the quadratic form against the mean square of ŷ - f, summed over prompts and functions."""
     require(enumerable(risk.N, risk.features.K), TOO_MANY)
     found = float(risk.features.probs @ direct(risk, scores).loss)
@@ -139,7 +111,14 @@ def _lemma_1(risk: PopulationRisk, scores: Array) -> _Found:
     return _same(risk.loss(scores), found, 1e-7)
 
 
-def _lemma_2(risk: PopulationRisk, scores: Array) -> _Found:
+@stated(
+    "Lemma 2, identity",
+    "paper, Lemma 2 (exact form)",
+    "d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2",
+    "identity",
+    Status.EXACT,
+)
+def LEMMA_2(risk: PopulationRisk, scores: Array) -> Sides:
     """Slope of the loss along the growth direction, by a sixth-order difference, against the norm of the growth."""
     growth = risk.growth(scores)
     size = float(np.linalg.norm(growth))
@@ -150,7 +129,8 @@ def _lemma_2(risk: PopulationRisk, scores: Array) -> _Found:
     return _same(-slope, size, 1e-6 + rounding)
 
 
-def _growth_sign(risk: PopulationRisk, scores: Array) -> _Found:
+@stated("Lemma 2, sign", "paper, Lemma 2", "α_k = -∂L/∂S_kk >= 0", "lower")
+def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> Sides:
     """α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is all that ℓ_k depends on."""
     require(not _noisy(risk), "label noise adds a term of the other sign")
     fall = -risk.features.probs * differences(risk.loss_per_query, scores, np.eye(risk.features.K))
@@ -158,7 +138,7 @@ def _growth_sign(risk: PopulationRisk, scores: Array) -> _Found:
     rounding = 1e-6 * np.abs(fall) + 1e-13 * start / STEP
     same = bool((np.abs(fall - alpha) <= rounding).all())
     note = "" if same else "the growth is not the fall of the loss"
-    return _Found(float(fall.min()), 0.0, same and bool((fall >= -rounding).all()), None, note)
+    return Sides(float(fall.min()), 0.0, same and bool((fall >= -rounding).all()), None, note)
 
 
 def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
@@ -170,7 +150,13 @@ def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
     return np.array([2.0 * task.loss_per_query(scores)[k] for k, task in enumerate(tasks)])
 
 
-def _envelope(risk: PopulationRisk, scores: Array) -> _Found:
+@stated(
+    "Lemma 1, envelope",
+    OURS,
+    "c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf",
+    "two-sided",
+)
+def ENVELOPE(risk: PopulationRisk, scores: Array) -> Sides:
     require(not _noisy(risk), "label noise adds to the loss")
     require(risk.features.K <= 30 or math.isinf(risk.N), "checked for K <= 30 where N is finite")
     low = risk.task.nondegeneracy(risk.features)
@@ -182,10 +168,11 @@ def _envelope(risk: PopulationRisk, scores: Array) -> _Found:
     holds = bool(((low * (1 - 1e-9) <= ratio + 1e-13 * high) & (ratio <= high * (1 + 1e-9))).all())
     note = "" if low.min() > 0 else "c_k = 0 for some query: the loss does not control the attention"
     slack = float((high[k] - low[k]) / max(ratio[k], np.finfo(float).tiny))
-    return _Found(float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note)
+    return Sides(float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note)
 
 
-def _reach(risk: PopulationRisk, scores: Array) -> _Found:
+@stated("Prop. 1, attention", "paper, Prop. 1 (our constant)", "1 - Attn_k <= √(2 ℓ_k / c_k)", "upper")
+def ATTENTION(risk: PopulationRisk, scores: Array) -> Sides:
     require(not _noisy(risk), "label noise adds to the loss")
     low = risk.task.nondegeneracy(risk.features)
     require(bool(low.min() > 0), "c_k = 0: a small loss does not bound the attention")
@@ -195,12 +182,18 @@ def _reach(risk: PopulationRisk, scores: Array) -> _Found:
     require(min(missed.min(), bound.min()) >= 1e-290, TOO_NEAR)
     k = int(np.argmax(missed / bound))
     holds = bool((missed <= bound * (1 + 1e-9)).all())
-    return _Found(float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k]))
+    return Sides(float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k]))
 
 
-def _prediction(run: Trajectory) -> _Found:
+@stated(
+    "Prop. 1, prediction",
+    "paper, Prop. 1 (reconstructed)",
+    "|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained",
+    "upper",
+)
+def PREDICTION(run: Trajectory) -> Sides:
     """Errors of the worst Lipschitz function and of drawn ones, by attention summed over prompts; the formula."""
-    risk, scores = _expanded(run)
+    risk, scores = class_scores(run)
     require("L" in run.info, "needs the L of simulate")
     if risk is None:
         raise UnstatedError(TOO_LARGE)
@@ -217,7 +210,7 @@ def _prediction(run: Trajectory) -> _Found:
     require(bound >= 1e-290, TOO_NEAR)
     holds = worst <= bound * (1.0 + 1e-9) and attained >= bound * (1.0 - 1e-9)
     note = "expected attention over prompts" if math.isfinite(risk.N) else ""
-    return _Found(worst, bound, holds, bound / max(worst, 1e-300), note)
+    return Sides(worst, bound, holds, bound / max(worst, 1e-300), note)
 
 
 def _exchangeable(run: Trajectory, *, flow: bool = False) -> tuple[ExchangeableRisk, float]:
@@ -229,22 +222,30 @@ def _exchangeable(run: Trajectory, *, flow: bool = False) -> tuple[ExchangeableR
     return risk, run.eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
 
 
-def _steps(run: Trajectory) -> _Found:
+@stated("step count", OURS, "flow time ± logarithms bounds the number of steps from both sides", "two-sided")
+def STEP_COUNT(run: Trajectory) -> Sides:
     risk, c = _exchangeable(run)
     u, n = float(run.params), float(run.t[-1])
     require(c >= 1e-290 and u <= 300.0, "the steps are below the range of float64")
     low, high = step_bounds(risk.K, c, u)
-    return _Found(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
+    return Sides(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
 
 
-def _flow(run: Trajectory) -> _Found:
+@stated("gradient flow", OURS, "c t = F(a_t) - F(1/K)", "identity", Status.EXACT)
+def FLOW(run: Trajectory) -> Sides:
     risk, c = _exchangeable(run, flow=True)
     require(run.t[-1] > 0, "the run ends at its start")
     u = float(run.params)  # integrated to some 1e-9, absolutely
     return _same(flow_time_between(0.0, u, risk.K) / c, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
 
 
-def _phase_one(run: Trajectory) -> _Found:
+@stated(
+    "Phase I, explicit",
+    OURS,
+    "[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ = 0 for K = 2",
+    "two-sided",
+)
+def PHASE_ONE(run: Trajectory) -> Sides:
     risk, c = _exchangeable(run)
     if run.phases is None:
         raise UnstatedError("needs a run of simulate")
@@ -253,10 +254,16 @@ def _phase_one(run: Trajectory) -> _Found:
     require(c >= 1e-290, "the steps are below the range of float64")
     low, high = phase_one_bounds(risk.K, c)
     holds = low * (1.0 - 1e-12) <= count <= high * (1.0 + 1e-12)
-    return _Found(float(count), (low, high), holds, (high - low) / max(count, 1.0))
+    return Sides(float(count), (low, high), holds, (high - low) / max(count, 1.0))
 
 
-def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> _Found:
+@stated("Theorem 2, explicit", OURS, "T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε", "upper")
+def THEOREM_2(run: Trajectory) -> Sides:
+    """Steps after Phase I."""
+    return _after_phase_one(run)
+
+
+def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> Sides:
     """Steps after Phase I, and their bound for the run's loss or another one."""
     risk, _ = _exchangeable(run)
     if run.phases is None or run.steps is None:
@@ -264,10 +271,11 @@ def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> _Found:
     require(run.phases.I[1] < run.steps, "the run ends within Phase I")
     bound = after_phase_one(risk.K, run.eta * risk.speed, run.epsilon if epsilon is None else epsilon)
     count = float(run.steps - run.phases.I[1])
-    return _Found(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
+    return Sides(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
 
 
-def _theorem_1(run: Trajectory) -> _Found:
+@stated("Theorem 1, explicit", OURS, "T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm", "upper")
+def THEOREM_1(run: Trajectory) -> Sides:
     _after_phase_one(run)
     delta = run.info.get("imbalance")
     if delta is None:
@@ -277,38 +285,37 @@ def _theorem_1(run: Trajectory) -> _Found:
     return _after_phase_one(run, least)
 
 
-def _one_step(run: Trajectory) -> _Found:
+@stated("one step, any task", OURS, "1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more", "lower")
+def ONE_STEP(run: Trajectory) -> Sides:
     least = least_progress(run)
-    return _Found(least, 1.0, least >= 1.0 - 1e-6, least)
+    return Sides(least, 1.0, least >= 1.0 - 1e-6, least)
 
 
-def _tail_steps(run: Trajectory) -> _Found:
+@stated(
+    "tail steps, any task",
+    OURS,
+    "steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ...",
+    "upper",
+)
+def TAIL_STEPS(run: Trajectory) -> Sides:
     steps, bound = slowest_tail(run)
-    return _Found(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
+    return Sides(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
 
 
-def _tail(run: Trajectory) -> _Found:
+@stated("tail law", OURS, "η t (L(t) - L_∞) -> tail_constant", "identity", Status.MEASURED)
+def TAIL(run: Trajectory) -> Sides:
     ratio, within = tail_ratio(run)
     return _same(ratio, 1.0, within, "asymptotic: 1 + O(1 - Attn)")
 
 
-ON_SCORES: tuple[tuple[Statement, Callable[[PopulationRisk, Array], _Found]], ...] = (
-    (statements.LEMMA_1, _lemma_1),
-    (statements.LEMMA_2, _lemma_2),
-    (statements.GROWTH_SIGN, _growth_sign),
-    (statements.ENVELOPE, _envelope),
-    (statements.ATTENTION, _reach),
-)
-ON_RUNS: tuple[tuple[Statement, Callable[[Trajectory], _Found]], ...] = (
-    (statements.PREDICTION, _prediction),
-    (statements.STEP_COUNT, _steps),
-    (statements.PHASE_ONE, _phase_one),
-    (statements.THEOREM_2, _after_phase_one),
-    (statements.THEOREM_1, _theorem_1),
-    (statements.FLOW, _flow),
-    (statements.ONE_STEP, _one_step),
-    (statements.TAIL_STEPS, _tail_steps),
-    (statements.TAIL, _tail),
+ON_SCORES = (LEMMA_1, LEMMA_2, GROWTH_SIGN, ENVELOPE, ATTENTION)
+ON_RUNS = (PREDICTION, STEP_COUNT, PHASE_ONE, THEOREM_2, THEOREM_1, FLOW, ONE_STEP, TAIL_STEPS, TAIL)
+SAMPLED = tuple(
+    Statement(f"{lemma}, sampled", f"paper, {lemma} (exact form)", words, "identity", Status.MEASURED)
+    for lemma, words in (
+        ("Lemma 1", "the step's loss has the mean ½ E[aᵀC^(k)a + σ² Σ a²/n]"),
+        ("Lemma 2", "the step's gradient has the mean of the lemma, along it"),
+    )
 )
 
 
@@ -332,16 +339,16 @@ def within_noise(run: Trajectory, population: Risk) -> list[BoundCheck]:
     if fixed or len(run.t) < FEWEST:
         fresh = "the prompts are a fixed set: their mean is not that of fresh ones"
         reason = fresh if fixed else f"needs {FEWEST} saved steps"
-        return [statement.check(note=reason) for statement in statements.SAMPLED]
+        return [statement.unstated(reason) for statement in SAMPLED]
     ratios = np.array(
         [_ratios(run.risk, population, state, int(t)) for t, state in zip(run.t, run.states, strict=True)]
     )
-    limit = limit_of(1.0 / len(statements.SAMPLED), len(ratios) - 1)
+    limit = limit_of(1.0 / len(SAMPLED), len(ratios) - 1)
     found = []
-    for statement, column in zip(statements.SAMPLED, ratios.T, strict=True):
+    for statement, column in zip(SAMPLED, ratios.T, strict=True):
         check = mean_check(statement.name, 1.0, column, limit)
         note = f"z = {check.z:+.1f} of at most {check.limit:.1f}, standard error {check.standard_error:.1g}"
-        found.append(statement.check(check.sampled, 1.0, check.passed, abs(check.sampled - 1.0), note))
+        found.append(statement.found(Sides(check.sampled, 1.0, check.passed, abs(check.sampled - 1.0), note)))
     return found
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from icl_theory._validate import LARGEST, Array, indexed, instance, integer, number, real_array, refuse
-from icl_theory.claims.claim import UnstatedError, require
 from icl_theory.engine.pullback import Pullback
+from icl_theory.engine.statement import UnstatedError, require
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.flow import flow_difference
 from icl_theory.families.regression.population import PopulationRisk

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, integer, number, refuse
-from icl_theory.claims.comparison import Check, CrossCheck, Power, detectable, limit_of, mean_check, z_score
+from icl_theory.engine.comparison import Check, CrossCheck, Power, detectable, limit_of, mean_check, z_score
 from icl_theory.engine.descent import descend
 from icl_theory.engine.progress import CountProgress
 from icl_theory.engine.pullback import around, innermost

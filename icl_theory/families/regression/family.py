@@ -91,11 +91,7 @@ class Regression(Family):
     goal: ClassVar[tuple[str, float]] = ("epsilon", 1e-3)
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
-    rows = Later("icl_theory.families.regression.evidence:ROWS")
-    questions = Later("icl_theory.families.regression.questions:QUESTIONS")
-    papers = Later("icl_theory.families.regression.papers:PAPERS")
-    check = Later("icl_theory.families.regression.bounds:check_bounds")
-    compare = Later("icl_theory.families.regression.crosscheck:crosscheck")
+    claims = Later("icl_theory.papers.regression:CLAIMS")
     explorer = Later("icl_theory.families.regression.explorer:PANEL")
     measure = LaterMethod("icl_theory.families.regression.points:measured")
     batched = LaterMethod("icl_theory.families.regression.points:batched")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.claims.claim import BoundCheck, Statement, Status, UnstatedError, require
+from icl_theory.engine.statement import BoundCheck, Sides, Statement, Status, UnstatedError, require
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.abel import StepCounter
 from icl_theory.families.regression.closed import closed_runs, step_constant
@@ -276,10 +276,17 @@ def fitted_constants() -> dict[str, Constants]:
     return result
 
 
-def bounded_sides(statement: OrderStatement, low: float, high: float) -> tuple[bool, bool]:
-    """Whether ratios from ``low`` to ``high`` stay within a factor `BOUNDED` of the constants, below and above."""
+class Within(NamedTuple):
+    """Whether ratios stay within a factor `BOUNDED` of the fitted constants, below and above."""
+
+    below: bool
+    above: bool
+
+
+def bounded_sides(statement: OrderStatement, low: float, high: float) -> Within:
+    """Compare ratios between these two with the fitted constants."""
     constants = fitted_constants()[statement.name]
-    return (low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
+    return Within(low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
 
 
 def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
@@ -304,12 +311,12 @@ def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
 def check_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
     """Evaluate one statement on one run, with the fitted constants."""
     try:
-        return _checked_order(statement, run)
+        return statement.found(_sides(statement, run))
     except UnstatedError as reason:
-        return statement.check(note=str(reason))
+        return statement.unstated(str(reason))
 
 
-def _checked_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
+def _sides(statement: OrderStatement, run: Trajectory) -> Sides:
     _check_applies(statement, run)
     info = run.info
     given = (info["L"] * info["delta"], run.eta, info["K"], run.epsilon, info["imbalance"] or 1.0)
@@ -327,7 +334,7 @@ def _checked_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
     if statement.upper_only:
         slack = constants.highest / high if high > 0 else None
         note = f"constant {constants.highest:.3g} fitted on a law of runs; {allowed}"
-        return statement.check(scale * high, scale * constants.highest, sides[1], slack, note)
+        return Sides(scale * high, scale * constants.highest, sides.above, slack, note)
     above, below = high / constants.highest, constants.lowest / low
     worst = high if above > below else low
     note = (
@@ -335,7 +342,7 @@ def _checked_order(statement: OrderStatement, run: Trajectory) -> BoundCheck:
         f" {constants.lowest:.3g} to {constants.highest:.3g} on a law of runs, {allowed}"
     )
     bound = (scale * constants.lowest, scale * constants.highest)
-    return statement.check(scale * worst, bound, all(sides), 1.0 / max(above, below), note)
+    return Sides(scale * worst, bound, all(sides), 1.0 / max(above, below), note)
 
 
 class Survey(NamedTuple):

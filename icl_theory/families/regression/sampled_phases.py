@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, instance, integer, prompt_length, refuse
-from icl_theory.claims.comparison import Comparison, limit_of, mean_check
+from icl_theory.engine.comparison import Comparison, limit_of, mean_check
 from icl_theory.engine.progress import CountProgress
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk

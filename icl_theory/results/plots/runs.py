@@ -19,7 +19,7 @@ from icl_theory.results.plots.style import BLACK, BLUE, CYCLE, RED, axes, level,
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from icl_theory.claims.claim import Answer
+    from icl_theory.papers.claim import Answer
 
 
 def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:

@@ -1,20 +1,19 @@
-"""What the rows of the audit share: random problems."""
+"""What the rows on regression share: random problems, and plain iteration of the exchangeable case."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Claim
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.population import PopulationRisk
 
 PAPER, WORDS = "paper, {} (reconstructed)", "paper, {}"  # WORDS where it states no formula
-Row = Callable[[bool], Claim]
+EQUAL = 1e-9  # to which two ways to the same number agree
 
 
 def random_risk(seed: int, K: int, N: float = math.inf, noise: float = 0.0) -> PopulationRisk:

@@ -10,15 +10,16 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory.engine import Affine, Pullback
-from icl_theory.families.recall import bounds, evidence, evidence_model, questions
+from icl_theory.families.recall import bounds
 from icl_theory.families.recall.bounds import cycle_excess
+from icl_theory.papers.recall import model, questions, training
 
 Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
 
 
 def test_a_least_share_of_one_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "_least_share", lambda *task: 1.0)
-    assert evidence.plain_descent(True).violated
+    assert training.plain_descent(True).violated
 
 
 def test_words_drawn_one_by_one_refute_a_wrong_law(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +29,7 @@ def test_words_drawn_one_by_one_refute_a_wrong_law(monkeypatch: pytest.MonkeyPat
         return right(H, 1.2 * density, noise)
 
     monkeypatch.setattr(Counts, "sentence", wrong)
-    assert evidence_model.sentence_counts(True).violated
+    assert model.sentence_counts(True).violated
 
 
 def test_measured_rates_make_the_conclusion_of_the_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +102,10 @@ def test_a_note_on_the_cycle_is_within_a_tenth_of_the_cycle() -> None:
 
 
 def test_layers_that_add_other_logits_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = evidence_model.reparameterised
-    assert not evidence_model.layer_logits(True).violated
-    monkeypatch.setattr(evidence_model, "reparameterised", lambda full, gamma: right(full, gamma + 0.01))
-    assert evidence_model.layer_logits(True).violated
+    right = model.reparameterised
+    assert not model.layer_logits(True).violated
+    monkeypatch.setattr(model, "reparameterised", lambda full, gamma: right(full, gamma + 0.01))
+    assert model.layer_logits(True).violated
 
 
 def test_softmax_with_little_noise_learns_from_beyond_a_low_barrier() -> None:

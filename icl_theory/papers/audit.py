@@ -7,23 +7,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from icl_theory._validate import choice, flag, integer, refuse
-from icl_theory.claims.claim import HEADINGS, Answer, Claim, Status
 from icl_theory.engine.progress import working
 from icl_theory.engine.trajectory import Shown
-from icl_theory.families import families_known
+from icl_theory.families import asked, left_out
+from icl_theory.papers.claim import HEADINGS, Answer, Claim, Row, Status
+from icl_theory.papers.paper import Claims
 
 BINDING = (Status.EXACT, Status.CERTIFIED)
 ANSWER_HEADINGS = ("question", "answer", "command")
 
 
-def rows() -> tuple[Callable[[bool], Claim], ...]:
+def known() -> tuple[dict[str, Claims], list[str]]:
+    """Return what is claimed of each family, by its name, and a line for each whose slot ``claims`` is at fault."""
+    found, lines = asked("claims")
+    for name in [name for name, claims in found.items() if not isinstance(claims, Claims)]:
+        lines.append(f"the slot claims of the family {name} is left out: it is no Claims: {found.pop(name)!r}")
+    return found, lines
+
+
+def rows() -> tuple[Row, ...]:
     """Return the rows of every family, in the order of the table."""
-    return tuple(row for family in families_known().values() for row in family.rows)
+    return tuple(row for claims in known()[0].values() for row in claims.rows)
 
 
 def questions() -> dict[str, Callable[[bool], Answer]]:
     """Return the open questions of every family by name."""
-    return {name: ask for family in families_known().values() for name, ask in family.questions.items()}
+    return {name: ask for claims in known()[0].values() for name, ask in claims.questions.items()}
 
 
 @dataclass(frozen=True)
@@ -36,10 +45,13 @@ class Audit(Shown):
         One row a claim.
     answers : tuple of Answer
         One row a question.
+    failures : tuple of str
+        A line for each row, question or family that could not be measured; there should be none.
     """
 
     claims: tuple[Claim, ...]
     answers: tuple[Answer, ...]
+    failures: tuple[str, ...] = ()
 
     @property
     def violations(self) -> tuple[Claim, ...]:
@@ -52,6 +64,7 @@ class Audit(Shown):
         lines += _table(("claim", *HEADINGS[1:]), [claim.cells() for claim in self.claims])
         lines += ["", "## Open questions", ""]
         lines += _table(ANSWER_HEADINGS, [(a.question, a.answer, f"`{a.command}`") for a in self.answers])
+        lines += ["", "## Left out", "", *(f"- {line}" for line in self.failures)] if self.failures else []
         return "\n".join(lines) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,6 +75,7 @@ class Audit(Shown):
         return {
             "claims": [dict(zip(HEADINGS, claim.cells(), strict=True)) for claim in self.claims],
             "questions": answers,
+            "failures": list(self.failures),
         }
 
 
@@ -81,7 +95,8 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
     Returns
     -------
     Audit
-        Deterministic: the same tables at every call.
+        Deterministic: the same tables at every call. A row or question that raises an exception is left out, with
+        a line in ``failures``.
 
     Raises
     ------
@@ -97,7 +112,7 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
     The rows are those of all families, and an audit of none has no violations:
 
     >>> import icl_theory as icl
-    >>> from icl_theory.claims.audit import Audit, rows
+    >>> from icl_theory.papers.audit import Audit, rows
     >>> len(rows()) > 70, Audit((), ()).violations
     (True, ())
     >>> icl.audit(claim=5).claims[0].name
@@ -108,20 +123,35 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
         raise refuse("callback", callback, "a function of a row's name")
     claims: list[Claim] = []
     answers: list[Answer] = []
-    every = rows()
+    families, broken = known()
+    failures = broken if claim is None else []
+    every = [(family, row) for family, each in families.items() for row in each.rows]
     if claim is not None:
         claim = integer("claim", claim, minimum=1, maximum=len(every))
-    for number, row in enumerate(every, start=1):
+    for number, (family, row) in enumerate(every, start=1):
         if claim in (None, number):
             if callback is not None:
                 callback(f"claim {number} of {len(every)}")
-            with working(f"measuring claim {number} of {len(every)}"):
-                claims.append(row(quick))
-    for name in questions() if claim is None else ():
+            with working(f"measuring claim {number} of {len(every)}"), left_out(_named(family, row), failures):
+                claims.append(_checked(row(quick), Claim))
+    open_questions = [(family, name) for family, each in families.items() for name in each.questions]
+    for family, name in open_questions if claim is None else ():
         if callback is not None:
             callback(f"question {name}")
-        answers.append(answer(name, quick=quick))
-    return Audit(tuple(claims), tuple(answers))
+        with left_out(f"the question {name} of the family {family}", failures):
+            answers.append(answer(name, quick=quick))
+    return Audit(tuple(claims), tuple(answers), tuple(failures))
+
+
+def _named(family: str, row: Row) -> str:
+    return f"the row {getattr(row, '__name__', row)} of the family {family}"
+
+
+def _checked(found: Any, kind: type) -> Any:
+    """Return what a row or question of another package has found, if it is of the kind that it should be."""
+    if not isinstance(found, kind):
+        raise TypeError(f"it must return {'a' if kind is Claim else 'an'} {kind.__name__}, not {found!r}")
+    return found
 
 
 def answer(name: str, *, quick: bool = False) -> Answer:
@@ -153,9 +183,10 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     'Yes:'
     """
     flag("quick", quick)
-    known = questions()
-    with working(f"answering question {choice('question', name, known)}"):
-        return known[name](quick)
+    every = questions()
+    with working(f"answering question {choice('question', name, every)}"):
+        found: Answer = _checked(every[name](quick), Answer)
+        return found
 
 
 def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -1,10 +1,8 @@
 """The paper on in-context recall: its statements, and the rows, questions and figures that measure them."""
 
-from icl_theory.claims.paper import Paper, Reading
-from icl_theory.families.recall import evidence, evidence_model
-from icl_theory.families.recall.evidence import ROWS
+from icl_theory.papers.paper import Claims, Paper, Reading
+from icl_theory.papers.recall import model, questions, training
 
-UNSEEN, UNSEEN_NOISY = (row for row in ROWS if row.__name__ == "row")
 WORDS = "the formula, from the words of the text"
 RATE = "the exponent, which the paper prints in different ways"
 
@@ -16,28 +14,28 @@ IN_CONTEXT_RECALL = Paper(
     "arXiv:2505.15009",
     (
         Reading("Lemma 3.1", "Linear and ReLU attention reach the Bayes risk under the paper's reparameterisation.",
-                (evidence_model.lemma_adding, evidence_model.bayes, evidence_model.sentence_counts),
+                (model.lemma_adding, model.bayes, model.sentence_counts),
                 reconstructed="the loss as a function of the trained numbers"),
         Reading("Theorem 3.2", "Normalised descent without noise: the loss falls exponentially.",
-                (evidence_model.certified_bound, evidence.linear_convergence, evidence.exponents,
-                 evidence.unequal_rate, evidence.plain_descent),
+                (model.certified_bound, training.linear_convergence, training.exponents,
+                 training.unequal_rate, training.plain_descent),
                 question="recall-exponent", figure="recall_exponents", reconstructed=RATE),
         Reading("Theorem 3.3", "Outputs that training has never seen are recalled like seen ones.",
-                (UNSEEN, evidence_model.unseen_rows), question="recall-unseen", figure="recall_models",
+                (model.UNSEEN, model.unseen_rows), question="recall-unseen", figure="recall_models",
                 reconstructed=WORDS),
-        Reading("Lemma 4.1", "Softmax attention reaches the Bayes risk as well.", (evidence_model.lemma_averaging,),
+        Reading("Lemma 4.1", "Softmax attention reaches the Bayes risk as well.", (model.lemma_averaging,),
                 reconstructed="the loss at finite length, by one integral"),
         Reading("Theorem 4.2", "Normalised descent on softmax attention: the loss falls exponentially.",
-                (evidence.softmax_rate,), reconstructed=RATE),
-        Reading("Theorem 5.4", "The same with noise, down to the Bayes risk.", (evidence.noisy_convergence,),
+                (training.softmax_rate,), reconstructed=RATE),
+        Reading("Theorem 5.4", "The same with noise, down to the Bayes risk.", (training.noisy_convergence,),
                 question="recall-noise", reconstructed=RATE),
-        Reading("Theorem 5.5", "Outputs never seen are recalled with noise, too.", (UNSEEN_NOISY,),
+        Reading("Theorem 5.5", "Outputs never seen are recalled with noise, too.", (model.UNSEEN_NOISY,),
                 reconstructed=WORDS),
         Reading("Theorem 5.6", "Attention finds the output, and the feed-forward layer the noise.",
-                (evidence_model.part_roles, evidence_model.layer_logits),
+                (model.part_roles, model.layer_logits),
                 question="recall-roles", figure="recall_roles", reconstructed=WORDS),
         Reading("Finite samples", "A certain number of sentences suffices for a small excess.",
-                (evidence.missing_triggers, evidence.sample_complexity, evidence.learnt_frequency),
+                (training.missing_triggers, training.sample_complexity, training.learnt_frequency),
                 question="recall-samples", figure="recall_samples", reconstructed="the number of sentences"),
         Reading("Experiments, finite data", "Training on a fixed set of sentences, epoch by epoch.",
                 figure="recall_finite"),
@@ -47,4 +45,12 @@ IN_CONTEXT_RECALL = Paper(
     " proofs.",
 )  # fmt: skip
 
-PAPERS = (IN_CONTEXT_RECALL,)
+CLAIMS = Claims(
+    (model.sentence_counts, model.lemma_adding, model.bayes, model.certified_bound, training.linear_convergence,
+     training.exponents, training.unequal_rate, training.plain_descent, model.UNSEEN, model.lemma_averaging,
+     training.softmax_rate, training.noisy_convergence, model.UNSEEN_NOISY, model.part_roles, model.layer_logits,
+     model.unseen_rows, training.missing_triggers, training.sample_complexity, training.learnt_frequency),
+    {"recall-exponent": questions.exponent, "recall-noise": questions.noise, "recall-samples": questions.samples,
+     "recall-unseen": questions.unseen, "recall-roles": questions.roles},
+    (IN_CONTEXT_RECALL,),
+)  # fmt: skip

@@ -12,16 +12,16 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.claims.claim import Claim
-from icl_theory.families.regression import certified, questions
+from icl_theory.families.regression import certified
 from icl_theory.families.regression.closed import ExchangeableSteps
-from icl_theory.families.regression.evidence import dynamics, lemmas, orders
 from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.papers.claim import Claim
+from icl_theory.papers.regression import dynamics, lemmas, orders, questions
 
 Array = np.ndarray
 
 
-def check(name: str, run: icl.Trajectory) -> icl.claims.BoundCheck:
+def check(name: str, run: icl.Trajectory) -> icl.papers.BoundCheck:
     return next(one for one in icl.check_bounds(run) if one.name == name)
 
 
@@ -156,7 +156,7 @@ def test_a_transition_is_described_from_its_numbers() -> None:
 def test_whether_a_logarithm_is_needed_is_computed(
     with_it: list[float], without: list[float], needed: bool
 ) -> None:
-    from icl_theory.families.regression.questions import _logarithm
+    from icl_theory.papers.regression.questions import _logarithm
 
     words = _logarithm(np.array(with_it), np.array(without))
     assert words == ("the logarithm is needed" if needed else "the logarithm is not needed")

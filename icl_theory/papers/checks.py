@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 
 from icl_theory._validate import integer, refuse
-from icl_theory.claims.claim import BoundChecks
-from icl_theory.claims.comparison import CrossCheck, Power, compare, detectable
+from icl_theory.engine.comparison import Check as Check
+from icl_theory.engine.comparison import Comparison as Comparison
+from icl_theory.engine.comparison import CrossCheck as CrossCheck
+from icl_theory.engine.comparison import Power, compare, detectable
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.statement import BoundChecks
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, default
 
@@ -48,9 +51,9 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     if not isinstance(run, Trajectory):
         raise refuse("run", run, "a Trajectory")
     family = _family(run)
-    if family.check is None:
+    if family.claims is None or family.claims.check is None:
         raise refuse("run", f"a run of the family {family.name}", "of a family that has statements to check")
-    found: BoundChecks = family.check(run)
+    found: BoundChecks = family.claims.check(run)
     return found
 
 
@@ -91,7 +94,8 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     True
     """
     family = _family(run_or_risk) if isinstance(run_or_risk, Trajectory) else default()
-    own: Any = _with_samples if family.compare is None else family.compare
+    claims = family.claims
+    own: Any = _with_samples if claims is None or claims.compare is None else claims.compare
     try:
         found: CrossCheck = own(run_or_risk, **options)
     except TypeError as error:

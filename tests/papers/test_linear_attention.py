@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.linear_attention import LoopedRisk, PromptLaw, ShiftTable, evidence
+from icl_theory.families.linear_attention import LoopedRisk, PromptLaw, ShiftTable
+from icl_theory.papers import linear_attention as evidence
+from icl_theory.papers.claim import Row
 
-QUICK = [row for row in evidence.ROWS if row.__name__ not in ("plateau_lengths", "staircase")]
+QUICK = [row for row in evidence.CLAIMS.rows if row.__name__ not in ("plateau_lengths", "staircase")]
 
 
 @pytest.mark.parametrize("row", QUICK, ids=lambda row: row.__name__)
-def test_row_holds(row: evidence.Row) -> None:
+def test_row_holds(row: Row) -> None:
     assert not row(True).violated
 
 

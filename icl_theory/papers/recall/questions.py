@@ -1,15 +1,13 @@
-"""Open questions about in-context recall, each answered by runs and one figure."""
+"""Open questions about in-context recall; the docstring of each is the question."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Answer, Series
 from icl_theory.engine.descent import descend
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
@@ -19,112 +17,92 @@ from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import RecallRisk
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask
+from icl_theory.papers.claim import Series, question
 
 ONCE = Counts.fixed(1)
 PUBLISHED = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}  # and the powers of |Q| in their rates
 
 
-def exponent(quick: bool) -> Answer:
-    """Which of the published exponents of the linear convergence is right."""
+@question("recall-exponent", "number of triggers |Q|", "rate of convergence / η")
+def exponent(quick: bool) -> tuple[str, list[Series]]:
+    """Which exponent is right: ηt/√|Q|, ηt/|Q| or ηt?"""
     sizes, rates = rates_by_size(quick)
     found = powers(sizes, rates)
     measured = ", ".join(f"{name}: |Q|^{power:.3f}, so {published(power)}" for name, power in found.items())
     absent = [name for name in PUBLISHED if name not in map(published, found.values())]
-    return Answer(
-        "recall-exponent",
-        "Which exponent is right: ηt/√|Q|, ηt/|Q| or ηt?",
-        f"Rates over η for |Q| = 1..{sizes[-1]} go like these powers. {measured[0].upper()}{measured[1:]}."
-        + (f" None of these models has {' or '.join(absent)}." if absent else ""),
-        (
-            *(
-                Series(name, sizes[first::2], values[first::2], points=True)  # in turn: two of them coincide
-                for first, (name, values) in zip((0, 1, 0, 0), rates.items(), strict=True)
-            ),
-            Series("1 / √|Q|", sizes, sizes**-0.5),
-            Series("1 / |Q|", sizes, 1.0 / sizes),
-            Series("1", sizes, np.ones(len(sizes))),
+    words = f"Rates over η for |Q| = 1..{sizes[-1]} go like these powers. {measured[0].upper()}{measured[1:]}."
+    return words + (f" None of these models has {' or '.join(absent)}." if absent else ""), [
+        *(
+            Series(name, sizes[first::2], values[first::2], points=True)  # in turn: two of them coincide
+            for first, (name, values) in zip((0, 1, 0, 0), rates.items(), strict=True)
         ),
-        "number of triggers |Q|",
-        "rate of convergence / η",
-    )
+        Series("1 / √|Q|", sizes, sizes**-0.5),
+        Series("1 / |Q|", sizes, 1.0 / sizes),
+        Series("1", sizes, np.ones(len(sizes))),
+    ]
 
 
-def noise(quick: bool) -> Answer:
-    """Whether normalised descent reaches the Bayes risk where there is noise."""
+@question("recall-noise", "step", "loss above the Bayes risk (nats)")
+def noise(quick: bool) -> tuple[str, list[Series]]:
+    """Does normalised descent reach the Bayes risk with noise?"""
     task, eta, steps = RecallTask(50, 4, 8, alpha=0.1, counts=ONCE), 0.4, 2000 if quick else 20_000
-    runs = {
-        "normalised, λ and γ": descend(RecallRisk(task, tied=True), eta, rule="ngd", steps=steps),
-        "normalised, λ alone, γ = ln(α/(1-α))": descend(
-            RecallRisk(task, gamma=task.best_gamma, tied=True), eta, rule="ngd", steps=200
-        ),
-        "plain, λ and γ": descend(RecallRisk(task, tied=True), eta, steps=steps),
-    }
-    joint, alone, plain = runs.values()
+    free, held = RecallRisk(task, tied=True), RecallRisk(task, gamma=task.best_gamma, tied=True)
+    joint, alone = descend(free, eta, rule="ngd", steps=steps), descend(held, eta, rule="ngd", steps=200)
+    plain = descend(free, eta, steps=steps)
     last = [joint.at(int(joint.t[-1]) - shift).observed["excess"] for shift in (0, 1)]
     level, ended = stall(task.alpha, eta), float(alone.observed["excess"][-1])
     stays, tail = float(np.mean(last)), float(plain.t[-1] * plain.observed["excess"][-1])
-    series = [Series(name, run.t[1:], run.observed["excess"][1:]) for name, run in runs.items()]
     verdict = (
         "Only if λ alone is normalised" if ended < 1e-6 < stays
         else "Yes, with γ trained and without" if max(ended, stays) < 1e-6
         else "These runs do not decide it"
     )  # fmt: skip
-    return Answer(
-        "recall-noise",
-        "Does normalised descent reach the Bayes risk with noise?",
+    names = ("normalised, λ and γ", "normalised, λ alone, γ = ln(α/(1-α))", "plain, λ and γ")
+    curves = [
+        Series(name, run.t[1:], run.observed["excess"][1:])
+        for name, run in zip(names, (joint, alone, plain), strict=True)
+    ]
+    return (
         f"{verdict}: with γ held at ln(α/(1-α)) the excess is {ended:.0e} after {alone.t[-1]} steps, predicted rate"
         f" {decay_rate(task, eta):.3g}, measured {_last_rate(alone):.3g}. With γ trained too it is {stays:.2e}"
         f" (mean of two steps at t = {joint.t[-1]:,}); predicted α(1-α)η²/8 = {level:.2e}, {stays / level:.3f} of"
         f" it (α = 0.1, η = {eta:g}). Plain descent: t × excess = {tail:.3g} at t = {plain.t[-1]:,}, predicted"
-        f" |Q|/η = {task.Q / eta:g}.",
-        (*series, Series("α(1-α)η²/8", joint.t[1:], np.full(len(joint.t) - 1, level))),
-        "step",
-        "loss above the Bayes risk (nats)",
-    )
+        f" |Q|/η = {task.Q / eta:g}."
+    ), [*curves, Series("α(1-α)η²/8", joint.t[1:], np.full(len(joint.t) - 1, level))]
 
 
-def samples(quick: bool) -> Answer:
-    """How many sentences are needed."""
+@question("recall-samples", "sentences M", "population loss above full training (nats)")
+def samples(quick: bool) -> tuple[str, list[Series]]:
+    """What does training on M sentences cost?"""
     sizes = np.array([3, 10, 30] if quick else [3, 6, 10, 20, 30, 60, 100, 200, 400])
-    sets, probs = 20 if quick else 60, np.array([0.5, 0.3, 0.15, 0.05])
-    clean = RecallTask(50, 4, 8, probs=probs, counts=ONCE)
-    noisy = RecallTask(50, 4, 8, alpha=0.2, probs=probs, counts=ONCE)
-    found = [costs(clean, M, sets, "ngd", 1.0, 100) for M in sizes.tolist()]
-    missing, predicted = np.mean(found, axis=1), missing_loss(clean, sizes)
-    doubt = missing_spread(clean, sizes) / math.sqrt(sets)
+    sets, probs, limit = 20 if quick else 60, np.array([0.5, 0.3, 0.15, 0.05]), 3.5
+    clean, noisy = (RecallTask(50, 4, 8, alpha=alpha, probs=probs, counts=ONCE) for alpha in (0.0, 0.2))
+    missing = np.mean([costs(clean, M, sets, "ngd", 1.0, 100) for M in sizes.tolist()], axis=1)
+    predicted, doubt = missing_loss(clean, sizes), missing_spread(clean, sizes) / math.sqrt(sets)
     some = sizes[::2]  # the first and the last among them
     cost = np.array([np.mean(costs(noisy, M, sets, "gd", 4.0, 100 if quick else 200)) for M in some.tolist()])
     shown = sorted({0, len(sizes) // 3, len(sizes) // 2})
     figures = ", ".join(f"{missing[i]:.2g} ± {doubt[i]:.1g} ({predicted[i]:.2g}) for M = {sizes[i]}" for i in shown)
     likely = doubt > 0.02 * math.log(clean.V) * probs.min() / math.sqrt(sets)  # elsewhere no set lacks a trigger
     z = float(np.max(np.abs(missing - predicted)[likely] / doubt[likely]))
-    limit = 3.5
-    return Answer(
-        "recall-samples",
-        "What does training on M sentences cost?",
-        (
-            "Without noise only the triggers that are missing from the sentences"
-            if z < limit
-            else "Without noise not only the triggers that are missing from the sentences"
-        )
-        + f": the mean population loss in the end is {figures}; predicted ln V Σ p_q (1-p_q)^M in brackets, ±"
+    return (
+        f"Without noise {'' if z < limit else 'not '}only the triggers that are missing from the sentences"
+        f": the mean population loss in the end is {figures}; predicted ln V Σ p_q (1-p_q)^M in brackets, ±"
         f" the standard deviation of a mean over {sets} sets by the same prediction. Largest distance for M ="
         f" {sizes[0]}..{sizes[likely][-1]}: {z:.1f} of these. With noise (α = 0.2) the frequency of noise is learnt"
         f" instead of α: at M = {sizes[-1]} the excess over training on the population is {cost[-1]:.2g}, 1/(2M) ="
-        f" {0.5 / sizes[-1]:.2g}, expected divergence of the frequency {noise_cost(int(sizes[-1]), 0.2):.2g}.",
-        (
-            Series("no noise, measured", sizes[missing > 1e-6], missing[missing > 1e-6], points=True),
-            Series("no noise, predicted", sizes[predicted > 1e-6], predicted[predicted > 1e-6]),
-            Series("α = 0.2, measured", some, cost, points=True),
-            Series("1/(2M)", sizes, 0.5 / sizes),
-        ),
-        "sentences M",
-        "population loss above full training (nats)",
-    )
+        f" {0.5 / sizes[-1]:.2g}, expected divergence of the frequency {noise_cost(int(sizes[-1]), 0.2):.2g}."
+    ), [
+        Series("no noise, measured", sizes[missing > 1e-6], missing[missing > 1e-6], points=True),
+        Series("no noise, predicted", sizes[predicted > 1e-6], predicted[predicted > 1e-6]),
+        Series("α = 0.2, measured", some, cost, points=True),
+        Series("1/(2M)", sizes, 0.5 / sizes),
+    ]
 
 
-def unseen(quick: bool) -> Answer:
-    """Whether a trained model recalls outputs that it has never seen."""
+@question("recall-unseen", "step", "loss (nats)", "linear")
+def unseen(quick: bool) -> tuple[str, list[Series]]:
+    """Does the trained model recall outputs that it has never seen?"""
     task = RecallTask(24, 3, 6, H=17)
     full = TransformerRisk(task, batch=64)
     models: dict[str, Risk] = {"reparameterised": reparameterised(full), "full matrices": full}
@@ -135,45 +113,36 @@ def unseen(quick: bool) -> Answer:
         for kind in ("seen", "unseen"):
             losses = run.observed[f"{kind}_loss"][1:]
             series.append(Series(f"{name}, {kind} outputs", run.t[1:], losses, points=kind == "unseen"))
-    return Answer(
-        "recall-unseen",
-        "Does the trained model recall outputs that it has never seen?",
-        "; ".join(f"{name}: {_recalls(f)}" for name, f in found.items())
-        + ". Seen and unseen: "
-        + "; ".join(
-            f"{name}, loss {f['seen_loss']:.2g} and {f['unseen_loss']:.2g}, accuracy {f['seen_accuracy']:.0%} and"
-            f" {f['unseen_accuracy']:.0%}"
-            for name, f in found.items()
-        )
-        + f" (V = {task.V}, |Q| = {task.Q}, 6 outputs, normalised descent, {int(run.t[-1])} steps of"
-        f" 64 sentences).",
-        tuple(series),
-        "step",
-        "loss (nats)",
-        "linear",
+    told = "; ".join(
+        f"{name}, loss {f['seen_loss']:.2g} and {f['unseen_loss']:.2g}, accuracy {f['seen_accuracy']:.0%} and"
+        f" {f['unseen_accuracy']:.0%}"
+        for name, f in found.items()
     )
+    return (
+        "; ".join(f"{name}: {_recalls(f)}" for name, f in found.items())
+        + f". Seen and unseen: {told} (V = {task.V}, |Q| = {task.Q}, 6 outputs, normalised descent,"
+        f" {int(run.t[-1])} steps of 64 sentences)."
+    ), series
 
 
-def roles(quick: bool) -> Answer:
-    """Which part of the model predicts the output, and which the noise."""
+@question("recall-roles", "step", "mean probability (reparameterised)")
+def roles(quick: bool) -> tuple[str, list[Series]]:
+    """Which part predicts the output, and which the noise?"""
     task = RecallTask(12 if quick else 24, 3, 6, alpha=0.2, H=17)
     full = TransformerRisk(task, "softmax", batch=64)
-    small = reparameterised(full)
-    test = task.sentences(np.random.default_rng(1), 200)
+    small, test = reparameterised(full), task.sentences(np.random.default_rng(1), 200)
     series, words, last = [], [], {}
     parts: dict[str, tuple[str, ...]] = {
         "whole": (), "no feed-forward": ("feed_forward",), "no attention": ("attention",)
     }  # fmt: skip
-    models: tuple[tuple[str, Risk, Callable[[Array], Array]], ...] = (
-        ("reparameterised", small, small.map.inward),
-        ("full matrices", full, lambda params: params),
-    )
-    for name, model, inward in models:
+    models: dict[str, Risk] = {"reparameterised": small, "full matrices": full}
+    for name, model in models.items():
         run = descend(model, 0.1, rule="ngd", steps=100 if quick else 600)
         shown = np.unique(np.linspace(1, len(run.t) - 1, 20).astype(int))
+        states = [small.map.inward(state) if model is small else state for state in run.states[shown]]
         for part, without in parts.items():
-            curve = [full.measure(inward(state), test, without) for state in run.states[shown]]
-            if name == "reparameterised":
+            curve = [full.measure(state, test, without) for state in states]
+            if model is small:
                 series.append(Series(f"{part}: output", run.t[shown], np.array([m.output for m in curve])))
                 series.append(
                     Series(f"{part}: noise", run.t[shown], np.array([m.noise for m in curve]), points=True)
@@ -181,29 +150,15 @@ def roles(quick: bool) -> Answer:
             words.append(f"{name}, {part}: {curve[-1].output:.3f} and {curve[-1].noise:.3f}")
             last[name, part] = curve[-1]
     attention, no_attention = (last["reparameterised", part] for part in ("no feed-forward", "no attention"))
-    return Answer(
-        "recall-roles",
-        "Which part predicts the output, and which the noise?",
+    return (
         f"Mean probabilities of output and noise word (α = 0.2, softmax attention) after {int(run.t[-1])} steps: "
         + "; ".join(words)
         + f". Under the reparameterisation attention alone says the output with probability {attention.output:.2f}"
         f" and noise with {attention.noise:.2g}, the feed-forward layer alone noise with {no_attention.noise:.2g}: "
         + ("attention finds the output" if attention.output > 0.9 else "attention does not find the output yet")
         + (" and does not say noise" if attention.noise < 1e-3 else " and still says noise")
-        + (", and the feed-forward layer alone says neither." if max(no_attention[2:]) < 0.1 else "."),
-        tuple(series),
-        "step",
-        "mean probability (reparameterised)",
-    )
-
-
-QUESTIONS: dict[str, Callable[[bool], Answer]] = {
-    "recall-exponent": exponent,
-    "recall-noise": noise,
-    "recall-samples": samples,
-    "recall-unseen": unseen,
-    "recall-roles": roles,
-}
+        + (", and the feed-forward layer alone says neither." if max(no_attention[2:]) < 0.1 else ".")
+    ), series
 
 
 def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
@@ -211,14 +166,13 @@ def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
     sizes = np.array([1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64])
     eta, far = 0.5, 120.0
     rates = {}
-    for name, unequal, attention in (
-        ("linear, uniform triggers", False, "linear"),
-        ("linear, p ~ 1/rank", True, "linear"),
-        ("ReLU, uniform triggers", False, "relu"),
-        ("softmax, uniform triggers", False, "softmax-limit"),
-    ):
+    for name, attention in (
+        ("linear, uniform triggers", "linear"), ("linear, p ~ 1/rank", "linear"),
+        ("ReLU, uniform triggers", "relu"), ("softmax, uniform triggers", "softmax-limit"),
+    ):  # fmt: skip
+        probs = [zipf(Q) if "rank" in name else None for Q in sizes.tolist()]
         tasks = [
-            RecallTask(2 * Q + 20, Q, 8, probs=zipf(Q) if unequal else None, counts=ONCE) for Q in sizes.tolist()
+            RecallTask(2 * Q + 20, Q, 8, probs=p, counts=ONCE) for p, Q in zip(probs, sizes.tolist(), strict=True)
         ]
         rates[name] = np.array([final_rate(RecallRisk(task, attention), eta, far) for task in tasks]) / eta
     return sizes, rates
@@ -282,16 +236,15 @@ def costs(task: RecallTask, M: int, sets: int, rule: str, eta: float, steps: int
     """
     population = RecallRisk(task)
 
-    def trained(risk: RecallRisk) -> Trajectory:
-        return descend(risk, eta, rule=rule, steps=steps, give_up=False)
+    def reached(risk: RecallRisk) -> float:
+        return population.excess(descend(risk, eta, rule=rule, steps=steps, give_up=False).params)
 
-    best = population.excess(trained(population).params)
     found: list[float] = []
     known: dict[bytes, float] = {}
     for number in range(sets):
         data = task.sentences(np.random.default_rng([M, number]), M)
         alike = np.append(np.sort(data.trigger * task.H + data.c), np.sum(data.answer == task.noise_word)).tobytes()
         if alike not in known:
-            known[alike] = population.excess(trained(RecallRisk(task, data=data)).params)
+            known[alike] = reached(RecallRisk(task, data=data))
         found.append(known[alike])
-    return np.array(found) - best
+    return np.array(found) - reached(population)

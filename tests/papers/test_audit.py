@@ -10,34 +10,35 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.claims.claim import Outcome, Verdict, judged
-from icl_theory.claims.reproduction import papers
 from icl_theory.engine import progress
-from icl_theory.families.regression.evidence import dynamics
+from icl_theory.papers.claim import Outcome, Verdict, judged
+from icl_theory.papers.paper import Claims
+from icl_theory.papers.regression import dynamics
+from icl_theory.papers.reproduction import papers
 from icl_theory.results.plots import plot_answer, save
 from tests.test_cli import run_main
 
-audit = importlib.import_module("icl_theory.claims.audit")  # as is that of the folder of claims
+audit = importlib.import_module("icl_theory.papers.audit")  # as is that of the folder of claims
 COMMAND = importlib.import_module("icl_theory.cli.audit")  # the package's attribute of this name is the function
 
 
 @pytest.fixture(scope="module")
-def report() -> icl.claims.Audit:
+def report() -> icl.papers.Audit:
     return icl.audit(quick=True)
 
 
-def test_no_exact_or_certified_claim_is_violated(report: icl.claims.Audit) -> None:
+def test_no_exact_or_certified_claim_is_violated(report: icl.papers.Audit) -> None:
     assert report.violations == ()
     assert {claim.status for claim in report.claims} == {"exact", "certified", "order-wise", "measured"}
 
 
-def test_every_verdict_is_one_of_the_known_ones(report: icl.claims.Audit) -> None:
+def test_every_verdict_is_one_of_the_known_ones(report: icl.papers.Audit) -> None:
     for claim in report.claims:
         assert claim.verdict.outcome is not Outcome.FAILS, claim
         assert all((claim.source, claim.statement, claim.grid, claim.measured, claim.bound)), claim
 
 
-def test_every_lemma_proposition_and_theorem_has_a_row(report: icl.claims.Audit) -> None:
+def test_every_lemma_proposition_and_theorem_has_a_row(report: icl.papers.Audit) -> None:
     sources = " ".join(claim.source for claim in report.claims)
     for wanted in ("Lemma 1", "Lemma 2", "Prop. 1", "Prop. 2", "Prop. 3", "Prop. 4", "Thm 1", "Thm 2", "Eq. 9"):
         assert wanted in sources
@@ -45,7 +46,7 @@ def test_every_lemma_proposition_and_theorem_has_a_row(report: icl.claims.Audit)
         assert f"recall paper, {wanted} (reconstructed)" in sources
 
 
-def test_a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(report: icl.claims.Audit) -> None:
+def test_a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(report: icl.papers.Audit) -> None:
     measured = dict(zip(audit.rows(), report.claims, strict=True))
     readings = [reading for paper in papers().values() for reading in paper.readings]
     for reading in readings:
@@ -58,7 +59,7 @@ def test_a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(report: icl.clai
     assert any(claim.violated for reading in readings for claim in map(measured.__getitem__, reading.rows))
 
 
-def test_findings_are_those_of_the_documentation(report: icl.claims.Audit) -> None:
+def test_findings_are_those_of_the_documentation(report: icl.papers.Audit) -> None:
     verdicts = {claim.name: str(claim.verdict) for claim in report.claims}
     assert verdicts["Theorem 1"].startswith("fails: counterexample")
     assert verdicts["Theorem 2"].startswith("holds, loose")
@@ -77,9 +78,9 @@ def test_findings_are_those_of_the_documentation(report: icl.claims.Audit) -> No
     assert verdicts["recall: Theorem 3.3"].startswith("holds for λ alone, by symmetry")
 
 
-def test_the_committed_page_states_what_the_rows_state(report: icl.claims.Audit) -> None:
+def test_the_committed_page_states_what_the_rows_state(report: icl.papers.Audit) -> None:
     """Names, sources, statements and statuses do not depend on the grid; tests/test_pages.py measures the rest."""
-    lines = (Path(__file__).parents[1] / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()
+    lines = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()
     page, made = (
         [line.split(" | ") for line in text if line.startswith("| ")]
         for text in (lines, report.to_markdown().splitlines())
@@ -89,7 +90,7 @@ def test_the_committed_page_states_what_the_rows_state(report: icl.claims.Audit)
     assert [(row[0], row[-1]) for row in page[last + 1 :]] == [(row[0], row[-1]) for row in made[last + 1 :]]
 
 
-def test_one_claim_is_measured_by_its_number(report: icl.claims.Audit, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_claim_is_measured_by_its_number(report: icl.papers.Audit, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (5, 11):
         assert icl.audit(quick=True, claim=number).claims == report.claims[number - 1 : number]
     status, out, _ = run_main(capsys, "audit", "--quick", "--claim", "11")
@@ -98,7 +99,7 @@ def test_one_claim_is_measured_by_its_number(report: icl.claims.Audit, capsys: p
     assert run_main(capsys, "audit", "--claim", "3", "--question", "linear")[0] == 2
 
 
-def test_markdown_has_one_row_a_claim_and_a_question(report: icl.claims.Audit) -> None:
+def test_markdown_has_one_row_a_claim_and_a_question(report: icl.papers.Audit) -> None:
     rows = [line for line in report.to_markdown().splitlines() if line.startswith("| ")]
     assert len(rows) == len(report.claims) + len(report.answers) + 2
 
@@ -119,7 +120,7 @@ def test_unknown_questions_list_the_known_ones() -> None:
 
 
 def test_command_prints_the_tables_and_writes_markdown(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, report: icl.claims.Audit, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, report: icl.papers.Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: report)
     status, out, _ = run_main(capsys, "audit", "--quick", "--out", str(tmp_path / "audit.md"))
@@ -130,7 +131,7 @@ def test_command_prints_the_tables_and_writes_markdown(
 
 
 def test_command_prints_json(
-    capsys: pytest.CaptureFixture[str], report: icl.claims.Audit, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], report: icl.papers.Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: report)
     status, out, _ = run_main(capsys, "audit", "--json")
@@ -139,7 +140,7 @@ def test_command_prints_json(
 
 
 def test_a_violated_claim_is_status_one(
-    capsys: pytest.CaptureFixture[str], report: icl.claims.Audit, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], report: icl.papers.Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = replace(report, claims=(replace(report.claims[0], verdict=judged(False)), *report.claims[1:]))
     monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: broken)
@@ -156,7 +157,7 @@ def test_the_words_of_a_verdict_follow_its_outcome_as_in_a_sentence(words: str, 
     assert {str(Verdict(each, words)) for each in Outcome} == {each.value + sentence for each in Outcome}
 
 
-def test_an_order_of_magnitude_that_fails_is_no_violation(report: icl.claims.Audit) -> None:
+def test_an_order_of_magnitude_that_fails_is_no_violation(report: icl.papers.Audit) -> None:
     failing = [claim for claim in report.claims if claim.violated]
     assert failing
     assert not set(failing) & set(report.violations)
@@ -201,7 +202,7 @@ def test_an_interrupt_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
         return whole(self, params, step)
 
     monkeypatch.setattr(icl.ExchangeableRisk, "evaluate", interrupted)
-    monkeypatch.setattr(audit, "rows", lambda: (dynamics.closed_counts,))
+    monkeypatch.setattr(audit, "known", lambda: ({"one": Claims((dynamics.closed_counts,))}, []))
     with pytest.raises(KeyboardInterrupt):
         icl.audit(quick=True)
 
@@ -212,10 +213,11 @@ def test_it_says_which_row_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: 
     def spying(_: bool) -> Any:
         progress.SCREEN.show()
 
-    module = importlib.import_module("icl_theory.claims.audit")
-    monkeypatch.setattr(module, "rows", lambda: [spying])
-    monkeypatch.setattr(module, "questions", lambda: {"why": spying})
-    icl.audit()
+    module = importlib.import_module("icl_theory.papers.audit")
+    monkeypatch.setattr(module, "known", lambda: ({"spy": Claims((spying,), {"why": spying})}, []))
+    assert [line.split(" is left out")[0] for line in icl.audit().failures] == [
+        "the row spying of the family spy", "the question why of the family spy",
+    ]  # fmt: skip
     said = capsys.readouterr().err
     assert "measuring claim 1 of 1, 0:00:00\n" in said
     assert "answering question why, 0:00:00\n" in said

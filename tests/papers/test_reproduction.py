@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from icl_theory import figures
-from icl_theory.claims import reproduction
-from icl_theory.claims.claim import Claim, Outcome, Status, Verdict
-from icl_theory.claims.paper import Paper, Reading
-from icl_theory.claims.reproduction import papers, reproduce
 from icl_theory.cli import main
-from icl_theory.families import families_known
+from icl_theory.papers import reproduction
+from icl_theory.papers.audit import known
+from icl_theory.papers.claim import Claim, Outcome, Status, Verdict
+from icl_theory.papers.paper import Claims, Paper, Reading
+from icl_theory.papers.reproduction import papers, reproduce
 from tests.pages import Page
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def claim(outcome: Outcome, status: str = "exact", source: str = "paper, Thm 1") -> Claim:
@@ -35,22 +35,22 @@ def stops_with(status: int, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "paper"),
-    [(family, paper) for family in families_known().values() for paper in family.papers],
-    ids=lambda each: each.name,
+    ("claims", "paper"),
+    [(claims, paper) for claims in known()[0].values() for paper in claims.papers],
+    ids=lambda each: getattr(each, "name", ""),
 )
-def test_a_paper_names_what_its_family_has(family: type, paper: Paper) -> None:
+def test_a_paper_names_what_is_claimed_of_its_family(claims: Claims, paper: Paper) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9-]*", paper.name)
     assert len({reading.name for reading in paper.readings}) == len(paper.readings)
     for reading in paper.readings:
         assert reading.rows or reading.question or reading.figure, reading.name
-        assert set(reading.rows) <= set(family.rows), reading.name  # type: ignore[attr-defined]
-        assert reading.question in {"", *family.questions}, reading.name  # type: ignore[attr-defined]
+        assert set(reading.rows) <= set(claims.rows), reading.name
+        assert reading.question in {"", *claims.questions}, reading.name
         assert reading.figure in {"", *figures.available()}, reading.name
 
 
 def test_papers_are_told_apart_and_are_cited() -> None:
-    every = [paper for family in families_known().values() for paper in family.papers]
+    every = [paper for claims in known()[0].values() for paper in claims.papers]
     assert len(papers()) == len(every) >= 1
     page = (ROOT / "docs" / "citing.md").read_text(encoding="utf-8")
     for paper in every:

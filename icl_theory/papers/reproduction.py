@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from icl_theory import figures
 from icl_theory._validate import choice, flag
 from icl_theory._version import __version__
-from icl_theory.claims.audit import BINDING, answer
-from icl_theory.claims.claim import RECONSTRUCTED, Answer, Claim, Outcome
-from icl_theory.claims.paper import Paper, Reading
 from icl_theory.engine.progress import working
-from icl_theory.families import families_known
+from icl_theory.families import left_out
 from icl_theory.files import replacing
+from icl_theory.papers.audit import BINDING, answer, known
+from icl_theory.papers.claim import RECONSTRUCTED, Answer, Claim, Outcome, Row
+from icl_theory.papers.paper import Paper, Reading
 from icl_theory.results.notebook import picture, render
 from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import plot_answer, release, save
@@ -80,11 +80,14 @@ class Reproduction:
         The command that makes the page.
     parts : tuple of Reproduced
         One for each statement.
+    failures : tuple of str
+        A line for each row, question or figure that could not be measured or drawn; there should be none.
     """
 
     paper: Paper
     command: str
     parts: tuple[Reproduced, ...]
+    failures: tuple[str, ...] = ()
 
     @property
     def violations(self) -> tuple[Claim, ...]:
@@ -123,6 +126,7 @@ class Reproduction:
             lines += [f"*{part.answer.question}* {part.answer.answer}"] if part.answer else []
             for drawn in part.drawn:
                 lines += [f"![{drawn.caption}]({drawn.name}.png)", f"*{drawn.caption}:* `{drawn.command}`"]
+        lines += ["## Left out", "\n".join(f"- {line}" for line in self.failures)] if self.failures else []
         return "\n\n".join(filter(None, lines)) + "\n"
 
     def to_html(self) -> str:
@@ -162,11 +166,11 @@ def papers() -> dict[str, Paper]:
 
     Examples
     --------
-    >>> from icl_theory.claims.reproduction import papers
+    >>> from icl_theory.papers.reproduction import papers
     >>> papers()["nonlinear-regression"].identifier
     'arXiv:2507.20443'
     """
-    return {paper.name: paper for family in families_known().values() for paper in family.papers}
+    return {paper.name: paper for claims in known()[0].values() for paper in claims.papers}
 
 
 @working("measuring statements")
@@ -198,39 +202,47 @@ def reproduce(
 
     Examples
     --------
-    >>> from icl_theory.claims.reproduction import reproduce
+    >>> from icl_theory.papers.reproduction import reproduce
     >>> found = reproduce("nonlinear-regression", only="Equation 9", quick=True)
     >>> found.overview["tested by"], found.overview["verdict"]
     (['Eq. 9, concentration; loss on the event'], ['as reconstructed: holds, loose (1), holds (1)'])
     """
     flag("quick", quick)
-    known = papers()
-    paper = known[choice("paper", name, known)]
+    every = papers()
+    paper = every[choice("paper", name, every)]
     readings = {reading.name: reading for reading in paper.readings}
     if only is not None:
         readings = {only: readings[choice("only", only, readings)]}
     begin, end = f"icl-theory reproduce {name}", " --quick" if quick else ""
 
+    failures: list[str] = []
+
     @cache
-    def measured(row: Callable[[bool], Claim]) -> Claim:
-        return row(quick)
+    def measured(row: Row) -> tuple[Claim, ...]:
+        with left_out(f"the row {getattr(row, '__name__', row)} of the paper {name}", failures):
+            return (row(quick),)
+        return ()
 
     parts = []
     for reading in readings.values():
         if callback is not None:
             callback(reading.name)
         with working(f"measuring {reading.name}"):
-            claims = tuple(measured(row) for row in reading.rows)
+            claims = tuple(claim for row in reading.rows for claim in measured(row))
         found, drawn = None, []
         if reading.question:
-            found = answer(reading.question, quick=quick)
-            drawn += [Drawn(found.name, f"{found.y} against {found.x}", found.command + end, plot_answer(found))]
+            with left_out(f"the question {reading.question} of the paper {name}", failures):
+                found = answer(reading.question, quick=quick)
+                drawn.append(
+                    Drawn(found.name, f"{found.y} against {found.x}", found.command + end, plot_answer(found))
+                )
         if reading.figure:
-            title = figures.available()[reading.figure]
-            figure = figures.draw(reading.figure, quick=quick)
-            drawn += [Drawn(reading.figure, title, f"icl-theory figures {reading.figure}{end}", figure)]
+            with left_out(f"the figure {reading.figure} of the paper {name}", failures):
+                figure = figures.draw(reading.figure, quick=quick)
+                title = figures.available()[reading.figure]
+                drawn.append(Drawn(reading.figure, title, f"icl-theory figures {reading.figure}{end}", figure))
         for each in drawn:
             release(each.figure)
         parts.append(Reproduced(reading, f'{begin} --only "{reading.name}"{end}', claims, found, tuple(drawn)))
     chosen = "" if only is None else f' --only "{only}"'
-    return Reproduction(paper, begin + chosen + end, tuple(parts))
+    return Reproduction(paper, begin + chosen + end, tuple(parts), tuple(failures))

@@ -1,4 +1,4 @@
-"""Open questions about the theory of in-context regression, each answered by runs and one figure."""
+"""Open questions about in-context regression; the docstring of each is the question."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.claims.claim import Answer, Series, decade
 from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.risk import Risk
@@ -24,10 +23,12 @@ from icl_theory.families.regression.phases import crossover
 from icl_theory.families.regression.population import PopulationRisk
 from icl_theory.families.regression.sampled import SampledRisk
 from icl_theory.families.regression.simulate import simulate
+from icl_theory.papers.claim import Answer, Series, decade, question
 
 
-def separation(quick: bool) -> Answer:
-    """How wide the transition between the regimes is, and which limits are reached, for few features and many."""
+@question("separation", "L", "steps to ε")
+def separation(quick: bool) -> tuple[str, list[Series]]:
+    """Is there a clear separation between the regimes?"""
     epsilon, eta, words, series, ends = 1e-6, 1e-2, [], [], {}
     for K in (20, 1000):
         # from just above L with the loss ε at the start, where there is nothing to learn, to 100 L*
@@ -46,16 +47,11 @@ def separation(quick: bool) -> Answer:
             Series(f"learning to attend, K²/(ηγ), K = {K}", lipschitz, 2.0 * K**2 / (eta * lipschitz**2)),
             Series(f"tail, (K − 1)/(4ηε), K = {K}", lipschitz, tail),
         ]
-    return Answer(
-        "separation",
-        "Is there a clear separation between the regimes?",
+    return (
         f"T ~ L^-2 is reached to 5 % for {_which(K for K, (low, _) in ends.items() if low < -1.9)}, T independent"
         f" of L for {_which(K for K, (_, high) in ends.items() if abs(high) < 0.1)} (ε = {epsilon:g})."
-        f" {' '.join(words)}",
-        tuple(series),
-        "L",
-        "steps to ε",
-    )
+        f" {' '.join(words)}"
+    ), series
 
 
 def _which(sizes: Iterable[int]) -> str:
@@ -83,8 +79,9 @@ def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> 
     return words + "."
 
 
-def linear(quick: bool) -> Answer:
-    """Whether linear tasks are a special case."""
+@question("linear", "ηγ t (steps)", "loss / γ")
+def linear(quick: bool) -> tuple[str, list[Series]]:
+    """Does the linear case reduce to this?"""
     K, steps = 6, 200 if quick else 2000
     simplex, basis = Features.simplex(K, 0.5), Features.orthonormal(K, 0.5)
     families: dict[str, tuple[tasks.Task, Features]] = {
@@ -100,19 +97,15 @@ def linear(quick: bool) -> Answer:
         scaled = run.loss / gamma
         worst = max(worst, float(np.max(np.abs(scaled / standard.loss - 1.0))))
         series.append(Series(name, run.t[1 + shift :: 9], scaled[1 + shift :: 9], points=True))
-    return Answer(
-        "linear",
-        "Does the linear case reduce to this?",
+    return (
         f"{'Yes' if worst < 1e-10 else 'No'}: loss/γ of linear, Fourier and quadratic tasks on the full scores"
-        f" differs from the one-number dynamics in time ηγt by less than {decade(worst)} over {steps} steps.",
-        tuple(series),
-        "ηγ t (steps)",
-        "loss / γ",
-    )
+        f" differs from the one-number dynamics in time ηγt by less than {decade(worst)} over {steps} steps."
+    ), series
 
 
-def tightness(quick: bool) -> Answer:
-    """How far the bounds are from the exact times."""
+@question("tightness", "K, or 1/ε", "measured / bound")
+def tightness(quick: bool) -> tuple[str, list[Series]]:
+    """Are the bounds tight?"""
     sizes = np.unique(np.logspace(math.log10(5), 5, 10 if quick else 30).astype(int))
     first = np.array([_parts(simulate(math.sqrt(2.0), 1.0, 0.01, K=int(K), epsilon=1e-3))[0] for K in sizes])
     plain = first * 0.01 * 2.0 / sizes**2
@@ -121,20 +114,15 @@ def tightness(quick: bool) -> Answer:
     late = np.array([_parts(simulate(2.0, 1.0, 0.01, epsilon=float(e)))[1] for e in targets])
     bare = late * 0.01 * targets / 20
     two = bare / np.log(20 * 2.0 / np.sqrt(targets))
-    return Answer(
-        "tightness",
-        "Are the bounds tight?",
+    return (
         f"T₁ over K² ln K/(ηL²Δ²) goes from {one[0]:.2g} to {one[-1]:.2g} between K = {sizes[0]} and {sizes[-1]:,},"
         f" T₁ over K²/(ηL²Δ²) from {plain[0]:.2g} to {plain[-1]:.2g}: {_logarithm(one, plain)}. T_s - T₁ over"
         f" K ln(K LΔ ε^-½)/(ηε) goes from {two[-1]:.2g} to {two[0]:.2g} between ε = 1e-2 and 1e-9, T_s - T₁ over"
-        f" K/(ηε) from {bare[-1]:.2g} to {bare[0]:.2g}: {_logarithm(two[::-1], bare[::-1])}.",
-        (
-            Series("T₁ η L²Δ² / (K² ln K) against K", sizes.astype(float), one),
-            Series("(T − T₁) ηε / (K ln(K LΔ/√ε)) against 1/ε", 1.0 / targets, two),
-        ),
-        "K, or 1/ε",
-        "measured / bound",
-    )
+        f" K/(ηε) from {bare[-1]:.2g} to {bare[0]:.2g}: {_logarithm(two[::-1], bare[::-1])}."
+    ), [
+        Series("T₁ η L²Δ² / (K² ln K) against K", sizes.astype(float), one),
+        Series("(T − T₁) ηε / (K ln(K LΔ/√ε)) against 1/ε", 1.0 / targets, two),
+    ]
 
 
 def _logarithm(with_it: Array, without: Array) -> str:
@@ -143,8 +131,9 @@ def _logarithm(with_it: Array, without: Array) -> str:
     return "the logarithm is not needed" if moved[1] < 0.5 * moved[0] else "the logarithm is needed"
 
 
-def learning_rate(quick: bool) -> Answer:
-    """Whether the learning rate must be bounded."""
+@question("learning-rate", "η λ_max / 2", "loss − minimum")
+def learning_rate(quick: bool) -> tuple[str, list[Series]]:
+    """Must the learning rate be bounded?"""
     noisy = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12, noise=1.0)
     limit, _, best, _ = largest_stable_eta(noisy)
     factors = np.array([0.5, 0.95, 1.05, 1.5] if quick else [0.5, 0.8, 0.95, 0.98, 1.02, 1.05, 1.2, 1.5])
@@ -159,26 +148,22 @@ def learning_rate(quick: bool) -> Answer:
     )
     sharp = bool((settled == (factors < 1.0)).all())
     kept = ", ".join(f"{x:g} ({'settles' if ends else 'leaves'})" for x, ends in zip(factors, settled, strict=True))
-    return Answer(
-        "learning-rate",
-        "Must the learning rate be bounded?",
+    return (
         f"{'Not for' if rise <= 1e-12 else 'Even for'} exchangeable tasks without noise: up to η = 1e9 the largest"
         f" rise of the loss is {rise:.0e}. With label noise (K = 3, N = 12, σ = 1) the minimum that descent finds"
         f" has the stability limit 2/λ_max = {limit:.4g}; descent started near it"
         f" {'keeps' if sharp else 'does not keep'} to that limit, at η over the limit = {kept}. Started from zero,"
         f" it ends {thrown[0]:.1e} above the minimum at {factors[0]:g} of the limit, and {thrown[-1]:.1e} above it"
-        f" at {factors[-1]:g}.",
-        (
-            Series("started near the minimum", factors, np.maximum(excess, 1e-17), points=True),
-            Series("started from zero", factors, np.maximum(thrown, 1e-17), points=True),
-        ),
-        "η λ_max / 2",
-        "loss − minimum",
-    )
+        f" at {factors[-1]:g}."
+    ), [
+        Series("started near the minimum", factors, np.maximum(excess, 1e-17), points=True),
+        Series("started from zero", factors, np.maximum(thrown, 1e-17), points=True),
+    ]
 
 
-def unequal(quick: bool) -> Answer:
-    """What unequal feature probabilities do."""
+@question("unequal-features", "step", "1 − attention")
+def unequal(quick: bool) -> tuple[str, list[Series]]:
+    """What happens for features of unequal frequency?"""
     p = np.array([0.4, 0.2, 0.2, 0.1, 0.1]) if quick else np.array([0.4, 0.2, 0.15, 0.1, 0.1, 0.05])
     run = descend(PopulationRisk(Features.simplex(len(p), 1.0, p), tasks.Exchangeable(2.0)), 2.0, epsilon=1e-3)
     half = [run.first(lambda state, k=k: bool(state.attention[k] >= 0.5)) or 0 for k in range(len(p))]  # type: ignore[misc]
@@ -187,26 +172,22 @@ def unequal(quick: bool) -> Answer:
     law = run.t * run.loss * 8.0 / (len(p) - 1)
     before, tail = float(np.interp(run.t[-1] / 10.0, run.t, law)), float(law[-1])
     ordered = all(a <= b for a, b in itertools.pairwise(half))
-    return Answer(
-        "unequal-features",
-        "What happens for features of unequal frequency?",
+    return (
         "Queries learn at different times,"
         f" {'frequent ones first' if ordered else 'not in the order of frequency'}:"
         f" Attn_k passes ½ at steps {half} for p = {p.tolist()}, fitted by p^{slope:.1f}. t L(t) 4η/(K-1) goes from"
         f" {before:.3f} to {tail:.3f} in the last decade of steps,"
-        f" {'towards' if abs(tail - 1) < abs(before - 1) else 'away from'} the 1 of the tail law.",
-        tuple(
-            Series(f"p = {p[k]:g}", run.t[late], 1.0 - run.attention[late][:, k])
-            for k in range(len(p))
-            if k in (0, 1, len(p) - 1)
-        ),
-        "step",
-        "1 − attention",
-    )
+        f" {'towards' if abs(tail - 1) < abs(before - 1) else 'away from'} the 1 of the tail law."
+    ), [
+        Series(f"p = {p[k]:g}", run.t[late], 1.0 - run.attention[late][:, k])
+        for k in range(len(p))
+        if k in (0, 1, len(p) - 1)
+    ]
 
 
-def large_lipschitz(quick: bool) -> Answer:
-    """What happens far above the threshold."""
+@question("large-L", "L", "steps to ε")
+def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
+    """What happens for L far above the threshold?"""
     K, epsilon, eta = 20, 1e-6, 1.0
     lipschitz = np.logspace(-1, 3, 41 if quick else 161)
     time = np.array([simulate(float(x), 1.0, eta, K=K, epsilon=epsilon).t[-1] for x in lipschitz], dtype=float)
@@ -220,25 +201,21 @@ def large_lipschitz(quick: bool) -> Answer:
     shrinking = np.maximum(np.array(at_stable, dtype=float), 1.0)
     late = lipschitz > 1.0
     power = float(np.polyfit(np.log(lipschitz[late]), np.log(shrinking[late]), 1)[0])
-    return Answer(
-        "large-L",
-        "What happens for L far above the threshold?",
+    return (
         f"At fixed η = {eta:g} (Δ = 1, ε = {epsilon:g}) the time is {level.min():.2f} to {level.max():.2f} times"
         f" (K-1)/(4ηε) = {tail:.3g} from L* on; {end} the first steps overshoot and carry the loss below ε in less"
         " than half of it. If η must shrink like 1/γ, as for noisy or unequal tasks, the time grows like"
-        f" L^{power:.2f} instead.",
-        (
-            Series("η fixed", lipschitz, np.maximum(time, 1.0)),
-            Series("η ~ 1/γ", lipschitz, shrinking),
-            Series("(K − 1)/(4ηε)", lipschitz, np.full(len(lipschitz), tail)),
-        ),
-        "L",
-        "steps to ε",
-    )
+        f" L^{power:.2f} instead."
+    ), [
+        Series("η fixed", lipschitz, np.maximum(time, 1.0)),
+        Series("η ~ 1/γ", lipschitz, shrinking),
+        Series("(K − 1)/(4ηε)", lipschitz, np.full(len(lipschitz), tail)),
+    ]
 
 
-def label_noise(quick: bool) -> Answer:
-    """What noise that does not vanish does."""
+@question("label-noise", "step", "loss − minimum")
+def label_noise(quick: bool) -> tuple[str, list[Series]]:
+    """What if the label noise does not vanish?"""
     series, words, halving = [], [], []
     for noise in (0.1, 0.3, 1.0):
         risk = ExchangeableRisk(10, 2.0, 60, noise)
@@ -252,21 +229,17 @@ def label_noise(quick: bool) -> Answer:
     quiet, loud = (descend(ExchangeableRisk(10, 2.0, math.inf, noise), 2.0, steps=300).loss for noise in (0.0, 1.0))
     moved = float(np.max(np.abs(loud - quiet)))
     steady = abs(halving[0] / halving[1] - 1.0) < 0.1
-    return Answer(
-        "label-noise",
-        "What if the label noise does not vanish?",
+    return (
         f"For N = inf the loss moves by {moved:.0e}: noise averages out. For finite prompts descent ends at a"
         f" finite gap, here {', '.join(words)} for K = 10, N = 60, exchangeable tasks. For σ = 1 the excess loss"
         f" halves every {halving[0]:.3g} steps at the end and every {halving[1]:.3g} before:"
-        f" {'exponentially' if steady else 'not at a steady rate'}.",
-        tuple(series),
-        "step",
-        "loss − minimum",
-    )
+        f" {'exponentially' if steady else 'not at a steady rate'}."
+    ), series
 
 
-def factored(quick: bool) -> Answer:
-    """Descent on Q and on its factors."""
+@question("factored", "step", "loss")
+def factored(quick: bool) -> tuple[str, list[Series]]:
+    """What changes with gradient descent on W_K, W_Q instead of Q?"""
     features, eta, epsilon = Features.simplex(5, 1.5), 1.0, 0.02 if quick else 2e-3
     risk = PopulationRisk(features, tasks.Exchangeable(2.0))
     models: dict[str, Risk] = {
@@ -281,20 +254,16 @@ def factored(quick: bool) -> Answer:
     started = [run.steps or 0 for run in runs.values()][2:]
     more = [later - earlier for earlier, later in itertools.pairwise(started)]
     logarithmic = 0.8 < more[1] / max(more[0], 1) < 1.25
-    return Answer(
-        "factored",
-        "What changes with gradient descent on W_K, W_Q instead of Q?",
+    return (
         f"Steps to ε = {epsilon:g}: {counts}. The smaller the start of the factors, the longer the plateau before"
         f" they grow: a tenth of the start costs {more[0]} and then {more[1]} steps more,"
-        f" {'like' if logarithmic else 'not like'} ln(1/start).",
-        tuple(Series(name, run.t[1:], run.loss[1:]) for name, run in runs.items()),
-        "step",
-        "loss",
-    )
+        f" {'like' if logarithmic else 'not like'} ln(1/start)."
+    ), [Series(name, run.t[1:], run.loss[1:]) for name, run in runs.items()]
 
 
-def finite_samples(quick: bool) -> Answer:
-    """Training on a fixed set of prompts."""
+@question("finite-samples", "number of prompts M", "loss − population training")
+def finite_samples(quick: bool) -> tuple[str, list[Series]]:
+    """What if the model is trained on finitely many prompts?"""
     features, law, N = Features.simplex(4, 1.0), tasks.Exchangeable(2.0), 20
     population = PopulationRisk(features, law, N=N)
     sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])
@@ -312,22 +281,18 @@ def finite_samples(quick: bool) -> Answer:
         f"{gap:.1e} ± {error:.0e} (M = {size})" for gap, error, size in zip(gaps, errors, sizes, strict=True)
     )
     power = float(np.polyfit(np.log(sizes), np.log(np.maximum(gaps, 1e-300)), 1)[0])
-    return Answer(
-        "finite-samples",
-        "What if the model is trained on finitely many prompts?",
+    return (
         f"After {steps} steps on M fixed prompts the population loss exceeds that of population training by"
-        f" {shown}, fitted by M^{power:.1f}; K = 4, N = {N}, mean and standard error of {repeats} sets.",
-        (
-            Series("excess population loss", sizes.astype(float), np.maximum(gaps, 1e-12), points=True),
-            Series("∝ 1/M", sizes.astype(float), gaps[0] * sizes[0] / sizes),
-        ),
-        "number of prompts M",
-        "loss − population training",
-    )
+        f" {shown}, fitted by M^{power:.1f}; K = 4, N = {N}, mean and standard error of {repeats} sets."
+    ), [
+        Series("excess population loss", sizes.astype(float), np.maximum(gaps, 1e-12), points=True),
+        Series("∝ 1/M", sizes.astype(float), gaps[0] * sizes[0] / sizes),
+    ]
 
 
-def degenerate(quick: bool) -> Answer:
-    """Tasks that satisfy the paper's condition and cannot be learned by attention."""
+@question("degenerate", "step", "loss, 1 − attention")
+def degenerate(quick: bool) -> tuple[str, list[Series]]:
+    """Are there degenerate tasks that the condition does not exclude?"""
     K, steps = 6, 300 if quick else 3000
     features = Features.simplex(K, 1.0)
     law = tasks.Halfspace(1.0)
@@ -337,21 +302,16 @@ def degenerate(quick: bool) -> Answer:
     constant, most = float(law.nondegeneracy(features).max()), float(hidden.attention[-1].max())
     learns, found = float(hidden.loss[-1] / hidden.loss[0]), float(plain.attention[-1].max())
     degenerate = constant == 0.0 and most <= 2.0 / K and learns < 0.01 and bool((apart >= 2.0 * law.L).all())
-    return Answer(
-        "degenerate",
-        "Are there degenerate tasks that the condition does not exclude?",
+    return (
         f"{'Yes' if degenerate else 'No'}: f = ±L on two fixed halves. Every function is 2L/Δ-Lipschitz and differs"
         f" at each feature from some other by at least {apart.min() / law.L:g} L, yet c_k = {constant:g}: after"
         f" {steps} steps the loss is {hidden.loss[-1]:.1e} and Attn_k <= {most:.3f}, 2/K being {2 / K:.3f}; an"
-        f" exchangeable task has {found:.3f}.",
-        (
-            Series("halves: loss", hidden.t[1:], hidden.loss[1:]),
-            Series("halves: 1 − attention", hidden.t[1:], 1.0 - hidden.attention[1:, 0]),
-            Series("exchangeable: 1 − attention", plain.t[1:], 1.0 - plain.attention[1:, 0]),
-        ),
-        "step",
-        "loss, 1 − attention",
-    )
+        f" exchangeable task has {found:.3f}."
+    ), [
+        Series("halves: loss", hidden.t[1:], hidden.loss[1:]),
+        Series("halves: 1 − attention", hidden.t[1:], 1.0 - hidden.attention[1:, 0]),
+        Series("exchangeable: 1 − attention", plain.t[1:], 1.0 - plain.attention[1:, 0]),
+    ]
 
 
 def _parts(run: Trajectory) -> tuple[int, float]:
@@ -381,14 +341,7 @@ def _amplitude(risk: Risk, eta: float, steps: int) -> float:
 
 
 QUESTIONS: dict[str, Callable[[bool], Answer]] = {
-    "linear": linear,
-    "tightness": tightness,
-    "separation": separation,
-    "learning-rate": learning_rate,
-    "unequal-features": unequal,
-    "large-L": large_lipschitz,
-    "label-noise": label_noise,
-    "factored": factored,
-    "finite-samples": finite_samples,
-    "degenerate": degenerate,
-}
+    "linear": linear, "tightness": tightness, "separation": separation, "learning-rate": learning_rate,
+    "unequal-features": unequal, "large-L": large_lipschitz, "label-noise": label_noise, "factored": factored,
+    "finite-samples": finite_samples, "degenerate": degenerate,
+}  # fmt: skip

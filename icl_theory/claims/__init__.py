@@ -1,5 +1,0 @@
-"""What is claimed: statements compared with runs, and the audit of all of them."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,276 @@
+"""Statements held against measurements: rows of the audit (`Claim`) and answered questions (`Answer`)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory.engine.statement import OURS as OURS
+from icl_theory.engine.statement import BoundCheck as BoundCheck
+from icl_theory.engine.statement import BoundChecks as BoundChecks
+from icl_theory.engine.statement import Statement as Statement
+from icl_theory.engine.statement import Status as Status
+from icl_theory.engine.trajectory import Drawn
+
+RECONSTRUCTED = "as reconstructed"
+REMARKS = ("(reconstructed)", "(exact form)", "(our constant)", "(our constants)")  # at the end of a paper's source
+HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
+
+
+class Outcome(Enum):
+    """Whether the measurements confirm a statement; the value begins the sentence that says so."""
+
+    HOLDS = "holds"
+    LOOSE = "holds, loose"
+    ONLY = "holds only"
+    COUNTEREXAMPLE = "fails: counterexample"
+    FAILS = "fails"
+
+
+class Verdict(NamedTuple):
+    """An outcome, and the words that follow it."""
+
+    outcome: Outcome
+    words: str = ""
+
+    def __str__(self) -> str:
+        words = self.words.strip()
+        return f"{self.outcome.value}{'' if words[:1] in ('', *':,;') else ' '}{words}"
+
+
+def judged(holds: bool, outcome: Outcome = Outcome.HOLDS, words: str = "") -> Verdict:
+    """Return a verdict if the measurements are as expected, and a failure if they are not."""
+    return Verdict(outcome, words) if holds else Verdict(Outcome.FAILS, ": see measured")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement compared with measurements on a grid of runs.
+
+    Attributes
+    ----------
+    name, source, statement : str
+        As in `BoundCheck`. A source ends in "(reconstructed)" if the text of the paper lacks the formula, so that
+        it is ours, and in "(exact form)" or "(our constants)" if the text has an order of magnitude only.
+    status : Status
+        What is claimed.
+    grid : str
+        Where it was checked.
+    measured, bound : str
+        The figures, in words.
+    verdict : Verdict
+        Whether it holds.
+    """
+
+    name: str
+    source: str
+    statement: str
+    status: Status
+    grid: str
+    measured: str
+    bound: str
+    verdict: Verdict
+
+    @property
+    def formula(self) -> str:
+        """Whose formula was measured: "paper", "this package", or "as reconstructed" if ours stands for theirs."""
+        if self.source == OURS:
+            return OURS
+        return RECONSTRUCTED if self.source.endswith(REMARKS) else "paper"
+
+    @property
+    def finding(self) -> str:
+        """The verdict in words; one on a reconstructed formula says so first, as it is none on the paper's own."""
+        return f"{RECONSTRUCTED}: {self.verdict}" if self.formula == RECONSTRUCTED else str(self.verdict)
+
+    def cells(self) -> tuple[str, ...]:
+        """Return all attributes as text."""
+        return (*(str(getattr(self, name)) for name in HEADINGS[:-1]), self.finding)
+
+    @property
+    def violated(self) -> bool:
+        """Whether the figures contradict the statement."""
+        return self.verdict.outcome in (Outcome.FAILS, Outcome.COUNTEREXAMPLE)
+
+
+Row = Callable[[bool], Claim]
+
+
+class Found(NamedTuple):
+    """What the measurements of a row say.
+
+    Attributes
+    ----------
+    holds : bool or Verdict
+        Whether they are as expected, or the verdict itself.
+    grid, measured : str
+        Where, and the figures in words.
+    words : str
+        What follows the outcome in the verdict, if they are as expected.
+    outcome : Outcome
+        The outcome then.
+    bound : str
+        With what the figures are to be compared, if the row itself does not say it.
+    """
+
+    holds: Any
+    grid: str
+    measured: str
+    words: str = ""
+    outcome: Outcome = Outcome.HOLDS
+    bound: str = ""
+
+
+def row(
+    name: str | Statement, source: str = OURS, status: Status = Status.MEASURED, bound: str = ""
+) -> Callable[[Callable[[bool], Found]], Row]:
+    """Make a function that measures, more quickly if asked to, a row of the audit.
+
+    Parameters
+    ----------
+    name, source, status, bound
+        As in `Claim`; or a `Statement`, and the bound. Otherwise the docstring of the function is the statement.
+
+    Examples
+    --------
+    >>> from icl_theory.papers.claim import Found, row
+    >>> @row("parity", "a paper, Thm 1", bound="even")
+    ... def parity(quick):
+    ...     '''n(n + 1) is even'''
+    ...     top = 10 if quick else 100
+    ...     return Found(all(n * (n + 1) % 2 == 0 for n in range(top)), f"n < {top}", "all even")
+    >>> parity(True).statement, str(parity(True).verdict)
+    ('n(n + 1) is even', 'holds')
+    """
+
+    def made(measure: Callable[[bool], Found]) -> Row:
+        given = name if isinstance(name, Statement) else Statement(name, source, _text(measure), "", status)
+
+        @functools.wraps(measure)
+        def measured(quick: bool) -> Claim:
+            found = measure(quick)
+            verdict = found.holds
+            if not isinstance(verdict, Verdict):
+                verdict = judged(bool(verdict), found.outcome, found.words)
+            stated = given.name, given.source, given.statement, given.status
+            return Claim(*stated, found.grid, found.measured, found.bound or bound, verdict)
+
+        return measured
+
+    return made
+
+
+Errors = Generator[Any, None, str]
+
+
+def identity(
+    name: str | Statement, source: str = OURS, allowed: float = 1e-10
+) -> Callable[[Callable[[bool], Errors]], Row]:
+    """Make a generator of errors a row of the audit: its largest one must be within what is allowed.
+
+    The generator may also yield pairs of arrays, of which the largest relative difference counts. It returns the
+    grid.
+    """
+
+    def made(errors: Callable[[bool], Errors]) -> Row:
+        @row(name, source, Status.EXACT, f"{allowed:.0e}")
+        @functools.wraps(errors)
+        def measured(quick: bool) -> Found:
+            largest, each = 0.0, errors(quick)
+            while True:
+                try:
+                    largest = max(largest, off(*found) if isinstance(found := next(each), tuple) else float(found))
+                except StopIteration as end:
+                    return Found(largest <= allowed, str(end.value), f"error below {decade(largest)}")
+
+        return measured
+
+    return made
+
+
+def off(found: Any, expected: Any) -> float:
+    """Return the largest relative difference."""
+    return float(np.max(np.abs(np.asarray(found) / expected - 1.0)))
+
+
+def decade(error: float) -> str:
+    """Round an error up to a power of ten, 1e-16 at least: its digits differ between machines."""
+    return f"1e{max(math.ceil(math.log10(max(error, 1e-300))), -16):d}"
+
+
+def span(values: Iterable[float], digits: str) -> str:
+    """Return the least and the largest of some numbers, in a format."""
+    found = [*values]
+    return f"{min(found):{digits}}..{max(found):{digits}}"
+
+
+def _text(function: Callable[..., Any]) -> str:
+    return " ".join((inspect.getdoc(function) or "").split())
+
+
+class Series(NamedTuple):
+    """A curve of a figure: label, abscissae, ordinates and whether it is drawn as points."""
+
+    label: str
+    x: NDArray[Any]
+    y: NDArray[Any]
+    points: bool = False
+
+
+@dataclass(frozen=True)
+class Answer(Drawn):
+    """An open question about the theory, answered by measurement.
+
+    Attributes
+    ----------
+    name : str
+        What the command line calls it.
+    question, answer : str
+        In words; the answer with its figures.
+    series : tuple of Series
+        The curves that show it.
+    x, y : str
+        Labels of the axes.
+    x_scale : {"log", "linear"}
+        Scale of the abscissa; the ordinate is logarithmic.
+    """
+
+    name: str
+    question: str
+    answer: str
+    series: tuple[Series, ...]
+    x: str
+    y: str
+    x_scale: str = "log"
+
+    @property
+    def command(self) -> str:
+        """The command that prints the answer and draws its figure."""
+        return f"icl-theory audit --question {self.name} --plot {self.name}.png"
+
+
+def question(
+    name: str, x: str, y: str, x_scale: str = "log"
+) -> Callable[[Callable[[bool], tuple[str, Iterable[Series]]]], Callable[[bool], Answer]]:
+    """Make a function that returns an answer in words and its curves one that answers an open question.
+
+    The docstring of the function is the question; the other arguments are as in `Answer`.
+    """
+
+    def made(find: Callable[[bool], tuple[str, Iterable[Series]]]) -> Callable[[bool], Answer]:
+        @functools.wraps(find)
+        def answered(quick: bool) -> Answer:
+            words, series = find(quick)
+            return Answer(name, _text(find), words, tuple(series), x, y, x_scale)
+
+        return answered
+
+    return made

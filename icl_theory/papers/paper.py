@@ -1,0 +1,117 @@
+"""What is claimed of a family: its papers, and the rows, questions and checks that test their statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from icl_theory._validate import refuse
+from icl_theory.papers.claim import Answer, Row
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A statement of a paper as this package reads it, and the evidence on it.
+
+    Attributes
+    ----------
+    name : str
+        What the paper calls it, "Theorem 1" say.
+    says : str
+        What it says, in our words.
+    rows : tuple of callable
+        Rows of the audit that measure it.
+    question : str
+        Name of an open question of the family that belongs to it, if any.
+    figure : str
+        Name of the figure that shows it, one of `icl_theory.figures.available`, if any.
+    reconstructed : str
+        Which constants or formulas of it were reconstructed; empty where none had to be.
+    """
+
+    name: str
+    says: str
+    rows: tuple[Row, ...] = ()
+    question: str = ""
+    figure: str = ""
+    reconstructed: str = ""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and its statements; ``reproduce`` makes a page of it.
+
+    Attributes
+    ----------
+    name : str
+        What the command line calls it: small letters, digits and dashes.
+    title, authors : str
+        As on the paper.
+    year : int
+        Of the version that is meant.
+    identifier : str
+        "arXiv:2507.20443", or where else it is found.
+    readings : tuple of Reading
+        Its statements, in their order.
+    note : str
+        What holds for all of them: the version that was read, what is chosen.
+
+    Examples
+    --------
+    >>> from icl_theory.papers.paper import Paper
+    >>> Paper("attention", "On Attention", "A. Author", 2025, "arXiv:0000.00000", ()).reference
+    'A. Author. On Attention. 2025. arXiv:0000.00000.'
+    """
+
+    name: str
+    title: str
+    authors: str
+    year: int
+    identifier: str
+    readings: tuple[Reading, ...]
+    note: str = ""
+
+    @property
+    def reference(self) -> str:
+        """Return the full reference."""
+        end = "" if self.title.endswith("?") else "."
+        return f"{self.authors}. {self.title}{end} {self.year}. {self.identifier}."
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All that is claimed of a family, for the slot ``claims`` of a `Family`.
+
+    Attributes
+    ----------
+    rows : tuple of callable
+        Rows of the audit: each takes whether to be quick and returns a `Claim`. `row` makes them.
+    questions : dict of callable
+        Open questions by name: each takes whether to be quick and returns an `Answer`. `question` makes them.
+    papers : tuple of Paper
+        Papers behind the family and what measures their statements, for ``icl-theory reproduce``.
+    check : callable, optional
+        Takes a run and returns the statements of the theory evaluated on it, a `BoundChecks`.
+    compare : callable, optional
+        Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own comparison with samples.
+
+    Raises
+    ------
+    ValueError
+        Rows, questions or papers of another kind.
+    """
+
+    rows: tuple[Row, ...] = ()
+    questions: Mapping[str, Callable[[bool], Answer]] = field(default_factory=dict)
+    papers: tuple[Paper, ...] = ()
+    check: Callable[..., Any] | None = None
+    compare: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.rows, tuple) and all(map(callable, self.rows))):
+            raise refuse("rows", self.rows, "a tuple of functions that return a Claim")
+        if not (isinstance(self.questions, Mapping) and all(map(callable, self.questions.values()))):
+            raise refuse("questions", self.questions, "a dict of functions that return an Answer")
+        if not (isinstance(self.papers, tuple) and all(isinstance(paper, Paper) for paper in self.papers)):
+            raise refuse("papers", self.papers, "a tuple of Papers")
