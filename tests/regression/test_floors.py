@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 import icl_theory as icl
-from icl_theory.families.regression.tails import query_constants, resting_loss
+from icl_theory.families.regression.theorems.tails import query_constants, resting_loss
 from tests.references import compositions
 
 Array = NDArray[Any]
