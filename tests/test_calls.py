@@ -17,9 +17,7 @@ RUNS: dict[str, Callable[[], icl.Trajectory]] = {
     "a family": lambda: icl.simulate(2, 1, 2.0, K=4, N=20, task=icl.tasks.Linear, epsilon=0.1, method="exact"),
     "a task": lambda: icl.simulate(1.5, 1.0, 2.0, K=4, task=icl.tasks.RandomFourier(1.5, 0.7), max_steps=50),
     "probabilities": lambda: icl.simulate(2.0, 1.0, 4.0, K=3, probs=np.array([0.2, 0.3, 0.5]), max_steps=20),
-    "recall": lambda: icl.recall.simulate(
-        V=9, outputs=3, alpha=0.1, attention="softmax", triggers=1, H=9, max_steps=9
-    ),
+    "recall": lambda: icl.recall.simulate(V=20, triggers=1, alpha=0.1, attention="softmax", H=9, max_steps=9),
     "fixed counts": lambda: icl.recall.simulate(counts=icl.recall.Counts.fixed(2), M=30, seed=3, max_steps=50),
 }
 PROBLEMS: dict[str, icl.Family] = {

@@ -152,7 +152,7 @@ def test_every_command_says_that_it_was_interrupted(command: str, capsys: pytest
 
     def press(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_name == name and code.co_filename.endswith(f"{name}.py"):
+        if event == "call" and code.co_name == name and Path(code.co_filename).parent.name == "cli":
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)
 

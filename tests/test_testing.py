@@ -38,7 +38,7 @@ RISKS: dict[str, Callable[[], icl.Risk]] = {
     "recall, linear": lambda: icl.Recall(alpha=0.3).risk(),
     "recall, relu": lambda: icl.Recall(alpha=0.3, attention="relu", gamma="best").risk(),
     "recall, softmax": lambda: icl.Recall(
-        V=9, triggers=2, outputs=3, H=9, attention="softmax", probs=(0.6, 0.4)
+        V=9, triggers=2, outputs=3, H=5, attention="softmax", probs=(0.6, 0.4)
     ).risk(),
     "recall, empirical": lambda: icl.Recall(M=20, alpha=0.2).risk(),
     "recall, matrices": lambda: TransformerRisk(RecallTask(V=8, triggers=2, outputs=3, H=9), batch=8),

@@ -76,6 +76,12 @@ def test_findings_are_those_of_the_documentation(report: icl.papers.Audit) -> No
     assert verdicts["recall: exponent"].startswith("holds with ηt/√|Q|")
     assert verdicts["recall: Theorem 5.4"].startswith("holds; beyond the theorem")
     assert verdicts["recall: Theorem 3.3"].startswith("holds for λ alone, by symmetry")
+    assert verdicts["linear attention: plateau"] == (
+        "holds for (v, A); with separate keys and queries it grows like 1/start"
+    )
+    assert verdicts["linear attention: staircase"] == "holds"
+    answers = {found.name: found.answer for found in report.answers}
+    assert answers["linear-attention-plateau"].startswith("Only with keys and queries merged")
 
 
 def test_the_committed_page_states_what_the_rows_state(report: icl.papers.Audit) -> None:
@@ -104,7 +110,7 @@ def test_markdown_has_one_row_a_claim_and_a_question(report: icl.papers.Audit) -
     assert len(rows) == len(report.claims) + len(report.answers) + 2
 
 
-@pytest.mark.parametrize(("number", "name"), enumerate(audit.questions()))
+@pytest.mark.parametrize(("number", "name"), [*enumerate(audit.questions())])
 def test_every_question_has_an_answer_and_a_figure(
     number: int, name: str, tmp_path: Path, report: icl.claims.Audit
 ) -> None:

@@ -11,25 +11,6 @@ import pytest
 import icl_theory as icl
 from icl_theory.families.linear_attention import LoopedRisk, PromptLaw, ShiftTable
 from icl_theory.papers import linear_attention as evidence
-from icl_theory.papers.claim import Row
-
-QUICK = [row for row in evidence.CLAIMS.rows if row.__name__ not in ("plateau_lengths", "staircase")]
-
-
-@pytest.mark.parametrize("row", QUICK, ids=lambda row: row.__name__)
-def test_row_holds(row: Row) -> None:
-    assert not row(True).violated
-
-
-def test_plateau_of_separate_keys_and_queries_is_no_logarithm() -> None:
-    claim = evidence.plateau_lengths(True)
-    assert str(claim.verdict) == "holds for (v, A); with separate keys and queries it grows like 1/start"
-    found = icl.answer("linear-attention-plateau", quick=True)
-    assert found.answer.startswith("Only with keys and queries merged")
-
-
-def test_staircase_is_in_order_and_in_time() -> None:
-    assert str(evidence.staircase(True).verdict) == "holds"
 
 
 def test_answer_on_depth_has_the_losses_of_a_loop_and_of_layers_of_their_own() -> None:

@@ -33,9 +33,7 @@ FOUND: dict[str, Callable[[], object]] = {
     "run": lambda: icl.simulate(2.0, 1.0, 4.0, imbalance=0.1),
     "run with queries": lambda: icl.simulate(2.0, 1.0, 4.0, K=4, probs=[0.4, 0.3, 0.2, 0.1], epsilon=1e-2),
     "run of no step": lambda: icl.simulate(2.0, 1.0, 4.0, epsilon=10.0),
-    "run of recall": lambda: icl.recall.simulate(
-        V=9, outputs=3, alpha=0.1, attention="softmax", triggers=1, H=9, max_steps=9
-    ),
+    "run of recall": lambda: icl.recall.simulate(V=20, alpha=0.1, attention="softmax", H=9, max_steps=5),
     "one parameter": lambda: swept(L=np.geomspace(0.03, 30.0, 9), imbalance=0.1),
     "two parameters": lambda: swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]),
     "infinite values": lambda: swept(L=[1.0, 2.0], N=[40, math.inf], K=4, epsilon=0.1),
