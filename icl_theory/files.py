@@ -31,7 +31,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     folder = Path(tempfile.gettempdir()) if flows else final.parent
     temporary = folder / f".{target.stem}.{os.urandom(6).hex()}{target.suffix}"
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # a name that nobody else has
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # fails if the name is taken
         yield temporary
         with open(temporary, "rb") as written:
             if flows:
@@ -46,7 +46,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         first: BaseException | None = error  # what the system refused, before a library stumbled over it
         while not (first is None or isinstance(first, OSError)):
             first = None if first.__suppress_context__ else first.__context__
-        # nobody has heard of the temporary file, and a full disk names none
+        # report the user's path: the system names the temporary file, or no file if the disk is full
         if first is None or first.errno is None or first.filename not in (None, str(temporary)):
             raise
         raise OSError(first.errno, first.strerror, str(target)) from None

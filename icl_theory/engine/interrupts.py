@@ -21,10 +21,10 @@ def returns_runs(function: F) -> F:
 
 
 def is_for_the_user() -> bool:
-    """Whether nobody waits for a run but the user, and functions that return it to the user.
+    """Whether every function on the stack that waits for a run returns it to the user.
 
-    Any other function of the package measures with it, and must not be given a part of a run: it need not say so,
-    and cannot forget to.
+    Any other function of the package measures with the run, and must not be given a part of it. Such a function
+    need not be marked, so that none can be forgotten.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -110,7 +110,7 @@ class Strides:
         self._wasted = self._owed = 0.0
 
     def reach(self, x: Array | float, cached: int = 2**20) -> None:
-        """Move all blocks on to a time ln(1 + t) or beyond, so many at once that a cache holds them.
+        """Move all blocks to a time ln(1 + t) or beyond, in groups of ``cached`` numbers, which a cache holds.
 
         Each block may have a time of its own, (n,).
 
@@ -182,7 +182,7 @@ class Strides:
 
     def _moves(self, rows: Array, which: Index) -> Array:
         descent = self._blocks.descent
-        if self._blocks.gradients is not None:  # so many parts of gradients
+        if self._blocks.gradients is not None:  # a block costs its share of a gradient
             self._owed += len(rows) / len(self.y)
             descent.evaluations, self._owed = descent.evaluations + int(self._owed), self._owed % 1.0
         if descent.evaluations > self._budget:
@@ -342,7 +342,7 @@ class Skipper(Followed):
     exact : int
         Steps that are taken one by one at first.
     budget : int
-        Gradients that may be evaluated altogether: beyond these single steps are as quick, or nobody waits.
+        Largest number of gradients. Beyond it, single steps are as quick, or a run takes too long.
     margin : float
         Safety factor on what parts run and shadow: the shadow may be that much nearer to the run than the truth is.
     flow : bool
@@ -457,7 +457,7 @@ class Skipper(Followed):
             blocks, self.tolerance, blocks.rows(y), None if self._other is None else blocks.rows(self._other),
             start.step, first, self.budget, self.flow,
         )  # fmt: skip
-        # far enough that many blocks move on together; less far where they are large, to be heard of now and then
+        # far enough that many blocks move together, and less far if they are large, so that progress is shown
         ahead, last, far, slow = schedule[schedule > start.step], start.step, 2.0 if y.size <= 2**18 else 0.5, False
         while ahead.size and not slow:
             x = math.log1p(ahead[0])

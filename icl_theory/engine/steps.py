@@ -208,7 +208,7 @@ class SingleSteps(Followed):
     descent, known
         As of every run that is `Followed`.
     beyond : int
-        So many steps are taken beyond the last known one, or as many as lead there: more take too long.
+        Steps that may be taken beyond the last known one, unless more than that led there: others take too long.
     """
 
     def __init__(self, descent: Descent, known: dict[int, Array] | None = None, beyond: int = 10_000) -> None:

@@ -139,7 +139,7 @@ class StopRules:
     tolerance : float
         Error of the scores that is allowed where steps are skipped.
     patience : int
-        Steps that anybody takes one by one.
+        Steps that can be taken one by one in a reasonable time.
     """
 
     def __init__(self, goal: Goal, run: Followed, tolerance: float, patience: int = 10**9) -> None:
@@ -164,7 +164,7 @@ class StopRules:
         return self._rest(point) if point.step >= self.recorder.due else None
 
     def _rest(self, point: Point) -> Stop | None:
-        """Save a point, and return why it is no use to go on from there, or None."""
+        """Save a point, and return the reason to stop there, or None."""
         slope, ahead = self._descent.slope(point.gradient), self._last - point.step
         self.recorder.save(point, slope)
         if not np.isfinite(point.params).all():
@@ -205,10 +205,11 @@ class Saddle:
         self._asked, self._rate = 0, -1.0
 
     def is_left(self, point: Point, steps: float, growth: float = 0.1, noise: float = 1e-11) -> bool:
-        """Whether some direction grows by ``growth`` e-folds within so many steps.
+        """Whether some direction grows by ``growth`` e-folds within ``steps`` steps.
 
-        So few are enough because growth near a degenerate saddle becomes faster and faster. Rounding makes growth
-        of none: less than ``noise`` of the largest curvature counts as none. Asked again once steps have doubled.
+        A tenth of an e-fold is enough, because growth near a degenerate saddle becomes faster and faster. Rates
+        below ``noise`` times the largest curvature are rounding, and count as zero. The Hessian is asked again once
+        the number of steps has doubled.
         """
         from icl_theory.engine.blocks import Blocks  # few runs stand still
 

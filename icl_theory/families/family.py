@@ -71,8 +71,8 @@ class Family:
     name, title : str
         What the command line calls it, and what it is in words.
     goal : tuple of str and float, optional
-        ``("epsilon", value)`` or ``("above", value)``: the target where none is given. With None there is none, and
-        runs take ``max_steps`` steps.
+        ``("epsilon", value)`` or ``("above", value)``: the default target. With None there is no target, and runs
+        take ``max_steps`` steps.
     loss_unit : str
         Unit of its loss.
     phase_names : tuple of str

@@ -44,7 +44,7 @@ class Model(Protocol):
 class Chunk(NamedTuple):
     """A chunk that was evaluated: its columns, the part that a worker has written, and whether it is worth keeping.
 
-    There are no columns where nobody wants them.
+    The columns are empty if a worker has written them and the caller does not hold them.
     """
 
     values: Values
@@ -158,7 +158,7 @@ def _parts(
     window: int = 1024,
     points: int = 2**24,
 ) -> Generator[tuple[int, Chunk], None, None]:
-    """Chunks as they are finished, each with its number; a beat at times while there is none.
+    """Yield chunks as they are finished, each with its number, and call ``beat`` while waiting.
 
     An executor has at most ``window`` tiles and ``points`` in them at a time, so that no results pile up.
     """

@@ -84,8 +84,8 @@ class Grid:
     axes : tuple of Axis
         The last one varies fastest.
     chunk : int
-        Points a tile, at most; 2**20 or fewer, and so many that there are at most 2**17 tiles, or fewer if more
-        than four axes are dimensions.
+        Largest number of points in a tile, up to 2**20. There are at most 2**17 tiles, and fewer if more than
+        four axes are swept.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class Grid:
 
     @classmethod
     def cut(cls, axes: tuple[Axis, ...], chunk: int) -> Grid:
-        """Return a grid in tiles of so many points, or of more where there would be too many tiles."""
+        """Return a grid in tiles of ``chunk`` points, or of more if that makes too many tiles."""
         size = math.prod(len(axis.values) for axis in axes)  # a tile has more than half of ``chunk``,
         enough = 4 * size // _most_chunks(axes)  # and the last along an axis may have one point
         return cls(axes, min(max(chunk, enough), LARGEST_CHUNK))

@@ -254,7 +254,7 @@ def run_with(
 
 
 def is_large(columns: tuple[Column, ...], grid: Grid, most: float = 2**30) -> bool:
-    """Whether results take more than so many bytes, or than there is room for, and are better left in a store."""
+    """Whether results take more than ``most`` bytes, or than is free, so that they are better left in a store."""
     return bytes_of(columns, grid.size) > room(most)
 
 

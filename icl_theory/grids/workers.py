@@ -78,7 +78,7 @@ def cluster(address: str) -> Iterator[Executor]:
     Raises
     ------
     ValueError
-        dask is missing, nobody answers at the address, or no worker has joined, within 10 seconds.
+        dask is missing, or within 10 seconds no scheduler answers at the address or no worker has joined.
     """
     import asyncio
     import logging
@@ -97,7 +97,7 @@ def cluster(address: str) -> Iterator[Executor]:
 
     wanted = "the address of a running scheduler, which `dask scheduler` prints"
     try:
-        asyncio.run(probe())  # a client that finds nobody takes its time to go
+        asyncio.run(probe())  # a client without a scheduler takes long to end
     except Exception as error:  # whatever may answer there
         raise refuse("dask", address, f"{wanted} ({str(error) or type(error).__name__})") from None
     make: Any = Client

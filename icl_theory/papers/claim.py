@@ -88,7 +88,7 @@ class Claim:
 
     @property
     def finding(self) -> str:
-        """The verdict in words; one on a reconstructed formula says so first, as it is none on the paper's own."""
+        """The verdict in words, after 'as reconstructed' if the formula is ours and not the paper's."""
         return f"{RECONSTRUCTED}: {self.verdict}" if self.formula == RECONSTRUCTED else str(self.verdict)
 
     def cells(self) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
 
 
 def check_format(path: Path, rows: int, most: int = 100_000) -> None:
-    """Refuse Parquet without pyarrow, and more rows in a text for people than anybody reads, ``most``."""
+    """Refuse Parquet without pyarrow, and more than ``most`` rows in Markdown or LaTeX."""
     if path.suffix in (".md", ".tex") and rows > most:
         form = FORMATS[path.suffix]
         raise ValueError(f"path = {str(path)!r}: {rows:,} rows are too many for {form}; write CSV or Parquet")

@@ -334,7 +334,7 @@ def _undisturbed(found: _Followed, last: Array) -> Mask:
 def _tail(
     batch: ScoreBatch, found: _Followed, rest: Array, limit: Array, last: Array, loss: Array, schedule: Index
 ) -> tuple[Array, Mask]:
-    """Step at which t (loss - rest) falls below its limit for good; of no use where it is beyond last.
+    """Step at which t (loss - rest) falls below its limit for good; meaningless beyond ``last``.
 
     A simulation looks for it behind the last saved step that is above the limit.
     """
@@ -343,7 +343,7 @@ def _tail(
     over, end = (under[0] < 0.0) & (t <= last), last * (loss - rest)
     rises = over.copy()
     rises[1:] &= ~over[:-1]
-    begins = len(over) - 1 - rises[::-1].argmax(axis=0)  # of no use where it is never above
+    begins = len(over) - 1 - rises[::-1].argmax(axis=0)  # meaningless if it is never above
     count = _crossings(
         batch, found, under, lambda t, seen, points: limit[points] - t * (seen.loss - rest[points]),
         ROUNDING * (limit + last * rest), begins,
