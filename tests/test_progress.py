@@ -20,8 +20,8 @@ from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.progress import CountProgress, Screen, StepProgress, duration, working
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
-from icl_theory.families.regression import population
-from icl_theory.families.regression.prompts import infima
+from icl_theory.families.regression.risks import population
+from icl_theory.families.regression.risks.prompts import infima
 
 LINEAR = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
 

@@ -37,8 +37,8 @@ COMMANDS = ("simulate", "sweep", "table", "report", "audit", "figures", "explore
 BUILT_IN = {
     "regression": "icl_theory.families.regression.family:Regression",
     "recall": "icl_theory.families.recall.family:Recall",
-    "grouped-regression": "icl_theory.families.regression.forms:GroupedRegression",
-    "gaussian-regression": "icl_theory.families.regression.forms:GaussianRegression",
+    "grouped-regression": "icl_theory.families.regression.variants:GroupedRegression",
+    "gaussian-regression": "icl_theory.families.regression.variants:GaussianRegression",
     "linear-attention": "icl_theory.families.linear_attention.family:LinearAttention",
 }  # by name, so that each is loaded when it is first used; the first is the default
 

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.families.regression.counted import CountedRisk
-from icl_theory.families.regression.sampled_phases import run_states
+from icl_theory.families.regression.sampled.counts import CountedRisk
+from icl_theory.families.regression.sampled.phases import run_states
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
 QUICK = {"steps": 100, "N": 5}

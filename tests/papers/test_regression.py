@@ -12,9 +12,9 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import certified
-from icl_theory.families.regression.closed import ExchangeableSteps
-from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.closed.runs import ExchangeableSteps
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.theorems import certified
 from icl_theory.papers.claim import Claim
 from icl_theory.papers.regression import dynamics, lemmas, orders, questions
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import icl_theory as icl
 from icl_theory.families.regression import StepCounter
-from icl_theory.families.regression.closed import closed_runs
+from icl_theory.families.regression.closed.runs import closed_runs
 from icl_theory.families.regression.phases import tail_start
 
 Array = NDArray[Any]

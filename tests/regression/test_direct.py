@@ -7,7 +7,13 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression.direct import count_vectors, direct, enumerable, functions_of, lipschitz_values
+from icl_theory.families.regression.theorems.enumeration import (
+    count_vectors,
+    direct,
+    enumerable,
+    functions_of,
+    lipschitz_values,
+)
 from tests.references import compositions, enumerate_finite
 
 

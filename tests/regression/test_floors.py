@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory.families.regression.phases import run_phases
-from icl_theory.families.regression.tails import query_constants, resting_loss, tail_limit
+from icl_theory.families.regression.theorems.tails import query_constants, resting_loss, tail_limit
 from tests.references import compositions
 
 Array = NDArray[Any]

@@ -14,8 +14,9 @@ from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import levels, prompts
-from icl_theory.families.regression.prompts import one_query
+from icl_theory.families.regression.risks import floors as levels
+from icl_theory.families.regression.risks import prompts
+from icl_theory.families.regression.risks.prompts import one_query
 from tests.references import compositions
 
 Array = NDArray[np.float64]

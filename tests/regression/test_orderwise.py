@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.regression import orderwise
-from icl_theory.families.regression.orderwise import (
+from icl_theory.families.regression.theorems import orderwise
+from icl_theory.families.regression.theorems.orderwise import (
     INNER,
     STATEMENTS,
     WHOLE,

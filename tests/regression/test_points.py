@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression import levels
-from icl_theory.families.regression.abel import StepCounter
-from icl_theory.families.regression.orderwise import BOUNDED
-from icl_theory.families.regression.points import leading_order
+from icl_theory.families.regression.batches.infinite_prompts import leading_order
+from icl_theory.families.regression.closed.abel import StepCounter
+from icl_theory.families.regression.risks import floors as levels
+from icl_theory.families.regression.theorems.orderwise import BOUNDED
 from icl_theory.grids.grid import Values
 from icl_theory.grids.sweep import plan
 from tests.references import iterate_gap

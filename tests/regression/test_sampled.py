@@ -8,9 +8,9 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import sampled as sampled_module
-from icl_theory.families.regression import trainer
-from icl_theory.families.regression.trainer import parts_of
+from icl_theory.families.regression.sampled import layer as trainer
+from icl_theory.families.regression.sampled import risk as sampled_module
+from icl_theory.families.regression.sampled.layer import parts_of
 from tests.references import slopes
 
 FEATURES = icl.Features.random(4, d=3, delta=1.0, seed=1, probs=[0.1, 0.2, 0.3, 0.4])

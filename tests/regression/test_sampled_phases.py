@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.regression.counted import CountedRisk
-from icl_theory.families.regression.sampled_phases import SampledPhases, _Path, sampled_phases
+from icl_theory.families.regression.sampled.counts import CountedRisk
+from icl_theory.families.regression.sampled.phases import SampledPhases, _Path, sampled_phases
 
 SHARP = icl.simulate(2.0, 1.0, 2.0, K=5, epsilon=0.02)
 
@@ -116,7 +116,7 @@ def test_a_trainer_of_other_prompts_is_noticed() -> None:
     trainer = icl.SampledRisk(icl.Features.simplex(4, 1.0), icl.tasks.Exchangeable(2.0), 30, 512, 0)
     run = icl.descend(trainer, 1.0, steps=200)
     run.risk = icl.SampledRisk(trainer.features, icl.tasks.Exchangeable(2.3), 30, 512, 0)
-    from icl_theory.families.regression.bounds import population_of, within_noise
+    from icl_theory.families.regression.theorems.checks import population_of, within_noise
 
     right = population_of(trainer)
     assert right is not None

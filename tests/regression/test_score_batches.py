@@ -9,7 +9,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.score_batches import ScoreBatch, look
+from icl_theory.families.regression.batches.scores import ScoreBatch, look
 from icl_theory.grids.sweep import plan
 
 NUMBERS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status", "message")

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory.families.regression import curvature_bound, stable_rate
-from icl_theory.families.regression.stability import CURVATURE
+from icl_theory.families.regression.risks.stability import CURVATURE
 
 TASKS = {
     "exchangeable": icl.tasks.Exchangeable(2.0),

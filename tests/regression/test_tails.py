@@ -13,8 +13,8 @@ from scipy.integrate import solve_ivp
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.families.regression import SymmetricRisk, step_rate, tail_constant, tail_steps
-from icl_theory.families.regression.certified import least_progress, slowest_tail
-from icl_theory.families.regression.tails import query_constants
+from icl_theory.families.regression.theorems.certified import least_progress, slowest_tail
+from icl_theory.families.regression.theorems.tails import query_constants
 from tests.references import compositions, enumerate_finite
 
 Array = NDArray[np.float64]

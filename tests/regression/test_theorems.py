@@ -21,7 +21,7 @@ from icl_theory.families.regression import (
     tail_start,
     worst_prediction,
 )
-from icl_theory.families.regression.bounds import missed_squared
+from icl_theory.families.regression.theorems.checks import missed_squared
 
 SEEDS = st.integers(0, 2**32 - 1)
 FEATURES = st.integers(2, 2000)

@@ -10,7 +10,15 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.together import ATTENTION, BIAS, BIAS_SLOPE, DEGREE, NOISE, NOISE_SLOPE, table
+from icl_theory.families.regression.batches.finite_prompts import (
+    ATTENTION,
+    BIAS,
+    BIAS_SLOPE,
+    DEGREE,
+    NOISE,
+    NOISE_SLOPE,
+    table,
+)
 from icl_theory.grids.sweep import CHUNK, Plan, plan
 
 NUMBERS = ("steps", "last", "T_I", "T_II", "T_III")

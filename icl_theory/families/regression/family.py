@@ -29,12 +29,12 @@ from icl_theory.families.parameters import (
     prompt_length,
 )
 from icl_theory.families.regression import tasks
-from icl_theory.families.regression.closed import ExchangeableSteps
+from icl_theory.families.regression.closed.runs import ExchangeableSteps
 from icl_theory.families.regression.columns import COLUMNS
-from icl_theory.families.regression.exchangeable import ExchangeableRisk, alike, embedding_speed, expanded
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import crossover, papers_regime, phases_of, run_phases, tail_start
-from icl_theory.families.regression.stability import stable_rate
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, alike, embedding_speed, expanded
+from icl_theory.families.regression.risks.stability import stable_rate
 from icl_theory.families.regression.tasks import Task, exchangeable_gamma
 from icl_theory.grids.grid import Column
 
@@ -93,8 +93,8 @@ class Regression(Family):
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
     claims = Later("icl_theory.papers.regression:CLAIMS")
     explorer = Later("icl_theory.families.regression.explorer:PANEL")
-    measure = LaterMethod("icl_theory.families.regression.points:measured")
-    batched = LaterMethod("icl_theory.families.regression.points:batched")
+    measure = LaterMethod("icl_theory.families.regression.batches.infinite_prompts:measured")
+    batched = LaterMethod("icl_theory.families.regression.batches.infinite_prompts:batched")
 
     L: float = lipschitz_constant()
     delta: float = feature_gap()
@@ -163,7 +163,9 @@ class Regression(Family):
         reduced = alike(features, law, self.N, self.noise, self.coordinates)
         if reduced is not None:
             return reduced
-        from icl_theory.families.regression.population import PopulationRisk  # not where there is a closed form
+        from icl_theory.families.regression.risks.population import (
+            PopulationRisk,  # not where there is a closed form
+        )
 
         population = PopulationRisk(features, law, self.N, self.noise)
         return in_coordinates(population, self.coordinates, features.vectors)
@@ -174,7 +176,7 @@ class Regression(Family):
         core, _ = innermost(risk)
         if math.isinf(core.N):
             raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
-        from icl_theory.families.regression.counted import CountedRisk
+        from icl_theory.families.regression.sampled.counts import CountedRisk
 
         trainer = CountedRisk(core.features, core.task, int(core.N), batch, seed, core.noise, every_query=False)
         return around(risk, trainer)
@@ -198,7 +200,7 @@ class Regression(Family):
             ends = run.solution.first_missing(0.5, tail_start(self.K))
             run.phases = phases_of(last, *(min(last, end) for end in ends))
         else:
-            from icl_theory.families.regression.tails import tail_limit
+            from icl_theory.families.regression.theorems.tails import tail_limit
 
             tail = tail_limit(risk, run.eta) if risk is not None and self.rule == "gd" else None
             run.phases = run_phases(run, tail_deficit=tail_start(self.K) if infinite else None, tail=tail)
@@ -216,7 +218,7 @@ class Regression(Family):
         gamma = exchangeable_gamma(self.L, self.delta)
         goal = self.epsilon if self.epsilon is not None else self.above
         each = (np.array([x]) for x in (self.rate() * speed, gamma, float(self.K), goal, math.inf))
-        from icl_theory.families.regression.points import leading_order
+        from icl_theory.families.regression.batches.infinite_prompts import leading_order
 
         return float(leading_order(*each)[0])
 

@@ -18,8 +18,8 @@ from icl_theory._validate import MOST_FEATURES, Array, flag, fraction, instance,
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, State, Trajectory
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.flow import flow_difference
+from icl_theory.families.regression.closed.flow import flow_difference
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 
 TAIL_RATIO = 2.0  # times its limit the loss may be in Phase III: see the head of the module
 
@@ -224,7 +224,7 @@ def query_phases(run: Trajectory) -> list[Phases]:
         raise refuse("run", run.attention.shape, "one with an attention per query; for this one see run.phases")
     if run.risk is None and not math.isinf(run.info.get("N", math.nan)):
         raise refuse("run", "loaded from a file", "one with its risk, unless prompts are infinite")
-    from icl_theory.families.regression.tails import infima_of, tail_limits
+    from icl_theory.families.regression.theorems.tails import infima_of, tail_limits
 
     tail = tail_limits(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
     floors = infima_of(run.risk) if run.risk is not None and tail is not None else np.zeros(run.attention.shape[1])
@@ -251,9 +251,9 @@ def _tail_begins(run: Trajectory, saved: Array, excess: Callable[[State], float]
 
 def _presence(risk: Risk | None) -> Array:
     """Probability that a prompt contains the query's feature, (K,), (G,) or (); 1 for other risks."""
-    from icl_theory.families.regression.population import PopulationRisk
-    from icl_theory.families.regression.prompts import presence
-    from icl_theory.families.regression.symmetric import SymmetricRisk
+    from icl_theory.families.regression.risks.population import PopulationRisk
+    from icl_theory.families.regression.risks.prompts import presence
+    from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 
     risk, _ = innermost(risk)
     if isinstance(risk, ExchangeableRisk):
@@ -303,7 +303,7 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     elif tail_deficit is not None:
         second = run.first(lambda state: bool(np.min(state.attention / present) >= 1.0 - tail_deficit))
     elif tail is not None:
-        from icl_theory.families.regression.tails import resting_loss
+        from icl_theory.families.regression.theorems.tails import resting_loss
 
         rest = resting_loss(run.risk, run.floor)
         second = _tail_begins(run, run.loss - rest, lambda state: state.loss - rest, tail)

@@ -1,7 +1,7 @@
 """The paper on in-context regression: its statements, and the rows, questions and figures that measure them."""
 
-from icl_theory.families.regression.bounds import check_bounds
-from icl_theory.families.regression.crosscheck import crosscheck
+from icl_theory.families.regression.sampled.crosscheck import crosscheck
+from icl_theory.families.regression.theorems.checks import check_bounds
 from icl_theory.papers.paper import Claims, Paper, Reading
 from icl_theory.papers.regression import dynamics, experiments, lemmas, methods, orders
 from icl_theory.papers.regression.orders import ORDERS

@@ -11,18 +11,19 @@ from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.statement import OURS, Status
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import bounds, tasks
-from icl_theory.families.regression.abel import StepCounter
-from icl_theory.families.regression.certified import step_bounds
-from icl_theory.families.regression.direct import tails
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression import tasks
+from icl_theory.families.regression.closed.abel import StepCounter
+from icl_theory.families.regression.closed.flow import flow_time
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.flow import flow_time
-from icl_theory.families.regression.orderwise import DRAWS, SEED, law_runs
 from icl_theory.families.regression.phases import TAIL_RATIO, crossover, papers_regime, tail_start
-from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.simulate import simulate
-from icl_theory.families.regression.tails import query_constants, tail_constant, tail_limits
+from icl_theory.families.regression.theorems import checks as bounds
+from icl_theory.families.regression.theorems.certified import step_bounds
+from icl_theory.families.regression.theorems.enumeration import tails
+from icl_theory.families.regression.theorems.orderwise import DRAWS, SEED, law_runs
+from icl_theory.families.regression.theorems.tails import query_constants, tail_constant, tail_limits
 from icl_theory.papers.claim import Errors, Found, Outcome, decade, identity, off, row, span
 from icl_theory.papers.regression.common import PAPER, iterated_gaps, iterated_steps, random_risk
 

@@ -15,17 +15,17 @@ from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.statement import OURS, Status
 from icl_theory.families.regression import tasks
-from icl_theory.families.regression.block import BlockRisk
-from icl_theory.families.regression.counted import CountedRisk
-from icl_theory.families.regression.direct import direct
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.gaussian import GaussianRisk, QuadraticLaw
 from icl_theory.families.regression.phases import tail_start
-from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.sampled import SampledRisk
-from icl_theory.families.regression.sampled_phases import run_states, sampled_phases
+from icl_theory.families.regression.risks.gaussian import GaussianRisk, QuadraticLaw
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.risks.stability import stable_rate
+from icl_theory.families.regression.sampled.block import BlockRisk
+from icl_theory.families.regression.sampled.counts import CountedRisk
+from icl_theory.families.regression.sampled.phases import run_states, sampled_phases
+from icl_theory.families.regression.sampled.risk import SampledRisk
 from icl_theory.families.regression.simulate import simulate
-from icl_theory.families.regression.stability import stable_rate
+from icl_theory.families.regression.theorems.enumeration import direct
 from icl_theory.papers.claim import Found, Outcome, Verdict, decade, off, row, span
 from icl_theory.papers.regression.common import (
     EQUAL,

@@ -14,15 +14,22 @@ from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
 from icl_theory.engine.statement import OURS, Statement, Status
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import bounds, tasks
-from icl_theory.families.regression.certified import worst_prediction
-from icl_theory.families.regression.concentration import concentration_probability
-from icl_theory.families.regression.crosscheck import crosscheck
-from icl_theory.families.regression.direct import differences, direct, functions_of, lipschitz_values, prompts
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.sampled.crosscheck import crosscheck
 from icl_theory.families.regression.simulate import simulate
+from icl_theory.families.regression.theorems import checks as bounds
+from icl_theory.families.regression.theorems.certified import worst_prediction
+from icl_theory.families.regression.theorems.concentration import concentration_probability
+from icl_theory.families.regression.theorems.enumeration import (
+    differences,
+    direct,
+    functions_of,
+    lipschitz_values,
+    prompts,
+)
 from icl_theory.papers.claim import Claim, Errors, Found, Outcome, Verdict, decade, identity, off, row
 from icl_theory.papers.regression.common import EQUAL, PAPER, cross_ratios, random_risk, random_scores
 

@@ -14,15 +14,15 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.sharpness import largest_stable_eta
 from icl_theory.engine.statement import OURS, Status
 from icl_theory.families.regression import tasks
-from icl_theory.families.regression.counted import CountedRisk
-from icl_theory.families.regression.direct import differences, direct
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk
-from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.sampled import SampledRisk
-from icl_theory.families.regression.stability import curvature_bound, stable_rate
-from icl_theory.families.regression.symmetric import SymmetricRisk
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.risks.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.risks.stability import curvature_bound, stable_rate
+from icl_theory.families.regression.risks.symmetric import SymmetricRisk
+from icl_theory.families.regression.sampled.counts import CountedRisk
+from icl_theory.families.regression.sampled.risk import SampledRisk
+from icl_theory.families.regression.theorems.enumeration import differences, direct
 from icl_theory.papers.claim import Errors, Found, decade, identity, row
 from icl_theory.papers.regression.common import random_risk, random_scores
 

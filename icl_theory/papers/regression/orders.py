@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.families.regression import bounds
-from icl_theory.families.regression.certified import after_phase_one_of, phase_one_bounds_of
-from icl_theory.families.regression.orderwise import (
+from icl_theory.families.regression.theorems import checks as bounds
+from icl_theory.families.regression.theorems.certified import after_phase_one_of, phase_one_bounds_of
+from icl_theory.families.regression.theorems.orderwise import (
     BOUNDED,
     DRAWS,
     SEED,

@@ -16,13 +16,13 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.sharpness import largest_stable_eta
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import tasks
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.orderwise import closed
 from icl_theory.families.regression.phases import crossover
-from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.sampled import SampledRisk
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.sampled.risk import SampledRisk
 from icl_theory.families.regression.simulate import simulate
+from icl_theory.families.regression.theorems.orderwise import closed
 from icl_theory.papers.claim import Answer, Series, decade, question
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from icl_theory.families.parameters import Panel
-from icl_theory.families.regression.abel import SMALL_STEP
-from icl_theory.families.regression.polynomials import QUOTIENTS, TERMS
-from icl_theory.families.regression.stability import CURVATURE
+from icl_theory.families.regression.closed.abel import SMALL_STEP
+from icl_theory.families.regression.closed.polynomials import QUOTIENTS, TERMS
+from icl_theory.families.regression.risks.stability import CURVATURE
 
 
 def constants() -> dict[str, Any]:

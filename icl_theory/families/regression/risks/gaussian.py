@@ -16,8 +16,14 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import LARGEST, Array, instance, integer, lipschitz, number, refuse, store
 from icl_theory.engine.risk import Risk
+from icl_theory.families.regression.sampled.layer import (
+    PromptRisk,
+    attend,
+    bilinear_gradient,
+    bilinear_scores,
+    in_parts,
+)
 from icl_theory.families.regression.tasks import quadratics
-from icl_theory.families.regression.trainer import PromptRisk, attend, bilinear_gradient, bilinear_scores, in_parts
 
 MOST_DIMENSIONS = 10_000  # a matrix of them takes 0.8 GB
 

@@ -18,8 +18,8 @@ from icl_theory._validate import Array
 from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.stops import FLOOR_RTOL, SETTLED
 from icl_theory.engine.trajectory import saved_steps
-from icl_theory.families.regression.exchangeable import binomial_nodes
 from icl_theory.families.regression.phases import TAIL_RATIO
+from icl_theory.families.regression.risks.exchangeable import binomial_nodes
 
 PANELS, LAST, DEGREE = 80, 40.0, 11  # the functions are analytic up to ±iπ, and each panel is half a unit long
 WIDTH = LAST / PANELS

@@ -13,10 +13,10 @@ import numpy as np
 from icl_theory._validate import Array, flag
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
-from icl_theory.families.regression.exchangeable import ExchangeableRisk, is_nondegenerate
-from icl_theory.families.regression.levels import on_levels
-from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.symmetric import SymmetricRisk
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, is_nondegenerate
+from icl_theory.families.regression.risks.floors import on_levels
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 
 
 def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:

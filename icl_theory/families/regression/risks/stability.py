@@ -47,7 +47,7 @@ def curvature_bound(
 
     Examples
     --------
-    >>> from icl_theory.families.regression.stability import curvature_bound
+    >>> from icl_theory.families.regression.risks.stability import curvature_bound
     >>> round(float(curvature_bound(2.0, 20)), 12)
     0.030811714024
     """
@@ -84,7 +84,7 @@ def stable_rate(
 
     Examples
     --------
-    >>> from icl_theory.families.regression.stability import stable_rate
+    >>> from icl_theory.families.regression.risks.stability import stable_rate
     >>> round(float(stable_rate(2.0, 20)), 6)
     32.455189
     """

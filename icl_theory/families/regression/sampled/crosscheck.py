@@ -17,12 +17,12 @@ from icl_theory.engine.progress import CountProgress
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression.counted import CountedRisk
-from icl_theory.families.regression.exchangeable import ExchangeableRisk, expanded
-from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.prompts import presence
-from icl_theory.families.regression.sampled import SampledRisk
-from icl_theory.families.regression.sampled_phases import sampled_length, sampled_phases
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, expanded
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.risks.prompts import presence
+from icl_theory.families.regression.sampled.counts import CountedRisk
+from icl_theory.families.regression.sampled.phases import sampled_length, sampled_phases
+from icl_theory.families.regression.sampled.risk import SampledRisk
 from icl_theory.memory import check_fits
 
 ENOUGH = 1000  # prompts with a sample of an entry of the gradient from which on its mean is compared
@@ -48,7 +48,7 @@ def crosscheck(
 
     At random scores, independent batches of prompts give a mean loss and gradient with standard errors; their
     distances to the population values are z-scores with Student's distribution. There are two samplers. One draws a
-    prompt by its counts and asks for every feature (``families.regression.counted.CountedRisk``), with enough
+    prompt by its counts and asks for every feature (``sampled.counts.CountedRisk``), with enough
     prompts to find an error of ``precision``. The other is the trainer, `SampledRisk`, token by token. For both,
     the sum of the losses over the points, the sum of the gradients' norms, and the entries of the gradients are
     compared. Finally one run of stochastic gradient descent, in the run's coordinates, must stay within a band

@@ -17,7 +17,7 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.population import PopulationRisk
+from icl_theory.families.regression.risks.population import PopulationRisk
 
 STEP = 1e-3  # of differences: sixth-order errors are near rounding
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.statement import BoundCheck, Sides, Statement, Status, UnstatedError, require
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression.abel import StepCounter
-from icl_theory.families.regression.closed import closed_runs, step_constant
-from icl_theory.families.regression.exchangeable import ExchangeableRisk
+from icl_theory.families.regression.closed.abel import StepCounter
+from icl_theory.families.regression.closed.runs import closed_runs, step_constant
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 
 BOUNDED = 2.0  # factor beyond the fitted constants that still counts as bounded
 DRAWS, SEED = 400, 0

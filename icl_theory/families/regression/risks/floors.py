@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.families.regression.prompts import moments, one_query
+from icl_theory.families.regression.risks.prompts import moments, one_query
 
 MOST = 12  # classes of features up to which levels are searched; for more it takes too long
 Mask = NDArray[np.bool_]

@@ -24,11 +24,11 @@ from icl_theory.engine.skip import MARGIN, Strides
 from icl_theory.engine.steps import Descent
 from icl_theory.engine.stops import SETTLED, STALL_AFTER
 from icl_theory.engine.trajectory import saved_steps
-from icl_theory.families.regression.error_form import at_nodes
 from icl_theory.families.regression.phases import TAIL_RATIO
-from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.prompts import moments, presence
-from icl_theory.families.regression.tails import resting_loss, tail_limit
+from icl_theory.families.regression.risks.error_form import at_nodes
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.risks.prompts import moments, presence
+from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 from icl_theory.grids.grid import Values, blank
 
 Mask = NDArray[np.bool_]

@@ -10,10 +10,10 @@ from icl_theory._validate import LARGEST, Array, indexed, instance, integer, num
 from icl_theory.engine.pullback import Pullback
 from icl_theory.engine.statement import UnstatedError, require
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression.flow import flow_difference
-from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.stability import curvature_bound
-from icl_theory.families.regression.tails import resting_loss, tail_limit
+from icl_theory.families.regression.closed.flow import flow_difference
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.risks.stability import curvature_bound
+from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 
 
 def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:

@@ -16,18 +16,24 @@ from numpy.typing import NDArray
 from icl_theory._validate import INT64_MAX, Array, indexed
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
-from icl_theory.families.regression.abel import StepCounter
-from icl_theory.families.regression.certified import step_bounds_of
-from icl_theory.families.regression.closed import closed_runs, step_constant
+from icl_theory.families.regression.batches.finite_prompts import MOST, Points, together
+from icl_theory.families.regression.batches.scores import batched_scores
+from icl_theory.families.regression.closed.abel import StepCounter
+from icl_theory.families.regression.closed.runs import closed_runs, step_constant
 from icl_theory.families.regression.columns import THEOREMS
-from icl_theory.families.regression.exchangeable import ExchangeableRisk, embedding_speed
-from icl_theory.families.regression.orderwise import BOUNDED, STATEMENTS, check_order, fitted_constants, logarithm
 from icl_theory.families.regression.phases import crossover, half_way, tail_start
-from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.score_batches import batched_scores
-from icl_theory.families.regression.stability import stable_rate
-from icl_theory.families.regression.tails import resting_loss, tail_limit
-from icl_theory.families.regression.together import MOST, Points, together
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, embedding_speed
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.risks.stability import stable_rate
+from icl_theory.families.regression.theorems.certified import step_bounds_of
+from icl_theory.families.regression.theorems.orderwise import (
+    BOUNDED,
+    STATEMENTS,
+    check_order,
+    fitted_constants,
+    logarithm,
+)
+from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 from icl_theory.grids.grid import Values, blank
 
 FARTHEST = 300.0  # gap u up to which steps are bounded

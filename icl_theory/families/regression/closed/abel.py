@@ -15,9 +15,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import INT64_MAX, MOST_FEATURES, Array, plain_numbers, refuse
-from icl_theory.families.regression.differences import ROUNDING, Some, chosen, few, invert, leading, series
-from icl_theory.families.regression.flow import Place
-from icl_theory.families.regression.polynomials import TERMS
+from icl_theory.families.regression.closed.abel_differences import (
+    ROUNDING,
+    Some,
+    chosen,
+    few,
+    invert,
+    leading,
+    series,
+)
+from icl_theory.families.regression.closed.flow import Place
+from icl_theory.families.regression.closed.polynomials import TERMS
 
 SMALL_STEP = 1.0 / 32.0  # longest step c g of head and tail; six terms of the expansion leave 1e-9 steps
 
@@ -50,7 +58,7 @@ class StepCounter:
 
     Examples
     --------
-    >>> from icl_theory.families.regression.abel import StepCounter
+    >>> from icl_theory.families.regression.closed.abel import StepCounter
     >>> counter = StepCounter(20, c=0.443)
     >>> int(counter.steps_to(counter.position(10**12)).steps) - 10**12 in (0, 1)
     True

@@ -29,15 +29,15 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
-from icl_theory.families.regression.abel import StepCounter
-from icl_theory.families.regression.closed import ExchangeableSteps, step_constant
+from icl_theory.families.regression.closed.abel import StepCounter
+from icl_theory.families.regression.closed.flow import attention_pair, loss_curve
+from icl_theory.families.regression.closed.runs import ExchangeableSteps, step_constant
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.flow import attention_pair, loss_curve
 from icl_theory.families.regression.tasks import Exchangeable, Task
 from icl_theory.memory import check_fits
 
 if TYPE_CHECKING:
-    from icl_theory.families.regression.population import PopulationRisk
+    from icl_theory.families.regression.risks.population import PopulationRisk
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +276,7 @@ def expanded(risk: Risk) -> Risk:
         law: Task = Exchangeable(math.sqrt(2.0 * risk.gamma) / gap)
     else:
         features, law = risk.origin
-    from icl_theory.families.regression.population import PopulationRisk  # a closed form needs none
+    from icl_theory.families.regression.risks.population import PopulationRisk  # a closed form needs none
 
     full = PopulationRisk(features, law, risk.N, risk.noise)
     return full if risk.speed == 1.0 else Pullback(full, Embedding(features.vectors))

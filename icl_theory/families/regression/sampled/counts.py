@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from icl_theory._validate import EXACT, LARGEST, Array, integer, number, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.features import Features
+from icl_theory.families.regression.sampled.layer import parts_of
 from icl_theory.families.regression.tasks import Task
-from icl_theory.families.regression.trainer import parts_of
 from icl_theory.memory import check_fits
 
 

@@ -16,12 +16,12 @@ from icl_theory.engine.progress import CountProgress
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression.exchangeable import ExchangeableRisk, expanded
 from icl_theory.families.regression.family import Regression
 from icl_theory.families.regression.phases import TAIL_RATIO
-from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.prompts import presence
-from icl_theory.families.regression.tails import resting_loss, tail_limit
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, expanded
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.risks.prompts import presence
+from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 from icl_theory.memory import check_fits
 
 

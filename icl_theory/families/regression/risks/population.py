@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, Array, instance, number, prompt_length, store
 from icl_theory.engine.risk import ColumnGradients, Risk
-from icl_theory.families.regression.error_form import ErrorForm, blocks
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.levels import Levels, single_features
-from icl_theory.families.regression.prompts import Moments, infima, moments
+from icl_theory.families.regression.risks.error_form import ErrorForm, blocks
+from icl_theory.families.regression.risks.floors import Levels, single_features
+from icl_theory.families.regression.risks.prompts import Moments, infima, moments
 from icl_theory.families.regression.tasks import Task
 from icl_theory.memory import check_fits
 

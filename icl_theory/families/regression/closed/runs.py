@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.families.regression.abel import StepCounter
-from icl_theory.families.regression.differences import ROUNDING
-from icl_theory.families.regression.flow import loss_curve
+from icl_theory.families.regression.closed.abel import StepCounter
+from icl_theory.families.regression.closed.abel_differences import ROUNDING
+from icl_theory.families.regression.closed.flow import loss_curve
 
 
 class ClosedRuns(NamedTuple):

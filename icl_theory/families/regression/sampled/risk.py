@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import LARGEST, Array, integer, number, store
 from icl_theory.engine.progress import counted
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.tasks import Function, Task, variogram_of
-from icl_theory.families.regression.trainer import (
+from icl_theory.families.regression.sampled.layer import (
     PromptRisk,
     attend,
     bilinear_gradient,
@@ -24,6 +23,7 @@ from icl_theory.families.regression.trainer import (
     in_parts,
     parts_of,
 )
+from icl_theory.families.regression.tasks import Function, Task, variogram_of
 from icl_theory.memory import check_fits
 
 

@@ -24,11 +24,11 @@ from icl_theory.families.parameters import (
     prompt_length,
 )
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.gaussian import MOST_DIMENSIONS, GaussianRisk, QuadraticLaw
 from icl_theory.families.regression.phases import query_phases, run_phases
-from icl_theory.families.regression.sampled import SampledRisk
-from icl_theory.families.regression.stability import stable_rate
-from icl_theory.families.regression.symmetric import SymmetricRisk
+from icl_theory.families.regression.risks.gaussian import MOST_DIMENSIONS, GaussianRisk, QuadraticLaw
+from icl_theory.families.regression.risks.stability import stable_rate
+from icl_theory.families.regression.risks.symmetric import SymmetricRisk
+from icl_theory.families.regression.sampled.risk import SampledRisk
 from icl_theory.families.regression.tasks import Exchangeable, exchangeable_gamma
 from icl_theory.grids.grid import Column
 

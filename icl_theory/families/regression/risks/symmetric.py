@@ -28,8 +28,8 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.levels import Levels, Query, levels_of
-from icl_theory.families.regression.prompts import Moments, infima, moments
+from icl_theory.families.regression.risks.floors import Levels, Query, levels_of
+from icl_theory.families.regression.risks.prompts import Moments, infima, moments
 from icl_theory.families.regression.tasks import Task, variogram_of
 from icl_theory.memory import check_fits
 

@@ -22,7 +22,12 @@ from icl_theory.engine.statement import (
     stated,
 )
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression.certified import (
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, expanded
+from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression.sampled.counts import CountedRisk
+from icl_theory.families.regression.sampled.risk import SampledRisk
+from icl_theory.families.regression.tasks import FiniteTask
+from icl_theory.families.regression.theorems.certified import (
     after_phase_one,
     flow_time_between,
     least_progress,
@@ -31,13 +36,15 @@ from icl_theory.families.regression.certified import (
     step_bounds,
     tail_ratio,
 )
-from icl_theory.families.regression.counted import CountedRisk
-from icl_theory.families.regression.direct import STEP, differences, direct, enumerable, lipschitz_values, prompts
-from icl_theory.families.regression.exchangeable import ExchangeableRisk, expanded
-from icl_theory.families.regression.orderwise import STATEMENTS, check_order
-from icl_theory.families.regression.population import PopulationRisk
-from icl_theory.families.regression.sampled import SampledRisk
-from icl_theory.families.regression.tasks import FiniteTask
+from icl_theory.families.regression.theorems.enumeration import (
+    STEP,
+    differences,
+    direct,
+    enumerable,
+    lipschitz_values,
+    prompts,
+)
+from icl_theory.families.regression.theorems.orderwise import STATEMENTS, check_order
 
 LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
 FEWEST = 20  # saved steps for a mean with a standard error

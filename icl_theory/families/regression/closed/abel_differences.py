@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.families.regression.flow import Place, flow_back
-from icl_theory.families.regression.polynomials import QUOTIENTS
+from icl_theory.families.regression.closed.flow import Place, flow_back
+from icl_theory.families.regression.closed.polynomials import QUOTIENTS
 
 ROUNDING = sys.float_info.epsilon
 Some = NDArray[np.intp] | slice

@@ -1,0 +1,1 @@
+"""The risks of regression: over class scores, groups, one number, and Gaussian inputs."""

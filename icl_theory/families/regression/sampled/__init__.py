@@ -1,0 +1,1 @@
+"""Trainers on sampled prompts, and the exact results compared with them."""
