@@ -3,7 +3,8 @@
 Each fault of `scripts/planted.py` is planted in a fresh process: the source of one file is changed as it is
 imported, so that no copy of a name and no cache keeps the right one, and no file is touched. Then the rows of the
 audit are measured, and `check_bounds` of some runs, as far as they call the function with the fault. With
-``--tests`` the test files nearest to the fault run too, until one test fails.
+``--tests`` the test files nearest to the fault run too, until one test fails. The scripts of the explorer are
+changed as the page is made of them.
 
     python scripts/faults.py --quick --tests --kept faults.json --out docs/faults.md
 
@@ -140,6 +141,21 @@ class Planter:
         return importlib.util.spec_from_file_location(fullname, spec.origin, loader=loader)
 
 
+def plant(fault: Fault) -> None:
+    """Plant a fault in this process, in which the file with it must not have been imported yet."""
+    if fault.path.endswith(".py"):
+        sys.meta_path.insert(0, Planter(fault))  # type: ignore[arg-type]
+        return
+    explorer = importlib.import_module("icl_theory.explorer")
+    read, place = explorer._read, explorer.HERE.parent / fault.path
+
+    def changed(path: Path) -> str:
+        text: str = read(path)
+        return text.replace(fault.old, fault.new) if path == place else text
+
+    explorer._read = changed  # type: ignore[attr-defined]
+
+
 def runs() -> dict[str, Callable[[], Any]]:
     """Return the runs that `check_bounds` is given, by name."""
     import icl_theory as icl
@@ -176,7 +192,7 @@ def measure(task: Task) -> Found:
     """Measure rows and runs in this process, which must not have imported the package yet."""
     assert "icl_theory" not in sys.modules
     if task.fault is not None:
-        sys.meta_path.insert(0, Planter(task.fault))  # type: ignore[arg-type]
+        plant(task.fault)
     found = Found({}, {}, {})
     try:
         rows = importlib.import_module("icl_theory.papers.audit").rows()
@@ -246,8 +262,10 @@ def within_reach(fault: Fault, right: Found) -> frozenset[Unit]:
     """Return rows and runs that call the function which the fault is in.
 
     No other can be touched by it: they are deterministic. Of a fault in no function, or in one that is called when
-    the module is imported, they are those that call any function of the file.
+    the module is imported, they are those that call any function of the file. None runs a script of the explorer.
     """
+    if not fault.path.endswith(".py"):
+        return frozenset()
     source = source_of(fault)
     line = source[: source.index(fault.old)].count("\n") + 1
     inner = 0
@@ -315,10 +333,10 @@ def relevant(fault: Fault) -> list[str]:
     from there.
     """
     source, stem, folders = source_of(fault), Path(fault.path).stem, Path(fault.path).parts[-2::-1]
-    line = source[: source.index(fault.old)].count("\n") + 1
+    line, python = source[: source.index(fault.old)].count("\n") + 1, fault.path.endswith(".py")
     around = [
         node.name
-        for node in ast.parse(source).body
+        for node in ast.parse(source if python else "").body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     names = re.compile("|".join([rf"{folders[0]}(\.| import .*\b){stem}\b", *(rf"\b{name}\b" for name in around)]))
@@ -333,7 +351,8 @@ def relevant(fault: Fault) -> list[str]:
     near += [path for path in texts if path.name.startswith(f"test_{folders[0]}")]
     near = near or [path for path in texts if path.parent == inside != tests]
     near = near or [path for path, text in texts.items() if f"icl_theory.{folders[0]}" in text]
-    return [str(path.relative_to(ROOT)) for path in dict.fromkeys([*near, ROOT / "icl_theory" / fault.path])]
+    near += [ROOT / "icl_theory" / fault.path] if python else []
+    return [str(path.relative_to(ROOT)) for path in dict.fromkeys(near)]
 
 
 def failing(task: Tests) -> str:
@@ -342,7 +361,7 @@ def failing(task: Tests) -> str:
 
     assert "icl_theory" not in sys.modules
     if task.fault is not None:
-        sys.meta_path.insert(0, Planter(task.fault))  # type: ignore[arg-type]
+        plant(task.fault)
     failed: list[str] = []
 
     class First:

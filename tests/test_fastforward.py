@@ -351,3 +351,16 @@ def test_errors_are_saved_with_the_run(tmp_path_factory: pytest.TempPathFactory)
 def test_more_steps_than_int64_holds_are_refused(steps: int) -> None:
     with pytest.raises(ValueError, match="steps = "):
         icl.descend(Power(2.0), 0.1, steps=steps, method="fast")
+
+
+@pytest.mark.parametrize("scale", [0.25, 16.0])
+def test_the_error_is_one_of_scores_however_large_the_features_are(scale: float) -> None:
+    """Features s times as large take the same scores through the same steps at a rate s⁴ times smaller."""
+    vectors = icl.Features.random(6, 4, 0.5, seed=0).vectors
+    one, other = (
+        icl.descend(icl.in_coordinates(unequal(6, 5), "embedding", s * vectors), s**-4.0, steps=1500, method="fast")
+        for s in (1.0, scale)
+    )
+    np.testing.assert_allclose(one.loss[-1], other.loss[-1], rtol=1e-9)
+    assert one.states_error is not None
+    assert other.states_error == pytest.approx(one.states_error, rel=1e-3)

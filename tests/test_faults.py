@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import icl_theory as icl
+from icl_theory import explorer
 from icl_theory.papers import Outcome, Verdict
 
 PACKAGE = Path(icl.__file__).parent
@@ -50,7 +51,8 @@ faults = _script("faults")
 def test_a_fault_changes_one_place_of_the_package(fault: planted.Fault) -> None:  # type: ignore[name-defined]
     source = (PACKAGE / fault.path).read_text(encoding="utf-8")
     assert source.count(fault.old) == 1
-    ast.parse(source.replace(fault.old, fault.new))
+    if fault.path.endswith(".py"):
+        ast.parse(source.replace(fault.old, fault.new))
 
 
 def test_names_are_told_apart() -> None:
@@ -167,8 +169,16 @@ def test_what_runs_out_of_time_is_told_apart_from_what_raises() -> None:
 def test_the_nearest_tests_are_there(fault: planted.Fault) -> None:  # type: ignore[name-defined]
     files = faults.relevant(fault)
     assert all((SCRIPTS.parent / name).is_file() for name in files)
-    assert f"icl_theory/{fault.path}" in files
+    assert (f"icl_theory/{fault.path}" in files) == fault.path.endswith(".py")
     assert fault.tests in files[0]
+
+
+def test_the_scripts_of_the_explorer_are_changed_as_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    (fault,) = (each for each in planted.FAULTS if each.name == "tail-in-words")
+    right = explorer.page()
+    monkeypatch.setattr(explorer, "_read", explorer._read)  # undone at the end
+    faults.plant(fault)
+    assert explorer.page() == right.replace(fault.old, fault.new) != right
 
 
 @pytest.mark.slow

@@ -199,3 +199,17 @@ def test_scores_that_run_away_beside_huge_ones_are_no_minimum(scale: float) -> N
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0, [0.6, 0.3, 0.1]), icl.tasks.RandomCosine(2.0), 20, 0.1)
     with pytest.raises(ValueError, match="one with a minimum at finite parameters"):
         icl.largest_stable_eta(risk, start=-scale * np.eye(3))
+
+
+@pytest.mark.parametrize("size", [4, 12, 13, 30])
+@pytest.mark.parametrize("shift", [-3.0, 0.0, 3.0])
+def test_the_largest_eigenvalue_is_not_the_largest_in_size(size: int, shift: float) -> None:
+    """Of matrices with known eigenvalues, most of them negative where they are shifted down."""
+    rng = np.random.default_rng(size)
+    basis, values = np.linalg.qr(rng.normal(size=(size, size)))[0], shift + np.linspace(-2.0, 1.0, size)
+    metric = rng.uniform(0.5, 2.0, size)
+    root = np.sqrt(metric)
+    matrix = root[:, None] * ((basis * values) @ basis.T) * root
+    found, direction = largest_eigenvalue(lambda v: matrix @ v, (size,), metric)
+    assert found == pytest.approx(shift + 1.0, abs=1e-8)
+    np.testing.assert_allclose(np.abs(root * direction), np.abs(basis[:, -1]), atol=1e-7)

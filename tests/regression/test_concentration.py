@@ -40,6 +40,24 @@ def test_transform_agrees_with_direct_sums_within_its_error(
     assert abs(direct.value - transformed.value) <= direct.error + transformed.error
 
 
+@pytest.mark.parametrize("direct", [0.0, 2e8])
+def test_the_error_of_a_sum_has_those_of_both_parts(direct: float) -> None:
+    """Errors planted in two laws come out of their convolution, and within the error that it states."""
+    rng = np.random.default_rng(1)
+    laws = rng.dirichlet(np.ones(40), size=2)
+    signs = np.where(rng.random((2, 40)) < 0.9, 1.0, -1.0)
+    right = np.convolve(*laws)
+    for sizes in ((1e-5, 0.0), (0.0, 1e-5), (1e-4, 3e-5), (0.0, 0.0)):
+        parts = [
+            concentration._Sum(law + error * sign, 0, error)
+            for law, error, sign in zip(laws, sizes, signs, strict=True)
+        ]
+        found = concentration._added(*parts, 200, direct)
+        off = np.abs(found.law - right[found.offset : found.offset + len(found.law)]).max()
+        assert 0.5 * max(sizes) * laws.max() <= off <= 1.1 * found.error + 1e-16
+        assert found.error <= 1.2 * sum(sizes) + 1e-14
+
+
 def test_probability_agrees_with_sampled_prompts() -> None:
     rng = np.random.default_rng(0)
     counts = rng.multinomial(200, np.full(5, 0.2), size=200_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 import icl_theory as icl
-from icl_theory.families.regression.theorems.tails import query_constants, resting_loss
+from icl_theory.families.regression.phases import run_phases
+from icl_theory.families.regression.theorems.tails import query_constants, resting_loss, tail_limit
 from tests.references import compositions
 
 Array = NDArray[Any]
@@ -89,10 +91,17 @@ def test_scores_that_are_set_by_hand_are_not_below_the_floor() -> None:
     assert risk.loss_per_query(scores)[5] >= risk.floor_per_query()[5]
 
 
+@cache
+def fine() -> icl.Trajectory:
+    """Return a run that comes near to a loss above its floor."""
+    return icl.descend(icl.PopulationRisk(SIX, icl.tasks.Linear(1.0), 2), 1.0, steps=10**7, method="fast")
+
+
 def test_descent_approaches_the_loss_of_its_levels_where_the_floor_is_lower() -> None:
-    risk = icl.PopulationRisk(SIX, icl.tasks.Linear(1.0), 2)
+    run = fine()
+    risk = run.risk
+    assert isinstance(risk, icl.PopulationRisk)
     assert risk.levels is not None
-    run = icl.descend(risk, 1.0, steps=10**7, method="fast")
     levels = risk.levels[5]
     assert levels.loss > 1.0002 * levels.lowest
     assert run.observed["loss_per_query"][-1][5] == pytest.approx(levels.loss, rel=1e-5)
@@ -102,3 +111,18 @@ def test_descent_approaches_the_loss_of_its_levels_where_the_floor_is_lower() ->
     assert 1e7 * float(SIX.probs[5]) * excess == pytest.approx(constants[5], rel=0.02)
     rest = resting_loss(risk, run.floor)
     assert rest < run.loss[-1] < rest + 0.1 * (rest - run.floor)
+
+
+def test_the_last_phase_is_that_of_the_loss_that_descent_approaches() -> None:
+    run = fine()
+    early, late = (run.at(t).loss for t in (10**6, 10**7))
+    rest = (10.0 * late - early) / 9.0  # of a loss that falls like rest + C/t
+    limit = tail_limit(run.risk, run.eta)  # type: ignore[arg-type]
+    assert limit is not None
+    assert rest - run.floor > 5.0 * limit / 10**7  # so that the phase has another beginning by the floor, or none
+    phases = run_phases(run, limit)
+    assert phases.III is not None
+    begin, end = phases.III
+    assert end == run.t[-1]
+    assert (run.t * (run.loss - rest) <= 2.02 * limit)[run.t >= begin].all()
+    assert begin == 0 or (begin - 1) * (run.at(begin - 1).loss - rest) > 1.98 * limit

@@ -59,6 +59,48 @@ def test_one_query_is_the_sum_over_prompts(N: int, spread: float, noise: float, 
     np.testing.assert_allclose(hessian, hessian.T, rtol=0, atol=1e-15)
 
 
+@pytest.mark.parametrize("hidden", [(), (3,), (0,), (1, 2)])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize("N", [1, 2, 5])
+def test_moments_are_the_sum_over_the_prompts_without_features_that_are_hidden(
+    N: int, noise: float, hidden: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(N)
+    values, p = rng.normal(size=(4, 2)), rng.dirichlet(np.full(4, 3.0))
+    scores, direction = rng.normal(size=(2, 4, 3))
+    off = values - values[0]
+    matrix, own = off @ off.T, (off**2).sum(axis=1) + noise**2
+
+    def form(queries: NDArray[np.intp], z: Array, out: Array) -> Array:
+        np.matmul(matrix, z, out=out)
+        return np.asarray((z * out).sum(axis=1))
+
+    seen = scores.copy()
+    seen[list(hidden)] = -np.inf
+    weights = np.broadcast_to(own[:, None], scores.shape)
+    found = prompts.moments(seen, p[:, None], weights, N, form, direction)
+    kept = [i for i in range(4) if i not in hidden]
+
+    def expected(scores: Array) -> tuple[float, Array]:
+        # labels relative to those of the query, which may be hidden itself
+        labels = np.concatenate([np.zeros((1, 2)), off[kept]])
+        loss, attention = summed(np.append(0.0, scores[kept]), np.append(0.0, p[kept]), labels, N, noise)
+        return loss, attention[1:]
+
+    for q in range(3):
+        loss, attention = expected(scores[:, q])
+        assert found.loss[q] == pytest.approx(loss, rel=1e-12)
+        np.testing.assert_allclose(found.attention[kept, q], attention, rtol=0, atol=1e-13)
+        for i in kept:
+            turn = 1e-4 * (np.arange(4) == i)
+            above, below = (expected(scores[:, q] + way * turn)[0] for way in (1.0, -1.0))
+            assert found.gradient[i, q] == pytest.approx((above - below) / 2e-4, abs=1e-8)
+    ahead = [
+        prompts.moments(seen + way * direction, p[:, None], weights, N, form).gradient for way in (1e-4, -1e-4)
+    ]
+    np.testing.assert_allclose(found.change[kept], ((ahead[0] - ahead[1]) / 2e-4)[kept], rtol=0, atol=1e-7)
+
+
 @pytest.mark.parametrize("word", ["linear", "cosine", "fourier", "quadratic", "halfspace"])
 def test_points_at_other_lipschitz_constants_share_the_search(word: str) -> None:
     given: dict[str, Any] = {"delta": 1.0, "eta": 0.5, "K": 4, "N": 3, "task": word, "above": 1.0}

@@ -7,7 +7,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families.regression.sampled.counts import CountedRisk
-from icl_theory.families.regression.sampled.phases import SampledPhases, sampled_phases
+from icl_theory.families.regression.sampled.phases import SampledPhases, _Path, sampled_phases
 
 SHARP = icl.simulate(2.0, 1.0, 2.0, K=5, epsilon=0.02)
 
@@ -33,8 +33,19 @@ def test_the_exact_column_is_the_run_with_fractions_of_steps() -> None:
     assert phases is not None
     assert [int(np.ceil(x)) for x in np.cumsum([values["T_I"], values["T_II"]])] == [phases.I[1], phases.II[1]]
     assert int(np.ceil(values["T_ε"])) == found.exact.steps
+    assert found.exact.steps is not None
+    before, after = (found.exact.at(found.exact.steps - back) for back in (1, 0))
+    share = np.interp(-found.exact.epsilon, [-before.loss, -after.loss], [0.0, 1.0])
+    assert values["T_ε"] == pytest.approx(before.t + share, rel=1e-9)
     own = np.diagonal(found.exact.risk.scores(float(found.exact.at(phases.I[1]).params))).mean()  # type: ignore[union-attr]
     assert values["growth in I"] == pytest.approx(own / phases.I[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("place", [0.25, 1.0, 6.9, 40.5, 98.75])
+def test_a_straight_line_passes_zero_where_it_does(place: float) -> None:
+    path = _Path(SHARP.risk, lambda t: np.zeros(()), 100)  # type: ignore[arg-type]
+    assert path.crossing(lambda t: place - t) == pytest.approx(place, rel=1e-12)
+    assert path.crossing(lambda t: 3.0 * (place - t), last=True) == pytest.approx(place, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from statistics import stdev
 from types import SimpleNamespace
 
 import numpy as np
@@ -177,3 +179,29 @@ def test_axes_of_a_part_of_a_figure_belong_to_the_whole_one() -> None:
     gone.remove()
     with pytest.raises(ValueError, match="axes of a figure"):
         whole_figure(gone)
+
+
+@pytest.mark.parametrize("count", [2, 3, 20])
+def test_bands_are_two_standard_errors_wide_on_either_side(count: int) -> None:
+    runs = np.random.default_rng(count).normal(size=(count, 5))
+    curve = Curve.mean("runs", np.arange(5.0), [*runs[:-1], np.append(runs[-1], 0.0)])
+    half = 2.0 * np.array([stdev(column) for column in runs.T.tolist()]) / math.sqrt(count)
+    np.testing.assert_allclose(curve.y, runs.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(curve.low, curve.y - half, rtol=1e-12)
+    np.testing.assert_allclose(curve.high, curve.y + half, rtol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["regression", "recall", "linear-attention"])
+def test_the_target_is_drawn_where_the_curve_of_the_loss_meets_it(family: str) -> None:
+    run = {
+        "regression": lambda: icl.simulate(2.0, 1.0, 4.0, K=5, N=8, above=1e-2),
+        "recall": lambda: icl.recall.simulate(alpha=0.2, above=1e-2),
+        "linear-attention": lambda: icl.linear_attention.LinearAttention(noise=0.3, above=1e-2).simulate(),
+    }[family]()
+    assert run.steps is not None
+    assert run.floor > 0.1 * run.epsilon
+    ax = run.plot().get_figure().axes[0]  # type: ignore[union-attr]
+    (curve, target) = (np.asarray(line.get_ydata(), dtype=float) for line in ax.lines[:2])
+    assert curve[-1] <= target[0] < curve[-2]
+    least = run.floor if "floor" in ax.get_ylabel() else 0.0
+    assert target[0] == pytest.approx(run.epsilon - least, rel=1e-9)
