@@ -38,7 +38,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """The values that a parameter may have: `check` returns a sound value or refuses it, `parse` reads a text.
+    """The values that a parameter may have: ``check`` returns a sound value or refuses it, ``parse`` reads a text.
 
     Parameters
     ----------

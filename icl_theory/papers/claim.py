@@ -137,7 +137,8 @@ def row(
     Parameters
     ----------
     name, source, status, bound
-        As in `Claim`; or a `Statement`, and the bound. Otherwise the docstring of the function is the statement.
+        As in `Claim`; or a statement that runs are checked for, and the bound. Unless one is given, the
+        docstring of the function is the statement.
 
     Examples
     --------

@@ -59,7 +59,7 @@ class Recall(Family):
     Parameters
     ----------
     V, triggers, outputs, alpha, H, law, attention, weights, kappa, probs, counts, gamma, v, M, seed, task
-        As in `icl_theory.recall.simulate`, which makes a Recall and trains it.
+        As in `icl_theory.families.recall.simulate`, which makes a Recall and trains it.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`. Losses are in nats.
 

@@ -104,7 +104,7 @@ class StepCounter:
     def steps_to(self, u: ArrayLike) -> Count:
         """Numbers of steps until the iterate is at or above ``u``, at most INT64_MAX."""
         rows, shape = self._at_points("u", u)
-        found = [self.counted(*row) for row in rows]
+        found = [self._counted(*row) for row in rows]
         return Count(*(np.concatenate(each).reshape(shape) for each in zip(*found, strict=True)))
 
     def first_at(self, u: ArrayLike) -> NDArray[np.int64]:
@@ -112,7 +112,7 @@ class StepCounter:
         rows, shape = self._at_points("u", u)
         found = []
         for row in rows:
-            found.append(self.counted(*row, bounded=False).steps)  # noqa: PERF401 - a comprehension is a call more
+            found.append(self._counted(*row, bounded=False).steps)  # noqa: PERF401 - a comprehension is a call more
         return np.concatenate(found).reshape(shape)
 
     def _at_points(self, name: str, values: ArrayLike) -> tuple[list[tuple[Array, Some]], tuple[int, ...]]:
@@ -143,7 +143,7 @@ class StepCounter:
                 result[some] = invert(self.K[at], self.c[at], *self._from(at, form), ahead, form)
         return result
 
-    def counted(self, goal: Array, point: Some = slice(None), *, bounded: bool = True) -> Count:
+    def _counted(self, goal: Array, point: Some = slice(None), *, bounded: bool = True) -> Count:
         """`steps_to` goals, unchecked, one for each of some points; no errors or limits if not ``bounded``."""
         count, error, least = (np.zeros(goal.size) for _ in range(3))
         offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
@@ -164,7 +164,7 @@ class StepCounter:
             far = end + blur > self._start.u[at]
             if far.any():
                 some = np.arange(goal.size)[single][far]
-                late[some] = self.counted(end[far] + blur[far], _among(point, some)).latest - offset[some]
+                late[some] = self._counted(end[far] + blur[far], _among(point, some)).latest - offset[some]
         for where, form in ((head, "a"), (tail, "s")):
             if not where.any():
                 continue

@@ -55,7 +55,7 @@ def _first_below(
         drop = 0.5 * np.where(close, np.log1p((epsilon - start) / start), np.log(epsilon) - np.log(start))
         goal = np.log1p(-(K - 1.0) * np.expm1(drop)) - drop
     above = start > epsilon
-    found = counter.counted(np.where(above, goal, 0.0))
+    found = counter._counted(np.where(above, goal, 0.0))
     hit[above], error[above] = found.steps[above], found.error[above]
     earliest, latest = found.earliest, found.latest
     unsure = np.flatnonzero(above & (earliest != latest) & (latest < INT64_MAX))
