@@ -17,7 +17,6 @@ from rich.table import Table
 from icl_theory._validate import choice, integer, refuse
 from icl_theory.cli.options import from_file, help_text, parse_axis, require, with_options
 from icl_theory.cli.shared import Config, PlotFile, Quiet, check_targets, print_facts, print_json, silent
-from icl_theory.engine.progress import working
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
 from icl_theory.grids.grid import FAILED, PENDING
@@ -199,11 +198,10 @@ def table(
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
     with silent(quiet):
-        with working("opening the store"):
-            dataset = load_sweep(store)
-            outputs, size = Outputs(table, csv, latex, parquet, plot), dataset["status"].size
-            outputs.check(over, [str(name) for name in dataset.dims], size)
-            pending = count(dataset, PENDING)
+        dataset = load_sweep(store)
+        outputs, size = Outputs(table, csv, latex, parquet, plot), dataset["status"].size
+        outputs.check(over, [str(name) for name in dataset.dims], size)
+        pending = count(dataset, PENDING)
         if pending == size:
             print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
             return 0
