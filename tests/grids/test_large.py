@@ -201,9 +201,9 @@ def test_its_report_lists_points_that_failed(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_its_report_reads_it_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No quantity of all points is ever in memory: what is computed is one part, or one number."""
-    found = kept(tmp_path / "a", L=[0.5, 1.0, 1e160], K=[5, 20, 50], eta=np.geomspace(1e-3, 1.0, 400))
+    found = kept(tmp_path / "a", L=[0.5, 1.0, 1e160], K=[5, 20, 50], eta=np.geomspace(1e-3, 1.0, 110))
     expected = icl.html_report(found)
-    monkeypatch.setattr(reading, "SLAB", 900)
+    monkeypatch.setattr(reading, "SLAB", 250)
     monkeypatch.setattr(reading, "BLOCK", 1)
     real, sizes = xarray.Variable.values.fget, []
 
@@ -213,7 +213,7 @@ def test_its_report_reads_it_part_by_part(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(xarray.Variable, "values", property(values))
     assert icl.html_report(found) == expected
-    assert max(sizes) == 3 * 400 < found.steps.size  # in a figure for a value of K
+    assert max(sizes) == 3 * 110 < found.steps.size  # in a figure for a value of K
 
 
 @pytest.mark.usefixtures("small")
