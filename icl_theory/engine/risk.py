@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, real_array, refuse
+from icl_theory.engine.lanczos import largest_eigenvalue
 
 ColumnGradients = Callable[[Array, NDArray[np.intp]], Array]
 
@@ -181,7 +182,5 @@ class Risk(Protocol):
         >>> 2.0 / risk.sharpness(np.eye(5)) > 4.0
         True
         """
-        from icl_theory.engine.sharpness import largest_eigenvalue  # which is about risks
-
         at = self._checked(params)
         return largest_eigenvalue(lambda direction: self.hessian_product(at, direction), at.shape, self.metric)[0]

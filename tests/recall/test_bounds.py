@@ -50,3 +50,18 @@ def test_rates_of_simple_tasks() -> None:
     assert icl.recall.plain_tail(noisy, 0.5, "softmax") == pytest.approx(1.0 / (0.5 * (2 / 3) ** 2))
     with pytest.raises(ValueError, match="attention"):
         icl.recall.decay_rate(task, 0.2, "x")
+
+
+@pytest.mark.parametrize(("Q", "alpha", "limit", "there"), [(3, 0.2, 3.5, 3.83), (6, 0.5, 5.0, 5.67)])
+def test_the_tail_with_gamma_held_approaches_its_limit_like_one_over_the_logarithm(
+    Q: int, alpha: float, limit: float, there: float
+) -> None:
+    """The figures of docs/theory/recall.md: softmax attention silences the background words, too."""
+    task = icl.recall.RecallTask(20, Q, 8, alpha=alpha, counts=icl.recall.Counts.fixed(1))
+    risk = icl.recall.RecallRisk(task, attention="softmax-limit", gamma=math.log(alpha / (1.0 - alpha)))
+    run = icl.descend(risk, 0.5, steps=10**8, method="auto", progress=False)
+    tails = [t * (run.at(t).loss - risk.floor()) for t in (10**4, 10**6, 10**8)]
+    assert tails[-1] == pytest.approx(there, abs=0.005)
+    beyond = [(tail - limit) * math.log(t) for tail, t in zip(tails, (10**4, 10**6, 10**8), strict=True)]
+    assert limit < tails[2] < tails[1] < tails[0]
+    assert max(beyond) < 1.4 * min(beyond)  # 1/ln t halves meanwhile, so that a constant would double
