@@ -5,6 +5,9 @@ from .engine.descent import descend as descend
 from .engine.pullback import in_coordinates as in_coordinates
 from .engine.risk import Risk as Risk
 from .engine.sharpness import largest_stable_eta as largest_stable_eta
+from .engine.tokens.heads import HeadsRisk as HeadsRisk
+from .engine.tokens.risk import Kind as Kind
+from .engine.tokens.risk import TokenRisk as TokenRisk
 from .engine.trajectory import Trajectory as Trajectory
 from .families import Family as Family
 from .families import linear_attention as linear_attention

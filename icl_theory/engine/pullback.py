@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ from icl_theory.memory import check_fits
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
-COORDINATES = ("class", "embedding", "factored")
+COORDINATES = ("class", "embedding", "factored", "linear")
 
 
 @runtime_checkable
@@ -57,7 +57,7 @@ class Map(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Embedding(Map):
-    r"""The scores :math:`S = X Q X^\top` of a matrix ``Q`` that starts at zero.
+    r"""The scores :math:`S = X Q Y^\top` of a matrix ``Q`` that starts at zero; Y = X unless given.
 
     Gradient descent on ``Q`` moves the scores by
     :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with the Gram matrix
@@ -67,12 +67,20 @@ class Embedding(Map):
     ----------
     vectors : array_like, (K, d)
         The features, one in each row.
+    queries : array_like, (Q, d), optional
+        Vectors of the queries, if they are not the features.
     """
 
     vectors: Array
+    queries: Array | None = None
+    asked: Array = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        store(self, vectors=real_array("vectors", self.vectors, 2))
+        vectors = real_array("vectors", self.vectors, 2)
+        asked = vectors if self.queries is None else real_array("queries", self.queries, 2)
+        if asked.shape[1] != vectors.shape[1]:
+            raise refuse("queries", asked.shape, f"rows of {vectors.shape[1]} numbers, as in vectors")
+        store(self, vectors=vectors, asked=asked)
 
     @property
     def initial(self) -> Array:
@@ -80,24 +88,73 @@ class Embedding(Map):
         return np.zeros((self.vectors.shape[1],) * 2)
 
     def inward(self, params: Array) -> Array:
-        """Class scores ``X Q X^T``, (K, K)."""
-        return self.vectors @ params @ self.vectors.T
+        """Class scores ``X Q Y^T``, (K, Q)."""
+        return self.vectors @ params @ self.asked.T
 
     def push(self, params: Array, direction: Array) -> Array:
-        """``X V X^T`` for a direction V."""
+        """``X V Y^T`` for a direction V."""
         return self.inward(direction)
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """``X^T (dL/dS) X``, (d, d)."""
-        return self.vectors.T @ gradient @ self.vectors
+        """``X^T (dL/dS) Y``, (d, d)."""
+        return self.vectors.T @ gradient @ self.asked
 
     def stretch(self, params: Array) -> float:
-        """Squared largest singular value of the features."""
+        """Product of the largest singular values of X and Y."""
         return self._stretch
 
     @cached_property
     def _stretch(self) -> float:
-        return float(np.linalg.norm(self.vectors, 2)) ** 2
+        largest = float(np.linalg.norm(self.vectors, 2))
+        return largest**2 if self.queries is None else largest * float(np.linalg.norm(self.asked, 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(Map):
+    r"""Scores that are linear in k parameters, :math:`S = \sum_j M_j \theta_j`: a temperature, or positions.
+
+    Parameters
+    ----------
+    matrix : array_like, (..., k)
+        The derivatives of the scores.
+    start : array_like, (k,)
+        Where the parameters start.
+    """
+
+    matrix: Array
+    start: Array
+
+    def __post_init__(self) -> None:
+        start = real_array("start", self.start, 1)
+        matrix = np.asarray(self.matrix, dtype=np.float64)
+        if matrix.ndim < 2 or matrix.shape[-1] != len(start) or not np.isfinite(matrix).all():
+            raise refuse("matrix", matrix.shape, f"finite, with {len(start)} entries along the last axis")
+        store(self, matrix=matrix, start=start)
+
+    @property
+    def initial(self) -> Array:
+        """Where the parameters start, (k,)."""
+        return self.start
+
+    def inward(self, params: Array) -> Array:
+        """``M theta``, of the shape of the scores."""
+        return self.matrix @ params
+
+    def push(self, params: Array, direction: Array) -> Array:
+        """``M v`` for a direction v."""
+        return self.matrix @ direction
+
+    def outward(self, params: Array, gradient: Array) -> Array:
+        """``M^T (dL/dS)``, (k,)."""
+        return np.tensordot(gradient, self.matrix, axes=gradient.ndim)
+
+    def stretch(self, params: Array) -> float:
+        """Largest singular value of M."""
+        return self._stretch
+
+    @cached_property
+    def _stretch(self) -> float:
+        return float(np.linalg.norm(self.matrix.reshape(-1, self.matrix.shape[-1]), 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,27 +399,31 @@ def in_coordinates(
     coordinates: str,
     vectors: ArrayLike,
     *,
+    queries: ArrayLike | None = None,
     rank: int | None = None,
     scale: float = 0.01,
     seed: int = 0,
     start: ArrayLike | None = None,
 ) -> Risk:
-    """Wrap a risk over class scores so that it is trained in other coordinates.
+    """Wrap a risk over scores so that it is trained in other coordinates.
 
     Parameters
     ----------
     risk : Risk
-        Its parameters are the class scores, (K, K).
-    coordinates : {"class", "embedding", "factored"}
-        The scores themselves, the matrix ``Q`` of ``S = X Q X^T``, or its factors ``Q = W_K^T W_Q``.
+        Its parameters are scores, (K, K) or, for Q queries, (K, Q); of any shape if "linear".
+    coordinates : {"class", "embedding", "factored", "linear"}
+        The scores themselves; the matrix ``Q`` of ``S = X Q Y^T``; its factors ``Q = W_K^T W_Q``; or the
+        parameters of which the scores are linear functions.
     vectors : array_like, (K, d)
-        The features, one in each row.
+        The features, one in each row. If "linear": the derivatives of the scores, (..., k), by k parameters.
+    queries : array_like, (Q, d), optional
+        Vectors of the queries, if they are not the features ("embedding" and "factored" only).
     rank : int, optional
         Rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` by default.
     scale, seed : float, int
         Size and seed of the random start ("factored" only).
-    start : array_like, (2, rank, d), optional
-        Initial ``W_K`` and ``W_Q`` instead of random ones ("factored" only).
+    start : array_like, (2, rank, d) or (k,), optional
+        Initial ``W_K`` and ``W_Q`` instead of random ones ("factored"), or parameters instead of zeros ("linear").
 
     Returns
     -------
@@ -384,11 +445,17 @@ def in_coordinates(
     """
     choice("coordinates", coordinates, COORDINATES)
     shape = np.shape(instance("risk", risk, Risk, "a Risk").initial)  # type: ignore[type-abstract]
-    if len(shape) != 2 or shape[0] != shape[1]:
-        raise refuse("risk", shape, "one whose parameters are a square matrix")
-    points, size = Embedding(np.asarray(vectors)), shape[0]
-    if len(points.vectors) != size:
-        raise refuse("vectors", points.vectors.shape, f"an array with {size} rows, one for each feature")
+    if coordinates == "linear":
+        matrix = np.asarray(vectors, dtype=np.float64)
+        if matrix.shape[:-1] != shape:
+            raise refuse("vectors", matrix.shape, f"of shape {(*shape, 'k')}")
+        return Pullback(risk, Linear(matrix, np.zeros(matrix.shape[-1]) if start is None else np.asarray(start)))
+    points = Embedding(np.asarray(vectors), None if queries is None else np.asarray(queries))
+    if len(shape) != 2 or (shape[0] != shape[1] and queries is None):
+        raise refuse("risk", shape, "one whose parameters are a square matrix, unless queries are given")
+    for name, rows, size in (("vectors", points.vectors, shape[0]), ("queries", points.asked, shape[1])):
+        if len(rows) != size:
+            raise refuse(name, rows.shape, f"an array with {size} rows, one for each feature")
     if coordinates == "class":
         return risk
     embedded = Pullback(risk, points)

@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory import tasks
+from icl_theory.engine.tokens import square
 from icl_theory.families.regression.risks import floors as levels
-from icl_theory.families.regression.risks import prompts
 from icl_theory.families.regression.risks.prompts import one_query
 from tests.references import compositions
 
@@ -71,14 +71,14 @@ def test_moments_are_the_sum_over_the_prompts_without_features_that_are_hidden(
     off = values - values[0]
     matrix, own = off @ off.T, (off**2).sum(axis=1) + noise**2
 
-    def form(queries: NDArray[np.intp], z: Array, out: Array) -> Array:
+    def form(queries: NDArray[np.intp], rows: slice, z: Array, out: Array) -> Array:
         np.matmul(matrix, z, out=out)
         return np.asarray((z * out).sum(axis=1))
 
     seen = scores.copy()
     seen[list(hidden)] = -np.inf
     weights = np.broadcast_to(own[:, None], scores.shape)
-    found = prompts.moments(seen, p[:, None], weights, N, form, direction)
+    found = square.moments(seen, p[:, None], weights, [square.Count(N)], form, direction)
     kept = [i for i in range(4) if i not in hidden]
 
     def expected(scores: Array) -> tuple[float, Array]:
@@ -96,7 +96,7 @@ def test_moments_are_the_sum_over_the_prompts_without_features_that_are_hidden(
             above, below = (expected(scores[:, q] + way * turn)[0] for way in (1.0, -1.0))
             assert found.gradient[i, q] == pytest.approx((above - below) / 2e-4, abs=1e-8)
     ahead = [
-        prompts.moments(seen + way * direction, p[:, None], weights, N, form).gradient for way in (1e-4, -1e-4)
+        square.moments(seen + way * direction, p[:, None], weights, [square.Count(N)], form).gradient for way in (1e-4, -1e-4)
     ]
     np.testing.assert_allclose(found.change[kept], ((ahead[0] - ahead[1]) / 2e-4)[kept], rtol=0, atol=1e-7)
 
@@ -166,7 +166,7 @@ def test_no_search_from_random_scores_ends_below_the_lowest_loss(index: int, que
 @pytest.mark.parametrize("chunk", [1, 2**10, 2**16])
 def test_queries_side_by_side_are_those_alone(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries whose scores are near each other have few nodes, and may share a block with others, or with none."""
-    monkeypatch.setattr(prompts, "_alike", partial(prompts._alike, chunk=chunk))
+    monkeypatch.setattr(square, "_alike", partial(square._alike, chunk=chunk))
     rng = np.random.default_rng(3)
     values, p, noise = rng.normal(size=(5, 5)), rng.dirichlet(np.full(5, 3.0)), 0.3
     features = icl.Features.simplex(5, 1.0, p)

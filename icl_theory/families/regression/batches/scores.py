@@ -23,11 +23,12 @@ from icl_theory.engine.rules import GradientDescent
 from icl_theory.engine.skip import MARGIN, Strides
 from icl_theory.engine.steps import Descent
 from icl_theory.engine.stops import SETTLED, STALL_AFTER
+from icl_theory.engine.tokens.square import Count, moments
 from icl_theory.engine.trajectory import saved_steps
 from icl_theory.families.regression.phases import TAIL_RATIO
 from icl_theory.families.regression.risks.error_form import at_nodes
 from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.risks.prompts import moments, presence
+from icl_theory.families.regression.risks.prompts import presence
 from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 from icl_theory.grids.grid import Values, blank
 
@@ -81,10 +82,10 @@ class ScoreBatch(Risk):
             losses, gradient, attention = self._first._infinite(columns, self.query[which])
             return self._rate[which] * gradient, (self._weight * self._scale[self.point])[which] * losses, attention
 
-        def form(some: NDArray[np.intp], z: Array, product: Array) -> Array:
+        def form(some: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
             return at_nodes(self._variograms, self._factors, which[some], z, product)
 
-        found = moments(columns, self._probs[:, which], self._own[:, which], self.N, form)
+        found = moments(columns, self._probs[:, which], self._own[:, which], [Count(self.N)], form)
         attention = found.attention[self.query[which], np.arange(which.size)]
         return self._rate[which] * found.gradient, self._weight[which] * found.loss, attention
 

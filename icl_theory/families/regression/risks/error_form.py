@@ -98,7 +98,7 @@ class ErrorForm:
                 result[rows, column] = to_own * total[column] + between
         return result
 
-    def at_nodes(self, queries: NDArray[np.intp], z: Array, product: Array) -> Array:
+    def at_nodes(self, queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
         """Return ``z^T C z``, (q, J), for queries modulo K and z, (q, K, J); write ``C z`` to ``product``."""
         return at_nodes(self.variogram[None], self.factor[None], queries, z, product)
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.families.regression.risks.prompts import moments, one_query
+from icl_theory.engine.tokens.square import Count, moments
+from icl_theory.families.regression.risks.prompts import one_query
 
 MOST = 12  # classes of features up to which levels are searched; for more it takes too long
 Mask = NDArray[np.bool_]
@@ -238,11 +239,11 @@ def _minimised(
         log_w = np.where(above, -np.inf, scores).T
         own = np.broadcast_to(query.own[:, None], log_w.shape)
 
-        def form(queries: NDArray[np.intp], z: Array, out: Array) -> Array:
+        def form(queries: NDArray[np.intp], rows: slice, z: Array, out: Array) -> Array:
             np.matmul(query.matrix, z, out=out)
             return np.asarray(np.einsum("qcj,qcj->qj", z, out))
 
-        found = moments(log_w, query.probs[:, None], own, query.N, form)
+        found = moments(log_w, query.probs[:, None], own, [Count(query.N)], form)
         return found.loss / scale, np.where(above, 0.0, found.gradient.T / scale)
 
     unit, length = np.eye(scores.shape[1]), np.ones(len(scores))

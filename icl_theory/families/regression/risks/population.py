@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, Array, instance, number, prompt_length, store
 from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.tokens.square import Count, Moments, moments
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.risks.error_form import ErrorForm, blocks
 from icl_theory.families.regression.risks.floors import Levels, single_features
-from icl_theory.families.regression.risks.prompts import Moments, infima, moments
+from icl_theory.families.regression.risks.prompts import infima
 from icl_theory.families.regression.tasks import Task
 from icl_theory.memory import check_fits
 
@@ -294,4 +295,4 @@ class PopulationRisk(Risk):
         """Moments for finite N of all queries; several score matrices may stand side by side."""
         own = 2.0 * self._form.variogram + self.noise**2
         own = np.tile(own, scores.shape[1] // len(scores))
-        return moments(scores, self.features.probs[:, None], own, self.N, self._form.at_nodes, toward)
+        return moments(scores, self.features.probs[:, None], own, [Count(self.N)], self._form.at_nodes, toward)

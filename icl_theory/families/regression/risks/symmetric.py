@@ -27,9 +27,10 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.tokens.square import Count, Moments, moments
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.risks.floors import Levels, Query, levels_of
-from icl_theory.families.regression.risks.prompts import Moments, infima, moments
+from icl_theory.families.regression.risks.prompts import infima
 from icl_theory.families.regression.tasks import Task, variogram_of
 from icl_theory.memory import check_fits
 
@@ -287,12 +288,12 @@ class SymmetricRisk(Risk):
         own = np.vstack([np.zeros(len(matrix)), 2.0 * self.variogram]) + self.noise**2
         absent = np.where(mass > 0, scores, -np.inf)
 
-        def form(queries: NDArray[np.intp], z: Array, product: Array) -> Array:
+        def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
             product[:, 0] = 0.0
             np.matmul(matrix[queries], z[:, 1:], out=product[:, 1:])
             return np.asarray(np.einsum("qcj,qcj->qj", z, product))
 
-        return moments(absent, mass, own, self.N, form, toward)
+        return moments(absent, mass, own, [Count(self.N)], form, toward)
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:

@@ -1,0 +1,144 @@
+r"""Means of softmax averages, and of products of two with weights of their own, exactly, as integrals.
+
+Two heads average the same tokens with the weights :math:`w` and :math:`w'`. With :math:`y_u = s w_u`,
+:math:`y'_u = t w'_u`, :math:`G = \sum_u \pi_u e^{-y_u - y'_u}` and the notation of
+`icl_theory.engine.tokens.square`,
+
+.. math:: E\Bigl[\frac{\sum w e}{\sum w} \cdot \frac{\sum w' e}{\sum w'}\Bigr] = \int_0^\infty\!\!\int_0^\infty
+    \Bigl[\sum_{\kappa\lambda} \partial_{G_\kappa}\partial_{G_\lambda} P\; b_\kappa^\top C b'_\lambda
+    + \sum_\kappa \partial_{G_\kappa} P \sum_{u \in \kappa} b_u y'_u E|e_u|^2\Bigr]\,\frac{ds}{s}\frac{dt}{t}.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array
+from icl_theory.engine.tokens.square import (
+    LATEST,
+    Count,
+    Generated,
+    Term,
+    Weights,
+    balanced,
+    capped,
+    generating,
+    integral,
+    log_mean,
+    summed,
+    trapezoid,
+    weighted,
+)
+
+
+class Mean(NamedTuple):
+    """A mean, and its gradient in the scores, (C,)."""
+
+    value: float
+    gradient: Array
+
+
+class Product(NamedTuple):
+    """Mean of a product, and its gradients in the scores of both heads, (C,) each."""
+
+    value: float
+    first: Array
+    second: Array
+
+
+def mean(log_w: Array, probs: Array, values: Array, counts: Sequence[Count]) -> Mean:
+    """Return the mean of Σ w v / Σ w for values v of the nodes, (C,); the other arguments are as for `product`."""
+    log_w = capped(log_w[:, None])
+    log_s, jacobian, _ = trapezoid(log_w, counts)
+    y = np.exp(np.minimum(log_w + log_s, math.log(LATEST)))[None]
+    p, v, decay = probs[None], values[None], np.exp(-y)
+    means = [generating(p, decay, -y, count.rows) for count in counts]
+    weights = Weights(counts, means, jacobian, 2)
+    b = p[:, :, None] * y * decay
+    terms = [Term((k,), weighted(v, b, count.rows)) for k, count in enumerate(counts)]
+    parts = []
+    for k, count in enumerate(counts):
+        kept = v[:, count.rows] * integral(weights(k), (b * (1.0 - y))[:, count.rows])
+        parts.append((kept, -integral(summed(weights, terms, k), b[:, count.rows])))
+    gradient = balanced(*(np.concatenate(part, axis=1) for part in zip(*parts, strict=True)))
+    return Mean(float(summed(weights, terms).sum()), gradient[0])
+
+
+def product(
+    first: Array,
+    second: Array,
+    probs: Array,
+    errors: Array,
+    own: Array,
+    counts: Sequence[Count],
+    step: float = 0.22,
+) -> Product:
+    """Return the mean product of two averages.
+
+    Parameters
+    ----------
+    first, second : ndarray, (C,)
+        Scores of the nodes for the two heads.
+    probs : ndarray, (C,)
+        Probabilities of the nodes.
+    errors : ndarray, (C, D)
+        Mean errors e of the nodes.
+    own : ndarray, (C,)
+        Mean squared errors E|e|².
+    counts : sequence of Count
+        Numbers of tokens of the kinds.
+    step : float
+        Distance of the nodes in ln s and ln t; the default is exact to rounding.
+    """
+    both = [capped(scores[:, None]) for scores in (first, second)]
+    rules = [trapezoid(log_w, counts, step) for log_w in both]
+    y, z = (
+        np.exp(np.minimum(log_w + rule.log_s, math.log(LATEST))) for log_w, rule in zip(both, rules, strict=True)
+    )
+    # every sum over the nodes is one of products of a function of s and a function of t: a product of matrices
+    down, across = np.expm1(-y), np.expm1(-z)
+    p = probs[:, None]
+    x0, x1 = p * np.exp(-y), p * y * np.exp(-y)
+    z0, z1 = np.exp(-z), z * np.exp(-z)
+    x_slope, z_slope = x1 * (1.0 - y), z1 * (1.0 - z)
+    means, single, kinds = list[Generated](), list[Array](), range(len(counts))
+    drawn: tuple[list[Array], list[Array]] = ([], [])
+    for count in counts:
+        rows = count.rows
+        gone = p[rows] * down[rows]
+        near_one = gone.sum(axis=0)[:, None] + (p[rows] * across[rows]).sum(axis=0) + gone.T @ across[rows]
+        total = x0[rows].T @ z0[rows]
+        means.append(Generated(total, log_mean(total, near_one)))
+        single.append((own[rows, None] * x1[rows]).T @ z1[rows])
+        for side, (left, right) in enumerate(((x1, z0), (x0, z1))):
+            drawn[side].append((errors[rows].T[:, :, None] * left[rows]).swapaxes(1, 2) @ right[rows])
+    weights = Weights(counts, means, np.multiply.outer(rules[0].weights, rules[1].weights), 3)
+    pairs = [[np.einsum("dst,dst->st", drawn[0][k], drawn[1][m]) for m in kinds] for k in kinds]
+    terms = Term.all(single, pairs)
+    parts = []
+    for k, count in enumerate(counts):
+        rows = count.rows
+        pull = [sum((weights(k, m) * side[m] for m in kinds[1:]), start=weights(k, 0) * side[0]) for side in drawn]
+        fall = summed(weights, terms, k)
+        heads = ((x1, z0, x_slope, z0, x_slope, z1), (x0, z1, x0, z_slope, x1, z_slope))
+        for head, (left, right, steep, flat, steep_twice, flat_twice) in enumerate(heads):
+            e = errors[rows]
+            parts.append((
+                np.einsum("ud,du->u", e, _contracted(steep[rows], pull[1 - head], flat[rows])),
+                -np.einsum("ud,du->u", e, _contracted(x1[rows], pull[head], z1[rows])),
+                own[rows] * _contracted(steep_twice[rows], weights(k), flat_twice[rows]),
+                -_contracted(left[rows], fall, right[rows]),
+            ))  # fmt: skip
+    gradients = (
+        balanced(*(np.concatenate(term)[None] for term in zip(*parts[head::2], strict=True)))[0] for head in (0, 1)
+    )
+    return Product(float(summed(weights, terms).sum()), *gradients)
+
+
+def _contracted(left: Array, matrix: Array, right: Array) -> Array:
+    """Sum x_us M_st z_ut over s and t, (..., U)."""
+    return np.asarray(np.einsum("...ut,ut->...u", left @ matrix, right))

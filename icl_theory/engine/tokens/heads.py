@@ -1,0 +1,134 @@
+"""Several softmax heads over the same tokens, added up with output weights, as a Risk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import Array, instance, integer, refuse, store
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.tokens.cross import mean, product
+from icl_theory.engine.tokens.risk import TokenRisk
+
+
+class Products(NamedTuple):
+    """Means over the prompts of one query, and their derivatives by the scores of the first head.
+
+    Where both heads are the same, the slopes are half the derivatives.
+    """
+
+    gram: Array  # of products of the errors of two heads, (H, H)
+    slopes: Array  # (H, H, U)
+    means: Array  # of errors times the target, (H,)
+    tilts: Array  # (H, U)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadsRisk(Risk):
+    r"""The exact loss of H softmax heads with output weights :math:`\mu_h`.
+
+    .. math:: \mathcal L = \tfrac12 E\Bigl|\sum_h \mu_h o_h - y\Bigr|^2
+
+    with the averages :math:`o_h` of `TokenRisk`. A parameter array, (H, 1 + UQ), holds in each row the output
+    weight of a head and its scores, those of the U nodes for the Q queries. For given scores the loss is a
+    quadratic form in the output weights, of the products :math:`E[(o_h - y) \cdot (o_{h'} - y)]` and the means
+    :math:`E[(o_h - y) \cdot y]`.
+
+    Parameters
+    ----------
+    tokens : TokenRisk
+        The tokens of a prompt and the target.
+    heads : int
+        Number of heads H.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range; the message names it.
+
+    References
+    ----------
+    docs/theory.md, "Tokens".
+
+    Examples
+    --------
+    Two heads with opposite output weights subtract what both see:
+
+    >>> import icl_theory as icl, numpy as np
+    >>> kind = icl.Kind(40, probs=[0.5, 0.5], values=[-1.0, 1.0])
+    >>> risk = icl.HeadsRisk(icl.TokenRisk(kind, target=1.0), heads=2)
+    >>> weights = risk.best_output([[0.0, 0.1], [0.0, -0.1]])
+    >>> weights.round(2)
+    array([ 10.03, -10.03])
+    """
+
+    tokens: TokenRisk
+    heads: int = 2
+    _target: Array = field(init=False, repr=False)  # (Q, D)
+
+    def __post_init__(self) -> None:
+        instance("tokens", self.tokens, TokenRisk, "a TokenRisk")
+        if self.tokens.second is not None:
+            raise refuse("tokens", self.tokens, "given by values and a target")
+        store(self, heads=integer("heads", self.heads, minimum=1, maximum=64))
+        Q, _, D = self.tokens.errors.shape
+        store(self, _target=np.broadcast_to(self.tokens.target.T, (Q, D)))
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores, and output weights 1/H, (H, 1 + UQ)."""
+        start = np.zeros((self.heads, 1 + self.tokens.initial.size))
+        start[:, 0] = 1.0 / self.heads
+        return start
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient, (H, 1 + UQ)."""
+        mu, left = params[:, 0], float(params[:, 0].sum()) - 1.0
+        loss, gradient = 0.0, np.zeros_like(params)
+        slopes = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
+        for q, (p, found) in enumerate(zip(self.tokens.asked, self._products(params[:, 1:]), strict=True)):
+            size, along = float(self._target[q] @ self._target[q]), float(mu @ found.means)
+            # Σ μ o - y = Σ μ (o - y) + (Σ μ - 1) y
+            loss += p * (0.5 * float(mu @ found.gram @ mu) + left * along + 0.5 * left**2 * size)
+            gradient[:, 0] += p * (found.gram @ mu + left * found.means + along + left * size)
+            slopes[:, :, q] = p * mu[:, None] * (np.einsum("k,hku->hu", mu, found.slopes) + left * found.tilts)
+        return loss, gradient
+
+    def best_output(self, scores: ArrayLike) -> Array:
+        """Return the output weights that minimise the loss for given scores, (H, UQ); the least ones if many do."""
+        given = np.asarray(scores, dtype=np.float64)
+        gram, means = np.zeros((len(given), len(given))), np.zeros(len(given))
+        for q, (p, found) in enumerate(zip(self.tokens.asked, self._products(given), strict=True)):
+            size = float(self._target[q] @ self._target[q])
+            # E[o_h · o_h'] and E[o_h · y] from the errors
+            gram += p * (found.gram + found.means[:, None] + found.means + size)
+            means += p * (found.means + size)
+        return np.asarray(np.linalg.lstsq(gram, means, rcond=1e-14)[0])
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Output weights, (H,), and the loss of each head alone with the output weight 1, (H,)."""
+        alone = [self.tokens.evaluate(row.reshape(self.tokens.initial.shape))[0] for row in params[:, 1:]]
+        return {"output": params[:, 0].copy(), "loss_per_head": np.array(alone)}
+
+    def _products(self, scores: Array) -> list[Products]:
+        """Mean products of the heads for each query, from their scores, (H, UQ)."""
+        tokens = self.tokens
+        given = scores.reshape(len(scores), *tokens.own.shape)
+        alone, found, H = [tokens.moments(each) for each in given], [], len(given)
+        for q, errors in enumerate(tokens.errors):
+            gram, slopes = np.empty((H, H)), np.empty((H, H, given.shape[1]))
+            means = [mean(each[:, q], tokens.probs, errors @ self._target[q], tokens.counts) for each in given]
+            for h in range(H):
+                gram[h, h], slopes[h, h] = 2.0 * alone[h].loss[q], alone[h].gradient[:, q]
+                for k in range(h):
+                    both = product(
+                        given[h, :, q], given[k, :, q], tokens.probs, errors, tokens.own[:, q], tokens.counts
+                    )
+                    gram[h, k] = gram[k, h] = both.value
+                    slopes[h, k], slopes[k, h] = both.first, both.second
+            values, tilts = (np.array([getattr(each, name) for each in means]) for name in ("value", "gradient"))
+            found.append(Products(gram, slopes, values, tilts))
+        return found

@@ -1,0 +1,297 @@
+"""Softmax attention over tokens of a known law, as a Risk: the nodes in, the exact loss and training run out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    flag,
+    integer,
+    probabilities,
+    real_array,
+    refuse,
+    store,
+)
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.tokens.sampled import SampledTokens
+from icl_theory.engine.tokens.square import Count, Moments, trapezoid
+from icl_theory.engine.tokens.square import moments as integrate
+from icl_theory.memory import check_fits
+
+MOST_TOKENS = 10**15  # beyond it N - 1 and N are hardly different in float64
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    r"""Tokens with a law in common: how many there are, and the nodes at which each of them is found.
+
+    Parameters
+    ----------
+    number : int
+        Number of tokens N.
+    probs : array_like, (U,)
+        Probabilities of the nodes; they sum to 1.
+    values : array_like, (U,), (U, D) or (U, D, Q)
+        Mean values of the nodes, in D coordinates; the last axis is for values that depend on the query. Where the
+        values are linear in a latent task with second moment I, as for :math:`y = \beta^\top x`, the coordinates
+        are those of the task.
+    spread : float or array_like, (U,) or (U, Q)
+        Variance of the value of a token around that of its node, summed over the coordinates: label noise, or what
+        a node averages over.
+    each : bool
+        Average over prompts with 1, 2, ... N tokens of this kind, as training on all positions does.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range; the message names it.
+
+    Examples
+    --------
+    A query that attends to itself is a kind of one token at one node:
+
+    >>> import icl_theory as icl
+    >>> others = icl.Kind(10, probs=[0.5, 0.5], values=[0.0, 1.0])
+    >>> risk = icl.TokenRisk([others, icl.Kind(1, probs=[1.0], values=[1.0])], target=1.0)
+    >>> round(risk.loss([0.0, 0.0, 0.0]), 12)
+    0.113636363636
+    """
+
+    number: int
+    probs: Array
+    values: Array
+    spread: Array = 0.0  # type: ignore[assignment]
+    each: bool = False
+
+    def __post_init__(self) -> None:
+        raw = real_array("probs", self.probs, 1)
+        U = len(raw)
+        values = _shaped("values", self.values, 3, U)
+        spread = _shaped("spread", self.spread, 2, U)
+        if (spread < 0.0).any():
+            raise refuse("spread", float(spread.min()), "at least 0 (the least is shown)")
+        store(
+            self,
+            number=integer("number", self.number, minimum=1, maximum=MOST_TOKENS),
+            probs=probabilities("probs", raw, U),
+            values=values,
+            spread=spread,
+            each=flag("each", self.each),
+        )
+
+
+def _shaped(name: str, value: ArrayLike, ndim: int, nodes: int) -> Array:
+    """Return an array with one row for each node and as many axes, which have length 1 unless given."""
+    array = np.asarray(value, dtype=np.float64)
+    largest = float(np.abs(array).max(initial=0.0))
+    if not largest <= LARGEST:
+        raise refuse(name, largest, f"finite, and at most {LARGEST:g} in size (the largest is shown)")
+    rows = array if array.ndim else np.full(nodes, float(array))
+    if rows.ndim > ndim or len(rows) != nodes or not rows.size:
+        raise refuse(name, array.shape, f"an array with {nodes} rows, one for each node, and up to {ndim} axes")
+    return rows.reshape(*rows.shape, *(1,) * (ndim - rows.ndim))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRisk(Risk):
+    r"""The exact loss of softmax attention over independent tokens, a function of the scores of their nodes.
+
+    .. math:: \mathcal L = \tfrac12 \sum_q p_q\, E\Bigl|\frac{\sum_i e^{\theta_{u_i q}} v_i}
+        {\sum_i e^{\theta_{u_i q}}} - y_q\Bigr|^2 ,
+
+    where token i of a kind is at node :math:`u_i` and has the value :math:`v_i`. `in_coordinates` makes the scores
+    linear functions of a temperature, matrices of keys and queries, or positions.
+
+    Parameters
+    ----------
+    kinds : Kind or sequence of Kind
+        The tokens of a prompt. Nodes are numbered through, kind after kind.
+    target : float or array_like, (D,) or (D, Q)
+        What the average is to be, y.
+    queries : array_like, (Q,), optional
+        Probabilities of several queries, each with scores of its own.
+    second : array_like, (U, U) or (U, U, Q), optional
+        Instead of values and target: second moments :math:`E[e_u \cdot e_v]` of the errors :math:`e = v - y` of
+        two tokens, averaged over the tasks.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or two contradict each other; the message names it.
+
+    References
+    ----------
+    docs/theory.md, "Tokens".
+
+    Examples
+    --------
+    Linear tasks on the sphere in three dimensions, where the coordinate along the query is uniform:
+
+    >>> import numpy as np, icl_theory as icl
+    >>> x, weight = np.polynomial.legendre.leggauss(40)
+    >>> sphere = icl.Kind(100, probs=weight / 2, values=x, spread=1 - x**2)
+    >>> risk = icl.in_coordinates(icl.TokenRisk(sphere, target=1.0), "linear", x[:, None])
+    >>> run = icl.descend(risk, eta=20.0, steps=100)
+    >>> run.states[-1].round(2)
+    array([8.7])
+    """
+
+    kinds: Sequence[Kind]
+    target: Array = 0.0  # type: ignore[assignment]
+    queries: Array | None = None
+    second: Array | None = None
+    errors: Array = field(init=False, repr=False)  # of the nodes for each query, (Q, U, D)
+    own: Array = field(init=False, repr=False)  # their mean squares, with the spread, (U, Q)
+    probs: Array = field(init=False, repr=False)  # (U,)
+    counts: list[Count] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        kinds = (self.kinds,) if isinstance(self.kinds, Kind) else tuple(self.kinds)
+        if not kinds or not all(isinstance(kind, Kind) for kind in kinds):
+            raise refuse("kinds", self.kinds, "one Kind or more")
+        if sum(kind.each for kind in kinds) > 1:
+            raise refuse("each", [kind.each for kind in kinds], "true of one kind at most")
+        asked = None if self.queries is None else real_array("queries", self.queries, 1)
+        queries = None if asked is None else probabilities("queries", asked, len(asked))
+        Q, U = 1 if queries is None else len(queries), sum(len(kind.probs) for kind in kinds)
+        check_fits("kinds", f"{U} nodes", 8.0 * 60 * U)
+        ends = itertools.pairwise(np.cumsum([0, *(len(kind.probs) for kind in kinds)]).tolist())
+        errors = self._given(kinds, Q) if self.second is None else self._factors(U, Q)
+        for kind in kinds:
+            if kind.spread.shape[1] not in (1, Q):
+                raise refuse("spread", kind.spread.shape, f"one column, or {Q}")
+        spread = [np.broadcast_to(kind.spread, (len(kind.probs), Q)) for kind in kinds]
+        store(
+            self,
+            kinds=kinds,
+            queries=queries,
+            errors=errors,
+            own=np.einsum("qud,qud->uq", errors, errors) + np.concatenate(spread),
+            probs=np.concatenate([kind.probs for kind in kinds]),
+            counts=[Count(kind.number, slice(*rows), kind.each) for kind, rows in zip(kinds, ends, strict=True)],
+        )
+
+    def _given(self, kinds: Sequence[Kind], Q: int) -> Array:
+        """Errors of all nodes, (Q, U, D), from values and target."""
+        sizes = {kind.values.shape[1] for kind in kinds}
+        if len(sizes) > 1:
+            raise refuse("values", sorted(sizes), "of one dimension in all kinds")
+        target = _shaped("target", self.target, 2, sizes.pop())
+        store(self, target=target)
+        for name, columns in (("target", target.shape[1]), *(("values", kind.values.shape[2]) for kind in kinds)):
+            if columns not in (1, Q):
+                raise refuse(name, columns, f"given for one query, or for {Q} (their number is shown)")
+        parts = [np.broadcast_to(kind.values - target, (*kind.values.shape[:2], Q)) for kind in kinds]
+        return np.ascontiguousarray(np.concatenate(parts).transpose(2, 0, 1))
+
+    def _factors(self, U: int, Q: int, small: float = 1e-12) -> Array:
+        """Errors of all nodes, (Q, U, D), from their second moments."""
+        second = np.asarray(self.second, dtype=np.float64)
+        second = second if second.ndim == 3 else second[:, :, None] if second.ndim == 2 else second
+        if second.shape not in ((U, U, 1), (U, U, Q)) or not np.isfinite(second).all():
+            raise refuse("second", second.shape, f"finite and of shape ({U}, {U}) or ({U}, {U}, {Q})")
+        values, vectors = np.linalg.eigh(second.transpose(2, 0, 1))
+        largest = np.maximum(values[:, -1:], 0.0)
+        symmetric = np.allclose(second, second.transpose(1, 0, 2), rtol=1e-12, atol=1e-12 * float(largest.max()))
+        if not symmetric or (values < -small * largest).any():
+            raise refuse(
+                "second", float(values.min()), "symmetric and positive semidefinite (an eigenvalue is shown)"
+            )
+        root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+        return np.ascontiguousarray(np.broadcast_to(root, (Q, U, U)))
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores, (U,), or (U, Q) for several queries."""
+        shape = (len(self.probs),) if self.queries is None else (len(self.probs), len(self.queries))
+        return np.zeros(shape)
+
+    @property
+    def asked(self) -> Array:
+        """Probabilities of the queries, (Q,)."""
+        return np.ones(1) if self.queries is None else self.queries
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient with respect to the scores, of their shape."""
+        found = self.moments(params)
+        return float(self.asked @ found.loss), (self.asked * found.gradient).reshape(params.shape)
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Product of the Hessian with a direction, exactly, of the shape of the scores."""
+        return (self.asked * self.moments(params, direction).change).reshape(params.shape)
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Expected attention on each kind, (kinds,) or (kinds, Q), and the losses of the queries, (Q,)."""
+        found = self.moments(params)
+        share = np.stack([found.attention[count.rows].sum(axis=0) for count in self.counts])
+        return {"attention": share.reshape(-1, *params.shape[1:]), "loss_per_query": found.loss}
+
+    def attention(self, params: ArrayLike) -> Array:
+        """Expected attention on all tokens at each node, of the shape of the scores; it sums to 1."""
+        scores = self._checked(params)
+        return self.moments(scores).attention.reshape(scores.shape)
+
+    def error(self, params: ArrayLike, step: float = 0.2) -> float:
+        r"""Estimate, from above, of the error of the loss: of the quadrature, and of rounding.
+
+        The trapezoid rule converges geometrically, so that its error is about the square of that of the rule with
+        twice the step. Rounding is relative to the loss that errors of one sign would have.
+
+        Parameters
+        ----------
+        params : array_like
+            Scores.
+        step : float
+            Distance of the nodes in ln s.
+
+        Returns
+        -------
+        float
+            In the units of the loss.
+        """
+        scores = self._checked(params)
+        fine, coarse = (float(self.asked @ self.moments(scores, step=h).loss) for h in (step, 2.0 * step))
+        alike = float(self.asked @ self.moments(scores, step=step, errors=np.abs(self.errors)).loss)
+        reach = float(np.abs(trapezoid(self._columns(scores), self.counts).log_s).max())
+        apart = abs(fine - coarse) / fine if fine > 0.0 else 0.0
+        return 32.0 * apart * apart * fine + 2.0**-52 * (16.0 + reach) * alike
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledTokens:
+        """Return the trainer on sampled prompts: tokens are drawn, and softmax is applied to them as they come.
+
+        Parameters
+        ----------
+        batch : int
+            Prompts of each step.
+        seed : int
+            The prompts of a step are a function of it and of the step.
+        """
+        laws = [(count.number, kind.probs, count.each) for count, kind in zip(self.counts, self.kinds, strict=True)]
+        spread = self.own - np.einsum("qud,qud->uq", self.errors, self.errors)
+        return SampledTokens(laws, self.errors, np.maximum(spread, 0.0), self.asked, self.initial, batch, seed)
+
+    def _columns(self, params: Array) -> Array:
+        return params.reshape(len(self.probs), -1)
+
+    def moments(
+        self, params: Array, toward: Array | None = None, step: float = 0.2, errors: Array | None = None
+    ) -> Moments:
+        """Moments of all queries, unchecked; with ``errors`` of the nodes other than the risk's."""
+        E = self.errors if errors is None else errors
+
+        def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
+            drawn = np.matmul(E[queries][:, rows].swapaxes(1, 2), z)
+            np.matmul(E[queries], drawn, out=product)
+            return np.asarray(np.einsum("qdj,qdj->qj", drawn, drawn))
+
+        direction = None if toward is None else self._columns(toward)
+        scores = self._columns(params)
+        own = np.ascontiguousarray(np.broadcast_to(self.own, scores.shape))
+        return integrate(scores, self.probs[:, None], own, self.counts, form, direction, step)

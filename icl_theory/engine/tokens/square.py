@@ -1,0 +1,444 @@
+r"""The mean square of a softmax average over independent tokens, exactly, as a one-dimensional integral.
+
+Kind :math:`\kappa` has :math:`N_\kappa` tokens. Each of them is at node u with probability :math:`\pi_u`, and has
+there the weight :math:`w_u = e^{\theta_u}` and the error :math:`e_u`. With :math:`y_u = s w_u`,
+:math:`G_\kappa = \sum_u \pi_u e^{-y_u}`, :math:`b_u = \pi_u y_u e^{-y_u}` and
+:math:`C_{uv} = E[e_u \cdot e_v]`,
+
+.. math:: E\Bigl|\frac{\sum w e}{\sum w}\Bigr|^2 = \int_0^\infty \Bigl[\sum_{\kappa\lambda}
+    \partial_{G_\kappa}\partial_{G_\lambda} P\; b_\kappa^\top C b_\lambda + \sum_\kappa \partial_{G_\kappa} P
+    \sum_{u \in \kappa} b_u y_u E|e_u|^2\Bigr]\,\frac{ds}{s}, \qquad P = \prod_\kappa E\,G_\kappa^{N_\kappa}.
+
+See docs/theory.md, "Tokens".
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+
+LATEST = 300.0  # cap on s w: products of two e^(-s w) stay above the subnormal numbers, which are slow
+
+Form = Callable[[NDArray[np.intp], slice, Array, Array], Array]
+Orders = tuple[int, ...]
+
+
+class Count(NamedTuple):
+    """How many tokens of a kind there are, and on which rows their nodes stand.
+
+    Attributes
+    ----------
+    number : float
+        Number of tokens N.
+    rows : slice
+        Nodes of the kind; all unless given.
+    each : bool
+        Average over prompts of 1, 2, ... N tokens, as training on all positions of a sequence does.
+    """
+
+    number: float
+    rows: slice = slice(None)
+    each: bool = False
+
+    def weights(self, mean: Array, log: Array, order: int, scale: Array | float = 1.0) -> list[Array]:
+        r"""Return :math:`E[n (n-1) \cdots (n-k+1)\, G^{n-k}]`, scaled, for k = 0 ... order from G and ln G.
+
+        For ``each``, the sum of powers is built by doubling, :math:`\sum_{n \le 2M} G^n = (1 + G^M)
+        \sum_{n \le M} G^n`, in derivatives that are all positive, so that nothing cancels.
+        """
+        if not self.each:
+            return _powers(mean, log, self.number, order, scale)
+        total, reached = [np.zeros_like(log)] * (order + 1), 0
+        for bit in f"{int(self.number):b}":
+            doubled = _product(total, _powers(mean, log, reached, order))
+            total, reached = [both + one for both, one in zip(doubled, total, strict=True)], 2 * reached
+            if bit == "1":
+                reached += 1
+                more = _powers(mean, log, reached, order)
+                total = [both + one for both, one in zip(total, more, strict=True)]
+        return [each * (scale / self.number) for each in total]
+
+
+def _powers(mean: Array, log: Array, n: float, order: int, scale: Array | float = 1.0) -> list[Array]:
+    """Return G^n and its derivatives by G, scaled."""
+    highest = int(min(n, order))
+    power = log * (n - highest)
+    there = power > -700.0  # below that exp is slow
+    power = np.exp(np.maximum(power, -700.0, out=power), out=power)
+    power *= there
+    power *= scale
+    factors = [1.0]
+    for k in range(order):
+        factors.append(factors[-1] * (n - k))
+    powers = [np.zeros_like(log)] * (order + 1)
+    for k in range(highest, -1, -1):
+        powers[k] = power * factors[k]
+        if k:
+            power *= mean
+    return powers
+
+
+def _product(first: list[Array], second: list[Array]) -> list[Array]:
+    """Derivatives of a product."""
+    return [
+        sum((math.comb(k, i) * first[i] * second[k - i] for i in range(k + 1)), start=np.zeros_like(first[0]))
+        for k in range(len(first))
+    ]
+
+
+class Nodes(NamedTuple):
+    """The trapezoid rule: ln s and weights, (J,), and the number of nodes that each query needs, (Q,)."""
+
+    log_s: Array
+    weights: Array
+    counts: NDArray[np.intp]
+
+
+class Moments(NamedTuple):
+    """Half mean squares of Q queries over C nodes."""
+
+    loss: Array  # (Q,)
+    gradient: Array  # with respect to the scores of the nodes, (C, Q)
+    attention: Array  # expected, (C, Q)
+    change: Array  # of the gradient in a direction, (C, Q); empty without a direction
+
+
+def moments(
+    log_w: Array,
+    probs: Array,
+    own: Array,
+    counts: Sequence[Count],
+    form: Form,
+    direction: Array | None = None,
+    step: float = 0.2,
+) -> Moments:
+    """Integrate losses, gradients and attention of all queries, in blocks that fit the processor's cache.
+
+    Parameters
+    ----------
+    log_w : ndarray, (C, Q)
+        Scores of the nodes for each query; -inf for one that never occurs.
+    probs : ndarray, (C, 1) or (C, Q)
+        Probabilities of the nodes, which sum to one over each kind.
+    own : ndarray, (C, Q)
+        Mean squared errors E|e|² of the nodes.
+    counts : sequence of Count
+        Numbers of tokens of the kinds.
+    form : callable
+        ``form(queries, rows, z, out)`` takes q queries, the rows of a kind and z, (q, R, J), on these rows. It
+        returns ``z^T C z``, (q, J), for the matrices C of the queries, and writes ``C z`` to ``out``, (q, C, J).
+    direction : ndarray, (C, Q), optional
+        Differentiate the gradients along it.
+    step : float
+        Distance of the nodes in ln s; the default is exact to rounding.
+
+    Returns
+    -------
+    Moments
+        Of all queries.
+    """
+    there = np.isfinite(log_w)
+    log_w = capped(log_w)
+    absent = None
+    if not there.all():
+        absent = [np.where(there[count.rows], 0.0, probs[count.rows]).sum(axis=0) for count in counts]
+    probs = np.where(there, probs, 0.0)
+    nodes = trapezoid(log_w, counts, step)
+    parts, order = [], np.argsort(-nodes.counts, kind="stable")
+    for queries in _alike(nodes.counts, order, len(log_w)):
+        here = slice(0, nodes.counts[queries[0]])
+        scores, chances, squares = (array.T[queries] for array in (log_w, probs, own))
+        gone = None if absent is None else [each[queries, None] for each in absent]
+        rule = nodes.log_s[here], nodes.weights[here]
+        given = _Block(scores, chances, squares, gone, counts, *rule, form, queries)
+        parts.append(_block(given, None if direction is None else direction.T[queries]))
+    back = np.argsort(order)
+    return Moments(*(np.concatenate(part)[back].T for part in zip(*parts, strict=True)))
+
+
+def _alike(
+    counts: NDArray[np.intp], order: NDArray[np.intp], classes: int, chunk: int = 2**16
+) -> Iterator[NDArray[np.intp]]:
+    """Split queries, sorted by falling numbers of nodes, into blocks that use the largest number of each block.
+
+    A block has up to ``chunk`` numbers in a temporary array, so that it stays in the cache, and spends at most an
+    eighth of that on nodes that a query would not need.
+    """
+    sizes: list[int] = (classes * counts[order]).tolist()
+    start, padded = 0, 0
+    for i, size in enumerate(sizes):
+        padded += sizes[start] - size
+        if i > start and ((i + 1 - start) * sizes[start] > chunk or padded > chunk // 8):
+            yield order[start:i]
+            start, padded = i, 0
+    yield order[start:]
+
+
+class _Scratch(threading.local):
+    """Memory of a thread that its blocks reuse: allocating it anew costs more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self._held = np.empty(0)
+
+    def arrays(self, count: int, shape: tuple[int, ...], most: int = 2**20) -> Array:
+        """Return uninitialised arrays of a shape; up to ``most`` numbers (8 MiB) are kept for the next call."""
+        size, held = count * math.prod(shape), self._held
+        if len(held) < size:
+            held = np.empty(size)
+            if size <= most:
+                self._held = held
+        return held[:size].reshape(count, *shape)
+
+
+_scratch = _Scratch()
+
+
+class _Block(NamedTuple):
+    """Some queries, one a row of each array."""
+
+    log_w: Array
+    probs: Array
+    own: Array
+    absent: list[Array] | None  # probabilities of the nodes of each kind that never occur, (q, 1)
+    counts: Sequence[Count]
+    log_s: Array
+    jacobian: Array
+    form: Form
+    queries: NDArray[np.intp]
+
+
+class Generated(NamedTuple):
+    """The generating function G of a kind, and its logarithm, (q, J)."""
+
+    value: Array
+    log: Array
+
+
+class Weights:
+    """Mixed derivatives of the product of all generating functions, times the weights of the nodes."""
+
+    def __init__(self, counts: Sequence[Count], means: Sequence[Generated], jacobian: Array, order: int) -> None:
+        scales: list[Array | float] = [jacobian, *(1.0 for _ in counts[1:])]
+        self._each = [
+            count.weights(*mean, order, scale) for count, mean, scale in zip(counts, means, scales, strict=True)
+        ]
+        self._known: dict[Orders, Array] = {}
+
+    def __call__(self, *kinds: int) -> Array:
+        """Differentiate by the generating functions of these kinds."""
+        if len(self._each) == 1:
+            return self._each[0][len(kinds)]
+        orders = tuple(kinds.count(kind) for kind in range(len(self._each)))
+        if orders not in self._known:
+            first, *others = (each[order] for each, order in zip(self._each, orders, strict=True))
+            self._known[orders] = math.prod(others, start=first)
+        return self._known[orders]
+
+
+class Term(NamedTuple):
+    """A part of the integrand: the kinds whose generating functions are differentiated, and what they multiply."""
+
+    kinds: tuple[int, ...]
+    value: Array
+
+    @staticmethod
+    def all(single: Sequence[Array], pairs: Sequence[Sequence[Array]]) -> list[Term]:
+        """Return the terms of tokens counted twice, of pairs within kinds, and of pairs of two kinds."""
+        kinds = range(len(single))
+        terms = [Term((k,), single[k]) for k in kinds] + [Term((k, k), pairs[k][k]) for k in kinds]
+        return terms + [Term((k, m), pairs[k][m] + pairs[m][k]) for k, m in combinations(kinds, 2)]
+
+
+def summed(weights: Weights, terms: Sequence[Term], *more: int) -> Array:
+    """Add up the terms, with all weights differentiated by further kinds."""
+    first, *others = (weights(*term.kinds, *more) * term.value for term in terms)
+    return sum(others, start=first)
+
+
+def _block(given: _Block, direction: Array | None) -> Moments:
+    log_w, own, counts = given.log_w, given.own, given.counts
+    kinds, shape = range(len(counts)), (*given.log_w.shape, len(given.log_s))
+    y, b, double, single, twice, part, *more = _scratch.arrays(
+        (6 if direction is None else 8) + len(kinds) * (1 if direction is None else 2), shape
+    )
+    products = more[: len(kinds)]
+    if given.log_s[-1] < 600.0:
+        np.multiply(np.exp(log_w)[:, :, None], np.exp(given.log_s), out=y)
+        np.minimum(y, LATEST, out=y)
+    else:
+        np.exp(np.minimum(np.add(log_w[:, :, None], given.log_s, out=y), math.log(LATEST), out=y), out=y)
+    np.negative(y, out=b)
+    np.exp(b, out=part)
+    absent: Sequence[Array | None] = given.absent or [None] * len(counts)
+    means = [generating(given.probs, part, b, count.rows, absent[k]) for k, count in enumerate(counts)]
+    weights = Weights(counts, means, given.jacobian, 3 if direction is None else 4)
+    np.multiply(part, y, out=b)
+    b *= given.probs[:, :, None]
+    np.multiply(b, y, out=double)  # one token counted twice
+    np.subtract(b, double, out=single)  # y ∂b/∂y
+    np.subtract(2.0, y, out=twice)  # y ∂(double)/∂y
+    twice *= double
+    form, queries = given.form, given.queries
+    squares = [form(queries, count.rows, b[:, count.rows], products[k]) for k, count in enumerate(counts)]
+    pairs = [[squares[k] if k == m else _inner(b, products[m], counts[k].rows) for m in kinds] for k in kinds]
+    terms = Term.all([weighted(own, double, count.rows) for count in counts], pairs)
+    loss = 0.5 * np.einsum("qj->q", summed(weights, terms))
+    attention, gradient = [], []
+    for k, count in enumerate(counts):
+        rows, here = count.rows, part[:, count.rows]
+        attention.append(integral(weights(k), b[:, rows]))
+        drawn: Array | float = 0.0
+        for m in kinds:
+            np.multiply(single[:, rows], products[m][:, rows], out=here)
+            drawn += 2.0 * integral(weights(k, m), here)
+        kept = own[:, rows] * integral(weights(k), twice[:, rows])
+        gradient.append((drawn, -integral(summed(weights, terms, k), b[:, rows]), kept))
+    change = np.zeros((len(loss), 0))
+    if direction is not None:
+        change = 0.5 * _change(given, direction, weights, terms, (y, b, double, single, twice, part), more)
+    joined = [_joined(term) for term in zip(*gradient, strict=True)]
+    return Moments(loss, 0.5 * balanced(*joined), _joined(attention), change)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """Put the rows of all kinds together again."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def _change(
+    given: _Block, direction: Array, weights: Weights, terms: Sequence[Term], arrays: tuple[Array, ...],
+    more: Sequence[Array],
+) -> Array:  # fmt: skip
+    """Differentiate twice the gradient along a direction."""
+    y, b, double, single, twice, part = arrays
+    counts, kinds, own = given.counts, range(len(given.counts)), given.own
+    products, (change_b, change_double, *changed) = more[: len(kinds)], more[len(kinds) :]
+    v = direction[:, :, None]
+    np.multiply(v, single, out=change_b)
+    np.multiply(v, twice, out=change_double)
+    falls = [-weighted(direction, b, count.rows) for count in counts]  # change of the generating functions
+    for k, count in enumerate(counts):
+        given.form(given.queries, count.rows, change_b[:, count.rows], changed[k])
+    pairs = [
+        [
+            2.0 * _inner(change_b, products[k], counts[k].rows) if k == m
+            else _inner(change_b, products[m], counts[k].rows) + _inner(b, changed[m], counts[k].rows)
+            for m in kinds
+        ]
+        for k in kinds
+    ]  # fmt: skip
+    turned = Term.all([weighted(own, change_double, count.rows) for count in counts], pairs)
+
+    def change_of(*orders: int) -> Array:
+        return sum((weights(*orders, m) * falls[m] for m in kinds[1:]), start=weights(*orders, 0) * falls[0])
+
+    change = np.zeros(direction.shape)
+    for k, count in enumerate(counts):
+        rows = count.rows
+        for m in kinds:
+            np.multiply(single[:, rows], products[m][:, rows], out=part[:, rows])
+            change[:, rows] += 2.0 * integral(change_of(k, m), part[:, rows])
+            np.multiply(single[:, rows], changed[m][:, rows], out=part[:, rows])
+            change[:, rows] += 2.0 * integral(weights(k, m), part[:, rows])
+            np.subtract(change_b[:, rows], change_double[:, rows], out=part[:, rows])
+            part[:, rows] *= products[m][:, rows]
+            change[:, rows] += 2.0 * integral(weights(k, m), part[:, rows])
+        moved = summed(weights, turned, k)
+        for m in kinds:
+            moved = moved + summed(weights, terms, k, m) * falls[m]
+        change[:, rows] -= integral(moved, b[:, rows]) + integral(summed(weights, terms, k), change_b[:, rows])
+        change[:, rows] += own[:, rows] * integral(change_of(k), twice[:, rows])
+        np.multiply(v[:, rows], double[:, rows], out=part[:, rows])
+        part[:, rows] += change_double[:, rows]
+        part[:, rows] *= y[:, rows]
+        np.subtract(2.0 * change_double[:, rows], part[:, rows], out=part[:, rows])
+        change[:, rows] += own[:, rows] * integral(weights(k), part[:, rows])
+    return change
+
+
+def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Array | None = None) -> Generated:
+    """Return G of a kind, and ln G to an absolute error far below 1/N, also where G is nearly 1.
+
+    ``decay`` is e^(-y), (q, C, J), and ``minus`` is -y, whose first columns are overwritten.
+    """
+    mean = weighted(probs, decay, rows)
+    log: Array = np.log(np.maximum(mean, 1e-300))
+    early = minus[:, rows, : np.count_nonzero((mean > 0.5).any(axis=0))]  # G falls along the nodes
+    near_one = weighted(probs[:, rows], np.expm1(early, out=early))
+    if absent is not None:
+        near_one -= absent
+    first = log[:, : near_one.shape[1]]
+    np.copyto(first, np.log1p(np.maximum(near_one, -0.5)), where=near_one > -0.5)
+    return Generated(mean, log)
+
+
+def log_mean(mean: Array, near_one: Array) -> Array:
+    """Return ln G from G and G - 1."""
+    return np.where(near_one > -0.5, np.log1p(np.maximum(near_one, -0.5)), np.log(np.maximum(mean, 1e-300)))
+
+
+def weighted(weights: Array, array: Array, rows: slice = slice(None)) -> Array:
+    """Sum over the nodes of a kind, (q, J)."""
+    return np.asarray(np.matmul(weights[:, None, rows], array[:, rows])[:, 0])
+
+
+def integral(weight: Array, array: Array) -> Array:
+    """Sum over the values of s, (q, R)."""
+    return np.asarray(np.matmul(array, weight[:, :, None])[:, :, 0])
+
+
+def _inner(first: Array, second: Array, rows: slice) -> Array:
+    return np.asarray(np.einsum("qcj,qcj->qj", first[:, rows], second[:, rows]))
+
+
+def balanced(*terms: Array) -> Array:
+    """Sum the terms of a gradient, and correct each row so that its sum is exactly zero.
+
+    A shift of all scores does not change a loss. The sum that rounding leaves would shift the scores step by step
+    in the tail of a run; it is subtracted from the entries in which terms cancel.
+    """
+    gradient, scale = np.zeros_like(terms[0]), np.full(terms[0].shape, 1e-300)
+    for term in terms:
+        gradient += term
+        scale += np.abs(term)
+    return gradient - scale * (gradient.sum(axis=1) / scale.sum(axis=1))[:, None]
+
+
+def capped(log_w: Array, most: float = 350.0) -> Array:
+    """Scores relative to their largest, with gaps cut to ``most``, where the attention's square underflows."""
+    log_w = log_w - log_w.max(axis=0)
+    finite = np.isfinite(log_w)
+    if np.all(log_w[finite] > -most):
+        return log_w
+    order = np.argsort(-log_w, axis=0)
+    ranked = np.take_along_axis(log_w, order, axis=0)
+    there = np.isfinite(ranked[1:])
+    gaps = np.full(there.shape, np.inf)
+    gaps[there] = np.minimum((ranked[:-1] - np.where(there, ranked[1:], 0.0))[there], most)
+    found = np.zeros_like(log_w)
+    np.put_along_axis(found, order, np.vstack([np.zeros(log_w.shape[1]), -np.cumsum(gaps, axis=0)]), axis=0)
+    return found
+
+
+def trapezoid(
+    log_w: Array, counts: Sequence[Count], step: float = 0.2, first: float = -4.0, last: float = 4.25
+) -> Nodes:
+    """Nodes of the trapezoid rule in x for ∫ (...) ds/s with N s = exp(x - exp(-x)), which is exact to rounding.
+
+    N is the largest number of tokens. The last node is where the slowest decay, exp(-s w_min) for each of the
+    tokens of the shortest prompt, is complete.
+    """
+    N, fewest = sum(count.number for count in counts), sum(1 if count.each else count.number for count in counts)
+    lowest = math.log(N / fewest) - np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
+    needed = ((last - first + lowest) / step).astype(np.intp) + 1
+    x: Array = first + step * np.arange(float(needed.max(initial=1)))
+    left = np.exp(-x)
+    return Nodes(x - left - math.log(N), step * (1.0 + left), needed)
