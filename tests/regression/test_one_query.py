@@ -96,7 +96,8 @@ def test_moments_are_the_sum_over_the_prompts_without_features_that_are_hidden(
             above, below = (expected(scores[:, q] + way * turn)[0] for way in (1.0, -1.0))
             assert found.gradient[i, q] == pytest.approx((above - below) / 2e-4, abs=1e-8)
     ahead = [
-        square.moments(seen + way * direction, p[:, None], weights, [square.Count(N)], form).gradient for way in (1e-4, -1e-4)
+        square.moments(seen + way * direction, p[:, None], weights, [square.Count(N)], form).gradient
+        for way in (1e-4, -1e-4)
     ]
     np.testing.assert_allclose(found.change[kept], ((ahead[0] - ahead[1]) / 2e-4)[kept], rtol=0, atol=1e-7)
 

@@ -27,6 +27,9 @@ from icl_theory._validate import Array
 
 LATEST = 300.0  # cap on s w: products of two e^(-s w) stay above the subnormal numbers, which are slow
 
+LEAST = -700.0  # of the logarithm of what is not zero: below it exp is slow
+HIGHEST = 4  # derivatives of a product of generating functions
+
 Form = Callable[[NDArray[np.intp], slice, Array, Array], Array]
 Orders = tuple[int, ...]
 
@@ -71,8 +74,8 @@ def _powers(mean: Array, log: Array, n: float, order: int, scale: Array | float 
     """Return G^n and its derivatives by G, scaled."""
     highest = int(min(n, order))
     power = log * (n - highest)
-    there = power > -700.0  # below that exp is slow
-    power = np.exp(np.maximum(power, -700.0, out=power), out=power)
+    there = power > LEAST
+    power = np.exp(np.maximum(power, LEAST, out=power), out=power)
     power *= there
     power *= scale
     factors = [1.0]
@@ -151,7 +154,7 @@ def moments(
     if not there.all():
         absent = [np.where(there[count.rows], 0.0, probs[count.rows]).sum(axis=0) for count in counts]
     probs = np.where(there, probs, 0.0)
-    nodes = trapezoid(log_w, counts, step)
+    nodes = _trimmed(trapezoid(log_w, counts, step), log_w, probs, counts)
     parts, order = [], np.argsort(-nodes.counts, kind="stable")
     for queries in _alike(nodes.counts, order, len(log_w)):
         here = slice(0, nodes.counts[queries[0]])
@@ -162,6 +165,28 @@ def moments(
         parts.append(_block(given, None if direction is None else direction.T[queries]))
     back = np.argsort(order)
     return Moments(*(np.concatenate(part)[back].T for part in zip(*parts, strict=True)))
+
+
+def _trimmed(nodes: Nodes, log_w: Array, probs: Array, counts: Sequence[Count], every: int = 16) -> Nodes:
+    """Leave out nodes at which the integrand vanishes in float64, seen at ``every`` few of them.
+
+    In long prompts all tokens of large weight are gone long before those of the smallest weights, of which there
+    may be none.
+    """
+    if len(nodes.log_s) < 8 * every or all(count.number < 64 for count in counts):
+        return nodes
+    some = nodes.log_s[::every]
+    y = np.exp(np.minimum(log_w.T[:, :, None] + some, math.log(LATEST)))
+    chances, power = probs.T, np.zeros((len(y), len(some)))
+    np.exp(np.negative(y, out=y), out=y)
+    for count in counts:
+        if not count.each:
+            mean = weighted(chances, y, count.rows)
+            power += max(count.number - HIGHEST, 0.0) * np.log(np.clip(mean, 1e-300, 1.0))
+    vanishing = power < LEAST
+    first = np.where(vanishing.any(axis=1), every * vanishing.argmax(axis=1), len(nodes.log_s))
+    needed = np.minimum(nodes.counts, first)
+    return Nodes(nodes.log_s[: needed.max()], nodes.weights[: needed.max()], needed)
 
 
 def _alike(
@@ -279,7 +304,7 @@ def _block(given: _Block, direction: Array | None) -> Moments:
     np.exp(b, out=part)
     absent: Sequence[Array | None] = given.absent or [None] * len(counts)
     means = [generating(given.probs, part, b, count.rows, absent[k]) for k, count in enumerate(counts)]
-    weights = Weights(counts, means, given.jacobian, 3 if direction is None else 4)
+    weights = Weights(counts, means, given.jacobian, HIGHEST - (direction is None))
     np.multiply(part, y, out=b)
     b *= given.probs[:, :, None]
     np.multiply(b, y, out=double)  # one token counted twice

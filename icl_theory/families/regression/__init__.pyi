@@ -11,6 +11,7 @@ from .phases import query_phases as query_phases
 from .phases import run_phases as run_phases
 from .phases import tail_start as tail_start
 from .risks.exchangeable import ExchangeableRisk as ExchangeableRisk
+from .risks.gaussian import FiniteGaussianRisk as FiniteGaussianRisk
 from .risks.gaussian import GaussianRisk as GaussianRisk
 from .risks.gaussian import QuadraticLaw as QuadraticLaw
 from .risks.gaussian import SampledGaussianRisk as SampledGaussianRisk

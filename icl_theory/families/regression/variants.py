@@ -25,7 +25,13 @@ from icl_theory.families.parameters import (
 )
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import query_phases, run_phases
-from icl_theory.families.regression.risks.gaussian import MOST_DIMENSIONS, GaussianRisk, QuadraticLaw
+from icl_theory.families.regression.risks.gaussian import (
+    MOST_DIMENSIONS,
+    FiniteGaussianRisk,
+    GaussianRisk,
+    QuadraticLaw,
+    SampledGaussianRisk,
+)
 from icl_theory.families.regression.risks.stability import stable_rate
 from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 from icl_theory.families.regression.sampled.risk import SampledRisk
@@ -139,6 +145,10 @@ class GaussianRegression(Family):
         Dimension of the inputs.
     curved : float
         Share of L² that is due to the quadratic part, in [0, 1].
+    N : int or math.inf
+        Prompt length. Finite prompts are followed along Q = c I, where descent from zero stays.
+    noise : float
+        Standard deviation of the label noise, label units; it averages out for N = ∞.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of the Hessian at the minimum.
 
@@ -172,13 +182,24 @@ class GaussianRegression(Family):
     curved: float = parameter(
         0.5, kind=Number(zero=True, maximum=1.0), meaning="share of L² that is due to the quadratic part"
     )
+    N: float = prompt_length()
+    noise: float = label_noise()
 
-    def risk(self) -> GaussianRisk:
-        """Return the risk over Q."""
-        return GaussianRisk(QuadraticLaw.lipschitz(self.d, self.L, self.curved))
+    def risk(self) -> GaussianRisk | FiniteGaussianRisk:
+        """Return the risk over Q, or over c for finite prompts."""
+        law = QuadraticLaw.lipschitz(self.d, self.L, self.curved)
+        return GaussianRisk(law) if math.isinf(self.N) else FiniteGaussianRisk(law, int(self.N), self.noise)
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledGaussianRisk:
+        """Return the trainer on sampled prompts, over Q."""
+        if math.isinf(self.N):
+            raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
+        return SampledGaussianRisk(self.risk().law, int(self.N), batch, seed, noise=self.noise)
 
     def stable_rate(self) -> float:
         """Return 1/λ, with which descent from zero comes closer to the minimum at every step."""
+        if self.N == 1:
+            raise refuse("N", self.N, "at least 2 for eta='auto': a single token has all attention")
         return 1.0 / self.risk().rate
 
     def expected_steps(self) -> float | None:

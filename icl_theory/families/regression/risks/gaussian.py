@@ -1,14 +1,14 @@
-"""Gaussian inputs and random quadratic tasks: a closed form for N = ∞ without a finite set of features.
+"""Gaussian inputs and random quadratic tasks: closed forms without a finite set of features.
 
 Softmax attention over infinitely many tokens x ~ N(0, I) with scores x^T Q x_q is the Gaussian N(Q x_q, I).
-Training moves its mean; its width is fixed.
+Training moves its mean; its width is fixed. Finite prompts are tokens whose nodes lie along the query.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import LARGEST, Array, instance, integer, lipschitz, number, refuse, store
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.tokens.risk import MOST_TOKENS, Kind, TokenRisk
 from icl_theory.families.regression.sampled.layer import (
     PromptRisk,
     attend,
@@ -26,6 +27,7 @@ from icl_theory.families.regression.sampled.layer import (
 from icl_theory.families.regression.tasks import quadratics
 
 MOST_DIMENSIONS = 10_000  # a matrix of them takes 0.8 GB
+MOST_FOLLOWED = 100  # of finite prompts: the weights of tokens span e^(20 √d)
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,148 @@ class GaussianRisk(Risk):
         with np.errstate(over="ignore"):  # the linear part, of lower degree, is the whole loss if a = 0
             excess, gradient = excess * s * s + 0.5 * b * norm, a * gradient * s * s + b * D
             return max(excess * s * s, 0.0) * self._scale, gradient * s * self._scale
+
+
+@dataclass(frozen=True, eq=False)
+class FiniteGaussianRisk(Risk):
+    r"""The exact population risk of quadratic tasks on Gaussian inputs and finite prompts, for Q = c I.
+
+    By symmetry descent from zero stays at multiples of the identity; the parameter is c, (1,), and a unit of it
+    stands for d entries of Q, which is the metric. A token enters by its component :math:`X \sim N(0, 1)` along the
+    query :math:`x_q` of length r, with the score :math:`c r X`. With :math:`s = X^2 - r^2`, the errors of two
+    tokens have the mean product
+
+    .. math:: \sigma_a^2 (s s' + d - 1) + \sigma_b^2 (X - r)(X' - r),
+
+    and the square of one exceeds that of its node by
+    :math:`(d - 1)[\sigma_a^2 (2 X^2 + d) + \sigma_b^2] + \sigma^2`.
+
+    Parameters
+    ----------
+    law : QuadraticLaw
+        Law of the tasks.
+    N : int
+        Prompt length.
+    noise : float
+        Standard deviation σ of the label noise, label units.
+    radii : int
+        Gauss–Laguerre nodes of the average over the length of the query.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range; the message names it.
+
+    References
+    ----------
+    docs/theory.md, "Gaussian inputs".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> law = icl.regression.QuadraticLaw(d=1, sigma_a=0.0, sigma_b=1.0)
+    >>> risk = icl.regression.FiniteGaussianRisk(law, N=100)
+    >>> round(risk.loss([1.0]), 6), round(risk.best, 3)
+    (0.032409, 1.015)
+    """
+
+    law: QuadraticLaw
+    N: int
+    noise: float = 0.0
+    radii: int = 32
+
+    def __post_init__(self) -> None:
+        instance("law", self.law, QuadraticLaw, "a QuadraticLaw")
+        if self.law.d > MOST_FOLLOWED:
+            raise refuse("d", self.law.d, f"at most {MOST_FOLLOWED} for finite prompts")
+        store(self, N=integer("N", self.N, minimum=1, maximum=MOST_TOKENS))
+        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        store(self, radii=integer("radii", self.radii, minimum=2, maximum=128))
+
+    @property
+    def initial(self) -> Array:
+        """Zero, (1,)."""
+        return np.zeros(1)
+
+    @property
+    def metric(self) -> float:
+        """Entries of Q that c stands for."""
+        return float(self.law.d)
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its derivative by c, (1,)."""
+        loss, slope = 0.0, 0.0
+        for weight, X, risk in self._queries(abs(float(params[0]))):
+            found, gradient = risk.evaluate(params[0] * X)
+            loss, slope = loss + weight * found, slope + weight * float(gradient @ X)
+        return loss, np.array([slope])
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Second derivative times the direction, (1,)."""
+        queries = self._queries(abs(float(params[0])))
+        bend = sum(weight * float(X @ risk.hessian_product(params[0] * X, X)) for weight, X, risk in queries)
+        return bend * direction
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Alignment c, and the excess over the floor, () each."""
+        loss = self.evaluate(params)[0]
+        return {"alignment": np.asarray(params[0]), "excess": np.asarray(loss - self.floor())}
+
+    @cached_property
+    def best(self) -> float:
+        """The c of the least loss; 1 for a single token, which has all attention."""
+        from scipy.optimize import minimize_scalar
+
+        def loss(c: float) -> float:
+            return self.evaluate(np.array([c]))[0]
+
+        return 1.0 if self.N == 1 else float(minimize_scalar(loss, bounds=(0.0, 2.0), options={"xatol": 1e-8}).x)
+
+    def floor(self) -> float:
+        """Least loss over c."""
+        return self._floor
+
+    @cached_property
+    def _floor(self) -> float:
+        return self.evaluate(np.array([self.best]))[0]
+
+    @cached_property
+    def rate(self) -> float:
+        """Largest second derivative between 0 and the minimum over the metric, squared label units."""
+        path = np.linspace(0.0, self.best, 9)
+        return max(float(self.hessian_product(np.array([c]), np.ones(1))[0]) for c in path) / self.metric
+
+    def _queries(self, size: float) -> tuple[tuple[float, Array, TokenRisk], ...]:
+        """Weights of the lengths r, derivatives r X of the scores, and risks, for c up to a power of two."""
+        return self._nodes(2.0 ** math.ceil(math.log2(max(size, 1.0))))
+
+    @lru_cache(maxsize=4)  # noqa: B019
+    def _nodes(self, largest: float, digits: float = 30.0) -> tuple[tuple[float, Array, TokenRisk], ...]:
+        """Queries with nodes fine enough for c up to ``largest``, to an error of e^-digits of the whole.
+
+        A rare length needs fewer digits by its weight, and is left out if none. The trapezoid rule in X has the
+        error e^(-2π²/h²) for the Gaussian law, and e^(-π²/(c r h)) for the decay e^(-s w) of a weight e^(c r X).
+        It ends where hardly one of N tokens is found.
+        """
+        from scipy.special import roots_genlaguerre
+
+        law, d = self.law, self.law.d
+        half, weights = roots_genlaguerre(self.radii, 0.5 * d - 1.0)
+        weights, queries = weights / weights.sum(), []
+        for r, weight in zip(np.sqrt(2.0 * half).tolist(), weights.tolist(), strict=True):
+            needed = digits + math.log(weight)
+            if needed < 0.0:
+                continue
+            h = min(0.7, math.pi**2 / (largest * r * (needed + 2.0)))
+            end = math.ceil(math.sqrt(2.0 * (math.log(self.N) + needed + 6.0)) / h)
+            X = h * np.arange(-end, end + 1.0)
+            p = np.exp(-0.5 * X * X)
+            constant = np.full_like(X, law.sigma_a * math.sqrt(d - 1.0))
+            values = np.stack([law.sigma_a * X * X, constant, law.sigma_b * X], axis=1)
+            spread = (d - 1.0) * (law.sigma_a**2 * (2.0 * X * X + d) + law.sigma_b**2) + self.noise**2
+            target = np.array([law.sigma_a * r * r, 0.0, law.sigma_b * r])
+            queries.append((weight, r * X, TokenRisk([Kind(self.N, p / p.sum(), values, spread)], target)))
+        return tuple(queries)
 
 
 class GaussianPrompts(NamedTuple):

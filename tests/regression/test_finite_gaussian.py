@@ -1,0 +1,110 @@
+"""Gaussian inputs and finite prompts: closed forms at the ends, samples between, and the limit of long prompts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.regression import FiniteGaussianRisk, QuadraticLaw, SampledGaussianRisk
+
+LAWS = [QuadraticLaw(1, 0.5, 1.0), QuadraticLaw(2, 1.0, 0.0), QuadraticLaw(3, 0.4, 0.7)]
+
+
+def plain_mean(law: QuadraticLaw, N: int, noise: float) -> float:
+    """Loss of the plain mean of N labels, from moments of normal variables."""
+    d, a, b = law.d, law.sigma_a**2, law.sigma_b**2
+    # E f(x)² = a E|x|⁴ + b E|x|², and E f(x) f(x') = a E (x·x')² + b E x·x' = a d for independent tokens
+    square, product = a * d * (d + 2) + b * d, a * d
+    variance = square - product
+    return 0.5 * (variance / N + variance + noise**2 / N)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("N", [1, 2, 50])
+def test_without_attention_the_answer_is_the_plain_mean(law: QuadraticLaw, N: int) -> None:
+    assert FiniteGaussianRisk(law, N, 0.3).loss([0.0]) == pytest.approx(plain_mean(law, N, 0.3), rel=1e-10)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_a_single_token_has_all_attention(law: QuadraticLaw) -> None:
+    risk = FiniteGaussianRisk(law, 1)
+    assert risk.loss([1.3]) == pytest.approx(risk.loss([0.0]), rel=1e-9)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("c", [0.4, 1.1])
+def test_loss_and_slope_are_means_over_sampled_prompts(law: QuadraticLaw, c: float) -> None:
+    N, eye = 12, np.eye(law.d)
+    loss, slope = FiniteGaussianRisk(law, N, 0.2).evaluate(np.array([c]))
+    trainer = SampledGaussianRisk(law, N, 20_000, 5, noise=0.2)
+    drawn = [trainer.evaluate(c * eye, step) for step in range(16)]
+    found = np.array([[value, np.trace(gradient)] for value, gradient in drawn])
+    z = (found.mean(axis=0) - [loss, slope[0]]) / (found.std(axis=0, ddof=1) / 4.0)
+    assert np.abs(z).max() < 4.0
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_slopes_are_differences(law: QuadraticLaw) -> None:
+    risk = FiniteGaussianRisk(law, 20, 0.1)
+    for c in (0.3, 0.9):
+        ahead, behind = (risk.evaluate(np.array([c + h])) for h in (1e-4, -1e-4))
+        assert risk.gradient([c])[0] == pytest.approx((ahead[0] - behind[0]) / 2e-4, rel=1e-6)
+        bend = risk.hessian_product(np.array([c]), np.ones(1))[0]
+        assert bend == pytest.approx((ahead[1][0] - behind[1][0]) / 2e-4, rel=1e-6)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_long_prompts_approach_the_closed_form(law: QuadraticLaw) -> None:
+    """At c = 0.3 the tokens that count are not rare."""
+    limit = icl.GaussianRisk(law).loss(0.3 * np.eye(law.d))
+    assert FiniteGaussianRisk(law, 10**12).loss([0.3]) == pytest.approx(limit, rel=1e-8)
+
+
+def test_the_metric_makes_steps_those_of_the_matrix() -> None:
+    """A step of c is the step of Q = c I by the sampled gradient, whose mean is a multiple of the identity."""
+    law, N = QuadraticLaw(2, 0.3, 0.8), 8
+    risk = FiniteGaussianRisk(law, N)
+    run = icl.descend(risk, eta=0.2, steps=1)
+    trainer = SampledGaussianRisk(law, N, 20_000, 1)
+    entries = np.array([np.diagonal(trainer.evaluate(np.zeros((2, 2)), step)[1]) for step in range(20)])
+    error = 0.2 * entries.mean(axis=1).std(ddof=1) / math.sqrt(20)
+    assert abs(run.states[-1][0] + 0.2 * entries.mean()) < 4.0 * error
+
+
+def test_the_floor_of_linear_functions_falls_like_a_power_of_n() -> None:
+    """d = 1, c = 1: the local exponent between 8192 and a million tokens, which a heuristic puts at 0.618."""
+    law = QuadraticLaw(1, 0.0, 1.0)
+    few, many = (FiniteGaussianRisk(law, N).loss([1.0]) for N in (8192, 10**6))
+    assert math.log(few / many) / math.log(10**6 / 8192) == pytest.approx(0.6046, abs=5e-5)
+
+
+def test_more_radii_change_little() -> None:
+    law = QuadraticLaw(1, 0.3, 1.0)
+    usual, more = (FiniteGaussianRisk(law, 1000, radii=radii).loss([1.0]) for radii in (32, 96))
+    assert usual == pytest.approx(more, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [({"N": 0}, "N"), ({"N": math.inf}, "N"), ({"N": 5, "noise": -1.0}, "noise"), ({"N": 5, "radii": 1}, "radii")],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, float], name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} = "):
+        FiniteGaussianRisk(LAWS[0], **arguments)  # type: ignore[arg-type]
+
+
+def test_too_many_dimensions_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^d = 101"):
+        FiniteGaussianRisk(QuadraticLaw(101, 0.0, 1.0), 10)
+
+
+def test_the_family_follows_finite_prompts_to_its_floor() -> None:
+    problem = icl.regression.GaussianRegression(L=1.0, d=2, N=20, noise=0.1, above=1e-6)
+    run = problem.simulate()
+    assert run.converged
+    assert problem.measured(run)["excess"] <= 1e-6
+    with pytest.raises(ValueError, match=r"^N = 1"):
+        icl.regression.GaussianRegression(L=1.0, N=1).simulate()
