@@ -27,9 +27,9 @@ class Fault(NamedTuple):
         return f"families/{self.file}" if self.file.startswith(FAMILIES) else self.file
 
 
-_P, _F, _E = (
+_P, _T, _E = (
     "regression/risks/population.py",
-    "regression/risks/prompts.py",
+    "engine/tokens/square.py",
     "regression/risks/exchangeable.py",
 )
 _R, _B = "recall/population.py", "recall/bounds.py"
@@ -68,16 +68,18 @@ FOR_THE_AUDIT = (
     Fault("hessian", "half of one term of the Hessian product, N = ∞", _P,
           'rise = 2.0 * np.einsum("mk,mk->k", residual', 'rise = 1.0 * np.einsum("mk,mk->k", residual'),
     # finite prompts
-    Fault("n-minus-one", "N² instead of N(N-1) in the integral", _F,
-          "math.prod(N - i for i in range(k))", "math.prod(N - i * (i > 1) for i in range(k))"),
-    Fault("phi-power", "φ^(N-k+1) instead of φ^(N-k) in the integral", _F,
-          "power *= N - highest\n", "power *= N - highest + 1\n"),
-    Fault("own-gradient", "a term of the gradient of tokens counted twice missing", _F,
-          'own * _integral(first, twice),\n    )', 'own * _integral(first, 2.0 * double),\n    )'),
-    Fault("coarse-nodes", "nodes of the integral three times too far apart", _F,
-          "step: float = 0.18", "step: float = 0.54"),
-    Fault("hessian-finite", "a term of the Hessian product missing, finite N", _F,
-          "np.multiply(single, change_product, out=part)", "0.0 * np.multiply(single, change_product)"),
+    Fault("n-minus-one", "N² instead of N(N-1) in the integral", _T,
+          "factors[-1] * (n - k)", "factors[-1] * (n - k * (k > 1))", "regression/test_one_query.py"),
+    Fault("phi-power", "φ^(N-k+1) instead of φ^(N-k) in the integral", _T,
+          "power = log * (n - highest)\n", "power = log * (n - highest + 1)\n", "regression/test_one_query.py"),
+    Fault("own-gradient", "a term of the gradient of tokens counted twice missing", _T,
+          "own[:, rows] * integral(weights(k), twice[:, rows])\n        gradient",
+          "own[:, rows] * integral(weights(k), 2.0 * double[:, rows])\n        gradient", "regression/test_one_query.py"),
+    Fault("coarse-nodes", "nodes of the integral three times too far apart", _T,
+          "direction: Array | None = None,\n    step: float = 0.2", "direction: Array | None = None,\n    step: float = 0.6",
+          "regression/test_one_query.py"),
+    Fault("hessian-finite", "a term of the Hessian product missing, finite N", _T,
+          "np.multiply(single[:, rows], changed[m][:, rows], out=part[:, rows])", "part[:, rows] = 0.0", "regression/test_one_query.py"),
     # the exchangeable case
     Fault("k-constant", "K/(K+1) instead of K/(K-1) in loss and gradient", _E,
           "scale = self.gamma * missed * (self.K / (self.K - 1.0))",
@@ -176,8 +178,8 @@ FOR_THE_AUDIT = (
           "Probability(min(1.0, value), value", "Probability(0.99 * min(1.0, value), value"),
     # coordinates and the engine
     Fault("embedding-gradient", "gradient by Q 1 % too large", "engine/pullback.py",
-          "return self.vectors.T @ gradient @ self.vectors",
-          "return 1.01 * self.vectors.T @ gradient @ self.vectors"),
+          "return self.vectors.T @ gradient @ self.asked",
+          "return 1.01 * self.vectors.T @ gradient @ self.asked"),
     Fault("factored-gradient", "gradient of W_K without its transpose", "engine/pullback.py",
           "np.stack([params[1] @ gradient.T, params[0] @ gradient])",
           "np.stack([params[1] @ gradient, params[0] @ gradient])"),
@@ -348,7 +350,7 @@ MISSED = (
     Fault("unconditional", "Phase I by attention on all prompts, not on those with the feature",
           "regression/phases.py",
           "present = _presence(run.risk)", "present = np.ones(())"),
-    Fault("presence", "(1-p)^(N-1) instead of (1-p)^N for prompts without a feature", _F,
+    Fault("presence", "(1-p)^(N-1) instead of (1-p)^N for prompts without a feature", "regression/risks/prompts.py",
           "-np.expm1(N * np.log1p(-probs))", "-np.expm1((N - 1.0) * np.log1p(-probs))",
           "regression/test_phases.py"),
     Fault("query-half", "Phase I of queries by attention on all prompts", "regression/phases.py",
@@ -528,8 +530,7 @@ FRESH_THIRD = (
           "regression/phases.py",
           "rest = resting_loss(run.risk, run.floor)", "rest = run.floor", "regression/test_floors.py"),
     Fault("never-seen", "floor too high for more than 12 features and finite prompts: runs stop above their target",
-          "regression/risks/prompts.py",
-          "np.expm1(early, out=early)) - absent[:, None]", "np.expm1(early, out=early)) + absent[:, None]"),
+          _T, "near_one -= absent", "near_one += absent", "regression/test_one_query.py"),
     Fault("repeats-in-groups", "groups, finite prompts: floor too low, as if a token twice in a prompt cost half",
           "regression/risks/symmetric.py",
           "own = np.append(0.0, 2.0 * self.variogram[g])[there]", "own = np.append(0.0, self.variogram[g])[there]"),
