@@ -190,3 +190,16 @@ def test_maps_are_drawn_as_they_are_with_queries_across() -> None:
     dark = axes[0].images[0].cmap(axes[0].images[0].norm([0.0, 0.1, 0.5, 1.0]))[:, :3].sum(axis=1)
     assert np.all(np.diff(dark) < 0)  # darker is more attention
     assert bar.get_ylabel() == "attention"
+
+
+def test_points_without_steps_are_marked_at_the_edge_that_they_have_passed() -> None:
+    """No step is needed: at the bottom. The target is not reached: at the top."""
+    found = swept(L=np.geomspace(1e-3, 10.0, 12), epsilon=1e-6, max_steps=10**7)
+    top = panels(icl.plot_sweep(found))[0]
+    marks = {line.get_label(): line for line in top.lines if line.get_label() in ("no step", "not reached")}
+    for label, edge, missing in (("no step", 0.0, found.steps == 0), ("not reached", 1.0, found.steps < 0)):
+        places = points(marks[label])
+        np.testing.assert_allclose(places[:, 0], found.L.values[missing])
+        np.testing.assert_array_equal(places[:, 1], edge)
+        assert marks[label].get_transform() == top.get_xaxis_transform()  # a share of the height
+    assert len({line.get_marker() for line in marks.values()}) == 2
