@@ -194,12 +194,24 @@ def test_maps_are_drawn_as_they_are_with_queries_across() -> None:
 
 def test_points_without_steps_are_marked_at_the_edge_that_they_have_passed() -> None:
     """No step is needed: at the bottom. The target is not reached: at the top."""
-    found = swept(L=np.geomspace(1e-3, 10.0, 12), epsilon=1e-6, max_steps=10**7)
+    found = swept(L=[*np.geomspace(1e-3, 10.0, 12), 1e200], epsilon=1e-6, max_steps=10**7).isel(L=slice(0, 13))
+    found = found.assign_coords(L=[*found.L.values[:-1], 100.0])
     top = panels(icl.plot_sweep(found))[0]
-    marks = {line.get_label(): line for line in top.lines if line.get_label() in ("no step", "not reached")}
-    for label, edge, missing in (("no step", 0.0, found.steps == 0), ("not reached", 1.0, found.steps < 0)):
+    kinds = ("no step", "not reached", "failed")
+    marks = {line.get_label(): line for line in top.lines if line.get_label() in kinds}
+    for label, edge in zip(kinds, (0.0, 1.0, 1.0), strict=True):
+        missing = found.steps == 0 if label == "no step" else found.status == label
         places = points(marks[label])
         np.testing.assert_allclose(places[:, 0], found.L.values[missing])
         np.testing.assert_array_equal(places[:, 1], edge)
         assert marks[label].get_transform() == top.get_xaxis_transform()  # a share of the height
-    assert len({line.get_marker() for line in marks.values()}) == 2
+    assert len({line.get_marker() for line in marks.values()}) == 3
+
+
+def test_the_title_leaves_out_numbers_that_are_zero_or_infinite() -> None:
+    title = plot_run(icl.simulate(2.0, 1.0, 4.0)).get_title()
+    for symbol in ("L", r"\Delta", r"\eta", "K", r"\varepsilon"):
+        assert f"${symbol}$ = " in title
+    assert "N" not in title
+    assert "sigma" not in title
+    assert title.endswith("sharp regime")
