@@ -162,12 +162,36 @@ DRIVEN = """
   while (document.getElementById("tour")) {
     seen.stops += 1;
     await frames();
-    document.querySelector("#tour .primary").click();
+    const [back, on] = document.querySelectorAll("#tour button");
+    if (back.disabled !== (seen.stops === 1)) seen.wayBack = seen.stops;
+    if (seen.stops === 2 && !seen.returned) {  // there and back again
+      back.click();
+      seen.returned = document.querySelector("#tour .where").textContent;
+      on.click();
+    }
+    on.click();
   }
   document.getElementById("theme").click();
   document.getElementById("play").click();
   await new Promise((done) => setTimeout(done, 10500));
-  seen.end = shell.values.t;
+  seen.end = [shell.values.t, shell.panel.end(shell.model)];
+  // the slider stands at the stop that is nearest to the value
+  seen.far = shell.panel.settings.filter(({ stops }) => stops).filter((one) => {
+    const between = (one.stops[3] * 7 + one.stops[4] * 3) / 10, field = document.getElementById(`set-${one.name}`);
+    const slider = field.parentElement.querySelector("input[type=range]");
+    const before = shell.values[one.name];
+    field.value = String(between);
+    field.dispatchEvent(new Event("change"));
+    const off = one.stops.map((stop) => Math.abs(stop - shell.values[one.name]));
+    const near = off[slider.value] === Math.min(...off);
+    shell.set({ [one.name]: before });
+    return !near;
+  }).map(({ name }) => name);
+  const tabs = [...document.querySelectorAll("[role=tab]")], here = tabs.findIndex((tab) => !tab.tabIndex);
+  tabs[here].dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
+  seen.tab = tabs.indexOf(document.activeElement) === (here + 1) % tabs.length;
+  tabs[here].dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
+  seen.tab = seen.tab && tabs.indexOf(document.activeElement) === (here + tabs.length - 1) % tabs.length;
   for (const canvas of document.querySelectorAll("canvas.draggable")) {
     canvas.setPointerCapture = () => {};
     const { left, width, top } = canvas.getBoundingClientRect();
@@ -192,7 +216,11 @@ def test_everything_on_the_page_can_be_used(tmp_path: Path, name: str) -> None:
     assert seen["reset"]
     assert seen["back"]
     assert seen["stops"] >= 4
-    assert seen["end"] > 0
+    assert "wayBack" not in seen
+    assert seen["returned"].startswith("1 of")
+    assert seen["end"][0] == seen["end"][1] > 0
+    assert seen["far"] == []
+    assert seen["tab"]
     assert seen["labels"] == []
 
 

@@ -92,3 +92,13 @@ def test_a_target_beyond_all_steps_is_not_reached() -> None:
     run = icl.Recall(**page["parameters"]).simulate()
     assert run.steps is None
     assert run.t[-1] == MAX_STEPS
+
+
+def test_stated_errors_are_of_the_size_of_those_of_python(
+    runs: list[tuple[dict[str, Any], icl.Trajectory]],
+) -> None:
+    pairs = np.array(
+        [(page["error"], run.error) for page, run in runs if page["steps"] and run.steps and run.error]
+    )
+    assert len(pairs) > 150
+    assert np.mean(np.abs(np.log2(pairs[:, 0] / pairs[:, 1])) < 4) > 0.95  # not where one of them is rounded up

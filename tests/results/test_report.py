@@ -11,6 +11,7 @@ import pytest
 import xarray
 
 import icl_theory as icl
+from icl_theory.results.numbers import number
 from icl_theory.results.report import html_report
 from tests.pages import Page
 from tests.results.test_notebook import HOSTILE
@@ -223,3 +224,67 @@ def test_what_is_no_run_and_no_sweep_is_refused() -> None:
         html_report(icl.simulate(2.0, 1.0, 4.0), over="K")
     with pytest.raises(ValueError, match="over = 'K': must be one of L"):
         html_report(swept(L=[1.0, 2.0]), over="K")
+
+
+@pytest.mark.parametrize("name", ["run", "run with queries", "run of recall"])
+def test_every_cell_of_the_tables_of_a_run_is_the_run(name: str) -> None:
+    run = FOUND[name]()
+    assert isinstance(run, icl.Trajectory)
+    page = Page(html_report(run))
+    if run.phases is not None:
+        spans = run.phases.present()
+        table = [[phase, *(number(each) for each in (a, b, b - a))] for phase, (a, b) in spans.items()]
+        assert page.tables[page.about("first step")][1:] == table
+    rows = page.tables[page.about("loss")]
+    shown = [run.t.tolist().index(int(row[0].replace(",", ""))) for row in rows[1:]]
+    assert (shown[0], shown[-1]) == (0, len(run.t) - 1)
+    assert len(shown) == min(40, len(run.t))
+    assert np.diff(shown).max() <= -(-len(run.t) // 39)  # evenly spread
+    columns = {"step": run.t, "loss": run.loss} | {k: v for k, v in run.observed.items() if v.ndim == 1}
+    if run.observed.get("attention", run.loss).ndim > 1:
+        columns["attention (mean)"] = run.attention.mean(axis=1)
+    assert rows[0] == list(columns)
+    for row, i in zip(rows[1:], shown, strict=True):
+        assert row == [number(values[i]) for values in columns.values()]
+
+
+def test_every_cell_of_the_tables_of_a_sweep_is_the_sweep() -> None:
+    found = swept(L=np.geomspace(0.05, 20, 12), epsilon=[1e-12, 1e-3], eta=[0.1], K=[5], max_steps=10**6)
+    page = Page(html_report(found))
+    reached = int((found.status == "reached").sum())
+    assert (
+        f"24 of 24 points are computed: {reached} reached the target, {24 - reached} did not reach it." in page.text
+    )
+    table = icl.phase_table(found, "L", every=True)
+    if len(table.columns) > 14:
+        table = icl.phase_table(found, "L")
+    rows = page.tables[page.about("regime")]
+    for heading in rows[0]:
+        assert [row[rows[0].index(heading)] for row in rows[1:]] == [number(each) for each in table[heading]], (
+            heading
+        )
+    left_out = [name for name in table.columns if name not in rows[0]]
+    assert all(not any(map(number, table[name])) for name in left_out)
+    # those that did not arrive, with the reason, and what was swept and measured
+    places = np.argwhere(found.status.values == "not reached")
+    listed = page.tables[page.about("message")]
+    for row, place in zip(listed[1:], places, strict=False):
+        values = [found[name].values[i] for name, i in zip(found.status.dims, place, strict=True)]
+        assert row == [*map(number, values), "not reached", str(found.message.values[tuple(place)])]
+    assert ("more are left out" in page.text) == (len(places) > 20)
+    head, *parameters = page.tables[page.about("values")]
+    said = {row[head.index("parameter")]: dict(zip(head, row, strict=True)) for row in parameters}
+    assert said.keys() == {*map(str, found.coords)}
+    for name, entry in said.items():
+        attributes = found[name].attrs
+        assert (entry["unit"], entry["meaning"]) == (attributes.get("units", ""), attributes.get("description", ""))
+        assert entry["symbol"] == attributes.get("symbol", "")
+    assert said["L"]["values"] == "12 from 0.05 to 20"
+    assert said["epsilon"]["values"] == "1e-12, 0.001"
+    head, *quantities = page.tables[page.about("name")]
+    there = [str(name) for name, x in found.data_vars.items() if name != "message" and _given(x.values)]
+    assert [row[head.index("name")] for row in quantities] == there
+
+
+def _given(values: np.ndarray) -> bool:
+    return any(each == each and each not in (-1, "") for each in values.ravel().tolist())

@@ -186,10 +186,13 @@ class Regression(Family):
         if self.coordinates == "factored":
             raise refuse("eta", self.eta, "a number: in factored coordinates the curvature has no bound")
         speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
-        features = self.features or Features.simplex(self.K, self.delta, self.probs)
-        plain = self.task == "exchangeable" and self.features is None
-        largest = exchangeable_gamma(self.L, self.delta) if plain else float(self.law().variogram(features).max())
-        return float(stable_rate(largest, 1.0 / features.probs.max(), noise=self.noise, N=self.N, speed=speed))
+        if self.task == "exchangeable" and self.features is None:  # K may be too large for features
+            largest = exchangeable_gamma(self.L, self.delta)
+            most = 1.0 / self.K if self.probs is None else probabilities("probs", self.probs, self.K).max()
+        else:
+            features = self.features or Features.simplex(self.K, self.delta, self.probs)
+            largest, most = float(self.law().variogram(features).max()), features.probs.max()
+        return float(stable_rate(largest, 1.0 / most, noise=self.noise, N=self.N, speed=speed))
 
     def describe(self, run: Trajectory) -> None:
         """Add phases and regime, and the paper's own rule if an imbalance is given."""
