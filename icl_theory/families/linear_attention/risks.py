@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, number, plain_numbers, real_array, refuse, sequence, store
-from icl_theory.engine.counting import ROUNDING, Steps, first_steps
+from icl_theory.engine.counting import ROUNDING, Counted, Steps
 from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, shaped
@@ -142,12 +142,15 @@ def after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
     return np.where(shrink * steps < 0.5, start + (best - start) * gone, best + (start - best) * left)
 
 
-class ModeSteps:
-    """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature, as a `Solution`."""
+class ModeSteps(Counted):
+    """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature."""
+
+    risk: MergedRisk
 
     def __init__(self, risk: MergedRisk, eta: float) -> None:
+        super().__init__(risk)
         _, s, reach, bases = risk.law.modes
-        self.risk, self.eta, self.shrink = risk, eta, eta * risk.curvature
+        self.eta, self.shrink = eta, eta * risk.curvature
         self.best = risk.best if bases is None else np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0)
         self.start = risk.modes(risk.start)
 
@@ -156,28 +159,19 @@ class ModeSteps:
         places = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
         return np.asarray(self.risk.back(after(self.start, self.best, self.shrink, places)))
 
-    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, and its error by rounding."""
-
-        def loss(steps: Steps) -> Array:
-            return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])
-
-        def blur(steps: Steps) -> Array:
-            """Errors of the loss by rounding of Γ, and of products with the bases, which also change the rate."""
-            law, states = self.risk.law, self.states(steps)
-            off = np.array([law.off(state) for state in states])
-            q, scale, _, bases = law.modes
-            q = q if off.ndim == 2 else q[:, None]
-            gradient = np.abs(q * off * scale).reshape(len(steps), -1)
-            size = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(len(steps), -1).max(axis=1)
-            found = size * gradient.sum(axis=1)
-            if bases is not None:
-                squares = (q * off**2).reshape(len(steps), -1).sum(axis=1)
-                found += law.d * (squares + self.eta * steps * (gradient**2).sum(axis=1))
-            return np.asarray(ROUNDING * found)
-
-        hit, error = first_steps(loss, np.array([epsilon]), last, blur)
-        return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)
+    def blur(self, steps: Steps) -> Array:
+        """Errors of the loss by rounding of Γ, and of products with the bases, which also change the rate."""
+        law, states = self.risk.law, self.states(steps)
+        off = np.array([law.off(state) for state in states])
+        q, scale, _, bases = law.modes
+        q = q if off.ndim == 2 else q[:, None]
+        gradient = np.abs(q * off * scale).reshape(len(steps), -1)
+        size = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(len(steps), -1).max(axis=1)
+        found = size * gradient.sum(axis=1)
+        if bases is not None:
+            squares = (q * off**2).reshape(len(steps), -1).sum(axis=1)
+            found += law.d * (squares + self.eta * steps * (gradient**2).sum(axis=1))
+        return np.asarray(ROUNDING * found)
 
 
 @dataclass(frozen=True, eq=False)
