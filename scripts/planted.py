@@ -505,7 +505,7 @@ FRESH_AGAIN = (
           "linear_attention/shifts.py", "return self.floor + self.excess",
           "return self.floor[:, None] + self.excess"),
     Fault("learning-time", "learning goes on after the end of runs that miss the target",
-          "linear_attention/closed.py", '"T_learning": end - over', '"T_learning": hit - over'),
+          "linear_attention/risks.py", '"T_learning": end - over', '"T_learning": hit - over'),
     Fault("too-many-tiles", "tiles not enlarged enough for large grids", "grids/grid.py",
           "enough = 4 * size // _most", "enough = size // _most"),
     Fault("estimated-kinds", "points in whole arrays estimated by the time of one alone", "grids/estimate.py",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, number, plain_numbers, real_array, refuse, sequence, store
-from icl_theory.engine.counting import ROUNDING, Counted, Steps
+from icl_theory.engine.counting import ROUNDING, Counted, Steps, first_steps
+from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, shaped
+
+PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +176,39 @@ class ModeSteps(Counted):
             squares = (q * off**2).reshape(len(steps), -1).sum(axis=1)
             found += law.d * (squares + self.eta * steps * (gradient**2).sum(axis=1))
         return np.asarray(ROUNDING * found)
+
+
+def closed_runs(risks: Sequence[MergedRisk], eta: Array, above: Array, last: int) -> Mapping[str, Any]:
+    """Columns of diagonal risks of one dimension, without a loss where ``above`` is too small; ``eta`` is (P,)."""
+    curvature, best, start = (
+        np.stack([getattr(risk, name) for risk in risks]) for name in ("curvature", "best", "start")
+    )
+    q, s = (np.stack([getattr(risk.law.modes, name) for risk in risks]) for name in ("q", "s"))
+    floor = np.array([risk.floor() for risk in risks])
+    shrink = eta[:, None] * curvature
+
+    def states(steps: Steps) -> Array:
+        return after(start, best, shrink, steps[:, None])
+
+    def excess(steps: Steps) -> Array:
+        return 0.5 * np.sum(q * ((states(steps) - best) * s) ** 2, axis=1)
+
+    def blur(steps: Steps) -> Array:
+        here = states(steps)
+        size = np.maximum(np.abs(here), np.abs(best)).max(axis=1)
+        return np.asarray(ROUNDING * size * np.sum(np.abs(curvature * (here - best)), axis=1))
+
+    hit, error = first_steps(lambda steps: floor + excess(steps), floor + above, last, blur)
+    reached = hit <= last
+    end = np.where(reached, hit, last)
+    over = np.minimum(first_steps(excess, PLATEAU * excess(np.zeros_like(end)), last)[0], end)
+    left = excess(end)
+    return {
+        "eta_used": eta, "steps": np.where(reached, hit, -1), "T_plateau": over, "T_learning": end - over,
+        "last": end, "method": "closed", "error": np.where(reached, error, 0.0),
+        "loss": np.where(above < VISIBLE * floor, np.nan, floor + left), "floor": floor, "excess": left,
+        "learnt": np.sum((states(end) >= 0.5 * best) & (best > 0.0), axis=1),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
