@@ -69,6 +69,8 @@ class Tasks(Whole):
 class LinearAttention(Family):
     r"""In-context linear regression, learnt by one layer of linear attention.
 
+    See docs/linear-attention-theory.md.
+
     Parameters
     ----------
     d : int
@@ -100,10 +102,6 @@ class LinearAttention(Family):
         moment of the query, by default that of the tokens.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is the stable learning rate of `stable_rate`.
-
-    References
-    ----------
-    docs/linear-attention-theory.md.
 
     Examples
     --------

@@ -30,6 +30,8 @@ class MergedRisk(Risk):
     :math:`\mathcal L_\infty + \tfrac12\sum q_a m_b C_{ab}^2`, and descent multiplies :math:`C_{ab}` by
     :math:`1 - \eta q_a m_b` in each step.
 
+    See docs/linear-attention-theory.md, "Merged parameters".
+
     Parameters
     ----------
     law : PromptLaw
@@ -38,10 +40,6 @@ class MergedRisk(Risk):
         Γ at step 0, entries up to 1e40; (d,), the diagonal of a matrix that stays diagonal, if all moments are.
     rank : int, optional
         Largest rank of Γ if it is a product of factors; the floor is that of this rank.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "Merged parameters".
 
     Examples
     --------
@@ -218,16 +216,14 @@ class Pair(Map):
     The gradient is :math:`(\langle G, A\rangle, vG)` with :math:`G = \nabla_\Gamma\mathcal L`; the flow conserves
     :math:`v^2 - \|A\|_F^2`.
 
+    See docs/linear-attention-theory.md, "A value and a matrix".
+
     Parameters
     ----------
     start : ndarray, (1 + d²,) or (1 + d,)
         v and the entries of A, or its diagonal, at step 0.
     shape : tuple of int
         (d, d) or (d,).
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "A value and a matrix".
     """
 
     start: Array
@@ -354,6 +350,8 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     .. math:: \gamma(\tau) = \frac{\gamma^*}{1 + (\gamma^*/\gamma_0 - 1)\,e^{-2\sqrt d\,\lambda^2\tau}}, \qquad
         \Gamma = \gamma I,\ \gamma_0 = v_0^2/\sqrt d.
 
+    See docs/linear-attention-theory.md, "A value and a matrix".
+
     Parameters
     ----------
     law : PromptLaw
@@ -372,10 +370,6 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     ------
     ValueError
         The law is not isotropic, a time is negative, or a number exceeds 1e40.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "A value and a matrix".
 
     Examples
     --------

@@ -63,6 +63,8 @@ class RecallRisk(Risk):
     :math:`A = \rho_y e^\lambda/Z`, that of the other words that may be outputs v times
     :math:`B = \frac{1 - 2\rho}{V-1}/Z`, and 0 for triggers.
 
+    See docs/theory.md, "In-context recall".
+
     Parameters
     ----------
     task : RecallTask
@@ -88,10 +90,6 @@ class RecallRisk(Risk):
     ------
     ValueError
         An argument is out of range or contradicts another; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
 
     Examples
     --------

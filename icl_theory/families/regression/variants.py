@@ -38,6 +38,7 @@ class GroupedRegression(Family):
     r"""In-context regression on groups of features of any size, some groups more frequent than others.
 
     Tasks are exchangeable. The cost does not depend on the number of features.
+    See docs/theory.md, "Groups of features".
 
     Parameters
     ----------
@@ -49,10 +50,6 @@ class GroupedRegression(Family):
         Probability of each group as a whole, shared equally by its features.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is a learning rate at which every step lowers the loss.
-
-    References
-    ----------
-    docs/theory.md, "Groups of features".
 
     Examples
     --------
@@ -131,6 +128,8 @@ class GroupedRegression(Family):
 class GaussianRegression(Family):
     r"""In-context regression of random quadratic functions on Gaussian inputs, for prompts of any length.
 
+    See docs/theory.md, "Gaussian inputs".
+
     Parameters
     ----------
     L : float
@@ -141,10 +140,6 @@ class GaussianRegression(Family):
         Share of L² that is due to the quadratic part, in [0, 1].
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of the Hessian at the minimum.
-
-    References
-    ----------
-    docs/theory.md, "Gaussian inputs".
 
     Examples
     --------
