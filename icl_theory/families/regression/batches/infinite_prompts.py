@@ -147,6 +147,12 @@ def _closed(P: Mapping[str, Any]) -> dict[str, Any]:
         "error": np.where(reached | hidden, found.error, 0.0), "loss": found.loss, "attention": found.attention,
         "tail_constant": (K - 1.0) / (4.0 * speed) / eta,
     }  # fmt: skip
+    if P.get("imbalance") is not None:
+        steps, size = np.where(reached, found.hit, INT64_MAX), P["L"] * P["delta"]
+        runs = Runs(size, eta, K, epsilon, P["imbalance"], counter, found.attends, steps)
+        values |= _theorems(runs, P["coordinates"] == "class")
+        del runs
+    del counter  # its single steps take much memory
     boundaries = _boundaries(epsilon, K, tail)
     values["regime"] = np.where(np.sqrt(2.0 * gamma) > boundaries["L_star"], "sharp", "flat")
     values["tail_ratio"] = found.last * found.loss / values["tail_constant"]
@@ -154,11 +160,6 @@ def _closed(P: Mapping[str, Any]) -> dict[str, Any]:
     values["predicted_steps"] = leading_order(eta * speed, gamma, K, epsilon, start)
     values |= {name: value / P["delta"] for name, value in boundaries.items()}
     values |= _certified(found.last, K, c, found.gap)
-    if P.get("imbalance") is not None:
-        steps = np.where(reached, found.hit, INT64_MAX)
-        size = P["L"] * P["delta"]
-        runs = Runs(size, eta, K, epsilon, P["imbalance"], counter, found.attends, steps)
-        values |= _theorems(runs, P["coordinates"] == "class")
     return values
 
 
