@@ -16,7 +16,7 @@ from icl_theory.cli import main
 from icl_theory.engine.interrupts import whole_block
 from icl_theory.engine.stops import Recorder
 from icl_theory.families import COMMANDS, families_known
-from icl_theory.families.recall import experiments
+from icl_theory.families.recall.training import observe
 from icl_theory.papers import reproduction
 from icl_theory.papers.audit import rows
 from icl_theory.papers.paper import Paper, Reading
@@ -36,7 +36,7 @@ def swept(**more: Any) -> Any:
 
 
 def observed() -> list[list[float]]:
-    found = experiments.observe([icl.recall.Training(max_steps=5)])
+    found = observe([icl.recall.Training(max_steps=5)])
     return [values.tolist() for values in found[0].values.values()]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory._validate import Array
 from icl_theory.engine.trajectory import saved_steps
 
 
@@ -65,6 +66,22 @@ def test_a_run_that_goes_on_takes_the_steps_of_a_longer_one(tmp_path: Path) -> N
     short.save(tmp_path / "run.npz")
     for run in (short, icl.load(tmp_path / "run.npz")):
         np.testing.assert_array_equal(run.at(80).params, long.params)
+
+
+def test_a_step_that_cannot_be_reached_is_refused() -> None:
+    """One of the two numbers changes its sign at each step, and no step is skipped."""
+
+    class Rough(icl.Risk):
+        initial = np.ones(2)
+
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            gradient = np.array([1.0, 1e-3]) * params
+            return 0.5 * float(params @ gradient), gradient
+
+    run = icl.descend(Rough(), 1.999, steps=10, method="fast")
+    run.solution.budget = 2000  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"^t = 1000000: must be a step that can be reached from step 10: on the"):
+        run.at(10**6)
 
 
 def test_a_loaded_run_of_a_risk_without_a_family_has_its_saved_steps_only(tmp_path: Path) -> None:

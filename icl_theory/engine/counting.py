@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
+from icl_theory.engine.risk import Risk, Solution
 
 ROUNDING = 2.0**-50
 Steps = NDArray[np.int64]
@@ -57,3 +58,26 @@ def first_steps(
     close = np.minimum(np.abs(before - epsilon), np.abs(after - epsilon)) <= doubt
     error = np.where(close, np.ceil(error), error)
     return np.where(reached, high, INT64_MAX), np.where(reached & (high > 0), error, 0.0)
+
+
+class Counted(Solution):
+    """Iterates known by their numbers, along which the loss of a risk falls: inherit and define ``states``."""
+
+    def __init__(self, risk: Risk) -> None:
+        self.risk = risk
+
+    def blur(self, steps: Steps) -> Array:
+        """Return errors of the loss by rounding of the parameters, (T,), beyond its own rounding."""
+        return np.zeros(len(steps))
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
+        """Return the first step with loss <= epsilon, and its error by rounding."""
+
+        def loss(steps: Steps) -> Array:
+            return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])
+
+        high = 1
+        while high < last and loss(np.array([high]))[0] > epsilon:  # states far beyond may be out of range
+            high = min(2 * high, last)
+        hit, error = first_steps(loss, np.array([epsilon]), min(high, last), self.blur)
+        return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)

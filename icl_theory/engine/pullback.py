@@ -290,6 +290,8 @@ class Affine(Map):
 class Pullback(Risk):
     r"""A risk as a function of other parameters θ: the loss is :math:`\mathcal L(\phi(\theta))` for a map φ.
 
+    See docs/theory.md, "Coordinates".
+
     Parameters
     ----------
     risk : Risk
@@ -301,10 +303,6 @@ class Pullback(Risk):
     ------
     ValueError
         The map returns parameters of another shape.
-
-    References
-    ----------
-    docs/theory.md, "Coordinates".
 
     Examples
     --------

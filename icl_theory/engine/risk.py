@@ -160,6 +160,7 @@ class Risk(Protocol):
         r"""Largest eigenvalue of the Hessian in the metric of the coordinates, :math:`M^{-1/2}HM^{-1/2}`.
 
         Gradient descent near a minimum is stable for :math:`\eta < 2/\lambda_{\max}`.
+        See docs/theory.md, "Sharpness".
 
         Parameters
         ----------
@@ -170,10 +171,6 @@ class Risk(Protocol):
         -------
         float
             Squared label units per squared unit of the scores; negative where the loss is concave.
-
-        References
-        ----------
-        docs/theory.md, "Sharpness".
 
         Examples
         --------

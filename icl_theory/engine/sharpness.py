@@ -28,6 +28,8 @@ class Stability(NamedTuple):
 def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     r"""Sharpness at up to ``points`` saved steps of a run; gradient descent becomes unstable where it exceeds 2/η.
 
+    See docs/theory.md, "Sharpness".
+
     Parameters
     ----------
     run : Trajectory
@@ -39,10 +41,6 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     -------
     (ndarray of int64, (P,), ndarray, (P,))
         Steps and sharpness λ_max.
-
-    References
-    ----------
-    docs/theory.md, "Sharpness".
 
     Examples
     --------
@@ -66,6 +64,8 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
 def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     r"""Largest learning rate at which a minimum of a risk is stable, :math:`2/\lambda_{\max}`.
 
+    See docs/theory.md, "Sharpness".
+
     Parameters
     ----------
     risk : Risk
@@ -82,10 +82,6 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     ------
     ValueError
         No minimum at finite parameters was found: Newton's steps do not shrink.
-
-    References
-    ----------
-    docs/theory.md, "Sharpness".
 
     Examples
     --------

@@ -183,8 +183,12 @@ class Followed(Solution):
             known[0] = self.descent.risk.initial
         start = max(step for step in known if step <= t)
         if start < t:
-            with np.errstate(over="ignore", invalid="ignore"):
-                known[t] = self._later(known[start], start, t)
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    known[t] = self._later(known[start], start, t)
+            except Ended as ended:
+                allowed = f"a step that can be reached from step {start}: on the way the run {ended}"
+                raise refuse("t", t, allowed) from None
         return known[t]
 
     @abstractmethod

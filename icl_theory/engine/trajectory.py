@@ -260,7 +260,8 @@ class Trajectory(Drawn):
         Raises
         ------
         ValueError
-            A step that is not saved, of a run whose file does not say what was trained.
+            A step that is not saved, of a run whose file does not say what was trained; or one to which the run
+            cannot be followed.
 
         Examples
         --------

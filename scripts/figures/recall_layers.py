@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.families.recall.experiments import observe
+from icl_theory.families.recall.training import observe
 from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
 QUICK = {"V": 16, "H": 16, "batch": 64, "steps": 60}

@@ -10,14 +10,23 @@ H = 256 words the value scale of softmax attention starts in the wrong direction
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.families.recall.experiments import MODELS, observe
+from icl_theory.families.recall.training import observe
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+MODELS: dict[str, dict[str, Any]] = {
+    "λ, linear": {"model": "reparameterised"},
+    "λ and v, softmax": {"model": "reparameterised", "attention": "softmax", "v": "trained"},
+    "W, linear": {"model": "attention"},
+    "all, linear": {"model": "full"},
+    "all, softmax": {"model": "full", "attention": "softmax"},
+}
 QUICK = {"V": 20, "H": 24, "batch": 64, "steps": 60, "eta": 0.1}
 
 
@@ -48,23 +57,18 @@ def figure(
         for noise, row in ((0.0, runs[: len(MODELS)]), (alpha, runs[len(MODELS) :])):
             styles = {f"{kind}_loss": "-"} if kind else {"output": "-"} | ({"noise": "--"} if noise else {})
             named = kind == "unseen" and noise > 0
+            probability = "output" + ", noise dashed" * (noise > 0)
+            titles = {"seen": "seen outputs", "unseen": "unseen (dotted: guess)", "": probability}
             curves = [
                 Curve(name * named, run.t, run.values[word], style=style, colour=colour)
                 for (name, run), colour in zip(dict(zip(MODELS, row, strict=True)).items(), CYCLE, strict=False)
                 for word, style in styles.items()
             ]
-            title = (
-                "seen outputs"
-                if kind == "seen"
-                else "unseen (dotted: guess)"
-                if kind
-                else "output" + ", noise dashed" * (noise > 0)
-            )
             y = f"loss (nats), α = {noise:g}" if kind else f"probability, α = {noise:g}"
             limits = (0.0, 1.05) if not kind else (0.3, 20.0) if noise else (1e-8, 200.0)
             levels = {"": float(np.log(V))} if kind == "unseen" else {}
             scales = ("log", "log" if kind else "linear")
-            panels.append(Panel(curves, "step", y, title, scales, limits, levels=levels, legend=named))
+            panels.append(Panel(curves, "step", y, titles[kind], scales, limits, levels=levels, legend=named))
     return draw_panels(panels, columns=2, size=(2.6, 1.8))
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.recall import experiments
 from icl_theory.families.recall.transformer import Transformer
 from tests.recall.enumeration import matrices
 from tests.test_cli import run_main
@@ -132,19 +131,6 @@ def test_wrong_input_is_one_line(capsys: pytest.CaptureFixture[str], extra: list
     status, out, err = run_main(capsys, "recall", "train", *extra)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert words in err
-
-
-def test_models_trained_together_run_as_they_do_alone() -> None:
-    problems = [
-        icl.recall.Training(**(SMALL | {"max_steps": 12} | model))  # type: ignore[arg-type]
-        for model in experiments.MODELS.values()
-    ]
-    for problem, found in zip(problems, experiments.observe(problems), strict=True):
-        alone = problem.simulate()
-        np.testing.assert_array_equal(found.t, alone.t)
-        assert set(found.values) == set(alone.observed)
-        for name, values in alone.observed.items():
-            np.testing.assert_allclose(found.values[name], values, rtol=1e-13, atol=1e-15)
 
 
 def test_tables_hold_the_words_attended_to_and_those_before() -> None:

@@ -25,6 +25,8 @@ DEEPEST = 16  # layers: the number of products of traces, and the work, grow lik
 def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     r"""Moments :math:`E\,\mathrm{tr}\,\hat\Sigma^k` of :math:`\hat\Sigma = \frac1N\sum x_ix_i^\top`, exactly.
 
+    See docs/linear-attention-theory.md, "Wishart moments".
+
     Parameters
     ----------
     d, N : int
@@ -36,10 +38,6 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     -------
     tuple of Fraction
         For k = 0 to ``most``.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "Wishart moments".
 
     Examples
     --------
@@ -81,6 +79,7 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     r"""Quadrature with :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for polynomials of degree 2·depth.
 
     The Gauss–Radau rule with a node at 0, by Chebyshev's algorithm in 400 digits from the exact moments.
+    See docs/linear-attention-theory.md, "Loops".
 
     Parameters
     ----------
@@ -93,10 +92,6 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     -------
     Quadrature
         With positive weights whose sum is d.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "Loops".
 
     Examples
     --------
@@ -146,6 +141,8 @@ class LoopedRisk(Risk):
     :math:`\mathcal L = \tfrac12 E\,\mathrm{tr}(I - \tfrac\gamma D\hat\Sigma)^{2D}`; with noise
     :math:`\tfrac{\sigma^2}{2N}E\,\mathrm{tr}\,\hat\Sigma^{-1}[I - (I - \tfrac\gamma D\hat\Sigma)^D]^2` is added.
 
+    See docs/linear-attention-theory.md, "Loops".
+
     Parameters
     ----------
     d, N : int
@@ -156,10 +153,6 @@ class LoopedRisk(Risk):
         Standard deviation of the label noise.
     start : float
         γ at step 0.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "Loops".
 
     Examples
     --------
@@ -258,6 +251,7 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
     The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) = \prod_l(1 - s_lx)`. Its least
     value among all polynomials of degree D with p(0) = 1 is half the Christoffel number of the mean spectrum at 0,
     the weight of the Gauss–Radau rule there. Then p vanishes at the D other nodes: :math:`s_l = 1/x_l`.
+    See docs/linear-attention-theory.md, "Layers of their own".
 
     Parameters
     ----------
@@ -268,10 +262,6 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
     -------
     Layers
         With the fields ``lengths`` and ``loss``.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "Layers of their own".
 
     Examples
     --------

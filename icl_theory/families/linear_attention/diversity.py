@@ -125,6 +125,7 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
 
     The spectrum of :math:`R = \frac1k\sum w_jw_j^\top` tends to the Marchenko–Pastur law of ratio d/k,
     whose Stieltjes transform gives both losses in closed form.
+    See docs/linear-attention-theory.md, "Many tasks in many dimensions".
 
     Parameters
     ----------
@@ -139,10 +140,6 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     -------
     Losses
         ``pretraining`` and ``new``, of the shape of ``ratio``, squared label units.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "Many tasks in many dimensions".
 
     Examples
     --------

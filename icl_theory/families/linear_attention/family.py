@@ -16,11 +16,10 @@ from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families.family import Family
-from icl_theory.families.linear_attention import closed
 from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
 from icl_theory.families.linear_attention.law import PromptLaw, moment, root
 from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
-from icl_theory.families.linear_attention.risks import Heads, MergedRisk, Pair
+from icl_theory.families.linear_attention.risks import PLATEAU, Heads, MergedRisk, Pair, closed_runs
 from icl_theory.families.parameters import Later, Number, Object, Whole, Word, label_noise, learning_rate, parameter
 from icl_theory.grids.grid import Column, blank
 from icl_theory.memory import check_fits
@@ -70,6 +69,8 @@ class Tasks(Whole):
 class LinearAttention(Family):
     r"""In-context linear regression, learnt by one layer of linear attention.
 
+    See docs/linear-attention-theory.md.
+
     Parameters
     ----------
     d : int
@@ -101,10 +102,6 @@ class LinearAttention(Family):
         moment of the query, by default that of the tokens.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is the stable learning rate of `stable_rate`.
-
-    References
-    ----------
-    docs/linear-attention-theory.md.
 
     Examples
     --------
@@ -282,7 +279,7 @@ class LinearAttention(Family):
     def describe(self, run: Trajectory) -> None:
         """Add the phases and the number of learnt directions."""
         last, excess = int(run.t[-1]), run.observed["excess"]
-        over = run.first(lambda state: state.observed["excess"] <= closed.PLATEAU * excess[0])
+        over = run.first(lambda state: state.observed["excess"] <= PLATEAU * excess[0])
         run.phases = Phases(
             plateau=(0, last if over is None else over), learning=None if over is None else (over, last)
         )
@@ -334,7 +331,7 @@ class LinearAttention(Family):
             some = [i for i in problems if points["d"][i] == d]
             if some:
                 risks, rates = zip(*((problems[i].merged(), problems[i].rate()) for i in some), strict=True)
-                found = closed.runs(risks, np.array(rates), points["above"][some], common["max_steps"])
+                found = closed_runs(risks, np.array(rates), points["above"][some], common["max_steps"])
                 for name, column in found.items():
                     values[name][some] = column
         return values

@@ -36,6 +36,8 @@ class Modes(NamedTuple):
 class PromptLaw:
     r"""Prompts :math:`(x_i, y_i)`, :math:`y_i = w^\top x_i + \sigma\varepsilon_i`, and a query of one task each.
 
+    See docs/linear-attention-theory.md, "The population loss".
+
     Parameters
     ----------
     covariance : array_like, (d, d) or (d,)
@@ -52,10 +54,6 @@ class PromptLaw:
     Notes ----- If a matrix is not diagonal, its eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}` of the largest
     one count as zeros. With infinite prompts the floor jumps when an eigenvalue vanishes: a direction that is never
     seen cannot be learnt.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "The population loss".
 
     Examples
     --------
@@ -207,7 +205,7 @@ class PromptLaw:
         r"""Least loss of all matrices up to a rank.
 
         The floor plus :math:`\tfrac12\sum_{j > r}\sigma_j^2`, :math:`\sigma_1 \ge \sigma_2 \ge \dots` the
-        singular values of :math:`\Lambda_q^{1/2}\Gamma^*M^{1/2}`.
+        singular values of :math:`\Lambda_q^{1/2}\Gamma^*M^{1/2}`. See docs/linear-attention-theory.md, "Heads".
 
         Parameters
         ----------
@@ -218,10 +216,6 @@ class PromptLaw:
         -------
         float
             Squared label units.
-
-        References
-        ----------
-        docs/linear-attention-theory.md, "Heads".
 
         Examples
         --------

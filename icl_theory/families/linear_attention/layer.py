@@ -137,11 +137,7 @@ class LayerRisk(SampledRisk):
     r"""The whole layer on sampled prompts, over its matrices (P, K), (2, d + 1, d + 1).
 
     The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x, 0)`, and the prediction the
-    last entry of :math:`\frac1N P E E^\top K (x, 0)`.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "The layer".
+    last entry of :math:`\frac1N P E E^\top K (x, 0)`. See docs/linear-attention-theory.md, "The layer".
     """
 
     @property

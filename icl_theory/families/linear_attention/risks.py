@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, number, plain_numbers, real_array, refuse, sequence, store
-from icl_theory.engine.counting import ROUNDING, Steps, first_steps
+from icl_theory.engine.counting import ROUNDING, Counted, Steps, first_steps
+from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, shaped
+
+PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +30,8 @@ class MergedRisk(Risk):
     :math:`\mathcal L_\infty + \tfrac12\sum q_a m_b C_{ab}^2`, and descent multiplies :math:`C_{ab}` by
     :math:`1 - \eta q_a m_b` in each step.
 
+    See docs/linear-attention-theory.md, "Merged parameters".
+
     Parameters
     ----------
     law : PromptLaw
@@ -34,10 +40,6 @@ class MergedRisk(Risk):
         Γ at step 0, entries up to 1e40; (d,), the diagonal of a matrix that stays diagonal, if all moments are.
     rank : int, optional
         Largest rank of Γ if it is a product of factors; the floor is that of this rank.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "Merged parameters".
 
     Examples
     --------
@@ -142,12 +144,15 @@ def after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
     return np.where(shrink * steps < 0.5, start + (best - start) * gone, best + (start - best) * left)
 
 
-class ModeSteps:
-    """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature, as a `Solution`."""
+class ModeSteps(Counted):
+    """Descent on a `MergedRisk` at a rate of at most 2 over the largest curvature."""
+
+    risk: MergedRisk
 
     def __init__(self, risk: MergedRisk, eta: float) -> None:
+        super().__init__(risk)
         _, s, reach, bases = risk.law.modes
-        self.risk, self.eta, self.shrink = risk, eta, eta * risk.curvature
+        self.eta, self.shrink = eta, eta * risk.curvature
         self.best = risk.best if bases is None else np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0)
         self.start = risk.modes(risk.start)
 
@@ -156,28 +161,52 @@ class ModeSteps:
         places = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
         return np.asarray(self.risk.back(after(self.start, self.best, self.shrink, places)))
 
-    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, and its error by rounding."""
+    def blur(self, steps: Steps) -> Array:
+        """Errors of the loss by rounding of Γ, and of products with the bases, which also change the rate."""
+        law, states = self.risk.law, self.states(steps)
+        off = np.array([law.off(state) for state in states])
+        q, scale, _, bases = law.modes
+        q = q if off.ndim == 2 else q[:, None]
+        gradient = np.abs(q * off * scale).reshape(len(steps), -1)
+        size = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(len(steps), -1).max(axis=1)
+        found = size * gradient.sum(axis=1)
+        if bases is not None:
+            squares = (q * off**2).reshape(len(steps), -1).sum(axis=1)
+            found += law.d * (squares + self.eta * steps * (gradient**2).sum(axis=1))
+        return np.asarray(ROUNDING * found)
 
-        def loss(steps: Steps) -> Array:
-            return np.array([self.risk.evaluate(state)[0] for state in self.states(steps)])
 
-        def blur(steps: Steps) -> Array:
-            """Errors of the loss by rounding of Γ, and of products with the bases, which also change the rate."""
-            law, states = self.risk.law, self.states(steps)
-            off = np.array([law.off(state) for state in states])
-            q, scale, _, bases = law.modes
-            q = q if off.ndim == 2 else q[:, None]
-            gradient = np.abs(q * off * scale).reshape(len(steps), -1)
-            size = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(len(steps), -1).max(axis=1)
-            found = size * gradient.sum(axis=1)
-            if bases is not None:
-                squares = (q * off**2).reshape(len(steps), -1).sum(axis=1)
-                found += law.d * (squares + self.eta * steps * (gradient**2).sum(axis=1))
-            return np.asarray(ROUNDING * found)
+def closed_runs(risks: Sequence[MergedRisk], eta: Array, above: Array, last: int) -> Mapping[str, Any]:
+    """Columns of diagonal risks of one dimension, without a loss where ``above`` is too small; ``eta`` is (P,)."""
+    curvature, best, start = (
+        np.stack([getattr(risk, name) for risk in risks]) for name in ("curvature", "best", "start")
+    )
+    q, s = (np.stack([getattr(risk.law.modes, name) for risk in risks]) for name in ("q", "s"))
+    floor = np.array([risk.floor() for risk in risks])
+    shrink = eta[:, None] * curvature
 
-        hit, error = first_steps(loss, np.array([epsilon]), last, blur)
-        return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)
+    def states(steps: Steps) -> Array:
+        return after(start, best, shrink, steps[:, None])
+
+    def excess(steps: Steps) -> Array:
+        return 0.5 * np.sum(q * ((states(steps) - best) * s) ** 2, axis=1)
+
+    def blur(steps: Steps) -> Array:
+        here = states(steps)
+        size = np.maximum(np.abs(here), np.abs(best)).max(axis=1)
+        return np.asarray(ROUNDING * size * np.sum(np.abs(curvature * (here - best)), axis=1))
+
+    hit, error = first_steps(lambda steps: floor + excess(steps), floor + above, last, blur)
+    reached = hit <= last
+    end = np.where(reached, hit, last)
+    over = np.minimum(first_steps(excess, PLATEAU * excess(np.zeros_like(end)), last)[0], end)
+    left = excess(end)
+    return {
+        "eta_used": eta, "steps": np.where(reached, hit, -1), "T_plateau": over, "T_learning": end - over,
+        "last": end, "method": "closed", "error": np.where(reached, error, 0.0),
+        "loss": np.where(above < VISIBLE * floor, np.nan, floor + left), "floor": floor, "excess": left,
+        "learnt": np.sum((states(end) >= 0.5 * best) & (best > 0.0), axis=1),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,16 +216,14 @@ class Pair(Map):
     The gradient is :math:`(\langle G, A\rangle, vG)` with :math:`G = \nabla_\Gamma\mathcal L`; the flow conserves
     :math:`v^2 - \|A\|_F^2`.
 
+    See docs/linear-attention-theory.md, "A value and a matrix".
+
     Parameters
     ----------
     start : ndarray, (1 + d²,) or (1 + d,)
         v and the entries of A, or its diagonal, at step 0.
     shape : tuple of int
         (d, d) or (d,).
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "A value and a matrix".
     """
 
     start: Array
@@ -323,6 +350,8 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     .. math:: \gamma(\tau) = \frac{\gamma^*}{1 + (\gamma^*/\gamma_0 - 1)\,e^{-2\sqrt d\,\lambda^2\tau}}, \qquad
         \Gamma = \gamma I,\ \gamma_0 = v_0^2/\sqrt d.
 
+    See docs/linear-attention-theory.md, "A value and a matrix".
+
     Parameters
     ----------
     law : PromptLaw
@@ -341,10 +370,6 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     ------
     ValueError
         The law is not isotropic, a time is negative, or a number exceeds 1e40.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "A value and a matrix".
 
     Examples
     --------

@@ -57,7 +57,7 @@ def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimis
 
     With :math:`\Gamma_i` trained on law i, the excess on law j is
     :math:`\tfrac12\|\Lambda_{q,j}^{1/2}(\Gamma_i - \Gamma_j^*)M_j^{1/2}\|_F^2`. Laws that differ in the query alone
-    share their minimiser.
+    share their minimiser. See docs/linear-attention-theory.md, "Shifts".
 
     Parameters
     ----------
@@ -75,10 +75,6 @@ def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimis
     ------
     ValueError
         The problems differ in dimension, or one has several layers.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "Shifts".
 
     Examples
     --------

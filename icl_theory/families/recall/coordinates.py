@@ -24,6 +24,7 @@ def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float 
     :math:`E(\tau)` if there is no noise), :math:`\mathcal V = vI` and
     :math:`F = \sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`.
     The map is affine: the gradient is that of the full matrices, summed over the entries set by a parameter.
+    See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -41,10 +42,6 @@ def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float 
     ------
     ValueError
         The full risk trains other matrices, or a parameter to be held does not exist.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
 
     Examples
     --------

@@ -56,16 +56,14 @@ class CountLaw(Whole):
 class Recall(Family):
     r"""In-context recall: a sentence ends with a trigger, and the model predicts the word that followed it earlier.
 
+    See docs/theory.md, "In-context recall".
+
     Parameters
     ----------
     V, triggers, outputs, alpha, H, law, attention, weights, kappa, probs, counts, gamma, v, M, seed, task
         As in `icl_theory.families.recall.simulate`, which makes a Recall and trains it.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`. Losses are in nats.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
 
     Examples
     --------

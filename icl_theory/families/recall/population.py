@@ -19,10 +19,10 @@ from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
 from icl_theory._validate import Array, choice, flag, refuse, signed, store
+from icl_theory.engine.counting import Counted, Steps
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall import softmax
 from icl_theory.families.recall.divergence import divergence
-from icl_theory.families.recall.straight import StraightLine
 from icl_theory.families.recall.task import RecallTask, Sentences, Words, entropy
 from icl_theory.families.recall.weights import check_weights
 
@@ -63,6 +63,8 @@ class RecallRisk(Risk):
     :math:`A = \rho_y e^\lambda/Z`, that of the other words that may be outputs v times
     :math:`B = \frac{1 - 2\rho}{V-1}/Z`, and 0 for triggers.
 
+    See docs/theory.md, "In-context recall".
+
     Parameters
     ----------
     task : RecallTask
@@ -88,10 +90,6 @@ class RecallRisk(Risk):
     ------
     ValueError
         An argument is out of range or contradicts another; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
 
     Examples
     --------
@@ -367,6 +365,18 @@ class RecallRisk(Risk):
         return _Logits(
             rest, by_strength, by_scale, gamma + scale * passing * B, scale * passing * B_strength, passing * B
         )
+
+
+class StraightLine(Counted):
+    """Normalised descent on one number λ that moves by ``step`` at every step."""
+
+    def __init__(self, risk: RecallRisk, step: float) -> None:
+        super().__init__(risk)
+        self.step = step
+
+    def states(self, steps: Steps) -> Array:
+        """Return λ at these steps, (T, 1)."""
+        return self.step * np.asarray(steps, dtype=np.float64)[:, None]
 
 
 def _sigmoid(x: Array) -> Array:

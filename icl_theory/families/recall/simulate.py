@@ -44,6 +44,8 @@ def simulate(
 ) -> Trajectory:
     r"""Train a reparameterised transformer on in-context recall by exact (normalised) gradient descent.
 
+    See docs/theory.md, "In-context recall".
+
     Parameters
     ----------
     V, triggers, outputs : int
@@ -104,10 +106,6 @@ def simulate(
     ------
     ValueError
         An argument is out of range or contradicts another; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
 
     Examples
     --------

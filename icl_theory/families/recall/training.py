@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from icl_theory._validate import refuse
+from icl_theory._validate import Array, refuse
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Trajectory
@@ -172,6 +175,33 @@ class Training(Family):
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]
         """Return the family's columns of a run."""
         return {name: float(run.observed[name][-1]) for name in LAST if name in run.observed}
+
+
+class Observed(NamedTuple):
+    """Saved steps of a run, (T,), and what was observed there, (T,) each by name."""
+
+    t: NDArray[np.int64]
+    values: Mapping[str, Array]
+
+
+def observe(problems: Sequence[Training], few: int = 2_000_000) -> list[Observed]:
+    """Train models, in as many processes as there are processors where a run reads more than ``few`` words.
+
+    What is observed comes in the same order, and is the same for any number of processes.
+    """
+    words = sum(problem.max_steps * problem.batch * problem.H for problem in problems)
+    if words <= few * len(problems):
+        return [*map(_observed, problems)]
+    from icl_theory.grids.workers import processes  # few runs are so long
+
+    with processes(min(len(os.sched_getaffinity(0)), len(problems))) as pool:
+        return [*pool.map(_observed, problems)]
+
+
+def _observed(problem: Training) -> Observed:
+    with threadpool_limits(limits=1):  # the matrices are small
+        run = problem.simulate()
+    return Observed(run.t, dict(run.observed))
 
 
 COMMANDS: dict[str, type[Family]] = {"train": Training}

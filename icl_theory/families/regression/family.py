@@ -65,16 +65,14 @@ def _features(name: str, value: Any) -> Features:
 class Regression(Family):
     r"""In-context regression on functions of K features, learnt by one trained matrix of softmax attention.
 
+    See docs/theory.md, from "Setting" on.
+
     Parameters
     ----------
     L, delta, K, N, noise, probs, task, features, coordinates, imbalance
         As in `icl_theory.simulate`, which makes one and trains it.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is the stable learning rate of `stable_rate`.
-
-    References
-    ----------
-    docs/theory.md, from "Setting" on.
 
     Examples
     --------

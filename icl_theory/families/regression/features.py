@@ -14,6 +14,8 @@ from icl_theory.memory import check_fits
 class Features:
     r"""Features :math:`v_1, \ldots, v_K \in \mathbb R^d`, each drawn with probability :math:`p_m`.
 
+    See docs/theory.md, "Setting".
+
     Parameters
     ----------
     vectors : array_like, (K, d)
@@ -25,10 +27,6 @@ class Features:
     ------
     ValueError
         There are fewer than two vectors, two of them coincide, or ``probs`` are no probabilities.
-
-    References
-    ----------
-    docs/theory.md, "Setting".
 
     Examples
     --------

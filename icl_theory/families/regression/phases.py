@@ -30,6 +30,8 @@ def tail_start(K: int) -> float:
     The smaller root of :math:`\frac{1}{2s^2} = \frac12\,[F(1 - s) - F(1/K)]`, see `flow_time`; it lies near
     :math:`1/\sqrt{2K}`. For K = 2 there is no root: the tail term dominates from the start, and s* = 1/2.
 
+    See docs/theory.md, "Phases and regimes".
+
     Parameters
     ----------
     K : int
@@ -39,10 +41,6 @@ def tail_start(K: int) -> float:
     -------
     float
         Between 0 and 1 - 1/K.
-
-    References
-    ----------
-    docs/theory.md, "Phases and regimes".
 
     Examples
     --------
@@ -76,6 +74,7 @@ def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool 
     Below L* the loss reaches ``epsilon`` before the tail begins: at L* the loss is ``epsilon`` at the attention
     deficit s* of `tail_start`, :math:`L^*\Delta = \sqrt{4\epsilon (K-1)/(K s^{*2})}`. At leading order in K
     learning to attend and the tail take equally long at :math:`L^*\Delta = \sqrt{8\epsilon K^2/(K-1)}`.
+    See docs/theory.md, "Phases and regimes".
 
     Parameters
     ----------
@@ -88,10 +87,6 @@ def crossover(epsilon: float, delta: float, K: int = 20, *, leading_order: bool 
     -------
     float
         L*, label units per feature unit.
-
-    References
-    ----------
-    docs/theory.md, "Phases and regimes".
 
     Examples
     --------
@@ -113,6 +108,7 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
     Along the flow :math:`c\,T = \Phi(s) = F(1 - s) - F(1/K)` with :math:`s \propto 1/L` and
     :math:`c \propto L^2`, so that :math:`d\ln T/d\ln L = 1/(a^2 s^2 \Phi) - 2`, half-way between its limits -2 and
     0 where :math:`a^2 s^2 \Phi(s) = 1`. The tail start of `crossover` solves :math:`s^2 \Phi(s) = 1`.
+    See docs/theory.md, "Where the transition lies".
 
     Parameters
     ----------
@@ -125,10 +121,6 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
     -------
     float
         Label units per feature unit.
-
-    References
-    ----------
-    docs/theory.md, "Where the transition lies".
 
     Examples
     --------
@@ -192,6 +184,7 @@ def query_phases(run: Trajectory) -> list[Phases]:
     attention on prompts that contain its feature. Over class scores
     :math:`\eta\,t\,p_k (\ell_k - \inf \ell_k)` tends to a constant, which is (K-1)/(4K) for N = ∞ (see
     `tail_constant`); Phase III begins when its ratio to that constant falls to 2 for good.
+    See docs/theory.md, "Phases and regimes".
 
     Parameters
     ----------
@@ -207,10 +200,6 @@ def query_phases(run: Trajectory) -> list[Phases]:
     ------
     ValueError
         All queries of the run are alike (see ``run.phases``), or it is of finite prompts and without its risk.
-
-    References
-    ----------
-    docs/theory.md, "Phases and regimes".
 
     Examples
     --------

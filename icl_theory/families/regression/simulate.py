@@ -41,6 +41,8 @@ def simulate(
 ) -> Trajectory:
     r"""Train one-layer softmax attention on in-context regression, exactly, until the loss is ``epsilon``.
 
+    See docs/theory.md, "The exchangeable case", "Phases and regimes".
+
     Parameters
     ----------
     L : float
@@ -93,10 +95,6 @@ def simulate(
     ValueError
         An argument is out of range or contradicts another; the message names it.
 
-    References
-    ----------
-    docs/theory.md, "The exchangeable case", "Phases and regimes".
-
     Examples
     --------
     >>> import icl_theory as icl
@@ -121,6 +119,8 @@ def simulate(
 def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) -> dict[str, Trajectory]:
     """Run `simulate` once in each of the three coordinates.
 
+    See docs/theory.md, "Coordinates".
+
     Parameters
     ----------
     L, delta, eta : float
@@ -138,10 +138,6 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
     ------
     ValueError
         An argument is out of range; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "Coordinates".
 
     Examples
     --------

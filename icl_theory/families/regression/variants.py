@@ -44,6 +44,7 @@ class GroupedRegression(Family):
     r"""In-context regression on groups of features of any size, some groups more frequent than others.
 
     Tasks are exchangeable. The cost does not depend on the number of features.
+    See docs/theory.md, "Groups of features".
 
     Parameters
     ----------
@@ -55,10 +56,6 @@ class GroupedRegression(Family):
         Probability of each group as a whole, shared equally by its features.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is a learning rate at which every step lowers the loss.
-
-    References
-    ----------
-    docs/theory.md, "Groups of features".
 
     Examples
     --------
@@ -137,6 +134,8 @@ class GroupedRegression(Family):
 class GaussianRegression(Family):
     r"""In-context regression of random quadratic functions on Gaussian inputs, for prompts of any length.
 
+    See docs/theory.md, "Gaussian inputs".
+
     Parameters
     ----------
     L : float
@@ -151,10 +150,6 @@ class GaussianRegression(Family):
         Standard deviation of the label noise, label units; it averages out for N = ∞.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of the Hessian at the minimum.
-
-    References
-    ----------
-    docs/theory.md, "Gaussian inputs".
 
     Examples
     --------

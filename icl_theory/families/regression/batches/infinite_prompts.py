@@ -21,7 +21,7 @@ from icl_theory.families.regression.batches.scores import batched_scores
 from icl_theory.families.regression.closed.abel import StepCounter
 from icl_theory.families.regression.closed.runs import closed_runs, step_constant
 from icl_theory.families.regression.columns import THEOREMS
-from icl_theory.families.regression.phases import crossover, half_way, tail_start
+from icl_theory.families.regression.phases import half_way, tail_start
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, embedding_speed
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import stable_rate
@@ -29,9 +29,10 @@ from icl_theory.families.regression.theorems.certified import step_bounds_of
 from icl_theory.families.regression.theorems.orderwise import (
     BOUNDED,
     STATEMENTS,
+    Runs,
     check_order,
     fitted_constants,
-    logarithm,
+    measured_ratios,
 )
 from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 from icl_theory.grids.grid import Values, blank
@@ -135,7 +136,8 @@ def _closed(P: Mapping[str, Any]) -> dict[str, Any]:
     gamma, speed, eta, c, _ = _steps(P)
     most = P["max_steps"]
     tail = each(lambda value: tail_start(int(value)), K)
-    found = closed_runs(StepCounter(K, np.maximum(c, 1e-300)), gamma, epsilon, most, tail)
+    counter = StepCounter(K, np.maximum(c, 1e-300))
+    found = closed_runs(counter, gamma, epsilon, most, tail)
     reached = (found.hit <= most) & (found.hit < INT64_MAX)
     hidden = found.hit - found.error <= most  # by rounding, perhaps
     values: dict[str, Any] = {
@@ -145,17 +147,19 @@ def _closed(P: Mapping[str, Any]) -> dict[str, Any]:
         "error": np.where(reached | hidden, found.error, 0.0), "loss": found.loss, "attention": found.attention,
         "tail_constant": (K - 1.0) / (4.0 * speed) / eta,
     }  # fmt: skip
-    onset = exact_crossover(epsilon, 1.0, K, tail)
-    values["regime"] = np.where(np.sqrt(2.0 * gamma) > onset, "sharp", "flat")
+    if P.get("imbalance") is not None:
+        steps, size = np.where(reached, found.hit, INT64_MAX), P["L"] * P["delta"]
+        runs = Runs(size, eta, K, epsilon, P["imbalance"], counter, found.attends, steps)
+        values |= _theorems(runs, P["coordinates"] == "class")
+        del runs
+    del counter  # its single steps take much memory
+    boundaries = _boundaries(epsilon, K, tail)
+    values["regime"] = np.where(np.sqrt(2.0 * gamma) > boundaries["L_star"], "sharp", "flat")
     values["tail_ratio"] = found.last * found.loss / values["tail_constant"]
     start = 0.5 * gamma * (K - 1.0) / K
     values["predicted_steps"] = leading_order(eta * speed, gamma, K, epsilon, start)
-    values["L_star"] = onset / P["delta"]
-    values["L_half"] = half_ways(epsilon, P["delta"], K)
-    values["L_star_leading"] = np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0) / P["delta"]
+    values |= {name: value / P["delta"] for name, value in boundaries.items()}
     values |= _certified(found.last, K, c, found.gap)
-    if P.get("imbalance") is not None:
-        _theorems(values, P, eta)
     return values
 
 
@@ -210,22 +214,17 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
     }  # fmt: skip
 
 
-def _theorems(values: Values, points: Mapping[str, Any], eta: Array) -> None:
-    """Bounds on ``steps - T_I`` as in `orderwise.STATEMENTS`, here for arrays."""
-    K, epsilon, imbalance = points["K"], points["epsilon"], points["imbalance"]
-    size = points["L"] * points["delta"]
-    log = logarithm(K, size, epsilon)
-    scales = (log * K / (eta * size**2 * imbalance**2), K * log / (eta * epsilon))
-    flat = size * imbalance <= 1.0
-    constants = [fitted_constants()[name].highest for name in THEOREMS]
-    after = np.maximum(values["steps"] - values["T_I"] - 1, 0).astype(np.float64)
-    stated = (values["steps"] >= 0) & (values["T_I"] < values["last"])
-    stated &= points["coordinates"] == "class"
-    for i, (scale, regime, constant) in enumerate(zip(scales, (flat, ~flat), constants, strict=True), 1):
-        bound = constant * scale
-        applies = stated & regime & (scale > 1e-290) & np.isfinite(bound)
+def _theorems(runs: Runs, stated: Any) -> Values:
+    """Bounds on ``steps - T_I`` by the two theorems, as `check_order` finds them for one run."""
+    values = {}
+    for i, name in enumerate(THEOREMS, 1):
+        statement = next(statement for statement in STATEMENTS if statement.name == name)
+        scale, highest = statement.scale(runs), fitted_constants()[name].highest
+        ratio, bound = measured_ratios(statement, runs).high, scale * highest
+        applies = stated & ~np.isnan(ratio) & (scale > 1e-290) & np.isfinite(bound)
         values[f"theorem_{i}_bound"] = np.where(applies, bound, np.nan)
-        values[f"theorem_{i}"] = np.where(applies, after <= BOUNDED * bound, -1).astype(np.int8)
+        values[f"theorem_{i}"] = np.where(applies, ratio <= BOUNDED * highest, -1).astype(np.int8)
+    return values
 
 
 def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
@@ -245,9 +244,8 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
         if check.holds is not None:
             found |= {f"theorem_{i}_bound": check.bound, f"theorem_{i}": int(check.holds)}
     if problem.task == "exchangeable" and math.isinf(problem.N) and problem.features is None:
-        found["L_star"] = crossover(run.epsilon, problem.delta, problem.K)
-        found["L_half"] = half_ways(*(np.array([float(x)]) for x in (run.epsilon, problem.delta, problem.K)))[0]
-        found["L_star_leading"] = crossover(run.epsilon, problem.delta, problem.K, leading_order=True)
+        numbers = (np.array([float(x)]) for x in (run.epsilon, problem.K, tail_start(problem.K)))
+        found |= {name: value[0] / problem.delta for name, value in _boundaries(*numbers).items()}
     return found
 
 
@@ -270,15 +268,14 @@ def leading_order(eta: Array, gamma: float | Array, K: Array, epsilon: Array, st
     return np.where(start > epsilon, steps, 0.0)
 
 
-def exact_crossover(epsilon: Array, delta: float | Array, K: Array, tail: Array) -> Array:
-    """`crossover` for arrays, with the `tail_start` of each K."""
-    return np.asarray(np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail / delta)
-
-
-def half_ways(epsilon: Array, delta: Array, K: Array) -> Array:
-    """`half_way` for arrays, NaN for K < 7, where the exponent does not pass."""
+def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
+    """`crossover` in both forms and `half_way` for Δ = 1; the latter is NaN for K < 7: no exponent is half-way."""
     unit = each(lambda value: half_way(1.0, 1.0, int(value)) if value >= 7 else math.nan, K)
-    return np.asarray(np.sqrt(epsilon) * unit / delta)
+    return {
+        "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail,
+        "L_half": np.sqrt(epsilon) * unit,
+        "L_star_leading": np.sqrt(8.0 * epsilon) * K / np.sqrt(K - 1.0),
+    }
 
 
 def each(function: Callable[[float], float], values: Array) -> Array:

@@ -45,16 +45,14 @@ class Count(NamedTuple):
 class StepCounter:
     r"""Iterates of ``u <- u + c a s²`` from u = 0, by number and by position.
 
+    See docs/theory.md, "Steps in closed form".
+
     Parameters
     ----------
     K : int or array_like
         Number of features.
     c : float or array_like
         Step constant ``η γ K/(K-1)²``; K and c broadcast to the points of a grid.
-
-    References
-    ----------
-    docs/theory.md, "Steps in closed form".
 
     Examples
     --------

@@ -23,6 +23,8 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i A_{j+1-i}` with :math:`A_{-1} = F` and
     :math:`A_0 = \tfrac12\ln g`. Every :math:`P_j` is a polynomial, found here exactly.
 
+    See docs/theory.md, "Steps in closed form".
+
     Parameters
     ----------
     form : {"a", "s"}
@@ -32,10 +34,6 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     -------
     tuple of tuple of float
         One polynomial for each j = 1, 2, ...
-
-    References
-    ----------
-    docs/theory.md, "Steps in closed form".
     """
     choice("form", form, ("a", "s"))
     result = []

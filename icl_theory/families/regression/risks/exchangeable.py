@@ -50,6 +50,8 @@ class ExchangeableRisk(Risk):
 
     .. math:: \ell = \tfrac12 E\Bigl[\gamma s_n^2 q_n + \sigma^2\frac{n + Mw^2}{(n + Mw)^2}\Bigr].
 
+    See docs/theory.md, "The exchangeable case", "Coordinates".
+
     Parameters
     ----------
     K : int
@@ -63,10 +65,6 @@ class ExchangeableRisk(Risk):
         matrix Q over equicorrelated features.
     origin : (Features, Task), optional
         The problem that was reduced; by default the exchangeable law on a regular simplex.
-
-    References
-    ----------
-    docs/theory.md, "The exchangeable case", "Coordinates".
 
     Examples
     --------

@@ -23,6 +23,7 @@ def curvature_bound(
 
     Two features with N = ∞ attain it at the attention :math:`(15 - \sqrt{33})/24` on the wrong one. For features of
     unequal probability pass :math:`1/\max_k p_k` as K.
+    See docs/theory.md, "A stable learning rate", with the proof.
 
     Parameters
     ----------
@@ -40,10 +41,6 @@ def curvature_bound(
     -------
     ndarray
         Squared label units.
-
-    References
-    ----------
-    docs/theory.md, "A stable learning rate", with the proof.
 
     Examples
     --------

@@ -69,7 +69,7 @@ class BlockRisk(Risk):
     a gain and a shift to each coordinate. The query attends to the N tokens and not to itself. The loss is
     :math:`\tfrac12 E(\hat y - f(x_q))^2`. All layers are trained, as one flat vector in the order of `Weights`.
     Initially the entries of the matrices and of ``w`` are independent and normal, of variance 1/(number of inputs);
-    the gains are 1, and all else is 0.
+    the gains are 1, and all else is 0. See docs/theory.md, "The block of Section 6".
 
     Parameters
     ----------
@@ -86,10 +86,6 @@ class BlockRisk(Risk):
     ------
     ValueError
         An argument is out of range; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "The block of Section 6".
 
     Examples
     --------

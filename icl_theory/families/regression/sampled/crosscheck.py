@@ -54,7 +54,7 @@ def crosscheck(
     compared. Finally one run of stochastic gradient descent, in the run's coordinates, must stay within a band
     around exact gradient descent, whose width comes from the spread of other such runs. All comparisons together
     raise a false alarm once in a thousand times, provided that SGD follows gradient descent on average: its bias is
-    of order eta/batch.
+    of order eta/batch. See docs/theory.md, "Population against samples".
 
     Parameters
     ----------
@@ -88,10 +88,6 @@ def crosscheck(
     ------
     ValueError
         The risk cannot be sampled, or an argument is out of range.
-
-    References
-    ----------
-    docs/theory.md, "Population against samples".
 
     Examples
     --------

@@ -93,6 +93,7 @@ def sampled_phases(
 
     Means over the runs are compared by Student's t. All rows together raise a false alarm once in a thousand times,
     provided that SGD follows gradient descent on average: its bias is of order eta/batch.
+    See docs/theory.md, "Population against samples".
 
     Parameters
     ----------
@@ -114,10 +115,6 @@ def sampled_phases(
     ------
     ValueError
         The run is not of `simulate`, or does not reach ε with such prompts in 2 to 100,000 steps.
-
-    References
-    ----------
-    docs/theory.md, "Population against samples".
 
     Examples
     --------

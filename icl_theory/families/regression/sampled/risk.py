@@ -45,6 +45,7 @@ class SampledRisk(PromptRisk[Prompts]):
     :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i` with scores :math:`s_i = S_{m_i k}` (class scores), or
     :math:`s_i = x_i^\top Q x_q` with token noise, :math:`x_i = v_{m_i} + \xi_i`. The prompts of step t are a
     function of (seed, t): the same seed gives the same run, and any step can be drawn again.
+    See docs/theory.md, "Setting".
 
     Parameters
     ----------
@@ -67,10 +68,6 @@ class SampledRisk(PromptRisk[Prompts]):
     ------
     ValueError
         An argument is out of range; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "Setting".
 
     Examples
     --------

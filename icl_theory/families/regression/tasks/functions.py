@@ -19,6 +19,8 @@ class RandomCosine(OnSpace):
 
     :math:`\kappa(x, x') = \tfrac{A^2}{2}\cos(\omega^\top(x - x'))`, of rank two.
 
+    See docs/theory.md, "Task families".
+
     Parameters
     ----------
     L : float
@@ -28,10 +30,6 @@ class RandomCosine(OnSpace):
         In the second case the variogram is at most 1 and does not always grow with L.
     direction : array_like, (d,), optional
         Direction of ω; by default (1, 2, ..., d), which tells all vectors of a standard basis apart.
-
-    References
-    ----------
-    docs/theory.md, "Task families".
 
     Examples
     --------

@@ -103,15 +103,12 @@ class Task(ABC):
 
         With ``E(f_m - f_j)^2 = |φ_m - φ_j|^2`` this is the squared distance from ``φ_k`` to the convex hull
         of the others, which non-negative least squares finds by an active-set method in finitely many steps.
+        See docs/theory.md, "Lemma 1, exactly".
 
         Returns
         -------
         ndarray, (K,)
             Squared label units; zero for a query whose feature the task cannot tell from a mixture of others.
-
-        References
-        ----------
-        docs/theory.md, "Lemma 1, exactly".
 
         Examples
         --------
@@ -184,15 +181,12 @@ class Exchangeable(LipschitzTask):
     The kernel is :math:`\gamma I` with :math:`\gamma = L^2\Delta^2/2`: the class that is L-Lipschitz in mean
     square and saturates that bound at the gap. (For K > 2 no law of *surely* L-Lipschitz functions does: they
     reach about half of it, which changes times by a factor 2 and nothing else.)
+    See docs/theory.md, "The exchangeable case".
 
     Parameters
     ----------
     L : float
         Lipschitz constant in mean square.
-
-    References
-    ----------
-    docs/theory.md, "The exchangeable case".
 
     Examples
     --------

@@ -27,6 +27,7 @@ def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
         \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R};
 
     if the run ends before the peak, :math:`\tau \le n \le \tau + \ln(g(u)/g_0)`.
+    See docs/theory.md, "Steps in closed form" (certified bounds).
 
     Parameters
     ----------
@@ -41,10 +42,6 @@ def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
     -------
     tuple of float
         Lower and upper bound, steps.
-
-    References
-    ----------
-    docs/theory.md, "Steps in closed form" (certified bounds).
 
     Examples
     --------
@@ -97,6 +94,7 @@ def phase_one_bounds(K: int, c: float) -> tuple[float, float]:
     .. math:: \frac{F(\tfrac13) - F(\tfrac1K)}{c} \le T_1 \le \frac{3 K^2}{2 \eta\gamma} + \ln\frac K3 + 2
 
     for every K >= 3 and every learning rate; :math:`T_1 = 0` for K = 2.
+    See docs/theory.md, "Bounds with constants".
 
     Parameters
     ----------
@@ -107,10 +105,6 @@ def phase_one_bounds(K: int, c: float) -> tuple[float, float]:
     -------
     tuple of float
         Lower and upper bound, steps.
-
-    References
-    ----------
-    docs/theory.md, "Bounds with constants".
 
     Examples
     --------
@@ -140,6 +134,7 @@ def after_phase_one(K: int, eta: float, epsilon: float) -> float:
     .. math:: T - T_1 \le \tfrac{7}{16}\,\frac{K-1}{\eta\epsilon} + 1
 
     for every K >= 2, every learning rate and every variogram. As ε falls the constant tends to 1/4.
+    See docs/theory.md, "Bounds with constants".
 
     Parameters
     ----------
@@ -150,10 +145,6 @@ def after_phase_one(K: int, eta: float, epsilon: float) -> float:
     -------
     float
         Steps.
-
-    References
-    ----------
-    docs/theory.md, "Bounds with constants".
 
     Examples
     --------
@@ -243,15 +234,12 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
         \lambda_k = \kappa\,p_k \max\Gamma
 
     for every task and all probabilities, with κ of `curvature_bound`, where :math:`\eta\lambda_k < 2`.
+    See docs/tail-laws.md, "One step".
 
     Returns
     -------
     ndarray, (K,)
         Per squared label unit; not positive if the learning rate is too large to certify anything.
-
-    References
-    ----------
-    docs/tail-laws.md, "One step".
     """
     p, K = instance("risk", risk, PopulationRisk, "a PopulationRisk").features.probs, risk.features.K
     eta = number("eta", eta, maximum=LARGEST)
@@ -266,6 +254,8 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
 
     .. math:: n \le \frac{4}{c\,g} \bigl[F(1 - s_n) - F(1 - s_0)\bigr] + 2 \ln\frac{1 - s_n}{1 - s_0}.
 
+    See docs/tail-laws.md, "One step".
+
     Parameters
     ----------
     start, end : float
@@ -279,10 +269,6 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     -------
     float
         Steps.
-
-    References
-    ----------
-    docs/tail-laws.md, "One step".
 
     Examples
     --------

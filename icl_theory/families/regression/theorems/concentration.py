@@ -28,7 +28,7 @@ def concentration_probability(N: int, probs: ArrayLike | int, imbalance: float) 
     that of the Poisson counts lying in their boxes and having the sum N, a convolution of K box-restricted Poisson
     laws read at N, divided by the Poisson probability of N. All terms are non-negative, so direct convolution keeps
     relative accuracy. If it takes too long, the Fourier transform replaces it, and the absolute error bound is that
-    of its rounding.
+    of its rounding. See docs/theory.md, "The concentration event".
 
     Parameters
     ----------
@@ -43,10 +43,6 @@ def concentration_probability(N: int, probs: ArrayLike | int, imbalance: float) 
     -------
     Probability
         ``value`` and a bound on its absolute ``error``.
-
-    References
-    ----------
-    docs/theory.md, "The concentration event".
 
     Examples
     --------

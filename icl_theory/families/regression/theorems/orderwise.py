@@ -253,14 +253,12 @@ def measured_ratios(statement: OrderStatement, runs: Runs) -> Ratios:
 def fitted_constants() -> dict[str, Constants]:
     """Fit the constant of every statement on 400 runs with K <= 30, δ >= 0.03 and ε >= 10⁻³ of the first loss.
 
+    See docs/theory.md, "The paper's orders of magnitude".
+
     Returns
     -------
     dict
         From the statement's name to its `Constants`.
-
-    References
-    ----------
-    docs/theory.md, "The paper's orders of magnitude".
 
     Examples
     --------

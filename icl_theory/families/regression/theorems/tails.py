@@ -32,6 +32,8 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     class scores the constant is (K-1)/4. For the matrix Q of embedding coordinates they are
     :math:`(x_k - x_m)^\top Q x_k \ge \tfrac12`. For finite prompts the features of each query form levels.
 
+    See docs/tail-laws.md, Theorems 1 to 3.
+
     Parameters
     ----------
     risk : Risk
@@ -48,10 +50,6 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         with label noise and exchangeable tasks. None if no law is known: for degenerate tasks with N = ∞, factored
         coordinates, embeddings with contradictory margins, embeddings of dependent features with finite prompts,
         and more than 12 features with finite prompts.
-
-    References
-    ----------
-    docs/tail-laws.md, Theorems 1 to 3.
 
     Examples
     --------
