@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from icl_theory._validate import Array, refuse
+from icl_theory.engine.comparison import z_score
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.statement import OURS as OURS
 from icl_theory.engine.statement import BoundCheck as BoundCheck
 from icl_theory.engine.statement import BoundChecks as BoundChecks
@@ -26,29 +29,13 @@ HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound"
 
 
 class Outcome(Enum):
-    """Whether the measurements confirm a statement; the value begins the sentence that says so."""
+    """Whether the measurements confirm a statement: how the sentence begins that says so."""
 
     HOLDS = "holds"
     LOOSE = "holds, loose"
     ONLY = "holds only"
     COUNTEREXAMPLE = "fails: counterexample"
     FAILS = "fails"
-
-
-class Verdict(NamedTuple):
-    """An outcome, and the words that follow it."""
-
-    outcome: Outcome
-    words: str = ""
-
-    def __str__(self) -> str:
-        words = self.words.strip()
-        return f"{self.outcome.value}{'' if words[:1] in ('', *':,;') else ' '}{words}"
-
-
-def judged(holds: bool, outcome: Outcome = Outcome.HOLDS, words: str = "") -> Verdict:
-    """Return a verdict if the measurements are as expected, and a failure if they are not."""
-    return Verdict(outcome, words) if holds else Verdict(Outcome.FAILS, ": see measured")
 
 
 @dataclass(frozen=True)
@@ -66,8 +53,8 @@ class Claim:
         Where it was checked.
     measured, bound : str
         The figures, in words.
-    verdict : Verdict
-        Whether it holds.
+    verdict : str
+        Whether it holds, in a sentence that begins with the value of an `Outcome`.
     """
 
     name: str
@@ -77,7 +64,19 @@ class Claim:
     grid: str
     measured: str
     bound: str
-    verdict: Verdict
+    verdict: str
+
+    def __post_init__(self) -> None:
+        begins = [each.value for each in Outcome]
+        if not self.verdict.startswith(tuple(begins)):
+            raise refuse("verdict", self.verdict, f"a sentence that begins with {', or '.join(begins)}")
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the measurements confirm the statement."""
+        return max(
+            (each for each in Outcome if self.verdict.startswith(each.value)), key=lambda each: len(each.value)
+        )
 
     @property
     def formula(self) -> str:
@@ -89,7 +88,7 @@ class Claim:
     @property
     def finding(self) -> str:
         """The verdict in words, after 'as reconstructed' if the formula is ours and not the paper's."""
-        return f"{RECONSTRUCTED}: {self.verdict}" if self.formula == RECONSTRUCTED else str(self.verdict)
+        return f"{RECONSTRUCTED}: {self.verdict}" if self.formula == RECONSTRUCTED else self.verdict
 
     def cells(self) -> tuple[str, ...]:
         """Return all attributes as text."""
@@ -98,7 +97,7 @@ class Claim:
     @property
     def violated(self) -> bool:
         """Whether the figures contradict the statement."""
-        return self.verdict.outcome in (Outcome.FAILS, Outcome.COUNTEREXAMPLE)
+        return self.outcome in (Outcome.FAILS, Outcome.COUNTEREXAMPLE)
 
 
 Row = Callable[[bool], Claim]
@@ -109,14 +108,12 @@ class Found(NamedTuple):
 
     Attributes
     ----------
-    holds : bool or Verdict
-        Whether they are as expected, or the verdict itself.
+    holds : bool
+        Whether they are as expected.
     grid, measured : str
         Where, and the figures in words.
-    words : str
-        What follows the outcome in the verdict, if they are as expected.
-    outcome : Outcome
-        The outcome then.
+    verdict : str
+        The verdict if they are as expected; it begins with the value of an `Outcome`.
     bound : str
         With what the figures are to be compared, if the row itself does not say it.
     """
@@ -124,8 +121,7 @@ class Found(NamedTuple):
     holds: Any
     grid: str
     measured: str
-    words: str = ""
-    outcome: Outcome = Outcome.HOLDS
+    verdict: str = Outcome.HOLDS.value
     bound: str = ""
 
 
@@ -148,7 +144,7 @@ def row(
     ...     '''n(n + 1) is even'''
     ...     top = 10 if quick else 100
     ...     return Found(all(n * (n + 1) % 2 == 0 for n in range(top)), f"n < {top}", "all even")
-    >>> parity(True).statement, str(parity(True).verdict)
+    >>> parity(True).statement, parity(True).verdict
     ('n(n + 1) is even', 'holds')
     """
 
@@ -158,9 +154,7 @@ def row(
         @functools.wraps(measure)
         def measured(quick: bool) -> Claim:
             found = measure(quick)
-            verdict = found.holds
-            if not isinstance(verdict, Verdict):
-                verdict = judged(bool(verdict), found.outcome, found.words)
+            verdict = found.verdict if found.holds else f"{Outcome.FAILS.value}: see measured"
             stated = given.name, given.source, given.statement, given.status
             return Claim(*stated, found.grid, found.measured, found.bound or bound, verdict)
 
@@ -202,6 +196,27 @@ def off(found: Any, expected: Any) -> float:
     return float(np.max(np.abs(np.asarray(found) / expected - 1.0)))
 
 
+def apart(found: Any, expected: Any) -> float:
+    """Return the largest difference."""
+    return float(np.max(np.abs(np.asarray(found) - expected)))
+
+
+def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
+    """Losses of a trainer's own prompts at some parameters."""
+    return np.array([trainer.evaluate(params, first + step)[0] for step in range(count)])
+
+
+def deviations(samples: Any, expected: Any) -> Array:
+    """Distances of the means of samples from what is expected, in standard errors."""
+    error = np.std(samples, axis=0, ddof=1) / math.sqrt(len(samples))
+    return np.abs(z_score(np.mean(samples, axis=0) - expected, error, np.asarray(expected)))
+
+
+def power(x: Any, y: Any) -> float:
+    """Return the exponent b of the law y ~ x^b, fitted in logarithms."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
 def decade(error: float) -> str:
     """Round an error up to a power of ten, 1e-16 at least: its digits differ between machines."""
     return f"1e{max(math.ceil(math.log10(max(error, 1e-300))), -16):d}"
@@ -211,6 +226,16 @@ def span(values: Iterable[float], digits: str) -> str:
     """Return the least and the largest of some numbers, in a format."""
     found = [*values]
     return f"{min(found):{digits}}..{max(found):{digits}}"
+
+
+def listed(values: Iterable[Any], digits: str = "") -> str:
+    """Return numbers in a format, with commas between them."""
+    return ", ".join(f"{value:{digits}}" for value in values)
+
+
+def named(values: Mapping[str, Any], digits: str = "") -> str:
+    """Return names, each with its number in a format."""
+    return ", ".join(f"{name} {value:{digits}}" for name, value in values.items())
 
 
 def _text(function: Callable[..., Any]) -> str:

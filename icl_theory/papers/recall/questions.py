@@ -17,7 +17,7 @@ from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import RecallRisk
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask
-from icl_theory.papers.claim import Series, question
+from icl_theory.papers.claim import Series, power, question
 
 ONCE = Counts.fixed(1)
 PUBLISHED = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}  # and the powers of |Q| in their rates
@@ -27,8 +27,8 @@ PUBLISHED = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}  # and the powers 
 def exponent(quick: bool) -> tuple[str, list[Series]]:
     """Which exponent is right: ηt/√|Q|, ηt/|Q| or ηt?"""
     sizes, rates = rates_by_size(quick)
-    found = powers(sizes, rates)
-    measured = ", ".join(f"{name}: |Q|^{power:.3f}, so {published(power)}" for name, power in found.items())
+    found = {name: power(sizes, each) for name, each in rates.items()}
+    measured = ", ".join(f"{name}: |Q|^{b:.3f}, so {published(b)}" for name, b in found.items())
     absent = [name for name in PUBLISHED if name not in map(published, found.values())]
     words = f"Rates over η for |Q| = 1..{sizes[-1]} go like these powers. {measured[0].upper()}{measured[1:]}."
     return words + (f" None of these models has {' or '.join(absent)}." if absent else ""), [
@@ -49,9 +49,8 @@ def noise(quick: bool) -> tuple[str, list[Series]]:
     free, held = RecallRisk(task, tied=True), RecallRisk(task, gamma=task.best_gamma, tied=True)
     joint, alone = descend(free, eta, rule="ngd", steps=steps), descend(held, eta, rule="ngd", steps=200)
     plain = descend(free, eta, steps=steps)
-    last = [joint.at(int(joint.t[-1]) - shift).observed["excess"] for shift in (0, 1)]
-    level, ended = stall(task.alpha, eta), float(alone.observed["excess"][-1])
-    stays, tail = float(np.mean(last)), float(plain.t[-1] * plain.observed["excess"][-1])
+    level, ended, stays = stall(task.alpha, eta), float(alone.observed["excess"][-1]), cycle_level(joint)
+    tail = float(plain.t[-1] * plain.observed["excess"][-1])
     verdict = (
         "Only if λ alone is normalised" if ended < 1e-6 < stays
         else "Yes, with γ trained and without" if max(ended, stays) < 1e-6
@@ -205,11 +204,6 @@ def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
     return np.asarray(math.log(task.V) * np.sqrt(np.maximum(np.einsum("mqr,q,r->m", covariance, p, p), 0.0)))
 
 
-def powers(sizes: NDArray[np.int64], rates: dict[str, Array]) -> dict[str, float]:
-    """Fitted exponents b of rates that go like sizes^b."""
-    return {name: float(np.polyfit(np.log(sizes), np.log(values), 1)[0]) for name, values in rates.items()}
-
-
 def published(power: float) -> str:
     """Return the published exponent that a measured power of |Q| goes with, if there is one."""
     near = [name for name, wanted in PUBLISHED.items() if abs(power - wanted) < 0.01]
@@ -225,8 +219,17 @@ def zipf(Q: int) -> Array:
 def final_rate(risk: RecallRisk, eta: float, far: float) -> float:
     """Decay per step of the excess of normalised descent over the second half of a run that ends near e^-far."""
     steps = 2 * math.ceil(0.5 * far / decay_rate(risk.task, eta, risk.attention))
-    run = descend(risk, eta, rule="ngd", steps=steps)
-    return _last_rate(run)
+    return _last_rate(descend(risk, eta, rule="ngd", steps=steps))
+
+
+def rate_ratio(risk: RecallRisk, eta: float, far: float) -> float:
+    """The same over the predicted rate."""
+    return final_rate(risk, eta, far) / decay_rate(risk.task, eta, risk.attention)
+
+
+def cycle_level(run: Trajectory) -> float:
+    """Mean excess of the last two steps of a run."""
+    return float(np.mean([run.at(int(run.t[-1]) - shift).observed["excess"] for shift in (0, 1)]))
 
 
 def costs(task: RecallTask, M: int, sets: int, rule: str, eta: float, steps: int) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -28,6 +28,15 @@ def random_risk(seed: int, K: int, N: float = math.inf, noise: float = 0.0) -> P
 def random_scores(seed: int, K: int, size: float) -> Array:
     """Return normal scores."""
     return size * np.random.default_rng(seed).normal(size=(K, K))
+
+
+def random_cases(
+    count: int, sizes: Sequence[int], lengths: Sequence[float] = (math.inf,), noises: Sequence[float] = (0.0,)
+) -> Iterator[tuple[int, PopulationRisk]]:
+    """Numbers and random risks, with numbers of features, lengths and label noise in turn."""
+    for seed in range(count):
+        K, N, noise = (each[seed % len(each)] for each in (sizes, lengths, noises))
+        yield seed, random_risk(seed, int(K), N, noise)
 
 
 def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
