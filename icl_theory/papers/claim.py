@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import math
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, refuse
-from icl_theory.engine.comparison import z_score
-from icl_theory.engine.risk import Risk
+from icl_theory._validate import refuse
 from icl_theory.engine.statement import OURS as OURS
 from icl_theory.engine.statement import BoundCheck as BoundCheck
 from icl_theory.engine.statement import BoundChecks as BoundChecks
 from icl_theory.engine.statement import Statement as Statement
 from icl_theory.engine.statement import Status as Status
+from icl_theory.engine.statement import words
 from icl_theory.engine.trajectory import Drawn
+from icl_theory.papers.numbers import decade, off
 
 RECONSTRUCTED = "as reconstructed"
 REMARKS = ("(reconstructed)", "(exact form)", "(our constant)", "(our constants)")  # at the end of a paper's source
@@ -149,7 +146,7 @@ def row(
     """
 
     def made(measure: Callable[[bool], Found]) -> Row:
-        given = name if isinstance(name, Statement) else Statement(name, source, _text(measure), "", status)
+        given = name if isinstance(name, Statement) else Statement(name, source, words(measure), "", status)
 
         @functools.wraps(measure)
         def measured(quick: bool) -> Claim:
@@ -191,57 +188,6 @@ def identity(
     return made
 
 
-def off(found: Any, expected: Any) -> float:
-    """Return the largest relative difference."""
-    return float(np.max(np.abs(np.asarray(found) / expected - 1.0)))
-
-
-def apart(found: Any, expected: Any) -> float:
-    """Return the largest difference."""
-    return float(np.max(np.abs(np.asarray(found) - expected)))
-
-
-def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
-    """Losses of a trainer's own prompts at some parameters."""
-    return np.array([trainer.evaluate(params, first + step)[0] for step in range(count)])
-
-
-def deviations(samples: Any, expected: Any) -> Array:
-    """Distances of the means of samples from what is expected, in standard errors."""
-    error = np.std(samples, axis=0, ddof=1) / math.sqrt(len(samples))
-    return np.abs(z_score(np.mean(samples, axis=0) - expected, error, np.asarray(expected)))
-
-
-def power(x: Any, y: Any) -> float:
-    """Return the exponent b of the law y ~ x^b, fitted in logarithms."""
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
-
-
-def decade(error: float) -> str:
-    """Round an error up to a power of ten, 1e-16 at least: its digits differ between machines."""
-    return f"1e{max(math.ceil(math.log10(max(error, 1e-300))), -16):d}"
-
-
-def span(values: Iterable[float], digits: str) -> str:
-    """Return the least and the largest of some numbers, in a format."""
-    found = [*values]
-    return f"{min(found):{digits}}..{max(found):{digits}}"
-
-
-def listed(values: Iterable[Any], digits: str = "") -> str:
-    """Return numbers in a format, with commas between them."""
-    return ", ".join(f"{value:{digits}}" for value in values)
-
-
-def named(values: Mapping[str, Any], digits: str = "") -> str:
-    """Return names, each with its number in a format."""
-    return ", ".join(f"{name} {value:{digits}}" for name, value in values.items())
-
-
-def _text(function: Callable[..., Any]) -> str:
-    return " ".join((inspect.getdoc(function) or "").split())
-
-
 class Series(NamedTuple):
     """A curve of a figure: label, abscissae, ordinates and whether it is drawn as points."""
 
@@ -249,6 +195,11 @@ class Series(NamedTuple):
     x: NDArray[Any]
     y: NDArray[Any]
     points: bool = False
+
+
+def curves(x: NDArray[Any], every: Mapping[str, NDArray[Any]], points: bool = False) -> list[Series]:
+    """Return curves over the same abscissae by their labels."""
+    return [Series(label, x, y, points) for label, y in every.items()]
 
 
 @dataclass(frozen=True)
@@ -294,8 +245,8 @@ def question(
     def made(find: Callable[[bool], tuple[str, Iterable[Series]]]) -> Callable[[bool], Answer]:
         @functools.wraps(find)
         def answered(quick: bool) -> Answer:
-            words, series = find(quick)
-            return Answer(name, _text(find), words, tuple(series), x, y, x_scale)
+            answer, series = find(quick)
+            return Answer(name, words(find), answer, tuple(series), x, y, x_scale)
 
         return answered
 

@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -21,21 +22,8 @@ from icl_theory.families.linear_attention.family import LinearAttention
 from icl_theory.families.linear_attention.law import PromptLaw
 from icl_theory.families.linear_attention.risks import MergedRisk, balanced_flow
 from icl_theory.families.linear_attention.shifts import shift_table
-from icl_theory.papers.claim import (
-    Errors,
-    Found,
-    Series,
-    apart,
-    deviations,
-    identity,
-    listed,
-    losses,
-    named,
-    off,
-    power,
-    question,
-    row,
-)
+from icl_theory.papers.claim import Errors, Found, Series, identity, question, row
+from icl_theory.papers.numbers import apart, deviations, listed, losses, named, off, power
 from icl_theory.papers.paper import Claims, Paper, Reading
 
 AHN, ZHANG = "Ahn, Cheng, Daneshmand, Sra 2023, {}", "Zhang, Frei, Bartlett 2024, {}"
@@ -206,16 +194,14 @@ def times_alone(law: PromptLaw, size: float) -> Array:
 def shifts(quick: bool) -> Found:
     """what is trained holds on other queries and tasks, and fails where the tokens or the length change"""
     base, j = LinearAttention(d=8, decay=1.0, N=20, noise=0.5), np.arange(1.0, 9.0)
-    table = shift_table({
-        "base": base, "query": base.changed(query=j), "covariate": base.changed(decay=2.0),
-        "length": base.changed(N=5), "noise": base.changed(noise=2.0), "task": base.changed(prior=1.0 / j),
-    })  # fmt: skip
+    names = ("query", "covariate", "length", "noise", "task")
+    changes: list[dict[str, Any]] = [{"query": j}, {"decay": 2.0}, {"N": 5}, {"noise": 2.0}, {"prior": 1.0 / j}]
+    table = shift_table({"base": base, **{k: base.changed(**v) for k, v in zip(names, changes, strict=True)}})
     query, *others = shares = (table.excess[0] / table.floor)[1:].tolist()
     return Found(
         query < 1e-12 and min(others) > 1e-3,
         "d = 8, λ_j = 1/j -> j^-2, N = 20 -> 5, σ = 0.5 -> 2, W = I -> diag(1/j), Λq -> diag(j)",
-        "excess, in shares of the least loss there: "
-        + named(dict(zip(table.names[1:], shares, strict=True)), ".1%"),
+        "excess, in shares of the least loss there: " + named(dict(zip(names, shares, strict=True)), ".1%"),
         "holds only for the query alone: other tasks cost as well, where their second moment is another",
     )
 

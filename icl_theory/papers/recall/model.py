@@ -23,20 +23,8 @@ from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask, Sentences, Words
 from icl_theory.families.recall.training import Training
 from icl_theory.families.regression.theorems.enumeration import differences
-from icl_theory.papers.claim import (
-    Errors,
-    Found,
-    Row,
-    apart,
-    decade,
-    deviations,
-    identity,
-    listed,
-    losses,
-    off,
-    power,
-    row,
-)
+from icl_theory.papers.claim import Errors, Found, Row, identity, row
+from icl_theory.papers.numbers import apart, decade, deviations, listed, losses, off, power
 
 SETTINGS = (("planted", "identity"), ("markov", "projection"))  # the paper's and ours
 PAPER = "recall paper, {} (reconstructed)"
@@ -121,10 +109,8 @@ def lemma_adding(quick: bool) -> Errors:
         params = np.random.default_rng(seed).uniform(0.0, 2.0, len(risk.initial))
         yield risk.loss(params), full.loss(params)
         yield apart(risk.gradient(params), full.gradient(params))
-    return (
-        "loss and gradient against full transformers on the same sentences, α = 0, 0.3, in the paper's setting"
-        " (planted bigrams, 𝒱 = I, all H words attended to) and in ours"
-    )
+    grid = "loss and gradient against full transformers on the same sentences, α = 0, 0.3, in the paper's setting"
+    return f"{grid} (planted bigrams, 𝒱 = I, all H words attended to) and in ours"
 
 
 def _settings(
@@ -214,9 +200,8 @@ def lemma_averaging(quick: bool) -> Found:
     v ρ e^λ/(ρ e^λ + 1 - ρ) for the output
     """
     lengths, batches = ((33, 65, 129), 25) if quick else ((33, 65, 129, 257), 250)
-    z, slope = np.max(
-        [_against_sentences(0.3 * noisy, *each, batches) for noisy in (0, 1) for each in SETTINGS], axis=0
-    )
+    cases = [(0.3 * noisy, *setting, batches) for noisy in (0, 1) for setting in SETTINGS]
+    z, slope = np.max([_against_sentences(*case) for case in cases], axis=0)
     gaps = [_from_limit(RecallTask(9, 2, 3, H=H)) for H in lengths]
     return Found(
         z < 4.0 and power(lengths, gaps) < -0.5 and slope < 1e-8,
@@ -364,4 +349,5 @@ def layer_logits(quick: bool) -> Errors:
         wanted |= {"feed_forward_other": 0.0, "attention_other": 0.0}
         yield apart([seen[name] for name in wanted], [*wanted.values()])
         yield bool((seen["feed_forward_noise"] > seen["feed_forward_other"]) != (strength > -gamma))
-    return "paper's setting, V = 60, H = 256, ReLU, α = 0.2, 0.5, 0.8, γ = ln(α/(1-α)), λ = 0.5, 1.3, 1.5, 43"
+    setting = "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, 0.5, 0.8, γ = ln(α/(1-α))"
+    return f"{setting}, λ = 0.5, 1.3, 1.5, 43"

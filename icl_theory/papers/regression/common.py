@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from icl_theory._validate import Array
+from icl_theory.engine.descent import descend
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.risks.population import PopulationRisk
@@ -37,6 +38,22 @@ def random_cases(
     for seed in range(count):
         K, N, noise = (each[seed % len(each)] for each in (sizes, lengths, noises))
         yield seed, random_risk(seed, int(K), N, noise)
+
+
+def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
+    """Exchangeable tasks of five families, and their features."""
+    simplex, basis = Features.simplex(K, 0.5), Features.orthonormal(K, 0.5)
+    return {
+        "linear": (tasks.Linear(2.0), simplex), "Fourier": (tasks.RandomFourier(2.0), simplex),
+        "quadratic": (tasks.Quadratic(2.0), basis), "Gaussian": (tasks.KernelTask(np.eye(K) + 3.0), simplex),
+        "finite": (tasks.FiniteTask(np.vstack([np.eye(K), -np.eye(K)])), simplex),
+    }  # fmt: skip
+
+
+def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
+    """Losses over γ of descent at the rate 1/γ."""
+    gamma = float(law.variogram(features)[0, 1])
+    return descend(PopulationRisk(features, law), 1.0 / gamma, steps=steps).loss / gamma
 
 
 def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:

@@ -15,6 +15,7 @@ from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.statement import OURS, Status
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import tail_start
@@ -27,7 +28,8 @@ from icl_theory.families.regression.sampled.phases import SampledPhases, run_sta
 from icl_theory.families.regression.sampled.risk import SampledRisk
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems.enumeration import direct
-from icl_theory.papers.claim import Found, apart, decade, deviations, listed, losses, off, row, span
+from icl_theory.papers.claim import Found, row
+from icl_theory.papers.numbers import apart, decade, deviations, listed, losses, off, span
 from icl_theory.papers.regression.common import (
     EQUAL,
     PAPER,
@@ -74,11 +76,10 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Found:
     ratios, errors = zip(*(_cross_terms(risk, steps) for risk in unequal_tasks().values()), strict=True)
     most, ends = [max(each) for each in ratios], [each[-1] for each in ratios]
     alike = apart(ends, 1.0) < 0.5 * (max(most) - 1.0)
-    triples = zip(unequal_tasks(), most, ends, strict=True)
-    shown = [f"{x:.2f}, in the end {end:.2f} ({name})" for name, x, end in triples]
+    shown = [f"{x:.2f}, in the end {y:.2f} ({k})" for k, x, y in zip(unequal_tasks(), most, ends, strict=True)]
     return Found(
         max(most) < 3.0 and max(errors) < EQUAL,
-        f"three tasks with unequal features, K = 5, 6, N = inf, all saved states with Attn >= 1/2 up to step"
+        "three tasks with unequal features, K = 5, 6, N = inf, all saved states with Attn >= 1/2 up to step"
         f" {steps:.0e}; against direct sums",
         f"(K-1) max_m |β_mk|/α_k at most {'; '.join(shown)}; off direct sums by {decade(max(errors))}",
         "holds, and in the tail the other scores move alike" if alike else "holds",
@@ -107,13 +108,13 @@ def ends_of_phases(quick: bool) -> Found:
     """at T₁ the own score is Θ(ln K) and Attn >= 1/2; at T_ε the own score is Θ(ln(K LΔ ε^-½)) and
     1 - Attn = O(√ε/(LΔ)); the others are -own/(K-1), their attention (1 - Attn)/(K-1)
     """
-    sizes = (3, 10, 30) if quick else (3, 10, 30, 100, 300)
-    found = [_ends(*case) for case in itertools.product(sizes, (0.03, 1.0), (0.2, 0.05, 0.01))]
+    K = (3, 10, 30) if quick else (3, 10, 30, 100, 300)
+    found = [_ends(*case) for case in itertools.product(K, (0.03, 1.0), (0.2, 0.05, 0.01))]
     inside, errors, *ratios = zip(*found, strict=True)
     names = ("own/ln K at T₁", "own/ln(K LΔ ε^-½)", "(1-Attn) LΔ ε^-½")
     return Found(
         all(inside) and max(errors) < EQUAL and np.min(ratios) > 0.25 and np.max(ratios) < 4.0,
-        f"{len(found)} exchangeable runs, K = 3..{sizes[-1]}, c = 0.03, 1, deficits 0.01..0.2; also by iteration",
+        f"{len(found)} exchangeable runs, K = 3..{K[-1]}, c = 0.03, 1, deficits 0.01..0.2; and by plain iteration",
         "; ".join(f"{name} = {span(each, '.2f')}" for name, each in zip(names, ratios, strict=True))
         + f"; off plain iteration by {decade(max(errors))}",
     )
@@ -294,25 +295,22 @@ def attention_maps(quick: bool) -> Found:
     maps = np.array([risk.attention(scores) for scores in run.states])
     own, rest = np.diagonal(maps, axis1=1, axis2=2), maps[:, ~np.eye(6, dtype=bool)]
     error = off(maps[-1], direct(risk, run.states[-1]).attention)
-    rises = bool((np.diff(own, axis=0) > 0.0).all())
+    rising = "rising" if (np.diff(own, axis=0) > 0.0).all() else "not rising"
     return Found(
-        rises and bool((rest[-1] < rest[0]).all()) and error < EQUAL,
+        rising == "rising" and (rest[-1] < rest[0]).all() and error < EQUAL,
         f"random Fourier functions, six random features, {int(run.t[-1])} steps; the last map also by direct sums",
-        f"on the diagonal from {own[0].mean():.2f} to {own[-1].mean():.2f}, {'rising' if rises else 'not rising'}"
-        f" for every query; each other entry from {rest[0].mean():.2f} to at most {rest[-1].max():.2f}; off direct"
-        f" sums by {decade(error)}",
+        f"on the diagonal from {own[0].mean():.2f} to {own[-1].mean():.2f}, {rising} for every query; each other"
+        f" entry from {rest[0].mean():.2f} to at most {rest[-1].max():.2f}; off direct sums by {decade(error)}",
     )
 
 
 @row("block", WORDS.format("Section 6"), bound="attention ½")
 def block(quick: bool) -> Found:
     """a block with feed-forward layer and layer norms, trained on cosines, attends to the query's own feature"""
-    features, steps, seen = Features.simplex(6, 2.0), 500 if quick else 4000, []
-    for law, share in ((tasks.RandomFourier(3.0), 4), (tasks.RandomCosine(3.0), 1)):
-        run = descend(BlockRisk(SampledRisk(features, law, 40, 64, 0), seed=0), 0.1, steps=steps // share)
-        names = ("attention", "test_loss", "attention_loss")
-        seen.append([float(np.mean(run.observed[name][-1])) for name in names])
-    (free, *_), (bound, loss, alone) = seen
+    features, steps = Features.simplex(6, 2.0), 500 if quick else 4000
+    laws = {tasks.RandomFourier(3.0): steps // 4, tasks.RandomCosine(3.0): steps}
+    risks = [(BlockRisk(SampledRisk(features, law, 40, 64, 0), seed=0), length) for law, length in laws.items()]
+    (free, *_), (bound, loss, alone) = (_block_ends(descend(risk, 0.1, steps=length)) for risk, length in risks)
     return Found(
         free > 0.5 > bound and loss < 0.8 * alone,
         f"simplex, K = 6, Δ = 2, L = 3, N = 40, η = 0.1, 64 prompts a step, one seed; {steps // 4} steps for random"
@@ -322,6 +320,11 @@ def block(quick: bool) -> Found:
         "holds only for cosines of random frequency: with one frequency the layers after the attention do the work,"
         " and the loss falls without attention on the target",
     )
+
+
+def _block_ends(run: Trajectory) -> list[float]:
+    """Attention, loss and loss with the block's attention alone at the end of a run."""
+    return [float(np.mean(run.observed[name][-1])) for name in ("attention", "test_loss", "attention_loss")]
 
 
 @row("Gaussian inputs", WORDS.format("Appendix A"), bound="1e-9")

@@ -1,4 +1,4 @@
-"""Rows on the lemmas, Proposition 1, the concentration event and the irreducible loss."""
+"""Rows on the lemmas and Proposition 1, orders of magnitude, bounds with constants, and the irreducible loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.sampled.crosscheck import crosscheck
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems import checks as bounds
-from icl_theory.families.regression.theorems.certified import worst_prediction
+from icl_theory.families.regression.theorems import orderwise
+from icl_theory.families.regression.theorems.certified import (
+    after_phase_one_of,
+    phase_one_bounds_of,
+    worst_prediction,
+)
 from icl_theory.families.regression.theorems.concentration import concentration_probability
 from icl_theory.families.regression.theorems.enumeration import (
     differences,
@@ -31,11 +36,14 @@ from icl_theory.families.regression.theorems.enumeration import (
     lipschitz_values,
     prompts,
 )
-from icl_theory.papers.claim import Claim, Errors, Found, Outcome, apart, decade, identity, off, row
+from icl_theory.papers.claim import Claim, Errors, Found, Outcome, Row, identity, row
+from icl_theory.papers.numbers import apart, decade, off
 from icl_theory.papers.regression.common import (
     EQUAL,
     PAPER,
     cross_ratios,
+    iterated_after_phase_one,
+    iterated_steps,
     random_cases,
     random_risk,
     random_scores,
@@ -60,8 +68,7 @@ def direct_sums(quick: bool) -> Errors:
     """loss, gradient and attention, also as runs record them, are those summed over all prompts and over functions
     of the law
     """
-    lengths = (math.inf, 1.0, 4.0) if quick else (math.inf, 1.0, 2.0, 3.0, 6.0)
-    problems = list(itertools.product(LAWS, lengths, (0.0, 0.5)))
+    problems = [*itertools.product(LAWS, (math.inf, 1, 4) if quick else (math.inf, 1, 2, 3, 6), (0.0, 0.5))]
     for seed, problem in enumerate(problems):
         risk, scores = _risk_of(seed, *problem)
         found, seen, size = direct(risk, scores), risk.observe(scores), risk.loss(scores)
@@ -69,7 +76,9 @@ def direct_sums(quick: bool) -> Errors:
         yield apart(risk.gradient(scores), risk.features.probs * found.slope) / size
         yield apart(risk.attention(scores), found.attention)
         yield apart(seen["attention"], np.diagonal(found.attention))
-    grid = f"{len(problems)} problems: five families, random features and p, K = 3..5, N = 1..{lengths[-1]:g}, inf"
+    grid = (
+        f"{len(problems)} problems: five families, random features and p, K = 3..5, N = 1..{4 if quick else 6}, inf"
+    )
     return f"{grid}, σ = 0, 0.5"
 
 
@@ -146,10 +155,8 @@ LOWER_BOUND = Statement(
 
 @row(LOWER_BOUND, bound="Attn -> 1")
 def _counterexample(quick: bool) -> Found:
-    run, law = (
-        simulate(2.0, 1.0, 40.0, K=6, task=tasks.Halfspace, epsilon=1e-3 if quick else 1e-4),
-        tasks.Halfspace(2.0),
-    )
+    law, epsilon = tasks.Halfspace(2.0), 1e-3 if quick else 1e-4
+    run = simulate(2.0, 1.0, 40.0, K=6, task=tasks.Halfspace, epsilon=epsilon)
     assert isinstance(run.risk, PopulationRisk)
     features, found = run.risk.features, direct(run.risk, run.params)
     constant, reached = float(law.nondegeneracy(features).max()), float(np.diagonal(found.attention).max())
@@ -189,19 +196,19 @@ def lemma_2_signs(quick: bool) -> Found:
     """α_k >= 0; β_mk has either sign and is smaller"""
     cases = random_cases(20 if quick else 100, range(3, 8), (math.inf, 2.0, 4.0))
     least, errors, signs, at_zero = zip(*(_growth_of(risk, seed) for seed, risk in cases), strict=True)
-    ratios, diagonal = np.concatenate(at_zero), "the kernel diag(1, 1.3, 0.8)"
-    along = {"exchangeable tasks": _cross_ratio_along(np.ones(5), quick), diagonal: _cross_ratio_along(
-        np.array([1.0, 1.3, 0.8]), quick), "random kernels": float(ratios.max())}  # fmt: skip
-    small, large = (
-        " and ".join(k for k, x in along.items() if (x > 1.0) == above) or "none" for above in (False, True)
-    )
+    ratios = np.concatenate(at_zero)
+    along = {"exchangeable tasks": np.ones(5), "the kernel diag(1, 1.3, 0.8)": np.array([1.0, 1.3, 0.8])}
+    most = {name: _cross_ratio_along(each, quick) for name, each in along.items()} | {
+        "random kernels": ratios.max()
+    }
+    small, large = (" and ".join(k for k in most if (most[k] > 1.0) == above) or "none" for above in (False, True))
     return Found(
         min(least) >= -1e-14 and max(errors) < 1e-10,
         f"{len(least)} random kernels and scores, N = 2, 4, inf, against direct sums; sizes at S = 0, and"
-        f" along runs of exchangeable tasks (K = 5) and of {diagonal}",
+        " along runs of exchangeable tasks (K = 5) and of the kernel diag(1, 1.3, 0.8)",
         f"least α {min(least):.0e} of the loss at S = 0; off the direct sums by {decade(max(errors))}; β > 0 in"
         f" {np.mean(np.concatenate(signs)):.0%}; |β| > α for {sum(ratios > 1)} of {len(ratios)} queries of random"
-        f" kernels; |β|/α at most {', '.join(f'{ratio:.2g} ({name})' for name, ratio in along.items())}",
+        f" kernels; |β|/α at most {', '.join(f'{ratio:.2g} ({name})' for name, ratio in most.items())}",
         f"holds for the signs; of these tasks |β| <= α holds for {small}, not for {large}",
     )
 
@@ -368,3 +375,109 @@ def lengths(quick: bool) -> Errors:
         short, long = (random_risk(seed, K, N).loss(scores) - risk.loss(scores) for N in (10**5, 10**6))
         yield abs(math.log10(short / long) - 1.0)
     return f"{count} random kernels and scores, N = 10⁵, 10⁶: exponent against 1"
+
+
+def order_statement(statement: orderwise.OrderStatement) -> Row:
+    """Make the row of one of the paper's order-of-magnitude statements."""
+
+    @row(statement)
+    def order(quick: bool) -> Found:
+        found, constants = orderwise.survey(statement), orderwise.fitted_constants()[statement.name]
+        upper, largest = statement.upper_only, _moving(found.rise)
+        sides = f"<= {constants.highest:.2g}" if upper else "{:.2g}..{:.2g}".format(*constants)
+        return Found(
+            True,
+            f"{found.runs} of {orderwise.DRAWS} runs (seed {orderwise.SEED}), log-uniform in {orderwise.WHOLE}",
+            f"measured/scale {found.low:.2g}..{found.high:.2g} over the phases, mean {found.typical:.2g}; drift per"
+            f" decade: {largest if upper else f'largest {largest}; smallest {_moving(found.fall)}'}",
+            verdict(statement, found),
+            f"{sides} on the inner law, times {orderwise.BOUNDED:g}",
+        )
+
+    return order
+
+
+def verdict(statement: orderwise.OrderStatement, found: orderwise.Survey) -> str:
+    """Say which sides of an order of magnitude hold over the law."""
+    below, above = orderwise.bounded_sides(statement, found.low, found.high)
+    if statement.upper_only and above:
+        loose = orderwise.fitted_constants()[statement.name].highest / found.low
+        return f"holds, loose by up to {loose:.2g}" if loose > 2.0 * orderwise.BOUNDED else "holds"
+    if statement.upper_only:
+        return f"fails: counterexample {found.where[1]}"
+    if below and above:
+        return "holds"
+    if below:
+        return f"holds only as a lower bound: the ratio rises to {found.high:.2g} at {found.where[1]}"
+    if above:
+        return f"holds only as an upper bound: the ratio falls to {found.low:.2g} at {found.where[0]}"
+    return f"fails: counterexample {found.where[0]} (ratio {found.low:.2g})"
+
+
+def _moving(rates: dict[str, float]) -> str:
+    return ", ".join(f"{name} ×{rate:.2g}" for name, rate in rates.items() if not 0.87 < rate < 1.15) or "none"
+
+
+ORDERS: dict[str, Row] = {statement.name: order_statement(statement) for statement in orderwise.STATEMENTS}
+
+
+@row(bounds.PHASE_ONE, bound="1; the upper one attained to 5 %")
+def phase_one_explicit(quick: bool) -> Found:
+    """By plain iteration, and over the law in closed form."""
+    sizes = (2, 3, 7, 10, 30) if quick else (2, 3, 4, 7, 10, 30, 100, 300)
+    K, c = np.array([*itertools.product(sizes, (0.01, 1.0, 30.0, 1e3, 1e6))]).T
+    runs, iterated = orderwise.law_runs(), [iterated_steps(*case, (0.5,))[0] for case in zip(K, c, strict=True)]
+    counts = np.append(iterated, runs.attends)
+    lower, upper = phase_one_bounds_of(np.append(K, runs.K), np.append(c, runs.counter.c))
+    low, high = (counts[lower > 0] / lower[lower > 0]).min(), (counts[upper > 0] / upper[upper > 0]).max()
+    return Found(
+        low >= 1.0 - 1e-9 and 1.0 + 1e-9 >= high > 0.95 and not counts[upper == 0].any(),
+        f"{len(K)} runs iterated, K = 2..{sizes[-1]}, c = ηγK/(K-1)² = 0.01..1e6; {len(runs.K)} runs of the law in"
+        " closed form",
+        f"T₁ over the lower bound at least {low:.3f}, over the upper one at most {high:.3f}",
+    )
+
+
+@row(bounds.THEOREM_2, bound="1, attained to 1 %")
+def after_phase_one_explicit(quick: bool) -> Found:
+    """By plain iteration, and over the law in closed form."""
+    deficits = (0.245, 0.05) if quick else (0.45, 0.3, 0.245, 0.1, 0.05, 0.02)
+    K, c, s = np.array([*itertools.product((2, 3, 20, 100), (0.01, 3.0, 100.0, 1e6), deficits)]).T
+    high = max(_over_bound(K, c, s), _over_bound_of_law())
+    return Found(
+        high <= 1.0 + 1e-9 and high > 0.99,
+        f"{len(K)} runs iterated, K = 2..100, c = 0.01..1e6, deficits {min(deficits)}..{max(deficits)};"
+        f" {orderwise.DRAWS} runs of the law in closed form",
+        f"T - T₁ - 1 over (7/16)(K-1)/(ηε) at most {high:.4f}",
+    )
+
+
+def _over_bound(K: Array, c: Array, deficit: Array) -> float:
+    """Largest ``T - T₁ - 1`` over its bound, by plain iteration; in units of γ, η from c and ε from the deficit."""
+    beyond = np.maximum([*map(iterated_after_phase_one, K, c, deficit)], 1) - 1.0
+    eta, epsilon = c * (K - 1.0) ** 2 / K, 0.5 * K / (K - 1.0) * deficit**2
+    return float(np.max(beyond / (after_phase_one_of(K, eta, epsilon) - 1.0)))
+
+
+def _over_bound_of_law(epsilon: Array | None = None, among: NDArray[np.bool_] | None = None) -> float:
+    """The same for runs of the law in closed form, at their own ε or with the bound for another."""
+    runs = orderwise.law_runs()
+    bound = after_phase_one_of(runs.K, runs.eta, runs.epsilon if epsilon is None else epsilon) - 1.0
+    return float(np.max((runs.steps - runs.attends - 1.0) / bound, where=among is None or among, initial=0.0))
+
+
+@row(bounds.THEOREM_1, bound="1, attained to 1 %")
+def theorem_1_explicit(quick: bool) -> Found:
+    """For targets that leave a deficit of order δ."""
+    K, c = np.array([*itertools.product((3, 20, 100), (0.01, 1.0, 100.0))]).T
+    runs = orderwise.law_runs()
+    power = (runs.size * runs.imbalance) ** 2
+    stated = (power <= 1.0) & (runs.epsilon >= power / 4.0)
+    # iterated, the target ε = L²Δ²δ²/4 is the deficit 0.245
+    high = max(_over_bound(K, c, np.full(K.shape, 0.245)), _over_bound_of_law(power / 4.0, stated))
+    return Found(
+        high <= 1.0 + 1e-9 and high > 0.99,
+        f"{len(K)} runs iterated with ε = L²Δ²δ²/4, K = 3..100, c = 0.01..100; the {int(stated.sum())} runs of the"
+        " law with L <= 1/(Δδ) and such an ε",
+        f"T_f - T₁ - 1 over (7/4)(K-1)/(ηL²Δ²δ²) at most {high:.4f}",
+    )
