@@ -216,17 +216,17 @@ def measure(task: Task) -> Found:
             found.outcomes[*unit, ""] = result
         elif unit[0] == "row":
             found.names[unit[1]] = result.name
-            found.outcomes[*unit, ""] = outcome_of(result.verdict)
+            found.outcomes[*unit, ""] = outcome_of(result)
         else:
             found.outcomes.update({(*unit, c.name): FAILS if c.holds is False else HOLDS for c in result})
     return found
 
 
-def outcome_of(verdict: Any) -> str:
+def outcome_of(claim: Any) -> str:
     """Whether a row holds or fails; of a finding the verdict itself."""
-    if verdict.outcome.name in FINDINGS:
-        return str(verdict)
-    return FAILS if verdict.outcome.name == "FAILS" else HOLDS
+    if claim.outcome.name in FINDINGS:
+        return str(claim.verdict)
+    return FAILS if claim.outcome.name == "FAILS" else HOLDS
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import explorer
-from icl_theory.papers import Outcome, Verdict
+from icl_theory.papers import Claim, Status
 
 PACKAGE = Path(icl.__file__).parent
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -69,20 +69,22 @@ def test_what_is_called_on_import_reaches_all_that_use_its_file() -> None:
     assert faults.within_reach(named["worst-curvature"], right) == {("row", "0")}
 
 
+def reads(verdict: str) -> str:
+    return faults.outcome_of(Claim("a", "b", "c", Status.EXACT, "d", "e", "f", verdict))
+
+
 def test_findings_count_where_they_read_otherwise() -> None:
     row, guard = ("row", "0", ""), ("row", "1", "")
-    right = faults.Found({row: faults.outcome_of(Verdict(Outcome.ONLY, " for 48%")), guard: faults.HOLDS}, {}, {})
+    right = faults.Found({row: reads("holds only for 48%"), guard: faults.HOLDS}, {}, {})
     for verdict, said in (
-        (Verdict(Outcome.ONLY, " for 47%"), "reads otherwise"),
-        (Verdict(Outcome.HOLDS), "reads otherwise"),
-        (Verdict(Outcome.FAILS, ": x"), "fails"),
+        ("holds only for 47%", "reads otherwise"),
+        ("holds", "reads otherwise"),
+        ("fails: x", "fails"),
     ):
-        wrong = faults.Found({row: faults.outcome_of(verdict), guard: faults.HOLDS}, {}, {})
+        wrong = faults.Found({row: reads(verdict), guard: faults.HOLDS}, {}, {})
         assert faults.turned(right, wrong) == {row: said}
     assert faults.turned(right, right) == {}
-    assert faults.turned(
-        right, faults.Found({guard: faults.outcome_of(Verdict(Outcome.ONLY, " here"))}, {}, {})
-    ) == {guard: "fails"}
+    assert faults.turned(right, faults.Found({guard: reads("holds only here")}, {}, {})) == {guard: "fails"}
 
 
 def test_the_page_has_every_fault_and_each_is_found() -> None:

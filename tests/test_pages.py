@@ -25,7 +25,7 @@ from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.papers import reproduction
 from icl_theory.papers.audit import questions, rows
-from icl_theory.papers.claim import HEADINGS, RECONSTRUCTED, Answer, Claim, Outcome, Status, Verdict
+from icl_theory.papers.claim import HEADINGS, RECONSTRUCTED, Answer, Claim, Status
 from icl_theory.results.plots import draw_maps, plot_answer, release, save
 
 DOCS = remake.DOCS
@@ -98,12 +98,6 @@ def printed() -> tuple[list[list[str]], dict[str, list[str]]]:
     )
 
 
-def verdict(words: str) -> Verdict:
-    words = words.removeprefix(f"{RECONSTRUCTED}: ")
-    outcome = max((each for each in Outcome if words.startswith(each.value)), key=lambda each: len(each.value))
-    return Verdict(outcome, words.removeprefix(outcome.value))
-
-
 class Shown(NamedTuple):
     """A picture on a paper's page: what it shows, its file, and the command below it."""
 
@@ -142,7 +136,9 @@ def test_a_papers_page_is_made_of_the_audits(name: str, monkeypatch: pytest.Monk
     """Nothing is measured: the page's command is given the rows and answers that the audit's page has."""
     claims, answers = printed()
     kept = {
-        row: lambda quick, claim=claim: Claim(*claim[:3], Status(claim[3]), *claim[4:7], verdict(claim[7]))
+        row: lambda quick, claim=claim: Claim(
+            *claim[:3], Status(claim[3]), *claim[4:7], claim[7].removeprefix(f"{RECONSTRUCTED}: ")
+        )
         for row, claim in zip(rows(), claims, strict=True)
     }
     paper = reproduction.papers()[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -125,7 +126,12 @@ class Statement:
 
 
 def stated(
-    name: str, source: str, statement: str, kind: str, status: Status = Status.CERTIFIED
+    name: str, source: str, kind: str, status: Status = Status.CERTIFIED
 ) -> Callable[[Callable[..., Sides]], Statement]:
-    """Make a function that measures both sides of a statement the `Statement`."""
-    return lambda sides: Statement(name, source, statement, kind, status, sides=sides)
+    """Make a function that measures both sides of a statement, its docstring, the `Statement`."""
+    return lambda sides: Statement(name, source, words(sides), kind, status, sides=sides)
+
+
+def words(function: Callable[..., Any]) -> str:
+    """Return the docstring of a function on one line."""
+    return " ".join((inspect.getdoc(function) or "").split())

@@ -12,9 +12,7 @@ from .claim import Found as Found
 from .claim import Outcome as Outcome
 from .claim import Series as Series
 from .claim import Status as Status
-from .claim import Verdict as Verdict
 from .claim import identity as identity
-from .claim import judged as judged
 from .claim import question as question
 from .claim import row as row
 from .paper import Claims as Claims

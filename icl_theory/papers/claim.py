@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
+from icl_theory._validate import refuse
 from icl_theory.engine.statement import OURS as OURS
 from icl_theory.engine.statement import BoundCheck as BoundCheck
 from icl_theory.engine.statement import BoundChecks as BoundChecks
 from icl_theory.engine.statement import Statement as Statement
 from icl_theory.engine.statement import Status as Status
+from icl_theory.engine.statement import words
 from icl_theory.engine.trajectory import Drawn
+from icl_theory.papers.numbers import decade, off
 
 RECONSTRUCTED = "as reconstructed"
 REMARKS = ("(reconstructed)", "(exact form)", "(our constant)", "(our constants)")  # at the end of a paper's source
@@ -26,29 +26,13 @@ HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound"
 
 
 class Outcome(Enum):
-    """Whether the measurements confirm a statement; the value begins the sentence that says so."""
+    """Whether the measurements confirm a statement: how the sentence begins that says so."""
 
     HOLDS = "holds"
     LOOSE = "holds, loose"
     ONLY = "holds only"
     COUNTEREXAMPLE = "fails: counterexample"
     FAILS = "fails"
-
-
-class Verdict(NamedTuple):
-    """An outcome, and the words that follow it."""
-
-    outcome: Outcome
-    words: str = ""
-
-    def __str__(self) -> str:
-        words = self.words.strip()
-        return f"{self.outcome.value}{'' if words[:1] in ('', *':,;') else ' '}{words}"
-
-
-def judged(holds: bool, outcome: Outcome = Outcome.HOLDS, words: str = "") -> Verdict:
-    """Return a verdict if the measurements are as expected, and a failure if they are not."""
-    return Verdict(outcome, words) if holds else Verdict(Outcome.FAILS, ": see measured")
 
 
 @dataclass(frozen=True)
@@ -66,8 +50,8 @@ class Claim:
         Where it was checked.
     measured, bound : str
         The figures, in words.
-    verdict : Verdict
-        Whether it holds.
+    verdict : str
+        Whether it holds, in a sentence that begins with the value of an `Outcome`.
     """
 
     name: str
@@ -77,7 +61,19 @@ class Claim:
     grid: str
     measured: str
     bound: str
-    verdict: Verdict
+    verdict: str
+
+    def __post_init__(self) -> None:
+        begins = [each.value for each in Outcome]
+        if not self.verdict.startswith(tuple(begins)):
+            raise refuse("verdict", self.verdict, f"a sentence that begins with {', or '.join(begins)}")
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the measurements confirm the statement."""
+        return max(
+            (each for each in Outcome if self.verdict.startswith(each.value)), key=lambda each: len(each.value)
+        )
 
     @property
     def formula(self) -> str:
@@ -89,7 +85,7 @@ class Claim:
     @property
     def finding(self) -> str:
         """The verdict in words, after 'as reconstructed' if the formula is ours and not the paper's."""
-        return f"{RECONSTRUCTED}: {self.verdict}" if self.formula == RECONSTRUCTED else str(self.verdict)
+        return f"{RECONSTRUCTED}: {self.verdict}" if self.formula == RECONSTRUCTED else self.verdict
 
     def cells(self) -> tuple[str, ...]:
         """Return all attributes as text."""
@@ -98,7 +94,7 @@ class Claim:
     @property
     def violated(self) -> bool:
         """Whether the figures contradict the statement."""
-        return self.verdict.outcome in (Outcome.FAILS, Outcome.COUNTEREXAMPLE)
+        return self.outcome in (Outcome.FAILS, Outcome.COUNTEREXAMPLE)
 
 
 Row = Callable[[bool], Claim]
@@ -109,14 +105,12 @@ class Found(NamedTuple):
 
     Attributes
     ----------
-    holds : bool or Verdict
-        Whether they are as expected, or the verdict itself.
+    holds : bool
+        Whether they are as expected.
     grid, measured : str
         Where, and the figures in words.
-    words : str
-        What follows the outcome in the verdict, if they are as expected.
-    outcome : Outcome
-        The outcome then.
+    verdict : str
+        The verdict if they are as expected; it begins with the value of an `Outcome`.
     bound : str
         With what the figures are to be compared, if the row itself does not say it.
     """
@@ -124,8 +118,7 @@ class Found(NamedTuple):
     holds: Any
     grid: str
     measured: str
-    words: str = ""
-    outcome: Outcome = Outcome.HOLDS
+    verdict: str = Outcome.HOLDS.value
     bound: str = ""
 
 
@@ -148,19 +141,17 @@ def row(
     ...     '''n(n + 1) is even'''
     ...     top = 10 if quick else 100
     ...     return Found(all(n * (n + 1) % 2 == 0 for n in range(top)), f"n < {top}", "all even")
-    >>> parity(True).statement, str(parity(True).verdict)
+    >>> parity(True).statement, parity(True).verdict
     ('n(n + 1) is even', 'holds')
     """
 
     def made(measure: Callable[[bool], Found]) -> Row:
-        given = name if isinstance(name, Statement) else Statement(name, source, _text(measure), "", status)
+        given = name if isinstance(name, Statement) else Statement(name, source, words(measure), "", status)
 
         @functools.wraps(measure)
         def measured(quick: bool) -> Claim:
             found = measure(quick)
-            verdict = found.holds
-            if not isinstance(verdict, Verdict):
-                verdict = judged(bool(verdict), found.outcome, found.words)
+            verdict = found.verdict if found.holds else f"{Outcome.FAILS.value}: see measured"
             stated = given.name, given.source, given.statement, given.status
             return Claim(*stated, found.grid, found.measured, found.bound or bound, verdict)
 
@@ -197,26 +188,6 @@ def identity(
     return made
 
 
-def off(found: Any, expected: Any) -> float:
-    """Return the largest relative difference."""
-    return float(np.max(np.abs(np.asarray(found) / expected - 1.0)))
-
-
-def decade(error: float) -> str:
-    """Round an error up to a power of ten, 1e-16 at least: its digits differ between machines."""
-    return f"1e{max(math.ceil(math.log10(max(error, 1e-300))), -16):d}"
-
-
-def span(values: Iterable[float], digits: str) -> str:
-    """Return the least and the largest of some numbers, in a format."""
-    found = [*values]
-    return f"{min(found):{digits}}..{max(found):{digits}}"
-
-
-def _text(function: Callable[..., Any]) -> str:
-    return " ".join((inspect.getdoc(function) or "").split())
-
-
 class Series(NamedTuple):
     """A curve of a figure: label, abscissae, ordinates and whether it is drawn as points."""
 
@@ -224,6 +195,11 @@ class Series(NamedTuple):
     x: NDArray[Any]
     y: NDArray[Any]
     points: bool = False
+
+
+def curves(x: NDArray[Any], every: Mapping[str, NDArray[Any]], points: bool = False) -> list[Series]:
+    """Return curves over the same abscissae by their labels."""
+    return [Series(label, x, y, points) for label, y in every.items()]
 
 
 @dataclass(frozen=True)
@@ -269,8 +245,8 @@ def question(
     def made(find: Callable[[bool], tuple[str, Iterable[Series]]]) -> Callable[[bool], Answer]:
         @functools.wraps(find)
         def answered(quick: bool) -> Answer:
-            words, series = find(quick)
-            return Answer(name, _text(find), words, tuple(series), x, y, x_scale)
+            answer, series = find(quick)
+            return Answer(name, words(find), answer, tuple(series), x, y, x_scale)
 
         return answered
 

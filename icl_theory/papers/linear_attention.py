@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,14 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
 from icl_theory.engine.statement import OURS, Status
-from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.linear_attention.depth import LoopedRisk, best_layers
 from icl_theory.families.linear_attention.diversity import diversity_limit, task_diversity
 from icl_theory.families.linear_attention.family import LinearAttention
 from icl_theory.families.linear_attention.law import PromptLaw
 from icl_theory.families.linear_attention.risks import MergedRisk, balanced_flow
 from icl_theory.families.linear_attention.shifts import shift_table
-from icl_theory.papers.claim import Errors, Found, Outcome, Series, identity, off, question, row
+from icl_theory.papers.claim import Errors, Found, Series, identity, question, row
+from icl_theory.papers.numbers import apart, deviations, listed, losses, named, off, power
 from icl_theory.papers.paper import Claims, Paper, Reading
 
 AHN, ZHANG = "Ahn, Cheng, Daneshmand, Sra 2023, {}", "Zhang, Frei, Bartlett 2024, {}"
@@ -90,12 +91,11 @@ def one_drop(quick: bool) -> Errors:
 @row("linear attention: small starts", ZHANG.format("convergence"), bound="1e-9")
 def small_starts(quick: bool) -> Found:
     """(v, A) from a small balanced start converges to the minimum"""
-    ends, starts = [], (1e-2, 1e-4) if quick else (1e-1, 1e-2, 1e-4, 1e-6)
-    for decay, start in itertools.product((0.0, 1.0), starts):
-        problem = LinearAttention(d=4, decay=decay, noise=0.5, coordinates="pair", start=start, above=1e-9)
-        spectrum, N, gamma = problem.law().covariance, problem.N, problem.gamma(problem.simulate().params)
-        least = 1.0 / ((1.0 + 1.0 / N) * spectrum + (spectrum.sum() + 0.25) / N)  # the published minimum
-        ends.append(0.5 * float(np.sum(spectrum**2 / least * (gamma - least) ** 2)))
+    starts, base = (1e-2, 1e-4) if quick else (1e-1, 1e-2, 1e-4, 1e-6), LinearAttention(d=4, noise=0.5, above=1e-9)
+    ends = [
+        published_excess(base.changed(decay=decay, start=start, coordinates="pair"))
+        for decay, start in itertools.product((0.0, 1.0), starts)
+    ]
     return Found(
         max(ends) <= 1.01e-9,
         f"d = 4, λ_j = 1 and 1/j, σ = 0.5, {len(ends)} starts down to {starts[-1]:g}, stable rate",
@@ -103,15 +103,16 @@ def small_starts(quick: bool) -> Found:
     )
 
 
+def published_excess(problem: LinearAttention) -> float:
+    """Excess at the end of training over the published minimum."""
+    spectrum, N, gamma = problem.law().covariance, problem.N, problem.gamma(problem.simulate().params)
+    least = 1.0 / ((1.0 + 1.0 / N) * spectrum + (spectrum.sum() + problem.noise**2) / N)
+    return 0.5 * float(np.sum(spectrum**2 / least * (gamma - least) ** 2))
+
+
 def aligned(d: int, size: float) -> Array:
     """Heads of which each is along an axis, with a value, a key and a query of one size."""
     return size * np.hstack([np.ones((d, 1)), np.eye(d), np.eye(d)])
-
-
-def plateau(run: Trajectory) -> int:
-    """Length of the plateau of a run."""
-    assert run.phases is not None
-    return int(run.phases.plateau[1])
 
 
 def plateaus(quick: bool) -> tuple[Array, Array, Array]:
@@ -122,7 +123,7 @@ def plateaus(quick: bool) -> tuple[Array, Array, Array]:
         pair = base.changed(coordinates="pair", start=start, method="exact").simulate()
         # shorter steps would change nothing: the flow's time is what is measured
         heads = base.changed(coordinates="heads", heads=2, start=aligned(2, start), method="fast").simulate()
-        found.append([eta * plateau(run) for run in (pair, heads)])
+        found.append([eta * run.phases.plateau[1] for run in (pair, heads) if run.phases is not None])
     return starts, *np.array(found).T
 
 
@@ -133,20 +134,20 @@ def plateau_lengths(quick: bool) -> Found:
     slope = float(np.polyfit(np.log(1.0 / starts[1:]), pair[1:], 1)[0]) * math.sqrt(2.0)
     ratio = float(heads[-1] * starts[-1])
     return Found(
-        abs(slope - 1.0) < 0.03 and abs(ratio - 1.0) < 0.03,
+        off([slope, ratio], 1.0) < 0.03,
         f"Λ = I, d = 2, N = 100, starts 0.1 to {starts[-1]:g}",
         f"(v, A): slope in ln(1/start) {slope:.3f} of it; heads with separate keys and queries: {ratio:.3f} of"
         " 1/(ηλ² start)",
-        " for (v, A); with separate keys and queries it grows like 1/start",
+        "holds for (v, A); with separate keys and queries it grows like 1/start",
     )
 
 
 @question("linear-attention-plateau", "1 / start", "plateau, ηt")
 def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     """Does the plateau grow like ln(1/start)?"""
-    starts, pair, heads = plateaus(quick)
-    x = 1.0 / starts
-    slow, fast = (float(np.log(each[-1] / each[-2]) / np.log(x[-1] / x[-2])) for each in (pair, heads))
+    starts, *found = plateaus(quick)
+    x, (pair, heads) = 1.0 / starts, found
+    slow, fast = (power(x[-2:], each[-2:]) for each in found)
     merged = "Only with keys and queries merged" if slow < 0.3 < 0.9 < fast else "These runs do not decide it"
     return (
         f"{merged}: from start {starts[-2]:.2g} to {starts[-1]:.2g} it grows like start^-{slow:.2f} for (v, A),"
@@ -162,111 +163,118 @@ def staircase(quick: bool) -> Found:
     """heads learn one direction of Λ after the other, the largest eigenvalue first; head j, alone along its
     direction, follows s' = λ(λ - ms³)s²
     """
-    d, size, eta, late = 3, 0.02, 0.05, 0.0
-    base = LinearAttention(d=d, decay=1.0, N=50, eta=eta, above=1e-4, method="exact")
-    problem = base.changed(coordinates="heads", heads=d)
-    law, run = problem.law(), problem.changed(start=aligned(d, size)).simulate()
-    for j, (spectrum, m, best) in enumerate(zip(law.covariance, law.second, law.best, strict=True)):
-        x = np.linspace(size, (0.5 * best) ** (1 / 3), 200_001)
-        slope = 1.0 / (spectrum * (spectrum - m * x**3) * x**2)
-        time = float(np.sum(0.5 * (slope[1:] + slope[:-1]) * np.diff(x))) / eta
-        late = max(late, abs(_half(run, j, best) / time - 1.0))
-    orders = []
-    for seed in range(2 if quick else 8):
-        free = problem.changed(start=size, seed=seed, eta=0.1).simulate()
-        halves = [_half(free, j, best) for j, best in enumerate(law.best)]
-        orders.append(halves == sorted(halves))
+    base = LinearAttention(d=3, decay=1.0, N=50, above=1e-4, method="exact", coordinates="heads", heads=3)
+    alone, seeds = base.changed(eta=0.05, start=aligned(3, 0.02)), range(2 if quick else 8)
+    late = off(half_times(alone), times_alone(alone.law(), 0.02) / alone.rate())
+    orders = [(np.diff(half_times(base.changed(start=0.02, seed=seed, eta=0.1))) >= 0.0).all() for seed in seeds]
     return Found(
         late < 0.01 and all(orders),
-        f"d = H = 3, λ_j = 1/j, start {size:g}, aligned, and random of {len(orders)} seeds; steps to half of Γ*_j",
+        f"d = H = 3, λ_j = 1/j, start 0.02, aligned, and random of {len(orders)} seeds; steps to half of Γ*_j",
         f"aligned: times off by at most {late:.1%}; random: {sum(orders)} of {len(orders)} in order",
     )
 
 
-def _half(run: Trajectory, j: int, best: float) -> float:
-    found = run.first(lambda state: bool(state.observed["gamma"][j] >= 0.5 * best))
-    return math.inf if found is None else float(found)
+def half_times(problem: LinearAttention) -> Array:
+    """Steps after which the entries of Γ have come half way."""
+    run, half = problem.simulate(), 0.5 * problem.law().best
+    passed = [run.first(lambda at, j=j: bool(at.observed["gamma"][j] >= half[j])) for j in range(len(half))]  # type: ignore[misc]
+    return np.array([math.inf if step is None else step for step in passed])
+
+
+def times_alone(law: PromptLaw, size: float) -> Array:
+    """Times of s' = λ(λ - ms³)s² from a size to half of each entry of Γ, by the trapezoidal rule."""
+    found = []
+    for spectrum, m, best in zip(law.covariance, law.second, law.best, strict=True):
+        x = np.linspace(size, (0.5 * best) ** (1 / 3), 200_001)
+        found.append(np.trapezoid(1.0 / (spectrum * (spectrum - m * x**3) * x**2), x))
+    return np.array(found)
 
 
 @row("linear attention: shifts", ZHANG.format("distribution shifts"), Status.EXACT, "0")
 def shifts(quick: bool) -> Found:
     """what is trained holds on other queries and tasks, and fails where the tokens or the length change"""
-    base = LinearAttention(d=8, decay=1.0, N=20, noise=0.5)
-    changes: dict[str, dict[str, Any]] = {
-        "query": {"query": np.arange(1.0, 9.0)}, "covariate": {"decay": 2.0}, "length": {"N": 5},
-        "noise": {"noise": 2.0}, "task": {"prior": 1.0 / np.arange(1.0, 9.0)},
-    }  # fmt: skip
-    table = shift_table({"base": base} | {name: base.changed(**change) for name, change in changes.items()})
-    share = dict(zip(table.names, (table.excess[0] / table.floor).tolist(), strict=True))
+    base, j = LinearAttention(d=8, decay=1.0, N=20, noise=0.5), np.arange(1.0, 9.0)
+    names = ("query", "covariate", "length", "noise", "task")
+    changes: list[dict[str, Any]] = [{"query": j}, {"decay": 2.0}, {"N": 5}, {"noise": 2.0}, {"prior": 1.0 / j}]
+    table = shift_table({"base": base, **{k: base.changed(**v) for k, v in zip(names, changes, strict=True)}})
+    query, *others = shares = (table.excess[0] / table.floor)[1:].tolist()
     return Found(
-        share["query"] < 1e-12 and min(share[name] for name in changes if name != "query") > 1e-3,
+        query < 1e-12 and min(others) > 1e-3,
         "d = 8, λ_j = 1/j -> j^-2, N = 20 -> 5, σ = 0.5 -> 2, W = I -> diag(1/j), Λq -> diag(j)",
-        "excess, in shares of the least loss there: " + ", ".join(f"{name} {share[name]:.1%}" for name in changes),
-        " for the query alone: other tasks cost as well, where their second moment is another",
-        Outcome.ONLY,
+        "excess, in shares of the least loss there: " + named(dict(zip(names, shares, strict=True)), ".1%"),
+        "holds only for the query alone: other tasks cost as well, where their second moment is another",
     )
 
 
 @row("linear attention: task diversity", "Raventós et al. 2023; Lu et al. 2024", bound="0.25, 0, 0")
 def transition(quick: bool) -> Found:
     """trained on k tasks it memorises them below k ≈ d and learns in context above"""
-    d, worst, known, ratios = 32 if quick else 64, 0.0, [], np.array([0.25, 0.5, 1.0, 2.0, 8.0])
-    for long in (4, 64):
-        problem, sizes = LinearAttention(d=d, N=long * d, noise=0.5), (ratios * d).astype(int).tolist()
-        found = task_diversity(problem, sizes, draws=4 if quick else 10).mean()
-        limit = diversity_limit(d, long * d, 0.5, ratios)
-        worst = max(worst, *map(off, found, limit))
-        known.append(found.new / found.pretraining)
+    d, draws = (32, 4) if quick else (64, 10)
+    worst, known = memorised(d, draws)
+    learns = all(first > 10.0 and 1.0 < last < 1.1 for first, *_, last in known)
     kink = diversity_limit(d, 1e9, 0.0, np.array([0.5, 1.0, 2.0])).new / d
-    memorises = all(ratio[0] > 10.0 and 1.0 < ratio[-1] < 1.1 for ratio in known)
     return Found(
-        worst < 0.1 and np.allclose(kink, [0.25, 0.0, 0.0], atol=1e-3) and memorises,
+        worst < 0.1 and apart(kink, (0.25, 0.0, 0.0)) < 1e-3 and learns,
         f"d = {d}, N = 4d, 64d, σ = 0.5, k/d = 1/4..8; and the limit of long prompts",
         "loss on new tasks over that on the k tasks "
         + " and ".join(f"{ratio[0]:.0f} ... {ratio[-1]:.2f}" for ratio in known)
         + f" at k/d = 1/4 ... 8; both off the limit d, k, N -> ∞ by at most {worst:.0%}; N/d -> ∞: new loss/d"
-        f" {kink[0]:.3f}, {kink[1]:.3f}, {kink[2]:.3f} at k/d = 1/2, 1, 2",
-        ": (1 - k/d)/2 below k = d in long prompts, a smooth crossover in short ones",
+        f" {listed(kink, '.3f')} at k/d = 1/2, 1, 2",
+        "holds: (1 - k/d)/2 below k = d in long prompts, a smooth crossover in short ones",
     )
+
+
+def memorised(d: int, draws: int) -> tuple[float, list[Array]]:
+    """How far losses are off their limit, and those on new tasks over those on the tasks of pretraining."""
+    worst, known, ratios = 0.0, [], np.array([0.25, 0.5, 1.0, 2.0, 8.0])
+    for N in (4 * d, 64 * d):
+        problem, sizes = LinearAttention(d=d, N=N, noise=0.5), (ratios * d).astype(int).tolist()
+        found = task_diversity(problem, sizes, draws=draws).mean()
+        worst = max(worst, *map(off, found, diversity_limit(d, N, 0.5, ratios)))
+        known.append(found.new / found.pretraining)
+    return worst, known
+
+
+def best_losses(N: int, depths: Iterable[int]) -> tuple[Array, Array]:
+    """Least losses over d = 8 of layers in a loop and of layers of their own, for Λ = I without noise."""
+    pairs = [(LoopedRisk(8, N, depth).floor() / 8, best_layers(8, N, depth).loss / 8) for depth in depths]
+    loop, own = np.array(pairs).T
+    return loop, own
 
 
 @row("linear attention: depth", f"{AHN.format('several layers')}; von Oswald et al. 2023", bound="falls")
 def depth(quick: bool) -> Found:
     """each layer is a step of gradient descent on the prompt, and more layers reach a lower loss"""
-    depths, errors = (1, 2, 4, 8) if quick else (1, 2, 4, 8, 16), []
-    looped = [LoopedRisk(8, 20, each).floor() / 8 for each in depths]
-    own = [best_layers(8, 20, each).loss / 8 for each in depths]
-    for each, loss in zip(depths[1:3], looped[1:3], strict=True):
-        trainer = LinearAttention(d=8, N=20, depth=each).sampled(4000, seed=each)
-        losses = [trainer.evaluate(LoopedRisk(8, 20, each).best, n)[0] for n in range(10 if quick else 25)]
-        errors.append(abs(np.mean(losses) / 8 - loss) / (np.std(losses, ddof=1) / 8 / math.sqrt(len(losses))))
-    falls = all(b < a for a, b in itertools.pairwise(looped)) and max(errors) < 5.0
+    depths = (1, 2, 4, 8) if quick else (1, 2, 4, 8, 16)
+    loop, own = best_losses(20, depths)
+    models, count = {D: LinearAttention(d=8, N=20, depth=D) for D in depths[1:3]}, 10 if quick else 25
+    sampled = [losses(each.sampled(4000, seed=D), LoopedRisk(8, 20, D).best, count) for D, each in models.items()]
+    z = float(deviations(np.transpose(sampled) / 8, loop[1:3]).max())
     return Found(
-        falls and all(a <= b * (1 + 1e-12) for a, b in zip(own, looped, strict=True)),
-        f"Λ = I, d = 8, N = 20, D = {', '.join(map(str, depths))}; D = 2, 4 against sampled layers",
-        f"best loss/d in a loop {', '.join(f'{x:.3g}' for x in looped)}; of layers of their own"
-        f" {', '.join(f'{x:.2g}' for x in own)}; largest |z| {max(errors):.1f}",
+        (np.diff(loop) < 0.0).all() and z < 5.0 and (own <= loop * (1 + 1e-12)).all(),
+        f"Λ = I, d = 8, N = 20, D = {listed(depths)}; D = 2, 4 against sampled layers",
+        f"best loss/d in a loop {listed(loop, '.3g')}; of layers of their own {listed(own, '.2g')}; largest |z|"
+        f" {z:.1f}",
     )
 
 
 @question("linear-attention-depth", "layers", "least loss / d")
 def what_depth_buys(quick: bool) -> tuple[str, list[Series]]:
     """What does depth buy?"""
-    depths, lengths = np.arange(1, 9 if quick else 17), (20, 80)
-    looped = {N: np.array([LoopedRisk(8, N, D).floor() / 8 for D in depths.tolist()]) for N in lengths}
-    own = {N: np.array([best_layers(8, N, D).loss / 8 for D in depths.tolist()]) for N in lengths}
+    depths = np.arange(1, 9 if quick else 17)
+    found = {N: best_losses(N, depths.tolist()) for N in (20, 80)}
     words = "; ".join(
-        f"N = {N}: {looped[N][0]:.3g} of one layer, {looped[N][-1]:.2g} of {depths[-1]} in a loop,"
-        f" {own[N][-1]:.1g} of {depths[-1]} layers of their own"
-        for N in lengths
+        f"N = {N}: {loop[0]:.3g} of one layer, {loop[-1]:.2g} of {depths[-1]} in a loop, {own[-1]:.1g} of"
+        f" {depths[-1]} layers of their own"
+        for N, (loop, own) in found.items()
     )
     return words + (
         " (least loss/d, Λ = I, d = 8, no noise). A loop repeats one step of gradient descent; layers of their"
         " own are the best polynomial of their degree, as Chebyshev's method is."
     ), [
         Series(f"{name}, N = {N}", depths, losses, points=name == "loop")
-        for name, found in (("loop", looped), ("own", own))
-        for N, losses in found.items()
+        for place, name in enumerate(("loop", "own"))
+        for N, losses in ((N, each[place]) for N, each in found.items())
     ]
 
 

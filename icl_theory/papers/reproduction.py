@@ -55,7 +55,7 @@ class Reproduced(NamedTuple):
         """Return how many claims hold and fail, counted by whose formula was measured, the worst first."""
         found: dict[str, Counter[Outcome]] = {}
         for claim in self.claims:
-            found.setdefault(claim.formula, Counter())[claim.verdict.outcome] += 1
+            found.setdefault(claim.formula, Counter())[claim.outcome] += 1
         words = [
             f"{formula}: " + ", ".join(f"{kind.value} ({kinds[kind]})" for kind in WORST_FIRST if kinds[kind])
             for formula, kinds in found.items()

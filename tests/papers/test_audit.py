@@ -11,7 +11,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.engine import progress
-from icl_theory.papers.claim import Outcome, Verdict, judged
+from icl_theory.papers.claim import Claim, Outcome, Status
 from icl_theory.papers.paper import Claims
 from icl_theory.papers.regression import dynamics
 from icl_theory.papers.reproduction import papers
@@ -34,7 +34,7 @@ def test_no_exact_or_certified_claim_is_violated(report: icl.papers.Audit) -> No
 
 def test_every_verdict_is_one_of_the_known_ones(report: icl.papers.Audit) -> None:
     for claim in report.claims:
-        assert claim.verdict.outcome is not Outcome.FAILS, claim
+        assert claim.outcome is not Outcome.FAILS, claim
         assert all((claim.source, claim.statement, claim.grid, claim.measured, claim.bound)), claim
 
 
@@ -60,7 +60,7 @@ def test_a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(report: icl.pape
 
 
 def test_findings_are_those_of_the_documentation(report: icl.papers.Audit) -> None:
-    verdicts = {claim.name: str(claim.verdict) for claim in report.claims}
+    verdicts = {claim.name: claim.verdict for claim in report.claims}
     assert verdicts["Theorem 1"].startswith("fails: counterexample")
     assert verdicts["Theorem 2"].startswith("holds, loose")
     assert verdicts["Phase I duration"].startswith("holds, loose")
@@ -148,19 +148,19 @@ def test_command_prints_json(
 def test_a_violated_claim_is_status_one(
     capsys: pytest.CaptureFixture[str], report: icl.papers.Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = replace(report, claims=(replace(report.claims[0], verdict=judged(False)), *report.claims[1:]))
+    broken = replace(report, claims=(replace(report.claims[0], verdict="fails: see measured"), *report.claims[1:]))
     monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: broken)
     status, out, _ = run_main(capsys, "audit")
     assert status == 1
     assert "Violated: Lemma 1" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [("", ""), (": see measured", ": see measured"), ("by up to 3", " by up to 3"), (" by up to 3", " by up to 3")],
-)
-def test_the_words_of_a_verdict_follow_its_outcome_as_in_a_sentence(words: str, sentence: str) -> None:
-    assert {str(Verdict(each, words)) for each in Outcome} == {each.value + sentence for each in Outcome}
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_verdict_begins_with_its_outcome(outcome: Outcome) -> None:
+    made = [Claim("a", "b", "c", Status.EXACT, "", "", "", outcome.value + words) for words in ("", ": x", " by 3")]
+    assert {claim.outcome for claim in made} == {outcome}
+    with pytest.raises(ValueError, match="verdict = 'perhaps': must be a sentence that begins with holds, or"):
+        replace(made[0], verdict="perhaps")
 
 
 def test_an_order_of_magnitude_that_fails_is_no_violation(report: icl.papers.Audit) -> None:

@@ -30,7 +30,7 @@ def test_cost_of_a_shifted_query_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shifts_cost_nothing_for_the_query_alone() -> None:
-    assert str(evidence.shifts(True).verdict).startswith("holds only for the query alone")
+    assert evidence.shifts(True).verdict.startswith("holds only for the query alone")
 
 
 def test_a_layer_that_does_not_memorise_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import icl_theory as icl
 from icl_theory.engine import Affine, Pullback
 from icl_theory.families.recall import bounds
 from icl_theory.families.recall.bounds import cycle_excess
-from icl_theory.papers.recall import model, questions, training
+from icl_theory.papers.recall import model, training
 
 Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
 
@@ -34,7 +34,7 @@ def test_words_drawn_one_by_one_refute_a_wrong_law(monkeypatch: pytest.MonkeyPat
 
 def test_measured_rates_make_the_conclusion_of_the_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ReLU" in icl.answer("recall-exponent", quick=True).answer
-    monkeypatch.setattr(questions, "final_rate", lambda risk, eta, far: 1.0)
+    monkeypatch.setattr(training, "final_rate", lambda risk, eta, far: 1.0)
     said = icl.answer("recall-exponent", quick=True).answer
     assert "ηt/√|Q|," not in said
     assert "None of these models has ηt/√|Q| or ηt/|Q|" in said
@@ -56,7 +56,7 @@ def test_the_spread_of_missing_triggers_is_that_of_drawn_sets() -> None:
     rng = np.random.default_rng(0)
     counts = rng.multinomial(8, task.probs, 40_000)
     costs = math.log(30) * (counts == 0) @ task.probs
-    found = questions.missing_spread(task, np.array([8]))[0]
+    found = training.missing_spread(task, np.array([8]))[0]
     assert abs(found / costs.std() - 1.0) < 0.02  # 40,000 sets: about 0.7 %
 
 

@@ -16,7 +16,7 @@ from icl_theory.families.regression.closed.runs import ExchangeableSteps
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.theorems import certified
 from icl_theory.papers.claim import Claim
-from icl_theory.papers.regression import dynamics, lemmas, orders, questions
+from icl_theory.papers.regression import dynamics, lemmas, questions
 
 Array = np.ndarray
 
@@ -102,12 +102,12 @@ def test_a_counterexample_that_does_not_reproduce_is_a_violation(monkeypatch: py
     assert (claim.status, claim.violated) == ("exact", True)
 
 
-@pytest.mark.parametrize("row", [orders.after_phase_one_explicit, orders.theorem_1_explicit])
+@pytest.mark.parametrize("row", [lemmas.after_phase_one_explicit, lemmas.theorem_1_explicit])
 @pytest.mark.parametrize("by", [0.98, 1.02])
 def test_a_wrong_constant_of_theorem_2_is_seen(
     monkeypatch: pytest.MonkeyPatch, row: Callable[[bool], Claim], by: float
 ) -> None:
-    monkeypatch.setattr(orders, "after_phase_one_of", scaled(certified.after_phase_one_of, by))
+    monkeypatch.setattr(lemmas, "after_phase_one_of", scaled(certified.after_phase_one_of, by))
     assert row(True).violated
 
 
@@ -117,8 +117,8 @@ def test_a_wrong_bound_on_phase_one_is_seen(monkeypatch: pytest.MonkeyPatch, by:
         low, high = certified.phase_one_bounds_of(K, c)
         return by * low, by * high
 
-    monkeypatch.setattr(orders, "phase_one_bounds_of", faulty)
-    assert orders.phase_one_explicit(True).violated
+    monkeypatch.setattr(lemmas, "phase_one_bounds_of", faulty)
+    assert lemmas.phase_one_explicit(True).violated
 
 
 def test_cross_terms_are_smaller_than_the_growth_for_more_than_exchangeable_tasks() -> None:

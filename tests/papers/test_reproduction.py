@@ -11,7 +11,7 @@ from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.papers import reproduction
 from icl_theory.papers.audit import known
-from icl_theory.papers.claim import Claim, Outcome, Status, Verdict
+from icl_theory.papers.claim import Claim, Outcome, Status
 from icl_theory.papers.paper import Claims, Paper, Reading
 from icl_theory.papers.reproduction import papers, reproduce
 from tests.pages import Page
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def claim(outcome: Outcome, status: str = "exact", source: str = "paper, Thm 1") -> Claim:
-    return Claim("<row>", source, "a | b", Status(status), "nowhere", "1", "2", Verdict(outcome, " x"))
+    return Claim("<row>", source, "a | b", Status(status), "nowhere", "1", "2", f"{outcome.value} x")
 
 
 def paper_of(*claims: Claim) -> Paper:

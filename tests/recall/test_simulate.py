@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icl_theory as icl
-from icl_theory.papers.recall.questions import zipf
+from icl_theory.papers.recall.training import zipf
 
 Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
 ONCE = Counts.fixed(1)

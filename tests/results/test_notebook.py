@@ -86,9 +86,7 @@ def test_a_notebook_shows_bounds_cross_checks_answers_and_audits_as_tables() -> 
     shown = Page(answer._repr_html_())
     assert answer.answer in shown.text
     assert len(shown.images) == 1
-    claim = icl.papers.Claim(
-        "a", "b", "x < y", icl.papers.Status.EXACT, "", "1", "2", icl.papers.Verdict(icl.papers.Outcome.HOLDS)
-    )
+    claim = icl.papers.Claim("a", "b", "x < y", icl.papers.Status.EXACT, "", "1", "2", "holds")
     shown = Page(icl.papers.Audit((claim,), (answer,))._repr_html_())
     assert shown.column(0, "statement") == ["x < y"]
     assert shown.column(1, "answer") == [answer.answer]

@@ -1,7 +1,7 @@
 """The paper on in-context recall: its statements, and the rows, questions and figures that measure them."""
 
 from icl_theory.papers.paper import Claims, Paper, Reading
-from icl_theory.papers.recall import model, questions, training
+from icl_theory.papers.recall import model, training
 
 WORDS = "the formula, from the words of the text"
 RATE = "the exponent, which the paper prints in different ways"
@@ -50,7 +50,7 @@ CLAIMS = Claims(
      training.exponents, training.unequal_rate, training.plain_descent, model.UNSEEN, model.lemma_averaging,
      training.softmax_rate, training.noisy_convergence, model.UNSEEN_NOISY, model.part_roles, model.layer_logits,
      model.unseen_rows, training.missing_triggers, training.sample_complexity, training.learnt_frequency),
-    {"recall-exponent": questions.exponent, "recall-noise": questions.noise, "recall-samples": questions.samples,
-     "recall-unseen": questions.unseen, "recall-roles": questions.roles},
+    {"recall-exponent": training.exponent, "recall-noise": training.noise, "recall-samples": training.samples,
+     "recall-unseen": training.unseen, "recall-roles": training.roles},
     (IN_CONTEXT_RECALL,),
 )  # fmt: skip

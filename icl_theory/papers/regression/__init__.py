@@ -3,8 +3,8 @@
 from icl_theory.families.regression.sampled.crosscheck import crosscheck
 from icl_theory.families.regression.theorems.checks import check_bounds
 from icl_theory.papers.paper import Claims, Paper, Reading
-from icl_theory.papers.regression import dynamics, experiments, lemmas, methods, orders
-from icl_theory.papers.regression.orders import ORDERS
+from icl_theory.papers.regression import dynamics, experiments, lemmas
+from icl_theory.papers.regression.lemmas import ORDERS
 from icl_theory.papers.regression.questions import QUESTIONS
 
 ORDER = "the order of magnitude, from the proofs; its constant is fitted on runs from a smaller range of parameters"
@@ -32,7 +32,7 @@ NONLINEAR_REGRESSION = Paper(
         Reading("Proposition 2", "Phase I: the score of the own feature grows fast, the others change K times"
                 " slower, for K² ln K/(ηL²Δ²) steps.",
                 (ORDERS["Phase I growth"], ORDERS["Phase I cross terms"], ORDERS["Phase I duration"],
-                 orders.phase_one_explicit), reconstructed=ORDER),
+                 lemmas.phase_one_explicit), reconstructed=ORDER),
         Reading("Proposition 3", "Phase II, flat regime: the score of the own feature grows at a steady rate, the"
                 " others change K times slower.",
                 (ORDERS["Phase II growth"], ORDERS["Phase II growth to ε"], ORDERS["Phase II cross terms"]),
@@ -45,14 +45,14 @@ NONLINEAR_REGRESSION = Paper(
                 " missing"),
         Reading("Theorem 1", "Flat regime, L <= 1/(Δδ): after Phase I, the loss is ε after a further K ln(K LΔ"
                 " ε^-½)/(ηL²Δ²δ²) steps.",
-                (ORDERS["Theorem 1"], orders.theorem_1_explicit), question="tightness", reconstructed=ORDER),
+                (ORDERS["Theorem 1"], lemmas.theorem_1_explicit), question="tightness", reconstructed=ORDER),
         Reading("Proposition 4", "Phase III, sharp regime: the score of the own feature grows at the slow rate"
                 " ηε/K.",
                 (ORDERS["Phase III growth"], ORDERS["Phase III cross terms"],
                  experiments.cross_terms_of_unequal_tasks), reconstructed=ORDER),
         Reading("Theorem 2", "Sharp regime, L > 1/(Δδ): after Phase I, the loss is ε after a further K ln(K LΔ"
                 " ε^-½)/(ηε) steps, for every L.",
-                (ORDERS["Theorem 2"], orders.after_phase_one_explicit), reconstructed=ORDER),
+                (ORDERS["Theorem 2"], lemmas.after_phase_one_explicit), reconstructed=ORDER),
         Reading("The transition", "The regimes change at an L of the order 1/(Δδ). Far above this L, training is"
                 " much faster.",
                 (dynamics.papers_rule, dynamics.regimes, dynamics.total_time, experiments.larger_steps),
@@ -86,12 +86,12 @@ NONLINEAR_REGRESSION = Paper(
 )  # fmt: skip
 
 CLAIMS = Claims(
-    (lemmas.lemma_1_identity, lemmas.direct_sums, lemmas.lemma_1_samples, methods.laws, methods.derivatives,
-     methods.reductions, lemmas.lemma_1_envelope, lemmas.lemma_1_degenerate, lemmas.lemma_2_identity,
-     lemmas.lemma_2_signs, lemmas.concentration, *ORDERS.values(), orders.phase_one_explicit,
-     orders.after_phase_one_explicit, orders.theorem_1_explicit, lemmas.proposition_1, dynamics.closed_counts,
-     dynamics.step_counts, methods.skipped_steps, dynamics.flow_solution, dynamics.phase_one, dynamics.total_time,
-     dynamics.regimes, dynamics.papers_rule, dynamics.monotone, methods.stable_rates, dynamics.rescaling,
+    (lemmas.lemma_1_identity, lemmas.direct_sums, lemmas.lemma_1_samples, dynamics.laws, dynamics.derivatives,
+     dynamics.reductions, lemmas.lemma_1_envelope, lemmas.lemma_1_degenerate, lemmas.lemma_2_identity,
+     lemmas.lemma_2_signs, lemmas.concentration, *ORDERS.values(), lemmas.phase_one_explicit,
+     lemmas.after_phase_one_explicit, lemmas.theorem_1_explicit, lemmas.proposition_1, dynamics.closed_counts,
+     dynamics.step_counts, dynamics.skipped_steps, dynamics.flow_solution, dynamics.phase_one, dynamics.total_time,
+     dynamics.regimes, dynamics.papers_rule, dynamics.monotone, dynamics.stable_rates, dynamics.rescaling,
      dynamics.embedding, dynamics.tail_law, dynamics.tail_law_finite, dynamics.tail_law_embeddings,
      experiments.phases_of_samples, experiments.cross_terms_of_unequal_tasks, experiments.ends_of_phases,
      experiments.oscillation, experiments.larger_steps, lemmas.conditional_loss, experiments.noisy_tokens,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from icl_theory._validate import Array
+from icl_theory.engine.descent import descend
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.risks.population import PopulationRisk
@@ -28,6 +29,31 @@ def random_risk(seed: int, K: int, N: float = math.inf, noise: float = 0.0) -> P
 def random_scores(seed: int, K: int, size: float) -> Array:
     """Return normal scores."""
     return size * np.random.default_rng(seed).normal(size=(K, K))
+
+
+def random_cases(
+    count: int, sizes: Sequence[int], lengths: Sequence[float] = (math.inf,), noises: Sequence[float] = (0.0,)
+) -> Iterator[tuple[int, PopulationRisk]]:
+    """Numbers and random risks, with numbers of features, lengths and label noise in turn."""
+    for seed in range(count):
+        K, N, noise = (each[seed % len(each)] for each in (sizes, lengths, noises))
+        yield seed, random_risk(seed, int(K), N, noise)
+
+
+def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
+    """Exchangeable tasks of five families, and their features."""
+    simplex, basis = Features.simplex(K, 0.5), Features.orthonormal(K, 0.5)
+    return {
+        "linear": (tasks.Linear(2.0), simplex), "Fourier": (tasks.RandomFourier(2.0), simplex),
+        "quadratic": (tasks.Quadratic(2.0), basis), "Gaussian": (tasks.KernelTask(np.eye(K) + 3.0), simplex),
+        "finite": (tasks.FiniteTask(np.vstack([np.eye(K), -np.eye(K)])), simplex),
+    }  # fmt: skip
+
+
+def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
+    """Losses over γ of descent at the rate 1/γ."""
+    gamma = float(law.variogram(features)[0, 1])
+    return descend(PopulationRisk(features, law), 1.0 / gamma, steps=steps).loss / gamma
 
 
 def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:

@@ -23,7 +23,9 @@ from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.sampled.risk import SampledRisk
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems.orderwise import closed
-from icl_theory.papers.claim import Answer, Series, decade, question
+from icl_theory.papers.claim import Answer, Series, curves, question
+from icl_theory.papers.numbers import decade, off, power
+from icl_theory.papers.regression.common import equivalent, rescaled
 
 
 @question("separation", "L", "steps to ε")
@@ -82,25 +84,18 @@ def _transition(K: int, lipschitz: Array, exponent: Array, predicted: float) -> 
 @question("linear", "ηγ t (steps)", "loss / γ")
 def linear(quick: bool) -> tuple[str, list[Series]]:
     """Does the linear case reduce to this?"""
-    K, steps = 6, 200 if quick else 2000
-    simplex, basis = Features.simplex(K, 0.5), Features.orthonormal(K, 0.5)
-    families: dict[str, tuple[tasks.Task, Features]] = {
-        "linear": (tasks.Linear(2.0), simplex),
-        "Fourier": (tasks.RandomFourier(2.0), simplex),
-        "quadratic": (tasks.Quadratic(2.0), basis),
-    }
-    standard = descend(ExchangeableRisk(K, 1.0), 1.0, steps=steps)
-    series, worst = [Series("one-number formula", standard.t[1:], standard.loss[1:])], 0.0
-    for shift, (name, (law, features)) in enumerate(families.items()):
-        gamma = float(law.variogram(features)[0, 1])
-        run = descend(PopulationRisk(features, law), 1.0 / gamma, steps=steps)
-        scaled = run.loss / gamma
-        worst = max(worst, float(np.max(np.abs(scaled / standard.loss - 1.0))))
-        series.append(Series(name, run.t[1 + shift :: 9], scaled[1 + shift :: 9], points=True))
+    steps, exchangeable = 200 if quick else 2000, equivalent(6)
+    standard = descend(ExchangeableRisk(6, 1.0), 1.0, steps=steps)
+    found = {name: rescaled(*exchangeable[name], steps) for name in ("linear", "Fourier", "quadratic")}
+    worst = max(off(losses, standard.loss) for losses in found.values())
     return (
         f"{'Yes' if worst < 1e-10 else 'No'}: loss/γ of linear, Fourier and quadratic tasks on the full scores"
         f" differs from the one-number dynamics in time ηγt by less than {decade(worst)} over {steps} steps."
-    ), series
+    ), [
+        Series("one-number formula", standard.t[1:], standard.loss[1:]),
+        *(Series(name, standard.t[first::9], losses[first::9], points=True)  # in turn: they coincide
+          for first, (name, losses) in enumerate(found.items(), start=1)),
+    ]  # fmt: skip
 
 
 @question("tightness", "K, or 1/ε", "measured / bound")
@@ -155,10 +150,9 @@ def learning_rate(quick: bool) -> tuple[str, list[Series]]:
         f" {'keeps' if sharp else 'does not keep'} to that limit, at η over the limit = {kept}. Started from zero,"
         f" it ends {thrown[0]:.1e} above the minimum at {factors[0]:g} of the limit, and {thrown[-1]:.1e} above it"
         f" at {factors[-1]:g}."
-    ), [
-        Series("started near the minimum", factors, np.maximum(excess, 1e-17), points=True),
-        Series("started from zero", factors, np.maximum(thrown, 1e-17), points=True),
-    ]
+    ), curves(factors, {
+        "started near the minimum": np.maximum(excess, 1e-17), "started from zero": np.maximum(thrown, 1e-17),
+    }, points=True)  # fmt: skip
 
 
 @question("unequal-features", "step", "1 − attention")
@@ -167,7 +161,6 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
     p = np.array([0.4, 0.2, 0.2, 0.1, 0.1]) if quick else np.array([0.4, 0.2, 0.15, 0.1, 0.1, 0.05])
     run = descend(PopulationRisk(Features.simplex(len(p), 1.0, p), tasks.Exchangeable(2.0)), 2.0, epsilon=1e-3)
     half = [run.first(lambda state, k=k: bool(state.attention[k] >= 0.5)) or 0 for k in range(len(p))]  # type: ignore[misc]
-    slope = float(np.polyfit(np.log(p), np.log(np.maximum(half, 1)), 1)[0])
     late = run.t > 0
     law = run.t * run.loss * 8.0 / (len(p) - 1)
     before, tail = float(np.interp(run.t[-1] / 10.0, run.t, law)), float(law[-1])
@@ -175,8 +168,8 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
     return (
         "Queries learn at different times,"
         f" {'frequent ones first' if ordered else 'not in the order of frequency'}:"
-        f" Attn_k passes ½ at steps {half} for p = {p.tolist()}, fitted by p^{slope:.1f}. t L(t) 4η/(K-1) goes from"
-        f" {before:.3f} to {tail:.3f} in the last decade of steps,"
+        f" Attn_k passes ½ at steps {half} for p = {p.tolist()}, fitted by p^{power(p, np.maximum(half, 1)):.1f}."
+        f" t L(t) 4η/(K-1) goes from {before:.3f} to {tail:.3f} in the last decade of steps,"
         f" {'towards' if abs(tail - 1) < abs(before - 1) else 'away from'} the 1 of the tail law."
     ), [
         Series(f"p = {p[k]:g}", run.t[late], 1.0 - run.attention[late][:, k])
@@ -200,17 +193,14 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     at_stable = [simulate(float(x), 1.0, 2.0 * K / float(x) ** 2, K=K, epsilon=epsilon).t[-1] for x in lipschitz]
     shrinking = np.maximum(np.array(at_stable, dtype=float), 1.0)
     late = lipschitz > 1.0
-    power = float(np.polyfit(np.log(lipschitz[late]), np.log(shrinking[late]), 1)[0])
     return (
         f"At fixed η = {eta:g} (Δ = 1, ε = {epsilon:g}) the time is {level.min():.2f} to {level.max():.2f} times"
         f" (K-1)/(4ηε) = {tail:.3g} from L* on; {end} the first steps overshoot and carry the loss below ε in less"
         " than half of it. If η must shrink like 1/γ, as for noisy or unequal tasks, the time grows like"
-        f" L^{power:.2f} instead."
-    ), [
-        Series("η fixed", lipschitz, np.maximum(time, 1.0)),
-        Series("η ~ 1/γ", lipschitz, shrinking),
-        Series("(K − 1)/(4ηε)", lipschitz, np.full(len(lipschitz), tail)),
-    ]
+        f" L^{power(lipschitz[late], shrinking[late]):.2f} instead."
+    ), curves(lipschitz, {
+        "η fixed": np.maximum(time, 1.0), "η ~ 1/γ": shrinking, "(K − 1)/(4ηε)": np.full(len(lipschitz), tail),
+    })  # fmt: skip
 
 
 @question("label-noise", "step", "loss − minimum")
@@ -265,25 +255,24 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
 def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     """What if the model is trained on finitely many prompts?"""
     features, law, N = Features.simplex(4, 1.0), tasks.Exchangeable(2.0), 20
-    population = PopulationRisk(features, law, N=N)
     sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])
-    steps, repeats = (100, 6) if quick else (200, 30)
-    reached = population.loss(descend(population, 4.0, steps=steps).params)
-    gaps, errors = [], []
-    for size in sizes.tolist():
-        losses = []
-        for seed in range(repeats):
-            risk = SampledRisk(features, law, N, size, seed, dataset=size)
-            losses.append(population.loss(descend(risk, 4.0, steps=steps).params) - reached)
-        gaps.append(float(np.mean(losses)))
-        errors.append(float(np.std(losses, ddof=1)) / math.sqrt(repeats))
-    shown = ", ".join(
-        f"{gap:.1e} ± {error:.0e} (M = {size})" for gap, error, size in zip(gaps, errors, sizes, strict=True)
-    )
-    power = float(np.polyfit(np.log(sizes), np.log(np.maximum(gaps, 1e-300)), 1)[0])
+    steps, repeats, population = *((100, 6) if quick else (200, 30)), PopulationRisk(features, law, N=N)
+
+    def reached(risk: Risk) -> float:
+        return population.loss(descend(risk, 4.0, steps=steps).params)
+
+    best = reached(population)
+    costs = np.array([
+        [reached(SampledRisk(features, law, N, size, seed, dataset=size)) - best for seed in range(repeats)]
+        for size in sizes.tolist()
+    ])  # fmt: skip
+    gaps, errors = costs.mean(axis=1), costs.std(axis=1, ddof=1) / math.sqrt(repeats)
+    found = zip(gaps, errors, sizes, strict=True)
     return (
         f"After {steps} steps on M fixed prompts the population loss exceeds that of population training by"
-        f" {shown}, fitted by M^{power:.1f}; K = 4, N = {N}, mean and standard error of {repeats} sets."
+        f" {', '.join(f'{gap:.1e} ± {error:.0e} (M = {size})' for gap, error, size in found)}, fitted by"
+        f" M^{power(sizes, np.maximum(gaps, 1e-300)):.1f}; K = 4, N = {N}, mean and standard error of {repeats}"
+        " sets."
     ), [
         Series("excess population loss", sizes.astype(float), np.maximum(gaps, 1e-12), points=True),
         Series("∝ 1/M", sizes.astype(float), gaps[0] * sizes[0] / sizes),

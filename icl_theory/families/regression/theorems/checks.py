@@ -103,30 +103,20 @@ def _same(measured: float, other: float, within: float, note: str = "") -> Sides
     return Sides(measured, other, difference <= within, difference, note)
 
 
-@stated(
-    "Lemma 1, identity",
-    "paper, Lemma 1 (exact form)",
-    "½ E[aᵀC^(k)a + σ² Σ a²/n] = ½ E(Σ a_m y_m - f_k)² over prompts and functions",
-    "identity",
-    Status.EXACT,
-)
+@stated("Lemma 1, identity", "paper, Lemma 1 (exact form)", "identity", Status.EXACT)
 def LEMMA_1(risk: PopulationRisk, scores: Array) -> Sides:
-    """Loss by the quadratic form against the mean square of ŷ - f, summed over prompts and functions."""
+    """½ E[aᵀC^(k)a + σ² Σ a²/n] = ½ E(Σ a_m y_m - f_k)² over prompts and functions"""
+    # loss by the quadratic form against the mean square of ŷ - f, summed over prompts and functions
     require(enumerable(risk.N, risk.features.K), TOO_MANY)
     found = float(risk.features.probs @ direct(risk, scores).loss)
     require(found > 1e-290, "the loss is below the range of float64")
     return _same(risk.loss(scores), found, 1e-7)
 
 
-@stated(
-    "Lemma 2, identity",
-    "paper, Lemma 2 (exact form)",
-    "d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2",
-    "identity",
-    Status.EXACT,
-)
+@stated("Lemma 2, identity", "paper, Lemma 2 (exact form)", "identity", Status.EXACT)
 def LEMMA_2(risk: PopulationRisk, scores: Array) -> Sides:
-    """Slope of the loss along the growth direction, by a sixth-order difference, against the norm of the growth."""
+    """d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2"""
+    # slope of the loss along the growth direction, by a sixth-order difference, against the norm of the growth
     growth = risk.growth(scores)
     size = float(np.linalg.norm(growth))
     require(size > 1e-13 * risk.loss(np.zeros_like(scores)), "the gradient is zero to rounding")
@@ -136,9 +126,10 @@ def LEMMA_2(risk: PopulationRisk, scores: Array) -> Sides:
     return _same(-slope, size, 1e-6 + rounding)
 
 
-@stated("Lemma 2, sign", "paper, Lemma 2", "α_k = -∂L/∂S_kk >= 0", "lower")
+@stated("Lemma 2, sign", "paper, Lemma 2", "lower")
 def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> Sides:
-    """α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is all that ℓ_k depends on."""
+    """α_k = -∂L/∂S_kk >= 0"""
+    # α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is all that ℓ_k depends on
     require(not _noisy(risk), "label noise adds a term of the other sign")
     fall = -risk.features.probs * differences(risk.loss_per_query, scores, np.eye(risk.features.K))
     alpha, start = np.diagonal(risk.growth(scores)), risk.loss(np.zeros_like(scores))
@@ -157,13 +148,9 @@ def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
     return np.array([2.0 * task.loss_per_query(scores)[k] for k, task in enumerate(tasks)])
 
 
-@stated(
-    "Lemma 1, envelope",
-    OURS,
-    "c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf",
-    "two-sided",
-)
+@stated("Lemma 1, envelope", OURS, "two-sided")
 def ENVELOPE(risk: PopulationRisk, scores: Array) -> Sides:
+    """c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf"""
     require(not _noisy(risk), "label noise adds to the loss")
     require(risk.features.K <= 30 or math.isinf(risk.N), "checked for K <= 30 where N is finite")
     low = risk.task.nondegeneracy(risk.features)
@@ -178,8 +165,9 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> Sides:
     return Sides(float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note)
 
 
-@stated("Prop. 1, attention", "paper, Prop. 1 (our constant)", "1 - Attn_k <= √(2 ℓ_k / c_k)", "upper")
+@stated("Prop. 1, attention", "paper, Prop. 1 (our constant)", "upper")
 def ATTENTION(risk: PopulationRisk, scores: Array) -> Sides:
+    """1 - Attn_k <= √(2 ℓ_k / c_k)"""
     require(not _noisy(risk), "label noise adds to the loss")
     low = risk.task.nondegeneracy(risk.features)
     require(bool(low.min() > 0), "c_k = 0: a small loss does not bound the attention")
@@ -192,14 +180,10 @@ def ATTENTION(risk: PopulationRisk, scores: Array) -> Sides:
     return Sides(float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k]))
 
 
-@stated(
-    "Prop. 1, prediction",
-    "paper, Prop. 1 (reconstructed)",
-    "|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained",
-    "upper",
-)
+@stated("Prop. 1, prediction", "paper, Prop. 1 (reconstructed)", "upper")
 def PREDICTION(run: Trajectory) -> Sides:
-    """Errors of the worst Lipschitz function and of drawn ones, by attention summed over prompts; the formula."""
+    """|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained"""
+    # errors of the worst Lipschitz function and of drawn ones, by attention summed over prompts; the formula
     risk, scores = class_scores(run)
     require("L" in run.info, "needs the L of simulate")
     if risk is None:
@@ -229,8 +213,9 @@ def _exchangeable(run: Trajectory, *, flow: bool = False) -> tuple[ExchangeableR
     return risk, run.eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
 
 
-@stated("step count", OURS, "flow time ± logarithms bounds the number of steps from both sides", "two-sided")
+@stated("step count", OURS, "two-sided")
 def STEP_COUNT(run: Trajectory) -> Sides:
+    """flow time ± logarithms bounds the number of steps from both sides"""
     risk, c = _exchangeable(run)
     u, n = float(run.params), float(run.t[-1])
     require(c >= 1e-290 and u <= 300.0, "the steps are below the range of float64")
@@ -238,21 +223,18 @@ def STEP_COUNT(run: Trajectory) -> Sides:
     return Sides(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
 
 
-@stated("gradient flow", OURS, "c t = F(a_t) - F(1/K)", "identity", Status.EXACT)
+@stated("gradient flow", OURS, "identity", Status.EXACT)
 def FLOW(run: Trajectory) -> Sides:
+    """c t = F(a_t) - F(1/K)"""
     risk, c = _exchangeable(run, flow=True)
     require(run.t[-1] > 0, "the run ends at its start")
     u = float(run.params)  # integrated to some 1e-9, absolutely
     return _same(flow_time_between(0.0, u, risk.K) / c, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
 
 
-@stated(
-    "Phase I, explicit",
-    OURS,
-    "[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ = 0 for K = 2",
-    "two-sided",
-)
+@stated("Phase I, explicit", OURS, "two-sided")
 def PHASE_ONE(run: Trajectory) -> Sides:
+    """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ = 0 for K = 2"""
     risk, c = _exchangeable(run)
     if run.phases is None:
         raise UnstatedError("needs a run of simulate")
@@ -264,9 +246,9 @@ def PHASE_ONE(run: Trajectory) -> Sides:
     return Sides(float(count), (low, high), holds, (high - low) / max(count, 1.0))
 
 
-@stated("Theorem 2, explicit", OURS, "T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε", "upper")
+@stated("Theorem 2, explicit", OURS, "upper")
 def THEOREM_2(run: Trajectory) -> Sides:
-    """Steps after Phase I."""
+    """T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε"""
     return _after_phase_one(run)
 
 
@@ -281,8 +263,9 @@ def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> Sides:
     return Sides(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
 
 
-@stated("Theorem 1, explicit", OURS, "T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm", "upper")
+@stated("Theorem 1, explicit", OURS, "upper")
 def THEOREM_1(run: Trajectory) -> Sides:
+    """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
     _after_phase_one(run)
     delta = run.info.get("imbalance")
     if delta is None:
@@ -292,25 +275,23 @@ def THEOREM_1(run: Trajectory) -> Sides:
     return _after_phase_one(run, least)
 
 
-@stated("one step, any task", OURS, "1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more", "lower")
+@stated("one step, any task", OURS, "lower")
 def ONE_STEP(run: Trajectory) -> Sides:
+    """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     least = least_progress(run)
     return Sides(least, 1.0, least >= 1.0 - 1e-6, least)
 
 
-@stated(
-    "tail steps, any task",
-    OURS,
-    "steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ...",
-    "upper",
-)
+@stated("tail steps, any task", OURS, "upper")
 def TAIL_STEPS(run: Trajectory) -> Sides:
+    """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
     steps, bound = slowest_tail(run)
     return Sides(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
 
 
-@stated("tail law", OURS, "η t (L(t) - L_∞) -> tail_constant", "identity", Status.MEASURED)
+@stated("tail law", OURS, "identity", Status.MEASURED)
 def TAIL(run: Trajectory) -> Sides:
+    """η t (L(t) - L_∞) -> tail_constant"""
     ratio, within = tail_ratio(run)
     return _same(ratio, 1.0, within, "asymptotic: 1 + O(1 - Attn)")
 
