@@ -277,7 +277,7 @@ def _rule_error(step: float) -> float:
 
 
 def _parts(chains: int, nodes: int, carried: int, most: int = 2**21) -> Iterator[tuple[slice, slice]]:
-    """Split chains and nodes into blocks that carry up to ``most`` numbers (16 MiB), and calls that are few."""
+    """Split chains and nodes into blocks; what is carried along in each has up to ``most`` numbers (16 MiB)."""
     width = min(nodes, max(1, most // carried))
     together = max(1, most // (carried * width))
     for c in range(0, chains, together):
@@ -301,35 +301,13 @@ def _block(
     decay = np.exp(-y)
     # a window (a, r) of its oldest symbol and the others leads to (r, b): for each r a k x k matrix
     law = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)
-    older, newer = (C, k, W // k, Q * J), (C, W // k, k, Q * J)
-
-    sums, back = np.zeros((2, length, k + 1, C, W, Q * J))
+    sums, back = np.empty((2, length, k + 1, C, W, Q * J))
+    sums[0, 1:], back[-1, :-1] = 0.0, 0.0
     sums[0, 0] = chains.start[which, :, None]
-    there = law.swapaxes(2, 3).copy()
-    for t in range(length):
-        at = min(t, len(u) - 1)
-        if t:
-            before = sums[t - 1].reshape(-1, *older).swapaxes(2, 3)
-            np.matmul(there, before, out=sums[t].reshape(-1, *newer))
-        F, A, B = sums[t, 0], sums[t, 1:-1], sums[t, -1]
-        added = u[at] * F
-        both = A + added
-        B += np.add.reduce(u[at] * (A + both), axis=0)
-        A[...] = both
-        sums[t] *= decay[at]
-
     ends = (newest[:, None] == last)[:, :, None] * (0.5 * weights)
     back[-1, -1] = chains.probs[which, None, None] * ends.reshape(W, Q * J)
-    law = law.copy()
-    for t in range(length - 1, 0, -1):
-        at = min(t, len(u) - 1)
-        g = back[t] * decay[at]
-        f, a, b = g[0], g[1:-1], g[-1]
-        added = u[at] * b
-        a += added
-        f += np.add.reduce(u[at] * a, axis=0)
-        a += added
-        np.matmul(law, g.reshape(-1, *newer), out=back[t - 1].reshape(-1, *older).swapaxes(2, 3))
+    _carry_ahead(sums, u, decay, law.swapaxes(2, 3).copy())
+    _carry_back(back, u, decay, law.copy())
 
     (F, A, B), (f, a, b) = ((x[:, 0], x[:, 1:-1], x[:, -1]) for x in (sums, back))
     pull = a * F[:, None]
@@ -342,6 +320,37 @@ def _block(
         np.einsum("tcwx,tcwx->x", f, F) + np.einsum("tcwx,tcwx->x", b, B),
     )
     return tuple(part.reshape(*part.shape[:-1], Q, J).sum(axis=-1) for part in found)
+
+
+def _carry_ahead(sums: Array, u: Array, decay: Array, law: Array) -> None:
+    """Fill in (F, A, B) after each position, given those before the first one in ``sums[0]``."""
+    C, others, k, _ = law.shape
+    for t in range(len(sums)):
+        at = min(t, len(u) - 1)
+        if t:
+            before = sums[t - 1].reshape(-1, C, k, others, sums.shape[-1]).swapaxes(2, 3)
+            np.matmul(law, before, out=sums[t].reshape(-1, C, others, k, sums.shape[-1]))
+        F, A, B = sums[t, 0], sums[t, 1:-1], sums[t, -1]
+        added = u[at] * F
+        both = A + added
+        B += np.add.reduce(u[at] * (A + both), axis=0)
+        A[...] = both
+        sums[t] *= decay[at]
+
+
+def _carry_back(back: Array, u: Array, decay: Array, law: Array) -> None:
+    """Fill in the derivatives by (F, A, B) after each position, given those after the last: transposed steps."""
+    C, others, k, _ = law.shape
+    for t in range(len(back) - 1, 0, -1):
+        at = min(t, len(u) - 1)
+        before = back[t] * decay[at]
+        f, a, b = before[0], before[1:-1], before[-1]
+        added = u[at] * b
+        a += added
+        f += np.add.reduce(u[at] * a, axis=0)
+        a += added
+        older = back[t - 1].reshape(-1, C, k, others, back.shape[-1]).swapaxes(2, 3)
+        np.matmul(law, before.reshape(-1, C, others, k, back.shape[-1]), out=older)
 
 
 def _edges(P: Array, last: Symbols) -> Array:
@@ -440,6 +449,13 @@ class ChainRisk(Risk):
             return None
         return lambda columns, which: _moments(self.chains, columns, which, self.length).gradient
 
+    def gradients(self, states: Array) -> Array:
+        """Gradients at some states, (n, ...): their columns are integrated together."""
+        columns = np.concatenate(states, axis=-1)
+        last = np.tile(np.arange(self.chains.symbols), len(states))
+        found = _moments(self.chains, columns, last, self.length).gradient
+        return np.stack(np.split(found, len(states), axis=-1))
+
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected attention on the windows given the last symbol, of the shape of the scores."""
         return {"attention": chain_moments(self.chains, params, self.length).attention}
@@ -459,7 +475,7 @@ class SampledChainRisk(Risk):
     def __init__(self, risk: ChainRisk, batch: int, seed: int) -> None:
         self.chains, self.length, self._initial = risk.chains, risk.length, risk.initial
         self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
-        check_fits("batch", self.batch, 64.0 * self.batch * self.length)
+        check_fits("batch", self.batch, 64.0 * self.batch * (self.length + len(self.chains.newest)))
 
     @property
     def initial(self) -> Array:
