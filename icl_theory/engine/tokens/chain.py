@@ -1,0 +1,519 @@
+r"""Softmax attention over Markov chains: the exact square loss and its gradient, an integral over a recursion.
+
+A sequence is a first window of m symbols and T - 1 transitions. Each of its T positions has a window, its own
+symbol :math:`x_t` and the m - 1 before it. With q the last symbol of the sequence and weights
+:math:`w_t = e^{S(X_t, q)}`, attention predicts the law :math:`P_q` of the symbol that comes next by
+:math:`o = \sum_t w_t e_{x_t}/Z`, :math:`Z = \sum_t w_t`. Since :math:`Z^{-2} = \int_0^\infty s e^{-sZ} ds`,
+
+.. math:: \mathcal L = \tfrac12 E|o - P_q|^2
+    = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
+    y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
+
+The expectation is carried along the chain: for each window at position t the means F, A and B of
+:math:`e^{-\sum y}` times 1, n and :math:`|n|^2`, with sums up to t. A position with y and
+:math:`u = y(e_x - P_q)` adds
+
+.. math:: (F, A, B) \to (F,\ A + uF,\ B + 2u^\top A + |u|^2F)\,e^{-y} .
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from icl_theory._validate import Array, instance, integer, number, probabilities, real_array, refuse
+from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.memory import check_fits
+
+Symbols = NDArray[np.intp]
+
+
+class Chains:
+    r"""A law of sequences over k symbols: a Markov chain, or several of which each sequence follows one.
+
+    Parameters
+    ----------
+    transitions : array_like, (k, k) or (C, k, k)
+        Row q is the law of the symbol after q. Rows sum to 1 (to 1e-6, then normalised).
+    window : int
+        The number m of symbols in a window. The window (a, ..., z), z the newest, has the number with these digits
+        in base k.
+    probs : array_like, (C,), optional
+        Probabilities of the chains; equal ones by default.
+    start : array_like, (k**m,) or (C, k**m), optional
+        Law of the first window. The stationary one is the default; the chains must then be irreducible.
+
+    Attributes
+    ----------
+    newest : ndarray, (k**m,)
+        The last symbol of each window.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range; the message names it.
+
+    Examples
+    --------
+    >>> from icl_theory.engine.tokens.chain import Chains
+    >>> Chains([[0.9, 0.1], [0.3, 0.7]], window=2).start.round(6)
+    array([[0.675, 0.075, 0.075, 0.175]])
+    """
+
+    def __init__(
+        self,
+        transitions: ArrayLike,
+        window: int = 1,
+        *,
+        probs: ArrayLike | None = None,
+        start: ArrayLike | None = None,
+    ) -> None:
+        P = real_array("transitions", transitions, 2 if np.ndim(transitions) == 2 else 3)
+        P = P if P.ndim == 3 else P[None]
+        C, k = P.shape[:2]
+        if P.shape[2] != k or k < 2 or not C:
+            raise refuse("transitions", np.shape(transitions), "of shape (k, k) or (C, k, k) with k >= 2")
+        self.transitions, self.symbols = _laws("transitions", P), k
+        self.window = integer("window", window, minimum=1)
+        self.probs = np.full(C, 1.0 / C) if probs is None else probabilities("probs", probs, C)
+        check_fits("window", self.window, 32.0 * C * k * math.exp(min(self.window * math.log(k), 600.0)))
+        self.newest = np.arange(k**self.window) % k
+        self.start = self._stationary() if start is None else self._given(start)
+
+    def _given(self, start: ArrayLike) -> Array:
+        law = real_array("start", start, 1 if np.ndim(start) == 1 else 2)
+        shape = len(self.probs), len(self.newest)
+        if law.shape not in (shape, shape[1:]):
+            raise refuse("start", law.shape, f"of shape {shape[1:]} or {shape}")
+        return np.broadcast_to(_laws("start", law), shape).copy()
+
+    def _stationary(self) -> Array:
+        law = np.stack([_stationary(P) for P in self.transitions])
+        for _ in range(self.window - 1):
+            law = (law.reshape(len(law), -1, self.symbols, 1) * self.transitions[:, None]).reshape(len(law), -1)
+        return law
+
+    def last(self, length: int) -> Array:
+        """Probability that a sequence of a length follows a chain and ends in a symbol, (C, k)."""
+        first = self.start.reshape(len(self.probs), -1, self.symbols).sum(axis=1)
+        moved = first[:, None] @ np.linalg.matrix_power(self.transitions, length - 1)
+        return np.asarray(self.probs[:, None] * moved[:, 0])
+
+    def irreducible(self, length: int) -> float:
+        r"""What a square loss against the next symbol itself has on top, :math:`\tfrac12 E[1 - |P_q|^2]`."""
+        spread = (self.transitions * (1.0 - self.transitions)).sum(axis=2)
+        return 0.5 * float((self.last(length) * spread).sum())
+
+    def draw(self, rng: np.random.Generator, length: int, size: int) -> tuple[Symbols, Symbols]:
+        """Draw sequences: the chain of each, (size,), and the windows of its positions, (size, length)."""
+        chain = rng.choice(len(self.probs), size, p=self.probs)
+        windows = np.empty((size, length), dtype=np.intp)
+        windows[:, 0] = _choose(rng, np.cumsum(self.start, axis=1)[chain])
+        steps = np.cumsum(self.transitions, axis=2)
+        for t in range(1, length):
+            before = windows[:, t - 1]
+            new = _choose(rng, steps[chain, before % self.symbols])
+            windows[:, t] = before * self.symbols % len(self.newest) + new
+        return chain, windows
+
+
+def _laws(name: str, rows: Array) -> Array:
+    """Return laws, one a row, normalised."""
+    total = rows.sum(axis=-1, keepdims=True)
+    wrong = ((rows < 0.0) | (abs(total - 1.0) > 1e-6)).any(axis=-1)
+    if wrong.any():
+        row = rows[wrong][0]
+        raise refuse(name, row.tolist(), f"numbers >= 0 that sum to 1 in each row (these sum to {row.sum():.9g})")
+    return np.asarray(rows / total)
+
+
+def _stationary(P: Array) -> Array:
+    """Return the stationary law of an irreducible chain; nothing is subtracted, so small entries keep their digits.
+
+    States are eliminated from the last on (Grassmann, Taksar and Heyman 1985).
+    """
+    k = len(P)
+    reached = np.eye(k, dtype=bool) | (P > 0.0)
+    for _ in range(k.bit_length()):
+        reached = reached @ reached
+    if not reached.all():
+        a, b = np.argwhere(~reached)[0]
+        raise refuse("transitions", P.tolist(), f"irreducible unless start is given ({a} never leads to {b})")
+    P = P.copy()
+    for n in range(k - 1, 0, -1):
+        P[:n, n] /= P[n, :n].sum()
+        P[:n, :n] += np.outer(P[:n, n], P[n, :n])
+    law = np.ones(k)
+    for n in range(1, k):
+        law[n] = law[:n] @ P[:n, n]
+    return np.asarray(law / law.sum())
+
+
+def _choose(rng: np.random.Generator, cumulated: Array) -> Symbols:
+    """Draw an index for each row of cumulated probabilities."""
+    u = rng.random((len(cumulated), 1)) * cumulated[:, -1:]
+    return np.asarray((cumulated <= u).sum(axis=1), dtype=np.intp)
+
+
+class ChainMoments(NamedTuple):
+    """The loss of attention over chains, and what comes with it."""
+
+    loss: float  # ½ E|o - P_q|²
+    gradient: Array  # with respect to the scores, of their shape
+    attention: Array  # expected, given the last symbol; zeros for a symbol that no sequence ends in
+    error: float  # bound on the error of the loss
+
+
+def chain_moments(chains: Chains, scores: ArrayLike, length: int, *, step: float = 0.2) -> ChainMoments:
+    r"""Square loss of softmax attention over Markov chains, its gradient, and the expected attention.
+
+    Parameters
+    ----------
+    chains : Chains
+        The law of the sequences.
+    scores : array_like, (k**m, k) or (T, k**m, k)
+        Score of a position by its window and the last symbol q of the sequence; with three axes also by the place
+        of the position in the sequence. A score of -1000 hides a position.
+    length : int
+        The number T of positions, at least m.
+    step : float
+        Distance of the nodes of the integral, up to 0.6. Steps below the default change no digit.
+
+    Returns
+    -------
+    ChainMoments
+        The loss is that of predicting :math:`P_q`; `Chains.irreducible` is not in it.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range; the message names it.
+
+    Notes
+    -----
+    A rule with nodes :math:`s_j` and weights :math:`\omega_j` replaces :math:`Z^{-2}` in each sequence by
+    :math:`\sum_j \omega_j s_j e^{-s_j Z}`. The loss averages :math:`|\sum w(e_x - P_q)|^2 Z^{-2} \ge 0`, so its
+    relative error is at most that of the sum for the worst Z. For the trapezoid rule in :math:`\ln s` with step h
+    that is :math:`2|\Gamma(2 + 2\pi i/h)|`. In x with :math:`\ln s = x - e^{-x}`, which shortens the left tail, it
+    is up to 2.8 times as much: 1e-18 for h = 0.2. What is left is rounding: each position adds to it in proportion
+    to what F and B carry from there to the result.
+
+    References
+    ----------
+    docs/theory.md, "Finite prompts".
+
+    Examples
+    --------
+    Attention to positions whose predecessor is the last symbol:
+
+    >>> import numpy as np
+    >>> from icl_theory.engine.tokens.chain import Chains, chain_moments
+    >>> chains = Chains([[[0.9, 0.1], [0.3, 0.7]], [[0.2, 0.8], [0.6, 0.4]]], window=2)
+    >>> match = np.arange(4)[:, None] // 2 == np.arange(2)
+    >>> [round(chain_moments(chains, b * match, length=24).loss, 6) for b in (0.0, 3.0)]
+    [0.061216, 0.016852]
+    """
+    instance("chains", chains, Chains, "Chains")
+    length = _length(chains, length)
+    given = _scores(chains, scores, length)
+    found = _moments(chains, given, np.arange(chains.symbols), length, number("step", step, maximum=0.6))
+    often = chains.last(length).sum(axis=0)
+    attention = np.divide(found.attention, often, out=np.zeros_like(given), where=often > 0.0)
+    return ChainMoments(float(found.loss.sum()), found.gradient, attention, float(found.error.sum()))
+
+
+def _length(chains: Chains, value: int) -> int:
+    length = integer("length", value, minimum=chains.window)
+    check_fits("length", length, 32.0 * length * len(chains.newest) * (chains.symbols + 1) * chains.symbols)
+    return length
+
+
+def _scores(chains: Chains, value: ArrayLike, length: int) -> Array:
+    scores = real_array("scores", value, 2 if np.ndim(value) == 2 else 3)
+    shape = len(chains.newest), chains.symbols
+    if scores.shape not in (shape, (length, *shape)):
+        raise refuse("scores", scores.shape, f"of shape {shape} or {(length, *shape)}")
+    return scores
+
+
+class _Columns(NamedTuple):
+    """Moments of columns of scores, summed over the sequences that end in the symbol of the column."""
+
+    loss: Array  # (Q,)
+    gradient: Array  # of the shape of the scores
+    attention: Array
+    error: Array  # (Q,)
+
+
+def _moments(chains: Chains, scores: Array, last: Symbols, length: int, step: float = 0.2) -> _Columns:
+    """Integrate columns of scores, (..., k**m, Q); column j counts the sequences that end in ``last[j]``."""
+    log_w = _capped(scores.reshape(-1, len(last))).reshape(-1, *scores.shape[-2:])
+    log_s, weights = _nodes(log_w, length, step)
+    carried = length * len(chains.newest) * (chains.symbols + 1) * len(last)
+    parts = [
+        _block(chains, which, log_w, last, length, log_s[:, nodes], weights[nodes])
+        for which, nodes in _parts(len(chains.transitions), len(weights), carried)
+    ]
+    loss, pull, push, attention, handled = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
+    gradient, terms = pull - push, abs(pull) + push + 1e-300
+    # a shift of a column changes no loss: what rounding leaves of its sum belongs to the entries that cancel
+    gradient -= terms * (gradient.sum(axis=(0, 1)) / terms.sum(axis=(0, 1)))
+    if scores.ndim == 2:
+        gradient, attention = gradient.sum(axis=0), attention.sum(axis=0)
+    # of each position's step, and of ln y, a sum of numbers as large as the range of the scores
+    rounding = handled + (10.0 + np.ptp(log_w, axis=(0, 1))) * terms.sum(axis=(0, 1))
+    rounding *= np.finfo(float).eps
+    return _Columns(loss, gradient, attention, _rule_error(step) * loss + rounding)
+
+
+def _rule_error(step: float) -> float:
+    """Return 6 |Γ(2 + iω)|, ω = 2π/h, a bound on the relative error of the rule for 1/Z²."""
+    omega = 2.0 * math.pi / step
+    return 6.0 * math.sqrt((1.0 + omega**2) * 2.0 * math.pi * omega) * math.exp(-0.5 * math.pi * omega)
+
+
+def _parts(chains: int, nodes: int, carried: int, most: int = 2**21) -> Iterator[tuple[slice, slice]]:
+    """Split chains and nodes into blocks; what is carried along in each has up to ``most`` numbers (16 MiB)."""
+    width = min(nodes, max(1, most // carried))
+    together = max(1, most // (carried * width))
+    for c in range(0, chains, together):
+        for n in range(0, nodes, width):
+            yield slice(c, c + together), slice(n, n + width)
+
+
+def _block(
+    chains: Chains, which: slice, log_w: Array, last: Symbols, length: int, log_s: Array, weights: Array
+) -> tuple[Array, ...]:
+    """Integrate over some chains and nodes: loss, both parts of the gradient, attention, and what was handled.
+
+    Sums up to a position have the axes (position; F, A and B; chain; window; column and node), and so have the
+    derivatives of the loss by them, which are carried back.
+    """
+    P, k, newest = chains.transitions[which], chains.symbols, chains.newest
+    C, W, Q, J = len(P), len(newest), len(last), len(weights)
+    y = np.exp(np.minimum(log_w[..., None] + log_s, math.log(1000.0)))  # e^(-1000) is 0
+    u = (_edges(P, last)[:, :, newest, :, None] * y[:, None, None]).reshape(len(y), k - 1, C, W, Q * J)
+    y = y.reshape(len(y), W, Q * J)
+    decay = np.exp(-y)
+    # a window (a, r) of its oldest symbol and the others leads to (r, b): for each r a k x k matrix
+    law = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)
+    sums, back = np.empty((2, length, k + 1, C, W, Q * J))
+    sums[0, 1:], back[-1, :-1] = 0.0, 0.0
+    sums[0, 0] = chains.start[which, :, None]
+    ends = (newest[:, None] == last)[:, :, None] * (0.5 * weights)
+    back[-1, -1] = chains.probs[which, None, None] * ends.reshape(W, Q * J)
+    _carry_ahead(sums, u, decay, law.swapaxes(2, 3).copy())
+    _carry_back(back, u, decay, law.copy())
+
+    (F, A, B), (f, a, b) = ((x[:, 0], x[:, 1:-1], x[:, -1]) for x in (sums, back))
+    pull = a * F[:, None]
+    pull += 2.0 * b[:, None] * A
+    found = (
+        np.einsum("cwx,cwx->x", b[-1], B[-1]),
+        np.einsum("tdcwx,tdcwx->twx", pull, np.broadcast_to(u, pull.shape)),
+        np.einsum("tdcwx,tdcwx->twx", back, sums) * y,
+        np.einsum("tcwx,tcwx->twx", b, F) * (2.0 * y),
+        np.einsum("tcwx,tcwx->x", f, F) + np.einsum("tcwx,tcwx->x", b, B),
+    )
+    return tuple(part.reshape(*part.shape[:-1], Q, J).sum(axis=-1) for part in found)
+
+
+def _carry_ahead(sums: Array, u: Array, decay: Array, law: Array) -> None:
+    """Fill in (F, A, B) after each position, given those before the first one in ``sums[0]``."""
+    C, others, k, _ = law.shape
+    for t in range(len(sums)):
+        at = min(t, len(u) - 1)
+        if t:
+            before = sums[t - 1].reshape(-1, C, k, others, sums.shape[-1]).swapaxes(2, 3)
+            np.matmul(law, before, out=sums[t].reshape(-1, C, others, k, sums.shape[-1]))
+        F, A, B = sums[t, 0], sums[t, 1:-1], sums[t, -1]
+        added = u[at] * F
+        both = A + added
+        B += np.add.reduce(u[at] * (A + both), axis=0)
+        A[...] = both
+        sums[t] *= decay[at]
+
+
+def _carry_back(back: Array, u: Array, decay: Array, law: Array) -> None:
+    """Fill in the derivatives by (F, A, B) after each position, given those after the last: transposed steps."""
+    C, others, k, _ = law.shape
+    for t in range(len(back) - 1, 0, -1):
+        at = min(t, len(u) - 1)
+        before = back[t] * decay[at]
+        f, a, b = before[0], before[1:-1], before[-1]
+        added = u[at] * b
+        a += added
+        f += np.add.reduce(u[at] * a, axis=0)
+        a += added
+        older = back[t - 1].reshape(-1, C, k, others, back.shape[-1]).swapaxes(2, 3)
+        np.matmul(law, before.reshape(-1, C, others, k, back.shape[-1]), out=older)
+
+
+def _edges(P: Array, last: Symbols) -> Array:
+    """Return the vectors e_x - P_q in an orthonormal basis of those that sum to 0, (k - 1, C, k, Q)."""
+    k = P.shape[1]
+    own = np.eye(k, dtype=bool)
+    others = P @ ~own  # 1 - P_qx without cancellation
+    edges = np.where(own, others[:, last, :, None], -P[:, last, None, :])
+    basis = np.tri(k - 1, k) - np.diag(np.arange(1.0, k), 1)[:-1]
+    basis /= np.sqrt((basis**2).sum(axis=1, keepdims=True))
+    return np.einsum("cqxj,ij->icxq", edges, basis)
+
+
+def _capped(log_w: Array, most: float = 400.0) -> Array:
+    """Scores relative to the largest of their column, with gaps cut to ``most``: e^(-400) squared is 0."""
+    with np.errstate(over="ignore"):
+        log_w = log_w - log_w.max(axis=0)
+    if log_w.min() > -most:
+        return log_w
+    order = np.argsort(-log_w, axis=0)
+    ranked = np.take_along_axis(np.maximum(log_w, -1e300), order, axis=0)
+    ranked[1:] = np.cumsum(np.maximum(np.diff(ranked, axis=0), -most), axis=0)
+    np.put_along_axis(log_w, order, ranked, axis=0)
+    return log_w
+
+
+def _nodes(log_w: Array, length: int, step: float, first: float = -3.5, last: float = 4.0) -> tuple[Array, Array]:
+    """Nodes ln s, (Q, J), and weights, (J,), of the trapezoid rule in x, ln(s Z_max) = x - e^(-x).
+
+    At the first node s Z_max = e^(-37), where the integrand of the attention falls below rounding; at the last one
+    s Z_min > e^4, where e^(-s Z) does. Where weights are further apart than that, nodes between them are left out:
+    a sequence whose largest weight is v needs those with ln(s v T) > -37 and ln(s v) < 4.
+    """
+    alike = math.log(length / len(log_w))
+    most, least = (np.logaddexp.reduce(each, axis=0) + alike for each in (log_w.max(axis=1), log_w.min(axis=1)))
+    depths = np.unique(np.ceil(most - log_w))
+    reach = np.arange(-38.0 - math.log(length), last + step, step)
+    at = np.unique(np.rint((depths[:, None] + reach - first) / step))
+    x = first + step * at[at >= 0.0]
+    x = x[x < last + step + (most - least).max()]
+    left = np.exp(-x)
+    return x - left - most[:, None], step * (1.0 + left)
+
+
+class ChainRisk(Risk):
+    r"""The exact loss :math:`\tfrac12 E|o - P_q|^2` of softmax attention over Markov chains, trained in its scores.
+
+    `icl_theory.engine.Pullback` makes the scores functions of anything else.
+
+    Parameters
+    ----------
+    chains : Chains
+        The law of the sequences.
+    length : int
+        The number T of positions.
+    scores : array_like, (k**m, k) or (T, k**m, k), optional
+        Initial scores, see `chain_moments`; zeros, (k**m, k), by default.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range; the message names it.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> from icl_theory.engine.tokens.chain import ChainRisk, Chains
+    >>> chains = Chains([[[0.9, 0.1], [0.3, 0.7]], [[0.2, 0.8], [0.6, 0.4]]], window=2)
+    >>> risk = ChainRisk(chains, length=24)
+    >>> run = icl.descend(risk, eta=10.0, steps=200)
+    >>> sampled = risk.sampled(batch=20000, seed=0)
+    >>> abs(sampled.loss(run.params) / risk.loss(run.params) - 1.0) < 0.05
+    True
+    """
+
+    def __init__(self, chains: Chains, length: int, scores: ArrayLike | None = None) -> None:
+        self.chains = instance("chains", chains, Chains, "Chains")
+        self.length = _length(chains, length)
+        zeros = np.zeros((len(chains.newest), chains.symbols))
+        self._initial = zeros if scores is None else _scores(chains, scores, self.length)
+
+    @property
+    def initial(self) -> Array:
+        """The scores at step 0."""
+        return self._initial
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and gradient."""
+        found = _moments(self.chains, params, np.arange(self.chains.symbols), self.length)
+        return float(found.loss.sum()), found.gradient
+
+    @property
+    def column_gradients(self) -> ColumnGradients | None:
+        """Gradients of single columns: each last symbol has a loss of its own. None for scores by position."""
+        if self._initial.ndim == 3:
+            return None
+        return lambda columns, which: _moments(self.chains, columns, which, self.length).gradient
+
+    def gradients(self, states: Array) -> Array:
+        """Gradients at some states, (n, ...): their columns are integrated together."""
+        columns = np.concatenate(states, axis=-1)
+        last = np.tile(np.arange(self.chains.symbols), len(states))
+        found = _moments(self.chains, columns, last, self.length).gradient
+        return np.stack(np.split(found, len(states), axis=-1))
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Expected attention on the windows given the last symbol, of the shape of the scores."""
+        return {"attention": chain_moments(self.chains, params, self.length).attention}
+
+    def sampled(self, batch: int, seed: int) -> SampledChainRisk:
+        """Return the same loss, of sequences that are drawn at each step."""
+        return SampledChainRisk(self, batch, seed)
+
+
+class SampledChainRisk(Risk):
+    r"""Mean of :math:`\tfrac12|o - P_q|^2` over sequences, drawn anew at each step; made by `ChainRisk.sampled`.
+
+    The softmax is taken of the scores as they come: no formula is shared with `ChainRisk`. The sequences are a
+    function of the seed and the step.
+    """
+
+    def __init__(self, risk: ChainRisk, batch: int, seed: int) -> None:
+        self.chains, self.length, self._initial = risk.chains, risk.length, risk.initial
+        self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
+        check_fits("batch", self.batch, 64.0 * self.batch * (self.length + len(self.chains.newest)))
+
+    @property
+    def initial(self) -> Array:
+        """The scores at step 0."""
+        return self._initial
+
+    @property
+    def stochastic(self) -> bool:
+        """Steps draw different sequences."""
+        return True
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the step's sequences and its gradient, by the backward pass."""
+        chain, symbols, at, attention = self._attend(params, step)
+        k, rows = self.chains.symbols, np.arange(self.batch)[:, None]
+        output = np.bincount((rows * k + symbols).ravel(), attention.ravel(), self.batch * k).reshape(-1, k)
+        error = output - self.chains.transitions[chain, symbols[:, -1]]
+        # d(½|o - P|²)/d(score of t) = a_t (o - P)·(e_x - o)
+        slope = attention * (error[rows, symbols] - (error * output).sum(axis=1)[:, None])
+        gradient = np.bincount(at.ravel(), slope.ravel(), params.size).reshape(params.shape)
+        return 0.5 * float((error**2).sum()) / self.batch, gradient / self.batch
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Mean attention of the step's sequences on the windows given the last symbol."""
+        _, symbols, at, attention = self._attend(params, step)
+        often = np.bincount(symbols[:, -1], minlength=self.chains.symbols)
+        summed = np.bincount(at.ravel(), attention.ravel(), params.size).reshape(params.shape)
+        return {"attention": summed / np.maximum(often, 1)}
+
+    def _attend(self, params: Array, step: int) -> tuple[Symbols, Symbols, Symbols, Array]:
+        """Chains, (B,), and of each position its symbol, the number of its score, and the attention, (B, T)."""
+        rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
+        chain, windows = self.chains.draw(rng, self.length, self.batch)
+        symbols = windows % self.chains.symbols
+        at = windows * self.chains.symbols + symbols[:, -1:]
+        if params.ndim == 3:
+            at += np.arange(self.length) * params[0].size
+        scores = params.ravel()[at]
+        attention = np.exp(scores - scores.max(axis=1, keepdims=True))
+        attention /= attention.sum(axis=1, keepdims=True)
+        return chain, symbols, at, attention
