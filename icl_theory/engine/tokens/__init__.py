@@ -1,0 +1,1 @@
+"""Softmax attention over random tokens: exact losses and gradients."""
