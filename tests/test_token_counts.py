@@ -13,14 +13,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.engine.tokens.counts import (
-    LOSSES,
-    CountRisk,
-    IndependentCounts,
-    TwoStateCounts,
-    fair_labels,
-    mean_loss,
-)
+from icl_theory.engine.tokens.counted import LOSSES, CountRisk, mean_loss
+from icl_theory.engine.tokens.counts import IndependentCounts, TwoStateCounts, fair_labels
 from icl_theory.testing import check_risk
 from tests.references import Array, all_sequences, attention_losses, slopes
 
@@ -165,10 +159,11 @@ def test_fair_labels_agree_with_a_fourier_transform(K: int, N: int) -> None:
     assert risk.loss([[3.0], [0.0], [0.0]]) == pytest.approx(total, rel=1e-12)
 
 
-def test_probabilities_of_a_thousand_labels_keep_their_digits() -> None:
-    K = N = 1000
+@pytest.mark.parametrize("size", [200, pytest.param(1000, marks=pytest.mark.slow)])
+def test_improbable_sums_of_fair_labels_keep_their_digits(size: int) -> None:
+    K = N = size
     table = fair_labels(K, N).table
-    for own, same in ((1, 500), (0, 380), (9, 640)):
+    for own, same in ((1, N // 2), (0, N * 2 // 5), (9, N * 3 // 5)):
         (row,) = np.flatnonzero((table.counts[:, :2] == (own, same)).all(axis=1))
         with mpmath.workdps(40):
             ways = math.factorial(N) // math.prod(math.factorial(n) for n in (own, same, N - own - same))
@@ -193,6 +188,18 @@ def test_digits_survive_scores_of_hundreds(size: float) -> None:
             right += sink * (0.4 if row[T] else 0.6)
             total -= p * mpmath.log(right / (mpmath.fsum(weight) + sink))
     assert risk.loss(scores) == pytest.approx(float(total), rel=1e-12)
+
+
+def test_scores_of_any_size_give_numbers() -> None:
+    law = TwoStateCounts(4)
+    for size in (1e50, -1e50, 1e200):
+        scores = size * np.array([[1.0, 2.0], [-1.0, 0.5], [0.0, 1.0], [2.0, -1.0], [0.3, 0.3]])
+        for objective in LOSSES:
+            risk = CountRisk(law, objective, sink=[0.5, 0.5])
+            for loss, gradient in (risk.evaluate(scores), risk.sampled(20).evaluate(scores)):
+                assert math.isfinite(loss)
+                assert np.isfinite(gradient).all()
+    assert CountRisk(law, "log", sink=[0.5, 0.5]).loss(scores) > 1e199
 
 
 def test_probabilities_of_long_sequences_keep_their_digits() -> None:
@@ -340,14 +347,13 @@ def test_attention_is_a_mean_over_prompts() -> None:
 
 
 def test_descent_finds_the_induction_head() -> None:
-    """From equal scores to those that match the last symbol, with a sink of two tokens' weight."""
-    risk = CountRisk(TwoStateCounts(20), "log", sink=[0.5, 0.5])
-    run = icl.descend(risk, eta=1.0, epsilon=risk.floor() + 2e-4, steps=10**6, method="fast")
+    """From equal scores to those that match the last symbol."""
+    risk = CountRisk(TwoStateCounts(8), "log", sink=[0.5, 0.5])
+    run = icl.descend(risk, eta=8.0, epsilon=risk.floor() + 1e-3, steps=1000)
     assert run.stop.name == "REACHED"
     scores = run.states[-1]
-    assert (scores[:2, 0] > scores[2:4, 0] + 3.0).all()
-    assert (scores[2:4, 1] > scores[:2, 1] + 3.0).all()
-    assert scores[4, 0] - scores[0, 0] == pytest.approx(math.log(2.0), abs=0.2)
+    assert (scores[:2, 0] > scores[2:4, 0] + 1.5).all()
+    assert (scores[2:4, 1] > scores[:2, 1] + 1.5).all()
 
 
 @pytest.mark.parametrize(
@@ -365,7 +371,7 @@ def test_descent_finds_the_induction_head() -> None:
         (lambda: TwoStateCounts(5, transitions=[[0.5, 0.4], [0.5, 0.5]]), "sum to 1 in each row"),
         (lambda: TwoStateCounts(5, transitions=[[1.5, -0.5], [0.5, 0.5]]), "must be probabilities >= 0"),
         (lambda: TwoStateCounts(5, transitions=np.eye(3)[None]), "transitions = (1, 3, 3): must be of shape"),
-        (lambda: TwoStateCounts(5, transitions=np.eye(2), start="stationary"), "must be irreducible"),
+        (lambda: TwoStateCounts(5, transitions=np.eye(2), start="stationary"), "must be without a chain that"),
         (lambda: TwoStateCounts(5, transitions=np.eye(2), start="x"), "start = 'x': must be one of stationary"),
         (lambda: TwoStateCounts(5, transitions=np.eye(2), probs=[0.5, 0.5]), "probs = (2,): must be of shape (1,)"),
         (lambda: TwoStateCounts(5).unigram(-1.0), "smoothing = -1.0"),
@@ -388,7 +394,7 @@ def test_descent_finds_the_induction_head() -> None:
         (lambda: CountRisk(TwoStateCounts(5), "square").sampled(0), "batch = 0"),
         (lambda: CountRisk(TwoStateCounts(5), "square").sampled(10**12), "batch = 1000000000000: must be smaller"),
         (lambda: mean_loss(TwoStateCounts(5).table, [0.5]), "predicted = (1,): must be of shape"),
-        (lambda: mean_loss(TwoStateCounts(2).table, [0.5, 0.5, 0.5, 1.5]), "must be probabilities"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [0.5, 0.5, 0.5, 1.5]), "must be probabilities that sum to 1"),
         (lambda: mean_loss(TwoStateCounts(2).table, [0.5] * 4, "logistic"), "loss = 'logistic': must be"),
     ],
 )  # fmt: skip

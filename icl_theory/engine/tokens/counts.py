@@ -1,12 +1,7 @@
-r"""Softmax attention over few kinds of tokens whose counts have a known law: any loss, exactly, as a finite sum.
+"""Laws of the numbers of tokens of few kinds, as tables of all counts: what `CountRisk` takes the mean over.
 
-Let a prompt have n_κ tokens of kind κ. A token of kind κ has the score s_κ and stands for the label v with
-probability v_κv. Attention then predicts a function of the counts,
-
-    o = Σ_κ n_κ e^(s_κ) v_κ / Σ_κ n_κ e^(s_κ),
-
-so that the mean of any loss is a sum over the counts. `IndependentCounts` lists those of independent tokens,
-`TwoStateCounts` those of the windows of two symbols in a Markov chain; see docs/theory.md, "Few kinds of tokens".
+`IndependentCounts` has those of independent tokens, `TwoStateCounts` those of the windows of two symbols in a
+Markov chain. See docs/theory.md, "Few kinds of tokens" and "Two states".
 """
 
 from __future__ import annotations
@@ -26,20 +21,16 @@ from icl_theory._validate import (
     Array,
     choice,
     fraction,
-    instance,
     integer,
     number,
     real_array,
     refuse,
     store,
 )
-from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.labels import log_poisson
 from icl_theory.memory import check_fits
 
-Words = NDArray[np.intp]
-LOSSES = ("log", "square", "logistic")
-BLOCK = 2**13  # rows at a time, whose arrays stay in the cache
+Indices = NDArray[np.intp]
 NEVER = -1e300  # log of the probability 0; times a count of 0 it is 0
 
 
@@ -47,7 +38,7 @@ class Table(NamedTuple):
     """All counts that may occur, one a row, with what is known of them."""
 
     counts: Array  # tokens of each kind, (A, k)
-    query: Words  # which query asks, (A,)
+    query: Indices  # which query asks, (A,)
     log_probability: Array  # of counts and query together, (A,)
     truth: Array  # probabilities of the labels given counts and query: the Bayes-optimal prediction, (A, V)
 
@@ -64,9 +55,9 @@ class Table(NamedTuple):
 class Drawn(NamedTuple):
     """A batch of B prompts of N tokens."""
 
-    kind: Words  # (B, N)
-    query: Words  # (B,)
-    target: Words  # (B,)
+    kind: Indices  # (B, N)
+    query: Indices  # (B,)
+    target: Indices  # (B,)
 
 
 class CountLaw(ABC):
@@ -127,16 +118,17 @@ class IndependentCounts(CountLaw):
     rare: float = 1e-30
 
     def __post_init__(self) -> None:
-        probs = np.atleast_2d(_laws("probs", self.probs))
-        targets, values = np.atleast_2d(_laws("targets", self.targets)), _laws("values", self.values)
+        probs = np.atleast_2d(distributions("probs", self.probs))
+        targets, values = (
+            np.atleast_2d(distributions("targets", self.targets)),
+            distributions("values", self.values),
+        )
         Z, k = probs.shape
         if values.ndim != 2 or len(values) != k:
             raise refuse("values", values.shape, f"of shape (k, V) with k = {k}, one row for each kind")
         if len(targets) not in (1, Z) or targets.shape[1] != values.shape[1]:
             raise refuse("targets", targets.shape, f"of shape (V,) or ({Z}, V) with V = {values.shape[1]}")
-        weights = np.full(Z, 1.0 / Z) if self.weights is None else _laws("weights", self.weights)
-        if weights.shape != (Z,):
-            raise refuse("weights", weights.shape, f"of shape ({Z},), one for each task")
+        weights = _shares("weights", self.weights, Z)
         store(self, N=integer("N", self.N, minimum=1, maximum=EXACT), rare=fraction("rare", self.rare))
         store(self, probs=probs, values=values, weights=weights)
         store(self, targets=np.broadcast_to(targets, (Z, values.shape[1])))
@@ -165,9 +157,8 @@ class IndependentCounts(CountLaw):
             likely = np.flatnonzero((log >= math.log(self.rare)).any(axis=0))
             first, last = int(likely[0]), np.minimum(int(likely[-1]), left)
             sizes = np.maximum(last - first + 1, 0)
-            check_fits(
-                "N", self.N, 8.0 * float(sizes.sum(dtype=float)) * (4 * self.probs.shape[1] + 3 * len(self.probs))
-            )
+            rows = float(sizes.sum(dtype=float))
+            check_fits("N", self.N, 8.0 * rows * (4 * len(self.probs.T) + 3 * len(self.probs)))
             row = np.repeat(np.arange(len(sizes)), sizes)
             taken = first + np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
             counts, left = np.column_stack([counts[row], taken]), left[row] - taken
@@ -205,7 +196,8 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     --------
     Attention on the query's own feature is worth more in longer prompts:
 
-    >>> from icl_theory.engine.tokens.counts import CountRisk, fair_labels
+    >>> from icl_theory.engine.tokens.counted import CountRisk
+    >>> from icl_theory.engine.tokens.counts import fair_labels
     >>> for N in (10, 40):
     ...     risk = CountRisk(fair_labels(5, N), "logistic", scale=8.0)
     ...     print(round(risk.loss([[2.0], [0.0], [0.0]]), 4))
@@ -260,7 +252,8 @@ class TwoStateCounts(CountLaw):
     --------
     Entropy of the next symbol given the sequence, and the log loss of counting what followed the last symbol:
 
-    >>> from icl_theory.engine.tokens.counts import TwoStateCounts, mean_loss
+    >>> from icl_theory.engine.tokens.counted import mean_loss
+    >>> from icl_theory.engine.tokens.counts import TwoStateCounts
     >>> law = TwoStateCounts(100)
     >>> for predicted in (law.table.truth[:, 1], law.bigram(0.5), law.unigram(0.5)):
     ...     print(round(mean_loss(law.table, predicted, "log").value, 6))
@@ -283,7 +276,7 @@ class TwoStateCounts(CountLaw):
         if self.transitions is None:
             self._check_prior()
         else:
-            self._check_chains()
+            self._check_chains(self.transitions)
         Z = 1 if self.transitions is None else len(self.transitions)
         check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * Z))
 
@@ -298,24 +291,18 @@ class TwoStateCounts(CountLaw):
             raise refuse("start", self.start, "the probability of the symbol 1; stationary needs transitions")
         store(self, concentration=np.broadcast_to(found, (2, 2)), start=self._given_start())
 
-    def _check_chains(self) -> None:
+    def _check_chains(self, given: Array) -> None:
         if self.concentration is not None:
             raise refuse("concentration", self.concentration, "left out with transitions")
-        assert self.transitions is not None
-        chains = _laws("transitions", self.transitions)
+        chains = distributions("transitions", given)
         if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
             raise refuse("transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)")
         chains = chains.reshape(-1, 2, 2)
-        probs = np.full(len(chains), 1.0 / len(chains)) if self.probs is None else _laws("probs", self.probs)
-        if probs.shape != (len(chains),):
-            raise refuse("probs", probs.shape, f"of shape ({len(chains)},), one for each chain")
-        store(self, transitions=chains, probs=probs)
+        store(self, transitions=chains, probs=_shares("probs", self.probs, len(chains)))
         if not isinstance(self.start, str):
             store(self, start=self._given_start())
         elif choice("start", self.start, ("stationary",)) and (chains[:, 0, 1] + chains[:, 1, 0] == 0).any():
-            raise refuse(
-                "transitions", "a chain that keeps its first symbol", "irreducible with start = 'stationary'"
-            )
+            raise refuse("transitions", given, "without a chain that never changes, if the start is stationary")
 
     def _given_start(self) -> float:
         return number("start", self.start, zero=True, maximum=1.0)
@@ -390,7 +377,7 @@ class TwoStateCounts(CountLaw):
         return Drawn(kind, symbols[:, self.T - 1], symbols[:, self.T])
 
 
-def _windows(T: int) -> tuple[Words, Words, Array]:
+def _windows(T: int) -> tuple[Indices, Indices, Array]:
     """First and last symbol, (A,), and counts of 00, 01, 10, 11, (A, 4), of all sequences of T symbols."""
     parts = []
     for first, last in ((0, 0), (0, 1), (1, 0), (1, 1)):
@@ -422,312 +409,6 @@ def _beta_binomial(pairs: Array, a: Array) -> Array:
     return np.asarray(rising(a[0])[n[:, 0]] + rising(a[1])[n[:, 1]] - rising(a.sum())[n.sum(axis=1)])
 
 
-class Expected(NamedTuple):
-    """Mean of a loss, what it exceeds that of the Bayes-optimal prediction by, and derivatives of the mean."""
-
-    value: float
-    excess: float
-    slopes: Array
-
-
-def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected:
-    r"""Mean loss of a prediction for each row of a table, exactly.
-
-    .. math:: -\ln o_y \quad\text{(log)}, \qquad \tfrac12 |o - e_y|^2 \quad\text{(square)}
-
-    Parameters
-    ----------
-    table : Table
-        The counts.
-    predicted : array_like, (A, V) or (A,)
-        Probabilities o of the labels; of label 1 if there are two.
-    loss : {"log", "square"}
-        The loss.
-
-    Returns
-    -------
-    Expected
-        Mean and excess, and the derivatives of the mean with respect to ``predicted``, of its shape: their product
-        with the derivatives of the prediction is the gradient, ``slopes @ jacobian``. The log loss is infinite
-        where a label has the probability 0 that may occur.
-
-    Raises
-    ------
-    ValueError
-        The prediction has another shape or is no probability.
-    """
-    choice("loss", loss, LOSSES[:2])
-    A, V = table.truth.shape
-    given = real_array("predicted", predicted, np.ndim(predicted))
-    pair = given.shape == (A,) and V == 2
-    both = np.column_stack([1.0 - given, given]) if pair else given
-    if both.shape != (A, V):
-        raise refuse("predicted", given.shape, f"of shape ({A}, {V})" + (f" or ({A},)" if V == 2 else ""))
-    if (both < 0.0).any() or (np.abs(both.sum(axis=1) - 1.0) > 1e-6).any():
-        raise refuse("predicted", predicted, "probabilities")
-    p = table.probability
-    with np.errstate(divide="ignore"):
-        logs = np.log(both)
-    excess = float(p @ _excess(loss, logs.T, both.T, table.truth.T))
-    if loss == "log":
-        with np.errstate(divide="ignore"):
-            slopes = np.divide(-table.truth, both, out=np.zeros_like(both), where=table.truth > 0.0)
-    else:
-        slopes = both - table.truth
-    slopes *= p[:, None]
-    return Expected(_floor(loss, table) + excess, excess, slopes[:, 1] - slopes[:, 0] if pair else slopes)
-
-
-@dataclass(frozen=True, eq=False)
-class CountRisk(Risk):
-    r"""The exact loss of softmax attention over tokens of few kinds, a function of their scores, (k, Q).
-
-    .. math:: o = \frac{\sum_\kappa n_\kappa e^{s_{\kappa q}} v_\kappa + e^{s_{0q}} v_0}
-        {\sum_\kappa n_\kappa e^{s_{\kappa q}} + e^{s_{0q}}}
-
-    Parameters
-    ----------
-    law : CountLaw
-        Law of the counts n, queries q and labels y.
-    objective : {"log", "square", "logistic"}
-        :math:`-\ln o_y`, :math:`\tfrac12 |o - e_y|^2`, or :math:`-\ln` of the softmax of ``scale`` times o at y.
-    sink : array_like, (V,), optional
-        Probabilities v₀ of the labels for a further token that is always there, whose scores are the last row. It
-        plays the part of a prior: with v₀ the mean of a Beta prior attention can be Bayes-optimal.
-    scale : float
-        The factor of the logistic loss.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range. The log loss without a sink is, if a label may occur that no token stands for:
-        it is infinite whatever the scores.
-
-    References
-    ----------
-    docs/theory.md, "Few kinds of tokens".
-
-    Examples
-    --------
-    An induction head on two states: attention on the windows that begin with the last symbol comes near the Bayes
-    loss, and reaches it with a sink of weight 2:
-
-    >>> import numpy as np
-    >>> from icl_theory.engine.tokens.counts import CountRisk, TwoStateCounts
-    >>> risk = CountRisk(TwoStateCounts(100), "log", sink=[0.5, 0.5])
-    >>> match = np.array([[0, -1], [0, -1], [-1, 0], [-1, 0]])
-    >>> for b in (0.0, 3.0, 12.0):
-    ...     print(f"{risk.excess(np.vstack([b * match, 2 * [np.log(2.0)]])):.2g}")
-    0.078
-    0.002
-    6.3e-11
-    """
-
-    law: CountLaw
-    objective: str = "log"
-    sink: ArrayLike | None = None
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        instance("law", self.law, CountLaw, "a law of counts, as IndependentCounts or TwoStateCounts")
-        choice("objective", self.objective, LOSSES)
-        store(self, scale=number("scale", self.scale))
-        table, seen = self.law.table, self.law.table.counts @ self.law.values
-        if self.sink is not None:
-            sink = _laws("sink", self.sink)
-            if sink.shape != table.truth.shape[1:]:
-                raise refuse("sink", self.sink, f"{table.truth.shape[1]} probabilities, one for each label")
-            store(self, sink=sink)
-            seen = seen + sink
-        if self.objective == "log" and ((seen == 0.0) & (table.truth > 0.0)).any():
-            raise refuse(
-                "sink", self.sink, "positive for each label: what no token stands for has infinite log loss"
-            )
-        check_fits("law", "its table", 8.0 * table.counts.size * 3)
-
-    @property
-    def initial(self) -> Array:
-        """Zero scores, (k, Q), or (k + 1, Q) with a sink."""
-        return np.zeros((len(self._log_values), self.law.queries))
-
-    @cached_property
-    def _log_values(self) -> Array:
-        """Logarithms of what tokens stand for, (k, V), -inf for 0."""
-        values = self.law.values if self.sink is None else np.vstack([self.law.values, self.sink])
-        with np.errstate(divide="ignore"):
-            return np.log(values)
-
-    @cached_property
-    def _parts(self) -> list[_Part]:
-        """The rows of the table by query, in parts that stay in the cache."""
-        table, found = self.law.table, []
-        with np.errstate(divide="ignore"):
-            log_counts = np.log(table.counts)
-        if self.sink is not None:
-            log_counts = np.column_stack([log_counts, np.zeros(len(log_counts))])
-        for query in range(self.law.queries):
-            rows = np.flatnonzero(table.query == query)
-            for some in np.array_split(rows, 1 + len(rows) // BLOCK):
-                each = (log_counts[some].T, table.truth[some].T)
-                found.append(_Part(query, table.probability[some], *map(np.ascontiguousarray, each)))
-        return found
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and its gradient in the scores, of their shape."""
-        found = self._moments(params)
-        return self.floor() + found.excess, found.gradient
-
-    def floor(self) -> float:
-        """Loss of the Bayes-optimal prediction."""
-        return self._floor
-
-    @cached_property
-    def _floor(self) -> float:
-        return _floor(self.objective, self.law.table)
-
-    def excess(self, params: ArrayLike) -> float:
-        """Loss above the Bayes-optimal prediction's, without cancellation."""
-        return self._moments(self._checked(params)).excess
-
-    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Excess over the floor, and each query's mean attention on all tokens of a kind, (k, Q)."""
-        found = self._moments(params)
-        return {"excess": np.asarray(found.excess), "attention": found.attention}
-
-    def sampled(self, batch: int, seed: int = 0) -> SampledCounts:
-        """Return the same model on prompts drawn token by token, ``batch`` at a step, which shares no formula."""
-        return SampledCounts(self, batch, seed)
-
-    def _moments(self, scores: Array) -> _Moments:
-        excess, gradient, attention = 0.0, np.zeros(scores.shape), np.zeros(scores.shape)
-        asked = np.zeros(scores.shape[1])
-        log_values = self._log_values.T[:, :, None]
-        for query, p, log_counts, truth in self._parts:
-            log_w = (log_counts + scores[:, query, None]) + log_values  # (V, k, n)
-            top = np.maximum(log_w.max(axis=1, keepdims=True), -LARGEST)
-            weight = np.exp(log_w - top)  # of the kinds for each label
-            total = weight.sum(axis=1)
-            with np.errstate(divide="ignore"):
-                log_o = top[:, 0] + np.log(total)
-            weight /= np.where(total > 0.0, total, 1.0)[:, None]
-            log_o -= np.logaddexp.reduce(log_o, axis=0)
-            o = np.exp(log_o)
-            lost, slope = self._loss(log_o, o, truth)
-            excess += float(p @ lost)
-            # d ln o_v / d score = weight_v - Σ_u o_u weight_u
-            gradient[:, query] += np.einsum("vn,vkn->k", p * (slope - o * slope.sum(axis=0)), weight)
-            attention[:, query] += np.einsum("vn,vkn->k", p * o, weight)
-            asked[query] += p.sum()
-        return _Moments(excess, gradient, attention / np.where(asked > 0.0, asked, 1.0))
-
-    def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
-        """Excess of each row, (n,), and its derivatives by ln o, (V, n)."""
-        if self.objective == "log":
-            return _excess("log", log_o, o, truth), -truth
-        if self.objective == "square":
-            return _excess("square", log_o, o, truth), (o - truth) * o
-        log_q = self.scale * o
-        log_q -= np.logaddexp.reduce(log_q, axis=0)
-        q = np.exp(log_q)
-        return _excess("log", log_q, q, truth), self.scale * o * (q - truth)
-
-
-class _Part(NamedTuple):
-    query: int
-    probability: Array  # (n,)
-    log_counts: Array  # (k, n)
-    truth: Array  # (V, n)
-
-
-class _Moments(NamedTuple):
-    excess: float
-    gradient: Array  # (k, Q)
-    attention: Array  # (k, Q)
-
-
-class SampledCounts(Risk):
-    """Mean loss of softmax attention over a drawn batch; those of a step are a function of seed and step."""
-
-    def __init__(self, exact: CountRisk, batch: int, seed: int = 0) -> None:
-        self.exact = exact
-        self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
-        tokens = float(exact.law.table.counts[0].sum()) + 1.0
-        check_fits("batch", batch, 8.0 * batch * tokens * (6.0 + exact.law.values.shape[1]))
-
-    @property
-    def initial(self) -> Array:
-        """Zero scores, as the exact risk has them."""
-        return self.exact.initial
-
-    @property
-    def stochastic(self) -> bool:
-        """Steps draw different prompts."""
-        return True
-
-    def prompts(self, step: int = 0) -> Drawn:
-        """Return the prompts of one step."""
-        rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
-        return self.exact.law.draw(rng, self.batch)
-
-    def losses(self, params: Array, step: int = 0) -> Array:
-        """Return the losses of the step's prompts, (B,)."""
-        return self._pass(params, self.prompts(step))[0]
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's prompts and its gradient, by the backward pass."""
-        losses, place, back = self._pass(params, self.prompts(step))
-        gradient = np.bincount(place.ravel(), weights=back.ravel(), minlength=params.size) / self.batch
-        return float(losses.mean()), gradient.reshape(params.shape)
-
-    def _pass(self, params: Array, prompts: Drawn) -> tuple[Array, Words, Array]:
-        """Losses, (B,), and for each token the place of its score and the derivative by it, (B, N)."""
-        exact, kind, values = self.exact, prompts.kind, self.exact.law.values
-        if exact.sink is not None:
-            kind = np.column_stack([kind, np.full(len(kind), len(values))])
-            values = np.vstack([values, exact.sink])
-        place = kind * params.shape[1] + prompts.query[:, None]
-        scores = params.ravel()[place]
-        weight = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weight /= weight.sum(axis=1, keepdims=True)
-        v, rows = values[kind], np.arange(len(kind))
-        o = np.einsum("bn,bnv->bv", weight, v)
-        right = np.zeros(o.shape)
-        right[rows, prompts.target] = 1.0
-        if exact.objective == "square":
-            losses, slope = 0.5 * np.sum((o - right) ** 2, axis=1), o - right
-        elif exact.objective == "log":
-            losses, slope = -np.log(o[rows, prompts.target]), -right / np.where(right > 0.0, o, 1.0)
-        else:
-            logits = exact.scale * o
-            q = np.exp(logits - logits.max(axis=1, keepdims=True))
-            q /= q.sum(axis=1, keepdims=True)
-            losses, slope = -np.log(q[rows, prompts.target]), exact.scale * (q - right)
-        back = weight * (np.einsum("bnv,bv->bn", v, slope) - np.einsum("bv,bv->b", o, slope)[:, None])
-        return losses, place, back
-
-
-def _excess(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
-    """Mean loss of the prediction q given the truth, above that of the truth itself; labels are the first axis.
-
-    With q = t e^d the log loss has t (e^d - 1 - d) on top for each label: nothing cancels where d is small.
-    """
-    if loss == "square":
-        return 0.5 * np.sum((q - truth) ** 2, axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        d = np.where(truth > 0.0, log_q - np.log(truth), 0.0)
-    near = np.abs(d) < 0.1
-    small = np.where(near, d, 0.0)
-    series = truth * small**2 * np.polyval([1.0 / math.factorial(k) for k in range(11, 1, -1)], small)
-    return np.sum(np.where(near & (truth > 0.0), series, q - truth - truth * d), axis=0)
-
-
-def _floor(loss: str, table: Table) -> float:
-    from scipy.special import entr
-
-    t = table.truth
-    return float(table.mean((0.5 * t * (1.0 - t) if loss == "square" else entr(t)).sum(axis=1)))
-
-
 def _mixed(log: Array, given: Array) -> tuple[Array, Array]:
     """Log-probability of rows, (A,), and what they say of the tasks, (A, Z), from log-ratios to a middle law."""
     top = given.max(axis=1)
@@ -736,13 +417,21 @@ def _mixed(log: Array, given: Array) -> tuple[Array, Array]:
     return log + top + np.log(total), share / total[:, None]
 
 
-def _laws(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:
+def distributions(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:
     """Return probabilities, of which each row sums to 1 (to ``slack``, then normalised)."""
     found = real_array(name, value, max(np.ndim(value), 1))  # type: ignore[arg-type]
     total = found.sum(axis=-1, keepdims=True)
     if not found.size or (found < 0.0).any() or (np.abs(total - 1.0) > slack).any():
         raise refuse(name, value, "probabilities >= 0 that sum to 1" + " in each row" * (found.ndim > 1))
     return np.asarray(found / total)
+
+
+def _shares(name: str, value: ArrayLike | None, size: int) -> Array:
+    """Return the probabilities of tasks or chains; equal ones by default."""
+    found = np.full(size, 1.0 / size) if value is None else distributions(name, value)
+    if found.shape != (size,):
+        raise refuse(name, found.shape, f"of shape ({size},)")
+    return found
 
 
 def _log(p: Array) -> Array:
@@ -755,6 +444,6 @@ def _log_ratio(p: Array, middle: Array) -> Array:
     return np.log1p(gap, out=np.full(p.shape, NEVER), where=p > 0.0)
 
 
-def _chosen(draws: Array, cumulated: Array) -> Words:
+def _chosen(draws: Array, cumulated: Array) -> Indices:
     """Indices of the intervals in which uniform numbers fall, of the shape of ``draws``."""
     return np.asarray((draws[..., None] >= cumulated[..., :-1]).sum(axis=-1), dtype=np.intp)
