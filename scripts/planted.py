@@ -280,7 +280,7 @@ FOR_THE_AUDIT = (
     Fault("softmax-words", "one word too many fills planted sentences, softmax at finite H", "recall/softmax.py",
           "return Fillers(task.V - task.Q - 2, 0, 0)", "return Fillers(task.V - task.Q - 1, 0, 0)"),
     Fault("softmax-gradient", "gradient without the other words' counts, softmax at finite H", "recall/softmax.py",
-          "float(up @ cell.own + w @ found_means.by_beta)", "float(up @ cell.own)"),
+          "float(up @ cell.own + w @ against.by_beta)", "float(up @ cell.own)"),
     Fault("missing-sets", "a missing trigger counted twice in the number of sentences needed", "recall/samples.py",
           "above = above + chance * missed", "above = above + chance * missed * missed"),
     Fault("feed-forward", "ablation of the feed-forward layer leaves half of it", "recall/transformer.py",

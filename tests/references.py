@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,45 @@ def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
     for first in range(total + 1):
         for rest in compositions(total - first, parts - 1):
             yield (first, *rest)
+
+
+def attention_losses(
+    kind: Any, query: Any, target: Any, values: Array, scores: Array, sink: Any, objective: str, scale: float
+) -> Array:
+    """Losses of softmax attention over the tokens of each prompt, (B,), token by token."""
+    if sink is not None:
+        kind = np.column_stack([kind, np.full(len(kind), len(values))])
+        values = np.vstack([values, sink])
+    seen = scores[kind, np.asarray(query)[:, None]]
+    weight = np.exp(seen - seen.max(axis=1)[:, None])
+    o = np.einsum("bn,bnv->bv", weight / weight.sum(axis=1)[:, None], values[kind])
+    rows = np.arange(len(kind))
+    if objective == "square":
+        return 0.5 * ((np.eye(o.shape[1])[target] - o) ** 2).sum(axis=1)
+    if objective == "log":
+        return -np.log(o[rows, target])
+    return np.log(np.exp(scale * (o - o[rows, target][:, None])).sum(axis=1))
+
+
+def all_sequences(T: int, start: Any, concentration: Any = None, chains: Any = None, probs: Any = None) -> Any:
+    """All sequences of T + 1 symbols of a two-state chain, and their probabilities, symbol by symbol."""
+    x = np.array(list(itertools.product((0, 1), repeat=T + 1)))
+    rows = np.arange(len(x))
+    if chains is None:
+        chance, seen = np.where(x[:, 0] == 1, start, 1.0 - start), np.zeros((len(x), 2, 2))
+        for i in range(T):
+            here = concentration[x[:, i]] + seen[rows, x[:, i]]
+            chance = chance * here[rows, x[:, i + 1]] / here.sum(axis=1)
+            seen[rows, x[:, i], x[:, i + 1]] += 1.0
+        return x, chance
+    total = np.zeros(len(x))
+    for P, share in zip(chains, probs, strict=True):
+        first = P[0, 1] / (P[0, 1] + P[1, 0]) if start == "stationary" else start
+        chance = np.where(x[:, 0] == 1, first, 1.0 - first)
+        for i in range(T):
+            chance = chance * P[x[:, i], x[:, i + 1]]
+        total += share * chance
+    return x, total
 
 
 def enumerate_finite(p: Array, kernel: Array, S: Array, N: int, noise: float) -> tuple[Array, Array, Array]:

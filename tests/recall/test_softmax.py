@@ -10,9 +10,8 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import icl_theory as icl
-from icl_theory.families.recall.softmax import Fillers, means
 from tests.recall.enumeration import loss
-from tests.references import compositions, slopes
+from tests.references import slopes
 
 Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
 reparameterised, TransformerRisk = icl.recall.reparameterised, icl.recall.TransformerRisk
@@ -55,37 +54,6 @@ def test_attention_of_each_trigger_is_a_mean_over_its_own_sentences() -> None:
     risk = RecallRisk(task, "softmax")
     shares = [law.mean / (task.H - 1) for law in task.counts]
     np.testing.assert_allclose(risk.observe(np.zeros_like(risk.initial))["attention"], shares, rtol=1e-13)
-
-
-@pytest.mark.parametrize(
-    ("n", "kinds", "beta", "top", "log_rest"),
-    [
-        (6, Fillers(3, 0, 0), 0.7, [1.0, 3.0], 0.5),
-        (6, Fillers(2, 2, 1), 3.0, [9.0, -3.0], 2.0),
-        (7, Fillers(4, 0, 0), -0.7, [1.0, 40.0], -2.0),
-        (0, Fillers(4, 0, 0), 1.0, [1.0, 300.0], -2.0),
-        (8, Fillers(0, 1, 0), 9.0, [30.0, 90.0], 0.0),
-        (8, Fillers(2, 3, 0), 40.0, [100.0, 0.0], 0.0),
-        (5, Fillers(3, 0, 0), 130.0, [590.0, 0.0], 0.0),
-    ],
-)
-def test_integral_is_the_mean_over_all_counts(
-    n: int, kinds: Fillers, beta: float, top: list[float], log_rest: float
-) -> None:
-    """Relative to the value, also where that is 1e-130."""
-    words, rest = kinds.loud + kinds.silent, math.exp(log_rest)
-    found = np.array(means(np.array(top), beta, log_rest, np.full(len(top), n), n, kinds))
-    for index, D in enumerate(top):
-        terms = []
-        for counts in compositions(n, words):
-            weight = math.factorial(n) / math.prod(math.factorial(k) for k in counts) / words**n
-            loud = counts[: kinds.loud]
-            T, slope = sum(math.exp(beta * k) for k in loud), sum(k * math.exp(beta * k) for k in loud)
-            whole = math.exp(D) + T + rest
-            parts = (math.log1p((T + rest) * math.exp(-D)), -(T + rest) / whole, slope / whole, rest / whole)
-            terms.append(weight * np.array(parts))
-        np.testing.assert_allclose(found[:3, index], np.sum(terms, axis=0)[:3], rtol=1e-12)
-        assert found[3, index] == pytest.approx(np.sum(terms, axis=0)[3], rel=1e-9, abs=1e-14)
 
 
 @pytest.mark.slow

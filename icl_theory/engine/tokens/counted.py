@@ -1,0 +1,337 @@
+r"""Softmax attention over few kinds of tokens whose counts have a known law: any loss, exactly, as a finite sum.
+
+Let a prompt have n_κ tokens of kind κ. A token of kind κ has the score s_κ and stands for the label v with
+probability v_κv. Attention then predicts a function of the counts,
+
+    o = Σ_κ n_κ e^(s_κ) v_κ / Σ_κ n_κ e^(s_κ),
+
+so that the mean of any loss is a sum over a table of the counts. See docs/theory.md, "Few kinds of tokens".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, store
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.tokens.counts import CountLaw, Drawn, Indices, Table, distributions
+from icl_theory.memory import check_fits
+
+LOSSES = ("log", "square", "logistic")
+BLOCK = 2**13  # rows at a time, whose arrays stay in the cache
+
+
+class Expected(NamedTuple):
+    """Mean of a loss, what it exceeds that of the Bayes-optimal prediction by, and derivatives of the mean."""
+
+    value: float
+    excess: float
+    slopes: Array
+
+
+def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected:
+    r"""Mean loss of a prediction for each row of a table, exactly.
+
+    .. math:: -\ln o_y \quad\text{(log)}, \qquad \tfrac12 |o - e_y|^2 \quad\text{(square)}
+
+    Parameters
+    ----------
+    table : Table
+        The counts.
+    predicted : array_like, (A, V) or (A,)
+        Probabilities o of the labels, which sum to 1 to 1e-12; of label 1 if there are two.
+    loss : {"log", "square"}
+        The loss.
+
+    Returns
+    -------
+    Expected
+        Mean and excess, and the derivatives of the mean with respect to ``predicted``, of its shape: their product
+        with the derivatives of the prediction is the gradient, ``slopes @ jacobian``. The log loss is infinite
+        where a label has the probability 0 that may occur.
+
+    Raises
+    ------
+    ValueError
+        The prediction has another shape or is no probability.
+    """
+    choice("loss", loss, LOSSES[:2])
+    A, V = table.truth.shape
+    given = real_array("predicted", predicted, np.ndim(predicted))
+    pair = given.shape == (A,) and V == 2
+    both = np.column_stack([1.0 - given, given]) if pair else given
+    if both.shape != (A, V):
+        raise refuse("predicted", given.shape, f"of shape ({A}, {V})" + (f" or ({A},)" if V == 2 else ""))
+    if (both < 0.0).any() or (np.abs(both.sum(axis=1) - 1.0) > 1e-12).any():
+        raise refuse("predicted", predicted, "probabilities that sum to 1")
+    p = table.probability
+    with np.errstate(divide="ignore"):
+        logs = np.log(both)
+    excess = float(p @ _excess(loss, logs.T, both.T, table.truth.T))
+    if loss == "log":
+        with np.errstate(divide="ignore"):
+            slopes = np.divide(-table.truth, both, out=np.zeros_like(both), where=table.truth > 0.0)
+    else:
+        slopes = both - table.truth
+    slopes *= p[:, None]
+    return Expected(_floor(loss, table) + excess, excess, slopes[:, 1] - slopes[:, 0] if pair else slopes)
+
+
+@dataclass(frozen=True, eq=False)
+class CountRisk(Risk):
+    r"""The exact loss of softmax attention over tokens of few kinds, a function of their scores, (k, Q).
+
+    .. math:: o = \frac{\sum_\kappa n_\kappa e^{s_{\kappa q}} v_\kappa + e^{s_{0q}} v_0}
+        {\sum_\kappa n_\kappa e^{s_{\kappa q}} + e^{s_{0q}}}
+
+    Parameters
+    ----------
+    law : CountLaw
+        Law of the counts n, queries q and labels y.
+    objective : {"log", "square", "logistic"}
+        :math:`-\ln o_y`, :math:`\tfrac12 |o - e_y|^2`, or :math:`-\ln` of the softmax of ``scale`` times o at y.
+    sink : array_like, (V,), optional
+        Probabilities v₀ of the labels for a further token that is always there, whose scores are the last row. It
+        plays the part of a prior: with v₀ the mean of a Beta prior attention can be Bayes-optimal.
+    scale : float
+        The factor of the logistic loss.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range. The log loss without a sink is, if a label may occur that no token stands for:
+        it is infinite whatever the scores.
+
+    References
+    ----------
+    docs/theory.md, "Few kinds of tokens".
+
+    Examples
+    --------
+    An induction head on two states: attention on the windows that begin with the last symbol comes near the Bayes
+    loss, and reaches it with a sink of weight 2:
+
+    >>> import numpy as np
+    >>> from icl_theory.engine.tokens.counted import CountRisk
+    >>> from icl_theory.engine.tokens.counts import TwoStateCounts
+    >>> risk = CountRisk(TwoStateCounts(100), "log", sink=[0.5, 0.5])
+    >>> match = np.array([[0, -1], [0, -1], [-1, 0], [-1, 0]])
+    >>> for b in (0.0, 3.0, 12.0):
+    ...     print(f"{risk.excess(np.vstack([b * match, 2 * [np.log(2.0)]])):.2g}")
+    0.078
+    0.002
+    6.3e-11
+    """
+
+    law: CountLaw
+    objective: str = "log"
+    sink: ArrayLike | None = None
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        instance("law", self.law, CountLaw, "a law of counts, as IndependentCounts or TwoStateCounts")
+        choice("objective", self.objective, LOSSES)
+        store(self, scale=number("scale", self.scale))
+        table, seen = self.law.table, self.law.table.counts @ self.law.values
+        if self.sink is not None:
+            sink = distributions("sink", self.sink)
+            if sink.shape != table.truth.shape[1:]:
+                raise refuse("sink", self.sink, f"{table.truth.shape[1]} probabilities, one for each label")
+            store(self, sink=sink)
+            seen = seen + sink
+        if self.objective == "log" and ((seen == 0.0) & (table.truth > 0.0)).any():
+            raise refuse("sink", self.sink, "positive for each label: without tokens it has infinite log loss")
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores, (k, Q), or (k + 1, Q) with a sink."""
+        return np.zeros((len(self._log_values), self.law.queries))
+
+    @cached_property
+    def _log_values(self) -> Array:
+        """Logarithms of what tokens stand for, (k, V), -inf for 0."""
+        values = self.law.values if self.sink is None else np.vstack([self.law.values, self.sink])
+        with np.errstate(divide="ignore"):
+            return np.log(values)
+
+    @cached_property
+    def _parts(self) -> list[_Part]:
+        """The rows of the table by query, in parts that stay in the cache."""
+        table, found = self.law.table, []
+        with np.errstate(divide="ignore"):
+            log_counts = np.log(table.counts)
+        if self.sink is not None:
+            log_counts = np.column_stack([log_counts, np.zeros(len(log_counts))])
+        for query in range(self.law.queries):
+            rows = np.flatnonzero(table.query == query)
+            for some in np.array_split(rows, 1 + len(rows) // BLOCK):
+                each = (log_counts[some].T, table.truth[some].T)
+                found.append(_Part(query, table.probability[some], *map(np.ascontiguousarray, each)))
+        return found
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient in the scores, of their shape."""
+        found = self._moments(params)
+        return self.floor() + found.excess, found.gradient
+
+    def floor(self) -> float:
+        """Loss of the Bayes-optimal prediction."""
+        return self._floor
+
+    @cached_property
+    def _floor(self) -> float:
+        return _floor(self.objective, self.law.table)
+
+    def excess(self, params: ArrayLike) -> float:
+        """Loss above the Bayes-optimal prediction's, without cancellation."""
+        return self._moments(self._checked(params)).excess
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Excess over the floor, and each query's mean attention on all tokens of a kind, (k, Q)."""
+        found = self._moments(params)
+        return {"excess": np.asarray(found.excess), "attention": found.attention}
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledCounts:
+        """Return the same model on prompts drawn token by token, ``batch`` at a step, which shares no formula."""
+        return SampledCounts(self, batch, seed)
+
+    def _moments(self, scores: Array) -> _Moments:
+        excess, gradient, attention = 0.0, np.zeros(scores.shape), np.zeros(scores.shape)
+        asked = np.zeros(scores.shape[1])
+        log_values = self._log_values.T[:, :, None]
+        for query, p, log_counts, truth in self._parts:
+            log_w = (log_counts + scores[:, query, None]) + log_values  # (V, k, n)
+            top = log_w.max(axis=1, keepdims=True)
+            top[np.isneginf(top)] = 0.0  # no token stands for the label
+            weight = np.exp(log_w - top)  # of the kinds for each label
+            total = weight.sum(axis=1)
+            with np.errstate(divide="ignore"):
+                log_o = top[:, 0] + np.log(total)
+            weight /= np.where(total > 0.0, total, 1.0)[:, None]
+            log_o -= np.logaddexp.reduce(log_o, axis=0)
+            o = np.exp(log_o)
+            lost, slope = self._loss(log_o, o, truth)
+            excess += float(p @ lost)
+            # d ln o_v / d score = weight_v - Σ_u o_u weight_u
+            gradient[:, query] += np.einsum("vn,vkn->k", p * (slope - o * slope.sum(axis=0)), weight)
+            attention[:, query] += np.einsum("vn,vkn->k", p * o, weight)
+            asked[query] += p.sum()
+        return _Moments(excess, gradient, attention / np.where(asked > 0.0, asked, 1.0))
+
+    def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
+        """Excess of each row, (n,), and its derivatives by ln o, (V, n)."""
+        if self.objective == "log":
+            return _excess("log", log_o, o, truth), -truth
+        if self.objective == "square":
+            return _excess("square", log_o, o, truth), (o - truth) * o
+        log_q = self.scale * o
+        log_q -= np.logaddexp.reduce(log_q, axis=0)
+        q = np.exp(log_q)
+        return _excess("log", log_q, q, truth), self.scale * o * (q - truth)
+
+
+class _Part(NamedTuple):
+    query: int
+    probability: Array  # (n,)
+    log_counts: Array  # (k, n)
+    truth: Array  # (V, n)
+
+
+class _Moments(NamedTuple):
+    excess: float
+    gradient: Array  # (k, Q)
+    attention: Array  # (k, Q)
+
+
+class SampledCounts(Risk):
+    """Mean loss of softmax attention over a drawn batch; those of a step are a function of seed and step."""
+
+    def __init__(self, exact: CountRisk, batch: int, seed: int = 0) -> None:
+        self.exact = exact
+        self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
+        tokens = float(exact.law.table.counts[0].sum()) + 1.0
+        check_fits("batch", batch, 8.0 * batch * tokens * (6.0 + exact.law.values.shape[1]))
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores, as the exact risk has them."""
+        return self.exact.initial
+
+    @property
+    def stochastic(self) -> bool:
+        """Steps draw different prompts."""
+        return True
+
+    def prompts(self, step: int = 0) -> Drawn:
+        """Return the prompts of one step."""
+        rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
+        return self.exact.law.draw(rng, self.batch)
+
+    def losses(self, params: Array, step: int = 0) -> Array:
+        """Return the losses of the step's prompts, (B,)."""
+        return self._pass(params, self.prompts(step))[0]
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the step's prompts and its gradient, by the backward pass."""
+        losses, place, back = self._pass(params, self.prompts(step))
+        gradient = np.bincount(place.ravel(), weights=back.ravel(), minlength=params.size) / self.batch
+        return float(losses.mean()), gradient.reshape(params.shape)
+
+    def _pass(self, params: Array, prompts: Drawn) -> tuple[Array, Indices, Array]:
+        """Losses, (B,), and for each token the place of its score and the derivative by it, (B, N)."""
+        exact, kind, values = self.exact, prompts.kind, self.exact.law.values
+        if exact.sink is not None:
+            kind = np.column_stack([kind, np.full(len(kind), len(values))])
+            values = np.vstack([values, exact.sink])
+        place, rows = kind * params.shape[1] + prompts.query[:, None], np.arange(len(kind))
+        scores = params.ravel()[place]
+        weight, log_total = _softmax(scores)
+        if exact.objective == "log":
+            with np.errstate(divide="ignore"):
+                right, log_right = _softmax(scores + np.log(values[kind, prompts.target[:, None]]))
+            return log_total - log_right, place, weight - right
+        v = values[kind]
+        o = np.einsum("bn,bnv->bv", weight, v)
+        answer = np.eye(v.shape[2])[prompts.target]
+        if exact.objective == "square":
+            losses, slope = 0.5 * np.sum((o - answer) ** 2, axis=1), o - answer
+        else:
+            q, log_sum = _softmax(exact.scale * o)
+            losses, slope = log_sum - exact.scale * o[rows, prompts.target], exact.scale * (q - answer)
+        return losses, place, weight * np.einsum("bnv,bv->bn", v - o[:, None], slope)
+
+
+def _softmax(scores: Array) -> tuple[Array, Array]:
+    """Return the softmax of each row, and the log of the sum it is divided by."""
+    top = scores.max(axis=1, keepdims=True)
+    weight = np.exp(scores - top)
+    total = weight.sum(axis=1, keepdims=True)
+    return weight / total, (top + np.log(total))[:, 0]
+
+
+def _excess(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
+    """Mean loss of the prediction q given the truth, above that of the truth itself; labels are the first axis.
+
+    With q = t e^d the log loss has t (e^d - 1 - d) on top for each label: nothing cancels where d is small.
+    """
+    if loss == "square":
+        return 0.5 * np.sum((q - truth) ** 2, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        d = np.where(truth > 0.0, log_q - np.log(truth), 0.0)
+    near = np.abs(d) < 0.1
+    small = np.where(near, d, 0.0)
+    series = truth * small**2 * np.polyval([1.0 / math.factorial(k) for k in range(11, 1, -1)], small)
+    return np.sum(np.where(near & (truth > 0.0), series, q - truth - truth * d), axis=0)
+
+
+def _floor(loss: str, table: Table) -> float:
+    from scipy.special import entr
+
+    t = table.truth
+    return float(table.mean((0.5 * t * (1.0 - t) if loss == "square" else entr(t)).sum(axis=1)))
