@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.progress import CountProgress
+from icl_theory.engine.progress import Work
 
 LATEST = 300.0  # cap on s w: products of two e^(-s w) stay above the subnormal numbers, which are slow
 
@@ -286,7 +286,7 @@ def infima(
     options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": rounds, "maxfun": 2 * rounds, "maxcor": 20}
     first = np.where(free, start, 0.0)
     begins = (first, np.zeros_like(first)) if first.any() else (first,)  # with noise there are local minima
-    with CountProgress(None, "evaluations for the floor") as shown:
+    with Work("", "evaluations for the floor") as shown:
         shown.update(0, 2 * rounds * len(begins))
         for begin in begins:
             minimize(objective, begin.ravel(), jac=True, method="L-BFGS-B", options=options)
