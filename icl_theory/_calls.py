@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
     """Return the call of a sweep, of a family by its name."""
-    return _call("icl.sweep", _changed(family, given), [repr(family.name)] if named else [])
+    return _call("icl.sweep", _changed(family, given), repr(family.name) if named else "")
 
 
 def written_problem(problem: Any) -> str | None:
@@ -52,11 +52,13 @@ def written_problem(problem: Any) -> str | None:
     return made and f"{made}.simulate()"
 
 
-def _call(name: str, given: Mapping[str, Any], words: Iterable[str] = ()) -> str | None:
+def _call(name: str | None, given: Mapping[str, Any], first: str = "") -> str | None:
+    """Return the text of a call; a class that is known by no name has none."""
     try:
-        return f"{name}({', '.join([*words, *(f'{key}={_written(value)}' for key, value in given.items())])})"
+        words = [f"{key}={_written(value)}" for key, value in given.items()]
     except _NotPlainError:
         return None
+    return name and f"{name}({', '.join([first, *words] if first else words)})"
 
 
 def _changed(family: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,12 +76,19 @@ def _written(value: Any) -> str:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
-        return f"math.{value}"
+        return f"float('{value}')" if value != math.inf else "math.inf"
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
-    if dataclasses.is_dataclass(value) or isinstance(value, type):
-        text = _known_as(value) if isinstance(value, type) else _made_again(value)
-    else:
+    text = None
+    if isinstance(value, type):
+        text = _known_as(value)
+    elif dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        kind: Any = type(value)
+        again = kind(**fields)
+        if all(np.array_equal(getattr(again, key), field) for key, field in fields.items()):
+            text = _call(_known_as(kind), fields)
+    elif hasattr(value, "__array__") or isinstance(value, list | tuple | range):
         text = _numbers(value)
     if text is None:
         raise _NotPlainError
@@ -89,26 +98,14 @@ def _written(value: Any) -> str:
 def _known_as(value: type) -> str | None:
     """Return the name by which a class of a family is known to users."""
     parts = value.__module__.removeprefix(FAMILIES).split(".") if value.__module__.startswith(FAMILIES) else []
-    while parts:
-        parts.pop()
-        if parts and getattr(sys.modules[FAMILIES + ".".join(parts)], value.__qualname__, None) is value:
-            return ".".join(["icl", *parts, value.__qualname__])
+    for length in reversed(range(1, len(parts))):
+        if getattr(sys.modules[FAMILIES + ".".join(parts[:length])], value.__qualname__, None) is value:
+            return ".".join(["icl", *parts[:length], value.__qualname__])
     return None
-
-
-def _made_again(value: Any) -> str | None:
-    """Return the call of a class, if that makes the same object."""
-    name = _known_as(type(value))
-    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-    again = type(value)(**fields)
-    same = all(np.array_equal(getattr(again, key), field) for key, field in fields.items())
-    return _call(name, fields) if name and same else None
 
 
 def _numbers(value: Any, most: int = 60) -> str | None:
     """Return numbers as a list of up to ``most``, or as what spaces more than a few of them."""
-    if not (hasattr(value, "__array__") or isinstance(value, list | tuple | range)):
-        return None
     try:
         array = np.asarray(value)
     except ValueError:  # lists of unequal lengths, which the function itself refuses

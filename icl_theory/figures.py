@@ -182,15 +182,7 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def recipes() -> tuple[dict[str, Recipe], list[str]]:
-    """Return what makes each figure, by its name, and a line for each that a family has and that cannot be used.
-
-    Examples
-    --------
-    >>> from icl_theory import figures
-    >>> found, lines = figures.recipes()
-    >>> "figure1" in found, lines
-    (True, [])
-    """
+    """Return what makes each figure, by its name, and a line for each that a family has and that cannot be used."""
     folder = _CARRIED if _CARRIED.is_dir() else _CHECKOUT
     found: dict[str, Recipe] = {path.stem: path for path in folder.glob("*.py")}
     slots, lines = asked("figures")

@@ -17,10 +17,9 @@ from icl_theory._validate import refuse
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path that takes the place of ``path`` if the block succeeds, and is removed if not.
 
-    A crash, a full disk or an interrupt leaves an existing file as it was. The temporary name keeps the ending, by
-    which libraries choose the format; the new file has the permissions of the old one. Links stay, and the file at
-    their end is replaced. A terminal, a pipe or ``/dev/null`` is written to as it is; a disk or a socket is a
-    ValueError. An OSError names ``path``.
+    The temporary name keeps the ending, by which libraries choose the format; the new file has the permissions of
+    the old one. The file at the end of links is replaced. A terminal, a pipe or ``/dev/null`` is written to as it
+    is; a disk or a socket is a ValueError. An OSError names ``path``.
     """
     target = checked_path(path)
     mode = _mode(target)
@@ -64,7 +63,7 @@ def checked_path(path: str | os.PathLike[str], name: str = "path") -> Path:
 
 
 def _mode(path: Path) -> int:
-    """Return type and permissions of what is at a path, or at the end of its links; 0 if nothing is."""
+    """Return type and permissions of what is at a path; 0 if nothing is."""
     try:
         return os.stat(path).st_mode
     except OSError:

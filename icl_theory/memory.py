@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 from pathlib import Path
 
@@ -14,25 +13,21 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def free() -> float:
-    """Return how many bytes this process may still allocate, infinity where the system does not say.
-
-    The least of what is available on the machine, to its control group, and up to the limit of its address space.
-    """
-    found = math.inf
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    """Return how many bytes are left on the machine, to its control group, and up to the limit of this process."""
+    found = [math.inf]
+    with contextlib.suppress(OSError, ValueError, KeyError):
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        found = 1024.0 * int(lines["MemAvailable"].split()[0])
+        found.append(1024.0 * int(lines["MemAvailable"].split()[0]))
     with contextlib.suppress(OSError, ValueError):
-        most, used = ((CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current"))
-        found = min(found, float(most.replace("max", "inf")) - float(used))
-    with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
+        most, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(most - used)
+    with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        limit, page = resource.getrlimit(resource.RLIMIT_AS)[0], resource.getpagesize()
         if limit != resource.RLIM_INFINITY:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            found = min(found, float(limit - pages * resource.getpagesize()))
-    return max(found, 0.0)
+            found.append(limit - page * int(Path("/proc/self/statm").read_text().split()[0]))
+    return max(min(found), 0.0)
 
 
 def check_fits(name: str, value: object, needed: float) -> None:
@@ -47,14 +42,3 @@ def size(count: float) -> str:
         return f"{count:.0f} bytes"
     power = min(int(math.log10(count * 1.0005) / 3), 4)
     return f"{count / 1e3**power:.3g} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
-
-
-def keep_freed(most: int) -> None:
-    """Have glibc keep freed arrays of up to ``most`` bytes for the next ones, which Dask has its workers give back.
-
-    To ask the system for them again, page by page, would take longer than what is computed in them.
-    """
-    trim_threshold, mmap_threshold = -1, -3  # options of malloc.h
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).mallopt(mmap_threshold, most)
-        ctypes.CDLL(None).mallopt(trim_threshold, 2 * most)

@@ -511,7 +511,7 @@ FRESH_AGAIN = (
     Fault("too-many-tiles", "tiles not enlarged enough for large grids", "grids/grid.py",
           "enough = 4 * size // _most", "enough = size // _most"),
     Fault("estimated-kinds", "points in whole arrays estimated by the time of one alone", "grids/estimate.py",
-          "count * (_together(made, alone, budget) if kind is arrays else alone)", "count * alone"),
+          "many * _together(made, each, budget)", "many * each"),
     Fault("blank-column", "a column that is the same at first is blank there once it differs", "grids/grid.py",
           "for chunk in self._placed if held is not None else ():", "for chunk in ():"),
     Fault("near-values", "values left out that are near to others left out", "results/transitions.py",

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import pkgutil
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,7 +25,24 @@ for module in pkgutil.walk_packages(icl_theory.__path__, "icl_theory."):
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored where tests are run in the background
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_shown_because_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Progress appears after a moment, which is no part of what most tests compare."""
-    monkeypatch.setattr(progress, "SCREEN", progress.Screen(math.inf))
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What works say when they are updated and when they are over, as far as they would be shown if they lasted."""
+    lines: list[str] = []
+    update, leave = progress.Work.update, progress.Display.leave
+
+    def say(work: progress.Work) -> None:
+        if work in progress.DISPLAY._shown():
+            lines.append(work.line())
+
+    def updated(work: progress.Work, *given: Any, **more: Any) -> None:
+        update(work, *given, **more)
+        say(work)
+
+    def left(display: progress.Display, work: progress.Work) -> None:
+        say(work)
+        leave(display, work)
+
+    monkeypatch.setattr(progress.Work, "update", updated)
+    monkeypatch.setattr(progress.Display, "leave", left)
+    return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -28,12 +29,12 @@ if __name__ == "__main__":
 """
 
 
-def start(*arguments: str, paused: bool = False) -> subprocess.Popen[str]:
+def start(*arguments: str, paused: bool = False, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
     """Start the command line; ``paused`` until `go_on` where it has kept a chunk."""
     code = (PAUSED if paused else "") + COMMAND
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, env=os.environ | {"TERM": "xterm"},
     )  # fmt: skip
     if paused:
         assert process.stdout is not None

@@ -11,7 +11,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.cli import main
-from icl_theory.engine.progress import StepProgress
+from icl_theory.engine.progress import Work
 from tests.processes import PATIENCE, start
 
 BASE = ["simulate", "--L", "2", "--delta", "1", "--eta", "4"]
@@ -112,10 +112,10 @@ def test_all_coordinates_are_shown_side_by_side(capsys: pytest.CaptureFixture[st
 def test_one_interrupt_ends_the_runs_in_all_coordinates(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pressed(*_: object) -> None:
+    def pressed(*_: object, **more: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(StepProgress, "__call__", pressed)
+    monkeypatch.setattr(Work, "update", pressed)
     line = [*BASE, "--K", "4", "--epsilon", "1e-2", "--method", "exact", "--coordinates", "all"]
     status, out, _ = run_main(capsys, *line)
     assert (status, out.count("interrupted at step")) == (130, 1)
@@ -169,15 +169,17 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
-    path = tmp_path / "run.npz"
+    path, (screen, terminal) = tmp_path / "run.npz", os.openpty()
     # at this learning rate it goes on for hours
     process = start(*BASE, "--eta", "1e-3", "--N", "100", "--epsilon", "0.0063", "--save", str(path),
-                    "--task", "linear", "--method", "exact", "--coordinates", "factored")  # fmt: skip
-    assert process.stderr is not None
-    assert any(" steps, loss " in line for line in iter(process.stderr.readline, ""))
+                    "--task", "linear", "--method", "exact", "--coordinates", "factored",
+                    stderr=terminal)  # fmt: skip
+    said = b""
+    while b" steps, loss " not in said:
+        said += os.read(screen, 4096)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, err
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
     assert "interrupted at step" in out
     assert icl.load(path).stop_reason.startswith("interrupted at step")
 

@@ -23,7 +23,6 @@ from scipy.sparse import csc_array
 import icl_theory as icl
 from icl_theory import _validate, figures, memory
 from icl_theory.cli import app, main
-from icl_theory.engine import progress
 from icl_theory.families import find
 from icl_theory.families.recall.bounds import divergence
 from icl_theory.papers.reproduction import reproduce
@@ -38,14 +37,7 @@ TABLE = pd.DataFrame({"L": [1.0]})
 REFUSED = r"must be a file written by Trajectory\.save"
 
 
-@pytest.fixture
-def spoken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let calls say how far they are, as they do for users: `fuzz` then ends the long ones, however slow."""
-    monkeypatch.setattr(progress, "SCREEN", progress.Screen())
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("spoken")
 @pytest.mark.parametrize("first", range(0, 1500, 750))
 def test_calls_with_extremes_and_wrong_types_keep_the_contract(first: int) -> None:
     """`python scripts/fuzz.py --calls 100000` makes more of them."""
@@ -53,7 +45,6 @@ def test_calls_with_extremes_and_wrong_types_keep_the_contract(first: int) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spoken")
 def test_commands_with_extremes_and_wrong_options_keep_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many get as far as a result; what is refused at once tests little."""
     statuses = []
@@ -81,7 +72,6 @@ def test_every_command_is_run_with_its_own_options(tmp_path: Path, monkeypatch: 
     assert ended(["table", "none"]) is None
 
 
-@pytest.mark.usefixtures("spoken")
 def test_a_long_command_speaks_beside_json_and_is_then_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.engine import progress
 from icl_theory.engine.blocks import Blocks
-from icl_theory.engine.progress import CountProgress, Screen, StepProgress, duration, working
+from icl_theory.engine.progress import Display, Work, duration, working
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
 from icl_theory.families.regression.risks import population
@@ -27,16 +27,18 @@ LINEAR = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show everything at once, and whenever there is something new; search a floor in two rounds."""
-    monkeypatch.setattr(population, "infima", partial(infima, work=1.0))
-    monkeypatch.setattr(progress, "SCREEN", Screen(0.0, 0.0))
-
-
-def in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To be called in a test, whose standard error is another one than that of its fixtures."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal in which everything is shown at once."""
+    monkeypatch.setattr(progress, "DISPLAY", Display(0.0))
+    monkeypatch.setattr(progress, "_is_terminal", lambda stream: stream is sys.stderr is not None)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # so that rich takes it for one, too
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search a floor in two rounds."""
+    monkeypatch.setattr(population, "infima", partial(infima, work=1.0))
 
 
 def spoken(capsys: pytest.CaptureFixture[str], words: str) -> str:
@@ -50,54 +52,31 @@ def spoken(capsys: pytest.CaptureFixture[str], words: str) -> str:
     raise AssertionError(said)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with CountProgress() as shown:
-        shown.update(0, 2000)
-        capsys.readouterr()
-        shown.update(500, 2000)
-        assert re.match(r"500 of 2,000 points, \S+ points/s, 0:00:\d\d left\n", capsys.readouterr().err)
-        shown.update(2000, 2000)
-        assert capsys.readouterr().err.startswith("2,000 of 2,000 points")
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_bar_in_a_terminal_that_disappears(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    in_a_terminal(monkeypatch)
-    with CountProgress() as shown:
+def test_a_bar_in_a_terminal_that_disappears(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with Work() as shown:
         shown.update(0, 2000)
         shown.update(500, 2000)
-        written = spoken(capsys, "500 of 2,000 points")
-        assert "━" in written
+        assert "━" in spoken(capsys, "500 of 2,000 points")
     assert capsys.readouterr().err.endswith("\x1b[2K")
 
 
-@pytest.mark.parametrize("shown", [True, False])
-def test_nothing_for_what_is_quick_or_not_to_be_shown(
-    shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("delay", [0.0, 3600.0])
+def test_nothing_for_what_is_quick_or_not_to_be_shown_or_where_there_is_no_terminal(
+    delay: float, terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "SCREEN", Screen(3600.0) if shown else Screen(0.0, 0.0))
-    with CountProgress(shown) as display:
-        display.update(0, 2000)
-        with working("adding numbers"):
-            display.update(2000, 2000)
+    monkeypatch.setattr(progress, "DISPLAY", Display(delay))
+    for quiet, stream in ((True, True), (False, False), *[(False, True)] * (delay > 0.0)):
+        monkeypatch.setattr(progress, "_is_terminal", lambda _, stream=stream: stream)
+        with Work(quiet=quiet) as display:
+            display.update(0, 2000)
+            with working("adding numbers"):
+                display.update(2000, 2000)
+                time.sleep(0.05)
     assert capsys.readouterr().err == ""
 
 
-def test_a_file_gets_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress, "SCREEN", Screen(0.0, 3600.0))
-    with CountProgress() as display:
-        for done in range(100):
-            display.update(done, 100)
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_closed_run_opens_no_display_and_starts_one_thread_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "SCREEN", Screen(3600.0))
+def test_runs_in_closed_form_share_one_thread(terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "DISPLAY", Display(3600.0))
     before = threading.active_count()
     for _ in range(5):
         icl.simulate(2.0, 1.0, 4.0)
@@ -108,9 +87,9 @@ def test_a_closed_run_opens_no_display_and_starts_one_thread_at_most(monkeypatch
 def test_points_of_an_earlier_run_and_what_comes_before_the_first_count_are_no_part_of_the_speed(
     before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = iter([0.0, 100.0, 101.0, 101.0])
+    now = iter([0.0, 100.0, 101.0])
     monkeypatch.setattr("icl_theory.engine.progress.time.monotonic", lambda: next(now))
-    shown = CountProgress()
+    shown = Work()
     shown.update(before, 2000)
     shown.update(1500, 2000)
     rate = 1500 - before
@@ -148,47 +127,40 @@ LONG: dict[str, tuple[Callable[[], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", LONG)
-def test_what_takes_long_says_how_far_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_takes_long_says_how_far_it_is(name: str, heard: list[str]) -> None:
     compute, unit = LONG[name]
     compute()
-    lines = capsys.readouterr().err.splitlines()
-    assert sum(unit in line for line in lines) > 1
+    assert sum(unit in line for line in heard) > 1
 
 
-@pytest.mark.usefixtures("impatient")
-def test_who_asks_for_silence_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_asks_for_silence_has_it(heard: list[str]) -> None:
     icl.descend(LINEAR, 1.0, steps=50, progress=False)
     icl.simulate(**RUN, callback=lambda step, loss: None)
     icl.sweep(**{**RUN, "L": [1.0, 2.0], "task": "linear"}, progress=False)
-    assert capsys.readouterr().err == ""
+    assert not heard
 
 
-@pytest.mark.usefixtures("impatient")
-def test_workers_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("multiprocessing.parent_process", lambda: "another one")
-    icl.descend(LINEAR, 1.0, steps=50, progress=True)
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.usefixtures("impatient")
-def test_above_what_another_program_draws_there_are_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_workers_and_what_is_drawn_on_by_another_program_are_left_alone(
+    terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What rich puts in the place of the stream says whose place it has."""
-    in_a_terminal(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr("multiprocessing.parent_process", lambda: "another one")
+        with working("adding numbers"):
+            time.sleep(0.05)
+    monkeypatch.setattr(progress, "DISPLAY", Display(0.0))
     monkeypatch.setattr(sys.stderr, "rich_proxied_file", sys.stderr, raising=False)
-    with StepProgress() as shown:
-        shown(7, 0.5)
-    assert re.search(r"^7 steps, loss 0.5, \S+ steps/s$", capsys.readouterr().err, re.MULTILINE)
+    with working("adding numbers"):
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_loss_that_is_not_known_is_left_out() -> None:
-    shown = StepProgress()
+    shown = Work("before the first step", "steps")
     assert shown.line() == "before the first step, 0:00:00"
-    shown(0, 0.5)
-    shown.beat(7, math.nan)
+    shown.update(7, loss=math.nan)
     assert re.fullmatch(r"7 steps, \S+ steps/s", shown.line())
 
 
@@ -196,57 +168,43 @@ def test_counting_yields_what_it_counts() -> None:
     assert [*progress.counted("abc", "letters")] == ["a", "b", "c"]
 
 
-@pytest.mark.usefixtures("impatient")
-def test_work_that_cannot_tell_how_far_it_is_says_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with working("adding numbers") as work:
-        assert re.match(r"adding numbers, 0:00:\d\d\n", spoken(capsys, "\n"))
-        with working("multiplying them"):
-            assert re.search(r"adding numbers, \S+: multiplying them, \S+\n", spoken(capsys, "multiplying them, "))
-        work.words = "a[/b].csv"
-        spoken(capsys, "\na[/b].csv, 0:00:")
-    capsys.readouterr()
-    progress.SCREEN.show()
-    assert capsys.readouterr().err == ""
+def test_work_that_cannot_tell_how_far_it_is_says_what_it_is(heard: list[str]) -> None:
+    with working("adding numbers"), working("multiplying them"):
+        pass
+    assert heard == ["multiplying them, 0:00:00", "adding numbers, 0:00:00"]
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("family", [icl.Regression, icl.Recall, icl.LinearAttention])
 @pytest.mark.parametrize("slow", ["risk", "rate"])
 def test_problems_that_take_long_to_make_say_so_in_a_run_and_when_one_is_loaded(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, family: Any, slow: str
+    monkeypatch: pytest.MonkeyPatch, heard: list[str], tmp_path: Path, family: Any, slow: str
 ) -> None:
     given = {"L": 2.0, "delta": 1.0, "eta": 1.0} if family is icl.Regression else {}
     problem = family(**given, max_steps=3)
     problem.simulate().save(tmp_path / "run.npz")
-    words = "before the first step"
-    said: list[str] = []
+    shown: list[str] = []
     plain = getattr(family, slow)
 
-    def waits(self: Any) -> Any:
-        if not said:
-            said.append(spoken(capsys, words))
+    def spied(self: Any) -> Any:
+        shown.extend(work.line() for work in progress.DISPLAY._shown())
         return plain(self)
 
-    monkeypatch.setattr(family, slow, waits)
+    monkeypatch.setattr(family, slow, spied)
     problem.simulate()
-    assert said
+    assert "before the first step, 0:00:00" in shown
     if slow == "risk":
-        said, words = [], "making the problem of the run"
         icl.load(tmp_path / "run.npz")
-        assert said
+        assert "making the problem of the run, 0:00:00" in shown
 
 
-@pytest.mark.usefixtures("impatient")
 def test_in_a_terminal_all_that_is_done_is_drawn_and_what_is_printed_gets_where_it_was_to_go(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    in_a_terminal(monkeypatch)
-    with working("writing a[/b].csv") as work:
+    with Work("writing a[/b].csv") as work:
         spoken(capsys, "writing a[/b].csv, 0:00:0")
         sys.stdout.write("a result\n")
         assert capsys.readouterr().out == "a result\n"  # into a file, say
-        with CountProgress() as shown:
-            shown.update(0, 2)
+        with Work() as shown:
             shown.update(1, 2)
             assert "writing" in spoken(capsys, "1 of 2 points")
         work.start -= 60.0
@@ -259,27 +217,24 @@ class Closed(io.StringIO):
         raise BrokenPipeError
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("stream", [None, Closed()])
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
 def test_work_is_done_where_nobody_can_be_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, stream: object
+    terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, stream: object
 ) -> None:
-    in_a_terminal(monkeypatch)
-    said = ""
     with monkeypatch.context() as patch:
         patch.setattr(sys, name, stream)
-        with CountProgress() as shown:
-            shown.update(0, 2)
+        with Work() as shown:
             shown.update(1, 2)
             if name == "stdout":
-                said = spoken(capsys, "1 of 2")
-    assert (said + capsys.readouterr().err != "") == (name == "stdout")
+                spoken(capsys, "1 of 2")
+            else:
+                time.sleep(0.05)
+    assert progress.DISPLAY._live is None
 
 
-@pytest.mark.usefixtures("impatient")
 def test_work_is_done_where_there_can_be_no_other_thread(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def none(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -32,14 +32,7 @@ def with_options(
 ) -> Callable[..., int]:
     """Return a command whose options are the parameters of a family, then those of ``function`` itself.
 
-    Parameters
-    ----------
-    function : callable
-        Takes the texts of the given parameters, a dict, and its own options by keyword.
-    family : type
-        The family.
-    help_of : callable
-        Returns the help text of a parameter.
+    ``function`` takes the texts of the given parameters, a dict, and its own options by keyword.
     """
     declared = {name: each for name, each in family.parameters().items() if each.kind.text}
     own = [each for each in inspect.signature(function, eval_str=True).parameters.values() if each.name != "given"]

@@ -15,7 +15,6 @@ from icl_theory._validate import refuse
 from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
 from icl_theory.cli.shared import Config, PlotFile, check_targets, print_facts, print_json
 from icl_theory.engine.interrupts import returns_runs
-from icl_theory.engine.progress import StepProgress
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
 from icl_theory.families.parameters import nearest
@@ -55,12 +54,11 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         choices = [{}] if not many else [{many[0]: word} for word in known[many[0]].kind.words]
         problems = [family(**{**settings, **word}) for word in choices]
         runs = []
-        with StepProgress() as progress:
-            for problem in problems:
-                runs.append(problem.simulate(callback=progress))
-                runs[-1].command = context.obj
-                if runs[-1].interrupted:
-                    break
+        for problem in problems:
+            runs.append(problem.simulate())
+            runs[-1].command = context.obj
+            if runs[-1].interrupted:
+                break
         _show(runs, [", ".join(word.values()) for word in choices[: len(runs)]], as_json)
         for problem, run in zip(problems, runs, strict=False):
             if run.stop is Stop.FLOOR and problem.epsilon:

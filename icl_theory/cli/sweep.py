@@ -26,7 +26,7 @@ from icl_theory.results.columns import dimension, meanings, point_facts, symbol,
 from icl_theory.results.numbers import goes_right, number
 from icl_theory.results.plots.style import save
 from icl_theory.results.plots.sweeps import plot_sweep
-from icl_theory.results.reading import count, first_part
+from icl_theory.results.reading import count, first_part, places_of
 from icl_theory.results.tables import check_format, contents, phase_table, write_table
 from icl_theory.results.transitions import transition_notes
 
@@ -217,10 +217,7 @@ def _report_failures(dataset: xarray.Dataset) -> int:
     failures = count(dataset, FAILED)
     if not failures:
         return 0
-    first = dataset[["status", "message"]]
-    if dataset.dims:
-        first = first_part(first, str(list(first.dims)[-1]), [FAILED])
-    message = first["message"].values[first["status"].values == FAILED].flat[0]
+    message = dataset["message"][next(places_of(dataset["status"] == FAILED))].values.item()
     size = dataset["status"].size
     whole = f"{failures} of {size} point{'' if size == 1 else 's'}"
     print(f"icl-theory: {whole} failed; the first: {message}", file=sys.stderr)

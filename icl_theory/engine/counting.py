@@ -17,32 +17,11 @@ Steps = NDArray[np.int64]
 def first_steps(
     loss: Callable[[Steps], Array], epsilon: Array, last: int, blur: Callable[[Steps], Array] | None = None
 ) -> tuple[Steps, Array]:
-    """Find the first steps at which losses that fall are at their targets.
+    """Return the first steps at which losses that fall are at their targets, at most ``last``, and their error.
 
-    Parameters
-    ----------
-    loss : callable
-        Takes a step for each point, (P,), and returns the losses there.
-    epsilon : ndarray, (P,)
-        Targets.
-    last : int
-        Largest number of steps.
-    blur : callable, optional
-        Takes steps like ``loss``, and returns errors of the losses by rounding of the parameters.
-
-    Returns
-    -------
-    (ndarray of int64, (P,), ndarray, (P,))
-        The steps, INT64_MAX where the target is not reached, and their error: by rounding of the loss, of its rate,
-        which moves all steps by the same share, and by ``blur``. It is at least 1 where these decide between two
-        steps.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.engine.counting import first_steps
-    >>> first_steps(lambda steps: 0.5**steps, np.array([0.1, 0.5]), last=100)[0]
-    array([4, 1])
+    ``loss`` and ``blur`` take a step for each of P points: losses, and their errors by rounding of the parameters.
+    Where the target is not reached the step is INT64_MAX. The error is by rounding of the loss, of its rate, which
+    moves all steps by the same share, and by ``blur``; it is at least 1 where these decide between two steps.
     """
     low, high = np.full(len(epsilon), -1, dtype=np.int64), np.full(len(epsilon), last, dtype=np.int64)
     reached = loss(high) <= epsilon

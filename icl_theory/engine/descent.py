@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 
 from icl_theory._validate import Array, choice, flag, instance, integer, number, plain_numbers, refuse
 from icl_theory.engine.interrupts import is_for_the_user, returns_runs
-from icl_theory.engine.progress import StepProgress
+from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.steps import Descent, Ended, Followed, SingleSteps
@@ -86,7 +85,7 @@ def descend(
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
     progress : bool, optional
-        Show step, loss and speed on standard error once a run takes longer than a second, or never. The default
+        Show step, loss and speed in a terminal once a run takes longer than a second, or never. The default
         is to show them unless there is a ``callback``. Workers show nothing.
 
     Returns
@@ -123,8 +122,8 @@ def descend(
     last = _last(epsilon, above, steps)
     method, tolerance = _method(descent, method), number("tolerance", tolerance)
     give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
-    silent = progress is None and callback is not None
-    with contextlib.nullcontext(callback) if silent else StepProgress(callback, progress) as heard:
+    quiet = callback is not None if progress is None else not progress
+    with Work("before the first step", "steps", quiet) as shown:
         floor = risk.floor()
         goal = Goal(_target(epsilon, above, floor), floor, last, give_up)
         form = risk.closed_form(descent.eta, descent.rule.name) if method in ("auto", "closed") else None
@@ -132,7 +131,7 @@ def descend(
             return _closed(form, descent, goal)
         if method == "closed":
             raise refuse("method", method, "'auto', 'exact', 'fast' or 'flow' here: there is no closed form")
-        return _followed(follow(descent, method, tolerance), goal, method, tolerance, heard)
+        return _followed(follow(descent, method, tolerance), goal, method, tolerance, shown, callback)
 
 
 def _check_risk(risk: Risk) -> None:
@@ -218,10 +217,12 @@ class _End(NamedTuple):
 
 
 @returns_runs
-def _followed(solution: Followed, goal: Goal, method: str, tolerance: float, heard: Callback | None) -> Trajectory:
+def _followed(
+    solution: Followed, goal: Goal, method: str, tolerance: float, shown: Work, callback: Callback | None
+) -> Trajectory:
     """Follow a run to its end, and return what was saved of it."""
     descent, rules = solution.descent, StopRules(goal, solution, tolerance)
-    end = _follow(solution, goal, rules, heard)
+    end = _follow(solution, goal, rules, shown, callback)
     if solution.here is None:
         raise refuse("risk", descent.risk, "finite in loss and gradient at its initial parameters")
     rules.recorder.save(solution.here)
@@ -241,9 +242,9 @@ def _followed(solution: Followed, goal: Goal, method: str, tolerance: float, hea
 
 
 @returns_runs
-def _follow(solution: Followed, goal: Goal, rules: StopRules, heard: Callback | None) -> _End:
+def _follow(solution: Followed, goal: Goal, rules: StopRules, shown: Work, callback: Callback | None) -> _End:
     """Follow a run until one of the rules ends it, it can be followed no further, or Ctrl-C is pressed."""
-    recorder, beat = rules.recorder, heard.beat if isinstance(heard, StepProgress) else None
+    recorder = rules.recorder
     points = solution.points(recorder.schedule)
     stop: Stop | None = None
     hit, error = None, None
@@ -253,10 +254,9 @@ def _follow(solution: Followed, goal: Goal, rules: StopRules, heard: Callback | 
                 stop = rules.stop(point)
                 if stop is not None:
                     break
-                if heard is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):
-                    heard(point.step, point.loss)
-                elif beat is not None:  # steps may be slow
-                    beat(point.step, point.loss)
+                shown.update(point.step, loss=point.loss)
+                if callback is not None and (point.step % 4096 == 0 or point.step == recorder.saved[-1].step):
+                    callback(point.step, point.loss)
                 del point
             if stop in (Stop.REACHED, Stop.FLOOR):
                 hit, error = solution.first_below(goal.aim[0] if stop is Stop.FLOOR else goal.epsilon, goal.last)

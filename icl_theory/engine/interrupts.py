@@ -1,4 +1,4 @@
-"""The rules for Ctrl-C: who gets a part of a run, and how two things are done both or not at all."""
+"""Ctrl-C: who gets a part of a run, and how two things are done both or not at all."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ def returns_runs(function: F) -> F:
 
 
 def is_for_the_user() -> bool:
-    """Whether every function on the stack that waits for a run returns it to the user.
-
-    Any other function of the package measures with the run, and must not be given a part of it. Such a function
-    need not be marked, so that none can be forgotten.
-    """
+    """Whether every function of the package that waits for a run returns it: none measures with a part of it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package, _, module = str(frame.f_globals.get("__name__")).partition(".")
@@ -42,14 +38,10 @@ def is_pressed(error: BaseException | None) -> bool:
 
 @contextmanager
 def whole_block() -> Iterator[None]:
-    """Put Ctrl-C off to the end of the block, for two things that must be done both or not at all.
-
-    A second Ctrl-C is not put off: whoever presses it again does not want to wait. Threads besides the main one
-    are never interrupted.
-    """
+    """Put Ctrl-C off to the end of the block, unless it is pressed a second time."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
+        yield  # other threads are never interrupted
         return
     pressed: list[tuple[int, FrameType | None]] = []
 

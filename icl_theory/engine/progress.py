@@ -1,4 +1,4 @@
-"""How far long work is, on standard error: rich's live display in a terminal, a line now and then elsewhere."""
+"""How far long work is, drawn by rich in a terminal once the work has lasted a second, and nowhere else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
@@ -18,29 +19,26 @@ T = TypeVar("T")
 
 
 class Work:
-    """Something that may last, and is then shown; ``quiet`` silences what is done within instead."""
+    """Something that may last, and is then shown; ``quiet`` hides what is done within instead."""
 
-    def __init__(self, words: str = "", unit: str = "", quiet: bool = False) -> None:
-        self.words, self.quiet = words, quiet
+    def __init__(self, words: str = "", unit: str = "points", quiet: bool = False) -> None:
+        self.words, self.unit, self.quiet = words, unit, quiet
         self.start = time.monotonic()
         self.done, self.total = -1, -1  # unknown
-        self._unit, self._loss, self._since = unit, math.nan, (self.start, 0)
+        self._loss, self._since = math.nan, (self.start, 0)
 
     def __enter__(self) -> Self:
-        SCREEN.enter(self)
+        DISPLAY.enter(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        SCREEN.leave(self)
+        DISPLAY.leave(self)
 
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
         """Take note of what is done: cheap. The first call says how much was done before, as does one with less."""
-        now = time.monotonic()
         if done < self.done or self.done < 0:
-            self._since = now, done
+            self._since = time.monotonic(), done
         self.done, self.total, self._loss = done, total, loss
-        if now >= SCREEN.due:
-            SCREEN.show()
 
     def add(self, count: int = 1) -> None:
         """Take note of more that is done."""
@@ -55,148 +53,97 @@ class Work:
         rate = (self.done - before) / max(now - begun, 1e-9)
         total = f" of {self.total:,}" if self.total >= 0 else ""
         left = f", {duration((self.total - self.done) / rate)} left" if rate > 0 and total else ""
-        return f"{self.done:,}{total} {self._unit}{loss}, {rate:,.3g} {self._unit}/s{left}"
-
-
-class CountProgress(Work):
-    """Things done of a total, their speed and the time left; ``shown = False`` shows nothing instead."""
-
-    def __init__(self, shown: bool | None = None, unit: str = "points") -> None:
-        super().__init__("", unit, shown is False)
-
-
-class StepProgress(Work):
-    """Step, loss and speed of a run: a callback of `descend` that calls another one as well."""
-
-    def __init__(self, callback: Callable[[int, float], None] | None = None, shown: bool | None = None) -> None:
-        super().__init__("before the first step", "steps", shown is False)
-        self._callback = callback
-
-    def __call__(self, step: int, loss: float) -> None:
-        """Call the other callback, and take note of a step."""
-        if self._callback is not None:
-            self._callback(step, loss)
-        self.beat(step, loss)
-
-    def beat(self, step: int, loss: float) -> None:
-        """Take note of a step."""
-        self.update(step, loss=loss)
+        return f"{self.done:,}{total} {self.unit}{loss}, {rate:,.3g} {self.unit}/s{left}"
 
 
 def counted(items: Sequence[T], unit: str) -> Iterator[T]:
     """Yield some things, and show how many are done."""
-    with CountProgress(None, unit) as shown:
+    with Work("", unit) as shown:
         for done, item in enumerate(items):
             shown.update(done, len(items))
             yield item
 
 
 @contextlib.contextmanager
-def working(words: str) -> Iterator[Work]:
+def working(words: str) -> Iterator[None]:
     """Show what is being done, within or in a function, and for how long."""
-    with Work(words) as work:
-        yield work
+    with Work(words):
+        yield
 
 
-class Screen:
-    """Shows what is being done in this process, once the outermost work has lasted for ``delay`` seconds.
+class Display:
+    """Draws a line for each work of this process that has lasted for ``delay`` seconds, the outermost first."""
 
-    A file gets a line every ``pause`` seconds.
-    """
-
-    def __init__(self, delay: float = 1.0, pause: float = 5.0) -> None:
-        self._delay, self._pause = delay, pause
-        self.due = math.inf  # when something is shown next
+    def __init__(self, delay: float = 1.0) -> None:
+        self._delay = delay
         self._works: list[Work] = []
-        self._quiet = 0
         self._live: Live | None = None
-        self._timer: threading.Timer | None = None
-        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None  # most work is over before it looks, and one serves all
+        self._lock = threading.Lock()
 
     def enter(self, work: Work) -> None:
         """Add work, inside of what is there already."""
-        if work.quiet:
-            self._quiet += 1
-        elif not self._quiet:
-            self._works.append(work)
-            if len(self._works) == 1:
-                self.due = work.start + self._delay
-                self._wake()
+        self._works.append(work)
+        # above what another program draws nothing is drawn: rich has put itself in place of the stream
+        if self._timer is None and _is_terminal(sys.stderr) and not hasattr(sys.stderr, "rich_proxied_file"):
+            self._look_after(self._delay)
 
     def leave(self, work: Work) -> None:
         """Take away work that is over."""
-        if work.quiet:
-            self._quiet -= 1
-        elif work in self._works:
-            self._works.remove(work)
-            self._clear()
+        self._works.remove(work)
+        if not self._works and self._timer is not None:
+            with self._lock, contextlib.suppress(OSError, ValueError):  # it may only be opened just now
+                live, self._live = self._live, None
+                if live is not None:
+                    self._timer = None
+                    live.stop()
 
-    def show(self) -> None:
-        """Open a display, or write a line where there can be none."""
-        self.due = math.inf
-        processes = sys.modules.get("multiprocessing")
-        if sys.stderr is None or (processes is not None and processes.parent_process() is not None):
-            return  # who waits for a worker speaks
-        with self._lock, contextlib.suppress(OSError, ValueError):  # a broken stream is no reason to end
-            # above what another program draws there are lines: rich has put itself in place of the stream
-            if _is_terminal(sys.stderr) and not hasattr(sys.stderr, "rich_proxied_file"):
-                self._open()
-            elif self._live is None:
-                lines = self._lines().values()
-                self.due = time.monotonic() + (self._pause if lines else 0.0)
-                sys.stderr.write(": ".join(lines) + "\n" if lines else "")
-                sys.stderr.flush()
-
-    def _wake(self) -> None:
-        """Look again when something is due: work that is one call of a library cannot."""
-        if self._timer is None and self.due < math.inf:
-            self._timer = threading.Timer(max(self.due - time.monotonic(), 0.01), self._look)
-            self._timer.daemon = True
-            with contextlib.suppress(RuntimeError):  # there can be no more threads
-                self._timer.start()
+    def _look_after(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._look)
+        self._timer.daemon = True
+        with contextlib.suppress(RuntimeError):  # there can be no more threads
+            self._timer.start()
 
     def _look(self) -> None:
-        self._timer = None
-        if time.monotonic() >= self.due:
-            self.show()
-        self._wake()
+        with self._lock, contextlib.suppress(OSError, ValueError):  # a broken stream is no reason to end
+            left = [work.start + self._delay - time.monotonic() for work in self._shown()[:1]]
+            if not left:
+                self._timer = None
+            elif left[0] > 0:
+                self._look_after(left[0])
+            else:
+                self._open()
+
+    def _shown(self) -> list[Work]:
+        return [*takewhile(lambda work: not work.quiet, [*self._works])]
 
     def _open(self) -> None:
+        from multiprocessing import parent_process
+
         from rich.console import Console
         from rich.live import Live
 
-        # what is printed goes above the display, but what goes into a file must get there
-        above, console = _is_terminal(sys.stdout), Console(stderr=True)
-        self._live = Live(get_renderable=self._drawn, console=console, transient=True, redirect_stdout=above)
-        self._live.start(refresh=True)
-        self._clear()  # if all was over meanwhile
-
-    def _clear(self) -> None:
-        if not self._works:
-            self.due = math.inf
-            if self._live is not None:
-                with self._lock, contextlib.suppress(OSError, ValueError):  # it may only be opened just now
-                    self._live.stop()
-                self._live = None
-
-    def _lines(self) -> dict[Work, str]:
-        """Return what is said of work that lasts, the outermost first."""
-        old = time.monotonic() - self._delay
-        return {work: line for work in [*self._works] if work.start <= old and (line := work.line())}
+        if parent_process() is None:  # who waits for a worker speaks
+            # what is printed goes above the display, but what goes into a file must get there
+            above, console = _is_terminal(sys.stdout), Console(stderr=True)
+            live = Live(get_renderable=self._drawn, console=console, transient=True, redirect_stdout=above)
+            live.start(refresh=True)
+            self._live = live
 
     def _drawn(self) -> Table:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        grid = Table.grid(padding=(0, 1))
-        for work, line in self._lines().items():
-            bar = ProgressBar(work.total, max(work.done, 0), width=20, pulse=work.total < 0)
-            grid.add_row(bar, Text(line, no_wrap=True, overflow="ellipsis"))
+        grid, old = Table.grid(padding=(0, 1)), time.monotonic() - self._delay
+        for work in self._shown():
+            if work.start <= old and (line := work.line()):
+                bar = ProgressBar(work.total, max(work.done, 0), width=20, pulse=work.total < 0)
+                grid.add_row(bar, Text(line, no_wrap=True, overflow="ellipsis"))
         return grid
 
 
-SCREEN = Screen()
+DISPLAY = Display()
 
 
 def _is_terminal(stream: Any) -> bool:

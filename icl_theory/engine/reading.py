@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any, BinaryIO
 from zipfile import ZipFile
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import choice, instance, integer, number, refuse, signed
 from icl_theory.engine.descent import METHODS
-from icl_theory.engine.trajectory import Interval, Label, Phases, Stop, Trajectory, named
+from icl_theory.engine.trajectory import Label, Phases, Stop, Trajectory, named
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
@@ -62,40 +64,32 @@ def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajector
     for name, values in {"loss": loss, "states": states, **observed}.items():
         if values.shape[:1] != t.shape or values.dtype.kind not in "fiub" or not np.isfinite(values).all():
             raise ValueError(f"{name} is not a finite number or array at each of {len(t)} steps")
-    last = int(t[-1])
-
-    def step(value: Any) -> int:
-        return integer("step", value, minimum=0, maximum=last)
+    step = partial(integer, "step", minimum=0, maximum=int(t[-1]))
 
     def error(value: Any) -> float:
         return math.inf if value == math.inf else number("error", value, zero=True)
 
-    def interval(pair: Any) -> Interval | None:
-        if pair is None:
-            return None
-        begins, ends = map(step, pair)
-        if begins > ends:
-            raise ValueError(f"a phase from step {begins} to {ends}")
-        return begins, ends
+    def phases(found: dict[str, Any]) -> Phases:
+        every = {name: pair and (step(pair[0]), step(pair[1])) for name, pair in found.items()}
+        if any(pair and pair[0] > pair[1] for pair in every.values()):
+            raise ValueError("a phase ends before it begins")
+        return Phases(every)
 
-    def if_known(name: str, check: Any) -> Any:
-        return None if meta[name] is None else check(meta[name])
-
-    facts: dict[str, Any] = {
-        **{name: _text(meta[name]) for name in ("stop_reason", "rule")},
-        **{name: if_known(name, _text) for name in ("regime", "command", "version")},
-        **{name: if_known(name, error) for name in ("error", "states_error")},
-        **{name: signed(name, meta[name]) for name in ("floor", "epsilon")},
-    }
-    run = Trajectory(
-        t=t, loss=loss, states=states, observed=observed, stop=Stop[meta["stop"]], steps=if_known("steps", step),
-        eta=number("eta", meta["eta"]), method=choice("method", meta["method"], METHODS), **facts,
-        phases=if_known("phases", lambda found: Phases({name: interval(pair) for name, pair in found.items()})),
-        notes={name: _text(note) for name, note in meta["notes"].items()},
-        info={name: math.inf if value == "inf" else value for name, value in meta["info"].items()},
-        labels={name: Label(*map(_text, label)) for name, label in meta["labels"].items()},
-        family=if_known("family", dict),
-    )  # fmt: skip
+    checks: dict[str, Callable[[Any], Any]] = {
+        "stop": Stop.__getitem__, "stop_reason": _text, "rule": _text, "eta": partial(number, "eta"),
+        "method": lambda method: choice("method", method, METHODS), "floor": partial(signed, "floor"),
+        "epsilon": partial(signed, "epsilon"),
+        "notes": lambda notes: {name: _text(note) for name, note in notes.items()},
+        "info": lambda info: {name: math.inf if value == "inf" else value for name, value in info.items()},
+        "labels": lambda labels: {name: Label(*map(_text, label)) for name, label in labels.items()},
+    }  # fmt: skip
+    if_known: dict[str, Callable[[Any], Any]] = {
+        "steps": step, "phases": phases, "regime": _text, "command": _text, "version": _text, "error": error,
+        "states_error": error, "family": dict,
+    }  # fmt: skip
+    facts = {name: check(meta[name]) for name, check in checks.items()}
+    facts |= {name: None if meta[name] is None else check(meta[name]) for name, check in if_known.items()}
+    run = Trajectory(t=t, loss=loss, states=states, observed=observed, **facts)
     if meta["holds"] != (holds := run.holds()):
         raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")
     return run

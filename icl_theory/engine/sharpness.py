@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, instance, integer, refuse
 from icl_theory.engine.lanczos import largest_eigenvalue
-from icl_theory.engine.progress import StepProgress
+from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 
@@ -100,14 +100,14 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
 
     def objective(flat: Array) -> tuple[float, Array]:
         loss, gradient = risk.evaluate(flat.reshape(shape))
-        shown.beat(next(count), float(loss))
+        shown.update(next(count), loss=float(loss))
         return float(loss), np.ravel(gradient)
 
     def product(flat: Array, direction: Array) -> Array:
         return np.ravel(risk.hessian_product(flat.reshape(shape), direction.reshape(shape)))
 
     count = itertools.count()
-    with StepProgress(None, None) as shown:
+    with Work("", "steps") as shown:
         size = float(np.linalg.norm(objective(np.ravel(origin))[1]))
         # on a plateau the ratio of actual and predicted reduction is 0/0
         with np.errstate(divide="ignore", invalid="ignore"):

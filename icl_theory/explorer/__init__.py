@@ -19,7 +19,7 @@ from icl_theory.families.family import Family
 from icl_theory.families.parameters import Number
 
 HERE = Path(__file__).parent
-SHARED = ("numbers", "drawing", "settings", "figures", "tour", "shell")  # scripts of the page itself
+SHARED = ("numbers", "drawing", "settings", "training", "figures", "tour", "shell")  # scripts of the page itself
 
 
 def page() -> str:

@@ -24,6 +24,9 @@ function ticks({ low, high, log }, most) {
   return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) => (first + i) * step);
 }
 
+// the value at a part of a scale
+const within = ({ low, high, log }, part) => (log ? low * (high / low) ** part : low + (high - low) * part);
+
 // a scale within the range of numbers, from low to something above it
 function sound(scale) {
   const [least, most] = scale.log ? [1e-300, 1e300] : [-1e300, 1e300], inside = (value) => Math.max(least, Math.min(most, value));
@@ -35,11 +38,7 @@ function sound(scale) {
 // One pair of axes. A scale is { low, high, log, label, tick }, where tick writes a value of its own.
 class Axes {
   constructor(context, width, height, colours, x, y) {
-    Object.assign(this, { context, width, height, colours, x: sound(x), y: sound(y) });
-    this.left = 54;
-    this.right = width - 20;
-    this.top = 12;
-    this.bottom = height - 38;
+    Object.assign(this, { context, width, height, colours, x: sound(x), y: sound(y), left: 54, right: width - 20, top: 12, bottom: height - 38 });
   }
 
   static part({ low, high, log }, value) {
@@ -52,40 +51,26 @@ class Axes {
   Y(value) { return this.bottom - (this.bottom - this.top) * Axes.part(this.y, value); }
 
   // the value at a place of the canvas
-  xAt(place) {
-    const part = Math.max(0, Math.min(1, (place - this.left) / (this.right - this.left))), { low, high, log } = this.x;
-    return log ? low * (high / low) ** part : low + (high - low) * part;
-  }
+  xAt(place) { return within(this.x, Math.max(0, Math.min(1, (place - this.left) / (this.right - this.left)))); }
 
-  yAt(place) {
-    const part = Math.max(0, Math.min(1, (this.bottom - place) / (this.bottom - this.top))), { low, high, log } = this.y;
-    return log ? low * (high / low) ** part : low + (high - low) * part;
-  }
+  yAt(place) { return within(this.y, Math.max(0, Math.min(1, (this.bottom - place) / (this.bottom - this.top)))); }
 
   frame() {
     const { context: pen, colours, left, right, top, bottom } = this;
-    pen.font = FONT;
-    pen.lineWidth = 1;
-    pen.strokeStyle = colours.grid;
-    pen.fillStyle = colours.muted;
-    pen.textAlign = "center";
-    pen.textBaseline = "top";
+    Object.assign(pen, { font: FONT, lineWidth: 1, strokeStyle: colours.grid, fillStyle: colours.muted, textAlign: "center", textBaseline: "top" });
     for (const value of ticks(this.x, (right - left) / 56)) {
       const place = Math.round(this.X(value)) + 0.5;
       this.stroke([[place, top], [place, bottom]]);
       pen.fillText((this.x.tick ?? tickText)(value, this.x.log), place, bottom + 5);
     }
-    pen.textAlign = "right";
-    pen.textBaseline = "middle";
+    Object.assign(pen, { textAlign: "right", textBaseline: "middle" });
     for (const value of ticks(this.y, (bottom - top) / 34)) {
       const place = Math.round(this.Y(value)) + 0.5;
       this.stroke([[left, place], [right, place]]);
       pen.fillText((this.y.tick ?? tickText)(value, this.y.log), left - 7, place);
     }
-    pen.strokeStyle = colours.axis;
+    Object.assign(pen, { strokeStyle: colours.axis, textAlign: "center", textBaseline: "bottom" });
     this.stroke([[left + 0.5, top], [left + 0.5, bottom + 0.5], [right, bottom + 0.5]]);
-    pen.textAlign = "center";
-    pen.textBaseline = "bottom";
     pen.fillText(this.x.label, (left + right) / 2, this.height - 1);
     pen.save();
     pen.translate(11, (top + bottom) / 2);
@@ -101,22 +86,16 @@ class Axes {
     this.context.stroke();
   }
 
-  // draw inside the axes only
-  inside(draw) {
+  // drawn inside the axes only
+  curve(xs, ys, colour, { width = 2, dash = [] } = {}) {
     const { context: pen, left, right, top, bottom } = this;
     pen.save();
     pen.beginPath();
     pen.rect(left, top, right - left, bottom - top);
     pen.clip();
-    draw();
+    this.pen(colour, width, dash);
+    this.stroke(xs.map((x, i) => [this.X(x), this.Y(ys[i])]));
     pen.restore();
-  }
-
-  curve(xs, ys, colour, { width = 2, dash = [] } = {}) {
-    this.inside(() => {
-      this.pen(colour, width, dash);
-      this.stroke(xs.map((x, i) => [this.X(x), this.Y(ys[i])]));
-    });
   }
 
   pen(colour, width = 1, dash = []) {
@@ -135,28 +114,28 @@ class Axes {
     if (word && b - a > pen.measureText(word).width + 6) this.text(word, (a + b) / 2, this.top + 9, "muted", "center");
   }
 
-  vertical(x, colour, { dash = [4, 4], width = 1, word = "", row = 0 } = {}) {
-    const place = this.X(x);
-    if (place < this.left - 1 || place > this.right + 1) return;
+  line(points, colour, { dash = [4, 4], width = 1 }) {
     this.pen(colour, width, dash);
-    this.stroke([[place, this.top], [place, this.bottom]]);
+    this.stroke(points);
     this.context.setLineDash([]);
-    const right = place > this.right - 60;
+  }
+
+  vertical(x, colour, { word = "", row = 0, ...look } = {}) {
+    const place = this.X(x), right = place > this.right - 60;
+    if (place < this.left - 1 || place > this.right + 1) return;
+    this.line([[place, this.top], [place, this.bottom]], colour, look);
     if (word) this.text(word, place + (right ? -5 : 5), this.top + 9 + 15 * row, colour, right ? "right" : "left");
   }
 
-  horizontal(y, colour, { dash = [4, 4], width = 1, word = "" } = {}) {
+  horizontal(y, colour, { word = "", ...look } = {}) {
     const place = this.Y(y);
     if (place < this.top - 1 || place > this.bottom + 1) return;
-    this.pen(colour, width, dash);
-    this.stroke([[this.left, place], [this.right, place]]);
-    this.context.setLineDash([]);
+    this.line([[this.left, place], [this.right, place]], colour, look);
     if (word) this.text(word, this.right - 4, place - 8, colour, "right");
   }
 
   dot(x, y, colour, size = 5) {
-    const pen = this.context;
-    const top = Math.max(this.top, Math.min(this.bottom, this.Y(y)));
+    const pen = this.context, top = Math.max(this.top, Math.min(this.bottom, this.Y(y)));
     pen.beginPath();
     pen.arc(Math.max(this.left, Math.min(this.right, this.X(x))), top, size, 0, 2 * Math.PI);
     Object.assign(pen, { fillStyle: this.colours[colour], strokeStyle: this.colours.paper, lineWidth: 2 });
@@ -180,9 +159,6 @@ class Axes {
 }
 
 // some numbers between low and high, evenly spaced or on a logarithmic scale
-function spread(low, high, size, log = true) {
-  const step = (i) => i / (size - 1);
-  return Array.from({ length: size }, (_, i) => (log ? low * (high / low) ** step(i) : low + (high - low) * step(i)));
-}
+const spread = (low, high, size, log = true) => Array.from({ length: size }, (_, i) => within({ low, high, log }, i / (size - 1)));
 
 module.exports = { Axes, spread };

@@ -8,9 +8,7 @@ const raised = (power) => String(power).replace(/./g, (digit) => RAISED[digit]);
 const grouped = (digits) => (digits.length > 4 ? digits.replace(/\B(?=(\d{3})+$)/g, NARROW) : digits);
 
 // a count: every digit up to 10¹⁶
-function count(n) {
-  return n < 1e16 ? grouped(String(Math.round(n))) : short(n);
-}
+const count = (n) => (n < 1e16 ? grouped(String(Math.round(n))) : short(n));
 
 // a number with a few digits: 0.0123, 12 300, 1.23·10⁻⁹
 function short(x, digits = 3) {

@@ -36,9 +36,7 @@ function read(setting, text) {
     return { value: setting.value, problem: `${name} = “${text}” is not a number: ${written(setting, setting.value)} is used.` };
   }
   const { minimum, maximum, whole } = setting;
-  let value = whole ? Math.round(number) : number;
-  if (minimum !== null && value < minimum) value = minimum;
-  if (maximum !== null && value > maximum) value = maximum;
+  const value = Math.min(maximum ?? Infinity, Math.max(minimum ?? -Infinity, whole ? Math.round(number) : number));
   if (value === number) return { value };
   const allowed = Math.round(number) === value ? "whole" : value > number ? `at least ${short(minimum)}` : `at most ${short(maximum)}`;
   return { value, problem: `${name} = ${short(number)} has to be ${allowed}: ${written(setting, value)} is used.` };
@@ -65,12 +63,8 @@ function fromFragment(fragment, panels) {
   const settings = panels[chosen].settings, values = defaults(settings);
   for (const [key, text] of query.split("&").filter(Boolean).map(pair)) {
     const setting = settings.find((one) => one.name === key);
-    if (!setting) {
-      problems.push(`There is no setting “${key}”.`);
-      continue;
-    }
-    const { value, problem } = read(setting, text);
-    values[key] = value;
+    const { value, problem } = setting ? read(setting, text) : { problem: `There is no setting “${key}”.` };
+    if (setting) values[key] = value;
     if (problem) problems.push(problem);
   }
   return { name: chosen, values, problems };

@@ -43,18 +43,13 @@ class Shell {
     const on = (id, action) => document.getElementById(id).addEventListener("click", action);
     on("start-tour", () => this.guide());
     on("theme", () => {
-      const root = document.documentElement;
-      root.dataset.theme = this.dark() ? "light" : "dark";
-      this.theme = root.dataset.theme;
+      const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+      this.theme = (this.theme ?? system) === "dark" ? "light" : "dark";
       this.repaint();
     });
     on("reset", () => this.set(defaults(this.panel.settings)));
     on("play", () => this.play());
-    document.getElementById("copy").addEventListener("click", (event) => this.copy(event.target));
-  }
-
-  dark() {
-    return (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+    on("copy", (event) => this.copy(event.target));
   }
 
   repaint(theme = this.theme, now = false) {
@@ -207,7 +202,7 @@ class Shell {
 
   play() {
     if (this.playing) return this.stop();
-    const { name } = this.panel.settings.find((setting) => setting.play), end = Math.log10(1 + this.panel.end(this.model));
+    const { name } = this.panel.settings.find((setting) => setting.play), end = Math.log10(1 + (this.panel.end?.(this.model) ?? this.model.end));
     let begun = null;
     document.getElementById("play").textContent = "Stop";
     const next = (now) => {

@@ -99,19 +99,7 @@ def default() -> type[Family]:
 
 
 def find(name: str) -> type[Family]:
-    """Return the family with a name, or the problem of a family that has its own command.
-
-    Raises
-    ------
-    ValueError
-        No family has this name.
-
-    Examples
-    --------
-    >>> from icl_theory.families import find
-    >>> find("recall").__name__
-    'Recall'
-    """
+    """Return the family with a name, or the problem of a family that has its own command."""
     if not isinstance(name, str):
         raise refuse("family", name, f"one of {', '.join(families_known())}")
     if name in BUILT_IN:
@@ -129,27 +117,12 @@ def find(name: str) -> type[Family]:
 
 
 def broken() -> tuple[str, ...]:
-    """Return a line for each installed family that cannot be used.
-
-    Examples
-    --------
-    >>> from icl_theory.families import broken
-    >>> broken()
-    ()
-    """
+    """Return a line for each installed family that cannot be used."""
     return _installed()[1]
 
 
 def asked(slot: str) -> tuple[dict[str, Any], list[str]]:
-    """Return what the families have in a slot, by their names, and a line for each in which it cannot be loaded.
-
-    Examples
-    --------
-    >>> from icl_theory.families import asked
-    >>> found, lines = asked("explorer")
-    >>> "recall" in found, lines
-    (True, [])
-    """
+    """Return what the families have in a slot, by their names, and a line for each in which it cannot be loaded."""
     found: dict[str, Any] = {}
     lines: list[str] = []
     for name, family in families_known().items():
@@ -171,19 +144,7 @@ def left_out(what: str, lines: list[str]) -> Iterator[None]:
 
 
 def sound(cls: object) -> type[Family]:
-    """Return a class if it is a family that can be used: a name, a title, `Family.risk` and declared fields.
-
-    Raises
-    ------
-    ValueError
-        The class is not such a family; the message says why.
-
-    Examples
-    --------
-    >>> from icl_theory.families import find, sound
-    >>> sound(find("regression")) is find("regression")
-    True
-    """
+    """Return a class if it is a family that can be used: a name, a title, `Family.risk` and declared fields."""
     if not (isinstance(cls, type) and issubclass(cls, Family)):
         raise refuse("family", cls, "a subclass of icl_theory.Family")
     for attribute in ("name", "title"):

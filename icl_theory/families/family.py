@@ -6,7 +6,6 @@ it does from these declarations and from the optional slots below, and it knows 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 import math
@@ -22,7 +21,7 @@ from icl_theory._calls import written_problem
 from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
-from icl_theory.engine.progress import StepProgress
+from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES, Rule
 from icl_theory.engine.trajectory import Label, Trajectory
@@ -300,11 +299,12 @@ class Family:
         Trajectory
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
-        with StepProgress() if callback is None else contextlib.nullcontext() as shown:
-            run = descend(
-                self.risk(), self.rate(), epsilon=self.epsilon, above=self.above, steps=self.max_steps,
-                rule=self.update(), method=self.method, give_up=True, callback=callback or shown,
-            )  # fmt: skip
+        with Work("before the first step", quiet=callback is not None):
+            risk, rate = self.risk(), self.rate()
+        run = descend(
+            risk, rate, epsilon=self.epsilon, above=self.above, steps=self.max_steps,
+            rule=self.update(), method=self.method, give_up=True, callback=callback,
+        )  # fmt: skip
         return self.described(run)
 
     def described(self, run: Trajectory) -> Trajectory:

@@ -7,6 +7,7 @@ were computed. A point that fails is recorded with its message and the rest goes
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import uuid
@@ -22,7 +23,6 @@ from threadpoolctl import threadpool_limits
 from icl_theory.engine.interrupts import whole_block
 from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, blank, once
 from icl_theory.grids.store import Part, Parts, Store
-from icl_theory.memory import keep_freed
 
 HEARTBEAT = 1.0  # seconds without a chunk after which progress is called once more
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
@@ -306,6 +306,9 @@ def _one_line(error: BaseException) -> str:
 
 @cache
 def _prepare(pid: int) -> None:
-    """Have a worker process use one BLAS thread and keep freed memory for its next tile, once."""
+    """Have a worker use one BLAS thread and keep freed arrays for its next tile, which Dask has it give back."""
     threadpool_limits(limits=1)
-    keep_freed(KEPT)
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc alone has these options
+        trim_threshold, mmap_threshold = -1, -3
+        ctypes.CDLL(None).mallopt(mmap_threshold, KEPT)
+        ctypes.CDLL(None).mallopt(trim_threshold, 2 * KEPT)

@@ -16,26 +16,7 @@ if TYPE_CHECKING:
 def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
     r"""Local exponent :math:`d\ln T/d\ln x` by centred differences along a dimension, one-sided at its ends.
 
-    Parameters
-    ----------
-    steps : ndarray
-        Numbers of steps; those below 1 are missing.
-    values : ndarray, (n,)
-        The parameter x along ``dimension``, in any order.
-    dimension : int
-        Index of the dimension.
-
-    Returns
-    -------
-    ndarray
-        Of the shape of ``steps``; NaN where a value is missing that the difference needs.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.grids.exponents import local_exponent
-    >>> local_exponent(np.array([100, 25, 4]), np.array([1.0, 2.0, 5.0]), 0).round(6).tolist()
-    [-2.0, -2.0, -2.0]
+    Steps below 1 are missing, and so is the exponent where the difference needs them: NaN.
     """
     order = np.argsort(values)
     place, found = np.log(values[order]), np.empty(steps.shape)

@@ -213,15 +213,7 @@ def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
 
 
 def once(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
-    """Return a column of a tile, flat or a block, as a block with length 1 where it is the same along an axis.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.grids.grid import once
-    >>> once(np.array([1, 2, 1, 2]), (2, 2))
-    array([[1, 2]])
-    """
+    """Return a column of a tile, flat or a block, as a block with length 1 where it is the same along an axis."""
     if is_uniform(values):
         return values[(slice(1),) * values.ndim].reshape((1,) * len(lengths))
     block = as_block(values, lengths)
@@ -245,37 +237,12 @@ def bytes_of(columns: Iterable[Column], size: int) -> float:
 
 
 def room(most: float, share: float = 0.25) -> float:
-    """Return how many bytes results may take at once: a share of what is free, as tables and figures take more.
-
-    Examples
-    --------
-    >>> from icl_theory.grids.grid import room
-    >>> 0 <= room(1e6) <= 1e6
-    True
-    """
+    """Return how many bytes results may take at once: a share of what is free, as tables and figures take more."""
     return min(most, share * free())
 
 
 class Filled:
-    """Columns of a grid that are filled tile by tile; one that has the same value everywhere is held once.
-
-    Parameters
-    ----------
-    columns : tuple of Column
-        What there is per point, besides status and message.
-    grid : Grid
-        The points.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.grids.grid import Axis, Column, Filled, Grid, blank
-    >>> columns = (Column("x", "f8", "", "a number"),)
-    >>> filled = Filled(columns, Grid((Axis("x", np.arange(3.0), "", "a number", True),), chunk=2))
-    >>> filled.place(0, blank(columns, 2) | {"x": np.array([0.5, 1.5])})
-    >>> filled.values()["x"], filled.values()["status"].tolist()
-    (array([0.5, 1.5, nan]), ['', '', 'pending'])
-    """
+    """Columns of a grid that are filled tile by tile; one that has the same value everywhere is held once."""
 
     def __init__(self, columns: tuple[Column, ...], grid: Grid) -> None:
         needed = bytes_of(columns, grid.size)
@@ -370,34 +337,7 @@ def axis_values(
 ) -> tuple[NDArray[Any], bool]:
     """Return the values of an axis and whether it is swept: a scalar is not. No value may occur twice.
 
-    Parameters
-    ----------
-    name : str
-        Of the parameter, for what is refused.
-    given : scalar or sequence
-        What the caller gave.
-    check_all : callable
-        Returns values that are allowed, numbers or words, and refuses others.
-
-    Returns
-    -------
-    values : ndarray, (n,)
-        float64, or words.
-    swept : bool
-        Whether ``given`` is a sequence.
-
-    Raises
-    ------
-    ValueError
-        ``given`` is empty, has several dimensions, or has a value twice or one that ``check_all`` refuses.
-
-    Examples
-    --------
-    >>> from icl_theory.grids.grid import axis_values
-    >>> axis_values("K", [5, 20], list)
-    (array([ 5., 20.]), True)
-    >>> axis_values("attention", ["linear", "relu"], list)[0].tolist()
-    ['linear', 'relu']
+    ``check_all`` returns those that are allowed, numbers or words, and refuses others.
     """
     if isinstance(given, str | bytes) or dimensions(given) == 0:
         return _array(check_all([given])), False
@@ -420,14 +360,6 @@ def _array(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def whole_numbers(values: Array) -> NDArray[Any]:
-    """Return finite values of a parameter that counts something as int64, others as they are.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.grids.grid import whole_numbers
-    >>> whole_numbers(np.array([5.0, 20.0])), whole_numbers(np.array([5.0, np.inf]))
-    (array([ 5, 20]), array([ 5., inf]))
-    """
+    """Return finite values of a parameter that counts something as int64, others as they are."""
     exact = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
     return values.astype(np.int64) if exact else values

@@ -33,28 +33,7 @@ class OtherFormatError(ValueError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Which sweep a store is of.
-
-    Parameters
-    ----------
-    grid : Grid
-        Its points.
-    columns : tuple of Column
-        What is kept per point, status and message at the end.
-    arguments : mapping
-        Plain values that the results depend on.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.grids.grid import MESSAGE, STATUS, Axis, Column, Grid
-    >>> from icl_theory.grids.manifest import Manifest, parsed
-    >>> grid = Grid((Axis("x", np.arange(4.0), "", "a number", True),), chunk=2)
-    >>> made = Manifest(grid, (Column("square", "f8", "", "x²"), STATUS, MESSAGE), {"version": "1"})
-    >>> again, commands = parsed(made.written(["sweep --x 0:3"]))
-    >>> again.digest == made.digest, commands
-    (True, ['sweep --x 0:3'])
-    """
+    """Which sweep a store is of: its points, the columns that are kept, and plain arguments."""
 
     grid: Grid
     columns: tuple[Column, ...]
@@ -95,13 +74,7 @@ class Manifest:
 
 
 def parsed(content: bytes) -> tuple[Manifest, list[str]]:
-    """Return what the file says, and the commands in it.
-
-    Raises
-    ------
-    ValueError
-        Some of it is not what this package writes.
-    """
+    """Return what the file says and the commands in it; refuse what this package does not write."""
     try:
         said = json.loads(content.decode("utf-8"))
         if said["format"] != FORMAT:

@@ -17,15 +17,7 @@ from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column,
 
 @dataclass(frozen=True)
 class FamilyModel:
-    """A family as a model that is evaluated on a grid.
-
-    Attributes
-    ----------
-    family : type
-        The family.
-    common : dict
-        Parameters that are no numbers or words on the grid.
-    """
+    """A family on a grid; ``common`` are the parameters that are no numbers or words on it."""
 
     family: type[Family]
     common: Mapping[str, Any]

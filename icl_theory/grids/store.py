@@ -57,18 +57,7 @@ class Part(NamedTuple):
 class Parts:
     """The parts of a sweep in a folder; workers get a copy, and write what they compute.
 
-    Parameters
-    ----------
-    path : Path
-        The folder.
-    grid : Grid
-        The points.
-    columns : tuple of Column
-        What is kept per point, status and message among them.
-    sweep : str
-        Digest of what tells the sweep from others.
-    run : str
-        Name of a file that is in the folder as long as a run has it.
+    ``sweep`` tells the sweep from others; the file ``run`` is in the folder as long as a run has it.
     """
 
     path: Path
@@ -173,16 +162,9 @@ def _values(found: pyarrow.ChunkedArray, column: Column, count: int) -> NDArray[
 
 
 class Store:
-    """The chunks of one sweep on disk, from `opened` or `existing`.
+    """The chunks of one sweep on disk, from `opened` or `existing`: ``done`` says which there are.
 
-    Attributes
-    ----------
-    manifest : Manifest
-        The sweep.
-    commands : list of str
-        The calls and command lines that filled it, each once, in their order.
-    done : ndarray of bool, (chunks,)
-        Which chunks it has.
+    ``commands`` are the calls and command lines that filled it, each once, in their order.
     """
 
     def __init__(self, path: Path, manifest: Manifest, commands: list[str], run: str = "") -> None:
@@ -236,31 +218,8 @@ def opened(
 ) -> Iterator[Store]:
     """Open the store of a sweep, or make it, and keep other runs out while it is open.
 
-    Parameters
-    ----------
-    path : path-like
-        Its folder.
-    grid : Grid
-        The points.
-    columns : tuple of Column
-        What is kept per point, besides status and message.
-    arguments : mapping
-        Plain values that the results depend on, version and seed among them.
-    command : str, optional
-        The call or command line that opens it, kept for the record: another one may go on.
-
-    Yields
-    ------
-    Store
-        With the chunks of earlier runs.
-
-    Raises
-    ------
-    ValueError
-        A library is missing, the folder is something else, a file in it is damaged, it belongs to other arguments
-        or another version (and the message names the difference), or another run has it open.
-    OSError
-        The path cannot be written, or the disk is full.
+    Columns are those besides status and message; ``command`` is kept for the record, as another one may go on. What
+    is no store, belongs to other arguments or another version, is damaged, or is open elsewhere is a ValueError.
     """
     folder = checked_path(path, "store")
     check_installed("pyarrow", "filelock")
@@ -278,13 +237,7 @@ def opened(
 
 
 def existing(path: str | os.PathLike[str]) -> Store:
-    """Return the store at a path, finished or not, to which another run may be adding.
-
-    Raises
-    ------
-    ValueError
-        It is no store of a sweep, or a file in it is not what was written.
-    """
+    """Return the store at a path, finished or not, to which another run may be adding."""
     folder = checked_path(path, "store")
     check_installed("pyarrow")
     with plain_errors(folder):

@@ -17,7 +17,7 @@ import numpy as np
 from icl_theory._calls import written_sweep
 from icl_theory._validate import dimensions, flag, instance, integer, refuse
 from icl_theory._version import __version__
-from icl_theory.engine.progress import CountProgress, working
+from icl_theory.engine.progress import Work, working
 from icl_theory.families import Family, default, find, sound
 from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.exponents import exponent_along
@@ -76,7 +76,7 @@ def sweep(
         Folder of Parquet files, which pandas, polars and DuckDB read, in which finished chunks are kept; the same
         call goes on where a run was ended.
     progress : bool
-        Show how far it is on standard error: a bar in a terminal, plain lines elsewhere.
+        Show in a terminal how far it is.
     **parameters
         Parameters of the family. A sequence of numbers or words becomes a dimension of the result, in the order of
         the family's parameters. ``eta="auto"`` takes the stable learning rate of each point, where the family has
@@ -128,15 +128,7 @@ def sweep(
 
 
 def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
-    """Check the parameters of a sweep and lay out its grid.
-
-    Examples
-    --------
-    >>> from icl_theory.families import find
-    >>> from icl_theory.grids.sweep import plan
-    >>> plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": 50, "epsilon": 1e-2}).grid.size
-    2
-    """
+    """Check the parameters of a sweep and lay out its grid."""
     family.refuse_unknown(given)
     goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(goals) == 2:
@@ -238,7 +230,7 @@ def run_with(
             count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
             executor = stack.enter_context(processes(count))
-        shown = stack.enter_context(CountProgress(flag("progress", progress)))
+        shown = stack.enter_context(Work(quiet=not flag("progress", progress)))
         kept, held = None, store is None or not is_large(model.columns, grid)
         if not held:
             check_installed("dask", extra="distributed")

@@ -63,22 +63,9 @@ def _start_worker() -> None:
 
 @contextlib.contextmanager
 def cluster(address: str) -> Iterator[Executor]:
-    """Connect to a running Dask cluster.
+    """Connect to a running Dask cluster by the address of its scheduler, as ``dask scheduler`` prints it.
 
-    Parameters
-    ----------
-    address : str
-        Of its scheduler, as ``dask scheduler`` prints it: ``tcp://127.0.0.1:8786``.
-
-    Yields
-    ------
-    concurrent.futures.Executor
-        Sends chunks to its workers; a chunk whose worker dies goes to another one.
-
-    Raises
-    ------
-    ValueError
-        dask is missing, or within 10 seconds no scheduler answers at the address or no worker has joined.
+    A chunk whose worker dies goes to another one. No scheduler or worker within seconds is a ValueError.
     """
     import asyncio
     import logging

@@ -19,7 +19,8 @@ from icl_theory.files import replacing
 from icl_theory.papers.audit import BINDING, answer, known
 from icl_theory.papers.claim import RECONSTRUCTED, Answer, Claim, Outcome, Row
 from icl_theory.papers.paper import Paper, Reading
-from icl_theory.results.notebook import picture, render
+from icl_theory.results import notebook
+from icl_theory.results.notebook import picture
 from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import plot_answer, release, save
 
@@ -131,15 +132,18 @@ class Reproduction:
 
     def to_html(self) -> str:
         """Return the page as one HTML file that needs nothing else."""
-        parts = [
-            {"part": part, "pictures": [(picture(drawn.figure), drawn) for drawn in part.drawn]}
-            for part in self.parts
-        ]
-        return render(
-            "paper.html", title=self.paper.title, paper=self.paper, notes=self.notes, overview=self.overview,
-            parts=parts, commands=[self.command], modules="", version=__version__, package=__version__, source=None,
-            date=None,
-        )  # fmt: skip
+        body = [*map(notebook.paragraph, (self.paper.reference, *self.notes)), notebook.table(self.overview)]
+        for part in self.parts:
+            said = [part.reading.says]
+            said += [f"Reconstructed: {part.reading.reconstructed}"] if part.reading.reconstructed else []
+            body.append(notebook.section(part.reading.name, *map(notebook.paragraph, said)))
+            body.append(f"<pre><code>{notebook.text(part.command)}</code></pre>")
+            body += [notebook.table(part.table)] if part.claims else []
+            body += [notebook.paragraph(f"{part.answer.question} {part.answer.answer}")] if part.answer else []
+            body += [
+                notebook.figure(picture(each.figure), f"{each.caption}: {each.command}") for each in part.drawn
+            ]
+        return notebook.page(self.paper.title, body, [self.command], version=__version__)
 
     @working("writing the pages")
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:

@@ -60,15 +60,7 @@ def where(dataset: xarray.Dataset, values: dict[str, Any]) -> str:
 
 
 def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
-    """Explain the columns of a table whose headings are symbols, in a sentence or two for below it.
-
-    Examples
-    --------
-    >>> import icl_theory as icl
-    >>> from icl_theory.results.columns import meanings
-    >>> meanings(icl.sweep(L=[1.0, 2.0], delta=1.0, eta=1.0, progress=False), ["steps", "L_star"])
-    ('T_ε: first step at the target. L*: boundary, exact onset of the tail.',)
-    """
+    """Explain the columns of a table whose headings are symbols, in a sentence or two for below it."""
     quantities = [dataset[name].attrs for name in names if name in dataset.data_vars]
     told = [each for each in quantities if each.get("symbol") and each.get("role") not in ("verdict", None)]
     # what a description says before its first comma; boundaries have a shorter definition

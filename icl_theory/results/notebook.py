@@ -6,10 +6,11 @@ import base64
 import html
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from icl_theory._version import __version__
 from icl_theory.results.numbers import goes_right, number
 from icl_theory.results.plots.style import release, styled, whole_figure
 
@@ -46,9 +47,21 @@ def _templates() -> jinja2.Environment:
     return environment
 
 
-def render(template: str, **values: Any) -> str:
-    """Return a template filled with values."""
-    return _templates().get_template(template).render(**values)
+def page(title: str, body: Iterable[str], commands: Sequence[str], **made: str | None) -> str:
+    """Return a page of parts in HTML, with the commands that made it, its ``version``, ``source`` and ``date``."""
+    facts = {"version": None, "source": None, "date": None, "package": __version__, **made}
+    template = _templates().get_template("page.html")
+    return template.render(title=title, body="\n".join(filter(None, body)), commands=commands, **facts)
+
+
+def section(title: str, *parts: str) -> str:
+    """Return parts under a heading; nothing if there are none."""
+    return "\n".join([f"<h2>{text(title)}</h2>", *filter(None, parts)]) if any(parts) else ""
+
+
+def paragraph(words: str) -> str:
+    """Return a paragraph."""
+    return f"<p>{text(words)}</p>"
 
 
 def _macro(name: str, *arguments: Any) -> str:
@@ -63,6 +76,11 @@ def table(columns: Mapping[str, Sequence[Any]], caption: str = "") -> str:
 def facts(pairs: Mapping[str, Any]) -> str:
     """Return a table of two columns, names and values."""
     return _macro("facts", pairs)
+
+
+def figure(source: str, caption: str) -> str:
+    """Return a picture with its caption."""
+    return _macro("figure", source, caption)
 
 
 def image(ax: Axes, alternative: str) -> str:

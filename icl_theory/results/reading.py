@@ -1,17 +1,14 @@
-"""Whole quantities of a sweep, part by part where they are not in memory; what takes long says what it is."""
+"""Sweeps part by part: one in a store may be larger than memory."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
-import sys
-from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_theory.engine.progress import CountProgress, working
+from icl_theory.engine.progress import Work, working
 from icl_theory.grids.grid import DONE, room
 from icl_theory.results.columns import dimensions
 
@@ -25,32 +22,9 @@ BLOCK = 2**28
 MESSAGE = 256  # bytes of a message, where points failed
 
 
-@contextlib.contextmanager
-def reading(words: str) -> Iterator[None]:
-    """Show what is being done, and how many parts Dask has computed for it, unless it tells somebody already."""
-    if "dask" not in sys.modules:
-        with working(words):
-            yield
-        return
-    from dask.callbacks import Callback
-
-    callback: Any = Callback
-    if callback.active:
-        yield
-        return
-    parts = itertools.count(1)
-    with working(words) as work:
-
-        def finish(*_: Any) -> None:
-            work.words = f"{words}, {next(parts):,} parts computed"
-
-        with callback(posttask=finish):
-            yield
-
-
 def count(dataset: xarray.Dataset, status: str) -> int:
     """Return how many points have a status."""
-    with reading("counting points"):
+    with working("counting points"):
         return int((dataset["status"] == status).sum())
 
 
@@ -59,56 +33,39 @@ def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
     if not condition.dims:
         yield from [()] if condition.values else []
         return
-    lead, *rest = map(str, condition.dims)
-    each = max(1, SLAB // max(1, math.prod(condition.sizes[name] for name in rest)))
-    for start in range(0, condition.sizes[lead], each):
-        part = condition.isel({lead: slice(start, start + each)})
-        yield from ((start + int(first), *map(int, others)) for first, *others in np.argwhere(part.values))
+    each = max(1, SLAB * len(condition) // condition.size)
+    for start in range(0, len(condition), each):
+        found = np.argwhere(condition[start : start + each].values)
+        yield from ((start + first, *others) for first, *others in found.tolist())
 
 
 def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None, None]:
-    """Return a dataset part by part, in memory each, in the order in which tables have its points."""
-    done, total = 0, dataset["status"].size
-    with CountProgress(None) as shown:
-        shown.update(done, total)
-        for block in _parts(dataset, over, _most(dataset)):
-            yield from _parts(block.compute(), over, SLAB)
-            done += block["status"].size
-            shown.update(done, total)
+    """Yield a dataset part by part, in memory each, in the order in which tables have its points."""
+    most, total = SLAB, dataset["status"].size
+    if dataset["status"].chunks is not None:
+        kinds = (variable.dtype for variable in dataset.data_vars.values())
+        each = sum(MESSAGE if kind.hasobject else kind.itemsize for kind in kinds)
+        most = max(SLAB, int(room(BLOCK)) // each)
+    with Work() as shown:
+        shown.update(0, total)
+        for block in parts(dataset, over, most):
+            yield from parts(block.compute(), over, SLAB)
+            shown.add(block["status"].size)
 
 
-def _most(dataset: xarray.Dataset) -> int:
-    """Return how many points are read at a time; of what is in memory already, as many as make a part."""
-    if dataset["status"].chunks is None:
-        return SLAB
-    kinds = (variable.dtype for variable in dataset.data_vars.values())
-    return max(SLAB, int(room(BLOCK)) // sum(MESSAGE if kind.hasobject else kind.itemsize for kind in kinds))
+def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
+    """Return the first part with a point that is computed; for its rows the others need not be read."""
+    with working("reading the first points"):
+        blocks = (part.compute() for part in parts(dataset, over, SLAB))
+        return next(block for block in blocks if block["status"].isin(DONE).any())
 
 
-def has_whole_lines(dataset: xarray.Dataset, over: str) -> bool:
-    """Return whether no line along a parameter is cut in two by these parts."""
-    return dataset.sizes[over] <= SLAB
-
-
-def first_part(dataset: xarray.Dataset, over: str, states: Sequence[str] = DONE) -> xarray.Dataset:
-    """Return the first of these parts with a point in one of some states; for its rows others need not be read."""
-    with reading("reading the first points"):
-        first = itertools.islice(_parts(dataset, over, SLAB), 1)
-        blocks = (block.compute() for block in itertools.chain(first, _parts(dataset, over, _most(dataset))))
-        parts = (part for block in blocks for part in _parts(block, over, SLAB))
-        return next(part for part in parts if part["status"].isin(states).any())
-
-
-def _parts(dataset: xarray.Dataset, over: str, most: int) -> Iterator[xarray.Dataset]:
-    """Return a dataset in parts of at most so many points, in the order in which tables have them."""
-    return _cut(dataset, [*(name for name in dimensions(dataset) if name != over), over], most)
-
-
-def _cut(dataset: xarray.Dataset, names: list[str], most: int) -> Iterator[xarray.Dataset]:
-    """Return it part by part along its first dimension, and each part along the next one if it is too large."""
-    lead, *rest = names
-    points = math.prod(dataset.sizes[name] for name in rest)
-    each = max(1, most // max(points, 1))
+def parts(dataset: xarray.Dataset, over: str, most: int) -> Iterator[xarray.Dataset]:
+    """Yield a dataset in parts of at most so many points, in the order in which tables have them."""
+    order = [*(name for name in dimensions(dataset) if name != over), over]
+    lead = next((name for name in order if dataset.sizes[name] > 1), over)
+    points = math.prod(dataset.sizes.values()) // dataset.sizes[lead]
+    each = max(1, most // points)
     for start in range(0, dataset.sizes[lead], each):
         part = dataset.isel({lead: slice(start, start + each)})
-        yield from [part] if points <= most else _cut(part, rest, most)
+        yield from [part] if points <= most else parts(part, over, most)

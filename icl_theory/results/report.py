@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import json
 import math
 import shlex
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icl_theory._validate import choice, refuse
-from icl_theory._version import __version__
-from icl_theory.engine.progress import counted
+from icl_theory.engine.progress import counted, working
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families import left_out
 from icl_theory.grids.grid import FAILED, NOT_REACHED, PENDING, REACHED
 from icl_theory.papers.checks import check_bounds
 from icl_theory.results.columns import dimensions, has_values, lines, point_facts, steps_of, symbol
-from icl_theory.results.notebook import picture, render
+from icl_theory.results.notebook import facts, figure, page, paragraph, picture, section, table
+from icl_theory.results.notebook import text as escaped
 from icl_theory.results.numbers import number, told_apart
 from icl_theory.results.plots.runs import parameters_of, plot_run
 from icl_theory.results.plots.sweeps import drawable, plot_sweep, thinned
-from icl_theory.results.reading import count, first_part, places_of, reading
+from icl_theory.results.reading import count, first_part, places_of
 from icl_theory.results.representations import html
 from icl_theory.results.tables import contents, phase_table
 from icl_theory.results.transitions import notes_of, transitions_of
@@ -31,20 +33,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
-MODULES = "import math, numpy as np, icl_theory as icl"
 ELSEWHERE = ("version", "model", "family")  # arguments of a sweep that another part of the report shows
 
 
-class Rows(NamedTuple):
-    """The first rows of a table, how many they are and how many are left out, and the command for all of them."""
-
-    columns: dict[str, list[Any]]
-    shown: int
-    left_out: int
-    every: str
-
-
-@reading("writing the report")
+@working("writing the report")
 def html_report(
     found: Trajectory | xarray.Dataset,
     *,
@@ -94,124 +86,134 @@ def html_report(
     if isinstance(found, Trajectory):
         if over is not None:
             raise ValueError(f"over = {over!r}: a run has no swept parameter")
-        template, parts = "run.html", _run_parts(found)
+        title, body = _of_run(found)
         command, version = found.command, found.version
     elif hasattr(found, "data_vars") and {"status", "message"} <= set(found.data_vars):
-        template, parts = "sweep.html", _sweep_parts(found, over, source)
+        title, body = _of_sweep(found, over, source)
         command, version = found.attrs.get("command"), found.attrs.get("version")
     else:
         raise refuse("found", found, "a run, or the dataset of a sweep")
-    commands = command.splitlines() if command else []
-    modules = MODULES if any(line.startswith("icl.") for line in commands) else ""
-    made = {"commands": commands, "modules": modules, "version": version, "package": __version__}
-    return render(template, **parts, **made, source=source, date=date and date.isoformat())
+    day = None if date is None else date.isoformat()
+    return page(title, body, command.splitlines() if command else [], version=version, source=source, date=day)
 
 
-def _run_parts(run: Trajectory) -> dict[str, Any]:
+def _of_run(run: Trajectory) -> tuple[str, list[str]]:
     values = ", ".join(f"{label.text} = {value}" for label, value in parameters_of(run))
     what = "Loss and attention against the step" if "attention" in run.observed else "Loss against the step"
     present = {} if run.phases is None else run.phases.present()
-    phases = {
+    phases: dict[str, list[Any]] = {
         "phase": list(present),
         "first step": [first for first, _ in present.values()],
         "last step": [last for _, last in present.values()],
         "steps": [last - first for first, last in present.values()],
     }
-    return {
-        "title": f"Training run{': ' if values else ''}{values}",
-        "summary": run.facts(),
-        "picture": picture(plot_run(run)),
-        "caption": f"{what}{'' if run.phases is None else ', phases shaded'}.",
-        "phases": {} if run.phases is None else phases,
-        "statements": _statements(run),
-        **_saved_steps(run),
-    }
+    drawn = figure(picture(plot_run(run)), f"{what}{'' if run.phases is None else ', phases shaded'}.")
+    return f"Training run{': ' if values else ''}{values}", [
+        section("Summary", facts(run.facts())),
+        section("Figure", drawn),
+        section("Phases", "" if run.phases is None else table(phases)),
+        section("Theorems", _statements(run)),
+        section("Saved steps", *_saved_steps(run)),
+    ]
 
 
-def _statements(run: Trajectory) -> str | None:
-    """Return the statements of the theory evaluated on a run as HTML, if there are any and the run has its risk."""
-    if run.risk is None:
-        return None
-    try:
-        return str(html(check_bounds(run)))
-    except ValueError:  # there are no statements about this risk
-        return None
+def _statements(run: Trajectory) -> str:
+    """Return the statements of the theory evaluated on a run, if there are any and the run has its risk."""
+    lines: list[str] = []
+    with left_out("the check of the statements", lines), contextlib.suppress(ValueError):  # there may be none
+        return "" if run.risk is None else str(html(check_bounds(run)))
+    return "".join(map(paragraph, lines))
 
 
-def _saved_steps(run: Trajectory, most: int = 40) -> dict[str, Any]:
+def _saved_steps(run: Trajectory, most: int = 40) -> list[str]:
     """Return losses and observations at ``most`` saved steps, evenly spaced: a table of two screens."""
     chosen = np.unique(np.linspace(0, len(run.t) - 1, most).round().astype(int))
     columns: dict[str, Any] = {"step": run.t, "loss": run.loss}
-    left_out = []
+    several = []
     for name, values in run.observed.items():
         if values.ndim == 1:
             columns[name] = values
         elif name == "attention":
             columns["attention (mean)"] = values.reshape(len(run.t), -1).mean(axis=1)
         else:
-            left_out.append(name)
-    rows = {name: list(values[chosen]) for name, values in columns.items()}
-    return {"steps": rows, "shown": len(chosen), "saved": len(run.t), "left_out": left_out}
+            several.append(name)
+    said = []
+    if len(chosen) < len(run.t):
+        said.append(f"{len(chosen)} of {number(len(run.t))} saved steps, the first and the last among them.")
+    if several:
+        said.append(f"Left out, with several numbers a step: {', '.join(several)}.")
+    return [*map(paragraph, said), table({name: list(values[chosen]) for name, values in columns.items()})]
 
 
-def _sweep_parts(dataset: xarray.Dataset, over: str | None, source: str | None) -> dict[str, Any]:
+def _of_sweep(dataset: xarray.Dataset, over: str | None, source: str | None) -> tuple[str, list[str]]:
     names = dimensions(dataset)
     if over is not None:
         choice("over", over, names)
     size, missing = dataset["status"].size, count(dataset, PENDING)
-    done = size - missing
     family = dataset.attrs.get("title") or "a model"
     swept = ", ".join(symbol(dataset, name) for name in names)
     states = {"reached the target": REACHED, "did not reach it": NOT_REACHED, "failed": FAILED}
-    counts = {words: count(dataset, state) for words, state in states.items()}
-    found: dict[str, Any] = {
-        "title": f"Sweep of {family} over {swept}" if names else f"One point of {family}",
-        "points": size,
-        "missing": missing,
-        "counts": counts,
-        "rows": None,
-        "point": None if names or not done else point_facts(dataset),
-        "quantities": _quantities(dataset) if done else None,
-        **_problems(dataset, {FAILED: counts["failed"], NOT_REACHED: counts["did not reach it"]}),
-        **_parameters(dataset),
-    }
-    return found | _swept(dataset, over or names[0], source, done) if done and names else found
+    counts = {state: count(dataset, state) for state in states.values()}
+    said = f"{number(size - missing)} of {number(size)} {'point is' if size == 1 else 'points are'} computed"
+    parts = ", ".join(f"{number(counts[state])} {words}" for words, state in states.items() if counts[state])
+    said += f": {parts}." if parts else "."
+    if missing:
+        said += f" {number(missing)} {'is' if missing == 1 else 'are'} missing: the sweep is not complete."
+        said += " The same command with this store computes them." if source else ""
+    body = [section("Summary", paragraph(said))]
+    if names and missing < size:
+        body += _swept(dataset, over or names[0], source, size - missing)
+    elif missing < size:
+        body.append(section("Point", facts(point_facts(dataset))))
+    body.append(_problems(dataset, {state: counts[state] for state in (FAILED, NOT_REACHED)}))
+    body.append(section("Parameters", *_parameters(dataset)))
+    if missing < size:
+        body.append(section("Quantities", table(_quantities(dataset))))
+    return f"Sweep of {family} over {swept}" if names else f"One point of {family}", body
 
 
-def _swept(
-    dataset: xarray.Dataset, over: str, source: str | None, done: int, most_columns: int = 14
-) -> dict[str, Any]:
+def _swept(dataset: xarray.Dataset, over: str, source: str | None, done: int, most_columns: int = 14) -> list[str]:
     """Return figures, transitions and the first rows of the table, with all quantities if ``most_columns`` do."""
     part = first_part(dataset, over)
-    table = phase_table(part, over, every=True)
-    if len(table.columns) > most_columns:  # wider than a page
-        table = phase_table(part, over)
-    table = table[[name for name in table.columns if any(map(number, table[name]))]]
+    found = phase_table(part, over, every=True)
+    if len(found.columns) > most_columns:  # wider than a page
+        found = phase_table(part, over)
+    found = found[[name for name in found.columns if any(map(number, found[name]))]]
     call = f"icl_theory.phase_table(dataset, {over!r})"
     every = shlex.join(["icl-theory", "table", source, "--over", over, "--csv", "all.csv"]) if source else call
-    return _figures(dataset, over) | {"rows": _rows(table, done, every)} | _transitions(dataset, over)
+    transitions = _transitions(dataset, over)
+    if transitions and done < dataset["status"].size:
+        transitions.insert(0, paragraph("Of the points that are computed so far:"))
+    return [
+        section("Figures", *_figures(dataset, over)),
+        section("Transition", *transitions),
+        section("Table", *_rows(found, done, every)),
+    ]
 
 
-def _rows(table: pd.DataFrame, count: int, every: str, most: int = 200) -> Rows:
-    """Return the first ``most`` rows, as many as one scrolls through."""
-    head = table.head(most)
-    return Rows(contents(head), len(head), count - len(head), every)
+def _rows(found: pd.DataFrame, count: int, every: str, most: int = 200) -> list[str]:
+    """Return the first ``most`` rows, as many as one scrolls through, and what makes all of them."""
+    head = found.head(most)
+    left = count - len(head)
+    said = f"The first {len(head)} of {number(count)} rows; {number(left)} are left out."
+    more = f"<p>{said} <code>{escaped(every)}</code> has them all.</p>" if left else ""
+    return [more, table(contents(head))]
 
 
-def _transitions(dataset: xarray.Dataset, over: str, most_sentences: int = 4) -> dict[str, Any]:
+def _transitions(dataset: xarray.Dataset, over: str, most_sentences: int = 4) -> list[str]:
     """Say where the regimes change: in a few sentences, or in a table if there would be more than a few."""
-    table = transitions_of(dataset, over)
-    if table is None or len(table) <= most_sentences:
-        return {"notes": () if table is None else notes_of(table, dataset, over), "transitions": None}
-    if table["measured"].isna().all():
-        none = f"None of the {len(table):,} lines along {symbol(dataset, over)} has a measured transition."
-        return {"notes": (none,), "transitions": None}
-    every = f"icl_theory.transition_table(dataset, {over!r})"
-    return {"notes": (), "transitions": _rows(table, len(table), every)}
+    found = transitions_of(dataset, over)
+    if found is None or len(found) <= most_sentences:
+        return [] if found is None else [*map(paragraph, notes_of(found, dataset, over))]
+    if found["measured"].isna().all():
+        return [
+            paragraph(f"None of the {len(found):,} lines along {symbol(dataset, over)} has a measured transition.")
+        ]
+    return _rows(found, len(found), f"icl_theory.transition_table(dataset, {over!r})")
 
 
-def _figures(dataset: xarray.Dataset, over: str, most: int = 6) -> dict[str, Any]:
-    """Return a figure for each of the first ``most`` slices over two parameters, and how many slices have none."""
+def _figures(dataset: xarray.Dataset, over: str, most: int = 6) -> list[str]:
+    """Return a figure for each of the first ``most`` slices over two parameters, and say how many have none."""
     others = [name for name in dimensions(dataset) if name != over]
     axes, rest = [over, *others[:1]], others[1:]
     words = {name: _words(dataset, name) for name in rest}
@@ -219,12 +221,13 @@ def _figures(dataset: xarray.Dataset, over: str, most: int = 6) -> dict[str, Any
     for point, part in counted([*itertools.islice(lines(dataset, *axes), most)], "figures"):
         place = "".join(f", {symbol(dataset, name)} = {words[name][value]}" for name, value in point.items())
         figures.append(_figure(part, over, axes, place))
-    slices = math.prod(dataset.sizes[name] for name in rest)
-    return {"figures": figures, "more_figures": slices - len(figures)}
+    more = math.prod(dataset.sizes[name] for name in rest) - len(figures)
+    draw = "icl_theory.plot_sweep draws a slice chosen with dataset.sel(...)."
+    said = [paragraph(f"{number(more)} more slices have no figure here; {draw}")] if more else []
+    return figures + said
 
 
-def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> dict[str, str | None]:
-    """Return a picture, or None if there is nothing to draw, and its caption."""
+def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str:
     what = f"Steps over {' and '.join(symbol(part, name) for name in axes)}{place}"
     outside = []
     for name in axes:
@@ -233,11 +236,10 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> dic
         part = part.isel({name: fits})
     steps = steps_of(part)
     if steps is None or not (part[steps].values > 0).any():
-        return {"picture": None, "caption": what}
+        return paragraph(f"{what}: no figure, because no computed point took a step or more to its target.")
     what += "".join(f", one value of {symbol(part, name)} in {every}" for name, every in thinned(part).items())
-    left_out = ", ".join(outside[:4]) + (f" and {len(outside) - 4} more" if len(outside) > 4 else "")
-    caption = f"{what}{', without ' if outside else ''}{left_out}."
-    return {"picture": picture(plot_sweep(part, over)), "caption": caption}
+    without = ", ".join(outside[:4]) + (f" and {len(outside) - 4} more" if len(outside) > 4 else "")
+    return figure(picture(plot_sweep(part, over)), f"{what}{', without ' if outside else ''}{without}.")
 
 
 def _words(dataset: xarray.Dataset, name: str) -> dict[Any, str]:
@@ -245,7 +247,7 @@ def _words(dataset: xarray.Dataset, name: str) -> dict[Any, str]:
     return dict(zip(values, told_apart(values), strict=True))
 
 
-def _problems(dataset: xarray.Dataset, counts: dict[str, int], most: int = 20) -> dict[str, Any]:
+def _problems(dataset: xarray.Dataset, counts: dict[str, int], most: int = 20) -> str:
     """List ``most`` points that failed or did not reach their target, with their messages; failed ones first."""
     found: list[tuple[str, tuple[int, ...]]] = []
     for state, many in counts.items():
@@ -257,10 +259,12 @@ def _problems(dataset: xarray.Dataset, counts: dict[str, int], most: int = 20) -
     }
     columns["status"] = [state for state, _ in found]
     columns["message"] = [str(dataset["message"][place].values.item())[:500] for _, place in found]
-    return {"problems": columns if found else None, "more_problems": sum(counts.values()) - len(found)}
+    more = sum(counts.values()) - len(found)
+    said = paragraph(f"{number(more)} more are left out.") if more else ""
+    return section("Points that failed or did not reach their target", *([table(columns), said] if found else []))
 
 
-def _parameters(dataset: xarray.Dataset) -> dict[str, Any]:
+def _parameters(dataset: xarray.Dataset) -> list[str]:
     names = [str(name) for name in dataset.coords]
     columns = {
         "parameter": names,
@@ -271,7 +275,7 @@ def _parameters(dataset: xarray.Dataset) -> dict[str, Any]:
     others = given if isinstance(given, dict) else {}
     hidden = (*ELSEWHERE, *names)
     listed = {name: value for name, value in others.items() if name not in hidden and value is not None}
-    return {"parameters": columns | _described(dataset, names), "arguments": listed}
+    return [table(columns | _described(dataset, names)), facts(listed) if listed else ""]
 
 
 def _values(values: Any) -> str:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory import _validate
 from icl_theory._validate import flag, refuse
+from icl_theory.engine.progress import working
 from icl_theory.files import checked_path, replacing
 from icl_theory.grids.grid import PENDING, REACHED
 from icl_theory.results.columns import dimension, dimensions, meanings, symbol, with_role
 from icl_theory.results.numbers import goes_right, markdown, number
-from icl_theory.results.reading import reading, slabs
+from icl_theory.results.reading import slabs
 from icl_theory.results.transitions import transition_notes
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ SIGNS = {"✓": r"$\checkmark$", "✗": r"$\times$", "∞": r"$\infty$", "−": 
 ESCAPES = str.maketrans({x: rf"\{x}" for x in "&%$#_{}"} | SIGNS | {"\\": r"\textbackslash{}"})
 
 
-@reading("making the table")
+@working("making the table")
 def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool = False) -> pd.DataFrame:
     r"""Return the results of a sweep as a table with one row for each point.
 
@@ -133,7 +134,7 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
         raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
     over = dimension(dataset, over)
     check_format(target, dataset["status"].size)
-    with replacing(target) as temporary, reading(f"writing {target}"):
+    with replacing(target) as temporary, working(f"writing {target}"):
         if target.suffix == ".parquet":
             _write_parquet(dataset, temporary, over)
         elif target.suffix == ".csv":

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.progress import CountProgress
+from icl_theory.engine.progress import working
 from icl_theory.grids.exponents import local_exponent
 from icl_theory.results.columns import dimension, dimensions, lines, steps_of, symbol, where, with_role
 from icl_theory.results.numbers import number
-from icl_theory.results.reading import has_whole_lines, reading, slabs
+from icl_theory.results.reading import SLAB, slabs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +40,7 @@ def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
     return None if given is None or steps_of(dataset) is None else (float(given[0]), float(given[1]))
 
 
-@reading("looking for transitions")
+@working("looking for transitions")
 def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
     """Return the points at which the regimes change along a parameter, measured and predicted.
 
@@ -97,17 +97,12 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
 def _lines(
     dataset: xarray.Dataset, over: str, needed: list[str]
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield the lines along a parameter with progress, part by part if the dataset is in a store."""
-    if dataset["status"].chunks is not None and has_whole_lines(dataset, over):
-        with contextlib.closing(slabs(dataset[needed], over)) as parts:
-            yield from (found for part in parts for found in lines(part, over))
+    """Yield the lines along a parameter, read part by part unless one line is more than a part."""
+    if dataset.sizes[over] > SLAB:
+        yield from lines(dataset, over)
         return
-    with CountProgress(None, "lines") as shown:
-        count = dataset["status"].size // max(dataset.sizes[over], 1)
-        shown.update(0, count)
-        for done, found in enumerate(lines(dataset, over), 1):
-            yield found
-            shown.update(done, count)
+    with contextlib.closing(slabs(dataset[needed], over)) as parts:
+        yield from (found for part in parts for found in lines(part, over))
 
 
 def _definition(dataset: xarray.Dataset, boundary: str, over: str) -> str:
@@ -188,8 +183,7 @@ def _smooth(x: Array, progress: Array, near: float) -> float:
 def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> float:
     """Return the value of a parameter at which one line of a sweep crosses a boundary, or NaN.
 
-    A boundary is a value of one parameter. The line crosses it where that parameter has this value: between two
-    points of the line or, if all points lie on one side, beyond them by a power law.
+    Beyond the points of the line the boundary is continued by a power law.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         x = np.log(line[over].values.astype(np.float64))

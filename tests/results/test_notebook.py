@@ -11,17 +11,19 @@ import icl_theory as icl
 from icl_theory.results import notebook, numbers
 from tests.pages import Page
 
-PARTS = ("title", "modules", "version", "source", "date", "package")
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'too' \x00\x1b[31m\ud800 </td></table>"
 
 
 def test_hostile_text_is_escaped_wherever_it_goes() -> None:
+    part = notebook.section(
+        HOSTILE, notebook.paragraph(HOSTILE), notebook.figure("data:image/svg+xml;base64,", HOSTILE)
+    )
     pieces = [
         notebook.text(HOSTILE),
         notebook.table({HOSTILE: [HOSTILE]}, HOSTILE),
         notebook.facts({HOSTILE: HOSTILE}),
         notebook.image(icl.simulate(2.0, 1.0, 4.0).plot(), HOSTILE),
-        notebook.render("page.html", **dict.fromkeys(PARTS, HOSTILE), commands=[HOSTILE]),
+        notebook.page(HOSTILE, [part], [HOSTILE], version=HOSTILE, source=HOSTILE, date=HOSTILE),
     ]
     for piece in pieces:
         page = Page(piece)

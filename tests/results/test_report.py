@@ -11,6 +11,7 @@ import pytest
 import xarray
 
 import icl_theory as icl
+from icl_theory.papers.paper import Claims
 from icl_theory.results.numbers import number
 from icl_theory.results.report import html_report
 from tests.pages import Page
@@ -80,6 +81,17 @@ def test_a_run_shows_its_summary_phases_steps_and_theorems() -> None:
     assert (steps[0], steps[-1]) == ("0", "1413")
     assert len(page.images) == 1
     assert "report made with" in page.text
+
+
+def test_a_check_that_raises_leaves_a_line_and_the_rest_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(run: icl.Trajectory) -> None:
+        raise RuntimeError("no such table")
+
+    run = icl.simulate(2.0, 1.0, 4.0)
+    monkeypatch.setattr(icl.Regression, "claims", Claims(check=broken))
+    page = Page(html_report(run))
+    assert "the check of the statements is left out: RuntimeError: no such table" in page.text
+    assert page.column(page.about("loss"), "step")[-1] == "1413"
 
 
 def test_a_long_run_has_some_of_its_steps_and_says_so() -> None:

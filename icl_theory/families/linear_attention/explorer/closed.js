@@ -2,7 +2,8 @@
 // merged parameters. No part of the page is touched here.
 "use strict";
 
-const ROUNDING = 2 ** -50;
+const { firstStep } = require("training");
+
 const PLATEAU = 0.9; // of the excess at the start
 
 const sum = (values) => values.reduce((total, value) => total + value, 0);
@@ -34,22 +35,6 @@ function power(x, t) {
   if (t === 0) return 1;
   const size = Math.exp(t * (x <= 0.5 ? Math.log1p(-x) : Math.log(Math.abs(1 - x))));
   return x > 1 && t % 2 === 1 ? -size : size;
-}
-
-// the first step at which a loss that falls is at its target, or null, and its error by the rounding of the loss
-function firstStep(loss, target, most) {
-  if (!(loss(most) <= target)) return { steps: null, error: 0 };
-  let low = -1, high = most;
-  while (high - low > 1) {
-    const middle = Math.max(low + Math.floor((high - low) / 2), 0);
-    if (loss(middle) <= target) high = middle;
-    else low = middle;
-  }
-  if (high === 0) return { steps: 0, error: 0 };
-  const before = loss(high - 1), after = loss(high), doubt = ROUNDING * target;
-  const error = doubt / Math.max(before - after, doubt * 2 ** -53);
-  const close = Math.min(Math.abs(before - target), Math.abs(after - target)) <= doubt;
-  return { steps: high, error: close ? Math.ceil(error) : error };
 }
 
 class Run {

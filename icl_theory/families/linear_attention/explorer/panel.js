@@ -3,6 +3,7 @@
 
 const { spread } = require("drawing");
 const { count, short } = require("numbers");
+const { along, course, doubt, headline, step, timeScale } = require("training");
 const { Law, Run, limit, product } = require("./closed");
 
 const MODES = 12; // whose curves are drawn
@@ -20,7 +21,7 @@ const settings = [
   { name: "test_N", symbol: "N′", meaning: "pairs in a prompt of the test", whole: true, value: 20, low: 1, high: 1e4, log: true, minimum: 1, maximum: 1e9 },
   { name: "test_noise", symbol: "σ′", meaning: "label noise of the test", value: 0.5, low: 0, high: 3, steps: 60, ...NOISE },
   { name: "test_decay", symbol: "α′", meaning: "exponent of the spectrum of the test", value: 1, low: 0, high: 3, steps: 60, minimum: 0, maximum: 10 },
-  { name: "t", symbol: "t", meaning: "step", value: 300, low: 1, high: 1e15, zero: true, log: true, whole: true, minimum: 0, maximum: 1e15, steps: 1500, moving: true, play: true },
+  step(300),
 ];
 
 const presets = [
@@ -50,10 +51,7 @@ const parameters = ({ d, decay, N, noise, eta, start, above }) => ({ d, decay, N
 const testOf = ({ d, test_decay, test_N, test_noise }) => new Law({ d, decay: test_decay, N: test_N, noise: test_noise });
 
 function compute(values) {
-  const run = new Run(values), { decay, eta } = values;
-  const end = Math.min(1e15, 10 ** Math.ceil(Math.log10(Math.max(100, 3 * run.last))));
-  const times = [0.5, ...spread(1, end, 260).map(Math.round).filter((t, i, all) => t !== all[i - 1])];
-  const states = times.map((t) => run.at(Math.floor(t))), test = testOf(values);
+  const run = new Run(values), { decay, eta } = values, { end, times, states } = course(run, 100, 260), test = testOf(values);
   const tested = states.map(({ gamma }) => test.loss(gamma));
   const least = tested.indexOf(Math.min(...tested));
   const waits = decay === 0 ? times.map((t) => run.law.loss(run.law.best.map(() => product(values, run.law, eta * Math.floor(t))))) : null;
@@ -71,32 +69,23 @@ const same = (values) => values.N === values.test_N && values.noise === values.t
 
 function words(model, now, values) {
   const { run, tested, least, times, test } = model, { d, above } = values;
-  const headline = run.steps === 0
-    ? `**Nothing to learn**: the loss is within ε = ${short(above)} of the floor at the start: 0 steps.`
-    : run.reached
-      ? `The loss is within ε = ${short(above)} of the floor ${short(run.law.floor)} after **${count(run.steps)}** step${run.steps === 1 ? "" : "s"}.`
-      : `After all ${count(run.last)} steps the loss is still ${short(run.excessAt(run.last))} above the floor.`;
-  const doubt = run.error >= 1 ? ` Rounding of the loss leaves the count open by ${count(Math.ceil(run.error))} either way.` : "";
   const lines = [
-    `The plateau takes **${count(run.plateau)}**, learning **${count(run.last - run.plateau)}** steps; η is ${short(values.eta / limit(values))} of the largest stable rate.${doubt}`,
+    `The plateau takes **${count(run.plateau)}**, learning **${count(run.last - run.plateau)}** steps; η is ${short(values.eta / limit(values))} of the largest stable rate.${doubt(run)}`,
     `At step **${count(now.t)}**: loss **${short(now.loss, 4)}**, **${count(now.learnt)}** of ${count(d)} directions learnt.`,
   ];
   if (!same(values)) {
     const turns = tested[least] < tested[tested.length - 1] * (1 - 1e-6);
     lines.push(`On the law of the test the loss is **${short(now.tested, 4)}**, where ${short(test.floor, 4)} would be possible${turns ? `; it was least, ${short(tested[least], 4)}, at step ${count(times[least])} or so` : ""}.`);
   }
-  return [headline, ...lines];
+  return [headline(run, above, `the floor ${short(run.law.floor)}`), ...lines];
 }
 
-const timeScale = ({ end }) => ({ low: 0.5, high: end, log: true, label: "step t" });
-const atTime = (t) => Math.max(0.5, t);
-const dragTime = (axes, x) => ({ t: Math.round(axes.xAt(x)) });
 const PHASES = (axes, { run }) => {
   axes.shade(0.5, run.plateau, "orange", "plateau");
-  axes.shade(atTime(run.plateau), run.last, "blue", "learning");
+  axes.shade(Math.max(0.5, run.plateau), run.last, "blue", "learning");
 };
 
-const loss = {
+const loss = along({
   name: "loss", title: "Loss", height: 300, wide: true,
   caption: "and the best that any Γ can do. Drag to move through training.",
   scales(model, values) {
@@ -118,19 +107,14 @@ const loss = {
     }
     axes.curve(times, states.map((state) => state.loss), "blue", { width: 2.6 });
   },
-  moving(axes, model, now, values) {
-    axes.vertical(atTime(now.t), "axis", { dash: [] });
-    if (!same(values)) axes.dot(atTime(now.t), now.tested, "pink", 4);
-    axes.dot(atTime(now.t), now.loss, "blue");
-  },
-  drag: dragTime,
+  dots: (now, values) => [...(same(values) ? [] : [[now.tested, "pink", 4]]), [now.loss, "blue"]],
   describe: ({ run }, now) => `${short(now.loss, 4)} at step ${now.t}; the floor is ${short(run.law.floor, 4)}, reached to ε ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
-};
+});
 
 // modes that are drawn: some of all, evenly on a logarithmic scale
 const shown = (d) => (d <= MODES ? [...Array(d).keys()] : [...new Set(spread(1, d, MODES).map(Math.round))].map((j) => j - 1));
 
-const modes = {
+const modes = along({
   name: "modes", title: "Directions", height: 290,
   caption: "Γ over the best Γ, along each eigenvector of Λ; the largest eigenvalue is darkest.",
   scales: (model) => [timeScale(model), { low: 0, high: 1.05, label: "share learnt" }],
@@ -144,13 +128,9 @@ const modes = {
       axes.context.globalAlpha = 1;
     });
   },
-  moving(axes, { run }, now, { d }) {
-    axes.vertical(atTime(now.t), "axis", { dash: [] });
-    for (const j of shown(d)) axes.dot(atTime(now.t), now.gamma[j] / run.law.best[j], "blue", 3.5);
-  },
-  drag: dragTime,
+  dots: (now, { d }, { run }) => shown(d).map((j) => [now.gamma[j] / run.law.best[j], "blue", 3.5]),
   describe: (model, now, { d }) => `${now.learnt} of ${d} directions are learnt by half or more at step ${now.t}.`,
-};
+});
 
 const floor = {
   name: "floor", title: "Floor, against N", height: 290,
@@ -171,7 +151,6 @@ module.exports = {
   tab: "Linear attention",
   lead: "In-context linear regression: one layer of linear attention is one preconditioned step of least squares on the prompt. Its loss, and gradient descent on it, in closed form, direction by direction.",
   settings, presets, tour, compute, moment, words, parameters, sound,
-  end: ({ end }) => end,
   found: ({ run }, now) => ({ steps: run.steps, error: run.error, t: now.t, loss: now.loss, excess: now.excess, floor: run.law.floor, learnt: now.learnt, phases: { ...(run.plateau > 0 ? { plateau: [0, run.plateau] } : {}), ...(run.last > run.plateau ? { learning: [run.plateau, run.last] } : {}) } }),
   figures: [loss, modes, floor],
 };

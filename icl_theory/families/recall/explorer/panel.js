@@ -3,6 +3,7 @@
 
 const { spread } = require("drawing");
 const { count, short, percent } = require("numbers");
+const { along, doubt, headline, step } = require("training");
 const { Run } = require("./closed");
 
 const OUTPUTS = 8; // words that follow triggers, where there is room for them
@@ -14,7 +15,7 @@ const settings = [
   { name: "eta", value: 0.1, low: 1e-6, high: 2, log: true, minimum: 1e-30, maximum: 1e6 },
   { name: "counts", value: 1, low: 1, high: 16, steps: 15, meaning: "times that the output follows the trigger", symbol: "c", maximum: 1e6, minimum: 1 },
   { name: "above", value: 1e-3, low: 1e-9, high: 1, log: true, meaning: "target loss above the Bayes risk", symbol: "ε", minimum: 1e-12, maximum: 1e6 },
-  { name: "t", symbol: "t", meaning: "step", value: 60, low: 1, high: 1e15, zero: true, log: true, whole: true, minimum: 0, maximum: 1e15, steps: 1500, moving: true, play: true },
+  step(60),
 ];
 
 const presets = [
@@ -68,24 +69,17 @@ const moment = ({ run }, { t }) => run.at(t);
 
 function words({ run, laws }, now, { alpha, above }) {
   const [right, ...wrong] = laws;
-  const headline = run.steps === 0
-    ? `**Nothing to learn**: the loss is within ε = ${short(above)} of the Bayes risk at the start: 0 steps.`
-    : run.reached
-      ? `The loss is within ε = ${short(above)} of the Bayes risk after **${count(run.steps)}** step${run.steps === 1 ? "" : "s"}.`
-      : `After all ${count(run.last)} steps the loss is still ${short(run.excessAt(run.last))} above the Bayes risk.`;
-  const doubt = run.error >= 1 ? ` Rounding of the loss leaves the count open by ${count(Math.ceil(run.error))} either way.` : "";
   const predictions = wrong.map((law) => `${law.words} would say **${count(Math.ceil(law.steps))}**`).join(", ");
   return [
-    headline,
-    `It falls like exp(−${short(right.rate)} t), the exponent ${right.words}${run.counts > 1 ? " times c" : ""}; ${predictions}. Bayes risk: ${short(run.floor)} nats.${doubt}`,
+    headline(run, above, "the Bayes risk"),
+    `It falls like exp(−${short(right.rate)} t), the exponent ${right.words}${run.counts > 1 ? " times c" : ""}; ${predictions}. Bayes risk: ${short(run.floor)} nats.${doubt(run)}`,
     `At step **${count(now.t)}**: loss **${short(now.loss, 4)}**, ${short(now.excess)} above the Bayes risk; the output has probability **${percent(now.output)}**${alpha > 0 ? `, noise **${percent(now.noise)}**` : ""}, seen in training or not.`,
   ];
 }
 
 const timeScale = ({ end }) => ({ low: 0, high: end, label: "step t" });
-const dragTime = (axes, x) => ({ t: Math.round(axes.xAt(x)) });
 
-const loss = {
+const loss = along({
   name: "loss", title: "Loss above the Bayes risk", height: 300, wide: true,
   caption: "exact, and the laws with the three exponents in print. Drag to move through training.",
   scales(model, { above }) {
@@ -102,17 +96,13 @@ const loss = {
     });
     axes.curve(times, states.map((state) => Math.max(state.excess, lowest)), "blue", { width: 2.6 });
   },
-  moving(axes, model, now) {
-    axes.vertical(now.t, "axis", { dash: [] });
-    axes.dot(now.t, Math.max(now.excess, lowest), "blue");
-  },
-  drag: dragTime,
+  dots: (now) => [[Math.max(now.excess, lowest), "blue"]],
   describe: ({ run }, now) => `${short(now.excess)} nats at step ${now.t}; the target is reached ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
-};
+});
 
 const KINDS = [["output", "blue", "output y"], ["noise", "red", "noise τ"], ["rest", "muted", "all other words"]];
 
-const probabilities = {
+const probabilities = along({
   name: "probabilities", title: "Probabilities", height: 290,
   caption: "of the next word; dashed is what is best.",
   scales: (model) => [timeScale(model), { low: 0, high: 1.02, label: "probability" }],
@@ -127,13 +117,9 @@ const probabilities = {
       axes.text(title, axes.right - 4, Math.max(place, axes.top + 8), colour, "right");
     }
   },
-  moving(axes, model, now) {
-    axes.vertical(now.t, "axis", { dash: [] });
-    for (const [name, colour] of KINDS) axes.dot(now.t, now[name], colour, 4);
-  },
-  drag: dragTime,
+  dots: (now) => KINDS.map(([name, colour]) => [now[name], colour, 4]),
   describe: (model, now) => `Output ${percent(now.output)}, noise ${percent(now.noise)}, all other words ${percent(now.rest)}.`,
-};
+});
 
 const next = {
   name: "next", title: "What comes next?", height: 290,
@@ -186,7 +172,6 @@ module.exports = {
   tab: "Recall",
   lead: "In-context recall: a sentence ends with a trigger, and the model says what followed it before. Linear attention, one strength for all triggers, normalised descent: a straight line in λ, and all else in closed form.",
   settings, presets, tour, compute, moment, words, parameters, sound,
-  end: ({ end }) => end,
   found: ({ run }, now) => ({ steps: run.steps, error: run.error, t: now.t, loss: now.loss, excess: now.excess, output: now.output, noise: now.noise }),
   figures: [loss, probabilities, next, steps],
 };

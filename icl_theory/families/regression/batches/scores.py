@@ -17,7 +17,7 @@ from icl_theory._validate import Array
 from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.collocation import Index
 from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
-from icl_theory.engine.progress import CountProgress
+from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.rules import GradientDescent
 from icl_theory.engine.skip import MARGIN, Strides
@@ -257,7 +257,7 @@ def batched_scores(problems: Sequence[Any], risks: Sequence[Any], max_steps: int
             groups.append([i])
         else:
             group.append(i)
-    with CountProgress(None, "runs") as shown:
+    with Work("", "runs") as shown:
         for done, members in enumerate(groups):
             shown.update(done, len(groups))
             some = [problems[i] for i in members]

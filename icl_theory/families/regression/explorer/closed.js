@@ -2,6 +2,7 @@
 // closed.py and phases.py, operation by operation. The polynomials come from Python. No part of the page is touched here.
 "use strict";
 
+const { bisected } = require("training");
 const { quotients, terms, smallStep, curvature } = require("./constants");
 const ROUNDING = 2 ** -52;
 const PEAK = 4 / 27; // of a s², at a = 1/3
@@ -176,14 +177,10 @@ const gapAt = (K, s) => Math.log(K - 1) + Math.log1p(-s) - Math.log(s);
 const flowTo = (K, s) => flowDifference(0, gapAt(K, s), K);
 
 // attention deficit at which Phase III begins
-function tailStart(K) {
-  return K === 2 ? 0.5 : root((s) => 1 / s ** 2 - flowTo(K, s), 0.1 / Math.sqrt(K), 0.5);
-}
+const tailStart = (K) => (K === 2 ? 0.5 : root((s) => 1 / s ** 2 - flowTo(K, s), 0.1 / Math.sqrt(K), 0.5));
 
 // where the exponent of T in L is half-way: the deficit, or null for K < 7
-function halfWayDeficit(K) {
-  return K < 7 ? null : root((s) => ((1 - s) * s) ** 2 * flowTo(K, s) - 1, tailStart(K), 1 / 3);
-}
+const halfWayDeficit = (K) => (K < 7 ? null : root((s) => ((1 - s) * s) ** 2 * flowTo(K, s) - 1, tailStart(K), 1 / 3));
 
 // L at which the loss is epsilon at the attention deficit s
 const lipschitzAt = (s, epsilon, delta, K) => Math.sqrt((4 * epsilon * (K - 1)) / K) / s / delta;
@@ -226,13 +223,7 @@ class Run {
     let steps = found.steps;
     if (found.earliest !== found.latest && found.latest < 2 ** 53) {
       // the count is within rounding of an integer: let the loss itself decide
-      let low = found.earliest - 1, high = found.latest;
-      while (high - low > 1) {
-        const middle = low + Math.floor((high - low) / 2);
-        if (this.lossAt(counter.position(middle)) <= epsilon) high = middle;
-        else low = middle;
-      }
-      steps = high;
+      steps = bisected(found.earliest - 1, found.latest, (t) => this.lossAt(counter.position(t)) <= epsilon);
     }
     error = error || found.error;
     return { steps, error, sure: found.earliest === found.latest && error < 1 };

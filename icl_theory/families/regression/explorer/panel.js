@@ -3,6 +3,7 @@
 
 const { spread } = require("drawing");
 const { count, short, percent, plural } = require("numbers");
+const { along, course, step, timeScale } = require("training");
 const { Run, predicted } = require("./closed");
 
 const PEAK = 4 / 27; // of the speed a s² of that gap
@@ -49,7 +50,7 @@ const settings = [
   { name: "K", value: 20, low: 2, high: 1e6, log: true },
   { name: "epsilon", value: 1e-3, low: 1e-12, high: 1, log: true, unit: "", minimum: 1e-300, maximum: 1e30 },
   { name: "f", symbol: "f", meaning: "a function, in units of LΔ from −½ to ½: draw it below, or type values; those left out are 0", value: "random 1", text: readFunction, random: () => `random ${Math.floor(1e6 * Math.random())}`, moving: true },
-  { name: "t", symbol: "t", meaning: "step", value: 100, low: 1, high: 1e15, zero: true, log: true, whole: true, minimum: 0, maximum: 1e15, steps: 1500, moving: true, play: true },
+  step(100),
 ];
 
 const presets = [
@@ -89,10 +90,7 @@ function transition(values, run) {
 
 function compute(values) {
   const run = new Run(values);
-  const end = Math.min(1e15, 10 ** Math.ceil(Math.log10(Math.max(1000, 3 * run.last))));
-  const times = [0.5, ...spread(1, end, 500).map(Math.round).filter((t, i, all) => t !== all[i - 1])];
-  const states = times.map((t) => run.at(Math.floor(t)));
-  return { run, end, times, states, transition: transition(values, run) };
+  return { run, ...course(run, 1000, 500), transition: transition(values, run) };
 }
 
 function moment({ run }, values) {
@@ -100,16 +98,6 @@ function moment({ run }, values) {
   const truth = functionValues(values.f, values.K).map((value) => value * size);
   const guess = predicted(truth, values.K, state.deficit);
   return { ...state, size, truth, guess, band: state.deficit * size, ratio: (state.t * state.loss * 4 * values.eta) / (values.K - 1) };
-}
-
-function phaseAt({ run }, t) {
-  if (t > run.last) return run.reached ? "beyond the target" : "beyond the last step";
-  return `in Phase ${run.phases.find(({ to }) => t <= to)?.name ?? "I"}`;
-}
-
-function certainty({ run }) {
-  if (run.sure) return "rounding leaves no doubt about the count";
-  return `rounding leaves the count open by ${plural(Math.ceil(run.error), "step")} either way`;
 }
 
 function words(model, now, { L, epsilon, eta, K }) {
@@ -120,16 +108,17 @@ function words(model, now, { L, epsilon, eta, K }) {
     : run.reached
       ? `**${run.regime === "sharp" ? "Sharp" : "Flat"}**: the loss is at ε = ${short(epsilon)} after **${count(run.steps)}** step${run.steps === 1 ? "" : "s"}.`
       : `**${run.regime === "sharp" ? "Sharp" : "Flat"}**: after all ${count(run.last)} steps the loss is still ${short(run.at(run.last).loss)}, above ε = ${short(epsilon)}.`;
+  const beyond = `beyond the ${run.reached ? "target" : "last step"}`;
+  const phase = now.t > run.last ? beyond : `in Phase ${run.phases.find(({ to }) => now.t <= to)?.name ?? "I"}`;
+  const open = run.sure ? "no doubt about the count" : `the count open by ${plural(Math.ceil(run.error), "step")} either way`;
   const lengths = run.phases.map(({ name, from, to }) => `Phase ${name} takes **${count(to - from)}**`).join(", ");
-  const lines = [`${place}${run.steps > 0 && run.reached ? `; ${certainty(model)}` : ""}. Steps: ${lengths}.`];
-  lines.push(`At step **${count(now.t)}**, ${phaseAt(model, now.t)}: loss **${short(now.loss, 4)}**, attention on the target **${percent(now.attention)}**, predictions off by at most ${short(now.band)}${now.t > 0 ? `, t times the loss is ${short(now.ratio)} of its limit (K − 1)/(4η)` : ""}.`);
+  const lines = [`${place}${run.steps > 0 && run.reached ? `; rounding leaves ${open}` : ""}. Steps: ${lengths}.`];
+  lines.push(`At step **${count(now.t)}**, ${phase}: loss **${short(now.loss, 4)}**, attention on the target **${percent(now.attention)}**, predictions off by at most ${short(now.band)}${now.t > 0 ? `, t times the loss is ${short(now.ratio)} of its limit (K − 1)/(4η)` : ""}.`);
   if (run.counter.c * PEAK > 1) lines.push(`Single steps are large here (η is ${short(eta / run.stable)} times the rate that is stable for every task): one lucky step may end the run.`);
   if (K < 7 && run.steps > 0) lines.push("With fewer than 7 features the exponent of T in L never comes to −1: there is no half-way point.");
   return [headline, ...lines];
 }
 
-const timeScale = ({ end }) => ({ low: 0.5, high: end, log: true, label: "step t" });
-const atTime = (t) => Math.max(0.5, t);
 const lowest = 1e-300;
 
 function shadePhases(axes, { run }) {
@@ -137,9 +126,7 @@ function shadePhases(axes, { run }) {
   for (const { name, from, to } of run.phases) axes.shade(from || 0.5, to, colours[name], name);
 }
 
-const dragTime = (axes, x) => ({ t: Math.round(axes.xAt(x)) });
-
-const loss = {
+const loss = along({
   name: "loss", title: "Loss", height: 280,
   caption: "by gradient descent, phases shaded. Drag to move through training.",
   scales(model, { epsilon }) {
@@ -156,15 +143,11 @@ const loss = {
     const place = axes.xAt(axes.left + 0.3 * (axes.right - axes.left)), tail = (K - 1) / (4 * eta * place);
     if (tail < axes.y.high && tail > axes.y.low) axes.text("(K − 1)/(4ηt)", axes.X(place) - 6, axes.Y(tail) + 12, "muted", "right");
   },
-  moving(axes, model, now) {
-    axes.vertical(atTime(now.t), "axis", { dash: [] });
-    axes.dot(atTime(now.t), Math.max(now.loss, lowest), "blue");
-  },
-  drag: dragTime,
+  dots: (now) => [[Math.max(now.loss, lowest), "blue"]],
   describe: ({ run }, now, { epsilon }) => `It starts at ${short(run.initial)}, is ${short(now.loss)} at step ${now.t}, and reaches ${short(epsilon)} ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
-};
+});
 
-const attention = {
+const attention = along({
   name: "attention", title: "Attention", height: 280,
   caption: "on the target, and on each of the other K − 1 features.",
   scales: (model) => [timeScale(model), { low: 0, high: 1.02, label: "attention" }],
@@ -175,14 +158,9 @@ const attention = {
     axes.curve(times, states.map((state) => state.deficit / (K - 1)), "red");
     axes.horizontal(0.5, "axis");
   },
-  moving(axes, model, now, { K }) {
-    axes.vertical(atTime(now.t), "axis", { dash: [] });
-    axes.dot(atTime(now.t), now.attention, "blue");
-    axes.dot(atTime(now.t), now.deficit / (K - 1), "red", 4);
-  },
-  drag: dragTime,
+  dots: (now, { K }) => [[now.attention, "blue"], [now.deficit / (K - 1), "red", 4]],
   describe: (model, now, { K }) => `${percent(now.attention)} on the target, ${percent(now.deficit / (K - 1))} on each other feature at step ${now.t}.`,
-};
+});
 
 const map = {
   name: "map", title: "Attention map", height: 280, bare: true,
@@ -273,7 +251,6 @@ module.exports = {
   tab: "Regression",
   lead: "In-context regression: softmax attention learns to find the query among K features, on tasks that are L-Lipschitz. Infinite prompts, exchangeable tasks: the whole run of gradient descent in closed form.",
   settings, presets, tour, compute, moment, words, parameters,
-  end: ({ end }) => end,
   found: ({ run }, now) => ({ steps: run.reached ? run.steps : null, error: run.error, regime: run.regime, phases: Object.fromEntries(run.phases.map(({ name, from, to }) => [name, [from, to]])), t: now.t, loss: now.loss, attention: now.attention }),
   figures: [loss, attention, map, prediction, steps],
 };

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.progress import CountProgress
+from icl_theory.engine.progress import Work
 from icl_theory.engine.tokens.square import LATEST, Count, Moments, balanced, capped, log_mean, trapezoid
 
 
@@ -91,7 +91,7 @@ def infima(
     options = {"ftol": 1e-15, "gtol": 1e-8, "maxiter": rounds, "maxfun": 2 * rounds, "maxcor": 20}
     first = np.where(free, start, 0.0)
     begins = (first, np.zeros_like(first)) if first.any() else (first,)  # with noise there are local minima
-    with CountProgress(None, "evaluations for the floor") as shown:
+    with Work("", "evaluations for the floor") as shown:
         shown.update(0, 2 * rounds * len(begins))
         for begin in begins:
             minimize(objective, begin.ravel(), jac=True, method="L-BFGS-B", options=options)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, integer, number, refuse
 from icl_theory.engine.comparison import Check, CrossCheck, Power, detectable, limit_of, mean_check, z_score
 from icl_theory.engine.descent import descend
-from icl_theory.engine.progress import CountProgress
+from icl_theory.engine.progress import Work
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
@@ -115,7 +115,7 @@ def crosscheck(
     known = _known(population, points, np.random.default_rng(streams[-1]))
     args = (core.features, core.task, int(core.N))
 
-    with CountProgress(None, "samples") as shown:
+    with Work("", "samples") as shown:
         shown.update(0, points * (counted_batches + batches) + runs + 1)
         needed = _prompts_needed(
             known, CountedRisk(*args, 128, streams[-3], core.noise), precision, counted_batches

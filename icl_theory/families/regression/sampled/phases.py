@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array, instance, integer, prompt_length, refuse
 from icl_theory.engine.comparison import Comparison, limit_of, mean_check
-from icl_theory.engine.progress import CountProgress
+from icl_theory.engine.progress import Work
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
@@ -156,7 +156,7 @@ def sampled_phases(
     slowest = attention <= attention.min() + 1e-9  # queries alike up to rounding are averaged
     measure = partial(_measure, asked=slowest, exact=exact, tail=tail_limit(exact.risk, exact.eta))
     expected, sampled = measure(path), []
-    with CountProgress(None, "sampled steps") as shown:
+    with Work("", "sampled steps") as shown:
         shown.update(0, runs * last)
         for each in np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32).tolist():
             states = run_states(problem.sampled(batch, each), exact.eta, last, shown.add)
