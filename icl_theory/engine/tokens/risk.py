@@ -14,6 +14,7 @@ from icl_theory._validate import (
     Array,
     flag,
     integer,
+    number,
     probabilities,
     real_array,
     refuse,
@@ -21,7 +22,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.sampled import SampledTokens
-from icl_theory.engine.tokens.square import Count, Moments, trapezoid
+from icl_theory.engine.tokens.square import Count, Moments, rule_error, trapezoid
 from icl_theory.engine.tokens.square import moments as integrate
 from icl_theory.memory import check_fits
 
@@ -73,6 +74,7 @@ class Kind:
     def __post_init__(self) -> None:
         raw = real_array("probs", self.probs, 1)
         U = len(raw)
+        probs = probabilities("probs", raw, U)
         values = _shaped("values", self.values, 3, U)
         spread = _shaped("spread", self.spread, 2, U)
         if (spread < 0.0).any():
@@ -80,7 +82,7 @@ class Kind:
         store(
             self,
             number=integer("number", self.number, minimum=1, maximum=MOST_TOKENS),
-            probs=probabilities("probs", raw, U),
+            probs=probs,
             values=values,
             spread=spread,
             each=flag("each", self.each),
@@ -160,6 +162,8 @@ class TokenRisk(Risk):
             raise refuse("each", [kind.each for kind in kinds], "true of one kind at most")
         asked = None if self.queries is None else real_array("queries", self.queries, 1)
         queries = None if asked is None else probabilities("queries", asked, len(asked))
+        if self.second is not None and np.any(self.target):
+            raise refuse("second", "given", f"left out with target = {self.target}: it is of the errors")
         Q, U = 1 if queries is None else len(queries), sum(len(kind.probs) for kind in kinds)
         check_fits("kinds", f"{U} nodes", 8.0 * 60 * U)
         ends = itertools.pairwise(np.cumsum([0, *(len(kind.probs) for kind in kinds)]).tolist())
@@ -228,10 +232,10 @@ class TokenRisk(Risk):
         return (self.asked * self.moments(params, direction).change).reshape(params.shape)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Expected attention on each kind, (kinds,) or (kinds, Q), and the losses of the queries, (Q,)."""
+        """Expected attention on each kind, ``share``, (kinds, Q), and the losses of the queries, (Q,)."""
         found = self.moments(params)
         share = np.stack([found.attention[count.rows].sum(axis=0) for count in self.counts])
-        return {"attention": share.reshape(-1, *params.shape[1:]), "loss_per_query": found.loss}
+        return {"share": share, "loss_per_query": found.loss}
 
     def attention(self, params: ArrayLike) -> Array:
         """Expected attention on all tokens at each node, of the shape of the scores; it sums to 1."""
@@ -239,29 +243,33 @@ class TokenRisk(Risk):
         return self.moments(scores).attention.reshape(scores.shape)
 
     def error(self, params: ArrayLike, step: float = 0.2) -> float:
-        r"""Estimate, from above, of the error of the loss: of the quadrature, and of rounding.
+        r"""Bound on the error of the loss: of the quadrature, which is proved, and of rounding, to first order.
 
-        The trapezoid rule converges geometrically, so that its error is about the square of that of the rule with
-        twice the step. Rounding is relative to the loss that errors of one sign would have.
+        Rounding is relative to the loss that errors of one sign would have.
 
         Parameters
         ----------
         params : array_like
             Scores.
         step : float
-            Distance of the nodes in ln s.
+            Distance of the nodes in ln s, up to 0.6.
 
         Returns
         -------
         float
             In the units of the loss.
+
+        References
+        ----------
+        docs/theory.md, "Tokens".
         """
-        scores = self._checked(params)
-        fine, coarse = (float(self.asked @ self.moments(scores, step=h).loss) for h in (step, 2.0 * step))
-        alike = float(self.asked @ self.moments(scores, step=step, errors=np.abs(self.errors)).loss)
+        scores, step = self._checked(params), number("step", step, maximum=0.6)
+        loss, alike = (
+            float(self.asked @ self.moments(scores, step=step, errors=errors).loss)
+            for errors in (self.errors, np.abs(self.errors))
+        )
         reach = float(np.abs(trapezoid(self._columns(scores), self.counts).log_s).max())
-        apart = abs(fine - coarse) / fine if fine > 0.0 else 0.0
-        return 32.0 * apart * apart * fine + 2.0**-52 * (16.0 + reach) * alike
+        return rule_error(step) * loss + 2.0**-52 * (16.0 + reach) * alike
 
     def sampled(self, batch: int, seed: int = 0) -> SampledTokens:
         """Return the trainer on sampled prompts: tokens are drawn, and softmax is applied to them as they come.

@@ -167,6 +167,16 @@ def moments(
     return Moments(*(np.concatenate(part)[back].T for part in zip(*parts, strict=True)))
 
 
+def rule_error(step: float) -> float:
+    r"""Return a bound on the relative error of the rule for 1/S², :math:`6 |\Gamma(2 + 2\pi i/h)|` for a step h.
+
+    In each prompt the rule replaces 1/S² by a sum over its nodes, and a loss is a mean of squares over S². So the
+    bound holds for the loss of any law of the tokens (docs/theory.md, "The error of the rule").
+    """
+    omega = 2.0 * math.pi / step
+    return 6.0 * math.sqrt((1.0 + omega**2) * 2.0 * math.pi * omega) * math.exp(-0.5 * math.pi * omega)
+
+
 def _trimmed(nodes: Nodes, log_w: Array, probs: Array, counts: Sequence[Count], every: int = 16) -> Nodes:
     """Leave out nodes at which the integrand vanishes in float64, seen at ``every`` few of them.
 
