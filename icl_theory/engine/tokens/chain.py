@@ -165,7 +165,7 @@ class ChainMoments(NamedTuple):
     loss: float  # ½ E|o - P_q|²
     gradient: Array  # with respect to the scores, of their shape
     attention: Array  # expected, given the last symbol; zeros for a symbol that no sequence ends in
-    error: float  # bound on the error of the loss
+    error: float  # of the loss, from above
 
 
 def chain_moments(chains: Chains, scores: ArrayLike, length: int, *, step: float = 0.2) -> ChainMoments:
@@ -199,12 +199,11 @@ def chain_moments(chains: Chains, scores: ArrayLike, length: int, *, step: float
     :math:`\sum_j \omega_j s_j e^{-s_j Z}`. The loss averages :math:`|\sum w(e_x - P_q)|^2 Z^{-2} \ge 0`, so its
     relative error is at most that of the sum for the worst Z. For the trapezoid rule in :math:`\ln s` with step h
     that is :math:`2|\Gamma(2 + 2\pi i/h)|`. In x with :math:`\ln s = x - e^{-x}`, which shortens the left tail, it
-    is up to 2.8 times as much: 1e-18 for h = 0.2. What is left is rounding: each position adds to it in proportion
-    to what F and B carry from there to the result.
+    is up to 2.7 times as much: 1e-18 for h = 0.2. What is left is rounding. The stated error adds both.
 
     References
     ----------
-    docs/theory.md, "Finite prompts".
+    docs/theory.md, "The recursion", "The error of the rule".
 
     Examples
     --------
