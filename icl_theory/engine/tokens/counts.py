@@ -227,7 +227,8 @@ class TwoStateCounts(CountLaw):
     .. math:: P(x_1) \prod_{s = 0, 1} P(c_s \mid n_s) \times \begin{cases} 1 & x_T = s \text{ or } n_s = 0 \\
         c_s/n_s & \text{else,}\end{cases}
 
-    where P(c | n) is beta-binomial if row s has a Beta prior, and binomial for a known chain.
+    where P(c | n) is beta-binomial if row s has a Beta prior, and binomial for a known chain. The first symbol is
+    x_1 = x_T - n_01 + n_10.
 
     Parameters
     ----------
@@ -235,7 +236,7 @@ class TwoStateCounts(CountLaw):
         Number of symbols, at least 2. The table has about T² rows.
     concentration : array_like, () or (2, 2), optional
         Row s is the Beta (Dirichlet) prior of row s of the chain, positive and finite. The default is 1, the
-        uniform prior.
+        uniform prior. Large ones cost digits: probabilities are off by about 1e-16 times T ln(concentration).
     transitions : array_like, (2, 2) or (Z, 2, 2), optional
         Instead of a prior: the chain, or a finite set of chains of which each sequence follows one. Rows sum to 1.
     probs : array_like, (Z,), optional

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import EXACT, Array, integer, number, plain_numbers, real_array, refuse, signed
+from icl_theory._validate import EXACT, Array, fraction, integer, number, plain_numbers, real_array, refuse, signed
 from icl_theory.memory import check_fits
 
 BLOCK = 512  # nodes at a time, whose arrays stay in the cache
@@ -102,6 +102,7 @@ def mean_log_loss(
     True
     """
     top, free, P, S = _checked(top, beta, log_rest, tokens, labels, silent)
+    far, rare = number("far", far), fraction("rare", rare)
     if density is None:
         found = np.empty((4, len(top)))
         for n in np.unique(free):
@@ -120,30 +121,32 @@ def _integrated(
     k = np.arange(most + 1)
     poisson = np.exp(log_poisson(k, radius))
     k, poisson = k[poisson > rare**2], poisson[poisson > rare**2]
-    angle, both = _circle(most + 128, others, radius, far)
-    check_fits("tokens", most, 16.0 * (len(angle) + BLOCK) * len(k) + 64.0 * BLOCK * len(angle))
+    points = most + 128
+    kept = _kept(points, others, radius, far)
+    check_fits("tokens", most, 24.0 * (len(kept) + BLOCK) * len(k) + 64.0 * BLOCK * len(kept))
+    roots = np.exp(2j * np.pi / points * np.arange(points))
     there = np.unique(free)
     place = np.searchsorted(there, free)
-    circle = np.exp(-1j * angle[:, None] * k)
-    back = both[:, None] * np.exp(1j * angle[:, None] * there) * np.exp(-log_poisson(there, others * radius))
-    turn = radius * (np.exp(1j * angle) - 1.0).conj()  # z - r
+    circle = roots[-kept[:, None] * k % points]
+    both = np.where((kept == 0) | (2 * kept == points), 1.0, 2.0) / points
+    back = both[:, None] * roots[kept[:, None] * there % points] * np.exp(-log_poisson(there, others * radius))
+    turn = radius * (roots[kept] - 1.0).conj()  # z - r
     largest = k[poisson * (others + 1) * (most + 1) > rare][-1]
     breaks = np.concatenate([-top, -beta * np.arange(largest + 1), [-log_rest] if log_rest > -math.inf else []])
     sums = np.zeros((4, len(top)))
     for x, width in _nodes(breaks, -float(top.min()), math.log(others + 1.0)):
-        inside = np.minimum(x[:, None] + beta * k, 700.0)
-        stays = np.exp(-np.exp(inside))
-        gone = (poisson * -np.expm1(-np.exp(inside))) @ circle.T
-        slope = (poisson * k * np.exp(inside) * stays) @ circle.T
+        inside = np.exp(np.minimum(x[:, None] + beta * k, 700.0))
+        gone = (poisson * -np.expm1(-inside)) @ circle.T
+        slope = (poisson * k * inside * np.exp(-inside)) @ circle.T
         missing, change = _products(gone, slope, turn, P, S)
         missing, change = ((each @ back).real[:, place] for each in (missing, change))
-        reach_top = np.minimum(x[:, None] + top, 700.0)
-        weight = width[:, None] * np.exp(-np.exp(reach_top))
+        reach_top = np.exp(np.minimum(x[:, None] + top, 700.0))
+        weight = width[:, None] * np.exp(-reach_top)
         rest = np.exp(np.minimum(x + log_rest, 700.0))
         left = np.exp(-rest)[:, None]
         integrand = -np.expm1(-rest)[:, None] + left * missing
         sums[0] += np.sum(weight * integrand, axis=0)
-        sums[1] -= np.sum(weight * np.exp(reach_top) * integrand, axis=0)
+        sums[1] -= np.sum(weight * reach_top * integrand, axis=0)
         sums[2] += np.sum(weight * left * change, axis=0)
         sums[3] += np.sum(weight * left * rest[:, None] * (1.0 - missing), axis=0)
     return sums
@@ -165,13 +168,11 @@ def _checked(
     return found, free.astype(np.int64), P, S
 
 
-def _circle(points: int, others: int, radius: float, far: float) -> tuple[Array, Array]:
-    """Angles of the upper half of a circle that count, and the weights with which the real parts are summed."""
+def _kept(points: int, others: int, radius: float, far: float) -> NDArray[np.intp]:
+    """Numbers of the points on the upper half of the circle that count."""
     reach = min(far / ((others - 1) * radius), 2.0) if others > 1 else 2.0
     kept = np.arange(math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi)) + 1)
-    kept = kept[2 * kept <= points]
-    weights = np.where((kept == 0) | (2 * kept == points), 1.0, 2.0) / points
-    return np.asarray(2.0 * np.pi / points * kept, dtype=np.float64), weights
+    return kept[2 * kept <= points]
 
 
 def _products(gone: Array, slope: Array, turn: Array, P: int, S: int) -> tuple[Array, Array]:
@@ -223,10 +224,12 @@ def log_poisson(k: ArrayLike, mean: ArrayLike) -> Array:
     """
     from scipy.special import gammaln, xlog1py, xlogy
 
-    k, mean = np.broadcast_arrays(np.asarray(k, dtype=np.float64), np.asarray(mean, dtype=np.float64))
-    gap, never = k - mean, np.where(k > 0.0, np.inf, 0.0)
-    log = gap - xlog1py(k, np.divide(gap, mean, out=never, where=mean > 0.0))
+    k, mean = np.asarray(k, dtype=np.float64), np.asarray(mean, dtype=np.float64)
+    gap = k - mean
+    ratio = np.divide(gap, mean, out=np.where(gap > 0.0, np.inf, 0.0), where=mean > 0.0)
+    log = gap - xlog1py(k, ratio)
     x = 1.0 / np.maximum(k, 16.0)
-    series = np.polyval([1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12], x * x) * x
+    y = x * x
+    series = x * (1 / 12 - y * (1 / 360 - y * (1 / 1260 - y * (1 / 1680 - y / 1188))))
     near, far = gammaln(k + 1.0) - xlogy(k, k) + k, 0.5 * np.log(2.0 * np.pi / x) + series
     return np.asarray(log - np.where(k < 16.0, near, far))
