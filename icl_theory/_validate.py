@@ -224,3 +224,14 @@ def probabilities(name: str, value: ArrayLike, size: int) -> Array:
     if result.size != size or (result <= 0).any() or abs(result.sum() - 1.0) > 1e-6:
         raise refuse(name, value, f"{allowed} (these sum to {result.sum():.9g})")
     return result / result.sum()
+
+
+def distributions(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:
+    """Return probabilities, of which each row sums to 1 (to ``slack``, then normalised)."""
+    found = real_array(name, value, max(np.ndim(value), 1), LARGEST)  # type: ignore[arg-type]
+    total = found.sum(axis=-1, keepdims=True)
+    wrong = ((found < 0.0) | (np.abs(total - 1.0) > slack)).any(axis=-1)
+    if not found.size or wrong.any():
+        row = found[wrong][0] if found.size else found
+        raise refuse(name, row.tolist(), f"numbers >= 0 that sum to 1 in each row (these sum to {row.sum():.9g})")
+    return np.asarray(found / total)

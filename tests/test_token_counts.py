@@ -369,7 +369,7 @@ def test_descent_finds_the_induction_head() -> None:
         (lambda: TwoStateCounts(5, probs=[1.0]), "probs = [1.0]: must be left out"),
         (lambda: TwoStateCounts(5, 1.0, [[0.5, 0.5], [0.5, 0.5]]), "concentration = 1.0: must be left out"),
         (lambda: TwoStateCounts(5, transitions=[[0.5, 0.4], [0.5, 0.5]]), "sum to 1 in each row"),
-        (lambda: TwoStateCounts(5, transitions=[[1.5, -0.5], [0.5, 0.5]]), "must be probabilities >= 0"),
+        (lambda: TwoStateCounts(5, transitions=[[1.5, -0.5], [0.5, 0.5]]), "must be numbers >= 0"),
         (lambda: TwoStateCounts(5, transitions=np.eye(3)[None]), "transitions = (1, 3, 3): must be of shape"),
         (lambda: TwoStateCounts(5, transitions=np.eye(2), start="stationary"), "must be without a chain that"),
         (lambda: TwoStateCounts(5, transitions=np.eye(2), start="x"), "start = 'x': must be one of stationary"),

@@ -25,8 +25,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import LARGEST, Array, instance, integer, number, probabilities, real_array, refuse
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    distributions,
+    instance,
+    integer,
+    number,
+    probabilities,
+    real_array,
+    refuse,
+)
 from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.tokens.square import capped, rule_error
 from icl_theory.memory import check_fits
 
 Symbols = NDArray[np.intp]
@@ -77,7 +88,7 @@ class Chains:
         C, k = P.shape[:2]
         if P.shape[2] != k or k < 2 or not C:
             raise refuse("transitions", np.shape(transitions), "of shape (k, k) or (C, k, k) with k >= 2")
-        self.transitions, self.symbols = _laws("transitions", P), k
+        self.transitions, self.symbols = distributions("transitions", P), k
         self.window = integer("window", window, minimum=1)
         self.probs = np.full(C, 1.0 / C) if probs is None else probabilities("probs", probs, C)
         check_fits("window", self.window, 32.0 * C * k * math.exp(min(self.window * math.log(k), 600.0)))
@@ -89,7 +100,7 @@ class Chains:
         shape = len(self.probs), len(self.newest)
         if law.shape not in (shape, shape[1:]):
             raise refuse("start", law.shape, f"of shape {shape[1:]} or {shape}")
-        return np.broadcast_to(_laws("start", law), shape).copy()
+        return np.broadcast_to(distributions("start", law), shape).copy()
 
     def _stationary(self) -> Array:
         law = np.stack([_stationary(P) for P in self.transitions])
@@ -119,16 +130,6 @@ class Chains:
             new = _choose(rng, steps[chain, before % self.symbols])
             windows[:, t] = before * self.symbols % len(self.newest) + new
         return chain, windows
-
-
-def _laws(name: str, rows: Array) -> Array:
-    """Return laws, one a row, normalised."""
-    total = rows.sum(axis=-1, keepdims=True)
-    wrong = ((rows < 0.0) | (abs(total - 1.0) > 1e-6)).any(axis=-1)
-    if wrong.any():
-        row = rows[wrong][0]
-        raise refuse(name, row.tolist(), f"numbers >= 0 that sum to 1 in each row (these sum to {row.sum():.9g})")
-    return np.asarray(rows / total)
 
 
 def _stationary(P: Array) -> Array:
@@ -258,7 +259,7 @@ class _Columns(NamedTuple):
 
 def _moments(chains: Chains, scores: Array, last: Symbols, length: int, step: float = 0.2) -> _Columns:
     """Integrate columns of scores, (..., k**m, Q); column j counts the sequences that end in ``last[j]``."""
-    log_w = _capped(scores.reshape(-1, len(last))).reshape(-1, *scores.shape[-2:])
+    log_w = capped(scores.reshape(-1, len(last))).reshape(-1, *scores.shape[-2:])
     log_s, weights = _nodes(log_w, length, step)
     carried = length * len(chains.newest) * (chains.symbols + 1) * len(last)
     parts = [
@@ -274,13 +275,7 @@ def _moments(chains: Chains, scores: Array, last: Symbols, length: int, step: fl
     # of each position's step, and of ln y, a sum of numbers as large as the range of the scores
     rounding = handled + (10.0 + np.ptp(log_w, axis=(0, 1))) * terms.sum(axis=(0, 1))
     rounding *= np.finfo(float).eps
-    return _Columns(loss, gradient, attention, _rule_error(step) * loss + rounding)
-
-
-def _rule_error(step: float) -> float:
-    """Return 6 |Γ(2 + iω)|, ω = 2π/h, a bound on the relative error of the rule for 1/Z²."""
-    omega = 2.0 * math.pi / step
-    return 6.0 * math.sqrt((1.0 + omega**2) * 2.0 * math.pi * omega) * math.exp(-0.5 * math.pi * omega)
+    return _Columns(loss, gradient, attention, rule_error(step) * loss + rounding)
 
 
 def _parts(chains: int, nodes: int, carried: int, most: int = 2**21) -> Iterator[tuple[slice, slice]]:
@@ -369,19 +364,6 @@ def _edges(P: Array, last: Symbols) -> Array:
     basis = np.tri(k - 1, k) - np.diag(np.arange(1.0, k), 1)[:-1]
     basis /= np.sqrt((basis**2).sum(axis=1, keepdims=True))
     return np.einsum("cqxj,ij->icxq", edges, basis)
-
-
-def _capped(log_w: Array, most: float = 400.0) -> Array:
-    """Scores relative to the largest of their column, with gaps cut to ``most``: e^(-400) squared is 0."""
-    with np.errstate(over="ignore"):
-        log_w = log_w - log_w.max(axis=0)
-    if log_w.min() > -most:
-        return log_w
-    order = np.argsort(-log_w, axis=0)
-    ranked = np.take_along_axis(np.maximum(log_w, -1e300), order, axis=0)
-    ranked[1:] = np.cumsum(np.maximum(np.diff(ranked, axis=0), -most), axis=0)
-    np.put_along_axis(log_w, order, ranked, axis=0)
-    return log_w
 
 
 def _nodes(log_w: Array, length: int, step: float, first: float = -3.5, last: float = 4.0) -> tuple[Array, Array]:

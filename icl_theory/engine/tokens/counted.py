@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, store
+from icl_theory._validate import Array, choice, distributions, instance, integer, number, real_array, refuse, store
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.counts import CountLaw, Drawn, Indices, Table, distributions
+from icl_theory.engine.tokens.counts import CountLaw, Drawn, Indices, Table
 from icl_theory.memory import check_fits
 
 LOSSES = ("log", "square", "logistic")

@@ -20,6 +20,7 @@ from icl_theory._validate import (
     LARGEST,
     Array,
     choice,
+    distributions,
     fraction,
     integer,
     number,
@@ -416,15 +417,6 @@ def _mixed(log: Array, given: Array) -> tuple[Array, Array]:
     share = np.exp(given - top[:, None])
     total = share.sum(axis=1)
     return log + top + np.log(total), share / total[:, None]
-
-
-def distributions(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:
-    """Return probabilities, of which each row sums to 1 (to ``slack``, then normalised)."""
-    found = real_array(name, value, max(np.ndim(value), 1))  # type: ignore[arg-type]
-    total = found.sum(axis=-1, keepdims=True)
-    if not found.size or (found < 0.0).any() or (np.abs(total - 1.0) > slack).any():
-        raise refuse(name, value, "probabilities >= 0 that sum to 1" + " in each row" * (found.ndim > 1))
-    return np.asarray(found / total)
 
 
 def _shares(name: str, value: ArrayLike | None, size: int) -> Array:

@@ -449,7 +449,8 @@ def balanced(*terms: Array) -> Array:
 
 def capped(log_w: Array, most: float = 350.0) -> Array:
     """Scores relative to their largest, with gaps cut to ``most``, where the attention's square underflows."""
-    log_w = log_w - log_w.max(axis=0)
+    with np.errstate(over="ignore"):
+        log_w = log_w - log_w.max(axis=0)
     finite = np.isfinite(log_w)
     if np.all(log_w[finite] > -most):
         return log_w
