@@ -605,3 +605,26 @@ def test_values_that_are_typed_are_taken_within_their_limits_to_the_nearest_whol
     assert "at least 2" in found[1]["problem"]
     assert "at most 50" in found[2]["problem"]
     assert "whole" in found[0]["problem"]
+
+
+@pytest.mark.parametrize("panel", STARTS)
+def test_limits_on_the_page_are_those_that_the_family_allows(panel: str) -> None:
+    family = list_families()[panel]
+    told = call("return require(`${given[0]}/family`)", panel)
+    assert (told["name"], told["class"], told["title"]) == (family.name, family.__name__, family.title)
+    labels = family.labels()
+    for name, declared in family.parameters().items():
+        entry = told["parameters"][name]
+        assert (entry["symbol"], entry["unit"], entry["meaning"]) == (labels[name].text, *labels[name][2:])
+        assert entry["whole"] == declared.kind.whole
+        for side, beyond in (("minimum", -1.0), ("maximum", 1.0)):
+            edge = entry.get(side)
+            if edge is None or edge > 2**53 or not declared.axis:
+                continue
+            value: Any = int(edge) if declared.kind.whole else float(edge)
+            declared.kind.check(name, value)  # the limit itself is allowed, and nothing beyond
+            outside = value + int(beyond) if declared.kind.whole else math.nextafter(value, beyond * math.inf)
+            with pytest.raises(ValueError, match=name):
+                declared.kind.check(name, outside)
+        if declared.kind.numeric and entry.get("minimum") is None:
+            declared.kind.check(name, -(10**9) if declared.kind.whole else -1e30)

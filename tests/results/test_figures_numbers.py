@@ -11,8 +11,9 @@ import pytest
 import xarray
 
 import icl_theory as icl
+from icl_theory.papers.claim import Answer, Series
 from icl_theory.results.plots import Curve, Panel, draw_maps, draw_panels
-from icl_theory.results.plots.runs import compare_runs, plot_run
+from icl_theory.results.plots.runs import compare_runs, plot_answer, plot_run
 
 
 def swept(**axes: Any) -> xarray.Dataset:
@@ -254,3 +255,16 @@ def test_levels_lie_at_their_values_and_labels_do_not_overlap() -> None:
         assert upper.y0 - lower.y0 > 0.75 * upper.height
     middle = 0.5 * (boxes[0].y0 + boxes[-1].y1)
     assert abs(middle - ax.transData.transform((100.0, 102.5))[1]) < 2.5 * boxes[0].height
+
+
+@pytest.mark.parametrize("scale", ["log", "linear"])
+def test_the_figure_of_an_answer_has_its_series(scale: str) -> None:
+    x = np.arange(1.0, 6.0)
+    series = Series("line", x, x**2), Series("dots", 2 * x, 1 / x, points=True)
+    ax: Any = plot_answer(Answer("name", "What?", "That.", series, "across", "up", scale))
+    for line, each in zip(ax.lines, series, strict=True):
+        np.testing.assert_array_equal(points(line), np.column_stack([each.x, each.y]))
+        assert line.get_label() == each.label
+        assert (line.get_linestyle() == "None") == (line.get_marker() == "o") == each.points
+    assert (ax.get_xscale(), ax.get_yscale()) == (scale, "log")
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_title()) == ("across", "up", "What?")
