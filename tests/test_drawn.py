@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import icl_theory as icl
 from icl_theory import regression
@@ -628,3 +629,17 @@ def test_limits_on_the_page_are_those_that_the_family_allows(panel: str) -> None
                 declared.kind.check(name, outside)
         if declared.kind.numeric and entry.get("minimum") is None:
             declared.kind.check(name, -(10**9) if declared.kind.whole else -1e30)
+
+
+def test_random_functions_are_uniform_between_their_limits_and_known_by_their_seeds() -> None:
+    body = (
+        "const panel = require('regression/panel');"
+        "const values = Object.fromEntries(panel.settings.map(({ name, value }) => [name, value]));"
+        "const made = panel.compute(values);"
+        "return given[0].map((f) => panel.moment(made, { ...values, f, K: 24, L: 1, delta: 1, t: 0 }).truth);"
+    )
+    found = np.array(call(body, [f"random {seed}" for seed in (*range(60), 5)]))
+    assert found.shape == (61, 24)
+    np.testing.assert_array_equal(found[5], found[60])
+    assert len({tuple(row) for row in found[:60].tolist()}) == 60
+    assert stats.kstest(found[:60].ravel() + 0.5, "uniform").pvalue > 1e-4
