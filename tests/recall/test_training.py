@@ -169,3 +169,16 @@ def test_tables_hold_the_words_attended_to_and_those_before() -> None:
             if h:
                 expected[sentence, 3 + tokens[sentence, h - 1]] = 1.0
             np.testing.assert_array_equal(places[sentence, h], expected)
+
+
+@pytest.mark.parametrize("changes", [{"rule": "gd"}, {"rule": "ngd-blocks"}, {"epsilon": 0.5}, {}])
+def test_models_that_may_not_be_trained_together_run_as_they_do_alone(changes: dict[str, object]) -> None:
+    """Of other rules or with targets; and of other seeds, whose sentences differ."""
+    models = [{"model": "attention"}, {"model": "full"}, {"model": "full", "seed": 3}]
+    given = {**SMALL, "max_steps": 6, "batch": 16, **changes}
+    problems = [icl.recall.Training(**(given | model)) for model in models]  # type: ignore[arg-type]
+    for problem, found in zip(problems, experiments.observe(problems), strict=True):
+        alone = problem.simulate()
+        np.testing.assert_array_equal(found.t, alone.t)
+        for name, values in alone.observed.items():
+            np.testing.assert_allclose(found.values[name], values, rtol=1e-9, err_msg=name)
