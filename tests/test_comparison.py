@@ -57,6 +57,7 @@ SETTINGS: dict[str, Any] = {"precision": 0.1, "batch": 64, "batches": 9, "steps"
 def test_all_comparisons_together_share_the_false_alarms() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0), N=6)
     checked = icl.crosscheck(risk, eta=0.5, **(SETTINGS | {"batch": 512}))
+    assert checked.passed
     total = 0.0
     for check in checked.checks:
         freedom = 8 if check.name.startswith("trainer") else 63

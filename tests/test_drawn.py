@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import icl_theory as icl
 from icl_theory import regression
@@ -605,3 +606,40 @@ def test_values_that_are_typed_are_taken_within_their_limits_to_the_nearest_whol
     assert "at least 2" in found[1]["problem"]
     assert "at most 50" in found[2]["problem"]
     assert "whole" in found[0]["problem"]
+
+
+@pytest.mark.parametrize("panel", STARTS)
+def test_limits_on_the_page_are_those_that_the_family_allows(panel: str) -> None:
+    family = list_families()[panel]
+    told = call("return require(`${given[0]}/family`)", panel)
+    assert (told["name"], told["class"], told["title"]) == (family.name, family.__name__, family.title)
+    labels = family.labels()
+    for name, declared in family.parameters().items():
+        entry = told["parameters"][name]
+        assert (entry["symbol"], entry["unit"], entry["meaning"]) == (labels[name].text, *labels[name][2:])
+        assert entry["whole"] == declared.kind.whole
+        for side, beyond in (("minimum", -1.0), ("maximum", 1.0)):
+            edge = entry.get(side)
+            if edge is None or edge > 2**53 or not declared.axis:
+                continue
+            value: Any = int(edge) if declared.kind.whole else float(edge)
+            declared.kind.check(name, value)  # the limit itself is allowed, and nothing beyond
+            outside = value + int(beyond) if declared.kind.whole else math.nextafter(value, beyond * math.inf)
+            with pytest.raises(ValueError, match=name):
+                declared.kind.check(name, outside)
+        if declared.kind.numeric and entry.get("minimum") is None:
+            declared.kind.check(name, -(10**9) if declared.kind.whole else -1e30)
+
+
+def test_random_functions_are_uniform_between_their_limits_and_known_by_their_seeds() -> None:
+    body = (
+        "const panel = require('regression/panel');"
+        "const values = Object.fromEntries(panel.settings.map(({ name, value }) => [name, value]));"
+        "const made = panel.compute(values);"
+        "return given[0].map((f) => panel.moment(made, { ...values, f, K: 24, L: 1, delta: 1, t: 0 }).truth);"
+    )
+    found = np.array(call(body, [f"random {seed}" for seed in (*range(60), 5)]))
+    assert found.shape == (61, 24)
+    np.testing.assert_array_equal(found[5], found[60])
+    assert len({tuple(row) for row in found[:60].tolist()}) == 60
+    assert stats.kstest(found[:60].ravel() + 0.5, "uniform").pvalue > 1e-4

@@ -174,3 +174,14 @@ def test_a_loop_that_cannot_be_sampled_is_refused(start: list[float], depth: Any
     law = icl.linear_attention.PromptLaw([1.0, 0.5], N=10)
     with pytest.raises(ValueError, match=f"^{named} = "):
         icl.linear_attention.SampledLoop(law, np.array(start), 8, depth=depth)
+
+
+@pytest.mark.parametrize(("N", "depth"), [(20, 1), (20, 4), (math.inf, 3)])
+def test_lengths_of_the_best_layers_are_in_their_order(N: float, depth: int) -> None:
+    """The largest first; layers that are not needed have none."""
+    lengths = icl.linear_attention.best_layers(8, N, depth).lengths
+    assert lengths.shape == (depth,)
+    assert np.all(np.diff(lengths) <= 0)
+    assert np.all(lengths >= 0)
+    if math.isinf(N):
+        np.testing.assert_allclose(lengths, [1.0, 0.0, 0.0], atol=1e-12)

@@ -278,3 +278,18 @@ def test_start_that_fits_no_parameters_is_refused_where_it_enters(make: Callable
 def test_infinite_prompts_are_not_sampled() -> None:
     with pytest.raises(ValueError, match="N = inf: must be finite"):
         icl.LinearAttention(N=math.inf).sampled(8)
+
+
+@pytest.mark.parametrize("start", [np.zeros(3), np.zeros((3, 3))], ids=["diagonal", "matrix"])
+def test_the_minimiser_of_a_risk_has_the_shape_of_its_parameters(start: np.ndarray) -> None:
+    law = PromptLaw([1.0, 0.5, 0.2], N=9, noise=0.3)
+    risk = icl.linear_attention.MergedRisk(law, start)
+    assert risk.best.shape == start.shape
+    assert risk.excess(risk.best) == pytest.approx(0.0, abs=1e-15)
+    np.testing.assert_allclose(risk.gradient(risk.best), np.zeros_like(start), atol=1e-15)
+    assert risk.loss(risk.best) == pytest.approx(risk.floor(), rel=1e-14)
+    np.testing.assert_allclose(risk.components(risk.best), law.best)
+    run = icl.descend(risk, 0.9 / risk.curvature.max(), above=1e-10, method="closed")
+    np.testing.assert_allclose(run.params, risk.best, atol=1e-3)
+    assert run.error is not None
+    assert run.error < 1e-3

@@ -100,6 +100,18 @@ def test_gamma_of_few_sentences_is_their_log_odds() -> None:
     assert risk.gamma == pytest.approx(math.log(share / (1.0 - share)), rel=1e-12)
 
 
+@pytest.mark.parametrize("M", [1, 2, 3, 8])
+def test_an_answer_that_does_not_occur_counts_as_half_an_answer(M: int) -> None:
+    seen = set()
+    for seed in range(12):
+        problem = icl.Recall(V=8, triggers=2, outputs=3, alpha=0.4, H=9, M=M, seed=seed)
+        noise = int(np.sum(problem.data.answer == 7))  # type: ignore[union-attr]
+        seen.add(noise)
+        share = {0: 0.5, M: M - 0.5}.get(noise, noise) / M
+        assert problem.held[0] == pytest.approx(math.log(share / (1 - share)), abs=1e-12)
+    assert seen & {0, M} or M == 8
+
+
 def test_command_trains_and_says_how_it_went(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, out, _ = run_main(capsys, "recall", "train", *FLAGS, "--model", "attention", "--json")
     found = json.loads(out)
@@ -143,3 +155,16 @@ def test_tables_hold_the_words_attended_to_and_those_before() -> None:
             if h:
                 expected[sentence, 3 + tokens[sentence, h - 1]] = 1.0
             np.testing.assert_array_equal(places[sentence, h], expected)
+
+
+@pytest.mark.parametrize("changes", [{"rule": "gd"}, {"rule": "ngd-blocks"}, {"epsilon": 0.5}, {}])
+def test_models_that_may_not_be_trained_together_run_as_they_do_alone(changes: dict[str, object]) -> None:
+    """Of other rules or with targets; and of other seeds, whose sentences differ."""
+    models = [{"model": "attention"}, {"model": "full"}, {"model": "full", "seed": 3}]
+    given = {**SMALL, "max_steps": 6, "batch": 16, **changes}
+    problems = [icl.recall.Training(**(given | model)) for model in models]  # type: ignore[arg-type]
+    for problem, found in zip(problems, experiments.observe(problems), strict=True):
+        alone = problem.simulate()
+        np.testing.assert_array_equal(found.t, alone.t)
+        for name, values in alone.observed.items():
+            np.testing.assert_allclose(found.values[name], values, rtol=1e-9, err_msg=name)

@@ -144,8 +144,18 @@ def test_no_step_trains_on_prompts_that_are_held_out() -> None:
     values = {round(each, 12) for each in held.label.ravel().tolist()}
     for step in range(20):
         assert not values & {round(each, 12) for each in risk.prompts(step).label.ravel().tolist()}
+        assert risk.prompts(step).token[:6].tolist() != held.token[:6].tolist()  # another stream of random numbers
     fixed = trainer(dataset=40)
     assert not values & {round(each, 12) for each in fixed.prompts(0).label.ravel().tolist()}
+    assert fixed._draw(np.random.default_rng([1, 1]), 40).token[:6].tolist() != held.token[:6].tolist()
+
+
+def test_the_parameters_are_scores_or_with_noisy_tokens_a_matrix_of_their_dimension() -> None:
+    features = icl.Features.random(5, 2, 0.5, seed=0)
+    for noise, shape in ((0.0, (5, 5)), (0.1, (2, 2))):
+        risk = trainer(features=features, token_noise=noise)
+        np.testing.assert_array_equal(risk.initial, np.zeros(shape))
+        assert risk.gradient(risk.initial).shape == shape
 
 
 def test_a_fixed_set_gives_every_step_a_part_of_it_without_repetition() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from scipy import stats
 import icl_theory as icl
 from icl_theory import regression, tasks
 from icl_theory.engine.statement import UnstatedError
+from icl_theory.families.regression.phases import phases_of
 from icl_theory.families.regression.theorems import orderwise
 from icl_theory.families.regression.theorems.certified import tail_ratio
 from icl_theory.families.regression.theorems.enumeration import functions_of, lipschitz_values
@@ -26,7 +28,7 @@ def descent(risk: Any, eta: float, steps: int) -> list[Any]:
     return states
 
 
-@pytest.mark.parametrize("N", [math.inf, 15.0])
+@pytest.mark.parametrize("N", [math.inf, 4.0])
 def test_phases_and_columns_of_groups_are_those_of_plain_descent(N: float) -> None:
     sizes, shares = (1, 3), (0.4, 0.6)
     problem = regression.GroupedRegression(L=2.0, delta=1.0, sizes=sizes, shares=shares, N=N, eta=3.0, above=4e-3)
@@ -190,6 +192,40 @@ def test_phases_of_each_query_are_those_of_plain_descent(N: float) -> None:
     assert run.phases is not None
     assert (0, max(int(np.argmax(share[:, k] >= 0.5)) for k in range(3))) == run.phases.I
     assert resting_loss(risk, risk.floor()) == pytest.approx(float(p @ rest), abs=1e-12)
+
+
+@pytest.mark.parametrize("method", ["exact", "fast", "closed"])
+def test_phases_end_where_the_attention_of_plain_iteration_passes(method: str) -> None:
+    """At ½, and at a deficit s with s² Φ(s) = 1, whatever the method."""
+    K, eta, gamma = 12, 1.0, 2.0
+    run = icl.simulate(2.0, 1.0, eta, K=K, epsilon=3e-3, method=method)
+    c, u, t, ends = eta * gamma * K / (K - 1) ** 2, 0.0, 0, []
+    for deficit in (0.5, regression.tail_start(K)):
+        while (s := (K - 1) / (K - 1 + math.exp(u))) > deficit:
+            u, t = u + c * (1 - s) * s * s, t + 1
+        ends.append(t)
+    assert run.phases is not None
+    assert list(run.phases.values()) == [(0, ends[0]), tuple(ends), (ends[1], run.steps)]
+
+
+def test_phases_cover_the_run_without_gaps_and_are_there_if_they_begin() -> None:
+    last = 7
+    for first in (None, *range(last + 1)):
+        for second in (None, *range(last + 1)):
+            found = phases_of(last, first, second)
+            assert [*found] == ["I", "II", "III"]
+            spans = list(found.present().values())
+            assert spans[0][0] == 0
+            assert spans[-1][1] == last
+            assert all(before[1] == after[0] for before, after in itertools.pairwise(spans))
+            assert (found.II is not None) == (first is not None and first < last)
+            assert (found.III is not None) == (found.II is not None and second is not None and second < last)
+            if found.II is not None:
+                assert (0, first) == found.I
+            if found.III is not None:
+                assert first is not None
+                assert second is not None
+                assert (max(first, second), last) == found.III
 
 
 def test_the_tail_law_is_judged_after_two_decades_of_its_own_time() -> None:

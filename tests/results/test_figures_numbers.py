@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory.results.plots import draw_maps
-from icl_theory.results.plots.runs import compare_runs, plot_run
+from icl_theory.papers.claim import Answer, Series
+from icl_theory.results.plots import Curve, Panel, draw_maps, draw_panels
+from icl_theory.results.plots.runs import compare_runs, plot_answer, plot_run
 
 
 def swept(**axes: Any) -> xarray.Dataset:
@@ -215,3 +217,54 @@ def test_the_title_leaves_out_numbers_that_are_zero_or_infinite() -> None:
     assert "N" not in title
     assert "sigma" not in title
     assert title.endswith("sharp regime")
+
+
+def test_panels_share_an_axis_only_if_it_means_the_same() -> None:
+    x = np.array([1.0, 10.0, 100.0])
+
+    def panel(
+        size: float, y: str = "loss", across: str = "step", scales: tuple[str, str] = ("log", "log")
+    ) -> Panel:
+        return Panel([Curve("", x * size, x * size)], across, y, scales=scales)
+
+    shared = panel(1.0), panel(50.0, across="other"), panel(1.0, "attention"), panel(50.0, "attention", "other")
+    first, second, third, fourth = draw_panels(shared, 2).axes
+    assert first.get_ylim() == second.get_ylim()
+    assert first.get_xlim() == third.get_xlim() != second.get_xlim() == fourth.get_xlim()
+    assert [ax.get_ylabel() for ax in (first, second, third, fourth)] == ["loss", "", "attention", ""]
+    assert [ax.get_xlabel() for ax in (first, second, third, fourth)] == ["", "", "step", "other"]
+    for other in (panel(50.0, "attention"), panel(50.0, scales=("log", "linear"))):
+        left, right = draw_panels([panel(1.0), other], 2).axes
+        assert left.get_ylim() != right.get_ylim()
+        assert right.get_ylabel() == other.y
+
+
+def test_levels_lie_at_their_values_and_labels_do_not_overlap() -> None:
+    x = np.array([1.0, 10.0, 100.0])
+    curves = [Curve(f"curve {i}", x, x * (1 + 0.01 * i)) for i in range(6)]
+    figure = draw_panels([Panel(curves, "step", "loss", levels={"here": 5.0, "there": 70.0}, limits=(1.0, 200.0))])
+    (ax,) = figure.axes
+    flat = [line.get_ydata()[0] for line in ax.lines if len(set(line.get_ydata())) == 1]  # type: ignore[index, arg-type]
+    assert flat == [5.0, 70.0]
+    words: Any = {text.get_text(): text for text in ax.texts}
+    assert (words["here"].xy[1], words["there"].xy[1]) == (5.0, 70.0)
+    figure.draw_without_rendering()
+    boxes = [words[f"curve {i}"].get_window_extent() for i in range(6)]
+    for lower, upper in itertools.pairwise(boxes):  # in the order of the curves
+        assert lower.y0 < upper.y0
+        assert upper.y0 - lower.y0 > 0.75 * upper.height
+    middle = 0.5 * (boxes[0].y0 + boxes[-1].y1)
+    assert abs(middle - ax.transData.transform((100.0, 102.5))[1]) < 2.5 * boxes[0].height
+
+
+@pytest.mark.parametrize("scale", ["log", "linear"])
+def test_the_figure_of_an_answer_has_its_series(scale: str) -> None:
+    x = np.arange(1.0, 6.0)
+    series = Series("line", x, x**2), Series("dots", 2 * x, 1 / x, points=True)
+    ax: Any = plot_answer(Answer("name", "What?", "That.", series, "across", "up", scale))
+    for line, each in zip(ax.lines, series, strict=True):
+        np.testing.assert_array_equal(points(line), np.column_stack([each.x, each.y]))
+        assert line.get_label() == each.label
+        assert (line.get_linestyle() == "None") == (line.get_marker() == "o") == each.points
+    assert (ax.get_xscale(), ax.get_yscale()) == (scale, "log")
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_title()) == ("across", "up", "What?")
