@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from icl_theory.families.parameters import (
     Later,
     LaterMethod,
     Object,
+    Panel,
     Probabilities,
     Whole,
     Word,
@@ -29,12 +31,14 @@ from icl_theory.families.parameters import (
     prompt_length,
 )
 from icl_theory.families.regression import tasks
+from icl_theory.families.regression.closed.abel import SMALL_STEP
+from icl_theory.families.regression.closed.polynomials import QUOTIENTS, TERMS
 from icl_theory.families.regression.closed.runs import ExchangeableSteps
 from icl_theory.families.regression.columns import COLUMNS
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import crossover, papers_regime, phases_of, run_phases, tail_start
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, alike, embedding_speed, expanded
-from icl_theory.families.regression.risks.stability import stable_rate
+from icl_theory.families.regression.risks.stability import CURVATURE, stable_rate
 from icl_theory.families.regression.tasks import Task, exchangeable_gamma
 from icl_theory.grids.grid import Column
 
@@ -59,6 +63,11 @@ def _task(name: str, value: Any) -> Any:
 
 def _features(name: str, value: Any) -> Features:
     return instance(name, value, Features, "a Features object")
+
+
+def _constants() -> dict[str, Any]:
+    """Return what the explorer needs: the polynomials in the Abel function, and where they are used."""
+    return {"quotients": QUOTIENTS, "terms": TERMS, "smallStep": SMALL_STEP, "curvature": CURVATURE}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +99,7 @@ class Regression(Family):
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
     claims = Later("icl_theory.papers.regression:CLAIMS")
-    explorer = Later("icl_theory.families.regression.explorer:PANEL")
+    explorer = Panel(Path(__file__).parent / "explorer", ("closed.js", "panel.js"), _constants)
     measure = LaterMethod("icl_theory.families.regression.batches.infinite_prompts:measured")
     batched = LaterMethod("icl_theory.families.regression.batches.infinite_prompts:batched")
 
