@@ -111,11 +111,11 @@ FOR_THE_AUDIT = (
     # steps in closed form
     Fault("abel-coefficient", "1/(i+1)! instead of 1/i! in the Abel polynomials", "regression/closed/polynomials.py",
           "-shared // (math.factorial(i) * den", "-shared // (math.factorial(i + 1) * den"),
-    Fault("abel-half", "0.4 ln g instead of ½ ln g in the Abel function", "regression/closed/abel_differences.py",
+    Fault("abel-half", "0.4 ln g instead of ½ ln g in the Abel function", "regression/closed/abel.py",
           "total *= -1.5\n    total += back", "total *= -1.2\n    total += 0.8 * back"),
     Fault("off-by-one", "counts rounded down instead of up", "regression/closed/abel.py",
           "steps = np.ceil(count)", "steps = np.floor(count)"),
-    Fault("few-terms", "one Abel polynomial instead of six", "regression/closed/abel_differences.py",
+    Fault("few-terms", "one Abel polynomial instead of six", "regression/closed/abel.py",
           "*others in reversed(QUOTIENTS[form])", "*others in QUOTIENTS[form][:1]"),
     Fault("step-constant", "K(K-1) instead of (K-1)² in the step constant", "regression/closed/runs.py",
           "((each - 1.0) * (each - 1.0))", "(each * (each - 1.0))"),

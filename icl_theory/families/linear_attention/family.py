@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,17 @@ from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
 from icl_theory.families.linear_attention.law import PromptLaw, moment, root
 from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
 from icl_theory.families.linear_attention.risks import PLATEAU, Heads, MergedRisk, Pair, closed_runs
-from icl_theory.families.parameters import Later, Number, Object, Whole, Word, label_noise, learning_rate, parameter
+from icl_theory.families.parameters import (
+    Later,
+    Number,
+    Object,
+    Panel,
+    Whole,
+    Word,
+    label_noise,
+    learning_rate,
+    parameter,
+)
 from icl_theory.grids.grid import Column, blank
 from icl_theory.memory import check_fits
 
@@ -77,10 +88,8 @@ class LinearAttention(Family):
         Dimension of the tokens.
     decay : float
         Exponent of the spectrum of the tokens, :math:`\lambda_j = j^{-\mathrm{decay}}`.
-    N : int or math.inf
-        Pairs in a prompt.
-    noise : float
-        Standard deviation of the label noise, label units.
+    N, noise
+        As for `PromptLaw`.
     coordinates : {"merged", "pair", "heads"}
         What is trained: the matrix Γ, :math:`(v, A)` with :math:`\Gamma = vA`, or heads with separate keys and
         queries, :math:`\Gamma = \sum_h v_hQ_h^\top K_h`.
@@ -98,8 +107,7 @@ class LinearAttention(Family):
         Layers in a loop, each a step of length γ/depth on the prompt's least squares, with trained γ; more than one
         only for isotropic tokens and tasks.
     covariance, prior, query : array_like, (d, d) or (d,), optional
-        Covariance of the tokens instead of ``d`` and ``decay``; second moment of the tasks, by default I; second
-        moment of the query, by default that of the tokens.
+        As for `PromptLaw`; a covariance stands for ``d`` and ``decay``.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is the stable learning rate of `stable_rate`.
 
@@ -122,7 +130,7 @@ class LinearAttention(Family):
         Column("new_loss", "f8", "squared label units", "loss on new tasks at the end, if tasks are given",
                extra=(("table", 1),)),
     )  # fmt: skip
-    explorer = Later("icl_theory.families.linear_attention.explorer:PANEL")
+    explorer = Panel(Path(__file__).parent / "explorer", ("closed.js", "panel.js"))
     claims = Later("icl_theory.papers.linear_attention:CLAIMS")
 
     eta: float | str = learning_rate("auto")

@@ -36,7 +36,9 @@ class Modes(NamedTuple):
 class PromptLaw:
     r"""Prompts :math:`(x_i, y_i)`, :math:`y_i = w^\top x_i + \sigma\varepsilon_i`, and a query of one task each.
 
-    See docs/linear-attention-theory.md, "The population loss".
+    If a matrix is not diagonal, its eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}` of the largest one count as
+    zeros. With infinite prompts the floor jumps when an eigenvalue vanishes: a direction that is never seen cannot
+    be learnt. See docs/linear-attention-theory.md, "The population loss".
 
     Parameters
     ----------
@@ -50,10 +52,6 @@ class PromptLaw:
         Pairs in a prompt.
     noise : float
         Standard deviation σ of the label noise, label units.
-
-    Notes ----- If a matrix is not diagonal, its eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}` of the largest
-    one count as zeros. With infinite prompts the floor jumps when an eigenvalue vanishes: a direction that is never
-    seen cannot be learnt.
 
     Examples
     --------
@@ -271,13 +269,7 @@ class PromptLaw:
         return 0.5 * float(np.sum(query * (missing @ prior @ missing.T + matrix @ self.scatter @ matrix.T)))
 
     def excess(self, gamma: ArrayLike) -> float:
-        r"""Return the loss above the floor, :math:`\tfrac12\|\Lambda_q^{1/2}(\Gamma - \Gamma^*)M^{1/2}\|_F^2`.
-
-        Parameters
-        ----------
-        gamma : array_like, (d, d) or (d,)
-            As for `loss`, which also has its unit and its errors.
-        """
+        r"""Return the loss above the floor, :math:`\tfrac12\|\Lambda_q^{1/2}(\Gamma - \Gamma^*)M^{1/2}\|_F^2`."""
         gamma = shaped("gamma", gamma, (self.d,), (self.d, self.d))
         return self.excess_of(self.off(np.diag(gamma) if gamma.ndim == 1 and not self.diagonal else gamma))
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from icl_theory.families.parameters import (
     Later,
     Number,
     Object,
+    Panel,
     Probabilities,
     Whole,
     Word,
@@ -76,7 +78,7 @@ class Recall(Family):
     title: ClassVar[str] = "in-context recall"
     goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
     loss_unit: ClassVar[str] = "nats"
-    explorer = Later("icl_theory.families.recall.explorer:PANEL")
+    explorer = Panel(Path(__file__).parent / "explorer", ("closed.js", "panel.js"))
     columns: ClassVar[tuple[Column, ...]] = (
         Column("excess", "f8", "nats", "population loss above the Bayes risk at the end"),
         Column("bayes_risk", "f8", "nats", "entropy of the noise"),

@@ -54,21 +54,12 @@ def simulate(
         Learning rate.
     attention : {"linear", "relu", "softmax", "softmax-limit"}
         Attention weights; "softmax-limit" is softmax in the limit of long contexts.
-    alpha : float
-        Probability that the next word is noise, in [0, 1); 0 by default.
-    probs : array_like, (triggers,), optional
-        Probabilities of the triggers; uniform by default.
+    alpha, probs, H, law
+        As for `RecallTask`.
     counts : int, Counts or array_like, optional
         Number of times that the output follows the trigger, or its law; by default that of random sentences.
-    H : int
-        Words of a sentence; 33 by default.
-    law : {"markov", "planted"}
-        Law of the sentences, see `RecallTask`: words drawn one after the other (the default), or one planted
-        bigram.
-    weights : {"projection", "identity"}
-        What value and feed-forward matrix let through, see `RecallRisk`; "identity" is the paper's.
-    kappa : {1, 0}
-        Whether the feed-forward layer reads what is attended to (weights "identity" with noise).
+    weights, kappa
+        As for `RecallRisk`; the weights "identity" are the paper's.
     task : RecallTask, optional
         The task, instead of ``V, triggers, outputs, alpha, probs, counts, H, law``.
     gamma : float or {"trained", "best"}
@@ -83,11 +74,8 @@ def simulate(
         Seed of these sentences.
     rule : {"ngd", "gd"}
         Normalised or plain gradient descent.
-    epsilon : float, optional
-        Target loss, nats, instead of ``above``.
-    above : float
-        Target excess of the loss over its floor, nats. The floor is the Bayes risk, unless ``gamma`` or ``M``
-        change it.
+    epsilon, above : float, optional
+        Target loss, nats, or its excess over the floor: the Bayes risk, unless ``gamma`` or ``M`` change it.
     method : {"auto", "closed", "exact", "flow"}
         "closed" needs normalised descent on λ alone with exchangeable triggers; then λ = ηt/√Q for any loss.
         "exact" takes every step, "flow" integrates the limit of small ones, "auto" is "closed" if possible.

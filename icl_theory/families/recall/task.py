@@ -39,6 +39,13 @@ class Sentences(NamedTuple):
 class RecallTask:
     r"""In-context recall over a vocabulary of words 0 to V−1.
 
+    `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first H - 1 words. The other words
+    are uniform among words other than q, so that no bigram with q arises by accident and the counts have exactly
+    the law ``counts``. The law "markov" fills with all of these words; for `Counts.sentence` it is the law of the
+    Markov chain described there. The law "planted" is that of the paper's experiments: it fills with words that are
+    neither triggers nor τ, and plants one bigram (q, y), with noise also one bigram (q, τ), unless ``counts``
+    differs. With noise it has one trigger.
+
     Parameters
     ----------
     V : int
@@ -59,19 +66,12 @@ class RecallTask:
     noise_word : int, optional
         τ; by default the last word.
     law : {"markov", "planted"}
-        Law of the sentences, see the notes.
+        Law of the sentences.
 
     Raises
     ------
     ValueError
         An argument is out of range or contradicts another; the message names it.
-
-    Notes ----- `sentences` places the blocks (q, y) and (q, τ) uniformly at random among the first H - 1 words. The
-    other words are uniform among words other than q, so that no bigram with q arises by accident and the counts
-    have exactly the law ``counts``. The law "markov" fills with all of these words; for `Counts.sentence` it is the
-    law of the Markov chain described there. The law "planted" is that of the paper's experiments: it fills with
-    words that are neither triggers nor τ, and plants one bigram (q, y), with noise also one bigram (q, τ), unless
-    ``counts`` differs. With noise it has one trigger.
 
     References
     ----------

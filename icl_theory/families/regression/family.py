@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,10 +16,12 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
+    LIPSCHITZ,
     Fraction,
     Later,
     LaterMethod,
     Object,
+    Panel,
     Probabilities,
     Whole,
     Word,
@@ -29,12 +32,13 @@ from icl_theory.families.parameters import (
     prompt_length,
 )
 from icl_theory.families.regression import tasks
+from icl_theory.families.regression.closed.abel import SMALL_STEP
+from icl_theory.families.regression.closed.polynomials import QUOTIENTS, TERMS
 from icl_theory.families.regression.closed.runs import ExchangeableSteps
-from icl_theory.families.regression.columns import COLUMNS
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import crossover, papers_regime, phases_of, run_phases, tail_start
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, alike, embedding_speed, expanded
-from icl_theory.families.regression.risks.stability import stable_rate
+from icl_theory.families.regression.risks.stability import CURVATURE, stable_rate
 from icl_theory.families.regression.tasks import Task, exchangeable_gamma
 from icl_theory.grids.grid import Column
 
@@ -46,6 +50,50 @@ LAWS: dict[str, Callable[[float], Task]] = {
     "quadratic": tasks.Quadratic,
     "halfspace": tasks.Halfspace,
 }
+
+THEOREMS = ("Theorem 1", "Theorem 2")
+HELD = "1 holds, 0 fails, -1 where its hypotheses do"
+
+COLUMNS: tuple[Column, ...] = (
+    Column(
+        "regime", "U6", "", '"flat" or "sharp"; empty where it is not defined', role="word", extra=(("table", 1),),
+    ),
+    Column("attention", "f8", "", "target attention at the end, mean over queries"),
+    Column("tail_constant", "f8", "squared label units", "limit of t (loss - floor), where it is known"),
+    Column("tail_ratio", "f8", "", "t (loss - floor) at the end, over tail_constant"),
+    Column(
+        "predicted_steps", "f8", "steps", "leading order K²/(ηγ) + (K-1)/(4ηε), exchangeable with N = inf",
+        "predicted T_ε", r"\mathrm{predicted}\ T_\varepsilon", "predicted",
+    ),
+    Column(
+        "L_half", "f8", LIPSCHITZ, "L at which the exponents of T in L, Δ and ε are half-way between their limits,"
+        " for gradient flow with K >= 7 features, exchangeable with N = inf",
+        "L½", "L_{1/2}", "boundary",
+        (("of", "L"), ("definition", "half-way in L"), ("half_way", ("L", "delta", "epsilon"))),
+    ),
+    Column(
+        "L_star", "f8", LIPSCHITZ, "predicted crossover L*, exact, for the exchangeable class with N = inf", "L*",
+        "L^*", "boundary", (("of", "L"), ("definition", "exact onset of the tail")),
+    ),
+    Column(
+        "L_star_leading", "f8", LIPSCHITZ, "the same at leading order in K", "leading-order L*",
+        r"\mathrm{leading\ order}\ L^*", "boundary", (("of", "L"), ("definition", "leading order in K")),
+    ),
+    Column("steps_low", "f8", "steps", "certified lower bound on last, exchangeable with N = inf"),
+    Column("steps_high", "f8", "steps", "certified upper bound on last"),
+    Column("certified", "i1", "", f"whether last lies between the two: {HELD}", role="verdict"),
+    *(
+        column
+        for i in (1, 2)
+        for column in (
+            Column(f"theorem_{i}_bound", "f8", "steps", f"Theorem {i}'s bound on steps - T_I, its constant fitted"),
+            Column(
+                f"theorem_{i}", "i1", "", f"whether it bounds steps - T_I up to a factor 2: {HELD}",
+                f"Thm {i}", role="verdict",
+            ),
+        )
+    ),
+)  # fmt: skip
 
 
 def _task(name: str, value: Any) -> Any:
@@ -59,6 +107,11 @@ def _task(name: str, value: Any) -> Any:
 
 def _features(name: str, value: Any) -> Features:
     return instance(name, value, Features, "a Features object")
+
+
+def _constants() -> dict[str, Any]:
+    """Return what the explorer needs: the polynomials in the Abel function, and where they are used."""
+    return {"quotients": QUOTIENTS, "terms": TERMS, "smallStep": SMALL_STEP, "curvature": CURVATURE}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +143,7 @@ class Regression(Family):
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
     claims = Later("icl_theory.papers.regression:CLAIMS")
-    explorer = Later("icl_theory.families.regression.explorer:PANEL")
+    explorer = Panel(Path(__file__).parent / "explorer", ("closed.js", "panel.js"), _constants)
     measure = LaterMethod("icl_theory.families.regression.batches.infinite_prompts:measured")
     batched = LaterMethod("icl_theory.families.regression.batches.infinite_prompts:batched")
 

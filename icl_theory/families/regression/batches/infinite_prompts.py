@@ -20,7 +20,7 @@ from icl_theory.families.regression.batches.finite_prompts import MOST, Points, 
 from icl_theory.families.regression.batches.scores import batched_scores
 from icl_theory.families.regression.closed.abel import StepCounter
 from icl_theory.families.regression.closed.runs import closed_runs, step_constant
-from icl_theory.families.regression.columns import THEOREMS
+from icl_theory.families.regression.family import THEOREMS
 from icl_theory.families.regression.phases import half_way, tail_start
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, embedding_speed
 from icl_theory.families.regression.risks.population import PopulationRisk

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.families.regression.closed.abel import StepCounter
-from icl_theory.families.regression.closed.abel_differences import ROUNDING
+from icl_theory.families.regression.closed.abel import ROUNDING, StepCounter
 from icl_theory.families.regression.closed.flow import loss_curve
 
 

@@ -29,17 +29,11 @@ from icl_theory.memory import check_fits
 class SampledPhases(Comparison):
     """Outcome of `sampled_phases`.
 
-    Attributes
-    ----------
-    checks : tuple of Check
-        Times T_I, T_II, T_III and T_ε in steps, and the growth of the mean own score per step in each phase.
-    note : str
-        What was compared.
-    exact : Trajectory
-        The exact run on the same prompts.
+    The ``checks`` are of the times T_I, T_II, T_III and T_ε in steps, and of the growth of the mean own score per
+    step in each phase.
     """
 
-    exact: Trajectory
+    exact: Trajectory  # on the same prompts
 
 
 class _Path:
