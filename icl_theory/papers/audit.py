@@ -12,6 +12,7 @@ from icl_theory.engine.trajectory import Shown
 from icl_theory.families import asked, left_out
 from icl_theory.papers.claim import HEADINGS, Answer, Claim, Row, Status
 from icl_theory.papers.paper import Claims
+from icl_theory.results.numbers import markdown
 
 BINDING = (Status.EXACT, Status.CERTIFIED)
 ANSWER_HEADINGS = ("question", "answer", "command")
@@ -58,23 +59,29 @@ class Audit(Shown):
         """Claims marked exact or certified that the measurements contradict; there should be none."""
         return tuple(claim for claim in self.claims if claim.violated and claim.status in BINDING)
 
+    @property
+    def columns(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """Return both tables by columns."""
+        claims = {
+            heading: [claim.cells()[place] for claim in self.claims] for place, heading in enumerate(HEADINGS)
+        }
+        return claims, {heading: [getattr(each, heading) for each in self.answers] for heading in ANSWER_HEADINGS}
+
     def to_markdown(self) -> str:
         """Return both tables as Markdown."""
-        lines = ["# Audit", "", "## Claims", ""]
-        lines += _table(("claim", *HEADINGS[1:]), [claim.cells() for claim in self.claims])
-        lines += ["", "## Open questions", ""]
-        lines += _table(ANSWER_HEADINGS, [(a.question, a.answer, f"`{a.command}`") for a in self.answers])
-        lines += ["", "## Left out", "", *(f"- {line}" for line in self.failures)] if self.failures else []
-        return "\n".join(lines) + "\n"
+        claims, answers = self.columns
+        claims = {"claim": claims.pop("name")} | claims
+        answers["command"] = [f"`{command}`" for command in answers["command"]]
+        parts = ["# Audit", "## Claims", markdown(claims), "## Open questions", markdown(answers)]
+        parts += ["## Left out", "\n".join(f"- {line}" for line in self.failures)] if self.failures else []
+        return "\n\n".join(parts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
         """Return both tables as plain text and numbers (strict JSON); figures' data are left out."""
-        answers = [
-            {"name": a.name, "question": a.question, "answer": a.answer, "command": a.command} for a in self.answers
-        ]
+        names = ("name", *ANSWER_HEADINGS)
         return {
             "claims": [dict(zip(HEADINGS, claim.cells(), strict=True)) for claim in self.claims],
-            "questions": answers,
+            "questions": [{name: getattr(answer, name) for name in names} for answer in self.answers],
             "failures": list(self.failures),
         }
 
@@ -130,21 +137,23 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
         claim = integer("claim", claim, minimum=1, maximum=len(every))
     for number, (family, row) in enumerate(every, start=1):
         if claim in (None, number):
+            what = f"claim {number} of {len(every)}"
             if callback is not None:
-                callback(f"claim {number} of {len(every)}")
-            with working(f"measuring claim {number} of {len(every)}"), left_out(_named(family, row), failures):
+                callback(what)
+            with working(f"measuring {what}"), left_out(f"the row {name_of(row)} of the family {family}", failures):
                 claims.append(_checked(row(quick), Claim))
-    open_questions = [(family, name) for family, each in families.items() for name in each.questions]
-    for family, name in open_questions if claim is None else ():
-        if callback is not None:
-            callback(f"question {name}")
-        with left_out(f"the question {name} of the family {family}", failures):
-            answers.append(answer(name, quick=quick))
+    for family, each in families.items() if claim is None else ():
+        for name in each.questions:
+            if callback is not None:
+                callback(f"question {name}")
+            with left_out(f"the question {name} of the family {family}", failures):
+                answers.append(answer(name, quick=quick))
     return Audit(tuple(claims), tuple(answers), tuple(failures))
 
 
-def _named(family: str, row: Row) -> str:
-    return f"the row {getattr(row, '__name__', row)} of the family {family}"
+def name_of(row: Row) -> str:
+    """Return the name of a row's function."""
+    return str(getattr(row, "__name__", row))
 
 
 def _checked(found: Any, kind: type) -> Any:
@@ -187,10 +196,3 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     with working(f"answering question {choice('question', name, every)}"):
         found: Answer = _checked(every[name](quick), Answer)
         return found
-
-
-def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    def line(cells: tuple[str, ...]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(headings), "|" + "---|" * len(headings), *map(line, rows)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
@@ -28,9 +29,9 @@ HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound"
 class Outcome(Enum):
     """Whether the measurements confirm a statement: how the sentence begins that says so."""
 
-    HOLDS = "holds"
     LOOSE = "holds, loose"
     ONLY = "holds only"
+    HOLDS = "holds"
     COUNTEREXAMPLE = "fails: counterexample"
     FAILS = "fails"
 
@@ -51,7 +52,7 @@ class Claim:
     measured, bound : str
         The figures, in words.
     verdict : str
-        Whether it holds, in a sentence that begins with the value of an `Outcome`.
+        Whether it holds, in a sentence that begins with the value of an `Outcome`: of the first that fits.
     """
 
     name: str
@@ -64,16 +65,13 @@ class Claim:
     verdict: str
 
     def __post_init__(self) -> None:
-        begins = [each.value for each in Outcome]
-        if not self.verdict.startswith(tuple(begins)):
-            raise refuse("verdict", self.verdict, f"a sentence that begins with {', or '.join(begins)}")
+        if not self.verdict.startswith((Outcome.HOLDS.value, Outcome.FAILS.value)):
+            raise refuse("verdict", self.verdict, "a sentence that begins with holds or fails")
 
     @property
     def outcome(self) -> Outcome:
         """Whether the measurements confirm the statement."""
-        return max(
-            (each for each in Outcome if self.verdict.startswith(each.value)), key=lambda each: len(each.value)
-        )
+        return next(each for each in Outcome if self.verdict.startswith(each.value))
 
     @property
     def formula(self) -> str:
@@ -176,11 +174,12 @@ def identity(
         @row(name, source, Status.EXACT, f"{allowed:.0e}")
         @functools.wraps(errors)
         def measured(quick: bool) -> Found:
-            largest, each = 0.0, errors(quick)
+            found, cases = [], errors(quick)
             while True:
                 try:
-                    largest = max(largest, off(*found) if isinstance(found := next(each), tuple) else float(found))
+                    found.append(off(*case) if isinstance(case := next(cases), tuple) else float(case))
                 except StopIteration as end:
+                    largest = float(np.max(found))  # NaN if one is
                     return Found(largest <= allowed, str(end.value), f"error below {decade(largest)}")
 
         return measured

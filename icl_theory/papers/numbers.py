@@ -41,7 +41,7 @@ def power(x: Any, y: Any) -> float:
 
 def decade(error: float) -> str:
     """Round an error up to a power of ten, 1e-16 at least: its digits differ between machines."""
-    return f"1e{max(math.ceil(math.log10(max(error, 1e-300))), -16):d}"
+    return f"1e{max(math.ceil(math.log10(max(error, 1e-300))), -16):d}" if math.isfinite(error) else str(error)
 
 
 def span(values: Iterable[float], digits: str) -> str:

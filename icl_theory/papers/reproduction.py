@@ -16,7 +16,7 @@ from icl_theory._version import __version__
 from icl_theory.engine.progress import working
 from icl_theory.families import left_out
 from icl_theory.files import replacing
-from icl_theory.papers.audit import BINDING, answer, known
+from icl_theory.papers.audit import BINDING, answer, known, name_of
 from icl_theory.papers.claim import RECONSTRUCTED, Answer, Claim, Outcome, Row
 from icl_theory.papers.paper import Paper, Reading
 from icl_theory.results import notebook
@@ -57,11 +57,11 @@ class Reproduced(NamedTuple):
         found: dict[str, Counter[Outcome]] = {}
         for claim in self.claims:
             found.setdefault(claim.formula, Counter())[claim.outcome] += 1
-        words = [
-            f"{formula}: " + ", ".join(f"{kind.value} ({kinds[kind]})" for kind in WORST_FIRST if kinds[kind])
-            for formula, kinds in found.items()
-        ]
-        return "; ".join(words) or "no number is claimed"
+        kinds = {
+            formula: ", ".join(f"{kind.value} ({count[kind]})" for kind in WORST_FIRST if count[kind])
+            for formula, count in found.items()
+        }
+        return "; ".join(f"{formula}: {words}" for formula, words in kinds.items()) or "no number is claimed"
 
     @property
     def table(self) -> dict[str, list[str]]:
@@ -104,13 +104,11 @@ class Reproduction:
     @property
     def overview(self) -> dict[str, list[str]]:
         """Return the table of statements, commands, what each was tested by, and verdicts."""
+        tests = [[c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn] for part in self.parts]
         return {
             "statement": [part.reading.name for part in self.parts],
             "command": [part.command for part in self.parts],
-            "tested by": [
-                "; ".join([c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn])
-                for part in self.parts
-            ],
+            "tested by": ["; ".join(each) for each in tests],
             "verdict": [part.verdict for part in self.parts],
         }
 
@@ -223,7 +221,7 @@ def reproduce(
 
     @cache
     def measured(row: Row) -> tuple[Claim, ...]:
-        with left_out(f"the row {getattr(row, '__name__', row)} of the paper {name}", failures):
+        with left_out(f"the row {name_of(row)} of the paper {name}", failures):
             return (row(quick),)
         return ()
 

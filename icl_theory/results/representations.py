@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory.engine.comparison import Comparison
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.papers.audit import ANSWER_HEADINGS, Audit
-from icl_theory.papers.claim import HEADINGS, Answer, BoundChecks
+from icl_theory.papers.audit import Audit
+from icl_theory.papers.claim import Answer, BoundChecks
 from icl_theory.results import notebook
 from icl_theory.results.numbers import number
 from icl_theory.results.plots.runs import plot_answer, plot_run
@@ -63,9 +63,8 @@ def _(found: Comparison) -> str:
 
 @html.register
 def _(audit: Audit) -> str:
-    claims = dict(zip(HEADINGS, zip(*(claim.cells() for claim in audit.claims), strict=True), strict=False))
-    answers = notebook.table(_columns(audit.answers, ANSWER_HEADINGS), "Open questions")
-    return notebook.table(claims, "Claims") + "\n" + answers
+    claims, answers = audit.columns
+    return notebook.table(claims, "Claims") + "\n" + notebook.table(answers, "Open questions")
 
 
 def _columns(rows: Any, names: tuple[str, ...]) -> dict[str, list[Any]]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.papers.claim import Claim, Outcome, Status
+from icl_theory.papers.claim import Claim, Errors, Outcome, Status, identity
 from icl_theory.papers.paper import Claims
 from icl_theory.papers.regression import dynamics
 from icl_theory.papers.reproduction import papers
@@ -158,8 +159,22 @@ def test_a_violated_claim_is_status_one(
 def test_a_verdict_begins_with_its_outcome(outcome: Outcome) -> None:
     made = [Claim("a", "b", "c", Status.EXACT, "", "", "", outcome.value + words) for words in ("", ": x", " by 3")]
     assert {claim.outcome for claim in made} == {outcome}
-    with pytest.raises(ValueError, match="verdict = 'perhaps': must be a sentence that begins with holds, or"):
+    with pytest.raises(ValueError, match="verdict = 'perhaps': must be a sentence that begins with holds or fails"):
         replace(made[0], verdict="perhaps")
+
+
+@pytest.mark.parametrize(
+    "errors", [[0.0, math.nan], [math.nan, 0.0], [0.0, (np.ones(2), np.array([1.0, math.nan]))]]
+)
+def test_an_error_that_is_no_number_is_no_identity(errors: list[Any]) -> None:
+    @identity("x = x")
+    def row(quick: bool) -> Errors:
+        """equal"""
+        yield from errors
+        return "a grid"
+
+    assert row(True).violated
+    assert row(True).measured == "error below nan"
 
 
 def test_an_order_of_magnitude_that_fails_is_no_violation(report: icl.papers.Audit) -> None:

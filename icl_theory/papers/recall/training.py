@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
+from icl_theory.engine.pullback import Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.statement import OURS, Status
 from icl_theory.engine.trajectory import Trajectory
@@ -19,7 +20,7 @@ from icl_theory.families.recall.bounds import decay_rate, missing_loss, noise_co
 from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import RecallRisk
-from icl_theory.families.recall.sampled import TransformerRisk
+from icl_theory.families.recall.sampled import Measure, TransformerRisk
 from icl_theory.families.recall.samples import failure_probability, sentences_needed
 from icl_theory.families.recall.simulate import simulate
 from icl_theory.families.recall.task import RecallTask
@@ -59,16 +60,11 @@ def noise(quick: bool) -> tuple[str, list[Series]]:
     alone = descend(with_gamma(task, tied=True), eta, rule="ngd", steps=200)
     level, ended, stays = stall(task.alpha, eta), float(alone.observed["excess"][-1]), cycle_level(joint)
     tail = float(plain.t[-1] * plain.observed["excess"][-1])
-    verdict = (
-        "Only if λ alone is normalised" if ended < 1e-6 < stays
-        else "Yes, with γ trained and without" if max(ended, stays) < 1e-6
-        else "These runs do not decide it"
-    )  # fmt: skip
-    names = ("normalised, λ and γ", "normalised, λ alone, γ = ln(α/(1-α))", "plain, λ and γ")
-    curves = [
-        Series(name, run.t[1:], run.observed["excess"][1:])
-        for name, run in zip(names, (joint, alone, plain), strict=True)
-    ]
+    verdict = "These runs do not decide it"
+    if ended < 1e-6:
+        verdict = "Only if λ alone is normalised" if stays > 1e-6 else "Yes, with γ trained and without"
+    runs = {"normalised, λ and γ": joint, "normalised, λ alone, γ = ln(α/(1-α))": alone, "plain, λ and γ": plain}
+    curves = [Series(name, run.t[1:], run.observed["excess"][1:]) for name, run in runs.items()]
     return (
         f"{verdict}: with γ held at ln(α/(1-α)) the excess is {ended:.0e} after {alone.t[-1]} steps, predicted rate"
         f" {decay_rate(task, eta):.3g}, measured {_last_rate(alone):.3g}. With γ trained too it is {stays:.2e}"
@@ -110,62 +106,60 @@ def samples(quick: bool) -> tuple[str, list[Series]]:
 @question("recall-unseen", "step", "loss (nats)", "linear")
 def unseen(quick: bool) -> tuple[str, list[Series]]:
     """Does the trained model recall outputs that it has never seen?"""
-    task = RecallTask(24, 3, 6, H=17)
-    full = TransformerRisk(task, batch=64)
+    full = TransformerRisk(RecallTask(24, 3, 6, H=17), batch=64)
     models: dict[str, Risk] = {"reparameterised": reparameterised(full), "full matrices": full}
-    series, found = [], {}
-    for name, model in models.items():
-        run = descend(model, 0.05, rule="ngd", steps=100 if quick else 600)
-        found[name] = {key: float(values[-1]) for key, values in run.observed.items()}
-        for kind in ("seen", "unseen"):
-            losses = run.observed[f"{kind}_loss"][1:]
-            series.append(Series(f"{name}, {kind} outputs", run.t[1:], losses, points=kind == "unseen"))
+    runs = {name: descend(model, 0.05, rule="ngd", steps=100 if quick else 600) for name, model in models.items()}
+    found = {name: {key: float(values[-1]) for key, values in run.observed.items()} for name, run in runs.items()}
     told = "; ".join(
         f"{name}, loss {f['seen_loss']:.2g} and {f['unseen_loss']:.2g}, accuracy {f['seen_accuracy']:.0%} and"
         f" {f['unseen_accuracy']:.0%}"
         for name, f in found.items()
     )
+    recalled = "; ".join(f"{name}: {_recalls(f)}" for name, f in found.items())
     return (
-        "; ".join(f"{name}: {_recalls(f)}" for name, f in found.items())
-        + f". Seen and unseen: {told} (V = {task.V}, |Q| = {task.Q}, 6 outputs, normalised descent,"
-        f" {int(run.t[-1])} steps of 64 sentences)."
-    ), series
+        f"{recalled}. Seen and unseen: {told} (V = 24, |Q| = 3, 6 outputs, normalised descent,"
+        f" {runs['full matrices'].t[-1]} steps of 64 sentences)."
+    ), [
+        Series(f"{name}, {kind} outputs", run.t[1:], run.observed[f"{kind}_loss"][1:], points=kind == "unseen")
+        for name, run in runs.items()
+        for kind in ("seen", "unseen")
+    ]
 
 
 @question("recall-roles", "step", "mean probability (reparameterised)")
 def roles(quick: bool) -> tuple[str, list[Series]]:
     """Which part predicts the output, and which the noise?"""
-    task = RecallTask(12 if quick else 24, 3, 6, alpha=0.2, H=17)
-    full = TransformerRisk(task, "softmax", batch=64)
-    small, test = reparameterised(full), task.sentences(np.random.default_rng(1), 200)
-    series, words, last = [], [], {}
-    parts: dict[str, tuple[str, ...]] = {
-        "whole": (), "no feed-forward": ("feed_forward",), "no attention": ("attention",)
-    }  # fmt: skip
-    models: dict[str, Risk] = {"reparameterised": small, "full matrices": full}
+    full = TransformerRisk(RecallTask(12 if quick else 24, 3, 6, alpha=0.2, H=17), "softmax", batch=64)
+    steps, series, words = 100 if quick else 600, [], []
+    models: dict[str, Risk] = {"reparameterised": reparameterised(full), "full matrices": full}
     for name, model in models.items():
-        run = descend(model, 0.1, rule="ngd", steps=100 if quick else 600)
-        shown = np.unique(np.linspace(1, len(run.t) - 1, 20).astype(int))
-        states = [small.map.inward(state) if model is small else state for state in run.states[shown]]
-        for part, without in parts.items():
-            curve = [full.measure(state, test, without) for state in states]
-            if model is small:
-                series.append(Series(f"{part}: output", run.t[shown], np.array([m.output for m in curve])))
-                series.append(
-                    Series(f"{part}: noise", run.t[shown], np.array([m.noise for m in curve]), points=True)
-                )
-            words.append(f"{name}, {part}: {curve[-1].output:.3f} and {curve[-1].noise:.3f}")
-            last[name, part] = curve[-1]
-    attention, no_attention = (last["reparameterised", part] for part in ("no feed-forward", "no attention"))
+        t, found = _by_parts(full, model, steps)
+        words += [f"{name}, {part}: {seen[-1].output:.3f} and {seen[-1].noise:.3f}" for part, seen in found.items()]
+        if model is not full:
+            attention, no_attention = (found[part][-1] for part in ("no feed-forward", "no attention"))
+            for part, seen in found.items():
+                series.append(Series(f"{part}: output", t, np.array([each.output for each in seen])))
+                series.append(Series(f"{part}: noise", t, np.array([each.noise for each in seen]), points=True))
     return (
-        f"Mean probabilities of output and noise word (α = 0.2, softmax attention) after {int(run.t[-1])} steps: "
-        + "; ".join(words)
-        + f". Under the reparameterisation attention alone says the output with probability {attention.output:.2f}"
-        f" and noise with {attention.noise:.2g}, the feed-forward layer alone noise with {no_attention.noise:.2g}: "
-        + ("attention finds the output" if attention.output > 0.9 else "attention does not find the output yet")
+        f"Mean probabilities of output and noise word (α = 0.2, softmax attention) after {t[-1]} steps:"
+        f" {'; '.join(words)}. Under the reparameterisation attention alone says the output with probability"
+        f" {attention.output:.2f} and noise with {attention.noise:.2g}, the feed-forward layer alone noise with"
+        f" {no_attention.noise:.2g}: attention "
+        + ("finds the output" if attention.output > 0.9 else "does not find the output yet")
         + (" and does not say noise" if attention.noise < 1e-3 else " and still says noise")
         + (", and the feed-forward layer alone says neither." if max(no_attention[2:]) < 0.1 else ".")
     ), series
+
+
+def _by_parts(full: TransformerRisk, model: Risk, steps: int) -> tuple[NDArray[np.int64], dict[str, list[Measure]]]:
+    """Steps of a run, and what the model says there whole and without each part."""
+    run, test = descend(model, 0.1, rule="ngd", steps=steps), full.task.sentences(np.random.default_rng(1), 200)
+    shown = np.unique(np.linspace(1, len(run.t) - 1, 20).astype(int))
+    states = [model.map.inward(state) if isinstance(model, Pullback) else state for state in run.states[shown]]
+    parts: dict[str, tuple[str, ...]] = {
+        "whole": (), "no feed-forward": ("feed_forward",), "no attention": ("attention",)
+    }  # fmt: skip
+    return run.t[shown], {name: [full.measure(each, test, part) for each in states] for name, part in parts.items()}
 
 
 def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
@@ -270,11 +264,11 @@ def linear_convergence(quick: bool) -> Found:
     cases = itertools.product(((5, 0.05), (1, 0.3), (4, 0.5), (9, 2.0)), ("linear", "relu"))
     errors, wrong = zip(*(_plain_lines(*case, attention) for case, attention in cases), strict=True)
     return Found(
-        max(errors) <= 1e-12 and not any(wrong),
+        np.max(errors) <= 1e-12 and not any(wrong),
         "planted bigrams, V = 60, H = 256, |Q| = 5, and ours, |Q| = 1, 4, 9, linear and ReLU, every trigger its own"
         " λ, 400 steps; steps to a loss of 1e-6",
-        f"λ off by less than {decade(max(errors))}; {sum(wrong)} of {len(wrong)} step counts differ between single"
-        " steps, one λ for all triggers, and the closed form",
+        f"λ off by less than {decade(np.max(errors))}; {sum(wrong)} of {len(wrong)} step counts differ between"
+        " single steps, one λ for all triggers, and the closed form",
     )
 
 
@@ -431,7 +425,7 @@ def sample_complexity(quick: bool) -> Found:
     (ratios, spread), size = complexities(), 120 if quick else 600
     failed, expected, z = failures(PLANTED(5), 12, 0.3, size)
     return Found(
-        z < 4.0 and max(ratios) <= 1.05 and max(spread) < 1.2 and min(*ratios, *spread) > 0.6,
+        z < 4.0 and np.max(ratios) <= 1.05 and max(spread) < 1.2 and min(*ratios, *spread) > 0.6,
         "V = 60, |Q| = 2, 5, 20, δ = 0.1 to 1e-6, ε = 0.001; with noise α = 0.2, 0.5, one trigger, δ = 0.05,"
         f" 1e-3, 1e-6, ε = 0.1, 0.01, 0.001; {size} data sets of 12 sentences",
         f"M/(|Q| ln(|Q|/δ)) = {span(ratios, '.2f')}; with noise Mε/ln(1/δ) = {span(spread, '.2f')};"

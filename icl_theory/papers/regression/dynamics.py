@@ -41,13 +41,12 @@ from icl_theory.papers.numbers import apart, decade, deviations, listed, off, sp
 from icl_theory.papers.regression.common import (
     PAPER,
     equivalent,
-    iterated_gaps,
-    iterated_steps,
     random_cases,
     random_risk,
     random_scores,
     rescaled,
 )
+from icl_theory.papers.regression.iterated import iterated_gaps, iterated_steps, plain_descent
 
 
 @row("steps in closed form", OURS, Status.EXACT, "0; 1e-10")
@@ -419,9 +418,9 @@ def skipped_steps(quick: bool) -> Found:
     steps = 3000 if quick else 8000
     errors, inside, wrong = zip(*(_skipped(risk, steps) for risk in risks), strict=True)
     return Found(
-        max(errors) <= 1e-7 and all(inside) and not any(wrong),
+        np.max(errors) <= 1e-7 and all(inside) and not any(wrong),
         f"{len(errors)} risks, single features, groups and one number, η = 0.1, {steps:,} steps, every one taken",
-        f"scores apart by less than {decade(max(errors))}, {'within' if all(inside) else 'beyond'} the"
+        f"scores apart by less than {decade(np.max(errors))}, {'within' if all(inside) else 'beyond'} the"
         f" estimate; {sum(wrong)} of {len(errors)} counts differ",
     )
 
@@ -529,6 +528,5 @@ def _growth_at_minimum(share: float) -> float:
     found = largest_stable_eta(risk)
     params = found.params + 1e-7 * np.random.default_rng(0).normal(size=(3, 3))
     before = float(np.linalg.norm(risk.gradient(params)))
-    for _ in range(300):
-        params = params - share * found.eta * risk.gradient(params)
+    params = plain_descent(risk, params, share * found.eta, 300)
     return float(np.linalg.norm(risk.gradient(params))) / before

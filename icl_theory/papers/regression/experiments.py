@@ -30,15 +30,8 @@ from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems.enumeration import direct
 from icl_theory.papers.claim import Found, row
 from icl_theory.papers.numbers import apart, decade, deviations, listed, losses, off, span
-from icl_theory.papers.regression.common import (
-    EQUAL,
-    PAPER,
-    WORDS,
-    cross_ratios,
-    iterated_gaps,
-    iterated_steps,
-    random_risk,
-)  # fmt: skip
+from icl_theory.papers.regression.common import EQUAL, PAPER, WORDS, cross_ratios, random_risk
+from icl_theory.papers.regression.iterated import iterated_gaps, iterated_steps
 
 
 @row("phases of sampled runs", OURS)
@@ -78,10 +71,10 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Found:
     alike = apart(ends, 1.0) < 0.5 * (max(most) - 1.0)
     shown = [f"{x:.2f}, in the end {y:.2f} ({k})" for k, x, y in zip(unequal_tasks(), most, ends, strict=True)]
     return Found(
-        max(most) < 3.0 and max(errors) < EQUAL,
+        max(most) < 3.0 and np.max(errors) < EQUAL,
         "three tasks with unequal features, K = 5, 6, N = inf, all saved states with Attn >= 1/2 up to step"
         f" {steps:.0e}; against direct sums",
-        f"(K-1) max_m |β_mk|/α_k at most {'; '.join(shown)}; off direct sums by {decade(max(errors))}",
+        f"(K-1) max_m |β_mk|/α_k at most {'; '.join(shown)}; off direct sums by {decade(np.max(errors))}",
         "holds, and in the tail the other scores move alike" if alike else "holds",
     )
 
@@ -113,10 +106,10 @@ def ends_of_phases(quick: bool) -> Found:
     inside, errors, *ratios = zip(*found, strict=True)
     names = ("own/ln K at T₁", "own/ln(K LΔ ε^-½)", "(1-Attn) LΔ ε^-½")
     return Found(
-        all(inside) and max(errors) < EQUAL and np.min(ratios) > 0.25 and np.max(ratios) < 4.0,
+        all(inside) and np.max(errors) < EQUAL and np.min(ratios) > 0.25 and np.max(ratios) < 4.0,
         f"{len(found)} exchangeable runs, K = 3..{K[-1]}, c = 0.03, 1, deficits 0.01..0.2; and by plain iteration",
         "; ".join(f"{name} = {span(each, '.2f')}" for name, each in zip(names, ratios, strict=True))
-        + f"; off plain iteration by {decade(max(errors))}",
+        + f"; off plain iteration by {decade(np.max(errors))}",
     )
 
 
@@ -164,9 +157,9 @@ def oscillation(quick: bool) -> Found:
     words = [f"{(each > 0).sum()} of {each.size}, at most {each.max()} times, median {np.median(each):g} ({name})"
              for each, (name, *_) in zip(counts, settings, strict=True)]  # fmt: skip
     return Found(
-        max(errors) <= EQUAL and most > 0,
+        np.max(errors) <= EQUAL and most > 0,
         f"K = 6, η = 2, every step of {steps}; attention of long prompts at the scores; changes above 1e-6 count",
-        f"that turn: {'; '.join(words)}; off direct sums by {decade(max(errors))}",
+        f"that turn: {'; '.join(words)}; off direct sums by {decade(np.max(errors))}",
         f"holds only for {'sampled' if sampled > 5 * most else 'no kind of'} runs: exact descent turns at most"
         f" {most} times, and never for exchangeable tasks",
     )
@@ -234,11 +227,11 @@ def noisy_tokens(quick: bool) -> Found:
     z, late, seen = zip(*(_noisy(size, batch, steps, 200 if quick else 1000) for size in sizes), strict=True)
     shown = zip(seen, late, sizes, strict=True)
     return Found(
-        max(z) <= 4.5 and min(seen) > 1.5 / 4 and max(late) < 0.6,
+        np.max(z) <= 4.5 and min(seen) > 1.5 / 4 and np.max(late) < 0.6,
         f"linear tasks on a simplex, K = 4, Δ = 1, N = 20; Q trained for {steps} steps, {batch} prompts each;"
         " loss at Q = 0 in closed form",
         f"attention {', '.join(f'{a:.2f}, loss {b:.0%} of the first (noise {size:g})' for a, b, size in shown)};"
-        f" largest |z| of the loss at Q = 0 {max(z):.1f}",
+        f" largest |z| of the loss at Q = 0 {np.max(z):.1f}",
         "holds" + ("; the noisier the tokens, the less attention" if seen[0] > seen[1] > seen[2] else ""),
     )
 

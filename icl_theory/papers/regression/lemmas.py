@@ -38,16 +38,8 @@ from icl_theory.families.regression.theorems.enumeration import (
 )
 from icl_theory.papers.claim import Claim, Errors, Found, Outcome, Row, identity, row
 from icl_theory.papers.numbers import apart, decade, off
-from icl_theory.papers.regression.common import (
-    EQUAL,
-    PAPER,
-    cross_ratios,
-    iterated_after_phase_one,
-    iterated_steps,
-    random_cases,
-    random_risk,
-    random_scores,
-)
+from icl_theory.papers.regression.common import EQUAL, PAPER, cross_ratios, random_cases, random_risk, random_scores
+from icl_theory.papers.regression.iterated import iterated_after_phase_one, iterated_steps
 
 LAWS = (tasks.Exchangeable, tasks.Linear, tasks.RandomCosine, tasks.Quadratic, tasks.RandomFourier)
 
@@ -107,10 +99,10 @@ def lemma_1_envelope(quick: bool) -> Found:
     cases = random_cases(10 if quick else 60, range(3, 8), (math.inf, 5.0, 60.0))
     inside, wide, nearest = zip(*(_envelope(risk, seed) for seed, risk in cases), strict=True)
     return Found(
-        all(inside) and max(nearest) < 1e-5,
+        all(inside) and np.max(nearest) < 1e-5,
         f"{len(inside)} random kernels and p, K = 3..7, N = 5, 60, inf; N = inf: attention that attains the sides,"
         " by search",
-        f"{'inside on all' if all(inside) else 'outside on some'}; sides attained to {decade(max(nearest))};"
+        f"{'inside on all' if all(inside) else 'outside on some'}; sides attained to {decade(np.max(nearest))};"
         f" envelope up to {max(wide):.3g} wide",
     )
 
@@ -203,10 +195,10 @@ def lemma_2_signs(quick: bool) -> Found:
     }
     small, large = (" and ".join(k for k in most if (most[k] > 1.0) == above) or "none" for above in (False, True))
     return Found(
-        min(least) >= -1e-14 and max(errors) < 1e-10,
+        min(least) >= -1e-14 and np.max(errors) < 1e-10,
         f"{len(least)} random kernels and scores, N = 2, 4, inf, against direct sums; sizes at S = 0, and"
         " along runs of exchangeable tasks (K = 5) and of the kernel diag(1, 1.3, 0.8)",
-        f"least α {min(least):.0e} of the loss at S = 0; off the direct sums by {decade(max(errors))}; β > 0 in"
+        f"least α {min(least):.0e} of the loss at S = 0; off the direct sums by {decade(np.max(errors))}; β > 0 in"
         f" {np.mean(np.concatenate(signs)):.0%}; |β| > α for {sum(ratios > 1)} of {len(ratios)} queries of random"
         f" kernels; |β|/α at most {', '.join(f'{ratio:.2g} ({name})' for name, ratio in most.items())}",
         f"holds for the signs; of these tasks |β| <= α holds for {small}, not for {large}",
@@ -234,13 +226,13 @@ def _cross_ratio_along(diagonal: Array, quick: bool) -> float:
 def proposition_1(quick: bool) -> Found:
     """1 - Attn_k <= √(2ℓ_k/c_k); |ŷ - f(v_k)| <= L Σ Attn_m |v_m - v_k| for every L-Lipschitz f; both attained"""
     holds, reaches, errors, searched = zip(*map(_attained, range(4 if quick else 12)), strict=True)
-    attained = max(reaches) > 1.0 - 1e-6 and min(errors) > 1.0 - 1e-6 and max(searched) < 1e-7
+    attained = max(reaches) > 1.0 - 1e-6 and min(errors) > 1.0 - 1e-6 and np.max(searched) < 1e-7
     return Found(
         all(holds) and attained,
         f"{len(reaches) + len(errors)} checks: random features, four families; f = L|x - v_k| and 100 drawn"
         " L-Lipschitz f a run",
-        f"measured/bound at most {max(reaches):.6f} and {max(errors):.6f}; the second at least {min(errors):.6f};"
-        f" the worst function by linear programming: off the bound by {decade(max(searched))}",
+        f"measured/bound at most {max(reaches):.6f} and {np.max(errors):.6f}; the second at least"
+        f" {min(errors):.6f}; the worst function by linear programming: off the bound by {decade(max(searched))}",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from icl_theory.families.regression.theorems.orderwise import closed
 from icl_theory.papers.claim import Answer, Series, curves, question
 from icl_theory.papers.numbers import decade, off, power
 from icl_theory.papers.regression.common import equivalent, rescaled
+from icl_theory.papers.regression.iterated import plain_descent
 
 
 @question("separation", "L", "steps to ε")
@@ -132,15 +132,18 @@ def learning_rate(quick: bool) -> tuple[str, list[Series]]:
     noisy = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12, noise=1.0)
     limit, _, best, _ = largest_stable_eta(noisy)
     factors = np.array([0.5, 0.95, 1.05, 1.5] if quick else [0.5, 0.8, 0.95, 0.98, 1.02, 1.05, 1.2, 1.5])
-    near = _Started(noisy, best + 1e-3 * np.random.default_rng(0).normal(size=best.shape))
-    steps, start = 300 if quick else 2000, near.loss(near.initial) - noisy.loss(best)
-    excess = np.array([_amplitude(near, float(x) * limit, steps) - noisy.loss(best) for x in factors])
-    settled = excess < start
-    thrown = np.array([_amplitude(noisy, float(x) * limit, steps) - noisy.loss(best) for x in factors])
-    rise = max(
-        float(np.max(np.diff(descend(ExchangeableRisk(20, 2.0), eta, steps=40).loss), initial=0.0))
-        for eta in (1.0, 1e3, 1e9)
+    least, near, steps = (
+        noisy.loss(best),
+        best + 1e-3 * np.random.default_rng(0).normal(size=best.shape),
+        300 if quick else 2000,
     )
+    rates = (factors * limit).tolist()
+    excess = np.array([noisy.loss(plain_descent(noisy, near, eta, steps)) for eta in rates]) - least
+    settled = excess < noisy.loss(near) - least
+    # the largest of the last losses: the height of an oscillation, if there is one
+    thrown = np.array([descend(noisy, eta, steps=steps).loss[-5:].max() for eta in rates]) - least
+    runs = [descend(ExchangeableRisk(20, 2.0), eta, steps=40) for eta in (1.0, 1e3, 1e9)]
+    rise = max(float(np.max(np.diff(run.loss), initial=0.0)) for run in runs)
     sharp = bool((settled == (factors < 1.0)).all())
     kept = ", ".join(f"{x:g} ({'settles' if ends else 'leaves'})" for x, ends in zip(factors, settled, strict=True))
     return (
@@ -307,26 +310,6 @@ def _parts(run: Trajectory) -> tuple[int, float]:
     """Steps of Phase I, and those after it."""
     assert run.phases is not None
     return run.phases.I[1], float(run.t[-1]) - run.phases.I[1]
-
-
-@dataclass(frozen=True, eq=False)
-class _Started(Risk):
-    """A risk with another start."""
-
-    risk: Risk
-    start: Array
-
-    @property
-    def initial(self) -> Array:
-        return self.start
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        return self.risk.evaluate(params, step)
-
-
-def _amplitude(risk: Risk, eta: float, steps: int) -> float:
-    """Largest loss over the last saved steps of a run: the height of an oscillation, if there is one."""
-    return float(descend(risk, eta, steps=steps).loss[-5:].max())
 
 
 QUESTIONS: dict[str, Callable[[bool], Answer]] = {
