@@ -62,7 +62,6 @@ def _call(name: str | None, given: Mapping[str, Any], first: str = "") -> str | 
 
 
 def _changed(family: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters that are not the defaults."""
     known = family.parameters().items()
     return {key: given[key] for key, each in known if key in given and not _is_default(given[key], each.default)}
 

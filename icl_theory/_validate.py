@@ -63,16 +63,21 @@ def _no_number(value: Any) -> bool:
     return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) != 0 or is_masked(value)
 
 
+def _finite(name: str, value: Any, allowed: str) -> float:
+    try:
+        result = math.nan if _no_number(value) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        result = math.nan
+    if not math.isfinite(result):
+        raise refuse(name, value, allowed)
+    return result
+
+
 def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, maximum: float = math.inf) -> float:
     """Return a finite float that is positive, or non-negative where ``zero`` is allowed, within the limits."""
     allowed = "a finite number >= 0" if zero else "a finite number > 0"
-    if _no_number(value):
-        raise refuse(name, value, allowed)
-    try:
-        result = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise refuse(name, value, allowed) from None
-    if not math.isfinite(result) or result < 0 or (result == 0 and not zero):
+    result = _finite(name, value, allowed)
+    if result < 0 or (result == 0 and not zero):
         raise refuse(name, value, allowed)
     if not minimum <= result <= maximum:
         raise refuse(name, value, f"between {minimum:g} and {maximum:g}")
@@ -81,14 +86,7 @@ def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, m
 
 def signed(name: str, value: Any, *, maximum: float = math.inf) -> float:
     """Return a finite float of either sign, at most ``maximum`` in size."""
-    if _no_number(value):
-        raise refuse(name, value, "a finite number")
-    try:
-        result = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise refuse(name, value, "a finite number") from None
-    if not math.isfinite(result):
-        raise refuse(name, value, "a finite number")
+    result = _finite(name, value, "a finite number")
     if abs(result) > maximum:
         raise refuse(name, value, f"between {-maximum:g} and {maximum:g}")
     return result
@@ -168,12 +166,9 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
 
 def fraction(name: str, value: Any) -> float:
     """Return a number strictly between 0 and 1."""
-    try:
-        result = number(name, value)
-    except ValueError:
-        raise refuse(name, value, "a number strictly between 0 and 1") from None
-    if result >= 1:
-        raise refuse(name, value, "a number strictly between 0 and 1")
+    result = _finite(name, value, allowed := "a number strictly between 0 and 1")
+    if not 0 < result < 1:
+        raise refuse(name, value, allowed)
     return result
 
 

@@ -1,12 +1,10 @@
-"""`icl-theory figures`, and the command line of each figure's script."""
+"""`icl-theory figures`, and each figure's script as a command."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -17,10 +15,6 @@ from icl_theory import figures as recipes
 from icl_theory._validate import choice
 from icl_theory.cli.shared import say_left_out
 from icl_theory.families import left_out
-from icl_theory.results.plots.style import release
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def figures(
@@ -63,21 +57,8 @@ def figures(
     return 1 if failures else 0
 
 
-def script(file: str, figure: Callable[..., Figure], quick: dict[str, Any]) -> None:
-    """Run the script of a figure as a command; with --quick its function gets the parameters ``quick``."""
-    parser = argparse.ArgumentParser(description=recipes.available().get(Path(file).stem))
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
-    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files, PDF and PNG")
-    given = parser.parse_args()
-    try:
-        recipes.check_folder(given.out)
-    except ValueError as error:
-        parser.error(str(error))
-    try:
-        drawn = figure(**(quick if given.quick else {}))
-        paths = recipes.write(drawn, given.out, Path(file).stem)
-        release(drawn)
-    except KeyboardInterrupt:
-        parser.exit(130, "interrupted\n")
-    for path in paths:
-        print(path)
+def script(file: str) -> None:
+    """Run the script of a figure as `icl-theory figures` with its name, and with the options that are given."""
+    from icl_theory.cli import main
+
+    main(["figures", Path(file).stem, *sys.argv[1:]])

@@ -84,7 +84,6 @@ def _help(declared: Parameter) -> str:
 
 
 def _several(declared: Parameter) -> bool:
-    """Return whether a command can compare all words of a parameter."""
     return isinstance(declared.kind, Word) and declared.axis
 
 

@@ -231,7 +231,7 @@ def _print_table(dataset: xarray.Dataset, over: str | None, done: int, most: int
     important = [name for name in with_role(dataset, *IMPORTANT) if name not in elsewhere]
     table = phase_table(first_part(dataset[["status", *important]], over), over)
     head = table.head(most)
-    rows = contents(head)
+    rows = dict(contents(head))
     cells = {name: [number(value) for value in values] for name, values in rows.items()}
     widths = {name: max(map(len, (name, *words))) + 3 for name, words in cells.items()}
     console = Console(highlight=False)

@@ -54,7 +54,6 @@ def _arrays(stream: BinaryIO, most: int = 100) -> dict[str, NDArray[Any]]:
 
 
 def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajectory:
-    """Put a run together from parts that belong together."""
     t, loss, states = (arrays.pop(name) for name in ("t", "loss", "states"))
     observed = named({name.removeprefix("observed_"): values for name, values in arrays.items()})
     if t.dtype != np.int64 or t.ndim != 1 or not t.size or t[0] != 0 or (np.diff(t) <= 0).any():

@@ -92,7 +92,6 @@ class _Again(Solution):
 
 
 def _problem(family: type[Family], said: Mapping[str, Any]) -> Family:
-    """Return the problem that a file describes."""
     known = family.parameters()
     family.refuse_unknown(said["parameters"])
     values: dict[str, Any] = {

@@ -67,7 +67,6 @@ def estimate(made: Plan, workers: int = 1, *, budget: float = 1.0, asked: int = 
 
 
 def _in_arrays(made: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Say which points are computed in whole arrays."""
     return ~np.isnan(made.model.batched(made.grid.points(index), max_steps=0)["loss"])
 
 

@@ -24,7 +24,6 @@ from icl_theory.engine.interrupts import whole_block
 from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, blank, once
 from icl_theory.grids.store import Part, Parts, Store
 
-HEARTBEAT = 1.0  # seconds without a chunk after which progress is called once more
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
 Progress = Callable[[int, int], None]
@@ -83,7 +82,7 @@ def evaluate(
         Chunks it has are not evaluated; new ones are added to it as they are finished.
     progress : callable, optional
         Called with the numbers of points done and in all: first with those that the storage has, then after every
-        chunk, and every second while workers have none.
+        chunk.
     hold : bool
         Keep the values in memory and return them, and not only in the storage.
     together : int
@@ -132,7 +131,7 @@ def evaluate(
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
         share = None if storage is None else storage.share
         task = partial(_evaluate_chunks, model, grid, (_HOME, os.getpid()), share, hold)
-        evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task, together, beat)
+        evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task, together)
         with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
             for chunk, each in found:
                 with whole_block():  # what is kept is counted, and what is counted is kept
@@ -154,11 +153,10 @@ def _parts(
     executor: Executor | None,
     task: Callable[[Sequence[int]], list[Chunk]],
     together: int,
-    beat: Callable[[], None],
     window: int = 1024,
     points: int = 2**24,
 ) -> Generator[tuple[int, Chunk], None, None]:
-    """Yield chunks as they are finished, each with its number, and call ``beat`` while waiting.
+    """Yield chunks as they are finished, each with its number.
 
     An executor has at most ``window`` tiles and ``points`` in them at a time, so that no results pile up.
     """
@@ -173,10 +171,8 @@ def _parts(
                 running[executor.submit(task, chunks)] = chunks
             if not running:
                 return
-            finished = wait(running, timeout=HEARTBEAT, return_when=FIRST_COMPLETED).done
-            if not finished:
-                beat()
-            for future in finished:
+            # a wait without an end is deaf to Ctrl-C on some systems
+            for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
                 chunks = running.pop(future)
                 try:
                     parts = future.result()

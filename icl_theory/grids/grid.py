@@ -355,7 +355,6 @@ def axis_values(
 
 
 def _array(values: Sequence[Any]) -> NDArray[Any]:
-    """Words as text, numbers as float64."""
     return np.asarray(values, dtype=np.str_ if len(values) and isinstance(values[0], str) else np.float64)
 
 

@@ -136,7 +136,6 @@ def _listed(values: NDArray[Any]) -> list[Any]:
 
 
 def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
-    """Return the axis that a file lists."""
     dtype: Any = {"float64": np.float64, "int64": np.int64, "str": np.str_}[type]
     if not values or not (swept or len(values) == 1):
         raise ValueError("an axis has a value, and several only if it is swept")

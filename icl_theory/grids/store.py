@@ -118,7 +118,6 @@ class Parts:
         return f"part-{chunk:06d}-{size.decode()}-{bound}.parquet"
 
     def _axes(self, chunk: int) -> Values:
-        """Return the values of each parameter in a chunk as blocks."""
         each = zip(self.grid.axes, self.grid.region(chunk), strict=True)
         values = np.meshgrid(*(axis.values[part] for axis, part in each), indexing="ij", sparse=True)
         return {axis.name: value for axis, value in zip(self.grid.axes, values, strict=True)}

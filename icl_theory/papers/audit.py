@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icl_theory._validate import choice, flag, integer, refuse
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import counted, working
 from icl_theory.engine.trajectory import Shown
 from icl_theory.families import asked, left_out
 from icl_theory.papers.claim import HEADINGS, Answer, Claim, Row, Status
@@ -86,7 +86,6 @@ class Audit(Shown):
         }
 
 
-@working("measuring claims")
 def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[str], None] | None = None) -> Audit:
     """Measure every claim and answer every open question.
 
@@ -135,19 +134,19 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
     every = [(family, row) for family, each in families.items() for row in each.rows]
     if claim is not None:
         claim = integer("claim", claim, minimum=1, maximum=len(every))
-    for number, (family, row) in enumerate(every, start=1):
-        if claim in (None, number):
-            what = f"claim {number} of {len(every)}"
-            if callback is not None:
-                callback(what)
-            with working(f"measuring {what}"), left_out(f"the row {name_of(row)} of the family {family}", failures):
-                claims.append(_checked(row(quick), Claim))
-    for family, each in families.items() if claim is None else ():
-        for name in each.questions:
-            if callback is not None:
-                callback(f"question {name}")
-            with left_out(f"the question {name} of the family {family}", failures):
-                answers.append(answer(name, quick=quick))
+    wanted = [number for number in range(1, len(every) + 1) if claim in (None, number)]
+    for number in counted(wanted, "claims"):
+        family, row = every[number - 1]
+        if callback is not None:
+            callback(f"claim {number} of {len(every)}")
+        with left_out(f"the row {name_of(row)} of the family {family}", failures):
+            claims.append(_checked(row(quick), Claim))
+    open_questions = [(family, name) for family, each in families.items() for name in each.questions]
+    for family, name in open_questions if claim is None else ():
+        if callback is not None:
+            callback(f"question {name}")
+        with left_out(f"the question {name} of the family {family}", failures):
+            answers.append(answer(name, quick=quick))
     return Audit(tuple(claims), tuple(answers), tuple(failures))
 
 

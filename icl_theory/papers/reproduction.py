@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from icl_theory import figures
 from icl_theory._validate import choice, flag
 from icl_theory._version import __version__
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import counted, working
 from icl_theory.families import left_out
 from icl_theory.files import replacing
 from icl_theory.papers.audit import BINDING, answer, known, name_of
@@ -175,7 +175,6 @@ def papers() -> dict[str, Paper]:
     return {paper.name: paper for claims in known()[0].values() for paper in claims.papers}
 
 
-@working("measuring statements")
 def reproduce(
     name: str, *, only: str | None = None, quick: bool = False, callback: Callable[[str], None] | None = None
 ) -> Reproduction:
@@ -226,11 +225,10 @@ def reproduce(
         return ()
 
     parts = []
-    for reading in readings.values():
+    for reading in counted([*readings.values()], "statements"):
         if callback is not None:
             callback(reading.name)
-        with working(f"measuring {reading.name}"):
-            claims = tuple(claim for row in reading.rows for claim in measured(row))
+        claims = tuple(claim for row in reading.rows for claim in measured(row))
         found, drawn = None, []
         if reading.question:
             with left_out(f"the question {reading.question} of the paper {name}", failures):

@@ -197,7 +197,7 @@ def _rows(found: pd.DataFrame, count: int, every: str, most: int = 200) -> list[
     left = count - len(head)
     said = f"The first {len(head)} of {number(count)} rows; {number(left)} are left out."
     more = f"<p>{said} <code>{escaped(every)}</code> has them all.</p>" if left else ""
-    return [more, table(contents(head))]
+    return [more, table(dict(contents(head)))]
 
 
 def _transitions(dataset: xarray.Dataset, over: str, most_sentences: int = 4) -> list[str]:

@@ -78,7 +78,6 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
 
 
 def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
-    """Return the names of the quantities in the table of a sweep, in their order."""
     words, details = (
         [name for name in with_role(dataset, role) if dataset[name].attrs.get("table") == 1]
         for role in ("word", "detail")
@@ -179,12 +178,12 @@ def check_format(path: Path, rows: int, most: int = 100_000) -> None:
 
 def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     """Return a table in Markdown, with numbers to four digits and ``notes`` (sentences) below it."""
-    return markdown(_content(table)) + "\n" + "".join(f"\n{note}\n" for note in _sentences(notes))
+    return markdown(contents(table)) + "\n" + "".join(f"\n{note}\n" for note in _sentences(notes))
 
 
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     r"""Return a table in LaTeX with ``notes`` (sentences) below it; it needs ``\usepackage{booktabs,amssymb}``."""
-    headings, columns = zip(*_content(table), strict=True)
+    headings, columns = zip(*contents(table), strict=True)
     sides = "".join("r" if goes_right(column) else "l" for column in columns)
     symbols = table.attrs.get("tex", {})
     rows = [[escaped(number(value)) for value in row] for row in zip(*columns, strict=True)]
@@ -206,7 +205,7 @@ def escaped(text: str) -> str:
     return text.translate(ESCAPES)
 
 
-def _content(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
+def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
     """Return the headings of a table with their columns; two columns may have the same heading."""
     if not hasattr(table, "columns") or not len(table.columns):
         raise refuse("table", table, "a table of pandas with a column or more")
@@ -217,8 +216,3 @@ def _sentences(notes: Iterable[str]) -> list[str]:
     if isinstance(notes, str) or not isinstance(notes, Iterable) or not _validate.dimensions(notes):
         raise refuse("notes", notes, "sentences, one or more in a tuple")
     return list(map(str, notes))
-
-
-def contents(table: pd.DataFrame) -> dict[str, list[Any]]:
-    """Return the columns of a table by heading."""
-    return {str(name): list(table[name]) for name in table.columns}

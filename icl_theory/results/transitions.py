@@ -134,7 +134,6 @@ def _apart(x: Array, spacing: float = 0.02) -> list[int]:
 
 
 def _refined(values: Array, count: Array, limits: tuple[float, float], i: int) -> Transition:
-    """Interpolate the passage between the i-th value and the next one."""
     x, progress = np.log(values), _progress(values, count, limits)
     linear = _crossing(x, progress, i)
     spline = _smooth(x, progress, linear)
@@ -165,7 +164,6 @@ def _passages(progress: Array) -> list[int]:
 
 
 def _crossing(x: Array, progress: Array, i: int) -> float:
-    """Return the half-way point after the i-th value by linear interpolation."""
     return float(x[i] + (0.5 - progress[i]) / (progress[i + 1] - progress[i]) * (x[i + 1] - x[i]))
 
 

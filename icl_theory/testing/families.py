@@ -137,7 +137,6 @@ def _parameters(family: type[Family], given: Mapping[str, Any]) -> None:
 
 
 def _refused(name: str, what: str, make: Callable[[], object]) -> None:
-    """Check that a call raises a ValueError that names a parameter."""
     try:
         make()
     except ValueError as error:
@@ -149,7 +148,6 @@ def _refused(name: str, what: str, make: Callable[[], object]) -> None:
 
 
 def _wrong(declared: Parameter) -> list[Any]:
-    """Values of wrong types."""
     if isinstance(declared.kind, Number):
         return ["no number", math.nan, True, object()] + [0.5] * isinstance(declared.kind, Whole)
     if isinstance(declared.kind, Word):

@@ -103,7 +103,6 @@ def _stable_rate(problem: Family, run: Trajectory, steps: int = 200, rounding: f
 
 
 def _arrays(problem: Family) -> None:
-    """Check what is computed in whole arrays, on two points."""
     family = type(problem)
     points, common = {}, {}
     for name, declared in family.parameters().items():

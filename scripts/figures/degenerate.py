@@ -48,4 +48,4 @@ def figure(*, L: float = 2.0, delta: float = 1.0, K: int = 10, eta: float = 1.0,
 
 
 if __name__ == "__main__":
-    script(__file__, figure, QUICK)
+    script(__file__)

@@ -75,4 +75,4 @@ def figure(
 
 
 if __name__ == "__main__":
-    script(__file__, figure, QUICK)
+    script(__file__)

@@ -52,4 +52,4 @@ def attention(
 
 
 if __name__ == "__main__":
-    script(__file__, figure, QUICK)
+    script(__file__)

@@ -69,4 +69,4 @@ def _row(ax: Any, bottom: float, name: str, words: list[str], colours: list[Any]
 
 
 if __name__ == "__main__":
-    script(__file__, figure, QUICK)
+    script(__file__)

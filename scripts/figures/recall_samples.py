@@ -68,4 +68,4 @@ def _excess(task: icl.recall.RecallTask, M: int, seed: int) -> float:
 
 
 if __name__ == "__main__":
-    script(__file__, figure, QUICK)
+    script(__file__)

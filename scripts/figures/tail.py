@@ -53,4 +53,4 @@ def figure(*, eta: float = 1.0, L: float = 2.0, steps: int = 10**10, seed: int =
 
 
 if __name__ == "__main__":
-    script(__file__, figure, QUICK)
+    script(__file__)

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,10 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from icl_theory.grids import evaluate as evaluation
 from icl_theory.grids.evaluate import evaluate, point_by_point
 from icl_theory.grids.grid import LARGEST_CHUNK, MOST_CHUNKS, Axis, Grid, Values, assembled, axis_values
 from icl_theory.grids.workers import processes
@@ -71,28 +68,6 @@ def test_progress_counts_points() -> None:
     seen: list[tuple[int, int]] = []
     evaluate(grid(5, 4), Squares(), progress=lambda done, total: seen.append((done, total)))
     assert seen == [(0, 10), (4, 10), (8, 10), (10, 10)]
-
-
-def test_progress_goes_on_while_workers_have_no_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    again = threading.Event()
-
-    class Waits(Squares):
-        def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
-            assert again.wait(30.0)
-            return super().evaluate(points)
-
-    def progress(done: int, total: int) -> None:
-        seen.append(done)
-        if len(seen) == 3:
-            again.set()
-
-    monkeypatch.setattr(evaluation, "HEARTBEAT", 0.01)
-    with ThreadPoolExecutor(1) as executor:
-        found = evaluate(grid(5, 10), Waits(), executor=executor, progress=progress).values
-    assert seen[:3] == [0, 0, 0]
-    assert seen[-1] == 10
-    assert equal(found, evaluate(grid(5, 10), Squares()).values)
 
 
 def test_any_executor_gives_the_same_bits() -> None:

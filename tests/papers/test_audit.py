@@ -236,4 +236,5 @@ def test_it_says_which_row_is_measured(monkeypatch: pytest.MonkeyPatch, heard: l
     assert [line.split(" is left out")[0] for line in icl.audit().failures] == [
         "the row spying of the family spy", "the question why of the family spy",
     ]  # fmt: skip
-    assert heard[:2] == ["measuring claim 1 of 1, 0:00:00", "answering question why, 0:00:00"]
+    assert heard[0].startswith("0 of 1 claims, ")
+    assert heard[-1] == "answering question why, 0:00:00"

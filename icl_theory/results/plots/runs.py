@@ -54,15 +54,7 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
             _draw_loss(run, axes("ax", ax))
             ax.set_xlabel("step")
             return ax
-        with_attention = "attention" in run.observed
-        figure = new_figure(3.4, 4.4 if with_attention else 2.6)
-        panels = figure.subplots(2 if with_attention else 1, 1, sharex=True, squeeze=False)[:, 0]
-        _draw_loss(run, panels[0])
-        if with_attention:
-            _draw_attention(run, panels[1])
-        panels[-1].set_xlabel("step")
-        panels[0].set_title(_title(run), fontsize=9, pad=16)
-        return panels[0]  # type: ignore[no-any-return]
+        return _side_by_side([run], 3.4, (2.6, 4.4))
 
 
 def compare_runs(runs: Sequence[Trajectory]) -> Axes:
@@ -72,18 +64,22 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
     """
     runs = sequence("runs", runs, Trajectory, "one run or more, each a Trajectory")
     with styled():
-        rows = 2 if all("attention" in run.observed for run in runs) else 1
-        figure = new_figure(3.2 * len(runs), 4.2 if rows == 2 else 2.4)
-        panels = figure.subplots(rows, len(runs), sharex="col", sharey="row", squeeze=False)
-        for column, run in zip(panels.T, runs, strict=True):
-            _draw_loss(run, column[0])
-            if rows == 2:
-                _draw_attention(run, column[1])
-            column[-1].set_xlabel("step")
-            column[0].set_title(_title(run, runs), fontsize=9, pad=16)
-        for ax in panels[:, 1:].ravel():
-            ax.set_ylabel("")
-        return panels[0, 0]  # type: ignore[no-any-return]
+        return _side_by_side(runs, 3.2, (2.4, 4.2))
+
+
+def _side_by_side(runs: Sequence[Trajectory], width: float, heights: tuple[float, float]) -> Axes:
+    rows = 2 if all("attention" in run.observed for run in runs) else 1
+    figure = new_figure(width * len(runs), heights[rows - 1])
+    panels = figure.subplots(rows, len(runs), sharex="col", sharey="row", squeeze=False)
+    for column, run in zip(panels.T, runs, strict=True):
+        _draw_loss(run, column[0])
+        if rows == 2:
+            _draw_attention(run, column[1])
+        column[-1].set_xlabel("step")
+        column[0].set_title(_title(run, runs), fontsize=9, pad=16)
+    for ax in panels[:, 1:].ravel():
+        ax.set_ylabel("")
+    return panels[0, 0]  # type: ignore[no-any-return]
 
 
 def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
@@ -101,7 +97,7 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
         return ax
 
 
-def _title(run: Trajectory, among: Sequence[Trajectory] = ()) -> str:
+def _title(run: Trajectory, among: Sequence[Trajectory]) -> str:
     """Name the parameters, the regime, and the words in which a run differs from the others."""
     values = [
         (f"{style.mathematics(each.tex, each.text)} = {value}", each.text + value)

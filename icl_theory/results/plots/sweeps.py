@@ -156,7 +156,6 @@ def _steps(dataset: xarray.Dataset) -> tuple[Array, dict[str, NDArray[np.bool_]]
 
 
 def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
-    """Draw steps, phases and predictions along a parameter, and the exponent below."""
     panels = _panels(dataset, scale)
     top = panels[0]
     _plot_steps(top, dataset, scale, BLACK, _symbol(dataset, str(steps_of(dataset))))
@@ -184,7 +183,6 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
 
 
 def _draw_curves(dataset: xarray.Dataset, scale: Scale, other: Scale) -> Axes:
-    """Draw steps along a parameter, a curve for each value of another, and their exponents below."""
     panels = _panels(dataset, scale)
     ends = []
     words = told_apart(dataset[other.name].values.tolist())
@@ -202,7 +200,6 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, other: Scale) -> Axes:
 
 
 def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
-    """Return axes for the steps, and for the exponent along the parameter if there is one."""
     exponent = _exponent(dataset, scale)
     both = exponent is not None and bool(np.isfinite(dataset[exponent].values).any())
     panels = new_figure(4.4, 5.6 if both else 3.6).subplots(1 + both, 1, sharex=True, squeeze=False)[:, 0]
@@ -238,7 +235,6 @@ def _plot_steps(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str, label
 
 
 def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) -> None:
-    """Draw an exponent, its limits, and the measured half-way point between them."""
     name = str(_exponent(line, scale))
     ax.plot(scale.places, line[name].values, color=colour)
     ax.set_ylabel(rf"$d\,\ln$ {_symbol(line, str(steps_of(line)))} $/\,d\,\ln$ {scale.label}")
@@ -286,7 +282,6 @@ def _legend(panels: list[Axes], **look: Any) -> None:
 
 
 def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
-    """Draw the steps over two parameters in colours, with boundaries and measured transitions."""
     import matplotlib as mpl
 
     figure = new_figure(5.0, 4.2)
