@@ -124,10 +124,28 @@ class Solved(NamedTuple):
         Coefficients are compared in pairs, as a single one may be small by chance.
         """
         sizes = np.abs(self.terms[:, -4:]).max(axis=2)
-        before, last = sizes[:, :2].max(axis=1), sizes[:, 2:].max(axis=1)
-        decay = np.sqrt(np.minimum(1.0, np.divide(last, before, out=np.ones(len(last)), where=before > 0.0)))
-        error = np.maximum(sizes[:, 3], sizes[:, 2] * decay) * decay
-        return np.where(np.isfinite(self.left), error, np.inf)
+        pairs = sizes.reshape(-1, 2, 2).max(axis=2)
+        return np.where(np.isfinite(self.left), _beyond(sizes, _ratio(pairs[:, 1], pairs[:, 0])), np.inf)
+
+    @property
+    def ratio(self) -> Array:
+        """Estimated error over that of the same stride with a node less, (n,), which is the last coefficient.
+
+        The decay is that of the odd or of the even coefficients, whichever is slower.
+        """
+        sizes = np.abs(self.terms[:, -4:]).max(axis=2)
+        return _ratio(_beyond(sizes, _ratio(sizes[:, 2:], sizes[:, :2]).max(axis=1)), sizes[:, 3])
+
+
+def _beyond(sizes: Array, fallen: Array) -> Array:
+    """Size of the first coefficient that a polynomial lacks, from the last ones and their decay in two orders."""
+    decay = np.sqrt(fallen)
+    return np.asarray(np.maximum(sizes[:, 3], sizes[:, 2] * decay) * decay)
+
+
+def _ratio(part: Array, whole: Array) -> Array:
+    """Ratio of sizes, 1 at most."""
+    return np.minimum(1.0, np.divide(part, whole, out=np.ones_like(part), where=whole > 0.0))
 
 
 def collocate(

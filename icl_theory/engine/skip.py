@@ -25,6 +25,7 @@ Mask = NDArray[np.bool_]
 NODES = 9  # of a stride of the run; the shadow has one less
 SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)  # twice those of Legendre's polynomials at 1
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
+CAUTION = 3.0  # the run's share of what parts it from its shadow may be larger than estimated, by this factor
 ROUNDING = 2.0**-52
 SLACK = 1e-14  # in x: rounding parts the end of a stride from the beginning of the next one
 
@@ -69,6 +70,8 @@ class Strides:
         Part of the tolerance that one stride may use, so that dozens of them keep to it.
     separate : bool
         Go on without the blocks that cannot be followed: they belong to different runs.
+    unsolved : float
+        What the equations leave may move the solution by more than itself, by this factor.
 
     Attributes
     ----------
@@ -77,9 +80,11 @@ class Strides:
     x : ndarray, (n,)
         Times up to which the blocks are known.
     left : ndarray, (n,)
-        What the solutions of the equations have left so far.
-    apart : float
-        Largest difference of run and shadow within the strides.
+        Error from what the solutions of the equations have left so far.
+    margin : ndarray, (n,)
+        Factor that makes an estimate of the run's error of its distance to the shadow.
+    apart, off : float
+        Largest difference of run and shadow within the strides, and the largest error estimated from it.
     """
 
     def __init__(
@@ -94,12 +99,14 @@ class Strides:
         flow: bool,
         share: float = 0.01,
         separate: bool = False,
+        unsolved: float = 16.0,
     ) -> None:
         self._blocks, self._budget, self._flow = blocks, budget, flow
-        self._tolerance, self._share, self._separate = tolerance, share, separate
+        self._tolerance, self._share, self._separate, self._unsolved = tolerance, share, separate, unsolved
         n, m = y.shape
         self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))
-        self.left, self.apart, self.records = np.zeros(n), 0.0, list[Record]()
+        self.left, self.margin, self.records = np.zeros(n), np.full(n, MARGIN), list[Record]()
+        self.apart = self.off = 0.0
         self.lost = np.zeros(n, dtype=bool)
         self._gain = blocks.descent.risk.gain(blocks.params(y))
         self._h, self._ideal, self._pace, self._debt = np.full(n, first), np.zeros(n), np.zeros(n), np.zeros(n)
@@ -220,18 +227,24 @@ class Strides:
             follower = self._solve(NODES - 1, which, x, h, z, guess, noise, least=2)
             ok, shadow = np.isfinite(follower.left), follower.terms
             self.z[which[ok]] = follower.arrival[ok]
-            self.left[which[ok]] += follower.left[ok]
+            self.left[which[ok]] += self._unsolved * follower.left[ok]
         if not ok.any():
             return ok
         step, some, begin, length = step.of(ok), which[ok], x[ok], h[ok]
         self.y[some], self.x[some], self._terms[some] = step.arrival, begin + length, step.terms
         self._begin[some], self._length[some] = begin, length
-        self.left[some] += step.left
+        self.left[some] += self._unsolved * step.left
         self.records.append(Record(some, begin, length, step.terms, shadow[ok]))
         if self.z is not None:
             parted = step.terms - np.pad(shadow[ok], ((0, 0), (0, 1), (0, 0)))
             parted = legendre(2.0 * radau(NODES).nodes - 1.0, NODES) @ parted
-            self.apart = max(self.apart, float(np.abs(parted).max(initial=0.0)))
+            apart = np.abs(parted).max(axis=(1, 2))
+            # what this stride has added is the run's by its own ratio, the rest as before
+            added = np.minimum(1.0, np.abs(step.terms[:, -1]).max(axis=1) / np.maximum(apart, 1e-300))
+            own = MARGIN * np.minimum(1.0, CAUTION * step.ratio)
+            self.margin[some] += added * (own - self.margin[some])
+            self.apart = max(self.apart, float(apart.max()))
+            self.off = max(self.off, float((self.margin[some] * apart).max()))
         return ok
 
     def _probe(self, which: Index, x: Array, y: Array, h: Array) -> Array:
@@ -343,8 +356,6 @@ class Skipper(Followed):
         Steps that are taken one by one at first.
     budget : int
         Largest number of gradients. Beyond it, single steps are as quick, or a run takes too long.
-    margin : float
-        Safety factor on what parts run and shadow: the shadow may be that much nearer to the run than the truth is.
     flow : bool
         Follow the flow, which has no shadow.
     """
@@ -359,12 +370,11 @@ class Skipper(Followed):
         *,
         exact: int = 0,
         budget: int = 200_000,
-        margin: float = MARGIN,
         flow: bool = False,
     ) -> None:
         super().__init__(descent, known)
         self.tolerance, self.budget, self.flow = tolerance, budget, flow
-        self._exact, self._margin, self._watched = exact, margin, not flow
+        self._exact, self._watched = exact, not flow
         self._worst = 0.0  # estimated error of the scores so far
         self._blocks = Blocks(descent)
         self._strides: Strides | None = None
@@ -453,10 +463,13 @@ class Skipper(Followed):
         if self._other is None and self._watched:
             # moved by what rounding does in many steps, which an orbit may enlarge
             self._other = y * (1.0 + np.where(np.arange(y.size) % 2, 2.0**-44, -(2.0**-44))).reshape(y.shape)
-        self._strides = strides = Strides(
+        strides = Strides(
             blocks, self.tolerance, blocks.rows(y), None if self._other is None else blocks.rows(self._other),
             start.step, first, self.budget, self.flow,
         )  # fmt: skip
+        if self._strides is not None:
+            strides.margin = self._strides.margin
+        self._strides = strides
         # far enough that many blocks move together, and less far if they are large, so that progress is shown
         ahead, last, far, slow = schedule[schedule > start.step], start.step, 2.0 if y.size <= 2**18 else 0.5, False
         while ahead.size and not slow:
@@ -488,16 +501,21 @@ class Skipper(Followed):
     def _note(self, run: Array, shadow: Point, strides: Strides | None = None) -> None:
         """Compare run and shadow."""
         self._seen.append((shadow.step, shadow.loss))
-        apart, size, left = _largest(run - shadow.params), _largest(run), 0.0
+        rows = self._blocks.rows(run - shadow.params)
+        apart, size, off, left = _largest(rows), _largest(run), _largest(self._errors(rows)), 0.0
         if strides is not None:
-            apart, left = max(apart, strides.apart), float(strides.left.max())
+            apart, off, left = max(apart, strides.apart), max(off, strides.off), float(strides.left.max())
         gain = self.descent.risk.gain(run)
         self._size = max(self._size, gain * size)
-        if self._margin * apart > 0.1 * size:
+        if MARGIN * apart > 0.1 * size:
             # too far for an estimate of first order, in chaos or late at a drop: run and truth may be anywhere
-            self._worst = max(self._worst, 4.0 * self._size)
-        off = self._margin * apart + left + 4.0 * ROUNDING * size
-        self._worst = max(self._worst, gain * off + self._left)
+            self._worst = max(self._worst, MARGIN * gain * apart, 4.0 * self._size)
+        self._worst = max(self._worst, gain * (off + left + 4.0 * ROUNDING * size) + self._left)
+
+    def _errors(self, rows: Array) -> Array:
+        """Estimated errors of the run, from what parts it from its shadow, both (n, m)."""
+        margin = np.full(len(rows), MARGIN) if self._strides is None else self._strides.margin
+        return margin[:, None] * np.abs(rows)
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
         assert self.here is not None
@@ -545,15 +563,16 @@ class Skipper(Followed):
         for t in (hit.step - 1, hit.step):
             run, shadow = self._walked[t] if t in self._walked else map(self._blocks.params, self._strides.land(t))
             point = self.descent.point(run, t)
-            size = (
-                self._margin * np.abs(run - shadow) + float(self._strides.left.max()) + 4.0 * ROUNDING * np.abs(run)
-            )
+            size = self._blocks.params(self._errors(self._blocks.rows(run - shadow)))
+            size += float(self._strides.left.max()) + 4.0 * ROUNDING * np.abs(run)
             off = float(np.sum(size * np.abs(point.gradient))) + 4.0 * ROUNDING * abs(point.loss)
             slope = self.descent.slope(point.gradient)
             steps = max(steps, off / slope if slope > off * 2.0**-53 else 2.0**53)
             clear = clear and abs(point.loss - epsilon) > off
-        late = self._margin * abs(self._count_of_shadow(hit.step, epsilon) - hit.step)
-        return steps if clear and steps < 1.0 and late <= self._margin else max(float(math.ceil(steps)), late)
+        late = abs(self._count_of_shadow(hit.step, epsilon) - hit.step)
+        if clear and steps < 1.0 and late <= 1.0:
+            return steps
+        return max(float(math.ceil(steps)), late * float(self._strides.margin.max()))
 
     def _count_of_shadow(self, hit: int, epsilon: float) -> float:
         """First step at which the loss of the shadow is at most epsilon, or infinity where that is not known."""

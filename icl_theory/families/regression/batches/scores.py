@@ -20,7 +20,7 @@ from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.rules import GradientDescent
-from icl_theory.engine.skip import MARGIN, Strides
+from icl_theory.engine.skip import Strides
 from icl_theory.engine.steps import Descent
 from icl_theory.engine.stops import SETTLED, STALL_AFTER
 from icl_theory.engine.tokens.square import Count, moments
@@ -213,7 +213,8 @@ def _crossings(
         times.append(time)
     ours, theirs = times
     with np.errstate(invalid="ignore"):
-        error = np.maximum(MARGIN * np.abs(ours - theirs), late) + blur / slope
+        margin = found.strides.margin.reshape(batch.count, -1).max(axis=1)
+        error = np.maximum(margin * np.abs(ours - theirs), late) + blur / slope
     never, exact = np.isinf(ours) & np.isinf(theirs), (ours <= SINGLE) & (ours == theirs)
     error = np.where(never | exact, 0.0, error)
     near = np.abs(values[0][: SINGLE + 1]) <= BLUR / ROUNDING * blur
@@ -223,9 +224,9 @@ def _crossings(
 
 def _late(batch: ScoreBatch, strides: Strides, run: Array, shadow: Array, points: Index) -> Array:
     """By how many steps runs may be early or late: what parts them from their shadows, over a step's decrease."""
-    gradient = look(batch, run, points).gradient
-    left = strides.left[batch.of(points)].reshape(len(points), -1).max(axis=1)
-    off = MARGIN * np.abs(run - shadow).reshape(len(points), -1) + left[:, None]
+    gradient, columns = look(batch, run, points).gradient, batch.of(points)
+    off = strides.margin[columns, None] * np.abs(run - shadow) + strides.left[columns, None]
+    off = off.reshape(len(points), -1)
     return np.asarray(np.sum(off * np.abs(gradient), axis=1) / np.sum(gradient**2, axis=1))
 
 
