@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.families.recall import training
 from icl_theory.families.recall.transformer import Transformer
 from tests.recall.enumeration import matrices
 from tests.test_cli import run_main
@@ -163,7 +164,7 @@ def test_models_that_may_not_be_trained_together_run_as_they_do_alone(changes: d
     models = [{"model": "attention"}, {"model": "full"}, {"model": "full", "seed": 3}]
     given = {**SMALL, "max_steps": 6, "batch": 16, **changes}
     problems = [icl.recall.Training(**(given | model)) for model in models]  # type: ignore[arg-type]
-    for problem, found in zip(problems, experiments.observe(problems), strict=True):
+    for problem, found in zip(problems, training.observe(problems), strict=True):
         alone = problem.simulate()
         np.testing.assert_array_equal(found.t, alone.t)
         for name, values in alone.observed.items():
