@@ -294,8 +294,10 @@ class Term(NamedTuple):
 
 def summed(weights: Weights, terms: Sequence[Term], *more: int) -> Array:
     """Add up the terms, with all weights differentiated by further kinds."""
-    first, *others = (weights(*term.kinds, *more) * term.value for term in terms)
-    return sum(others, start=first)
+    total = weights(*terms[0].kinds, *more) * terms[0].value
+    for term in terms[1:]:
+        total += weights(*term.kinds, *more) * term.value
+    return total
 
 
 def _block(given: _Block, direction: Array | None) -> Moments:
@@ -440,10 +442,8 @@ def balanced(*terms: Array) -> Array:
     A shift of all scores does not change a loss. The sum that rounding leaves would shift the scores step by step
     in the tail of a run; it is subtracted from the entries in which terms cancel.
     """
-    gradient, scale = np.zeros_like(terms[0]), np.full(terms[0].shape, 1e-300)
-    for term in terms:
-        gradient += term
-        scale += np.abs(term)
+    gradient: Array = sum(terms[1:], start=terms[0])
+    scale: Array = sum((np.abs(term) for term in terms[1:]), start=np.abs(terms[0]) + 1e-300)
     return gradient - scale * (gradient.sum(axis=1) / scale.sum(axis=1))[:, None]
 
 
