@@ -77,8 +77,8 @@ class SampledTokens(Risk):
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
         prompts = self.prompts(step)
         squared, weight, pull = self._pass(params, prompts)
-        gradient = np.zeros((len(params.reshape(len(params), -1)), len(self._queries)))
-        np.add.at(gradient, (prompts.node, prompts.query[:, None]), weight * pull / self.batch)
+        entry = prompts.node * len(self._queries) + prompts.query[:, None]
+        gradient = np.bincount(entry.ravel(), (weight * pull).ravel(), params.size) / self.batch
         return 0.5 * float(squared.mean()), gradient.reshape(params.shape)
 
     def _pass(self, params: Array, prompts: Prompts) -> tuple[Array, Array, Array]:
