@@ -225,7 +225,7 @@ def final_rate(risk: RecallRisk, eta: float, far: float) -> float:
 
 
 def rate_ratio(risk: RecallRisk, eta: float, far: float) -> float:
-    """The same over the predicted rate."""
+    """Return the final rate over the predicted one."""
     return final_rate(risk, eta, far) / decay_rate(risk.task, eta, risk.attention)
 
 
@@ -366,7 +366,8 @@ def attention_alone(task: RecallTask, eta: float) -> tuple[float, float, float]:
 @row("recall: Theorem 4.2", PAPER.format("Thm 4.2"), Status.ORDER, "rate ηs, whatever |Q|")
 def softmax_rate(quick: bool) -> Found:
     """softmax attention: linear convergence to the Bayes risk under normalised descent"""
-    sizes, (left, least, approach) = (4, 16) if quick else (1, 4, 16, 64), attention_alone(PLANTED(5), 0.5)
+    sizes = (4, 16) if quick else (1, 4, 16, 64)
+    left, least, approach = attention_alone(PLANTED(5), 0.5)
     ratios, slowed = softmax_rates(quick, 0.5), noisy_softmax_rates(sizes)
     alone = abs(left - least) < 1e-6 and abs(approach - 1.0) < 0.01
     return Found(

@@ -454,7 +454,7 @@ def _over_bound(K: Array, c: Array, deficit: Array) -> float:
 
 
 def _over_bound_of_law(epsilon: Array | None = None, among: NDArray[np.bool_] | None = None) -> float:
-    """The same for runs of the law in closed form, at their own ε or with the bound for another."""
+    """Largest ``T - T₁ - 1`` over its bound among runs of the law, for their own ε or another one."""
     runs = orderwise.law_runs()
     bound = after_phase_one_of(runs.K, runs.eta, runs.epsilon if epsilon is None else epsilon) - 1.0
     return float(np.max((runs.steps - runs.attends - 1.0) / bound, where=among is None or among, initial=0.0))

@@ -255,7 +255,8 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
 def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     """What if the model is trained on finitely many prompts?"""
     features, law, N = Features.simplex(4, 1.0), tasks.Exchangeable(2.0), 20
-    population, (steps, repeats) = PopulationRisk(features, law, N=N), (100, 6) if quick else (200, 30)
+    population = PopulationRisk(features, law, N=N)
+    steps, repeats = (100, 6) if quick else (200, 30)
     sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])
 
     def reached(risk: Risk) -> float:
