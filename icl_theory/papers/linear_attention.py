@@ -210,9 +210,8 @@ def shifts(quick: bool) -> Found:
 def transition(quick: bool) -> Found:
     """trained on k tasks it memorises them below k ≈ d and learns in context above"""
     d, draws = (32, 4) if quick else (64, 10)
-    worst, known = memorised(d, draws)
+    worst, known, kink = memorised(d, draws)
     learns = all(first > 10.0 and 1.0 < last < 1.1 for first, *_, last in known)
-    kink = diversity_limit(d, 1e9, 0.0, np.array([0.5, 1.0, 2.0])).new / d
     return Found(
         worst < 0.1 and apart(kink, (0.25, 0.0, 0.0)) < 1e-3 and learns,
         f"d = {d}, N = 4d, 64d, σ = 0.5, k/d = 1/4..8; and the limit of long prompts",
@@ -224,15 +223,15 @@ def transition(quick: bool) -> Found:
     )
 
 
-def memorised(d: int, draws: int) -> tuple[float, list[Array]]:
-    """How far losses are off their limit, and those on new tasks over those on the tasks of pretraining."""
+def memorised(d: int, draws: int) -> tuple[float, list[Array], Array]:
+    """How far losses are off their limit; new ones over those of pretraining; new ones over d in long prompts."""
     worst, known, ratios = 0.0, [], np.array([0.25, 0.5, 1.0, 2.0, 8.0])
     for N in (4 * d, 64 * d):
         problem, sizes = LinearAttention(d=d, N=N, noise=0.5), (ratios * d).astype(int).tolist()
         found = task_diversity(problem, sizes, draws=draws).mean()
         worst = max(worst, *map(off, found, diversity_limit(d, N, 0.5, ratios)))
         known.append(found.new / found.pretraining)
-    return worst, known
+    return worst, known, diversity_limit(d, 1e9, 0.0, np.array([0.5, 1.0, 2.0])).new / d
 
 
 def best_losses(N: int, depths: Iterable[int]) -> tuple[Array, Array]:

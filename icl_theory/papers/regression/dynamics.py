@@ -55,12 +55,9 @@ def closed_counts(quick: bool) -> Found:
     iterates
     """
     rng, steps = np.random.default_rng(7), 300 if quick else 3000
-    counted = [
-        _counted(*10.0 ** rng.uniform((0.4, -1.5, -4.0), (2.5, 2.0, -0.5))) for _ in range(15 if quick else 60)
-    ]
+    counted = [_counted(rng) for _ in range(15 if quick else 60)]
     counts, wrong, shifted = zip(*filter(None, counted), strict=True)
-    cases = itertools.product((2, 5, 40, 300), (0.02, 0.3, 3.0, 100.0))
-    error = max(_position_error(*case, steps) for case in cases)
+    error = max(_position_error(K, c, steps) for K in (2, 5, 40, 300) for c in (0.02, 0.3, 3.0, 100.0))
     return Found(
         not (any(wrong) or any(shifted) or error > 1e-10),
         f"{len(counts)} random K, η, ε up to {max(counts):,} steps, by descent and by plain iteration;"
@@ -75,8 +72,9 @@ def _position_error(K: int, c: float, steps: int) -> float:
     return off(StepCounter(K, c).position(some), iterated_gaps(K, c, steps)[some])
 
 
-def _counted(size: float, eta: float, epsilon: float) -> tuple[int, bool, bool] | None:
-    """Steps in closed form, and whether descent counts others and plain iteration other phases; None if long."""
+def _counted(rng: np.random.Generator) -> tuple[int, bool, bool] | None:
+    """Steps of a random run, and whether descent counts others and plain iteration other phases; None if long."""
+    size, eta, epsilon = (10.0 ** rng.uniform((0.4, -1.5, -4.0), (2.5, 2.0, -0.5))).tolist()
     K = int(size)
     closed = simulate(math.sqrt(2.0), 1.0, eta, K=K, epsilon=epsilon)
     if closed.steps is None or closed.steps > 100_000:

@@ -15,7 +15,6 @@ from icl_theory.engine.descent import descend
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.statement import OURS, Status
-from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import tail_start
@@ -151,11 +150,9 @@ def oscillation(quick: bool) -> Found:
     """attention on other features decays slowly and can oscillate"""
     steps = 100 if quick else 400
     settings = [each for each in wandering() if not quick or math.isinf(each[1].N) or "64" in each[0]]
-    counts, errors = zip(*(_turns(risk, trainer, steps) for _, risk, trainer in settings), strict=True)
-    exact = [each for each, (*_, trainer) in zip(counts, settings, strict=True) if trainer is None]
-    most, sampled = max(map(np.max, exact)), min(np.median(each) for each in counts[len(exact) :])
-    words = [f"{(each > 0).sum()} of {each.size}, at most {each.max()} times, median {np.median(each):g} ({name})"
-             for each, (name, *_) in zip(counts, settings, strict=True)]  # fmt: skip
+    counts, errors, words = zip(*(_turns(*setting, steps) for setting in settings), strict=True)
+    exact = sum(trainer is None for *_, trainer in settings)
+    most, sampled = max(map(np.max, counts[:exact])), min(map(np.median, counts[exact:]))
     return Found(
         np.max(errors) <= EQUAL and most > 0,
         f"K = 6, η = 2, every step of {steps}; attention of long prompts at the scores; changes above 1e-6 count",
@@ -165,12 +162,16 @@ def oscillation(quick: bool) -> Found:
     )
 
 
-def _turns(risk: PopulationRisk, trainer: Risk | None, steps: int) -> tuple[NDArray[np.intp], float]:
-    """How often the attention on each other feature turns, and how far the last is off direct sums."""
+def _turns(
+    name: str, risk: PopulationRisk, trainer: Risk | None, steps: int
+) -> tuple[NDArray[np.intp], float, str]:
+    """How often the attention on each other feature turns, how far the last is off direct sums, and in words."""
     seen = PopulationRisk(risk.features, risk.task)
     states = run_states(risk if trainer is None else trainer, 2.0, steps)
     path = np.array([seen.attention(scores) for scores in states])
-    return turns(path)[~np.eye(6, dtype=bool)], off(path[-1], direct(seen, states[-1]).attention)
+    counts, error = turns(path)[~np.eye(6, dtype=bool)], off(path[-1], direct(seen, states[-1]).attention)
+    often = f"{(counts > 0).sum()} of {counts.size}, at most {counts.max()} times, median {np.median(counts):g}"
+    return counts, error, f"{often} ({name})"
 
 
 @row("flat permits larger steps", PAPER.format("Thms 1, 2"), Status.ORDER, "rates as 1/L²; 0")
@@ -300,10 +301,9 @@ def attention_maps(quick: bool) -> Found:
 @row("block", WORDS.format("Section 6"), bound="attention ½")
 def block(quick: bool) -> Found:
     """a block with feed-forward layer and layer norms, trained on cosines, attends to the query's own feature"""
-    features, steps = Features.simplex(6, 2.0), 500 if quick else 4000
-    laws = {tasks.RandomFourier(3.0): steps // 4, tasks.RandomCosine(3.0): steps}
-    risks = [(BlockRisk(SampledRisk(features, law, 40, 64, 0), seed=0), length) for law, length in laws.items()]
-    (free, *_), (bound, loss, alone) = (_block_ends(descend(risk, 0.1, steps=length)) for risk, length in risks)
+    steps = 500 if quick else 4000
+    laws = ((tasks.RandomFourier(3.0), steps // 4), (tasks.RandomCosine(3.0), steps))
+    (free, *_), (bound, loss, alone) = (_block_ends(*each) for each in laws)
     return Found(
         free > 0.5 > bound and loss < 0.8 * alone,
         f"simplex, K = 6, Δ = 2, L = 3, N = 40, η = 0.1, 64 prompts a step, one seed; {steps // 4} steps for random"
@@ -315,9 +315,11 @@ def block(quick: bool) -> Found:
     )
 
 
-def _block_ends(run: Trajectory) -> list[float]:
-    """Attention, loss and loss with the block's attention alone at the end of a run."""
-    return [float(np.mean(run.observed[name][-1])) for name in ("attention", "test_loss", "attention_loss")]
+def _block_ends(law: tasks.Task, steps: int) -> list[float]:
+    """Attention, loss and loss with the block's attention alone after training a block."""
+    block = BlockRisk(SampledRisk(Features.simplex(6, 2.0), law, 40, 64, 0), seed=0)
+    seen = descend(block, 0.1, steps=steps).observed
+    return [float(np.mean(seen[name][-1])) for name in ("attention", "test_loss", "attention_loss")]
 
 
 @row("Gaussian inputs", WORDS.format("Appendix A"), bound="1e-9")

@@ -68,10 +68,8 @@ def direct_sums(quick: bool) -> Errors:
         yield apart(risk.gradient(scores), risk.features.probs * found.slope) / size
         yield apart(risk.attention(scores), found.attention)
         yield apart(seen["attention"], np.diagonal(found.attention))
-    grid = (
-        f"{len(problems)} problems: five families, random features and p, K = 3..5, N = 1..{4 if quick else 6}, inf"
-    )
-    return f"{grid}, σ = 0, 0.5"
+    grid = f"{len(problems)} problems: five families, random features and p, K = 3..5"
+    return f"{grid}, N = 1..{4 if quick else 6}, inf, σ = 0, 0.5"
 
 
 def _risk_of(seed: int, law: Callable[[float], tasks.Task], N: float, noise: float) -> tuple[PopulationRisk, Array]:
@@ -152,9 +150,7 @@ def _counterexample(quick: bool) -> Found:
     assert isinstance(run.risk, PopulationRisk)
     features, found = run.risk.features, direct(run.risk, run.params)
     constant, reached = float(law.nondegeneracy(features).max()), float(np.diagonal(found.attention).max())
-    loss, values = float(features.probs @ found.loss), functions_of(law, features)
-    farthest = np.abs(values[:, :, None] - values[:, None]).max(axis=2)  # the largest difference to another feature
-    condition = bool((farthest >= law.L * features.gap).all())
+    loss, condition = float(features.probs @ found.loss), _differs(law, features)
     return Found(
         run.converged and loss <= run.epsilon * 1.001 and constant == 0.0 and reached < 0.34 and condition,
         "f = ±L on two halves of K = 6 features",
@@ -162,6 +158,12 @@ def _counterexample(quick: bool) -> Found:
         f" {'yes' if condition else 'no'}",
         f"fails: counterexample Halfspace, where c_k = {constant:g}",
     )
+
+
+def _differs(law: tasks.Halfspace, features: Features) -> bool:
+    """Whether every function differs by LΔ at each feature from some other."""
+    values = functions_of(law, features)
+    return bool((np.abs(values[:, :, None] - values[:, None]).max(axis=2) >= law.L * features.gap).all())
 
 
 def lemma_1_degenerate(quick: bool) -> Claim:
@@ -452,7 +454,7 @@ def _over_bound(K: Array, c: Array, deficit: Array) -> float:
 
 
 def _over_bound_of_law(epsilon: Array | None = None, among: NDArray[np.bool_] | None = None) -> float:
-    """The same for runs of the law in closed form, at their own ε or with the bound for another."""
+    """Largest ``T - T₁ - 1`` over its bound among runs of the law, for their own ε or another one."""
     runs = orderwise.law_runs()
     bound = after_phase_one_of(runs.K, runs.eta, runs.epsilon if epsilon is None else epsilon) - 1.0
     return float(np.max((runs.steps - runs.attends - 1.0) / bound, where=among is None or among, initial=0.0))

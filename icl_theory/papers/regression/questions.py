@@ -132,11 +132,8 @@ def learning_rate(quick: bool) -> tuple[str, list[Series]]:
     noisy = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12, noise=1.0)
     limit, _, best, _ = largest_stable_eta(noisy)
     factors = np.array([0.5, 0.95, 1.05, 1.5] if quick else [0.5, 0.8, 0.95, 0.98, 1.02, 1.05, 1.2, 1.5])
-    least, near, steps = (
-        noisy.loss(best),
-        best + 1e-3 * np.random.default_rng(0).normal(size=best.shape),
-        300 if quick else 2000,
-    )
+    near, steps = best + 1e-3 * np.random.default_rng(0).normal(size=best.shape), 300 if quick else 2000
+    least = noisy.loss(best)
     rates = (factors * limit).tolist()
     excess = np.array([noisy.loss(plain_descent(noisy, near, eta, steps)) for eta in rates]) - least
     settled = excess < noisy.loss(near) - least
@@ -258,8 +255,9 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
 def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     """What if the model is trained on finitely many prompts?"""
     features, law, N = Features.simplex(4, 1.0), tasks.Exchangeable(2.0), 20
+    population = PopulationRisk(features, law, N=N)
+    steps, repeats = (100, 6) if quick else (200, 30)
     sizes = np.array([30, 100, 300] if quick else [30, 100, 300, 1000])
-    steps, repeats, population = *((100, 6) if quick else (200, 30)), PopulationRisk(features, law, N=N)
 
     def reached(risk: Risk) -> float:
         return population.loss(descend(risk, 4.0, steps=steps).params)
