@@ -64,8 +64,8 @@ def test_a_bar_in_a_terminal_that_disappears(terminal: None, capsys: pytest.Capt
 def test_nothing_for_what_is_quick_or_not_to_be_shown_or_where_there_is_no_terminal(
     delay: float, terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "DISPLAY", Display(delay))
     for quiet, stream in ((True, True), (False, False), *[(False, True)] * (delay > 0.0)):
+        monkeypatch.setattr(progress, "DISPLAY", Display(delay))
         monkeypatch.setattr(progress, "_is_terminal", lambda _, stream=stream: stream)
         with Work(quiet=quiet) as display:
             display.update(0, 2000)

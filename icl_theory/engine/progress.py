@@ -80,12 +80,17 @@ class Display:
         self._live: Live | None = None
         self._timer: threading.Timer | None = None  # most work is over before it looks, and one serves all
         self._lock = threading.Lock()
+        self._stream: Any = None
+        self._can = False
 
     def enter(self, work: Work) -> None:
         """Add work, inside of what is there already."""
         self._works.append(work)
-        # above what another program draws nothing is drawn: rich has put itself in place of the stream
-        if self._timer is None and _is_terminal(sys.stderr) and not hasattr(sys.stderr, "rich_proxied_file"):
+        if sys.stderr is not self._stream:  # it is slow to say what it is
+            # above what another program draws nothing is drawn: rich has put itself in place of the stream
+            proxied = hasattr(sys.stderr, "rich_proxied_file")
+            self._stream, self._can = sys.stderr, _is_terminal(sys.stderr) and not proxied
+        if self._can and self._timer is None:
             self._look_after(self._delay)
 
     def leave(self, work: Work) -> None:

@@ -44,12 +44,6 @@ def page() -> str:
     return made
 
 
-def modules() -> Iterator[str]:
-    """Yield the modules of the page as scripts that define them."""
-    yield from shared()
-    yield from panels()[0].values()
-
-
 def shared() -> Iterator[str]:
     """Yield the modules of every page."""
     yield _read(HERE / "modules.js")

@@ -283,7 +283,8 @@ class Family:
         values = self.arguments()
         if any(not _is_plain(value) for value in values.values()):
             return None
-        return {"name": self.name, "parameters": {name: _said(value) for name, value in values.items()}}
+        infinite = {name: str(value) for name, value in values.items() if value in (math.inf, -math.inf)}
+        return {"name": self.name, "parameters": values | infinite}
 
     @returns_runs
     def simulate(self, *, callback: Callback | None = None) -> Trajectory:
@@ -366,7 +367,3 @@ class Family:
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, int | float | str) or (isinstance(value, tuple) and all(map(_is_plain, value)))
-
-
-def _said(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_theory._validate import choice, refuse
-from icl_theory.results.numbers import number
 
 if TYPE_CHECKING:
     import xarray
@@ -52,11 +51,6 @@ def lines(dataset: xarray.Dataset, *kept: str) -> Iterator[tuple[dict[str, Any],
     for index in np.ndindex(*(dataset.sizes[name] for name in others)):
         line = dataset.isel(dict(zip(others, index, strict=True)))
         yield {name: line[name].item() for name in others}, line
-
-
-def where(dataset: xarray.Dataset, values: dict[str, Any]) -> str:
-    """Return the values of some parameters in words."""
-    return ", ".join(f"{symbol(dataset, name)} = {number(value)}" for name, value in values.items())
 
 
 def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:

@@ -29,14 +29,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def told_apart(values: Sequence[Any]) -> list[str]:
-    """Return values as text, with at least four digits and as many as it takes to tell different values apart.
-
-    Examples
-    --------
-    >>> from icl_theory.results.numbers import told_apart
-    >>> told_apart([0.1, 0.100001]), told_apart([1 / 3, 0.5])
-    (['0.1', '0.100001'], ['0.3333', '0.5'])
-    """
+    """Return values as text, with at least four digits and as many as it takes to tell different values apart."""
     for digits in range(4, 18):  # 17 digits tell any two doubles apart
         words = [number(value, digits) for value in values]
         if len(set(words)) == len(set(values)):

@@ -15,7 +15,7 @@ import numpy as np
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.progress import working
 from icl_theory.grids.exponents import local_exponent
-from icl_theory.results.columns import dimension, dimensions, lines, steps_of, symbol, where, with_role
+from icl_theory.results.columns import dimension, dimensions, lines, steps_of, symbol, with_role
 from icl_theory.results.numbers import number
 from icl_theory.results.reading import SLAB, slabs
 
@@ -217,7 +217,8 @@ def notes_of(table: pd.DataFrame, dataset: xarray.Dataset, over: str) -> tuple[s
     """Return the rows of a table of transitions, a sentence each."""
     sentences = []
     for row in table.to_dict("records"):
-        place = where(dataset, {name: row.pop(name) for name in dimensions(dataset) if name != over})
+        others = [name for name in dimensions(dataset) if name != over]
+        place = ", ".join(f"{symbol(dataset, name)} = {number(row.pop(name))}" for name in others)
         found = _sentence(symbol(dataset, over), row)
         sentences.append(f"{place}: {found}." if place else found[0].upper() + found[1:] + ".")
     return tuple(sentences)

@@ -64,10 +64,8 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
         expect(isinstance(answer, Answer), f"question {name}", "an Answer", answer)
         expect(answer.name == name, f"name of the answer to {name}", name, answer.name)
         for each in answer.series:
-            alike = np.shape(each.x) == np.shape(each.y)
-            expect(
-                alike, f"curve {each.label!r} of {name}", f"as many y as x, {np.shape(each.x)}", np.shape(each.y)
-            )
+            x, y = np.shape(each.x), np.shape(each.y)
+            expect(x == y, f"curve {each.label!r} of {name}", f"as many y as x, {x}", y)
     compare = claims.compare
     if compare is not None:
         compared: Any = attempt("compare of the slot claims", lambda: compare(run))
@@ -153,13 +151,12 @@ def _claims(claims: Claims, run: Trajectory) -> None:
 def _figures(figures: Any) -> None:
     expect(isinstance(figures, Mapping), "slot figures", "a dict of scripts or functions", figures)
     for name, recipe in figures.items():
-        attempt(f"figure {name} of the slot figures", lambda recipe=recipe: title(recipe))  # type: ignore[misc]
+        what = f"figure {name} of the slot figures"
+        attempt(what, lambda recipe=recipe: title(recipe))  # type: ignore[misc]
         if callable(recipe):
             every = inspect.signature(recipe).parameters.values()
             bare = ", ".join(each.name for each in every if each.default is each.empty)
-            expect(
-                not bare, f"figure {name} of the slot figures", "a default for each parameter", f"none for {bare}"
-            )
+            expect(not bare, what, "a default for each parameter", f"none for {bare}")
 
 
 def _papers(claims: Claims) -> None:
@@ -172,13 +169,8 @@ def _papers(claims: Claims) -> None:
             of = f"of {reading.name} in {what}"
             rows = sequence(reading.rows, f"rows {of}")
             expect(all(map(callable, rows)), f"rows {of}", "functions that return a Claim", rows)
-            known = [*claims.questions]
-            expect(
-                not reading.question or reading.question in known,
-                f"question {of}",
-                f"one of {known}",
-                reading.question,
-            )
+            question, known = reading.question, [*claims.questions]
+            expect(not question or question in known, f"question {of}", f"one of {known}", question)
 
 
 def _explorer(panel: Panel | None) -> None:

@@ -27,17 +27,17 @@ def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
 
     Numbers that are zero or infinite are left out.
     """
-    numbers = {name: value for name, value in run.info.items() if _is_telling(value)}
+    numbers = {
+        name: value
+        for name, value in run.info.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and value != 0 and math.isfinite(value)
+    }
     with_symbol = [name for name in numbers if _label(run, name).tex]
     return [(_label(run, name), number(numbers[name])) for name in with_symbol or numbers]
 
 
 def _label(run: Trajectory, name: str) -> Label:
     return run.labels.get(name) or Label(name, "", "", "")
-
-
-def _is_telling(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value != 0 and math.isfinite(value)
 
 
 def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
