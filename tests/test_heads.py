@@ -34,7 +34,7 @@ def test_least_losses_of_one_head_two_heads_and_linear_attention() -> None:
 
 def test_the_best_two_heads_are_opposite() -> None:
     """Output weights of a pair sum to zero, and no other two heads do better."""
-    problem = icl.SoftmaxHeads()
+    problem = icl.SoftmaxHeads(heads=2)
     loss, output = eliminated(problem, [0.0737, -0.0737])
     assert abs(output.sum()) < 1e-8 * abs(output[0])
     assert loss == pytest.approx(problem.risk().floor(), rel=1e-9)
@@ -82,14 +82,14 @@ def test_more_nodes_change_nothing() -> None:
 
 
 def test_gradient_by_differences() -> None:
-    risk, at, h = icl.SoftmaxHeads(N=6, d=2).risk(), np.array([0.8, -0.5, 0.5, 0.2]), 1e-4
+    risk, at, h = icl.SoftmaxHeads(N=6, d=2, heads=2).risk(), np.array([0.8, -0.5, 0.5, 0.2]), 1e-4
     for gradient, unit in zip(risk.gradient(at), h * np.eye(4), strict=True):
         wide, near = (risk.loss(at + k * unit) - risk.loss(at - k * unit) for k in (2.0, 1.0))
         assert gradient == pytest.approx((8.0 * near - wide) / (12.0 * h), rel=1e-8)
 
 
 def test_trainer() -> None:
-    check_risk(icl.SoftmaxHeads(N=6, d=2).sampled(16))
+    check_risk(icl.SoftmaxHeads(N=6, d=2, heads=2).sampled(16))
 
 
 @pytest.mark.slow
