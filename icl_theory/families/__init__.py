@@ -40,6 +40,8 @@ BUILT_IN = {
     "grouped-regression": "icl_theory.families.regression.variants:GroupedRegression",
     "gaussian-regression": "icl_theory.families.regression.variants:GaussianRegression",
     "linear-attention": "icl_theory.families.linear_attention.family:LinearAttention",
+    "sphere": "icl_theory.families.sphere:Sphere",
+    "softmax-heads": "icl_theory.families.softmax_heads:SoftmaxHeads",
 }  # by name, so that each is loaded when it is first used; the first is the default
 
 # and so are their folders

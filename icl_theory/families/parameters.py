@@ -337,10 +337,10 @@ def prompt_length() -> Any:
     return parameter(math.inf, kind=Whole(infinite=True), symbol="N", tex="N", meaning="prompt length, or inf")
 
 
-def label_noise() -> Any:
+def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
     """Declare σ."""
     return parameter(
-        0.0, kind=Number(zero=True, maximum=LARGEST), symbol="σ", tex=r"\sigma", unit="label units",
+        default, kind=Number(zero=True, maximum=maximum), symbol="σ", tex=r"\sigma", unit="label units",
         meaning="standard deviation of the label noise",
     )  # fmt: skip
 

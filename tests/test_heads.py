@@ -1,0 +1,104 @@
+"""Softmax heads: the least losses, pairs, closed forms and samples of whole prompts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.families.softmax_heads import gaussian_tokens
+from icl_theory.testing import check_family, check_risk
+
+LINEAR = 0.3266  # linear attention; these figures stand in the notes of an independent prototype
+
+
+def eliminated(problem: icl.SoftmaxHeads, omega: list[float]) -> tuple[float, Any]:
+    """Loss and output weights for the best output weights."""
+    risk: Any = problem.risk()
+    output = risk.risk.best_output(np.outer(omega, risk.scores))
+    return risk.loss([*output, *omega]), output
+
+
+def test_least_losses_of_one_head_two_heads_and_linear_attention() -> None:
+    one, two = (icl.SoftmaxHeads(heads=H).risk() for H in (1, 2))
+    assert one.floor() == pytest.approx(0.7164, abs=5e-5)
+    assert two.floor() == pytest.approx(0.3337, abs=5e-5)
+    assert two.best is not None
+    assert two.best[0] == pytest.approx(0.0736, abs=1e-4)
+    assert icl.LinearAttention(d=5, N=40, noise=0.1).risk().floor() == pytest.approx(LINEAR, abs=5e-5)
+    assert icl.SoftmaxHeads(heads=3).risk().floor() == 0.0
+
+
+def test_the_best_two_heads_are_opposite() -> None:
+    """Output weights of a pair sum to zero, and no other two heads do better."""
+    problem = icl.SoftmaxHeads(heads=2)
+    loss, output = eliminated(problem, [0.0737, -0.0737])
+    assert abs(output.sum()) < 1e-8 * abs(output[0])
+    assert loss == pytest.approx(problem.risk().floor(), rel=1e-9)
+    for omega in itertools.combinations((-0.3, -0.06, 0.09, 0.4), 2):
+        assert eliminated(problem, [*omega])[0] > problem.risk().floor()
+
+
+@pytest.mark.parametrize("output", [[1.0], [1.0, -1.2], [0.5, 0.2, -1.0]])
+def test_equal_attention_is_the_plain_mean(output: list[float]) -> None:
+    """ω = 0: ½((Σμ)²(d + σ²)/N + d); N = 1: the same, whatever ω."""
+    d, noise, total = 4, 0.3, sum(output)
+    for N, omega in ((6, 0.0), (1, 0.7), (10**8, 0.0)):
+        risk = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=len(output)).risk()
+        found = risk.loss([*output, *(omega * (-1.0) ** h for h in range(len(output)))])
+        assert found == pytest.approx(0.5 * (total**2 * (d + noise**2) / N + d), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("d", "N", "params"), [(3, 8, [1.0, -0.8, 0.4, -0.3]), (5, 20, [0.9, 0.5]), (1, 6, [2.0, -1.0, 0.2, 0.5])]
+)
+def test_samples_of_whole_prompts(d: int, N: int, params: list[float]) -> None:
+    """Inputs, tasks and labels drawn as the model says, with softmax applied to them."""
+    rng, noise, H = np.random.default_rng(4), 0.3, len(params) // 2
+    x, beta = rng.normal(size=(40_000, N + 1, d)), rng.normal(size=(40_000, d))
+    y = np.einsum("bnd,bd->bn", x, beta)
+    labels = y[:, :-1] + noise * rng.normal(size=(len(y), N))
+    scores, guess = np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1]), np.zeros(len(y))
+    for output, omega in zip(params[:H], params[H:], strict=True):
+        weight = np.exp(omega * scores)
+        guess += output * np.sum(weight * labels, axis=1) / weight.sum(axis=1)
+    losses = 0.5 * (guess - y[:, -1]) ** 2
+    exact = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=H).risk().loss(params)
+    assert abs(losses.mean() - exact) < 4.0 * losses.std() / np.sqrt(len(losses))
+
+
+def test_more_nodes_change_nothing() -> None:
+    """Two heads of ω = ±0.2, and one of 0.4."""
+    for signs in ([1.0, -1.0], [2.0]):
+        losses = []
+        for radii, step in ((12, 0.5), (20, 0.3)):
+            scores, tokens = gaussian_tokens(5, 40, 0.1, radii, step)
+            params = np.column_stack([np.ones(len(signs)), np.outer(0.2 * np.array(signs), scores)])
+            losses.append(icl.HeadsRisk(tokens, len(signs)).loss(params))
+        assert losses[0] == pytest.approx(losses[1], rel=1e-8)
+
+
+def test_gradient_by_differences() -> None:
+    risk, at, h = icl.SoftmaxHeads(N=6, d=2, heads=2).risk(), np.array([0.8, -0.5, 0.5, 0.2]), 1e-4
+    for gradient, unit in zip(risk.gradient(at), h * np.eye(4), strict=True):
+        wide, near = (risk.loss(at + k * unit) - risk.loss(at - k * unit) for k in (2.0, 1.0))
+        assert gradient == pytest.approx((8.0 * near - wide) / (12.0 * h), rel=1e-8)
+
+
+def test_trainer() -> None:
+    check_risk(icl.SoftmaxHeads(N=6, d=2, heads=2).sampled(16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [1, 2])
+def test_family(heads: int) -> None:
+    check_family(icl.SoftmaxHeads, N=8, d=2, heads=heads, max_steps=5, rows=False)
+
+
+def test_bad_input() -> None:
+    for given in ({"heads": 0}, {"heads": 9}, {"start": 0.0}, {"N": 0.5}, {"noise": 1e20}):
+        with pytest.raises(ValueError, match=f"{next(iter(given))} = "):
+            icl.SoftmaxHeads(**given)
