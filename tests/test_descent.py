@@ -12,6 +12,7 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory.engine import Rule
+from icl_theory.engine.counting import first_steps
 from icl_theory.engine.pullback import Affine, Factored, Pullback
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.skip import Skipper
@@ -439,3 +440,38 @@ def test_a_run_of_stages_still_ends_at_a_floor_above_its_target() -> None:
 def test_auto_takes_every_step_of_a_risk_that_draws_data() -> None:
     risk = icl.SampledRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(1.0), N=9, batch=4, seed=0)
     assert icl.descend(risk, 0.1, steps=3, method="auto").method == "exact"
+
+
+class Drift(icl.Risk):
+    """A slow fall to 1, of little height: 1 + h x, by the rate r in each step."""
+
+    initial = np.ones(1)
+
+    def __init__(self, height: float, rate: float) -> None:
+        self.height, self.rate = height, rate
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        x = float(params[0])
+        return 1.0 + 0.5 * self.height * x * x, np.array([self.height * x])
+
+
+@pytest.mark.parametrize("target", [0.3, 0.03, 0.003])
+def test_a_slow_run_goes_on_while_it_falls_by_more_than_is_missing(target: float) -> None:
+    """The loss moves by less than a thousandth of itself; its count is that of a geometric series."""
+    height, rate = 1e-4, 2e-5
+    risk = Drift(height, rate)
+    run = icl.descend(risk, rate / height, epsilon=1.0 + 0.5 * height * target, steps=10**6, method="exact")
+    expected = math.log(target) / (2.0 * math.log1p(-rate))
+    assert run.steps is not None
+    assert abs(run.steps - expected) <= 1.0
+
+
+def test_counts_of_rates_that_rounding_parts_differ_by_less_than_their_errors() -> None:
+    """Losses e^(-rt) at two rates one unit in the last place apart, up to 4e18 steps."""
+    for rate in (1e-3, 1e-10, 1e-17):
+        found = [
+            first_steps(lambda t, r=r: np.exp(-r * t.astype(float)), np.array([math.exp(-30.0)]), 2**62)
+            for r in (rate, rate * (1.0 + 2.0**-52))
+        ]
+        (one, error), (other, more) = ((int(count[0]), float(doubt[0])) for count, doubt in found)
+        assert abs(one - other) <= error + more

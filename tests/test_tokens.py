@@ -399,3 +399,18 @@ def test_scores_that_are_not_finite_are_refused() -> None:
         icl.HeadsRisk(risk, 0)
     with pytest.raises(ValueError, match=r"^batch"):
         risk.sampled(0)
+
+
+@pytest.mark.parametrize("gap", [1e-3, 1e-6, 1e-8])
+def test_the_bound_holds_where_errors_cancel(gap: float) -> None:
+    """Two tokens with nearly opposite errors and equal weights: what is left is far below their rounding."""
+    problem = Problem(
+        [
+            Law(1, np.ones(1), np.array([[1.0 + gap]]), np.zeros(1), False),
+            Law(1, np.ones(1), np.array([[-1.0]]), np.zeros(1), False),
+        ],
+        np.zeros(1),
+    )
+    scores = np.array([0.3, 0.3])
+    found, bound = problem.risk().loss(scores), problem.risk().error(scores)
+    assert abs(found - gap**2 / 8.0) <= bound <= 1e-13

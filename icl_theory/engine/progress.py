@@ -1,4 +1,4 @@
-"""How far long work is, drawn by rich in a terminal once the work has lasted a second, and nowhere else."""
+"""How far long work is: drawn by rich in a terminal once it has lasted a second, elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -72,16 +72,19 @@ def working(words: str) -> Iterator[None]:
 
 
 class Display:
-    """Draws a line for each work of this process that has lasted for ``delay`` seconds, the outermost first."""
+    """Draws a line for each work of this process that has lasted for ``delay`` seconds, the outermost first.
 
-    def __init__(self, delay: float = 1.0) -> None:
-        self._delay = delay
+    A file or pipe gets a line every ``pause`` seconds.
+    """
+
+    def __init__(self, delay: float = 1.0, pause: float = 5.0) -> None:
+        self._delay, self._pause = delay, pause
         self._works: list[Work] = []
         self._live: Live | None = None
         self._timer: threading.Timer | None = None  # most work is over before it looks, and one serves all
         self._lock = threading.Lock()
-        self._stream: Any = None
-        self._can = False
+        self._stream: Any = self
+        self._can = self._mute = False
 
     def enter(self, work: Work) -> None:
         """Add work, inside of what is there already."""
@@ -89,8 +92,9 @@ class Display:
         if sys.stderr is not self._stream:  # it is slow to say what it is
             # above what another program draws nothing is drawn: rich has put itself in place of the stream
             proxied = hasattr(sys.stderr, "rich_proxied_file")
-            self._stream, self._can = sys.stderr, _is_terminal(sys.stderr) and not proxied
-        if self._can and self._timer is None:
+            self._stream, self._can = sys.stderr, _is_terminal(sys.stderr)
+            self._mute = sys.stderr is None or proxied
+        if self._timer is None and not self._mute:
             self._look_after(self._delay)
 
     def leave(self, work: Work) -> None:
@@ -110,39 +114,48 @@ class Display:
             self._timer.start()
 
     def _look(self) -> None:
+        from multiprocessing import parent_process  # most work is over before
+
         with self._lock, contextlib.suppress(OSError, ValueError):  # a broken stream is no reason to end
             left = [work.start + self._delay - time.monotonic() for work in self._shown()[:1]]
             if not left:
                 self._timer = None
             elif left[0] > 0:
                 self._look_after(left[0])
-            else:
+            elif parent_process() is not None:  # who waits for a worker speaks
+                self._timer = None
+            elif self._can:
                 self._open()
+            else:
+                lines = [line for work in self._shown() if (line := self._said(work))]
+                sys.stderr.write(": ".join(lines) + "\n" if lines else "")
+                sys.stderr.flush()
+                self._look_after(self._pause)
+
+    def _said(self, work: Work) -> str:
+        return work.line() if work.start + self._delay <= time.monotonic() else ""
 
     def _shown(self) -> list[Work]:
         return [*takewhile(lambda work: not work.quiet, [*self._works])]
 
     def _open(self) -> None:
-        from multiprocessing import parent_process
-
         from rich.console import Console
         from rich.live import Live
 
-        if parent_process() is None:  # who waits for a worker speaks
-            # what is printed goes above the display, but what goes into a file must get there
-            above, console = _is_terminal(sys.stdout), Console(stderr=True)
-            live = Live(get_renderable=self._drawn, console=console, transient=True, redirect_stdout=above)
-            live.start(refresh=True)
-            self._live = live
+        # what is printed goes above the display, but what goes into a file must get there
+        above, console = _is_terminal(sys.stdout), Console(stderr=True)
+        live = Live(get_renderable=self._drawn, console=console, transient=True, redirect_stdout=above)
+        live.start(refresh=True)
+        self._live = live
 
     def _drawn(self) -> Table:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        grid, old = Table.grid(padding=(0, 1)), time.monotonic() - self._delay
+        grid = Table.grid(padding=(0, 1))
         for work in self._shown():
-            if work.start <= old and (line := work.line()):
+            if line := self._said(work):
                 bar = ProgressBar(work.total, max(work.done, 0), width=20, pulse=work.total < 0)
                 grid.add_row(bar, Text(line, no_wrap=True, overflow="ellipsis"))
         return grid

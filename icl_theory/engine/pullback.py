@@ -18,7 +18,7 @@ from icl_theory.memory import check_fits
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
-COORDINATES = ("class", "embedding", "factored", "linear")
+COORDINATES = ("class", "embedding", "factored")  # of class scores
 
 
 @runtime_checkable
@@ -441,7 +441,7 @@ def in_coordinates(
     >>> icl.in_coordinates(risk, "factored", features.vectors, rank=2).initial.shape
     (2, 2, 4)
     """
-    choice("coordinates", coordinates, COORDINATES)
+    choice("coordinates", coordinates, (*COORDINATES, "linear"))
     shape = np.shape(instance("risk", risk, Risk, "a Risk").initial)  # type: ignore[type-abstract]
     if coordinates == "linear":
         matrix = np.asarray(vectors, dtype=np.float64)

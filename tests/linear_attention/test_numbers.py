@@ -13,6 +13,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import linear_attention
+from icl_theory.families.linear_attention import task_diversity
 from tests.linear_attention.references import Law, random_law
 from tests.references import slopes
 
@@ -363,3 +364,16 @@ def test_a_table_of_shifts_is_made_of_losses(trained: str) -> None:
     assert text["trained on"] == ["a", "b", "c", "floor"]
     assert [float(row) for row in text["b"][:3]] == pytest.approx(table.excess[:, 1].tolist(), rel=2e-2, abs=1e-12)
     assert float(text["c"][3]) == pytest.approx(table.floor[2], rel=2e-2)
+
+
+def test_a_band_encloses_its_share_of_the_draws() -> None:
+    """Of 40 draws, at the ends and in the middle; a share of 1 is all of them, and 0 the median."""
+    found = task_diversity(icl.LinearAttention(eta=0.1, d=3, N=10), [2, 5], draws=40)
+    for share in (0.0, 0.5, 0.8, 1.0):
+        low, high = found.band(share)
+        for part, ends in (("pretraining", (low, high)), ("new", (low, high))):
+            draws, (first, last) = getattr(found, part), (getattr(end, part) for end in ends)
+            inside = ((draws >= first[:, None]) & (draws <= last[:, None])).mean(axis=1)
+            assert (np.abs(inside - share) <= 0.05).all()
+            below, above = (draws < first[:, None]).mean(axis=1), (draws > last[:, None]).mean(axis=1)
+            assert (np.abs(below - above) <= 0.05).all()

@@ -86,3 +86,20 @@ def test_an_empty_box_has_no_probability() -> None:
 def test_refuses_wrong_arguments(call: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("N", [30, 300])
+def test_the_error_of_a_probability_has_those_of_its_sums(monkeypatch: pytest.MonkeyPatch, N: int) -> None:
+    """An error planted in each sum moves the probability by no more than it states, and by as much in size."""
+    p, added, planted = np.full(4, 0.25), concentration._added, 1e-9
+    right = concentration._box_probability(N, p, 0.1 * N)
+
+    def wrong(one: concentration._Sum, other: concentration._Sum, most: int) -> concentration._Sum:
+        found = added(one, other, most)
+        return found._replace(law=found.law + planted, error=found.error + planted)
+
+    monkeypatch.setattr(concentration, "_added", wrong)
+    found = concentration._box_probability(N, p, 0.1 * N)
+    off = abs(found.value - right.value)
+    assert off <= found.error + right.error
+    assert off >= 0.1 * found.error
