@@ -16,6 +16,7 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     LIPSCHITZ,
+    Later,
     Number,
     Whole,
     Word,
@@ -177,6 +178,7 @@ class Sphere(Family):
 
     name: ClassVar[str] = "sphere"
     title: ClassVar[str] = "in-context regression on the sphere"
+    claims = Later("icl_theory.papers.sphere:CLAIMS")
     columns: ClassVar[tuple[Column, ...]] = (
         Column("best", "f8", "", "κ with the least loss", "κ*", r"\kappa^*", extra=(("table", 1),)),
         Column("predicted", "f8", "", "best κ where bias and variance balance, for long prompts", "κ*, predicted",
