@@ -10,7 +10,8 @@ import itertools
 import numpy as np
 
 from icl_theory.families.sphere import Sphere
-from icl_theory.papers.claim import Found, row, span
+from icl_theory.papers.claim import Found, row
+from icl_theory.papers.numbers import span
 from icl_theory.papers.paper import Claims, Paper, Reading
 
 SOURCE = "Collins et al. 2024, window (reconstructed)"
