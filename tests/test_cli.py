@@ -191,3 +191,16 @@ def test_an_epsilon_below_the_lowest_loss_names_the_option_that_sets_another_tar
     assert status == 1
     assert "--above" in err
     assert "--above" not in run_main(capsys, *BASE, "--K", "5", "--N", "10", "--above", "1e-2")[2]
+
+
+@pytest.mark.parametrize(("steps", "expected"), [("1", 1), ("60", 1), ("100000", 0)])
+def test_runs_side_by_side_fail_if_one_of_them_does(
+    capsys: pytest.CaptureFixture[str], steps: str, expected: int
+) -> None:
+    """In coordinates of their own they take different numbers of steps; after 60 some have arrived."""
+    line = [*BASE, "--K", "4", "--epsilon", "1e-2", "--coordinates", "all", "--max-steps", steps]
+    runs = icl.regression.compare_coordinates(2.0, 1.0, 4.0, K=4, epsilon=1e-2, max_steps=int(steps))
+    arrived = [run.converged for run in runs.values()]
+    assert all(arrived) == (expected == 0)
+    assert any(arrived) == (steps != "1")
+    assert run_main(capsys, *line)[0] == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,3 +154,26 @@ def test_a_goal_that_is_no_target_is_refused(goal: Any) -> None:
     Lost.goal = goal
     with pytest.raises(ValueError, match=r"Lost\.goal = |above = -1\.0: must|epsilon = 'x': must"):
         Lost(eta=0.1)
+
+
+@pytest.mark.parametrize("N", [math.inf, 5])
+@pytest.mark.parametrize("eta", [1e-6, 1.0])
+def test_the_message_of_a_point_that_misses_its_target_names_the_loss(N: float, eta: float) -> None:
+    """Above the floor: the loss that is aimed at, and not the excess; in whole arrays as one by one."""
+    given = {"L": 1.0, "delta": 1.0, "eta": eta, "K": 10, "N": N, "noise": 0.3, "above": 1e-12, "max_steps": 20}
+    swept = icl.sweep(**{**given, "L": [1.0]}, progress=False)  # type: ignore[arg-type]
+    run = icl.Regression(**given).simulate()  # type: ignore[arg-type]
+    assert run.steps is None
+    assert swept.message.values.ravel()[0] == run.stop_reason
+    assert f"{run.floor + 1e-12:.6g}" in run.stop_reason
+
+
+@pytest.mark.parametrize("share", [0.5, 0.999])
+def test_no_run_in_closed_form_counts_steps_to_a_target_below_its_floor(share: float) -> None:
+    problem = icl.LinearAttention(d=3, N=10, noise=0.3, eta=0.1, above=1e-6)
+    floor = problem.risk().floor()
+    run = icl.LinearAttention(d=3, N=10, noise=0.3, eta=0.1, epsilon=share * floor).simulate()
+    assert run.method == "closed"
+    assert run.steps is None
+    assert not run.converged
+    assert run.loss[-1] >= floor

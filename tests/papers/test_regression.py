@@ -16,6 +16,7 @@ from icl_theory.families.regression.closed.runs import ExchangeableSteps
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.theorems import certified
 from icl_theory.papers.claim import Claim
+from icl_theory.papers.numbers import decade
 from icl_theory.papers.regression import dynamics, lemmas, questions
 
 Array = np.ndarray
@@ -174,3 +175,10 @@ def test_exact_runs_are_judged_with_the_same_verdicts() -> None:
     for one, other in zip(icl.check_bounds(closed), icl.check_bounds(exact), strict=True):
         assert one.holds == other.holds
         assert math.isclose(one.measured or 0.0, other.measured or 0.0, rel_tol=1e-6, abs_tol=1e-12)
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-17, 3e-16, 1e-15, 1.01e-15, 9.9e-12, 1e-3, 0.5, 1.0, 7.0])
+def test_errors_are_rounded_up_to_a_power_of_ten(error: float) -> None:
+    said = float(decade(error))
+    assert said >= error
+    assert said <= 10.0 * max(error, 1e-17) * (1.0 + 1e-12) or said == 1e-16
