@@ -17,16 +17,18 @@ from icl_theory.engine.steps import Descent
 class Blocks:
     """One row for each column of the parameters if the columns of a risk are independent, else one row for all.
 
-    To find the modes counts as ``price`` gradients.
+    To find the modes counts as ``price`` gradients: one or two for each column of the Hessian, and as many as
+    ``eigenvectors`` more where columns are so cheap that the eigenvectors take longer.
     """
 
-    def __init__(self, descent: Descent) -> None:
+    def __init__(self, descent: Descent, eigenvectors: int = 3) -> None:
         risk = descent.risk
         self.descent, self.shape = descent, np.shape(risk.initial)
         self._plain = isinstance(descent.rule, GradientDescent)
         self.gradients = risk.column_gradients if self._plain and np.ndim(risk.metric) == 0 else None
         self._size = self.shape[0] if self.gradients is not None else risk.initial.size
-        self.price = self._size * (2 if type(risk).hessian_product is Risk.hessian_product else 1)
+        products = 2 if type(risk).hessian_product is Risk.hessian_product else 1
+        self.price = self._size * (products if self.gradients is None else products + eigenvectors)
 
     @property
     def solvable(self) -> bool:

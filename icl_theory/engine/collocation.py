@@ -131,10 +131,11 @@ class Solved(NamedTuple):
     def ratio(self) -> Array:
         """Estimated error over that of the same stride with a node less, (n,), which is the last coefficient.
 
-        The decay is that of the odd or of the even coefficients, whichever is slower.
+        The decay is that of the odd or of the even coefficients, whichever is slower. What the equations leave is
+        part of the error.
         """
         sizes = np.abs(self.terms[:, -4:]).max(axis=2)
-        return _ratio(_beyond(sizes, _ratio(sizes[:, 2:], sizes[:, :2]).max(axis=1)), sizes[:, 3])
+        return _ratio(_beyond(sizes, _ratio(sizes[:, 2:], sizes[:, :2]).max(axis=1)) + self.left, sizes[:, 3])
 
 
 def _beyond(sizes: Array, fallen: Array) -> Array:
@@ -200,7 +201,7 @@ def collocate(
             lost |= remains * rate ** (most - iteration) > tolerance[active]
         now, before = mixed.next(now, residual), size
         iterations[active] = iteration
-        left[active[done]] = remains[done]
+        left[active[done]] = size[done]  # one more iteration need not make less of it
         guess[active] = now
         if (out := done | lost).any():
             mixed.keep(~out)

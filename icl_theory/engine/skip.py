@@ -99,7 +99,7 @@ class Strides:
         flow: bool,
         share: float = 0.01,
         separate: bool = False,
-        unsolved: float = 16.0,
+        unsolved: float = 2.0,
     ) -> None:
         self._blocks, self._budget, self._flow = blocks, budget, flow
         self._tolerance, self._share, self._separate, self._unsolved = tolerance, share, separate, unsolved
@@ -201,7 +201,7 @@ class Strides:
     ) -> Solved:
         """Solve the equations of strides: by fixed-point iterates, or Newton's method where modes are known."""
         weights, modes = weights_of(stages, x, h, self._flow), self._modes
-        wanted = 0.01 * self._allowed(y, self._pace[which])
+        wanted = 0.001 * self._allowed(y, self._pace[which])
         if modes is None:
             return collocate(self._moves, which, weights, y, guess, wanted, noise, None, least)
         growth = modes.growth(x[:, None] + radau(stages).nodes * h[:, None], which)
@@ -252,8 +252,11 @@ class Strides:
         direction, size = self._direction[which], np.abs(y).max(axis=1)
         length = 1e-5 * np.maximum(1.0, size) / np.abs(direction).max(axis=1)
         nudge = length[:, None] * direction
-        bits = y * (1.0 + np.where(np.arange(y.shape[1]) % 2, ROUNDING, -ROUNDING))
-        here, ahead, other = np.split(self._moves(np.concatenate([y, y + nudge, bits]), np.tile(which, 3)), 3)
+        places = [y, y + nudge]
+        if self._modes is not None:
+            places.append(y * (1.0 + np.where(np.arange(y.shape[1]) % 2, ROUNDING, -ROUNDING)))
+        count = len(places)
+        here, ahead, *other = np.split(self._moves(np.concatenate(places), np.tile(which, count)), count)
         self._move[which], self._pace[which] = here, np.abs(here).max(axis=1) * np.exp(x)
         change = ahead - here  # one step of the power method
         grown, before = np.linalg.norm(change, axis=1), np.linalg.norm(nudge, axis=1)
@@ -266,7 +269,7 @@ class Strides:
         noise = 2.0**-47 * size + 1e-300
         if self._modes is not None:
             steps = (np.expm1(x + h) - np.expm1(x))[:, None, None]
-            components = self._modes.into((other - here)[:, None], which)
+            components = self._modes.into((other[0] - here)[:, None], which)
             growth = np.abs(self._modes.growth(x[:, None], which)).swapaxes(1, 2)
             off = self._modes.out_of(components * steps / (1.0 + steps * growth), which)
             noise += 8.0 * np.abs(off).max(axis=(1, 2))  # other bits may change the moves by more
@@ -470,8 +473,9 @@ class Skipper(Followed):
         if self._strides is not None:
             strides.margin = self._strides.margin
         self._strides = strides
-        # far enough that many blocks move together, and less far if they are large, so that progress is shown
-        ahead, last, far, slow = schedule[schedule > start.step], start.step, 2.0 if y.size <= 2**18 else 0.5, False
+        # far enough that many blocks move together; less far if they are large, so that progress is shown
+        far = 0.5 if y.size > 2**18 else 5.0 if len(strides.y) > 1 else 2.0
+        ahead, last, slow = schedule[schedule > start.step], start.step, False
         while ahead.size and not slow:
             x = math.log1p(ahead[0])
             if strides.x.min() < x - SLACK:
