@@ -174,7 +174,7 @@ DRIVEN = """
   document.getElementById("theme").click();
   document.getElementById("play").click();
   await new Promise((done) => setTimeout(done, 10500));
-  seen.end = [shell.values.t, shell.panel.end(shell.model)];
+  seen.end = [shell.values.t, shell.panel.end?.(shell.model) ?? shell.model.end];
   // the slider stands at the stop that is nearest to the value
   seen.far = shell.panel.settings.filter(({ stops }) => stops).filter((one) => {
     const between = (one.stops[3] * 7 + one.stops[4] * 3) / 10, field = document.getElementById(`set-${one.name}`);

@@ -62,7 +62,7 @@ class HeadsRisk(Risk):
     >>> risk = icl.HeadsRisk(icl.TokenRisk(kind, target=1.0), heads=2)
     >>> weights = risk.best_output([[0.0, 0.1], [0.0, -0.1]])
     >>> weights.round(2)
-    array([ 10.03, -10.03])
+    array([ 10.25, -10.25])
     """
 
     tokens: TokenRisk

@@ -142,7 +142,7 @@ class TokenRisk(Risk):
     >>> risk = icl.in_coordinates(icl.TokenRisk(sphere, target=1.0), "linear", x[:, None])
     >>> run = icl.descend(risk, eta=20.0, steps=100)
     >>> run.states[-1].round(2)
-    array([8.7])
+    array([9.94])
     """
 
     kinds: Sequence[Kind]
