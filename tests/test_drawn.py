@@ -57,7 +57,8 @@ for (const figure of panel.figures) {
   pictures[figure.name] = { ...noted, x: axes.x, y: axes.y, unit, said: figure.describe(model, now, values) };
 }
 const run = { parameters: panel.parameters(values), found: panel.found(model, now, values) };
-return { values, pictures, now, ...run, end: panel.end?.(model) ?? model.end, words: panel.words(model, now, values) };
+const end = panel.end?.(model) ?? model.end;
+return { values, pictures, now, ...run, end, words: panel.words(model, now, values) };
 """
 
 
