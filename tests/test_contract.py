@@ -23,6 +23,7 @@ from scipy.sparse import csc_array
 import icl_theory as icl
 from icl_theory import _validate, figures, memory
 from icl_theory.cli import app, main
+from icl_theory.engine import progress
 from icl_theory.families import find
 from icl_theory.families.recall.bounds import divergence
 from icl_theory.papers.reproduction import reproduce
@@ -35,6 +36,12 @@ PROMPTS = icl.linear_attention.PromptLaw([1.0, 1.0], N=10)
 WORDS = icl.recall.RecallTask(8, 2, 3)
 TABLE = pd.DataFrame({"L": [1.0]})
 REFUSED = r"must be a file written by Trajectory\.save"
+
+
+@pytest.fixture(autouse=True)
+def heard_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lasts must speak, as it does outside of tests."""
+    monkeypatch.setattr(progress.DISPLAY, "_delay", 1.0)
 
 
 @pytest.mark.slow
