@@ -65,7 +65,7 @@ class Claim:
     verdict: str
 
     def __post_init__(self) -> None:
-        if not self.verdict.startswith((Outcome.HOLDS.value, Outcome.FAILS.value)):
+        if not str(self.verdict).startswith((Outcome.HOLDS.value, Outcome.FAILS.value)):
             raise refuse("verdict", self.verdict, "a sentence that begins with holds or fails")
 
     @property

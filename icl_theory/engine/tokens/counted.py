@@ -62,6 +62,7 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
         The prediction has another shape or is no probability.
     """
     choice("loss", loss, LOSSES[:2])
+    instance("table", table, Table, "a Table")
     A, V = table.truth.shape
     given = real_array("predicted", predicted, np.ndim(predicted))
     pair = given.shape == (A,) and V == 2

@@ -18,6 +18,7 @@ from icl_theory._validate import (
     probabilities,
     real_array,
     refuse,
+    sequence,
     store,
 )
 from icl_theory.engine.risk import Risk
@@ -155,9 +156,8 @@ class TokenRisk(Risk):
     counts: list[Count] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        kinds = (self.kinds,) if isinstance(self.kinds, Kind) else tuple(self.kinds)
-        if not kinds or not all(isinstance(kind, Kind) for kind in kinds):
-            raise refuse("kinds", self.kinds, "one Kind or more")
+        given = (self.kinds,) if isinstance(self.kinds, Kind) else self.kinds
+        kinds = tuple(sequence("kinds", given, Kind, "one Kind or more"))
         if sum(kind.each for kind in kinds) > 1:
             raise refuse("each", [kind.each for kind in kinds], "true of one kind at most")
         asked = None if self.queries is None else real_array("queries", self.queries, 1)
