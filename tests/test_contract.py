@@ -41,7 +41,7 @@ REFUSED = r"must be a file written by Trajectory\.save"
 @pytest.fixture(autouse=True)
 def heard_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lasts must speak, as it does outside of tests."""
-    monkeypatch.setattr(progress.DISPLAY, "_delay", 1.0)
+    monkeypatch.setattr(progress, "DISPLAY", progress.Display())  # one that waits for nothing yet
 
 
 @pytest.mark.slow
