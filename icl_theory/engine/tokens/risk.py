@@ -243,9 +243,10 @@ class TokenRisk(Risk):
         return self.moments(scores).attention.reshape(scores.shape)
 
     def error(self, params: ArrayLike, step: float = 0.2) -> float:
-        r"""Bound on the error of the loss: of the quadrature, which is proved, and of rounding, to first order.
+        r"""Estimate of the error of the loss, from above: of the quadrature, and of rounding to first order.
 
-        Rounding is relative to the loss that errors of one sign would have.
+        That of the quadrature is a bound up to its constant, which is measured. Rounding is relative to the loss
+        that errors of one sign would have.
 
         Parameters
         ----------

@@ -168,10 +168,10 @@ def moments(
 
 
 def rule_error(step: float) -> float:
-    r"""Return a bound on the relative error of the rule for 1/S², :math:`6 |\Gamma(2 + 2\pi i/h)|` for a step h.
+    r"""Return what the relative error of the rule for 1/S² is below, :math:`6 |\Gamma(2 + 2\pi i/h)|` for a step h.
 
-    In each prompt the rule replaces 1/S² by a sum over its nodes, and a loss is a mean of squares over S². So the
-    bound holds for the loss of any law of the tokens (docs/theory.md, "The error of the rule").
+    The constant is measured. In each prompt the rule replaces 1/S² by a sum over its nodes, and a loss is a mean of
+    squares over S². So it holds for the loss of any law of the tokens (docs/theory.md, "The error of the rule").
     """
     omega = 2.0 * math.pi / step
     return 6.0 * math.sqrt((1.0 + omega**2) * 2.0 * math.pi * omega) * math.exp(-0.5 * math.pi * omega)

@@ -310,7 +310,7 @@ class FiniteGaussianRisk(Risk):
     law: QuadraticLaw
     N: int
     noise: float = 0.0
-    radii: int = 32
+    radii: int = 64
 
     def __post_init__(self) -> None:
         instance("law", self.law, QuadraticLaw, "a QuadraticLaw")
