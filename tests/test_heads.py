@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.softmax_heads import gaussian_tokens
+from icl_theory.engine.tokens.gaussian import gaussian_queries
 from icl_theory.testing import check_family, check_risk
 
-LINEAR = 0.3266  # linear attention; these figures stand in the notes of an independent prototype
+LINEAR = 0.3266  # linear attention
 
 
 def eliminated(problem: icl.SoftmaxHeads, omega: list[float]) -> tuple[float, Any]:
     """Loss and output weights for the best output weights."""
-    risk: Any = problem.risk()
-    output = risk.risk.best_output(np.outer(omega, risk.scores))
-    return risk.loss([*output, *omega]), output
+    output, loss = problem.risk().eliminated(np.array(omega))
+    return loss, output
 
 
 def test_least_losses_of_one_head_two_heads_and_linear_attention() -> None:
@@ -70,15 +69,20 @@ def test_samples_of_whole_prompts(d: int, N: int, params: list[float]) -> None:
     assert abs(losses.mean() - exact) < 4.0 * losses.std() / np.sqrt(len(losses))
 
 
-def test_more_nodes_change_nothing() -> None:
-    """Two heads of ω = ±0.2, and one of 0.4."""
-    for signs in ([1.0, -1.0], [2.0]):
-        losses = []
-        for radii, step in ((12, 0.5), (20, 0.3)):
-            scores, tokens = gaussian_tokens(5, 40, 0.1, radii, step)
-            params = np.column_stack([np.ones(len(signs)), np.outer(0.2 * np.array(signs), scores)])
-            losses.append(icl.HeadsRisk(tokens, len(signs)).loss(params))
-        assert losses[0] == pytest.approx(losses[1], rel=1e-8)
+@pytest.mark.parametrize(("omega", "off"), [(0.074, 1e-12), (0.2, 1e-12), (0.5, 1e-10), (1.0, 1e-8), (2.0, 5e-8)])
+def test_nodes_are_fine_enough_for_any_temperature(omega: float, off: float) -> None:
+    """Against more lengths and digits: what the average over the lengths leaves grows with ω."""
+    risk = icl.SoftmaxHeads(heads=1).risk()
+    finer = 0.0
+    for weight, r, X, probs in gaussian_queries(5, 40, omega, radii=96, digits=36.0):
+        tokens = icl.TokenRisk(icl.Kind(40, probs, X, 4.0 + 0.1**2), target=r)
+        finer += weight * icl.HeadsRisk(tokens, 1).loss([[0.7, *(omega * r * X)]])
+    assert risk.loss([0.7, omega]) == pytest.approx(finer, rel=off)
+
+
+def test_temperatures_beyond_what_fits_into_memory_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^scores = "):
+        icl.SoftmaxHeads().risk().loss([1.0, 1e4])
 
 
 def test_gradient_by_differences() -> None:

@@ -4,61 +4,72 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import Array
-from icl_theory.engine.pullback import Linear, Pullback
+from icl_theory._validate import Array, integer, store
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.heads import HeadsRisk
+from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
+from icl_theory.engine.tokens.heads import HeadsRisk, least_output
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
-from icl_theory.engine.tokens.sampled import SampledTokens
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Number, Whole, label_noise, learning_rate, parameter
 from icl_theory.grids.grid import Column
-
-
-def gaussian_tokens(d: int, N: int, noise: float, radii: int = 12, step: float = 0.5) -> tuple[Array, TokenRisk]:
-    r"""Return the scores of a head with ω = 1, (U, Q), and the risk over the scores of tokens x ~ N(0, I).
-
-    The length r of the query is at Gauss–Laguerre nodes, and a token's component X along it at those of the
-    trapezoid rule. The value of a token has the coordinate X along the query and the variance
-    :math:`d - 1 + \sigma^2` beside; the target is r.
-    """
-    from scipy.special import roots_genlaguerre  # slow to load
-
-    squares, weights = roots_genlaguerre(radii, d / 2.0 - 1.0)
-    r, last = np.sqrt(2.0 * squares), math.ceil(8.5 / step)
-    X = step * np.arange(-last, last + 1.0)
-    probs = np.exp(-0.5 * X * X)
-    tokens = Kind(N, probs / probs.sum(), X, np.array(d - 1.0 + noise**2))
-    return X[:, None] * r, TokenRisk([tokens], r[None], weights / weights.sum())
+from icl_theory.memory import check_fits
 
 
 @dataclass(frozen=True, eq=False)
-class PairsRisk(Pullback):
-    """The loss of output weights and inverse temperatures, (2H,)."""
+class PairsRisk(Risk):
+    """The loss of output weights μ and inverse temperatures ω, (2H,): an average over the length of the query.
 
-    scores: Array  # of a head with ω = 1, (U, Q)
+    The value of a token has the component X along the query and the variance d - 1 + σ² beside; the target is the
+    length r, and the score ω r X.
+    """
+
+    d: int
+    N: int
+    noise: float
+    start: Array
+
+    @property
+    def initial(self) -> Array:
+        """Where training starts, (2H,)."""
+        return self.start
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient, (2H,)."""
+        output, omega = np.split(params, 2)
+        loss, gradient = 0.0, np.zeros((2, len(output)))
+        for weight, scores, heads in self._queries(omega):
+            found, slopes = heads.evaluate(np.column_stack([output, np.outer(omega, scores)]))
+            loss += weight * found
+            gradient += weight * np.stack([slopes[:, 0], slopes[:, 1:] @ scores])
+        return loss, gradient.ravel()
+
+    def eliminated(self, omega: Array) -> tuple[Array, float]:
+        """Return the best output weights for given ω, (H,), and the loss with them."""
+        gram, means = np.zeros((len(omega), len(omega))), np.zeros(len(omega))
+        for weight, scores, heads in self._queries(omega):
+            products, along = heads.quadratic(np.outer(omega, scores))
+            gram, means = gram + weight * products, means + weight * along
+        output = least_output(gram, means)
+        return output, self.evaluate(np.concatenate([output, omega]))[0]
 
     @cached_property
     def best(self) -> tuple[float, float] | None:
         """The best ω of one head, or of two with opposite ones, and the loss there; None for more heads."""
         from scipy.optimize import minimize_scalar  # slow to load
 
-        inner: Any = self.risk
-        if inner.heads > 2:
+        if len(self.start) > 4:
             return None
-        signs = np.array([1.0, -1.0])[: inner.heads]
-
-        def loss(log_omega: float) -> float:
-            scores = np.outer(math.exp(log_omega) * signs, self.scores)
-            return inner.evaluate(np.column_stack([inner.best_output(scores), scores]))[0]
-
-        found = minimize_scalar(loss, bounds=(-5.0, 0.0), method="bounded", options={"xatol": 1e-4})
+        signs = np.array([1.0, -1.0])[: len(self.start) // 2]
+        found = minimize_scalar(
+            lambda log_omega: self.eliminated(math.exp(log_omega) * signs)[1], bounds=(-5.0, 0.7), method="bounded",
+            options={"xatol": 1e-4},
+        )  # fmt: skip
         return math.exp(found.x), float(found.fun)
 
     def floor(self) -> float:
@@ -70,17 +81,35 @@ class PairsRisk(Pullback):
         output, omega = np.split(params, 2)
         return {"output": output, "omega": omega}
 
+    def _queries(self, omega: Array) -> tuple[tuple[float, Array, HeadsRisk], ...]:
+        return self._nodes(reach_of(float(np.abs(omega).max())))
 
+    @lru_cache(maxsize=4)  # noqa: B019
+    def _nodes(self, largest: float) -> tuple[tuple[float, Array, HeadsRisk], ...]:
+        """Weights of the lengths, scores of a head with ω = 1, and risks."""
+        found, spread = [], np.array(self.d - 1.0 + self.noise**2)
+        for weight, r, X, probs in gaussian_queries(self.d, self.N, largest):
+            tokens = TokenRisk([Kind(self.N, probs, X, spread)], np.array(r))
+            found.append((weight, r * X, HeadsRisk(tokens, len(self.start) // 2)))
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
 class SampledHeads(Risk):
-    """Mean of ½(Σ μ_h o_h - y)² over sampled prompts, with softmax applied to the tokens as they come."""
+    """Mean of ½(Σ μ_h o_h - y)² over sampled prompts: inputs, tasks and labels drawn as the model says."""
 
-    def __init__(self, tokens: SampledTokens, scores: Array, length: Array, initial: Array) -> None:
-        self._tokens, self._scores, self._length, self._initial = tokens, scores, length, initial
+    risk: PairsRisk
+    batch: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        store(self, batch=integer("batch", self.batch, minimum=1), seed=integer("seed", self.seed, minimum=0))
+        check_fits("batch", self.batch, 8.0 * self.batch * self.risk.N * (self.risk.d + 4.0 * len(self.initial)))
 
     @property
     def initial(self) -> Array:
         """Where training starts, (2H,)."""
-        return self._initial
+        return self.risk.start
 
     @property
     def stochastic(self) -> bool:
@@ -89,20 +118,22 @@ class SampledHeads(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient."""
-        drawn, (output, omega) = self._tokens.prompts(step), np.split(params, 2)
-        query, length = drawn.query[:, None], self._length[drawn.query]
-        scores = self._scores[drawn.node, query]
-        along, beside = scores / length[:, None], drawn.noise  # of the values: beside the query it is one axis
+        output, omega = np.split(params, 2)
+        d, N, B = self.risk.d, self.risk.N, self.batch
+        rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
+        x, beta = rng.normal(size=(B, N + 1, d)), rng.normal(size=(B, d))
+        y = np.einsum("bnd,bd->bn", x, beta)
+        labels = y[:, :-1] + self.risk.noise * rng.normal(size=(B, N))
+        scores = np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1])
         heat = omega[:, None, None] * scores
         attention = np.exp(heat - heat.max(axis=2, keepdims=True))
         attention /= attention.sum(axis=2, keepdims=True)
-        means = np.stack([np.einsum("hbn,bn->hb", attention, each) for each in (along, beside)])
-        error = np.einsum("h,ahb->ab", output, means)
-        error[0] -= length
+        means = np.einsum("hbn,bn->hb", attention, labels)
+        error = output @ means - y[:, -1]
         drift = scores - np.einsum("hbn,bn->hb", attention, scores)[:, :, None]
-        turn = np.stack([np.einsum("hbn,hbn,bn->hb", attention, drift, each) for each in (along, beside)])
-        slopes = [np.einsum("ab,ahb->h", error, each) / len(length) for each in (means, turn)]
-        return 0.5 * float(np.mean(np.sum(error**2, axis=0))), np.concatenate([slopes[0], output * slopes[1]])
+        turn = np.einsum("hbn,hbn,bn->hb", attention, drift, labels)
+        slopes = means @ error, output * (turn @ error)
+        return 0.5 * float(np.mean(error**2)), np.concatenate(slopes) / B
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,14 +189,9 @@ class SoftmaxHeads(Family):
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
 
     def validate(self) -> None:
-        """Make the risk."""
-        scores, tokens = gaussian_tokens(self.d, self.N, self.noise)
-        H = self.heads
-        matrix = np.zeros((H, 1 + scores.size, 2 * H))
-        for h in range(H):
-            matrix[h, 0, h], matrix[h, 1:, H + h] = 1.0, scores.ravel()
-        start = np.random.default_rng(self.seed).normal(0.0, self.start, 2 * H)
-        object.__setattr__(self, "_risk", PairsRisk(HeadsRisk(tokens, H), Linear(matrix, start), scores))
+        """Make the risk, which finds its floor once."""
+        start = np.random.default_rng(self.seed).normal(0.0, self.start, 2 * self.heads)
+        object.__setattr__(self, "_risk", PairsRisk(self.d, self.N, self.noise, start))
 
     def risk(self) -> PairsRisk:
         """Return the risk over output weights and inverse temperatures."""
@@ -173,9 +199,7 @@ class SoftmaxHeads(Family):
 
     def sampled(self, batch: int, seed: int = 0) -> SampledHeads:
         """Return the trainer on sampled prompts."""
-        risk: Any = self.risk()
-        tokens: TokenRisk = risk.risk.tokens
-        return SampledHeads(tokens.sampled(batch, seed), risk.scores, tokens.target[0], risk.initial)
+        return SampledHeads(self.risk(), batch, seed)
 
     def describe(self, run: Trajectory) -> None:
         """Say which ω is best."""

@@ -97,16 +97,19 @@ class HeadsRisk(Risk):
             slopes[:, :, q] = p * mu[:, None] * (np.einsum("k,hku->hu", mu, found.slopes) + left * found.tilts)
         return loss, gradient
 
-    def best_output(self, scores: ArrayLike) -> Array:
-        """Return the output weights that minimise the loss for given scores, (H, UQ); the least ones if many do."""
+    def quadratic(self, scores: ArrayLike) -> tuple[Array, Array]:
+        """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), for scores of the heads, (H, UQ)."""
         given = np.asarray(scores, dtype=np.float64)
         gram, means = np.zeros((len(given), len(given))), np.zeros(len(given))
         for q, (p, found) in enumerate(zip(self.tokens.asked, self._products(given), strict=True)):
             size = float(self._target[q] @ self._target[q])
-            # E[o_h · o_h'] and E[o_h · y] from the errors
             gram += p * (found.gram + found.means[:, None] + found.means + size)
             means += p * (found.means + size)
-        return np.asarray(np.linalg.lstsq(gram, means, rcond=1e-14)[0])
+        return gram, means
+
+    def best_output(self, scores: ArrayLike) -> Array:
+        """Return the output weights that minimise the loss for given scores, (H, UQ); the least ones if many do."""
+        return least_output(*self.quadratic(scores))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Output weights, (H,), and the loss of each head alone with the output weight 1, (H,)."""
@@ -132,3 +135,8 @@ class HeadsRisk(Risk):
             values, tilts = (np.array([getattr(each, name) for each in means]) for name in ("value", "gradient"))
             found.append(Products(gram, slopes, values, tilts))
         return found
+
+
+def least_output(gram: Array, means: Array) -> Array:
+    """Return the least output weights, (H,), that minimise the loss, from the moments of the averages."""
+    return np.asarray(np.linalg.lstsq(gram, means, rcond=1e-14)[0])

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import LARGEST, Array, instance, integer, lipschitz, number, refuse, store
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import MOST_TOKENS, Kind, TokenRisk
 from icl_theory.families.regression.sampled.layer import (
     PromptRisk,
@@ -374,36 +375,19 @@ class FiniteGaussianRisk(Risk):
         return max(float(self.hessian_product(np.array([c]), np.ones(1))[0]) for c in path) / self.metric
 
     def _queries(self, size: float) -> tuple[tuple[float, Array, TokenRisk], ...]:
-        """Weights of the lengths r, derivatives r X of the scores, and risks, for c up to a power of two."""
-        return self._nodes(2.0 ** math.ceil(math.log2(max(size, 1.0))))
+        """Weights of the lengths r, derivatives r X of the scores, and risks, for c of this size."""
+        return self._nodes(reach_of(size, 1.0))
 
     @lru_cache(maxsize=4)  # noqa: B019
-    def _nodes(self, largest: float, digits: float = 30.0) -> tuple[tuple[float, Array, TokenRisk], ...]:
-        """Queries with nodes fine enough for c up to ``largest``, to an error of e^-digits of the whole.
-
-        A rare length needs fewer digits by its weight, and is left out if none. The trapezoid rule in X has the
-        error e^(-2π²/h²) for the Gaussian law, and e^(-π²/(c r h)) for the decay e^(-s w) of a weight e^(c r X).
-        It ends where hardly one of N tokens is found.
-        """
-        from scipy.special import roots_genlaguerre
-
-        law, d = self.law, self.law.d
-        half, weights = roots_genlaguerre(self.radii, 0.5 * d - 1.0)
-        weights, queries = weights / weights.sum(), []
-        for r, weight in zip(np.sqrt(2.0 * half).tolist(), weights.tolist(), strict=True):
-            needed = digits + math.log(weight)
-            if needed < 0.0:
-                continue
-            h = min(0.7, math.pi**2 / (largest * r * (needed + 2.0)))
-            end = math.ceil(math.sqrt(2.0 * (math.log(self.N) + needed + 6.0)) / h)
-            X = h * np.arange(-end, end + 1.0)
-            p = np.exp(-0.5 * X * X)
+    def _nodes(self, largest: float) -> tuple[tuple[float, Array, TokenRisk], ...]:
+        law, d, found = self.law, self.law.d, []
+        for weight, r, X, probs in gaussian_queries(d, self.N, largest, self.radii):
             constant = np.full_like(X, law.sigma_a * math.sqrt(d - 1.0))
             values = np.stack([law.sigma_a * X * X, constant, law.sigma_b * X], axis=1)
             spread = (d - 1.0) * (law.sigma_a**2 * (2.0 * X * X + d) + law.sigma_b**2) + self.noise**2
             target = np.array([law.sigma_a * r * r, 0.0, law.sigma_b * r])
-            queries.append((weight, r * X, TokenRisk([Kind(self.N, p / p.sum(), values, spread)], target)))
-        return tuple(queries)
+            found.append((weight, r * X, TokenRisk([Kind(self.N, probs, values, spread)], target)))
+        return tuple(found)
 
 
 class GaussianPrompts(NamedTuple):

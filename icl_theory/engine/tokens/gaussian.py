@@ -1,0 +1,74 @@
+"""Tokens x ~ N(0, I) with scores x·x_q times a number: nodes along the query, for queries of every length."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array
+from icl_theory.memory import check_fits
+
+
+class Query(NamedTuple):
+    """Queries of one length, and the components of tokens along them."""
+
+    weight: float  # probability of the length
+    length: float  # r
+    component: Array  # X, (U,)
+    probs: Array  # (U,)
+
+
+def gaussian_queries(d: int, N: int, largest: float, radii: int = 64, digits: float = 30.0) -> list[Query]:
+    r"""Return nodes that are fine enough for scores :math:`c r X` with \|c\| up to ``largest``.
+
+    The error is about e^-digits of the whole; a rare length needs fewer digits by its weight, and is left out if
+    none. Lengths are at Gauss–Laguerre nodes of r²/2. The trapezoid rule in X has the error e^(-2π²/h²) for the
+    normal law, and e^(-π²/(c r h)) for the decay e^(-s w) of a weight e^(c r X). It ends where hardly one of N
+    tokens is found.
+
+    Parameters
+    ----------
+    d : int
+        Dimension.
+    N : int
+        Number of tokens.
+    largest : float
+        Largest size of c.
+    radii : int
+        Number of lengths.
+    digits : float
+        Of the whole, in nats.
+
+    Raises
+    ------
+    ValueError
+        The nodes of a query would not fit into memory.
+
+    References
+    ----------
+    docs/theory.md, "Gaussian inputs".
+    """
+    from scipy.special import roots_genlaguerre  # slow to load
+
+    half, weights = roots_genlaguerre(radii, 0.5 * d - 1.0)
+    weights, queries = weights / weights.sum(), []
+    for r, weight in zip(np.sqrt(2.0 * half).tolist(), weights.tolist(), strict=True):
+        needed = digits + math.log(max(weight, 1e-300))
+        if needed < 0.0:
+            continue
+        h = min(0.7, math.pi**2 / (largest * r * (needed + 2.0)))
+        reach = math.sqrt(2.0 * (math.log(N) + needed + 6.0))
+        end = math.ceil(reach / h)
+        # a node takes some arrays over values of s, which span all weights
+        check_fits("scores", f"of size {largest:g}", 64.0 * (2 * end + 1) * (50.0 + 10.0 * largest * r * reach))
+        X = h * np.arange(-end, end + 1.0)
+        p = np.exp(-0.5 * X * X)
+        queries.append(Query(weight, r, X, p / p.sum()))
+    return queries
+
+
+def reach_of(size: float, least: float = 0.125) -> float:
+    """Round a size up to a power of two, so that nodes made for it serve others."""
+    return 2.0 ** math.ceil(math.log2(max(size, least)))
