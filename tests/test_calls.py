@@ -96,6 +96,22 @@ def kernel_of(K: int) -> icl.tasks.KernelTask:
     return icl.tasks.KernelTask(np.eye(K))
 
 
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_rule_trains_what_a_family_makes_and_one_block_is_all_parameters(name: str) -> None:
+    problem: Any = PROBLEMS[name]
+    risk, eta = problem.risk(), 1e-3
+    start, slope = risk.initial, np.asarray(risk.evaluate(risk.initial)[1])
+    plain, whole, blocks = (
+        icl.descend(risk, eta, steps=1, rule=rule).at(1).params - start for rule in ("gd", "ngd", "ngd-blocks")
+    )
+    np.testing.assert_allclose(plain, -eta * slope / risk.metric, rtol=1e-9, atol=1e-15)
+    if len(risk.blocks(np.zeros(slope.shape))) == 1:
+        np.testing.assert_array_equal(blocks, whole)
+    for part, weight in zip(risk.blocks(blocks), risk.blocks(risk.metric + 0.0 * blocks), strict=True):
+        size = float(np.sqrt(np.sum(weight * part**2)))  # no step where the part of the gradient is 0
+        assert size == 0.0 or size == pytest.approx(eta, rel=1e-9)
+
+
 def test_every_family_has_a_problem_above() -> None:
     assert {type(problem) for problem in PROBLEMS.values()} >= {*icl.list_families().values()}
 

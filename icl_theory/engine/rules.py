@@ -76,7 +76,8 @@ class NormalisedBlocks(Rule):
 
     def move(self, risk: Risk, gradient: Array, eta: float, step: int) -> Array:
         """Return the change of the parameters."""
-        check_blocks(risk, np.shape(gradient))
+        gradient = np.asarray(gradient)  # that of a risk of one number may be a float, which has no blocks
+        check_blocks(risk, gradient.shape)
         change = np.empty_like(gradient)
         metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), gradient.shape)
         for to, part, weight in zip(risk.blocks(change), risk.blocks(gradient), risk.blocks(metric), strict=True):
