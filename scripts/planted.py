@@ -1016,11 +1016,11 @@ CAUSAL_STRUCTURE = (
         "self.chains.transitions[chain, windows[:, 0] % k]",
     ),
     Fault(
-        "reduction-lags-not-centred",
-        "page on causal structure: slopes of lags lack the mean over the softmax",
+        "reduction-lags-reversed",
+        "page on causal structure: the oldest symbol of a window counts as its last",
         "papers/causal_structure.py",
-        "first * (pull - first @ pull)",
-        "first * pull",
+        "k ** np.arange(m) % k",
+        "k ** np.arange(m)[::-1] % k",
     ),
     Fault(
         "information-of-the-next-lag",

@@ -10,10 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import Array, refuse, store
-from icl_theory.engine.pullback import in_coordinates
-from icl_theory.engine.risk import Risk
+from icl_theory.engine import Risk, Trajectory, in_coordinates
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
-from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     Fraction,

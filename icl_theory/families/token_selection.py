@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, integer, real_array, refuse, store
+from icl_theory.engine import Risk, Trajectory
 from icl_theory.engine.pullback import in_coordinates, innermost
-from icl_theory.engine.risk import Risk
-from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Later, Number, Whole, Word, learning_rate, parameter
 from icl_theory.grids.grid import Column

@@ -1,7 +1,4 @@
-"""The paper on how softmax attention converges on linear functions: rows of the audit, and what the paper says.
-
-The docstring of a row is its statement.
-"""
+"""The paper on how softmax attention converges on linear functions: rows of the audit, and what the paper says."""
 
 from __future__ import annotations
 
@@ -15,9 +12,7 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.statement import OURS, Status
 from icl_theory.engine.trajectory import State, Trajectory
-from icl_theory.families.regression.family import Regression
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.variants import GroupedRegression
+from icl_theory.families.regression import Features, GroupedRegression, Regression
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import listed, power, span
 from icl_theory.papers.paper import Claims, Paper, Reading
@@ -273,9 +268,7 @@ def short_prompts(quick: bool) -> Found:
 CONVERGENCE = Paper(
     "in-context-convergence",
     "In-Context Convergence of Transformers",
-    "Yu Huang, Yuan Cheng, Yingbin Liang",
-    2023,
-    "arXiv:2310.05249",
+    "Yu Huang, Yuan Cheng, Yingbin Liang", 2023, "arXiv:2310.05249",
     (
         Reading("Balanced features", "Every feature has a chance of the order 1/K: the attention grows for"
                 " K² ln K/η steps, and then converges.", (reduced, even_features), reconstructed="both times"),
@@ -297,9 +290,4 @@ CONVERGENCE = Paper(
     "Read in its abstract and in the reviews of the conference; formulas are from memory. Runs have η = 1, w ~"
     " (0, I) and, where N is not named, infinitely long prompts.",
 )  # fmt: skip
-
-CLAIMS = Claims(
-    rows=(reduced, even_features, dominant_first, four_phases, small_sizes, falling, switching, converging,
-          concentration, irreducible, short_prompts),
-    papers=(CONVERGENCE,),
-)  # fmt: skip
+CLAIMS = Claims(papers=(CONVERGENCE,))

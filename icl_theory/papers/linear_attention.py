@@ -1,7 +1,4 @@
-"""Papers on linear attention: rows of the audit, open questions, and what each paper says.
-
-The docstring of a row is its statement.
-"""
+"""Papers on linear attention: rows of the audit, open questions, and what each paper says."""
 
 from __future__ import annotations
 
@@ -15,13 +12,8 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
 from icl_theory.engine.statement import OURS, Status
+from icl_theory.families.linear_attention import diversity_limit, pretrained, pretraining_limit, task_diversity
 from icl_theory.families.linear_attention.depth import LoopedRisk, best_layers
-from icl_theory.families.linear_attention.diversity import (
-    diversity_limit,
-    pretrained,
-    pretraining_limit,
-    task_diversity,
-)
 from icl_theory.families.linear_attention.family import LinearAttention
 from icl_theory.families.linear_attention.law import PromptLaw
 from icl_theory.families.linear_attention.risks import MergedRisk, balanced_flow

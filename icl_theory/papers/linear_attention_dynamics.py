@@ -9,9 +9,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.engine.pullback import Pullback
-from icl_theory.families.linear_attention.family import LinearAttention
-from icl_theory.families.linear_attention.law import PromptLaw
-from icl_theory.families.linear_attention.risks import Heads, MergedRisk
+from icl_theory.families.linear_attention import Heads, LinearAttention, MergedRisk, PromptLaw
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import apart, decade, listed
 

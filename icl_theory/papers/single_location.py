@@ -1,7 +1,4 @@
-"""Papers on single-location regression: rows of the audit, and what the papers say.
-
-The docstring of a row is its statement.
-"""
+"""Papers on single-location regression: rows of the audit, and what the papers say."""
 
 from __future__ import annotations
 
@@ -12,9 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.risk import Risk
-from icl_theory.engine.trajectory import Trajectory
+from icl_theory.engine import Risk, Trajectory, descend
 from icl_theory.families.single_location import SingleLocation
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import decade, listed, span
@@ -162,7 +157,6 @@ def positions(quick: bool) -> Found:
     )
 
 
-ROWS = (manifold, on_the_manifold, off_the_manifold, many_dimensions, softmax_is_bayes, against_others, positions)
 LOCATION = Paper(
     "single-location",
     "Attention layers provably solve single-location regression",
@@ -181,5 +175,4 @@ LOCATION = Paper(
     "The first paper was read in its abstract and in its published code, the others in their abstracts. Not"
     " measured: finite samples.",
 )  # fmt: skip
-
-CLAIMS = Claims(rows=ROWS, papers=(LOCATION,))
+CLAIMS = Claims(papers=(LOCATION,))

@@ -1,7 +1,4 @@
-"""Papers on the tokens that softmax attention selects: rows of the audit, and what the papers say.
-
-The docstring of a row is its statement.
-"""
+"""Papers on the tokens that softmax attention selects: rows of the audit, and what the papers say."""
 
 from __future__ import annotations
 
@@ -12,10 +9,7 @@ from typing import Any
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import in_coordinates
-from icl_theory.engine.risk import Risk
-from icl_theory.engine.trajectory import Trajectory
+from icl_theory.engine import Risk, Trajectory, descend, in_coordinates
 from icl_theory.families.token_selection import TokenSelection, constraints
 from icl_theory.papers.claim import Found, row
 from icl_theory.papers.numbers import listed, span
@@ -188,7 +182,6 @@ def dimensions(quick: bool) -> Found:
     )
 
 
-ROWS = (best_tokens, rate, ends_of_runs, starts_at_solutions, path, one_matrix, two_factors, dimensions)
 MARGIN = Paper(
     "max-margin-tokens",
     "Max-Margin Token Selection in Attention Mechanism",
@@ -208,5 +201,4 @@ MARGIN = Paper(
     "Both papers were read in their abstracts and in summaries. Not measured: joint training of the value vector v,"
     " and nonlinear heads.",
 )  # fmt: skip
-
-CLAIMS = Claims(rows=ROWS, papers=(MARGIN,))
+CLAIMS = Claims(papers=(MARGIN,))

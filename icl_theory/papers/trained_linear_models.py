@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import Pullback
-from icl_theory.families.linear_attention.family import LinearAttention
-from icl_theory.families.linear_attention.law import PromptLaw
-from icl_theory.families.linear_attention.mixture import MixtureRisk
-from icl_theory.families.linear_attention.risks import Pair
+from icl_theory.engine import Pullback, descend
+from icl_theory.families.linear_attention import LinearAttention, MixtureRisk, Pair, PromptLaw
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import apart, decade, listed, off, power
 from icl_theory.papers.preconditioned_descent import product_grid

@@ -15,13 +15,9 @@ from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.statement import OURS, Statement, Status
-from icl_theory.families.recall.bounds import loss_bound
-from icl_theory.families.recall.coordinates import reparameterised
-from icl_theory.families.recall.counts import Counts
+from icl_theory.families.recall import Counts, Training, TransformerRisk, loss_bound, reparameterised
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
-from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask, Sentences, Words
-from icl_theory.families.recall.training import Training
 from icl_theory.families.regression.theorems.enumeration import differences
 from icl_theory.papers.claim import Errors, Found, Row, identity, row
 from icl_theory.papers.numbers import apart, decade, deviations, listed, losses, off, power

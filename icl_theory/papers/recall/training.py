@@ -11,19 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import Pullback, in_coordinates
-from icl_theory.engine.risk import Risk
+from icl_theory.engine import Pullback, Risk, Trajectory, descend, in_coordinates
 from icl_theory.engine.statement import OURS, Status
-from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.recall import Counts, Measure, RecallRisk, RecallTask, TransformerRisk, reparameterised
 from icl_theory.families.recall.bounds import decay_rate, missing_loss, noise_cost, plain_tail, stall
-from icl_theory.families.recall.coordinates import reparameterised
-from icl_theory.families.recall.counts import Counts
-from icl_theory.families.recall.population import RecallRisk
-from icl_theory.families.recall.sampled import Measure, TransformerRisk
 from icl_theory.families.recall.samples import failure_probability, sentences_needed
 from icl_theory.families.recall.simulate import simulate
-from icl_theory.families.recall.task import RecallTask
 from icl_theory.papers.claim import Found, Series, question, row
 from icl_theory.papers.numbers import apart, decade, listed, off, power, span
 from icl_theory.papers.recall.model import NOISY, PAPER

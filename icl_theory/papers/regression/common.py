@@ -9,9 +9,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression import Features, PopulationRisk, tasks
 
 PAPER, WORDS = "paper, {} (reconstructed)", "paper, {}"  # WORDS where it states no formula
 EQUAL = 1e-9  # to which two ways to the same number agree

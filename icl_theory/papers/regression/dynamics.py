@@ -12,20 +12,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import in_coordinates
-from icl_theory.engine.risk import Risk
-from icl_theory.engine.sharpness import largest_stable_eta
+from icl_theory.engine import Risk, Trajectory, descend, in_coordinates, largest_stable_eta
 from icl_theory.engine.statement import OURS, Status
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.closed.abel import StepCounter
-from icl_theory.families.regression.closed.flow import flow_time
-from icl_theory.families.regression.features import Features
+from icl_theory.families.regression import ExchangeableRisk, Features, PopulationRisk, StepCounter, flow_time, tasks
 from icl_theory.families.regression.phases import TAIL_RATIO, crossover, papers_regime, tail_start
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.risks.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk
-from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import curvature_bound, stable_rate
 from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 from icl_theory.families.regression.sampled.counts import CountedRisk

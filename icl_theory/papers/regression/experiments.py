@@ -11,17 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import in_coordinates
-from icl_theory.engine.risk import Risk
+from icl_theory.engine import Risk, descend, in_coordinates
 from icl_theory.engine.statement import OURS, Status
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.phases import tail_start
+from icl_theory.families.regression import BlockRisk, Features, PopulationRisk, stable_rate, tail_start, tasks
 from icl_theory.families.regression.risks.gaussian import GaussianRisk, QuadraticLaw
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.risks.stability import stable_rate
-from icl_theory.families.regression.sampled.block import BlockRisk
 from icl_theory.families.regression.sampled.counts import CountedRisk
 from icl_theory.families.regression.sampled.phases import SampledPhases, run_states, sampled_phases
 from icl_theory.families.regression.sampled.risk import SampledRisk

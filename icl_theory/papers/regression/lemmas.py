@@ -12,14 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
+from icl_theory.engine import Trajectory, descend
 from icl_theory.engine.statement import OURS, Statement, Status
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.sampled.crosscheck import crosscheck
+from icl_theory.families.regression import ExchangeableRisk, Features, PopulationRisk, crosscheck, tasks
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems import checks as bounds
 from icl_theory.families.regression.theorems import orderwise

@@ -9,17 +9,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import in_coordinates
-from icl_theory.engine.risk import Risk
-from icl_theory.engine.sharpness import largest_stable_eta
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.phases import crossover
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.sampled.risk import SampledRisk
+from icl_theory.engine import Risk, Trajectory, descend, in_coordinates, largest_stable_eta
+from icl_theory.families.regression import ExchangeableRisk, Features, PopulationRisk, SampledRisk, crossover, tasks
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems.orderwise import closed
 from icl_theory.papers.claim import Answer, Series, curves, question
