@@ -51,9 +51,7 @@ def first(run: Trajectory, conditions: Iterable[Callable[[State], Any]]) -> list
 
 @lru_cache(maxsize=32)
 def phases(K: int, epsilon: float, dominant: float = 0.5) -> Array:
-    """Ends of a rare query's phases: the dominant feature's score is -0.49 ln K; its share is no more than the own
-    feature's; the own share is ½; the loss is ε.
-    """
+    """Ends of a rare query's phases: the dominant feature's score is -0.49 ln K; overtaken; own share ½; loss ε."""
     run = trained(K, epsilon, dominant)
     return np.array(first(run, (
         lambda state: state.params[1, 1] <= -0.49 * math.log(K),
@@ -79,12 +77,9 @@ def reduced(quick: bool) -> Errors:
         probs = np.append(dominant, np.full(K - 1, (1.0 - dominant) / (K - 1)))
         features = Features.orthonormal(K, probs=probs)
         small = balanced(K, 1e-9) if dominant == 1.0 / K else imbalanced(K, 1e-9, dominant)
-        full = Regression(
-            L=math.sqrt(K), delta=math.sqrt(2.0), eta=1.0, task="linear", features=features, coordinates="embedding"
-        )
-        yield tuple(
-            each.changed(method="exact", above=1e-9, max_steps=steps).simulate().loss for each in (full, small)
-        )
+        full = balanced(K, 1e-9).changed(L=math.sqrt(K), task="linear", features=features, coordinates="embedding")
+        both = (each.changed(method="exact", above=1e-9, max_steps=steps).simulate() for each in (full, small))
+        yield tuple(run.loss for run in both)
     return f"K = {K}, p_1 = 1/8, 0.5, 0.8, {steps} steps"
 
 
@@ -241,9 +236,8 @@ def irreducible(quick: bool) -> Found:
             rare, even = base.changed(sizes=(1, K - 1), N=N).risk(), balanced(K, 1e-2).changed(N=N).risk()
             assert rare.levels is not None
             ratios += [rare.levels[1].lowest / (1.0 - 0.5 / (K - 1)) ** N, even.floor() / (1.0 - 1.0 / K) ** N]
-    return Found(
-        min(ratios) >= 0.5 and max(ratios) <= 1.0, "K = 5, 10, 50, N = K, 10K, K²", f"ratio {span(ratios, '.3f')}"
-    )
+    inside = min(ratios) >= 0.5 and max(ratios) <= 1.0
+    return Found(inside, "K = 5, 10, 50, N = K, 10K, K²", f"ratio {span(ratios, '.3f')}")
 
 
 @row("linear functions: short prompts", SOURCE.format("prompts"), bound="ε")

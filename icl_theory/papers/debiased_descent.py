@@ -91,8 +91,7 @@ def minima(quick: bool) -> Found:
     from scipy.optimize import minimize
 
     omega, lowest = best(2, 40)
-    sums: list[float] = []
-    sizes, excess = list[float](), list[float]()
+    sums, sizes, excess = list[float](), list[float](), list[float]()
     for seed in (0,) if quick else (0, 1):
         risk = SoftmaxHeads(heads=2, seed=seed).risk()
         found = minimize(risk.evaluate, risk.initial, jac=True, method="L-BFGS-B", options={"maxiter": 40})

@@ -27,11 +27,8 @@ def emergence(problem: InductionHeads, most: int = 20000, levels: tuple[str, str
 
 def signals(problem: InductionHeads) -> Array:
     """J_l, how steeply the loss falls with b at b = 0 if the first layer attends to lag l alone, (m,)."""
-    m, found = problem.lags, []
-    for unit in np.eye(m):
-        risk = problem.changed(scores=80.0 * unit, match=0.0).risk()
-        found.append(-risk.gradient(risk.initial)[m])
-    return np.array(found)
+    risks = [problem.changed(scores=80.0 * unit, match=0.0).risk() for unit in np.eye(problem.lags)]
+    return np.array([-risk.gradient(risk.initial)[problem.lags] for risk in risks])
 
 
 @row("induction heads: plateaus", EDELMAN.format("phases"), bound="uniform, unigram, bigram")
@@ -140,9 +137,8 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
     for label, values in ranges.items():
         name, base = label.split()[0], LOG.changed(T=30) if quick else LOG
         if name == "k":  # counts are enough for two symbols alone
-            base = InductionHeads(
-                T=16 if quick else 24, points=16 if quick else 32, eta=8.0, seed=int(name != label)
-            )
+            T, points = (16, 16) if quick else (24, 32)
+            base = InductionHeads(T=T, points=points, eta=8.0, seed=int(name != label))
         times = np.array([emergence(base.changed(**{name: value})) for value in values])
         lines.append(Series(label, np.array(values) / values[0], times))
         ends = power(values[:2], times[:2]), power(values[-2:], times[-2:])

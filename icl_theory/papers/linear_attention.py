@@ -89,10 +89,8 @@ def one_drop(quick: bool) -> Errors:
 def small_starts(quick: bool) -> Found:
     """(v, A) from a small balanced start converges to the minimum"""
     starts, base = (1e-2, 1e-4) if quick else (1e-1, 1e-2, 1e-4, 1e-6), LinearAttention(d=4, noise=0.5, above=1e-9)
-    ends = [
-        published_excess(base.changed(decay=decay, start=start, coordinates="pair"))
-        for decay, start in itertools.product((0.0, 1.0), starts)
-    ]
+    cases = itertools.product((0.0, 1.0), starts)
+    ends = [_published_excess(base.changed(decay=decay, start=start, coordinates="pair")) for decay, start in cases]
     return Found(
         max(ends) <= 1.01e-9,
         f"d = 4, λ_j = 1 and 1/j, σ = 0.5, {len(ends)} starts down to {starts[-1]:g}, stable rate",
@@ -100,8 +98,7 @@ def small_starts(quick: bool) -> Found:
     )
 
 
-def published_excess(problem: LinearAttention) -> float:
-    """Excess at the end of training over the published minimum."""
+def _published_excess(problem: LinearAttention) -> float:
     spectrum, N, gamma = problem.law().covariance, problem.N, problem.gamma(problem.simulate().params)
     least = 1.0 / ((1.0 + 1.0 / N) * spectrum + (spectrum.sum() + problem.noise**2) / N)
     return 0.5 * float(np.sum(spectrum**2 / least * (gamma - least) ** 2))
@@ -162,8 +159,8 @@ def staircase(quick: bool) -> Found:
     """
     base = LinearAttention(d=3, decay=1.0, N=50, above=1e-4, method="exact", coordinates="heads", heads=3)
     alone, seeds = base.changed(eta=0.05, start=aligned(3, 0.02)), range(2 if quick else 8)
-    late = off(half_times(alone), times_alone(alone.law(), 0.02) / alone.rate())
-    orders = [(np.diff(half_times(base.changed(start=0.02, seed=seed, eta=0.1))) >= 0.0).all() for seed in seeds]
+    late = off(_half_times(alone), _times_alone(alone.law(), 0.02) / alone.rate())
+    orders = [(np.diff(_half_times(base.changed(start=0.02, seed=seed, eta=0.1))) >= 0.0).all() for seed in seeds]
     return Found(
         late < 0.01 and all(orders),
         f"d = H = 3, λ_j = 1/j, start 0.02, aligned, and random of {len(orders)} seeds; steps to half of Γ*_j",
@@ -171,14 +168,13 @@ def staircase(quick: bool) -> Found:
     )
 
 
-def half_times(problem: LinearAttention) -> Array:
-    """Steps after which the entries of Γ have come half way."""
+def _half_times(problem: LinearAttention) -> Array:
     run, half = problem.simulate(), 0.5 * problem.law().best
     passed = [run.first(lambda at, j=j: bool(at.observed["gamma"][j] >= half[j])) for j in range(len(half))]  # type: ignore[misc]
     return np.array([math.inf if step is None else step for step in passed])
 
 
-def times_alone(law: PromptLaw, size: float) -> Array:
+def _times_alone(law: PromptLaw, size: float) -> Array:
     """Times of s' = λ(λ - ms³)s² from a size to half of each entry of Γ, by the trapezoidal rule."""
     found = []
     for spectrum, m, best in zip(law.covariance, law.second, law.best, strict=True):
@@ -213,20 +209,16 @@ def transition(quick: bool) -> Found:
     return Found(
         worst < 0.1 and apart(kink, (0.25, 0.0, 0.0)) < 1e-3 and learns and keeps,
         f"d = {d}, N = 4d, 64d, σ = 0.5, k/d = 1/4..8; and the limit of long prompts",
-        "loss on new tasks over that on the k tasks "
-        + " and ".join(f"{ratio[0]:.0f} ... {ratio[-1]:.2f}" for ratio in known)
-        + " at k/d = 1/4 ... 8, loss on the k tasks over that of the layer for all tasks "
-        + " and ".join(f"{share[0]:.2f} ... {share[-1]:.2f}" for share in shares)
-        + f"; both off the limit d, k, N -> ∞ by at most {worst:.0%}; N/d -> ∞: new loss/d"
-        f" {listed(kink, '.3f')} at k/d = 1/2, 1, 2",
+        f"loss on new tasks over that on the k tasks {' and '.join(f'{x[0]:.0f} ... {x[-1]:.2f}' for x in known)}"
+        " at k/d = 1/4 ... 8, loss on the k tasks over that of the layer for all tasks"
+        f" {' and '.join(f'{share[0]:.2f} ... {share[-1]:.2f}' for share in shares)}; both off the limit d, k,"
+        f" N -> ∞ by at most {worst:.0%}; N/d -> ∞: new loss/d {listed(kink, '.3f')} at k/d = 1/2, 1, 2",
         "holds: (1 - k/d)/2 below k = d in long prompts, a smooth crossover in short ones",
     )
 
 
 def memorised(d: int, draws: int) -> tuple[float, list[Array], list[Array], Array]:
-    """How far losses are off their limit; new ones over those on the k tasks; these over those of the layer for all
-    tasks; new ones over d in long prompts.
-    """
+    """How far losses are off their limit, both ratios of the row on tasks, and new losses/d in long prompts."""
     worst, known, shares, ratios = 0.0, list[Array](), list[Array](), np.array([0.25, 0.5, 1.0, 2.0, 8.0])
     for N in (4 * d, 64 * d):
         problem, sizes = LinearAttention(d=d, N=N, noise=0.5), (ratios * d).astype(int).tolist()
@@ -284,19 +276,14 @@ def what_depth_buys(quick: bool) -> tuple[str, list[Series]]:
     """What does depth buy?"""
     depths = np.arange(1, 9 if quick else 17)
     found = {N: best_losses(N, depths.tolist()) for N in (20, 80)}
-    words = "; ".join(
-        f"N = {N}: {loop[0]:.3g} of one layer, {loop[-1]:.2g} of {depths[-1]} in a loop, {own[-1]:.1g} of"
-        f" {depths[-1]} layers of their own"
-        for N, (loop, own) in found.items()
-    )
+    words = "; ".join(f"N = {N}: {loop[0]:.3g} of one layer, {loop[-1]:.2g} of {depths[-1]} in a loop,"
+                      f" {own[-1]:.1g} of {depths[-1]} layers of their own"
+                      for N, (loop, own) in found.items())  # fmt: skip
     return words + (
         " (least loss/d, Λ = I, d = 8, no noise). A loop repeats one step of gradient descent; layers of their"
         " own are the best polynomial of their degree, as Chebyshev's method is."
-    ), [
-        Series(f"{name}, N = {N}", depths, losses, points=name == "loop")
-        for place, name in enumerate(("loop", "own"))
-        for N, losses in ((N, each[place]) for N, each in found.items())
-    ]
+    ), [Series(f"{('loop', 'own')[at]}, N = {N}", depths, each[at], points=not at)
+        for at in (0, 1) for N, each in found.items()]  # fmt: skip
 
 
 NOTE = "The statements are in our words, for the layer of this package. The constants are derived here."
@@ -320,15 +307,13 @@ PAPERS = (
         NOTE + " The numbers of Theorems 3 and 4 are from memory.",
     ),
     Paper(
-        "trained-linear-models",
-        "Trained Transformers Learn Linear Models In-Context",
+        "trained-linear-models", "Trained Transformers Learn Linear Models In-Context",
         "Ruiqi Zhang, Spencer Frei, Peter L. Bartlett", 2024, "arXiv:2306.09927",
         (Reading("convergence", "Gradient flow from a small balanced start converges to the best layer.",
                  (small_starts, every_mode)),
          Reading("distribution shifts",
                  "The trained layer works for other queries and tasks, and fails if the law of the tokens changes.",
-                 (shifts, other_covariances), figure="shifts",
-                 reconstructed="what another covariance costs"),
+                 (shifts, other_covariances), figure="shifts", reconstructed="what another covariance costs"),
          Reading("prediction error", "Tested on longer prompts than trained on, the layer keeps an error.",
                  (length_of_test,), reconstructed="the error, from our formula of the loss"),
          Reading("random covariances",
@@ -337,8 +322,7 @@ PAPERS = (
         NOTE,
     ),
     Paper(
-        "linear-attention-dynamics",
-        "Training Dynamics of In-Context Learning in Linear Attention",
+        "linear-attention-dynamics", "Training Dynamics of In-Context Learning in Linear Attention",
         "Yedi Zhang, Aaditya K. Singh, Peter E. Latham, Andrew Saxe", 2025, "arXiv:2501.16265",
         (Reading("fixed points", "Heads with separate keys and queries have exponentially many fixed points.",
                  (fixed_points,), reconstructed="the matrices and the loss at each of them"),
@@ -352,8 +336,7 @@ PAPERS = (
         NOTE,
     ),
     Paper(
-        "task-diversity",
-        "Asymptotic theory of in-context learning by linear attention",
+        "task-diversity", "Asymptotic theory of in-context learning by linear attention",
         "Yue M. Lu, Mary I. Letey, Jacob A. Zavatone-Veth, Anindita Maiti, Cengiz Pehlevan", 2024,
         "arXiv:2405.11751",
         (Reading("transition in task diversity",

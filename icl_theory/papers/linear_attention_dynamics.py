@@ -83,7 +83,6 @@ def levels(quick: bool) -> Found:
 
 
 def _off_level(t: Any, excess: Array, level: float, k: int) -> float:
-    """How far the excess is off a level, in shares of it, where it falls slowest near it."""
     near = np.flatnonzero(np.abs(np.log(excess[1:] / level)) < 0.2)
     slope = (excess[near] - excess[near + 1]) / (t[near + 1] - t[near])
     return abs(float(excess[near[np.argmin(slope)] + 1]) / level - 1.0)

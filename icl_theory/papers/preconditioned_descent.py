@@ -61,7 +61,7 @@ class WholeLayer:
         from scipy.optimize import minimize
 
         def balanced(params: Array) -> tuple[float, Array]:
-            """The loss has one value along (p, v) -> t (p, v), K -> K/t: stay where both are of one size."""
+            # the loss has one value along (p, v) -> t (p, v), K -> K/t: stay where both are of one size
             loss, gradient = self.evaluate(params)
             sign = np.where(np.arange(size) < self.law.d + 1, 1.0, -1.0)
             gap = float(sign @ params**2)

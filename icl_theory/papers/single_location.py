@@ -56,10 +56,9 @@ def on_the_manifold(quick: bool) -> Found:
         leaves = [np.argmax(run.observed["overlaps"][:, :2].prod(axis=1) > 0.25) for run in runs]
         escapes[d] = float(np.mean([run.t[at] for run, at in zip(runs, leaves, strict=True)]))
     sizes, (one, two, three) = np.abs(overlaps), escapes.values()
+    alike = min(np.prod(overlaps, axis=1)) > 0.0
     return Found(
-        sizes.min() > 0.99
-        and min(np.prod(overlaps, axis=1)) > 0.0
-        and abs((three - two) / (two - one) - 1.0) < 0.5,
+        sizes.min() > 0.99 and alike and abs((three - two) / (two - one) - 1.0) < 0.5,
         f"N = 10, snr = 200, γ = 0.71, λ = 0.1, η = 0.5, d = 1e2, 1e4, 1e6, {len(sizes)} starts, 1e9 steps",
         f"|κ|, |ν| {span(sizes.ravel(), '.4f')}; κν > 1/4 after {listed(escapes.values(), '.0f')} steps on average",
     )
@@ -112,15 +111,14 @@ def many_dimensions(quick: bool) -> Found:
 @row("single location: softmax", DURANTHON, bound="0; 1e-12")
 def softmax_is_bayes(quick: bool) -> Found:
     """softmax attention with k = √snr k* and v = v* is the posterior mean, the minimum that descent finds"""
-    cases, slopes, left = ((3, 2.0),) if quick else ((2, 1.0), (3, 2.0), (10, 4.0), (10, 16.0), (1000, 9.0)), [], []
-    for N, snr in cases:
-        problem = SingleLocation(N=N, snr=snr, noise=0.3)
-        slopes.append(float(np.abs(problem.risk().gradient(problem.bayes())).max()))
-        left.append(problem.risk().loss(minimum(problem.risk(), problem.risk().initial)) - problem.risk().floor())
+    cases = ((3, 2.0),) if quick else ((2, 1.0), (3, 2.0), (10, 4.0), (10, 16.0), (1000, 9.0))
+    problems = [SingleLocation(N=N, snr=snr, noise=0.3) for N, snr in cases]
+    slope = max(float(np.abs(each.risk().gradient(each.bayes())).max()) for each in problems)
+    left = max(abs(risk.loss(minimum(risk, risk.initial)) - risk.floor()) for risk in (x.risk() for x in problems))
     return Found(
-        max(slopes) < 1e-10 and max(map(abs, left)) < 1e-12,
+        slope < 1e-10 and left < 1e-12,
         f"(N, snr) = {listed(cases)}, γ = 1, σ = 0.3, from a random start",
-        f"gradient there below {decade(max(slopes))}, loss over the Bayes risk below {decade(max(map(abs, left)))}",
+        f"gradient there below {decade(slope)}, loss over the Bayes risk below {decade(left)}",
     )
 
 
@@ -142,14 +140,9 @@ def against_others(quick: bool) -> Found:
 @row("single location: positions", ARNABOLDI, bound="0")
 def positions(quick: bool) -> Found:
     """where one position is likelier, semantic and positional attention are both learnt, from either one"""
-    off, shares, starts = (
-        [],
-        (0.5,) if quick else (0.2, 0.5, 0.9),
-        ((0.0, 0.0, 1.0, 0.0, 4.0), (3.0, 0.0, 1.0, 0.0, 0.0)),
-    )
-    for share, start in itertools.product(shares, starts):
-        problem = SingleLocation(N=4, first=share)
-        off.append(float(np.abs(minimum(problem.risk(), start) - problem.bayes()).max()))
+    shares, starts = (0.5,) if quick else (0.2, 0.5, 0.9), ((0.0, 0.0, 1.0, 0.0, 4.0), (3.0, 0.0, 1.0, 0.0, 0.0))
+    cases = [(SingleLocation(N=4, first=share), start) for share, start in itertools.product(shares, starts)]
+    off = [float(np.abs(minimum(each.risk(), start) - each.bayes()).max()) for each, start in cases]
     return Found(
         max(off) < 1e-5,
         f"N = 4, snr = 4, first position with probability {listed(shares)}; from attention to it, or to k*, alone",
