@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from scipy.optimize import minimize
 
 from icl_theory._validate import Array
 from icl_theory.families.linear_attention.law import PromptLaw
@@ -88,8 +89,6 @@ def emerging_pair(quick: bool) -> Found:
 @row("two heads: minima", SOURCE.format("training"), bound="0; ω, -ω; best pair")
 def minima(quick: bool) -> Found:
     """where training ends: output weights sum to zero, all |ω| are alike, and a third head hardly helps"""
-    from scipy.optimize import minimize
-
     omega, lowest = best(2, 40)
     sums, sizes, excess = list[float](), list[float](), list[float]()
     for seed in (0,) if quick else (0, 1):

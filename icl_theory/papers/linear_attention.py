@@ -8,37 +8,42 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
+from icl_theory.engine import Pullback, descend
 from icl_theory.engine.statement import OURS, Status
-from icl_theory.families.linear_attention import diversity_limit, pretrained, pretraining_limit, task_diversity
+from icl_theory.families.linear_attention import Heads, LinearAttention, MergedRisk, MixtureRisk, Pair, PromptLaw
 from icl_theory.families.linear_attention.depth import LoopedRisk, best_layers
-from icl_theory.families.linear_attention.family import LinearAttention
-from icl_theory.families.linear_attention.law import PromptLaw
-from icl_theory.families.linear_attention.risks import MergedRisk, balanced_flow
+from icl_theory.families.linear_attention.diversity import (
+    diversity_limit,
+    pretrained,
+    pretraining_limit,
+    task_diversity,
+)
+from icl_theory.families.linear_attention.risks import balanced_flow
 from icl_theory.families.linear_attention.shifts import shift_table
+from icl_theory.papers import preconditioned_descent as layers
 from icl_theory.papers.claim import Errors, Found, Series, identity, question, row
-from icl_theory.papers.linear_attention_dynamics import few_heads, fixed_points, levels
-from icl_theory.papers.numbers import apart, deviations, listed, losses, named, off, power
+from icl_theory.papers.numbers import apart, decade, deviations, listed, losses, named, off, power
 from icl_theory.papers.paper import Claims, Paper, Reading
-from icl_theory.papers.preconditioned_descent import hermite_grid, inverse_layers, plus_plus, whole_layer
-from icl_theory.papers.trained_linear_models import length_of_test, other_covariances, random_covariances
+from icl_theory.papers.preconditioned_descent import SKEWED
 
 AHN, ZHANG = "Ahn, Cheng, Daneshmand, Sra 2023, {}", "Zhang, Frei, Bartlett 2024, {}"
 STAIRS = "Zhang, Singh, Latham, Saxe 2025, {}"
-PRIOR, QUERY = ((1.5, -0.4), (-0.4, 0.6)), ((0.4, 0.1), (0.1, 1.2))
+PRIOR, QUERY = np.array(((1.5, -0.4), (-0.4, 0.6))), np.array(((0.4, 0.1), (0.1, 1.2)))
+MIXED = np.array(((1.0, 0.3, 0.1), (0.3, 0.5, -0.1), (0.1, -0.1, 0.4)))
 
 
 def skewed(N: int, noise: float) -> PromptLaw:
     """A law in two dimensions whose matrices do not commute."""
-    return PromptLaw(np.array(((1.0, 0.3), (0.3, 0.5))), np.array(PRIOR), np.array(QUERY), N, noise)
+    return PromptLaw(SKEWED, PRIOR, QUERY, N, noise)
 
 
 def prompt_moments(law: PromptLaw) -> tuple[Array, Array]:
     """E h hᵀ and E w hᵀ over all prompts of a Gauss–Hermite grid, which is exact: no formula of `PromptLaw`."""
     d, N = law.d, int(law.N)
-    grid, weight = hermite_grid([3] * (N * d) + [2] * (d + N))
+    grid, weight = layers.hermite_grid([3] * (N * d) + [2] * (d + N))
     covariance, prior = (np.linalg.cholesky(matrix) for matrix in law.dense.moments[:2])
     tokens = grid[:, : N * d].reshape(-1, N, d) @ covariance.T
     task = grid[:, N * d : N * d + d] @ prior.T
@@ -286,6 +291,152 @@ def what_depth_buys(quick: bool) -> tuple[str, list[Series]]:
         for at in (0, 1) for N, each in found.items()]  # fmt: skip
 
 
+def split(law: PromptLaw) -> tuple[Array, Array, Array]:
+    """Singular values of Λq^½Γ*M^½, and factors q, k (d, d) with Γ* = Σ qᵀk: the heads of the fixed points."""
+    roots = []
+    for matrix in (law.dense.moments[2], law.dense.second):
+        values, vectors = np.linalg.eigh(matrix)
+        roots.append((vectors * np.sqrt(values)) @ vectors.T)
+    best = law.dense.moments[1] @ law.dense.covariance @ np.linalg.inv(law.dense.second)
+    U, sizes, V = np.linalg.svd(roots[0] @ best @ roots[1])
+    return sizes, np.linalg.solve(roots[0], U * np.sqrt(sizes)).T, np.linalg.solve(roots[1], V.T * np.sqrt(sizes)).T
+
+
+@identity("linear attention: fixed points", STAIRS.format("fixed points (exact form)"), 1e-10)
+def fixed_points(quick: bool) -> Errors:
+    """heads of rank one rest at 2^d matrices Γ, one a set S of directions, and at no others; the excess is
+    ½Σ_{j∉S} σ_j²; for W = I, Λq = Λ the loss is ½[tr Λ - Σ_{j∈S} λ_j/(1 + (1 + (tr Λ + σ²)/λ_j)/N)]
+    """
+    spectrum = np.array([1.0, 0.5, 0.3])
+    for law in (PromptLaw(spectrum, N=10, noise=0.5), PromptLaw(MIXED, MIXED @ MIXED, np.diag([0.4, 1.2, 1.0]), 5)):
+        (sizes, queries, keys), merged = split(law), MergedRisk(law.dense, np.zeros((3, 3)))
+        for chosen in itertools.product((0.0, 1.0), repeat=3):
+            on = np.array(chosen)
+            risk = Pullback(merged, Heads(np.column_stack([on, on[:, None] * keys, on[:, None] * queries]), 3))
+            loss, gradient = risk.evaluate(risk.initial)
+            yield np.abs(gradient).max()
+            yield apart(loss - law.floor, 0.5 * float((1.0 - on) @ sizes**2))
+            if law.diagonal:
+                seen = spectrum / (1.0 + (1.0 + (spectrum.sum() + law.noise**2) / spectrum) / law.N)
+                yield apart(loss, 0.5 * float(spectrum.sum() - on @ seen))
+        yield from _rests(merged, sizes, 6 if quick else 20)
+    return "d = 3, diagonal and not commuting, all subsets; and roots of the gradient found from random heads"
+
+
+def _rests(merged: MergedRisk, sizes: Array, starts: int) -> Errors:
+    """How far the excess is off the nearest level where the gradient of random heads has been made zero."""
+    d, rng = len(sizes), np.random.default_rng(0)
+    levels = np.array([0.5 * float(np.array(off) @ sizes**2) for off in itertools.product((0.0, 1.0), repeat=d)])
+    roots = 0
+    for _ in range(starts):
+        risk = Pullback(merged, Heads(rng.normal(0.0, 0.6, (d, 1 + 2 * d)), d))
+        root = least_squares(lambda x, risk=risk: risk.evaluate(x.reshape(d, -1))[1].ravel(), risk.initial.ravel(),
+                             xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=300)  # fmt: skip
+        if root.cost < 1e-24:  # other ends are minima of the gradient's norm, at which nothing rests
+            roots += 1
+            yield np.abs(levels - merged.excess(risk.map.inward(root.x.reshape(d, -1)))).min()
+    yield float(roots == 0)
+    return ""
+
+
+@row("linear attention: levels", STAIRS.format("separate keys and queries"), bound="0")
+def levels(quick: bool) -> Found:
+    """from small starts the loss rests at one level after the other, ½Σ_{j>k} σ_j² above its floor"""
+    found, starts = [], (0.03, 0.01) if quick else (0.03, 0.01, 0.003)
+    base = LinearAttention(d=3, decay=1.0, N=20, coordinates="heads", heads=3, eta=0.1, above=1e-4, method="fast")
+    for start in starts:
+        run = base.changed(start=start).simulate()
+        found.append(max(_off_level(run.t, run.observed["excess"], base.law().rank_excess(k), k) for k in range(3)))
+    return Found(
+        max(found) < 1e-3 and found[-1] < 0.1 * found[0],
+        f"d = H = 3, λ_j = 1/j, N = 20, random heads of size {listed(starts)}",
+        f"where it falls slowest near the levels the excess is off by at most {listed(found, '.0e')} of them",
+    )
+
+
+def _off_level(t: Any, excess: Array, level: float, k: int) -> float:
+    near = np.flatnonzero(np.abs(np.log(excess[1:] / level)) < 0.2)
+    slope = (excess[near] - excess[near + 1]) / (t[near + 1] - t[near])
+    return abs(float(excess[near[np.argmin(slope)] + 1]) / level - 1.0)
+
+
+@row("linear attention: few heads", STAIRS.format("low rank (exact form)"), bound="0")
+def few_heads(quick: bool) -> Found:
+    """H heads of rank R with HR < d learn HR directions: the excess ends at ½Σ_{j>HR} σ_j²"""
+    shapes = ((1, 1), (2, 1)) if quick else ((1, 1), (2, 1), (1, 2), (3, 1))
+    base = LinearAttention(d=4, decay=1.0, N=20, coordinates="heads", start=0.1, above=1e-9, method="fast")
+    law, left = base.law(), split(base.law())[0] ** 2
+    ends = [float(base.changed(heads=H, rank=R).simulate().loss[-1]) for H, R in shapes]
+    error = apart(ends, [law.loss(law.best) + 0.5 * float(np.sum(left[H * R :])) for H, R in shapes])
+    return Found(
+        error < 2e-9,
+        f"d = 4, λ_j = 1/j, N = 20, (H, R) = {listed(shapes)}, from 0.1",
+        f"losses {listed(ends, '.5f')}, off by {decade(error)}; all matrices: {law.floor:.5f}",
+    )
+
+
+def exponential(d: int, N: float) -> tuple[MixtureRisk, Array, Array]:
+    """Covariances with independent exponential eigenvalues, exactly: Gauss–Laguerre nodes; nodes and weights."""
+    grid, probs = layers.product_grid(np.polynomial.laguerre.laggauss, [3] * d)
+    return MixtureRisk([PromptLaw(spectrum, N=N) for spectrum in grid], probs), grid, probs
+
+
+@row("linear attention: random covariances", ZHANG.format("random covariances (reconstructed)"), bound="1/3; 0")
+def random_covariances(quick: bool) -> Found:
+    """trained on random covariances, (v, A) converges to E Λ²(E Γ_ΛΛ²)⁻¹, Γ_Λ = (1 + 1/N)Λ + (tr Λ/N)I, and its
+    error stays, however long the prompts
+    """
+    left, gaps = [], []
+    for d, N in ((1, np.inf), (2, 10)):
+        risk, grid, probs = exponential(d, N)
+        slopes = (1.0 + 1.0 / N) * grid + grid.sum(axis=1, keepdims=True) / N
+        best = (probs @ grid**2) / (probs @ (slopes * grid**2))
+        pair = Pullback(risk, Pair(np.append(0.1, np.full(d, 0.1 / np.sqrt(d))), (d,)))
+        run = descend(pair, eta=0.05, epsilon=risk.floor() + 1e-9)
+        gaps += [apart(risk.best, best), apart(pair.map.inward(run.params), best)]
+        left.append(risk.floor() / risk.loss(np.zeros(d)))
+    return Found(
+        max(gaps) < 1e-4 and abs(left[0] - 1.0 / 3.0) < 1e-12 and left[1] > 1.0 / 3.0,
+        "independent exponential eigenvalues; d = 1, N = inf, and d = 2, N = 10; (v, A) from 0.1",
+        f"Γ at the end off by {decade(max(gaps))}; the loss keeps {listed(left, '.3f')} of what it was at Γ = 0",
+    )
+
+
+@row("linear attention: length of the test", ZHANG.format("prediction error (reconstructed)"), bound="-2; 0; 1")
+def length_of_test(quick: bool) -> Found:
+    """trained at length N and tested at M the error is that of M = ∞, of order 1/N², plus one of order 1/M"""
+    spectrum = 1.0 / np.arange(1.0, 9.0)
+    lengths, trained = np.array([10**4, 10**5, 10**6]), []
+    for N in lengths.tolist():
+        gamma = PromptLaw(spectrum, N=N).best
+        endless, *finite = (PromptLaw(spectrum, N=M).loss(gamma) for M in (np.inf, 10, 1000, 10**5))
+        rest = np.array(finite) - endless
+        trained.append((endless, off(rest * [10, 1000, 10**5], rest[0] * 10)))
+    floor, straight = np.array(trained).T
+    leading = 0.5 * float(np.sum((spectrum + spectrum.sum()) ** 2 / spectrum)) / lengths**2
+    return Found(
+        abs(power(lengths, floor) + 2.0) < 0.01 and max(straight) < 1e-6 and off(floor[-1], leading[-1]) < 1e-3,
+        f"d = 8, λ_j = 1/j, no noise; N = {lengths[0]}..{lengths[-1]}, M = 10, 1000, 10⁵ and ∞",
+        f"at M = ∞ like N^{power(lengths, floor):.3f}, {floor[-1] / leading[-1]:.4f} of ½Σ(λ_j + tr Λ)²/(λ_jN²); M"
+        f" times the rest is constant to {decade(max(straight))}",
+        "holds: longer tests help until M is of the order N²; then only longer training prompts do",
+    )
+
+
+@identity("linear attention: other covariances", ZHANG.format("distribution shifts (reconstructed)"), 1e-10)
+def other_covariances(quick: bool) -> Errors:
+    """trained on long prompts of covariance Λ the layer has on those of Λ' the loss ½tr Λ'(Λ⁻¹Λ' - I)(Λ'Λ⁻¹ - I):
+    as much as predicting 0 where Λ' = 2Λ, and more beyond
+    """
+    trained, double = LinearAttention(covariance=SKEWED, N=np.inf, above=1e-28), 2.0 * SKEWED
+    gamma = trained.gamma(trained.simulate().params)
+    for other in (SKEWED, double, 3.0 * SKEWED, np.diag([0.2, 1.5]), np.array(((0.4, -0.2), (-0.2, 2.0)))):
+        law, missed = PromptLaw(other), np.linalg.solve(SKEWED, other) - np.eye(2)
+        yield apart(law.loss(gamma), 0.5 * float(np.sum(other * (missed @ missed.T))))
+    yield apart(PromptLaw(double).loss(gamma), PromptLaw(double).loss(np.zeros((2, 2))))
+    return "d = 2, N = ∞, Γ at the end of a run; Λ' = Λ, 2Λ, 3Λ and two that do not commute with Λ"
+
+
 NOTE = "The statements are in our words, for the layer of this package. The constants are derived here."
 PAPERS = (
     Paper(
@@ -294,16 +445,17 @@ PAPERS = (
         "Kwangjun Ahn, Xiang Cheng, Hadi Daneshmand, Suvrit Sra", 2023, "arXiv:2306.00297",
         (Reading("Theorem 1",
                  "The best layer is a step of gradient descent, preconditioned by the tokens, length and noise.",
-                 (population_loss, whole_layer)),
+                 (population_loss, layers.whole_layer)),
          Reading("several layers",
                  "Each layer is a step of gradient descent on the prompt, and more layers reach a lower loss.",
                  (depth,), question="linear-attention-depth", figure="depth"),
          Reading("Σ⁻¹ layers",
                  "If tasks have the covariance Σ⁻¹, layers that descend with multiples of Σ⁻¹ are critical.",
-                 (inverse_layers,), reconstructed="that these layers are the best ones"),
+                 (layers.inverse_layers,), reconstructed="that these layers are the best ones"),
          Reading("GD++",
                  "Layers with more freedom also change the tokens, so that the prompt is better conditioned.",
-                 (plus_plus,), reconstructed="the layer, and its loss as a polynomial of the prompt's covariance")),
+                 (layers.plus_plus,),
+                 reconstructed="the layer, and its loss as a polynomial of the prompt's covariance")),
         NOTE + " The numbers of Theorems 3 and 4 are from memory.",
     ),
     Paper(
@@ -349,8 +501,7 @@ PAPERS = (
 )  # fmt: skip
 CLAIMS = Claims(
     (population_loss, every_mode, one_drop, small_starts, plateau_lengths, staircase, shifts, transition,
-     double_descent, depth, whole_layer, inverse_layers, plus_plus, fixed_points, levels, few_heads,
-     other_covariances, length_of_test, random_covariances),
-    {"linear-attention-plateau": which_plateau, "linear-attention-depth": what_depth_buys},
-    PAPERS,
+     double_descent, depth, layers.whole_layer, layers.inverse_layers, layers.plus_plus, fixed_points, levels,
+     few_heads, other_covariances, length_of_test, random_covariances),
+    {"linear-attention-plateau": which_plateau, "linear-attention-depth": what_depth_buys}, PAPERS,
 )  # fmt: skip

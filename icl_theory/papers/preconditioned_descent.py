@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
+from scipy.optimize import minimize
 
 from icl_theory._validate import Array
 from icl_theory.engine.statement import Status
@@ -58,7 +59,6 @@ class WholeLayer:
 
     def ends(self, starts: int) -> Array:
         """Losses above the floor at the ends of descents from random starts, in increasing order."""
-        from scipy.optimize import minimize
 
         def balanced(params: Array) -> tuple[float, Array]:
             # the loss has one value along (p, v) -> t (p, v), K -> K/t: stay where both are of one size
@@ -121,8 +121,6 @@ def inverse_layers(quick: bool) -> Found:
 
 def _best_matrices(D: int, N: int, starts: int) -> tuple[float, float]:
     """How far the least loss over all A is off that of the best lengths, and AΣ off multiples of I."""
-    from scipy.optimize import minimize
-
     grid = hermite_grid([2 * D + 1] * (2 * N))
 
     def loss(x: Array) -> float:

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import minimize, minimize_scalar
 
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, Trajectory, descend
@@ -28,8 +29,6 @@ def after(problem: SingleLocation, steps: int) -> Trajectory:
 
 def minimum(risk: Risk, start: ArrayLike) -> Array:
     """Return the parameters at which a quasi-Newton descent from a start ends."""
-    from scipy.optimize import minimize  # slow to load
-
     return np.asarray(minimize(risk.evaluate, start, jac=True, method="BFGS", options={"gtol": 1e-9}).x)
 
 
@@ -82,7 +81,6 @@ def off_the_manifold(quick: bool) -> Found:
 
 def least_erf(problem: SingleLocation) -> float:
     """Return the least loss over λ with k = k* and v = v*."""
-    from scipy.optimize import minimize_scalar  # slow to load
 
     def loss(log_scale: float) -> float:
         there = problem.changed(attention="erf", scale=math.exp(log_scale), start="sphere").risk()

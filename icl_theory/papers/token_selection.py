@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, Trajectory, descend, in_coordinates
@@ -125,7 +126,6 @@ def one_matrix(quick: bool) -> Found:
 
 def decayed(risk: Risk, decay: float, factors: Array) -> Array:
     """Return the factors of least loss plus ½ decay times their squared norm, beside others."""
-    from scipy.optimize import minimize  # slow to load
 
     def total(flat: Array) -> tuple[float, Array]:
         loss, gradient = risk.evaluate(flat.reshape(factors.shape))
@@ -137,7 +137,6 @@ def decayed(risk: Risk, decay: float, factors: Array) -> Array:
 
 def least_nuclear(rows: Array, factors: Array) -> Array:
     """Return the factors of the matrix of least nuclear norm with ⟨A, W⟩ >= 1: those of least squared norm."""
-    from scipy.optimize import minimize  # slow to load
 
     def margins(flat: Array) -> Array:
         keys, asks = flat.reshape(factors.shape)
