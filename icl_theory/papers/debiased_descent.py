@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from icl_theory._validate import Array
-from icl_theory.families.linear_attention.law import PromptLaw
+from icl_theory.families.linear_attention import PromptLaw, ridge_loss
 from icl_theory.families.softmax_heads import SoftmaxHeads
 from icl_theory.papers.claim import Found, row
 from icl_theory.papers.numbers import listed, off, power, span
@@ -29,13 +29,6 @@ def best(heads: int, N: int) -> tuple[float, float]:
 def debiased(d: int, N: int, noise: float) -> float:
     """The least loss of a step of descent on centred tokens, (η/N) Σ y_i (x_i - mean)ᵀx."""
     return 0.5 * d * (1.0 - (N - 1.0) / (N + d + noise**2))
-
-
-def bayes(d: int, N: int, noise: float, draws: int) -> float:
-    """The loss of ridge regression with the noise as its ridge: a mean over inputs, drawn with the seed 0."""
-    x = np.random.default_rng(0).normal(size=(draws, N, d))
-    values = np.linalg.svd(x, compute_uv=False) ** 2
-    return float(np.mean(np.sum(0.5 * noise**2 / (values + noise**2), axis=1)))
 
 
 @row("two heads: better than one", SOURCE.format("several heads"), bound="linear attention")
@@ -112,8 +105,8 @@ def near_bayes(quick: bool) -> Found:
     draws, sizes, factors = 400 if quick else 4000, (5, 10, 20), {}
     for share in (0.002, 0.2, 1.0):
         noises = [(share * d) ** 0.5 for d in sizes]
-        pairs = zip(sizes, noises, strict=True)
-        factors[share] = [debiased(d, 8 * d, noise) / bayes(d, 8 * d, noise, draws) for d, noise in pairs]
+        laws = [PromptLaw(np.ones(d), N=8 * d, noise=noise) for d, noise in zip(sizes, noises, strict=True)]
+        factors[share] = [debiased(law.d, 8 * law.d, law.noise) / ridge_loss(law, draws).value for law in laws]
     settled = max(abs(each[2] / each[1] - 1.0) for each in factors.values()) < 0.06
     return Found(
         settled and factors[1.0][-1] < 2.0 < factors[0.002][-1],
