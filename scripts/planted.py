@@ -1019,8 +1019,8 @@ CAUSAL_STRUCTURE = (
         "reduction-lags-reversed",
         "page on causal structure: the oldest symbol of a window counts as its last",
         "papers/causal_structure.py",
-        "k ** np.arange(m) % k",
-        "k ** np.arange(m)[::-1] % k",
+        "k ** np.arange(lags) % k",
+        "k ** np.arange(lags)[::-1] % k",
     ),
     Fault(
         "information-of-the-next-lag",

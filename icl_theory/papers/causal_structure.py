@@ -7,30 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csc_array
 
 from icl_theory._validate import Array
-from icl_theory.engine import ChainRisk, Chains, CountRisk, Risk, TwoLayerTransformer, TwoStateCounts, descend
+from icl_theory.engine import ChainRisk, Chains, Risk, TwoLayerTransformer, descend
 from icl_theory.engine.pullback import Affine, Pullback, in_coordinates
-from icl_theory.families.induction_heads import InductionRisk, TwoLayers
+from icl_theory.families.induction_heads import InductionHeads
 from icl_theory.papers.claim import Found, Series, question, row
 from icl_theory.papers.numbers import deviations, listed, losses, named, power, span
 from icl_theory.papers.paper import Paper, Reading
 
 SOURCE = "Nichani et al. 2024, {} (reconstructed)"
-
-
-def _seen(k: int, m: int) -> NDArray[np.intp]:
-    return np.arange(k**m)[:, None] // k ** np.arange(m) % k
-
-
-def _reduced(inner: Risk, k: int, start: Array) -> Risk:
-    """The exact loss of (r, b), scores of lags in the first layer and the match in the second; sinks stay at 0."""
-    m, sinks = len(start) - 1, len(inner.initial) - k ** (len(start) - 1)
-    layers = TwoLayers(_seen(k, m), np.arange(len(inner.initial)), k, np.zeros(m + 1 + sinks), False)
-    whole = InductionRisk(inner, layers, np.full(k, 1.0 / k), least=inner.floor())
-    return in_coordinates(whole, "linear", np.eye(m + 1 + sinks, m + 1), start=start)
 
 
 def _chains(law: str, count: int, seed: int = 0) -> Array:
@@ -60,8 +47,9 @@ def _information(chains: Array, lags: int) -> tuple[Array, Array]:
 def _gradient(chains: Array, lags: int, T: int) -> Array:
     """Return how steeply the exact loss falls with the attention on each lag, at uniform attention, per b, (m,)."""
     k = chains.shape[1]
+    seen = np.eye(k)[np.arange(k**lags)[:, None] // k ** np.arange(lags) % k]
     slopes = ChainRisk(Chains(chains, window=lags), T).gradient(np.zeros((k**lags, k)))
-    return -np.einsum("wq,wjq->j", slopes, np.eye(k)[_seen(k, lags)])
+    return -np.einsum("wq,wjq->j", slopes, seen)
 
 
 @row("first layer: gradient", SOURCE.format("gradient"), bound="within 1 %, halved as T doubles")
@@ -128,16 +116,15 @@ def stages(quick: bool) -> Found:
     """training the lags at a small match b and then b learns the induction head if b > 0; if b < 0 the first stage
     takes lag 0 and the second cannot mend it, while both trained together do
     """
-    counts, ends = CountRisk(TwoStateCounts(25), "square"), []
+    ends = []
     for b in (0.1, -0.1):
-        start = np.array([0.0, 0.0, b])
-        both = _reduced(counts, 2, start)
+        start, both = np.array([0.0, 0.0, b]), InductionHeads(T=25, edge="complete", match=b).risk()
         joint = descend(both, 10.0, steps=10**4, method="fast")
         lags = Pullback(both, Affine(start, csc_array(np.eye(3, 2)), (2,)))
         first = descend(lags, 200.0, steps=10**4, method="fast").params
         match = Pullback(both, Affine(np.append(first, b), csc_array(np.eye(3)[:, 2:]), (1,)))
         last = descend(match, 10.0, steps=10**4, method="fast")
-        ends.append((last.loss[-1] - counts.floor(), joint.loss[-1] - counts.floor(), first[1]))
+        ends.append((last.loss[-1] - both.floor(), joint.loss[-1] - both.floor(), first[1]))
     (good, joint_good, lag), (bad, joint_bad, _) = ends
     return Found(
         abs(good / joint_good - 1.0) < 0.01 and lag > 2.0 and bad > 10.0 * joint_bad,
@@ -149,17 +136,17 @@ def stages(quick: bool) -> Found:
 
 
 def _settings() -> Iterable[tuple[str, TwoLayerTransformer, Risk]]:
-    """Yield transformers that train (r, b), and their exact losses."""
+    """Yield transformers that train (r, b), and their exact losses; a sink is held at 0."""
     rng = np.random.default_rng(1)
     for k, m, T, objective in ((3, 2, 16, "square"), (2, 3, 24, "square"), (2, 2, 16, "log")):
-        chains, start = Chains(rng.dirichlet(np.ones(k), (8, k)), window=m), np.append(np.zeros(m), 1.0)
-        inner: Risk = ChainRisk(chains, T)
-        if objective == "log":
-            counts = TwoStateCounts(T + 1, transitions=chains.transitions, start="stationary")
-            inner = CountRisk(counts, sink=[0.5, 0.5])
+        P, start = rng.dirichlet(np.ones(k), (8, k)), np.append(np.zeros(m), 1.0)
         sink = 0.0 if objective == "log" else None
-        whole = TwoLayerTransformer(chains, T, 128, 3, start, objective=objective, sink=sink)
-        yield f"{k} states, {m} lags, {objective}", whole, _reduced(inner, k, start)
+        problem = InductionHeads(k=k, lags=m, T=T + m - 1, edge="complete", start="stationary", transitions=P,
+                                 objective=objective, sink=sink)  # fmt: skip
+        risk = replace(problem.risk(), added=0.0, least=problem.risk().risk.floor())
+        whole = TwoLayerTransformer(Chains(P, window=m), T, 128, 3, start, objective=objective, sink=sink)
+        exact = in_coordinates(risk, "linear", np.eye(len(risk.initial), m + 1), start=start)
+        yield f"{k} states, {m} lags, {objective}", whole, exact
 
 
 @row("two layers: the reduction", bound="|z| < 4")
