@@ -140,7 +140,9 @@ def _counterexample(quick: bool) -> Found:
     assert isinstance(run.risk, PopulationRisk)
     features, found = run.risk.features, direct(run.risk, run.params)
     constant, reached = float(law.nondegeneracy(features).max()), float(np.diagonal(found.attention).max())
-    loss, condition = float(features.probs @ found.loss), _differs(law, features)
+    loss, values = float(features.probs @ found.loss), functions_of(law, features)
+    apart_by = np.abs(values[:, :, None] - values[:, None]).max(axis=2)  # of each function, from some other
+    condition = bool((apart_by >= law.L * features.gap).all())
     return Found(
         run.converged and loss <= run.epsilon * 1.001 and constant == 0.0 and reached < 0.34 and condition,
         "f = ±L on two halves of K = 6 features",
@@ -148,11 +150,6 @@ def _counterexample(quick: bool) -> Found:
         f" {'yes' if condition else 'no'}",
         f"fails: counterexample Halfspace, where c_k = {constant:g}",
     )
-
-
-def _differs(law: tasks.Halfspace, features: Features) -> bool:
-    values = functions_of(law, features)
-    return bool((np.abs(values[:, :, None] - values[:, None]).max(axis=2) >= law.L * features.gap).all())
 
 
 def lemma_1_degenerate(quick: bool) -> Claim:
