@@ -215,16 +215,13 @@ def cycle_level(run: Trajectory) -> float:
 
 
 def costs(task: RecallTask, M: int, sets: int, rule: str, eta: float, steps: int) -> Array:
-    """Population losses of training on M sentences, minus that of training on the population, one for each set.
-
-    Sets with the same counts and the same number of noisy answers have the same loss, and are trained on once.
-    """
+    """Population losses of training on M sentences, minus that of training on the population, one for each set."""
     population = RecallRisk(task)
 
     def reached(risk: RecallRisk) -> float:
         return population.excess(descend(risk, eta, rule=rule, steps=steps, give_up=False).params)
 
-    found, known = list[float](), dict[bytes, float]()
+    found, known = list[float](), dict[bytes, float]()  # sets with the same counts have the same loss
     for number in range(sets):
         data = task.sentences(np.random.default_rng([M, number]), M)
         alike = np.append(np.sort(data.trigger * task.H + data.c), np.sum(data.answer == task.noise_word)).tobytes()
