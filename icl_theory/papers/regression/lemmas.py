@@ -250,8 +250,8 @@ def unseen_functions(quick: bool) -> Found:
     L, risk = 1.5, PopulationRisk(Features.random(7, 2, 0.6, seed=5), tasks.RandomCosine(1.5))
     values, left = _unseen_values(risk, L)
     run = descend(risk, 4.0, steps=10**4 if quick else 10**8, method="fast")
-    apart_by = risk.features.distances
-    bands = L * np.array([np.sum(risk.attention(scores) * apart_by, axis=0) for scores in run.states])
+    distances = risk.features.distances
+    bands = L * np.array([np.sum(risk.attention(scores) * distances, axis=0) for scores in run.states])
     errors = np.array([np.abs(values @ direct(risk, scores).attention - values) for scores in run.states])
     worst, first, last = float(np.max(errors / bands[:, None])), float(errors[0].max()), float(errors[-1].max())
     return Found(
