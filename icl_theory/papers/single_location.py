@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import minimize, minimize_scalar
 
 from icl_theory._validate import Array
-from icl_theory.engine import Risk, Trajectory, descend
+from icl_theory.engine.risk import Risk
 from icl_theory.families.single_location import SingleLocation
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import decade, listed, span
@@ -19,12 +19,9 @@ from icl_theory.papers.paper import Claims, Paper, Reading
 MARION = "Marion, Berthier, Biau, Boyer 2025 (reconstructed)"
 DURANTHON = "Duranthon, Marion, Boyer, Loureiro, Zdeborová 2025 (reconstructed)"
 ARNABOLDI = "Arnaboldi, Loureiro, Stephan, Krzakala, Zdeborová 2025 (reconstructed)"
-PUBLISHED = SingleLocation(attention="erf", snr=200.0, spread=math.sqrt(0.5), scale=0.1)  # N = 10, d = 400
-
-
-def after(problem: SingleLocation, steps: int) -> Trajectory:
-    """Return a run of some steps, of which most are skipped."""
-    return descend(problem.risk(), problem.rate(), steps=steps, method="fast")
+PUBLISHED = SingleLocation(
+    attention="erf", snr=200.0, spread=math.sqrt(0.5), scale=0.1, method="fast", max_steps=10**9
+)  # N = 10, d = 400
 
 
 def minimum(risk: Risk, start: ArrayLike) -> Array:
@@ -50,7 +47,7 @@ def on_the_manifold(quick: bool) -> Found:
     """erf: from the manifold descent ends at (k*, v*) or (-k*, -v*), after an escape that takes ~ ln d steps"""
     overlaps, escapes = [], {}
     for d in (10**2, 10**4, 10**6):
-        runs = [after(PUBLISHED.changed(seed=seed, d=d), 10**9) for seed in range(1 if quick else 4)]
+        runs = [PUBLISHED.changed(seed=seed, d=d).simulate() for seed in range(1 if quick else 4)]
         overlaps += [run.observed["overlaps"][-1, :2] for run in runs]
         leaves = [np.argmax(run.observed["overlaps"][:, :2].prod(axis=1) > 0.25) for run in runs]
         escapes[d] = float(np.mean([run.t[at] for run, at in zip(runs, leaves, strict=True)]))
@@ -66,8 +63,8 @@ def on_the_manifold(quick: bool) -> Found:
 @row("single location: off the manifold", MARION, bound="one of the two")
 def off_the_manifold(quick: bool) -> Found:
     """erf: from anywhere on the spheres descent ends at (k*, v*), up to signs, or with k and v in swapped roles"""
-    starts = [PUBLISHED.changed(seed=seed, start="sphere") for seed in range(2 if quick else 8)]
-    runs = [after(start, 2 * 10**4) for start in starts]
+    base = PUBLISHED.changed(start="sphere", max_steps=2 * 10**4)
+    runs = [base.changed(seed=seed).simulate() for seed in range(2 if quick else 8)]
     ends = np.abs([run.observed["overlaps"][-1] for run in runs])
     right, losses = ends[:, 1] > 0.99, np.array([run.loss[-1] for run in runs])
     return Found(
