@@ -1016,11 +1016,11 @@ CAUSAL_STRUCTURE = (
         "self.chains.transitions[chain, windows[:, 0] % k]",
     ),
     Fault(
-        "reduction-lags-not-centred",
-        "page on causal structure: slopes of lags lack the mean over the softmax",
+        "reduction-lags-reversed",
+        "page on causal structure: the oldest symbol of a window counts as its last",
         "papers/causal_structure.py",
-        "first * (pull - first @ pull)",
-        "first * pull",
+        "k ** np.arange(lags) % k",
+        "k ** np.arange(lags)[::-1] % k",
     ),
     Fault(
         "information-of-the-next-lag",
@@ -1066,8 +1066,8 @@ PROVED = (
 DEBIASED = (
     Fault("pair-step-not-centred", "loss of a step of descent on tokens that are not centred",
           "papers/debiased_descent.py", "(1.0 - (N - 1.0) / (N + d + noise**2))", "(1.0 - N / (N + d + 1.0 + noise**2))"),
-    Fault("pair-bayes-doubled", "loss of ridge regression twice too large", "papers/debiased_descent.py",
-          "np.sum(0.5 * noise**2 / (values", "np.sum(noise**2 / (values"),
+    Fault("pair-step-of-one-direction", "loss of a step of descent without what the other directions add",
+          "papers/debiased_descent.py", "(N + d + noise**2)", "(N + noise**2)"),
     Fault("pair-sum-inverted", "summed linear attention shrinks with the length of the prompt",
           "papers/debiased_descent.py", "N / 40.0 if name", "40.0 / N if name"),
     Fault("pair-spread", "the query's own direction counted among those beside it", "families/softmax_heads.py",

@@ -208,6 +208,6 @@ def test_bad_input_of_the_risk() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", papers.ROWS, ids=lambda row: row.__name__)
+@pytest.mark.parametrize("row", papers.CLAIMS.rows, ids=lambda row: row.__name__)
 def test_rows_hold_on_their_small_grids(row: Any) -> None:
     assert row(True).verdict.startswith("holds")

@@ -10,10 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import Array, refuse, store
-from icl_theory.engine.pullback import in_coordinates
-from icl_theory.engine.risk import Risk
+from icl_theory.engine import Risk, Trajectory, in_coordinates
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
-from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     Fraction,
@@ -64,8 +62,7 @@ class SeparateRisk(Risk):
         ((_, f, _), _), ((g0, _, g2), _) = self._moments(0.0, 1.0)  # of the others
         t, rho, nu, eta = a * v[0], float(k @ v), v[1], k[1]
 
-        def own(F: Array, G: Array) -> float:
-            """Terms with moments of the informative token."""
+        def own(F: Array, G: Array) -> float:  # terms with moments of the informative token
             return float(
                 0.5 * (t * t * G[0] + 2.0 * t * g * rho * G[1] + g * g * (rho * rho * G[2] + (1.0 - rho**2) * G[0]))
                 - g * (t * eta * F[1] + g * rho * eta * F[2] + g * (nu - rho * eta) * F[0])
@@ -268,6 +265,5 @@ class SingleLocation(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        if self.attention == "softmax":
-            return {"semantic": float(run.params[0]), "value": float(run.params[2])}
-        return {"semantic": float(run.observed["overlaps"][-1, 0]), "value": float(run.observed["overlaps"][-1, 1])}
+        found = run.params[[0, 2]] if self.attention == "softmax" else run.observed["overlaps"][-1]
+        return {"semantic": float(found[0]), "value": float(found[1])}

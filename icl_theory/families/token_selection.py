@@ -9,15 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, integer, real_array, refuse, store
+from icl_theory.engine import Risk, Trajectory
 from icl_theory.engine.pullback import in_coordinates, innermost
-from icl_theory.engine.risk import Risk
-from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Later, Number, Whole, Word, learning_rate, parameter
 from icl_theory.grids.grid import Column
-
-TRAINED = ("p", "W", "KQ")
-LAWS = ("linear", "one")
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,11 +194,11 @@ class TokenSelection(Family):
     )  # fmt: skip
 
     eta: float | str = learning_rate("auto")
-    trained: str = parameter("p", kind=Word(words=TRAINED), meaning="what is trained")
+    trained: str = parameter("p", kind=Word(words=("p", "W", "KQ")), meaning="what is trained")
     n: int = parameter(4, kind=Whole(maximum=100), symbol="n", tex="n", meaning="number of inputs")
     T: int = parameter(5, kind=Whole(minimum=2, maximum=100), symbol="T", tex="T", meaning="tokens of an input")
     d: int = parameter(20, kind=Whole(maximum=100), symbol="d", tex="d", meaning="dimension")
-    values: str = parameter("linear", kind=Word(words=LAWS), meaning="values of the tokens")
+    values: str = parameter("linear", kind=Word(words=("linear", "one")), meaning="values of the tokens")
     start: float = parameter(0.0, kind=Number(zero=True, maximum=1e3), meaning="size of the start")
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of tokens and start")
 

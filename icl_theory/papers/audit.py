@@ -62,10 +62,8 @@ class Audit(Shown):
     @property
     def columns(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
         """Return both tables by columns."""
-        claims = {
-            heading: [claim.cells()[place] for claim in self.claims] for place, heading in enumerate(HEADINGS)
-        }
-        return claims, {heading: [getattr(each, heading) for each in self.answers] for heading in ANSWER_HEADINGS}
+        claims = {name: [claim.cells()[place] for claim in self.claims] for place, name in enumerate(HEADINGS)}
+        return claims, {name: [getattr(each, name) for each in self.answers] for name in ANSWER_HEADINGS}
 
     def to_markdown(self) -> str:
         """Return both tables as Markdown."""
@@ -101,8 +99,7 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
     Returns
     -------
     Audit
-        Deterministic: the same tables at every call. A row or question that raises an exception is left out, with
-        a line in ``failures``.
+        The same tables at every call. What raises an exception is left out, with a line in ``failures``.
 
     Raises
     ------
@@ -115,36 +112,28 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
 
     Examples
     --------
-    The rows are those of all families, and an audit of none has no violations:
-
     >>> import icl_theory as icl
-    >>> from icl_theory.papers.audit import Audit, rows
-    >>> len(rows()) > 70, Audit((), ()).violations
-    (True, ())
     >>> icl.audit(claim=5).claims[0].name
     'derivatives'
     """
     flag("quick", quick)
     if not (callback is None or callable(callback)):
         raise refuse("callback", callback, "a function of a row's name")
-    claims: list[Claim] = []
-    answers: list[Answer] = []
-    families, broken = known()
-    failures = broken if claim is None else []
-    every = [(family, row) for family, each in families.items() for row in each.rows]
+    tell = callback or (lambda name: None)
+    claims, answers = list[Claim](), list[Answer]()
+    families, failures = known()
+    every = [*enumerate(((family, row) for family, each in families.items() for row in each.rows), start=1)]
+    asked = [(family, name) for family, each in families.items() for name in each.questions]
+    wanted = every
     if claim is not None:
         claim = integer("claim", claim, minimum=1, maximum=len(every))
-    wanted = [number for number in range(1, len(every) + 1) if claim in (None, number)]
-    for number in counted(wanted, "claims"):
-        family, row = every[number - 1]
-        if callback is not None:
-            callback(f"claim {number} of {len(every)}")
+        wanted, asked, failures = every[claim - 1 : claim], [], []
+    for number, (family, row) in counted(wanted, "claims"):
+        tell(f"claim {number} of {len(every)}")
         with left_out(f"the row {name_of(row)} of the family {family}", failures):
             claims.append(_checked(row(quick), Claim))
-    open_questions = [(family, name) for family, each in families.items() for name in each.questions]
-    for family, name in open_questions if claim is None else ():
-        if callback is not None:
-            callback(f"question {name}")
+    for family, name in asked:
+        tell(f"question {name}")
         with left_out(f"the question {name} of the family {family}", failures):
             answers.append(answer(name, quick=quick))
     return Audit(tuple(claims), tuple(answers), tuple(failures))
@@ -156,7 +145,6 @@ def name_of(row: Row) -> str:
 
 
 def _checked(found: Any, kind: type) -> Any:
-    """Return what a row or question of another package has found, if it is of the kind that it should be."""
     if not isinstance(found, kind):
         raise TypeError(f"it must return {'a' if kind is Claim else 'an'} {kind.__name__}, not {found!r}")
     return found
@@ -168,9 +156,7 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     Parameters
     ----------
     name : str
-        One of "linear", "tightness", "separation", "learning-rate", "unequal-features", "large-L", "label-noise",
-        "factored", "finite-samples", "degenerate", "recall-exponent", "recall-noise", "recall-samples",
-        "recall-unseen", "recall-roles", "linear-attention-plateau", "linear-attention-depth".
+        "linear" or another of `questions`; ``icl-theory audit`` prints the names of all.
     quick : bool
         Shorter runs.
 

@@ -1,7 +1,4 @@
-"""A paper on how the first of two layers finds the parent of a symbol: rows of the audit, and what the paper says.
-
-The docstring of a row is its statement.
-"""
+"""A paper on how the first of two layers finds the parent of a symbol: its rows, question and page."""
 
 from __future__ import annotations
 
@@ -10,49 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.sparse import csc_array
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.chain import ChainRisk, Chains
-from icl_theory.engine.tokens.counted import CountRisk
-from icl_theory.engine.tokens.counts import TwoStateCounts
-from icl_theory.engine.tokens.transformer import TwoLayerTransformer
+from icl_theory.engine import ChainRisk, Chains, Risk, TwoLayerTransformer, descend
+from icl_theory.engine.pullback import Affine, Pullback, in_coordinates
+from icl_theory.families.induction_heads import InductionHeads
 from icl_theory.papers.claim import Found, Series, question, row
 from icl_theory.papers.numbers import deviations, listed, losses, named, power, span
 from icl_theory.papers.paper import Paper, Reading
 
 SOURCE = "Nichani et al. 2024, {} (reconstructed)"
-
-
-@dataclass(frozen=True, eq=False)
-class Reduction(Risk):
-    """The exact loss of (r, b): lags of the first layer, and its match with the last symbol in the second."""
-
-    inner: Risk  # over scores of windows, and a sink
-    seen: Array  # whether a window has the symbol at a lag, (W, m, k)
-    start: Array
-    sink: float | None = None
-    free: Array | float = 1.0  # 0 for what is not trained
-
-    @property
-    def initial(self) -> Array:
-        """Where training starts."""
-        return self.start
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and gradient."""
-        first = np.exp(params[:-1] - params[:-1].max())
-        first /= first.sum()
-        found = np.einsum("j,wjq->wq", first, self.seen)
-        sinks = [] if self.sink is None else [np.full(self.seen.shape[2], self.sink)]
-        loss, slopes = self.inner.evaluate(np.vstack([params[-1] * found, *sinks]))
-        pull = params[-1] * np.einsum("wq,wjq->j", slopes[: len(found)], self.seen)
-        return loss, self.free * np.append(first * (pull - first @ pull), np.sum(slopes[: len(found)] * found))
-
-
-def _seen(k: int, m: int) -> Array:
-    return np.eye(k)[np.arange(k**m)[:, None] // k ** np.arange(m) % k]
 
 
 def _chains(law: str, count: int, seed: int = 0) -> Array:
@@ -82,8 +47,9 @@ def _information(chains: Array, lags: int) -> tuple[Array, Array]:
 def _gradient(chains: Array, lags: int, T: int) -> Array:
     """Return how steeply the exact loss falls with the attention on each lag, at uniform attention, per b, (m,)."""
     k = chains.shape[1]
+    seen = np.eye(k)[np.arange(k**lags)[:, None] // k ** np.arange(lags) % k]
     slopes = ChainRisk(Chains(chains, window=lags), T).gradient(np.zeros((k**lags, k)))
-    return -np.einsum("wq,wjq->j", slopes, _seen(k, lags))
+    return -np.einsum("wq,wjq->j", slopes, seen)
 
 
 @row("first layer: gradient", SOURCE.format("gradient"), bound="within 1 %, halved as T doubles")
@@ -150,15 +116,16 @@ def stages(quick: bool) -> Found:
     """training the lags at a small match b and then b learns the induction head if b > 0; if b < 0 the first stage
     takes lag 0 and the second cannot mend it, while both trained together do
     """
-    counts, ends = CountRisk(TwoStateCounts(25), "square"), []
+    ends = []
     for b in (0.1, -0.1):
-        both = Reduction(counts, _seen(2, 2), np.array([0.0, 0.0, b]))
+        start, both = np.array([0.0, 0.0, b]), InductionHeads(T=25, edge="complete", match=b).risk()
         joint = descend(both, 10.0, steps=10**4, method="fast")
-        first = descend(replace(both, free=np.array([1.0, 1.0, 0.0])), 200.0, steps=10**4, method="fast")
-        second = replace(both, start=first.params, free=np.array([0.0, 0.0, 1.0]))
-        last = descend(second, 10.0, steps=10**4, method="fast")
-        ends.append((last.loss[-1] - counts.floor(), joint.loss[-1] - counts.floor(), *last.params[1:]))
-    (good, joint_good, lag, b), (bad, joint_bad, *_) = ends
+        lags = Pullback(both, Affine(start, csc_array(np.eye(3, 2)), (2,)))
+        first = descend(lags, 200.0, steps=10**4, method="fast").params
+        match = Pullback(both, Affine(np.append(first, b), csc_array(np.eye(3)[:, 2:]), (1,)))
+        last = descend(match, 10.0, steps=10**4, method="fast")
+        ends.append((last.loss[-1] - both.floor(), joint.loss[-1] - both.floor(), first[1]))
+    (good, joint_good, lag), (bad, joint_bad, _) = ends
     return Found(
         abs(good / joint_good - 1.0) < 0.01 and lag > 2.0 and bad > 10.0 * joint_bad,
         "two states, uniform priors, lags 0 and 1, T = 25, square loss, η = 200 (lags alone) and 10",
@@ -168,18 +135,18 @@ def stages(quick: bool) -> Found:
     )
 
 
-def _settings() -> Iterable[tuple[str, TwoLayerTransformer, Reduction]]:
-    """Yield transformers that train (r, b), and their exact losses."""
+def _settings() -> Iterable[tuple[str, TwoLayerTransformer, Risk]]:
+    """Yield transformers that train (r, b), and their exact losses; a sink is held at 0."""
     rng = np.random.default_rng(1)
     for k, m, T, objective in ((3, 2, 16, "square"), (2, 3, 24, "square"), (2, 2, 16, "log")):
-        chains, start = Chains(rng.dirichlet(np.ones(k), (8, k)), window=m), np.append(np.zeros(m), 1.0)
-        inner: Risk = ChainRisk(chains, T)
-        if objective == "log":
-            counts = TwoStateCounts(T + 1, transitions=chains.transitions, start="stationary")
-            inner = CountRisk(counts, sink=[0.5, 0.5])
+        P, start = rng.dirichlet(np.ones(k), (8, k)), np.append(np.zeros(m), 1.0)
         sink = 0.0 if objective == "log" else None
-        whole = TwoLayerTransformer(chains, T, 128, 3, start, objective=objective, sink=sink)
-        yield f"{k} states, {m} lags, {objective}", whole, Reduction(inner, _seen(k, m), start, sink)
+        problem = InductionHeads(k=k, lags=m, T=T + m - 1, edge="complete", start="stationary", transitions=P,
+                                 objective=objective, sink=sink)  # fmt: skip
+        risk = replace(problem.risk(), added=0.0, least=problem.risk().risk.floor())
+        whole = TwoLayerTransformer(Chains(P, window=m), T, 128, 3, start, objective=objective, sink=sink)
+        exact = in_coordinates(risk, "linear", np.eye(len(risk.initial), m + 1), start=start)
+        yield f"{k} states, {m} lags, {objective}", whole, exact
 
 
 @row("two layers: the reduction", bound="|z| < 4")
@@ -207,7 +174,7 @@ def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
     """Which matrix of a two-layer transformer leaves the reduced model, when, and how far?"""
     series, said, steps, late = list[Series](), list[str](), 30 if quick else 400, list[int]()
     for name, reduced, exact in _settings():
-        whole, floor = replace(reduced, trained="all", batch=256), exact.inner.floor()
+        whole, floor = replace(reduced, trained="all", batch=256), exact.floor()
         run, wanted = (descend(each, 0.5, steps=steps) for each in (whole, exact))
         kept = np.unique(np.linspace(0, len(run.t) - 1, 20).astype(int))
         t, found = run.t[kept], np.array([losses(whole, run.states[i], 10, 1000).mean() for i in kept])
@@ -277,17 +244,16 @@ def circuits(quick: bool) -> Found:
     )
 
 
-GRADIENTS, TRAINED = (first_gradient, chi_squared, argmax), (stages, reduction)
 CAUSAL_STRUCTURE = Paper(
     "causal-structure", "How Transformers Learn Causal Structure with Gradient Descent",
     "Eshaan Nichani, Alex Damian, Jason D. Lee", 2024, "arXiv:2402.14735",
     (Reading("Gradient of the first layer",
              "At uniform attention the gradient holds the χ² information between symbols; the parent's is largest.",
-             GRADIENTS,
+             (first_gradient, chi_squared, argmax),
              reconstructed="The formula, here for layers with relative positions on Markov chains, and its limit."),
      Reading("Training in stages",
              "The first layer learns the parent, then the second one the match: an induction head.",
-             TRAINED, question="whole-transformer",
+             (stages, reduction), question="whole-transformer",
              reconstructed="The stages, here with a fixed small match b in the first one."),
      Reading("Reduced circuits",
              "Reduced models of an induction head: nested logits and an abrupt drop (Reddy, arXiv:2312.03002); time"

@@ -24,14 +24,12 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     Parameters
     ----------
     run : Trajectory
-        From `simulate`, or from `descend` on a regression risk; not one loaded from a file that does not say what
-        was trained.
+        From `simulate`, or from `descend` on a regression risk; a file must say what was trained.
 
     Returns
     -------
     BoundChecks
-        A list of `BoundCheck`, one entry a statement; ``holds`` is None, with the reason in ``note``, where its
-        hypotheses fail.
+        A `BoundCheck` for each statement, with ``holds`` None where its hypotheses fail.
 
     Raises
     ------
@@ -61,23 +59,20 @@ def check_bounds(run: Trajectory) -> BoundChecks:
 def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     """Compare the exact loss and gradient of a run with sampled data.
 
-    Where a family has a comparison of its own, that is made, with its own options: for regression see
-    `icl_theory.families.regression.crosscheck`. For any other family that can be sampled, losses and gradients of
-    the trainer are compared with the exact ones at the first, a middle and the last saved state.
+    A family may have its own comparison: for regression see `icl_theory.families.regression.crosscheck`. For any
+    other that can be sampled, losses and gradients are compared at the first, a middle and the last saved state.
 
     Parameters
     ----------
     run_or_risk : Trajectory or Risk
         A run of a problem, or a risk of regression.
     **options
-        Those of the family's own comparison; for others ``batch`` (512), the number of prompts in a batch,
-        ``batches`` (64), the number of independent batches, and ``seed`` (0).
+        Those of the family's own comparison; for others ``batch`` (512) prompts, ``batches`` (64) and ``seed`` (0).
 
     Returns
     -------
     CrossCheck
-        With ``passed``, ``power`` and ``to_markdown()``. A false alarm, over all comparisons together, is a
-        one-in-a-thousand event.
+        Its comparisons all pass but once in a thousand times, if there is no error.
 
     Raises
     ------

@@ -128,8 +128,7 @@ def row(
     Parameters
     ----------
     name, source, status, bound
-        As in `Claim`; or a statement that runs are checked for, and the bound. Unless one is given, the
-        docstring of the function is the statement.
+        As in `Claim`, with the docstring of the function for the statement; or a `Statement`, and the bound.
 
     Examples
     --------

@@ -27,11 +27,8 @@ def emergence(problem: InductionHeads, most: int = 20000, levels: tuple[str, str
 
 def signals(problem: InductionHeads) -> Array:
     """J_l, how steeply the loss falls with b at b = 0 if the first layer attends to lag l alone, (m,)."""
-    m, found = problem.lags, []
-    for unit in np.eye(m):
-        risk = problem.changed(scores=80.0 * unit, match=0.0).risk()
-        found.append(-risk.gradient(risk.initial)[m])
-    return np.array(found)
+    risks = [problem.changed(scores=80.0 * unit, match=0.0).risk() for unit in np.eye(problem.lags)]
+    return np.array([-risk.gradient(risk.initial)[problem.lags] for risk in risks])
 
 
 @row("induction heads: plateaus", EDELMAN.format("phases"), bound="uniform, unigram, bigram")
@@ -140,9 +137,8 @@ def which_exponents(quick: bool) -> tuple[str, list[Series]]:
     for label, values in ranges.items():
         name, base = label.split()[0], LOG.changed(T=30) if quick else LOG
         if name == "k":  # counts are enough for two symbols alone
-            base = InductionHeads(
-                T=16 if quick else 24, points=16 if quick else 32, eta=8.0, seed=int(name != label)
-            )
+            T, points = (16, 16) if quick else (24, 32)
+            base = InductionHeads(T=T, points=points, eta=8.0, seed=int(name != label))
         times = np.array([emergence(base.changed(**{name: value})) for value in values])
         lines.append(Series(label, np.array(values) / values[0], times))
         ends = power(values[:2], times[:2]), power(values[-2:], times[-2:])
@@ -217,40 +213,23 @@ def which_basin(quick: bool) -> tuple[str, list[Series]]:
 HEADS = Paper(
     "statistical-induction-heads",
     "The Evolution of Statistical Induction Heads: In-Context Learning Markov Chains",
-    "B. L. Edelman, E. Edelman, S. Goel, E. Malach, N. Tsilivis",
-    2024,
-    "arXiv:2402.11004",
-    (
-        Reading(
-            "Phases", "Predictions are uniform first, then unigrams of the context, then bigrams.", (three_phases,),
-            "induction-plateau", reconstructed="The rates, and the sink behind uniform predictions, are ours.",
-        ),
-        Reading(
-            "Simplicity bias", "The unigram solution delays the bigram one: without it the head is learnt faster.",
-            (useless_unigrams,), "induction-emergence", reconstructed="Times are compared; no rate is claimed.",
-        ),
-        Reading(
-            "Alignment", "The first layer learns as far as the second layer has come to its weights.", (alignment,),
-            reconstructed="The formula is that of two softmax layers for small b.",
-        ),
-        Reading(
-            "Parents", "Nichani, Damian, Lee (arXiv:2402.14735): the first layer's gradient is the information of"
-            " tokens on each other, largest for the parent; training layer by layer finds the head.",
-            (chi_squared, layer_by_layer), reconstructed="The constant is that of two softmax layers on a chain.",
-        ),
-        Reading("Short sequences", "Where descent ends otherwise.", (short_sequences,), "induction-basins"),
-        Reading("Task diversity", "How many chains it takes.", question="induction-diversity"),
-    ),
-    note="Both papers were read in their abstracts and summaries, and the first one's code as well.",
+    "B. L. Edelman, E. Edelman, S. Goel, E. Malach, N. Tsilivis", 2024, "arXiv:2402.11004",
+    (Reading("Phases", "Predictions are uniform first, then unigrams of the context, then bigrams.",
+             (three_phases,), "induction-plateau",
+             reconstructed="The rates, and the sink behind uniform predictions, are ours."),
+     Reading("Simplicity bias", "The unigram solution delays the bigram one: without it the head is learnt faster.",
+             (useless_unigrams,), "induction-emergence", reconstructed="Times are compared; no rate is claimed."),
+     Reading("Alignment", "The first layer learns as far as the second layer has come to its weights.",
+             (alignment,), reconstructed="The formula is that of two softmax layers for small b."),
+     Reading("Parents", "Nichani, Damian, Lee (arXiv:2402.14735): the first layer's gradient is the information of"
+             " tokens on each other, largest for the parent; training layer by layer finds the head.",
+             (chi_squared, layer_by_layer),
+             reconstructed="The constant is that of two softmax layers on a chain."),
+     Reading("Short sequences", "Where descent ends otherwise.", (short_sequences,), "induction-basins"),
+     Reading("Task diversity", "How many chains it takes.", question="induction-diversity")),
+    "Both papers were read in their abstracts and summaries, and the first one's code as well.",
 )  # fmt: skip
-
-CLAIMS = Claims(
-    rows=(three_phases, useless_unigrams, alignment, chi_squared, layer_by_layer, short_sequences),
-    questions={
-        "induction-emergence": which_exponents,
-        "induction-plateau": which_plateau,
-        "induction-diversity": how_many_chains,
-        "induction-basins": which_basin,
-    },
-    papers=(HEADS,),
-)
+CLAIMS = Claims(papers=(HEADS,), questions={
+    "induction-emergence": which_exponents, "induction-plateau": which_plateau,
+    "induction-diversity": how_many_chains, "induction-basins": which_basin,
+})  # fmt: skip

@@ -1,7 +1,4 @@
-"""Papers on linear attention: rows of the audit, open questions, and what each paper says.
-
-The docstring of a row is its statement.
-"""
+"""Papers on linear attention: rows of the audit, open questions, and what each paper says."""
 
 from __future__ import annotations
 
@@ -11,10 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
+from icl_theory.engine import Pullback, descend
 from icl_theory.engine.statement import OURS, Status
+from icl_theory.families.linear_attention import Heads, LinearAttention, MergedRisk, MixtureRisk, Pair, PromptLaw
 from icl_theory.families.linear_attention.depth import LoopedRisk, best_layers
 from icl_theory.families.linear_attention.diversity import (
     diversity_limit,
@@ -22,31 +21,29 @@ from icl_theory.families.linear_attention.diversity import (
     pretraining_limit,
     task_diversity,
 )
-from icl_theory.families.linear_attention.family import LinearAttention
-from icl_theory.families.linear_attention.law import PromptLaw
-from icl_theory.families.linear_attention.risks import MergedRisk, balanced_flow
+from icl_theory.families.linear_attention.risks import balanced_flow
 from icl_theory.families.linear_attention.shifts import shift_table
+from icl_theory.papers import preconditioned_descent as layers
 from icl_theory.papers.claim import Errors, Found, Series, identity, question, row
-from icl_theory.papers.linear_attention_dynamics import few_heads, fixed_points, levels
-from icl_theory.papers.numbers import apart, deviations, listed, losses, named, off, power
+from icl_theory.papers.numbers import apart, decade, deviations, listed, losses, named, off, power
 from icl_theory.papers.paper import Claims, Paper, Reading
-from icl_theory.papers.preconditioned_descent import hermite_grid, inverse_layers, plus_plus, whole_layer
-from icl_theory.papers.trained_linear_models import length_of_test, other_covariances, random_covariances
+from icl_theory.papers.preconditioned_descent import SKEWED
 
 AHN, ZHANG = "Ahn, Cheng, Daneshmand, Sra 2023, {}", "Zhang, Frei, Bartlett 2024, {}"
 STAIRS = "Zhang, Singh, Latham, Saxe 2025, {}"
-PRIOR, QUERY = ((1.5, -0.4), (-0.4, 0.6)), ((0.4, 0.1), (0.1, 1.2))
+PRIOR, QUERY = np.array(((1.5, -0.4), (-0.4, 0.6))), np.array(((0.4, 0.1), (0.1, 1.2)))
+MIXED = np.array(((1.0, 0.3, 0.1), (0.3, 0.5, -0.1), (0.1, -0.1, 0.4)))
 
 
 def skewed(N: int, noise: float) -> PromptLaw:
     """A law in two dimensions whose matrices do not commute."""
-    return PromptLaw(np.array(((1.0, 0.3), (0.3, 0.5))), np.array(PRIOR), np.array(QUERY), N, noise)
+    return PromptLaw(SKEWED, PRIOR, QUERY, N, noise)
 
 
 def prompt_moments(law: PromptLaw) -> tuple[Array, Array]:
     """E h hᵀ and E w hᵀ over all prompts of a Gauss–Hermite grid, which is exact: no formula of `PromptLaw`."""
     d, N = law.d, int(law.N)
-    grid, weight = hermite_grid([3] * (N * d) + [2] * (d + N))
+    grid, weight = layers.hermite_grid([3] * (N * d) + [2] * (d + N))
     covariance, prior = (np.linalg.cholesky(matrix) for matrix in law.dense.moments[:2])
     tokens = grid[:, : N * d].reshape(-1, N, d) @ covariance.T
     task = grid[:, N * d : N * d + d] @ prior.T
@@ -97,22 +94,17 @@ def one_drop(quick: bool) -> Errors:
 def small_starts(quick: bool) -> Found:
     """(v, A) from a small balanced start converges to the minimum"""
     starts, base = (1e-2, 1e-4) if quick else (1e-1, 1e-2, 1e-4, 1e-6), LinearAttention(d=4, noise=0.5, above=1e-9)
-    ends = [
-        published_excess(base.changed(decay=decay, start=start, coordinates="pair"))
-        for decay, start in itertools.product((0.0, 1.0), starts)
-    ]
+    cases = itertools.product((0.0, 1.0), starts)
+    ends = []
+    for problem in (base.changed(decay=decay, start=start, coordinates="pair") for decay, start in cases):
+        spectrum, N, gamma = problem.law().covariance, problem.N, problem.gamma(problem.simulate().params)
+        least = 1.0 / ((1.0 + 1.0 / N) * spectrum + (spectrum.sum() + problem.noise**2) / N)
+        ends.append(0.5 * float(np.sum(spectrum**2 / least * (gamma - least) ** 2)))
     return Found(
         max(ends) <= 1.01e-9,
         f"d = 4, λ_j = 1 and 1/j, σ = 0.5, {len(ends)} starts down to {starts[-1]:g}, stable rate",
         f"largest excess at the end {max(ends):.1e}, of Γ over ((1 + 1/N)Λ + (tr Λ + σ²)I/N)⁻¹",
     )
-
-
-def published_excess(problem: LinearAttention) -> float:
-    """Excess at the end of training over the published minimum."""
-    spectrum, N, gamma = problem.law().covariance, problem.N, problem.gamma(problem.simulate().params)
-    least = 1.0 / ((1.0 + 1.0 / N) * spectrum + (spectrum.sum() + problem.noise**2) / N)
-    return 0.5 * float(np.sum(spectrum**2 / least * (gamma - least) ** 2))
 
 
 def aligned(d: int, size: float) -> Array:
@@ -170,8 +162,8 @@ def staircase(quick: bool) -> Found:
     """
     base = LinearAttention(d=3, decay=1.0, N=50, above=1e-4, method="exact", coordinates="heads", heads=3)
     alone, seeds = base.changed(eta=0.05, start=aligned(3, 0.02)), range(2 if quick else 8)
-    late = off(half_times(alone), times_alone(alone.law(), 0.02) / alone.rate())
-    orders = [(np.diff(half_times(base.changed(start=0.02, seed=seed, eta=0.1))) >= 0.0).all() for seed in seeds]
+    late = off(_half_times(alone), _times_alone(alone.law(), 0.02) / alone.rate())
+    orders = [(np.diff(_half_times(base.changed(start=0.02, seed=seed, eta=0.1))) >= 0.0).all() for seed in seeds]
     return Found(
         late < 0.01 and all(orders),
         f"d = H = 3, λ_j = 1/j, start 0.02, aligned, and random of {len(orders)} seeds; steps to half of Γ*_j",
@@ -179,14 +171,13 @@ def staircase(quick: bool) -> Found:
     )
 
 
-def half_times(problem: LinearAttention) -> Array:
-    """Steps after which the entries of Γ have come half way."""
+def _half_times(problem: LinearAttention) -> Array:
     run, half = problem.simulate(), 0.5 * problem.law().best
     passed = [run.first(lambda at, j=j: bool(at.observed["gamma"][j] >= half[j])) for j in range(len(half))]  # type: ignore[misc]
     return np.array([math.inf if step is None else step for step in passed])
 
 
-def times_alone(law: PromptLaw, size: float) -> Array:
+def _times_alone(law: PromptLaw, size: float) -> Array:
     """Times of s' = λ(λ - ms³)s² from a size to half of each entry of Γ, by the trapezoidal rule."""
     found = []
     for spectrum, m, best in zip(law.covariance, law.second, law.best, strict=True):
@@ -221,20 +212,16 @@ def transition(quick: bool) -> Found:
     return Found(
         worst < 0.1 and apart(kink, (0.25, 0.0, 0.0)) < 1e-3 and learns and keeps,
         f"d = {d}, N = 4d, 64d, σ = 0.5, k/d = 1/4..8; and the limit of long prompts",
-        "loss on new tasks over that on the k tasks "
-        + " and ".join(f"{ratio[0]:.0f} ... {ratio[-1]:.2f}" for ratio in known)
-        + " at k/d = 1/4 ... 8, loss on the k tasks over that of the layer for all tasks "
-        + " and ".join(f"{share[0]:.2f} ... {share[-1]:.2f}" for share in shares)
-        + f"; both off the limit d, k, N -> ∞ by at most {worst:.0%}; N/d -> ∞: new loss/d"
-        f" {listed(kink, '.3f')} at k/d = 1/2, 1, 2",
+        f"loss on new tasks over that on the k tasks {' and '.join(f'{x[0]:.0f} ... {x[-1]:.2f}' for x in known)}"
+        " at k/d = 1/4 ... 8, loss on the k tasks over that of the layer for all tasks"
+        f" {' and '.join(f'{share[0]:.2f} ... {share[-1]:.2f}' for share in shares)}; both off the limit d, k,"
+        f" N -> ∞ by at most {worst:.0%}; N/d -> ∞: new loss/d {listed(kink, '.3f')} at k/d = 1/2, 1, 2",
         "holds: (1 - k/d)/2 below k = d in long prompts, a smooth crossover in short ones",
     )
 
 
 def memorised(d: int, draws: int) -> tuple[float, list[Array], list[Array], Array]:
-    """How far losses are off their limit; new ones over those on the k tasks; these over those of the layer for all
-    tasks; new ones over d in long prompts.
-    """
+    """How far losses are off their limit, both ratios of the row on tasks, and new losses/d in long prompts."""
     worst, known, shares, ratios = 0.0, list[Array](), list[Array](), np.array([0.25, 0.5, 1.0, 2.0, 8.0])
     for N in (4 * d, 64 * d):
         problem, sizes = LinearAttention(d=d, N=N, noise=0.5), (ratios * d).astype(int).tolist()
@@ -292,19 +279,160 @@ def what_depth_buys(quick: bool) -> tuple[str, list[Series]]:
     """What does depth buy?"""
     depths = np.arange(1, 9 if quick else 17)
     found = {N: best_losses(N, depths.tolist()) for N in (20, 80)}
-    words = "; ".join(
-        f"N = {N}: {loop[0]:.3g} of one layer, {loop[-1]:.2g} of {depths[-1]} in a loop, {own[-1]:.1g} of"
-        f" {depths[-1]} layers of their own"
-        for N, (loop, own) in found.items()
-    )
+    words = "; ".join(f"N = {N}: {loop[0]:.3g} of one layer, {loop[-1]:.2g} of {depths[-1]} in a loop,"
+                      f" {own[-1]:.1g} of {depths[-1]} layers of their own"
+                      for N, (loop, own) in found.items())  # fmt: skip
     return words + (
         " (least loss/d, Λ = I, d = 8, no noise). A loop repeats one step of gradient descent; layers of their"
         " own are the best polynomial of their degree, as Chebyshev's method is."
-    ), [
-        Series(f"{name}, N = {N}", depths, losses, points=name == "loop")
-        for place, name in enumerate(("loop", "own"))
-        for N, losses in ((N, each[place]) for N, each in found.items())
-    ]
+    ), [Series(f"{('loop', 'own')[at]}, N = {N}", depths, each[at], points=not at)
+        for at in (0, 1) for N, each in found.items()]  # fmt: skip
+
+
+def split(law: PromptLaw) -> tuple[Array, Array, Array]:
+    """Singular values of Λq^½Γ*M^½, and factors q, k (d, d) with Γ* = Σ qᵀk: the heads of the fixed points."""
+    roots = []
+    for matrix in (law.dense.moments[2], law.dense.second):
+        values, vectors = np.linalg.eigh(matrix)
+        roots.append((vectors * np.sqrt(values)) @ vectors.T)
+    best = law.dense.moments[1] @ law.dense.covariance @ np.linalg.inv(law.dense.second)
+    U, sizes, V = np.linalg.svd(roots[0] @ best @ roots[1])
+    return sizes, np.linalg.solve(roots[0], U * np.sqrt(sizes)).T, np.linalg.solve(roots[1], V.T * np.sqrt(sizes)).T
+
+
+@identity("linear attention: fixed points", STAIRS.format("fixed points (exact form)"), 1e-10)
+def fixed_points(quick: bool) -> Errors:
+    """heads of rank one rest at 2^d matrices Γ, one a set S of directions, and at no others; the excess is
+    ½Σ_{j∉S} σ_j²; for W = I, Λq = Λ the loss is ½[tr Λ - Σ_{j∈S} λ_j/(1 + (1 + (tr Λ + σ²)/λ_j)/N)]
+    """
+    spectrum = np.array([1.0, 0.5, 0.3])
+    for law in (PromptLaw(spectrum, N=10, noise=0.5), PromptLaw(MIXED, MIXED @ MIXED, np.diag([0.4, 1.2, 1.0]), 5)):
+        (sizes, queries, keys), merged = split(law), MergedRisk(law.dense, np.zeros((3, 3)))
+        for chosen in itertools.product((0.0, 1.0), repeat=3):
+            on = np.array(chosen)
+            risk = Pullback(merged, Heads(np.column_stack([on, on[:, None] * keys, on[:, None] * queries]), 3))
+            loss, gradient = risk.evaluate(risk.initial)
+            yield np.abs(gradient).max()
+            yield apart(loss - law.floor, 0.5 * float((1.0 - on) @ sizes**2))
+            if law.diagonal:
+                seen = spectrum / (1.0 + (1.0 + (spectrum.sum() + law.noise**2) / spectrum) / law.N)
+                yield apart(loss, 0.5 * float(spectrum.sum() - on @ seen))
+        yield from _rests(merged, sizes, 6 if quick else 20)
+    return "d = 3, diagonal and not commuting, all subsets; and roots of the gradient found from random heads"
+
+
+def _rests(merged: MergedRisk, sizes: Array, starts: int) -> Errors:
+    """How far the excess is off the nearest level where the gradient of random heads has been made zero."""
+    d, rng = len(sizes), np.random.default_rng(0)
+    levels = np.array([0.5 * float(np.array(off) @ sizes**2) for off in itertools.product((0.0, 1.0), repeat=d)])
+    roots = 0
+    for _ in range(starts):
+        risk = Pullback(merged, Heads(rng.normal(0.0, 0.6, (d, 1 + 2 * d)), d))
+        root = least_squares(lambda x, risk=risk: risk.evaluate(x.reshape(d, -1))[1].ravel(), risk.initial.ravel(),
+                             xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=300)  # fmt: skip
+        if root.cost < 1e-24:  # other ends are minima of the gradient's norm, at which nothing rests
+            roots += 1
+            yield np.abs(levels - merged.excess(risk.map.inward(root.x.reshape(d, -1)))).min()
+    yield float(roots == 0)
+    return ""
+
+
+@row("linear attention: levels", STAIRS.format("separate keys and queries"), bound="0")
+def levels(quick: bool) -> Found:
+    """from small starts the loss rests at one level after the other, ½Σ_{j>k} σ_j² above its floor"""
+    found, starts = [], (0.03, 0.01) if quick else (0.03, 0.01, 0.003)
+    base = LinearAttention(d=3, decay=1.0, N=20, coordinates="heads", heads=3, eta=0.1, above=1e-4, method="fast")
+    for start in starts:
+        run = base.changed(start=start).simulate()
+        found.append(max(_off_level(run.t, run.observed["excess"], base.law().rank_excess(k), k) for k in range(3)))
+    return Found(
+        max(found) < 1e-3 and found[-1] < 0.1 * found[0],
+        f"d = H = 3, λ_j = 1/j, N = 20, random heads of size {listed(starts)}",
+        f"where it falls slowest near the levels the excess is off by at most {listed(found, '.0e')} of them",
+    )
+
+
+def _off_level(t: Any, excess: Array, level: float, k: int) -> float:
+    near = np.flatnonzero(np.abs(np.log(excess[1:] / level)) < 0.2)
+    slope = (excess[near] - excess[near + 1]) / (t[near + 1] - t[near])
+    return abs(float(excess[near[np.argmin(slope)] + 1]) / level - 1.0)
+
+
+@row("linear attention: few heads", STAIRS.format("low rank (exact form)"), bound="0")
+def few_heads(quick: bool) -> Found:
+    """H heads of rank R with HR < d learn HR directions: the excess ends at ½Σ_{j>HR} σ_j²"""
+    shapes = ((1, 1), (2, 1)) if quick else ((1, 1), (2, 1), (1, 2), (3, 1))
+    base = LinearAttention(d=4, decay=1.0, N=20, coordinates="heads", start=0.1, above=1e-9, method="fast")
+    law, left = base.law(), split(base.law())[0] ** 2
+    ends = [float(base.changed(heads=H, rank=R).simulate().loss[-1]) for H, R in shapes]
+    error = apart(ends, [law.loss(law.best) + 0.5 * float(np.sum(left[H * R :])) for H, R in shapes])
+    return Found(
+        error < 2e-9,
+        f"d = 4, λ_j = 1/j, N = 20, (H, R) = {listed(shapes)}, from 0.1",
+        f"losses {listed(ends, '.5f')}, off by {decade(error)}; all matrices: {law.floor:.5f}",
+    )
+
+
+def exponential(d: int, N: float) -> tuple[MixtureRisk, Array, Array]:
+    """Covariances with independent exponential eigenvalues, exactly: Gauss–Laguerre nodes; nodes and weights."""
+    grid, probs = layers.product_grid(np.polynomial.laguerre.laggauss, [3] * d)
+    return MixtureRisk([PromptLaw(spectrum, N=N) for spectrum in grid], probs), grid, probs
+
+
+@row("linear attention: random covariances", ZHANG.format("random covariances (reconstructed)"), bound="1/3; 0")
+def random_covariances(quick: bool) -> Found:
+    """trained on random covariances, (v, A) converges to E Λ²(E Γ_ΛΛ²)⁻¹, Γ_Λ = (1 + 1/N)Λ + (tr Λ/N)I, and its
+    error stays, however long the prompts
+    """
+    left, gaps = [], []
+    for d, N in ((1, np.inf), (2, 10)):
+        risk, grid, probs = exponential(d, N)
+        slopes = (1.0 + 1.0 / N) * grid + grid.sum(axis=1, keepdims=True) / N
+        best = (probs @ grid**2) / (probs @ (slopes * grid**2))
+        pair = Pullback(risk, Pair(np.append(0.1, np.full(d, 0.1 / np.sqrt(d))), (d,)))
+        run = descend(pair, eta=0.05, epsilon=risk.floor() + 1e-9)
+        gaps += [apart(risk.best, best), apart(pair.map.inward(run.params), best)]
+        left.append(risk.floor() / risk.loss(np.zeros(d)))
+    return Found(
+        max(gaps) < 1e-4 and abs(left[0] - 1.0 / 3.0) < 1e-12 and left[1] > 1.0 / 3.0,
+        "independent exponential eigenvalues; d = 1, N = inf, and d = 2, N = 10; (v, A) from 0.1",
+        f"Γ at the end off by {decade(max(gaps))}; the loss keeps {listed(left, '.3f')} of what it was at Γ = 0",
+    )
+
+
+@row("linear attention: length of the test", ZHANG.format("prediction error (reconstructed)"), bound="-2; 0; 1")
+def length_of_test(quick: bool) -> Found:
+    """trained at length N and tested at M the error is that of M = ∞, of order 1/N², plus one of order 1/M"""
+    spectrum = 1.0 / np.arange(1.0, 9.0)
+    lengths, trained = np.array([10**4, 10**5, 10**6]), []
+    for N in lengths.tolist():
+        gamma = PromptLaw(spectrum, N=N).best
+        endless, *finite = (PromptLaw(spectrum, N=M).loss(gamma) for M in (np.inf, 10, 1000, 10**5))
+        rest = np.array(finite) - endless
+        trained.append((endless, off(rest * [10, 1000, 10**5], rest[0] * 10)))
+    floor, straight = np.array(trained).T
+    leading = 0.5 * float(np.sum((spectrum + spectrum.sum()) ** 2 / spectrum)) / lengths**2
+    return Found(
+        abs(power(lengths, floor) + 2.0) < 0.01 and max(straight) < 1e-6 and off(floor[-1], leading[-1]) < 1e-3,
+        f"d = 8, λ_j = 1/j, no noise; N = {lengths[0]}..{lengths[-1]}, M = 10, 1000, 10⁵ and ∞",
+        f"at M = ∞ like N^{power(lengths, floor):.3f}, {floor[-1] / leading[-1]:.4f} of ½Σ(λ_j + tr Λ)²/(λ_jN²); M"
+        f" times the rest is constant to {decade(max(straight))}",
+        "holds: longer tests help until M is of the order N²; then only longer training prompts do",
+    )
+
+
+@identity("linear attention: other covariances", ZHANG.format("distribution shifts (reconstructed)"), 1e-10)
+def other_covariances(quick: bool) -> Errors:
+    """trained on long prompts of covariance Λ the layer has on those of Λ' the loss ½tr Λ'(Λ⁻¹Λ' - I)(Λ'Λ⁻¹ - I):
+    as much as predicting 0 where Λ' = 2Λ, and more beyond
+    """
+    trained, double = LinearAttention(covariance=SKEWED, N=np.inf, above=1e-28), 2.0 * SKEWED
+    gamma = trained.gamma(trained.simulate().params)
+    for other in (SKEWED, double, 3.0 * SKEWED, np.diag([0.2, 1.5]), np.array(((0.4, -0.2), (-0.2, 2.0)))):
+        law, missed = PromptLaw(other), np.linalg.solve(SKEWED, other) - np.eye(2)
+        yield apart(law.loss(gamma), 0.5 * float(np.sum(other * (missed @ missed.T))))
+    yield apart(PromptLaw(double).loss(gamma), PromptLaw(double).loss(np.zeros((2, 2))))
+    return "d = 2, N = ∞, Γ at the end of a run; Λ' = Λ, 2Λ, 3Λ and two that do not commute with Λ"
 
 
 NOTE = "The statements are in our words, for the layer of this package. The constants are derived here."
@@ -315,28 +443,27 @@ PAPERS = (
         "Kwangjun Ahn, Xiang Cheng, Hadi Daneshmand, Suvrit Sra", 2023, "arXiv:2306.00297",
         (Reading("Theorem 1",
                  "The best layer is a step of gradient descent, preconditioned by the tokens, length and noise.",
-                 (population_loss, whole_layer)),
+                 (population_loss, layers.whole_layer)),
          Reading("several layers",
                  "Each layer is a step of gradient descent on the prompt, and more layers reach a lower loss.",
                  (depth,), question="linear-attention-depth", figure="depth"),
          Reading("Σ⁻¹ layers",
                  "If tasks have the covariance Σ⁻¹, layers that descend with multiples of Σ⁻¹ are critical.",
-                 (inverse_layers,), reconstructed="that these layers are the best ones"),
+                 (layers.inverse_layers,), reconstructed="that these layers are the best ones"),
          Reading("GD++",
                  "Layers with more freedom also change the tokens, so that the prompt is better conditioned.",
-                 (plus_plus,), reconstructed="the layer, and its loss as a polynomial of the prompt's covariance")),
+                 (layers.plus_plus,),
+                 reconstructed="the layer, and its loss as a polynomial of the prompt's covariance")),
         NOTE + " The numbers of Theorems 3 and 4 are from memory.",
     ),
     Paper(
-        "trained-linear-models",
-        "Trained Transformers Learn Linear Models In-Context",
+        "trained-linear-models", "Trained Transformers Learn Linear Models In-Context",
         "Ruiqi Zhang, Spencer Frei, Peter L. Bartlett", 2024, "arXiv:2306.09927",
         (Reading("convergence", "Gradient flow from a small balanced start converges to the best layer.",
                  (small_starts, every_mode)),
          Reading("distribution shifts",
                  "The trained layer works for other queries and tasks, and fails if the law of the tokens changes.",
-                 (shifts, other_covariances), figure="shifts",
-                 reconstructed="what another covariance costs"),
+                 (shifts, other_covariances), figure="shifts", reconstructed="what another covariance costs"),
          Reading("prediction error", "Tested on longer prompts than trained on, the layer keeps an error.",
                  (length_of_test,), reconstructed="the error, from our formula of the loss"),
          Reading("random covariances",
@@ -345,8 +472,7 @@ PAPERS = (
         NOTE,
     ),
     Paper(
-        "linear-attention-dynamics",
-        "Training Dynamics of In-Context Learning in Linear Attention",
+        "linear-attention-dynamics", "Training Dynamics of In-Context Learning in Linear Attention",
         "Yedi Zhang, Aaditya K. Singh, Peter E. Latham, Andrew Saxe", 2025, "arXiv:2501.16265",
         (Reading("fixed points", "Heads with separate keys and queries have exponentially many fixed points.",
                  (fixed_points,), reconstructed="the matrices and the loss at each of them"),
@@ -360,8 +486,7 @@ PAPERS = (
         NOTE,
     ),
     Paper(
-        "task-diversity",
-        "Asymptotic theory of in-context learning by linear attention",
+        "task-diversity", "Asymptotic theory of in-context learning by linear attention",
         "Yue M. Lu, Mary I. Letey, Jacob A. Zavatone-Veth, Anindita Maiti, Cengiz Pehlevan", 2024,
         "arXiv:2405.11751",
         (Reading("transition in task diversity",
@@ -374,8 +499,7 @@ PAPERS = (
 )  # fmt: skip
 CLAIMS = Claims(
     (population_loss, every_mode, one_drop, small_starts, plateau_lengths, staircase, shifts, transition,
-     double_descent, depth, whole_layer, inverse_layers, plus_plus, fixed_points, levels, few_heads,
-     other_covariances, length_of_test, random_covariances),
-    {"linear-attention-plateau": which_plateau, "linear-attention-depth": what_depth_buys},
-    PAPERS,
+     double_descent, depth, layers.whole_layer, layers.inverse_layers, layers.plus_plus, fixed_points, levels,
+     few_heads, other_covariances, length_of_test, random_covariances),
+    {"linear-attention-plateau": which_plateau, "linear-attention-depth": what_depth_buys}, PAPERS,
 )  # fmt: skip

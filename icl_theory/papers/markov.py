@@ -1,7 +1,4 @@
-"""Papers on transformers and Markov chains: one layer on a fixed chain, as rows of the audit and as pages.
-
-The docstring of a row is its statement.
-"""
+"""Papers on transformers and Markov chains: one layer on a fixed chain, as rows of the audit and as pages."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.families.fixed_chain import SADDLE, FixedChain
-from icl_theory.papers.causal_structure import CAUSAL_STRUCTURE, GRADIENTS, TRAINED, circuits, leaving
+from icl_theory.papers.causal_structure import CAUSAL_STRUCTURE, leaving
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import listed, span
 from icl_theory.papers.paper import Claims, Paper, Reading
@@ -56,11 +53,7 @@ def _curvatures(readout: float | str) -> Iterator[tuple[float, Array]]:
         yield (1.0 + 2.0 * w * abs(w)) * (p + q - 1.0), np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
 
 
-@row(
-    "one layer: the unigram's curvature",
-    LANDSCAPE.format("Theorems 2 and 3"),
-    bound="sign of (p+q-1)(1+2w|w|)",
-)
+@row("one layer: the unigram's curvature", LANDSCAPE.format("Theorems 2 and 3"), bound="sign of (p+q-1)(1+2w|w|)")
 def curvature(quick: bool) -> Found:
     """with tied weights e = 0 is a bad local minimum for p + q > 1 and w > -1/√2, or p + q < 1 and w < -1/√2, and a
     saddle else; without weight tying it is always a saddle
@@ -149,7 +142,6 @@ def steps(quick: bool) -> Found:
     )
 
 
-ONE_LAYER = (minima, curvature, energy, basins, small_starts, steps)
 ATTENTION_WITH_MARKOV = Paper(
     "attention-with-markov",
     "Attention with Markov: A Framework for Principled Analysis of Transformers via Markov Chains",
@@ -167,8 +159,4 @@ ATTENTION_WITH_MARKOV = Paper(
     "Abstracts and the authors' code (the canonical model and its pictures) were read, the theorems' text was not."
     " The third canonical number, the scale a of linear attention, is left out: its formula was not read.",
 )  # fmt: skip
-CLAIMS = Claims(
-    (*ONE_LAYER, *GRADIENTS, *TRAINED, circuits),
-    {"whole-transformer": leaving},
-    (ATTENTION_WITH_MARKOV, CAUSAL_STRUCTURE),
-)
+CLAIMS = Claims(papers=(ATTENTION_WITH_MARKOV, CAUSAL_STRUCTURE), questions={"whole-transformer": leaving})

@@ -86,7 +86,8 @@ class Claims:
     Attributes
     ----------
     rows : tuple of callable
-        Rows of the audit: each takes whether to be quick and returns a `Claim`. `row` makes them.
+        Rows of the audit: each takes whether to be quick and returns a `Claim`. `row` makes them. Unless given,
+        those that the papers name, in their order.
     questions : dict of callable
         Open questions by name: each takes whether to be quick and returns an `Answer`. `question` makes them.
     papers : tuple of Paper
@@ -115,3 +116,5 @@ class Claims:
             raise refuse("questions", self.questions, "a dict of functions that return an Answer")
         if not (isinstance(self.papers, tuple) and all(isinstance(paper, Paper) for paper in self.papers)):
             raise refuse("papers", self.papers, "a tuple of Papers")
+        named = (row for paper in self.papers for reading in paper.readings for row in reading.rows)
+        object.__setattr__(self, "rows", self.rows or tuple(dict.fromkeys(named)))

@@ -9,12 +9,11 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
+from scipy.optimize import minimize
 
 from icl_theory._validate import Array
 from icl_theory.engine.statement import Status
-from icl_theory.families.linear_attention.depth import best_layers
-from icl_theory.families.linear_attention.law import PromptLaw
-from icl_theory.families.linear_attention.plusplus import PlusPlusRisk
+from icl_theory.families.linear_attention import PlusPlusRisk, PromptLaw, best_layers
 from icl_theory.papers.claim import Found, row
 from icl_theory.papers.numbers import apart, decade, listed, off
 
@@ -60,10 +59,9 @@ class WholeLayer:
 
     def ends(self, starts: int) -> Array:
         """Losses above the floor at the ends of descents from random starts, in increasing order."""
-        from scipy.optimize import minimize
 
         def balanced(params: Array) -> tuple[float, Array]:
-            """The loss has one value along (p, v) -> t (p, v), K -> K/t: stay where both are of one size."""
+            # the loss has one value along (p, v) -> t (p, v), K -> K/t: stay where both are of one size
             loss, gradient = self.evaluate(params)
             sign = np.where(np.arange(size) < self.law.d + 1, 1.0, -1.0)
             gap = float(sign @ params**2)
@@ -123,8 +121,6 @@ def inverse_layers(quick: bool) -> Found:
 
 def _best_matrices(D: int, N: int, starts: int) -> tuple[float, float]:
     """How far the least loss over all A is off that of the best lengths, and AΣ off multiples of I."""
-    from scipy.optimize import minimize
-
     grid = hermite_grid([2 * D + 1] * (2 * N))
 
     def loss(x: Array) -> float:

@@ -1,7 +1,4 @@
-"""The paper on regression over a fixed dictionary: rows of the audit, and what the paper says.
-
-The docstring of a row is its statement.
-"""
+"""The paper on regression over a fixed dictionary: rows of the audit, and what the paper says."""
 
 from __future__ import annotations
 
@@ -91,9 +88,7 @@ def labels_alone(quick: bool) -> Found:
 DICTIONARY = Paper(
     "contextual-generalization",
     "In-Context Learning with Representations: Contextual Generalization of Trained Transformers",
-    "Tong Yang, Yu Huang, Yingbin Liang, Yuejie Chi",
-    2024,
-    "arXiv:2408.10147",
+    "Tong Yang, Yu Huang, Yingbin Liang, Yuejie Chi", 2024, "arXiv:2408.10147",
     (
         Reading("Convergence", "Descent converges linearly to the global minimum.", (linear_convergence,),
                 reconstructed="the number of heads that is asked for, that of labels"),
@@ -104,5 +99,4 @@ DICTIONARY = Paper(
     ),
     "Read in its abstract and in summaries. Tokens are orthonormal, representations are drawn at random.",
 )  # fmt: skip
-
-CLAIMS = Claims(rows=(linear_convergence, ridge_regression, labels_alone, need_of_heads), papers=(DICTIONARY,))
+CLAIMS = Claims(papers=(DICTIONARY,))

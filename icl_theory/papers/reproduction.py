@@ -57,11 +57,10 @@ class Reproduced(NamedTuple):
         found: dict[str, Counter[Outcome]] = {}
         for claim in self.claims:
             found.setdefault(claim.formula, Counter())[claim.outcome] += 1
-        kinds = {
-            formula: ", ".join(f"{kind.value} ({count[kind]})" for kind in WORST_FIRST if count[kind])
+        return "; ".join(
+            f"{formula}: " + ", ".join(f"{kind.value} ({count[kind]})" for kind in WORST_FIRST if count[kind])
             for formula, count in found.items()
-        }
-        return "; ".join(f"{formula}: {words}" for formula, words in kinds.items()) or "no number is claimed"
+        ) or "no number is claimed"  # fmt: skip
 
     @property
     def table(self) -> dict[str, list[str]]:
@@ -132,15 +131,13 @@ class Reproduction:
         """Return the page as one HTML file that needs nothing else."""
         body = [*map(notebook.paragraph, (self.paper.reference, *self.notes)), notebook.table(self.overview)]
         for part in self.parts:
-            said = [part.reading.says]
-            said += [f"Reconstructed: {part.reading.reconstructed}"] if part.reading.reconstructed else []
+            ours = part.reading.reconstructed
+            said = [part.reading.says, *([f"Reconstructed: {ours}"] if ours else [])]
             body.append(notebook.section(part.reading.name, *map(notebook.paragraph, said)))
             body.append(f"<pre><code>{notebook.text(part.command)}</code></pre>")
             body += [notebook.table(part.table)] if part.claims else []
             body += [notebook.paragraph(f"{part.answer.question} {part.answer.answer}")] if part.answer else []
-            body += [
-                notebook.figure(picture(each.figure), f"{each.caption}: {each.command}") for each in part.drawn
-            ]
+            body += [notebook.figure(picture(x.figure), f"{x.caption}: {x.command}") for x in part.drawn]
         return notebook.page(self.paper.title, body, [self.command], version=__version__)
 
     @working("writing the pages")
@@ -164,14 +161,7 @@ class Reproduction:
 
 
 def papers() -> dict[str, Paper]:
-    """Return the papers of every family by name.
-
-    Examples
-    --------
-    >>> from icl_theory.papers.reproduction import papers
-    >>> papers()["nonlinear-regression"].identifier
-    'arXiv:2507.20443'
-    """
+    """Return the papers of every family by name."""
     return {paper.name: paper for claims in known()[0].values() for paper in claims.papers}
 
 
@@ -209,13 +199,11 @@ def reproduce(
     (['Eq. 9, concentration; loss on the event'], ['as reconstructed: holds, loose (1), holds (1)'])
     """
     flag("quick", quick)
-    every = papers()
-    paper = every[choice("paper", name, every)]
+    paper = papers()[choice("paper", name, papers())]
     readings = {reading.name: reading for reading in paper.readings}
     if only is not None:
         readings = {only: readings[choice("only", only, readings)]}
-    begin, end = f"icl-theory reproduce {name}", " --quick" if quick else ""
-
+    begin, end, tell = f"icl-theory reproduce {name}", " --quick" if quick else "", callback or (lambda name: None)
     failures: list[str] = []
 
     @cache
@@ -226,21 +214,19 @@ def reproduce(
 
     parts = []
     for reading in counted([*readings.values()], "statements"):
-        if callback is not None:
-            callback(reading.name)
+        tell(reading.name)
         claims = tuple(claim for row in reading.rows for claim in measured(row))
-        found, drawn = None, []
+        found, drawn = None, list[Drawn]()
         if reading.question:
             with left_out(f"the question {reading.question} of the paper {name}", failures):
                 found = answer(reading.question, quick=quick)
-                drawn.append(
-                    Drawn(found.name, f"{found.y} against {found.x}", found.command + end, plot_answer(found))
-                )
+                caption = f"{found.y} against {found.x}"
+                drawn.append(Drawn(found.name, caption, found.command + end, plot_answer(found)))
         if reading.figure:
             with left_out(f"the figure {reading.figure} of the paper {name}", failures):
                 figure = figures.draw(reading.figure, quick=quick)
-                title = figures.available()[reading.figure]
-                drawn.append(Drawn(reading.figure, title, f"icl-theory figures {reading.figure}{end}", figure))
+                caption, command = figures.available()[reading.figure], f"icl-theory figures {reading.figure}{end}"
+                drawn.append(Drawn(reading.figure, caption, command, figure))
         for each in drawn:
             release(each.figure)
         parts.append(Reproduced(reading, f'{begin} --only "{reading.name}"{end}', claims, found, tuple(drawn)))

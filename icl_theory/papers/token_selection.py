@@ -1,7 +1,4 @@
-"""Papers on the tokens that softmax attention selects: rows of the audit, and what the papers say.
-
-The docstring of a row is its statement.
-"""
+"""Papers on the tokens that softmax attention selects: rows of the audit, and what the papers say."""
 
 from __future__ import annotations
 
@@ -10,12 +7,10 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import in_coordinates
-from icl_theory.engine.risk import Risk
-from icl_theory.engine.trajectory import Trajectory
+from icl_theory.engine import Risk, Trajectory, descend, in_coordinates
 from icl_theory.families.token_selection import TokenSelection, constraints
 from icl_theory.papers.claim import Found, row
 from icl_theory.papers.numbers import listed, span
@@ -131,7 +126,6 @@ def one_matrix(quick: bool) -> Found:
 
 def decayed(risk: Risk, decay: float, factors: Array) -> Array:
     """Return the factors of least loss plus ½ decay times their squared norm, beside others."""
-    from scipy.optimize import minimize  # slow to load
 
     def total(flat: Array) -> tuple[float, Array]:
         loss, gradient = risk.evaluate(flat.reshape(factors.shape))
@@ -143,7 +137,6 @@ def decayed(risk: Risk, decay: float, factors: Array) -> Array:
 
 def least_nuclear(rows: Array, factors: Array) -> Array:
     """Return the factors of the matrix of least nuclear norm with ⟨A, W⟩ >= 1: those of least squared norm."""
-    from scipy.optimize import minimize  # slow to load
 
     def margins(flat: Array) -> Array:
         keys, asks = flat.reshape(factors.shape)
@@ -188,7 +181,6 @@ def dimensions(quick: bool) -> Found:
     )
 
 
-ROWS = (best_tokens, rate, ends_of_runs, starts_at_solutions, path, one_matrix, two_factors, dimensions)
 MARGIN = Paper(
     "max-margin-tokens",
     "Max-Margin Token Selection in Attention Mechanism",
@@ -208,5 +200,4 @@ MARGIN = Paper(
     "Both papers were read in their abstracts and in summaries. Not measured: joint training of the value vector v,"
     " and nonlinear heads.",
 )  # fmt: skip
-
-CLAIMS = Claims(rows=ROWS, papers=(MARGIN,))
+CLAIMS = Claims(papers=(MARGIN,))

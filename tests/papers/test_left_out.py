@@ -188,6 +188,11 @@ def test_the_list_of_commands_has_the_family(capsys: pytest.CaptureFixture[str])
     assert run_main(capsys, "--help")[0] == 0
 
 
+def test_rows_that_are_not_given_are_those_of_the_papers() -> None:
+    assert Claims(papers=(PAPER, PAPER)).rows == (fine, raising)
+    assert Claims((raising,), papers=(PAPER,)).rows == (raising,)
+
+
 @pytest.mark.parametrize(
     ("part", "wrong"),
     [

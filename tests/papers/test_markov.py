@@ -57,7 +57,7 @@ def test_information_is_that_of_sampled_pairs(law: str) -> None:
 
 def test_the_reduction_has_its_gradient() -> None:
     for _, whole, exact in rows._settings():
-        at = exact.start + 0.5 * np.random.default_rng(3).normal(size=exact.start.shape)
+        at = exact.initial + 0.5 * np.random.default_rng(3).normal(size=exact.initial.shape)
         slopes = [(exact.loss(at + h) - exact.loss(at - h)) / 2e-5 for h in 1e-5 * np.eye(len(at))]
         np.testing.assert_allclose(exact.gradient(at), slopes, atol=1e-9)
         assert whole.initial == pytest.approx(exact.initial)

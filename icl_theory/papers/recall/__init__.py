@@ -9,9 +9,7 @@ RATE = "the exponent, which the paper prints in different ways"
 IN_CONTEXT_RECALL = Paper(
     "in-context-recall",
     "How Transformers Learn In-Context Recall Tasks? Optimality, Training Dynamics and Generalization",
-    "Quan Nguyen, Thanh Nguyen-Tang",
-    2025,
-    "arXiv:2505.15009",
+    "Quan Nguyen, Thanh Nguyen-Tang", 2025, "arXiv:2505.15009",
     (
         Reading("Lemma 3.1", "Linear and ReLU attention reach the Bayes risk under the paper's reparameterisation.",
                 (model.lemma_adding, model.bayes, model.sentence_counts),

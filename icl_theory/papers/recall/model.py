@@ -15,13 +15,9 @@ from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.statement import OURS, Statement, Status
-from icl_theory.families.recall.bounds import loss_bound
-from icl_theory.families.recall.coordinates import reparameterised
-from icl_theory.families.recall.counts import Counts
+from icl_theory.families.recall import Counts, Training, TransformerRisk, loss_bound, reparameterised
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
-from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import RecallTask, Sentences, Words
-from icl_theory.families.recall.training import Training
 from icl_theory.families.regression.theorems.enumeration import differences
 from icl_theory.papers.claim import Errors, Found, Row, identity, row
 from icl_theory.papers.numbers import apart, decade, deviations, listed, losses, off, power
@@ -49,7 +45,6 @@ def sentence_counts(quick: bool) -> Found:
 
 
 def _counted(rng: np.random.Generator, H: int, alpha: float, size: int) -> tuple[float, float]:
-    """p-values of the counts in sentences, and in sequences drawn word by word."""
     law = Counts.sentence(H, noise=alpha)
     drawn = RecallTask(9, 2, 3, alpha=alpha, H=H, counts=law).sentences(rng, size)
     after = np.where(drawn.tokens[:, :-1] == drawn.tokens[:, -1:], drawn.tokens[:, 1:], -1)
@@ -116,17 +111,14 @@ def _settings(
     attentions: tuple[str, ...], noise: float, size: int, numbers: tuple[int, int, int], **more: Any
 ) -> Iterator[tuple[RecallTask, dict[str, Any], Sentences]]:
     """Tasks without and with noise in the paper's setting and in ours, what their models are, and sentences."""
-    V, Q, outputs = numbers
-    for seed, (attention, alpha, (law, weights)) in enumerate(
-        itertools.product(attentions, (0.0, noise), SETTINGS)
-    ):
+    (V, Q, outputs), every = numbers, itertools.product(attentions, (0.0, noise), SETTINGS)
+    for seed, (attention, alpha, (law, weights)) in enumerate(every):
         task = RecallTask(V, 1 if alpha else Q, outputs, alpha=alpha, law=law, **more)
         options = {"attention": attention, "weights": weights}
         yield task, options, task.sentences(np.random.default_rng(seed), size)
 
 
 def _excesses(quick: bool) -> Iterator[tuple[float, float]]:
-    """What models are above the Bayes risk at λ = v = 900, in closed form and on sentences."""
     for task, options, data in _settings(ATTENTION[:3], 0.2, 100 if quick else 500, (50, 4, 8)):
         gamma = task.best_gamma if task.alpha else None
         risk = RecallRisk(task, gamma=gamma, **options)
@@ -136,7 +128,6 @@ def _excesses(quick: bool) -> Iterator[tuple[float, float]]:
 
 
 def _bayes_loss(task: RecallTask, data: Sentences) -> float:
-    """Mean loss of the Bayes predictor on sentences."""
     return -float(np.mean(np.log(task.predict(data.tokens)[np.arange(len(data.answer)), data.answer])))
 
 
@@ -180,7 +171,6 @@ def certified_bound(quick: bool) -> Found:
 
 
 def _over_bound(rng: np.random.Generator, attention: str, alpha: float) -> float:
-    """Excess of a transformer on random sentences over the bound for their shares of triggers."""
     Q = int(rng.integers(1, 4))
     first = RecallTask(Q + int(rng.integers(6, 20)), Q, 2, alpha=alpha, H=9)
     data = first.sentences(rng, 200)
@@ -200,7 +190,10 @@ def lemma_averaging(quick: bool) -> Found:
     """
     lengths, batches = ((33, 65, 129), 25) if quick else ((33, 65, 129, 257), 250)
     z, slope = np.max([_against_sentences(*each, a, batches) for a in (0.0, 0.3) for each in SETTINGS], axis=0)
-    gaps = [_from_limit(RecallTask(9, 2, 3, H=H)) for H in lengths]
+    gaps = []
+    for task in (RecallTask(9, 2, 3, H=H) for H in lengths):
+        short, long = (RecallRisk(task, kind, tied=True).loss([1.0, 3.0]) for kind in ("softmax", "softmax-limit"))
+        gaps.append(abs(short - long))
     return Found(
         z < 4.0 and power(lengths, gaps) < -0.5 and slope < 1e-8,
         f"H = 33, α = 0, 0.3, the paper's setting and ours, against full transformers on {200 * batches:,}"
@@ -211,7 +204,6 @@ def lemma_averaging(quick: bool) -> Found:
 
 
 def _against_sentences(law: str, weights: str, alpha: float, batches: int) -> tuple[float, float]:
-    """How far the loss is off transformers on sentences, in standard errors, and the gradient off differences."""
     task = RecallTask(12, 1 if alpha else 2, 3, alpha=alpha, H=33, law=law)
     risk = RecallRisk(task, "softmax", weights=weights)
     params = np.array([*np.full(task.Q, 2.0), 5.0, *([-1.0] if alpha else [])])
@@ -222,16 +214,9 @@ def _against_sentences(law: str, weights: str, alpha: float, batches: int) -> tu
     return z, max(apart(kind.gradient(params), slope) for kind, slope in zip(kinds, slopes, strict=True))
 
 
-def _from_limit(task: RecallTask) -> float:
-    """Distance of the loss from that of long sentences."""
-    short, long = (RecallRisk(task, kind, tied=True).loss([1.0, 3.0]) for kind in ("softmax", "softmax-limit"))
-    return abs(short - long)
-
-
 def unseen_outputs(alpha: float, theorem: str) -> Row:
     """Make the row on outputs that training has not seen."""
     words = "outputs never seen in training have the loss of seen ones" + (", with noise" if alpha else "")
-
     claimed = Statement(f"recall: Theorem {theorem}", PAPER.format(f"Thm {theorem}"), words, "", Status.EXACT)
 
     @row(claimed, bound="equal")
@@ -252,7 +237,6 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
 
 
 def _unseen_losses(alpha: float, quick: bool) -> tuple[Training, int, dict[str, tuple[float, float]]]:
-    """Problem, steps, and losses on seen and unseen outputs at the end by what is trained."""
     size: dict[str, Any] = {"V": 24, "H": 33, "batch": 128, "eta": 0.1} if quick else {"batch": 256, "eta": 0.05}
     base, steps, found = Training(alpha=alpha, **size), 150 if quick else 400, {}
     for name, model, share in (
@@ -286,10 +270,8 @@ def unseen_rows(quick: bool) -> Found:
 
 def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float, float]:
     """Largest growth of a row of 𝒱 for a word that is never an answer, and the mean ends of 𝒱_yy and 𝒱_xx."""
-    problem = Training(
-        attention=attention, alpha=alpha, rule="ngd-blocks", scale=0.0, V=20, H=24, batch=64, max_steps=2,
-        gamma=0.0, eta=0.1,
-    )  # fmt: skip
+    size: dict[str, Any] = {"V": 20, "H": 24, "batch": 64, "max_steps": 2, "gamma": 0.0, "eta": 0.1}
+    problem = Training(attention=attention, alpha=alpha, rule="ngd-blocks", scale=0.0, **size)
     full, task, largest = problem.transformer, problem.task, -math.inf
     if alpha:  # F is held, and reads no E(x): the rows of 𝒱 are read out by themselves
         full = dataclasses.replace(full, trained=("attention", "value"), gamma=0.0)
@@ -323,10 +305,8 @@ def _ablated(task: RecallTask) -> tuple[tuple[float, float, float], float, list[
     full = TransformerRisk(task, "relu", weights="identity")
     small, test = reparameterised(full, task.best_gamma), task.sentences(np.random.default_rng(1), 100)
     run = descend(RecallRisk(task, "relu", task.best_gamma, weights="identity"), 0.5, rule="ngd", steps=100)
-    half_way = run.at(10).params  # where half of a part would show
-    ends = [
-        full.measure(small.map.inward(run.params), test, part) for part in ((), ("feed_forward",), ("attention",))
-    ]
+    half_way, parts = run.at(10).params, ((), ("feed_forward",), ("attention",))  # where half of a part would show
+    ends = [full.measure(small.map.inward(run.params), test, part) for part in parts]
     found, strength = [(each.output, each.noise) for each in ends], float(half_way[0])
     output = full.measure(small.map.inward(half_way), test, ("feed_forward",)).output
     alone = [1.0 / (1.0 + (task.V - 1.0) * each) for each in (np.exp(-strength), (1.0 - task.alpha) / task.alpha)]

@@ -11,20 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import Pullback, in_coordinates
-from icl_theory.engine.risk import Risk
+from icl_theory.engine import Pullback, Risk, Trajectory, descend, in_coordinates
 from icl_theory.engine.statement import OURS, Status
-from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.recall import Counts, Measure, RecallRisk, RecallTask, TransformerRisk, reparameterised
 from icl_theory.families.recall.bounds import decay_rate, missing_loss, noise_cost, plain_tail, stall
-from icl_theory.families.recall.coordinates import reparameterised
-from icl_theory.families.recall.counts import Counts
-from icl_theory.families.recall.population import RecallRisk
-from icl_theory.families.recall.sampled import Measure, TransformerRisk
 from icl_theory.families.recall.samples import failure_probability, sentences_needed
 from icl_theory.families.recall.simulate import simulate
-from icl_theory.families.recall.task import RecallTask
-from icl_theory.papers.claim import Found, Series, question, row
+from icl_theory.papers.claim import Found, Series, curves, question, row
 from icl_theory.papers.numbers import apart, decade, listed, off, power, span
 from icl_theory.papers.recall.model import NOISY, PAPER
 
@@ -40,15 +33,12 @@ def exponent(quick: bool) -> tuple[str, list[Series]]:
     measured = ", ".join(f"{name}: |Q|^{b:.3f}, so {published(b)}" for name, b in found.items())
     absent = [name for name in PUBLISHED if name not in map(published, found.values())]
     words = f"Rates over η for |Q| = 1..{sizes[-1]} go like these powers. {measured[0].upper()}{measured[1:]}."
+    laws = {"1 / √|Q|": sizes**-0.5, "1 / |Q|": 1.0 / sizes, "1": np.ones(len(sizes))}
     return words + (f" None of these models has {' or '.join(absent)}." if absent else ""), [
-        *(
-            Series(name, sizes[first::2], values[first::2], points=True)  # in turn: two of them coincide
-            for first, (name, values) in zip((0, 1, 0, 0), rates.items(), strict=True)
-        ),
-        Series("1 / √|Q|", sizes, sizes**-0.5),
-        Series("1 / |Q|", sizes, 1.0 / sizes),
-        Series("1", sizes, np.ones(len(sizes))),
-    ]
+        *(Series(name, sizes[first::2], values[first::2], points=True)  # in turn: two of them coincide
+          for first, (name, values) in zip((0, 1, 0, 0), rates.items(), strict=True)),
+        *curves(sizes, laws),
+    ]  # fmt: skip
 
 
 @question("recall-noise", "step", "loss above the Bayes risk (nats)")
@@ -64,14 +54,14 @@ def noise(quick: bool) -> tuple[str, list[Series]]:
     if ended < 1e-6:
         verdict = "Yes, with γ trained and without" if stays < 1e-6 else "Only if λ alone is normalised"
     runs = {"normalised, λ and γ": joint, "normalised, λ alone, γ = ln(α/(1-α))": alone, "plain, λ and γ": plain}
-    curves = [Series(name, run.t[1:], run.observed["excess"][1:]) for name, run in runs.items()]
+    lines = [Series(name, run.t[1:], run.observed["excess"][1:]) for name, run in runs.items()]
     return (
         f"{verdict}: with γ held at ln(α/(1-α)) the excess is {ended:.0e} after {alone.t[-1]} steps, predicted rate"
         f" {decay_rate(task, eta):.3g}, measured {_last_rate(alone):.3g}. With γ trained too it is {stays:.2e}"
         f" (mean of two steps at t = {joint.t[-1]:,}); predicted α(1-α)η²/8 = {level:.2e}, {stays / level:.3f} of"
         f" it (α = 0.1, η = {eta:g}). Plain descent: t × excess = {tail:.3g} at t = {plain.t[-1]:,}, predicted"
         f" |Q|/η = {task.Q / eta:g}."
-    ), [*curves, Series("α(1-α)η²/8", joint.t[1:], np.full(len(joint.t) - 1, level))]
+    ), [*lines, Series("α(1-α)η²/8", joint.t[1:], np.full(len(joint.t) - 1, level))]
 
 
 @question("recall-samples", "sentences M", "population loss above full training (nats)")
@@ -110,11 +100,9 @@ def unseen(quick: bool) -> tuple[str, list[Series]]:
     models: dict[str, Risk] = {"reparameterised": reparameterised(full), "full matrices": full}
     runs = {name: descend(model, 0.05, rule="ngd", steps=100 if quick else 600) for name, model in models.items()}
     found = {name: {key: float(values[-1]) for key, values in run.observed.items()} for name, run in runs.items()}
-    told = "; ".join(
-        f"{name}, loss {f['seen_loss']:.2g} and {f['unseen_loss']:.2g}, accuracy {f['seen_accuracy']:.0%} and"
-        f" {f['unseen_accuracy']:.0%}"
-        for name, f in found.items()
-    )
+    told = "; ".join(f"{name}, loss {f['seen_loss']:.2g} and {f['unseen_loss']:.2g}, accuracy"
+                     f" {f['seen_accuracy']:.0%} and {f['unseen_accuracy']:.0%}"
+                     for name, f in found.items())  # fmt: skip
     recalled = "; ".join(f"{name}: {_recalls(f)}" for name, f in found.items())
     return (
         f"{recalled}. Seen and unseen: {told} (V = 24, |Q| = 3, 6 outputs, normalised descent,"
@@ -152,7 +140,6 @@ def roles(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _by_parts(full: TransformerRisk, model: Risk, steps: int) -> tuple[NDArray[np.int64], dict[str, list[Measure]]]:
-    """Steps of a run, and what the model says there whole and without each part."""
     run, test = descend(model, 0.1, rule="ngd", steps=steps), full.task.sentences(np.random.default_rng(1), 200)
     shown = np.unique(np.linspace(1, len(run.t) - 1, 20).astype(int))
     states = [model.map.inward(state) if isinstance(model, Pullback) else state for state in run.states[shown]]
@@ -164,18 +151,14 @@ def _by_parts(full: TransformerRisk, model: Risk, steps: int) -> tuple[NDArray[n
 
 def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
     """Numbers of triggers, and measured rates over η of the models that the exponents are claimed for."""
-    sizes = np.array([1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64])
-    eta, far = 0.5, 120.0
-    rates = {}
+    sizes, rates = np.array([1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64]), {}
     for name, attention in (
         ("linear, uniform triggers", "linear"), ("linear, p ~ 1/rank", "linear"),
         ("ReLU, uniform triggers", "relu"), ("softmax, uniform triggers", "softmax-limit"),
     ):  # fmt: skip
-        probs = [zipf(Q) if "rank" in name else None for Q in sizes.tolist()]
-        tasks = [
-            RecallTask(2 * Q + 20, Q, 8, probs=p, counts=ONCE) for p, Q in zip(probs, sizes.tolist(), strict=True)
-        ]
-        rates[name] = np.array([final_rate(RecallRisk(task, attention), eta, far) for task in tasks]) / eta
+        tasks = [RecallTask(2 * Q + 20, Q, 8, probs=zipf(Q) if "rank" in name else None, counts=ONCE)
+                 for Q in sizes.tolist()]  # fmt: skip
+        rates[name] = np.array([final_rate(RecallRisk(task, attention), 0.5, 120.0) for task in tasks]) / 0.5
     return sizes, rates
 
 
@@ -187,7 +170,6 @@ def _last_rate(run: Trajectory) -> float:
 
 
 def _recalls(found: dict[str, float]) -> str:
-    """What losses and accuracies on seen and unseen outputs say."""
     if abs(found["unseen_loss"] / found["seen_loss"] - 1.0) < 1e-9:
         return "yes, at the same loss"
     if found["unseen_accuracy"] < 0.1 < 0.9 < found["seen_accuracy"]:
@@ -197,11 +179,9 @@ def _recalls(found: dict[str, float]) -> str:
 
 def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
     """Standard deviation of the loss of the triggers missing from M sentences, from their joint probabilities."""
-    p = task.probs
+    p, index = task.probs, np.arange(task.Q)
     both = np.array([np.maximum(1.0 - p[:, None] - p, 0.0) ** m for m in M.tolist()])
-    alone = (1.0 - p) ** M[:, None]
-    index = np.arange(len(p))
-    both[:, index, index] = alone
+    both[:, index, index] = alone = (1.0 - p) ** M[:, None]
     covariance = both - alone[:, :, None] * alone[:, None, :]
     return np.asarray(math.log(task.V) * np.sqrt(np.maximum(np.einsum("mqr,q,r->m", covariance, p, p), 0.0)))
 
@@ -235,17 +215,13 @@ def cycle_level(run: Trajectory) -> float:
 
 
 def costs(task: RecallTask, M: int, sets: int, rule: str, eta: float, steps: int) -> Array:
-    """Population losses of training on M sentences, minus that of training on the population, one for each set.
-
-    Sets with the same counts and the same number of noisy answers have the same loss, and are trained on once.
-    """
+    """Population losses of training on M sentences, minus that of training on the population, one for each set."""
     population = RecallRisk(task)
 
     def reached(risk: RecallRisk) -> float:
         return population.excess(descend(risk, eta, rule=rule, steps=steps, give_up=False).params)
 
-    found: list[float] = []
-    known: dict[bytes, float] = {}
+    found, known = list[float](), dict[bytes, float]()  # sets with the same counts have the same loss
     for number in range(sets):
         data = task.sentences(np.random.default_rng([M, number]), M)
         alike = np.append(np.sort(data.trigger * task.H + data.c), np.sum(data.answer == task.noise_word)).tobytes()
@@ -273,7 +249,6 @@ def linear_convergence(quick: bool) -> Found:
 
 
 def _plain_lines(Q: int, eta: float, attention: str) -> tuple[float, bool]:
-    """How far the λ of every trigger are off ηt/√|Q|, and whether three ways to count steps differ."""
     task = PLANTED(Q) if Q == 5 else RecallTask(40, Q, 8, counts=Counts(np.array([0.0, 0.5, 0.3, 0.2])))
     risk = RecallRisk(task, attention)
     run = descend(risk, eta, rule="ngd", steps=400)
@@ -335,11 +310,8 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
     far, sizes = (80.0, (1, 5)) if quick else (300.0, (1, 5, 25))
     planted = [RecallRisk(PLANTED(Q), "softmax", tied=True, weights="identity") for Q in sizes]
     ratios = [final_rate(risk, eta, far) / eta for risk in planted]
-    shared, own = (
-        Counts(np.array([[0.0, 0.0], [0.3, 0.7]])),
-        (Counts.fixed(1, 1), Counts.fixed(2, 1), Counts.fixed(3)),
-    )
-    for counts in (shared, own):
+    shared = Counts(np.array([[0.0, 0.0], [0.3, 0.7]]))
+    for counts in (shared, (Counts.fixed(1, 1), Counts.fixed(2, 1), Counts.fixed(3))):
         task = RecallTask(30, 3, 8, H=17, counts=counts)  # shares of the output 1/2 at least
         share = min(law.minimum / law.longest for law in task.counts)
         ratios.append(final_rate(RecallRisk(task, "softmax"), eta, 60.0 if quick else 150.0) / (eta * share))
@@ -348,10 +320,8 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
 
 def noisy_softmax_rates(sizes: tuple[int, ...]) -> list[float]:
     """Rates in long contexts with noise, over those without."""
-    tasks = [
-        RecallTask(2 * Q + 52, Q, 8, alpha=0.1, counts=law)
-        for law, Q in itertools.product((ONCE, Counts.fixed(1, 1)), sizes)
-    ]
+    cases = itertools.product((ONCE, Counts.fixed(1, 1)), sizes)
+    tasks = [RecallTask(2 * Q + 52, Q, 8, alpha=0.1, counts=law) for law, Q in cases]
     return [rate_ratio(with_gamma(task, attention="softmax-limit", tied=True), 0.1, 30.0) for task in tasks]
 
 
@@ -408,10 +378,8 @@ def starts(quick: bool) -> Found:
     many = (0.1, 0.125, 0.127, 0.2, 0.5, 0.53, 0.54, 0.7)
     alphas, eta, steps = ((0.1, 0.2), 0.2, 100) if quick else (many, 0.05, 1500)
     risks = [with_gamma(NOISY(alpha=each), attention="softmax", weights="identity", tied=True) for each in alphas]
-    learnt, risk = (
-        [_excess_from((0.0, 0.0), each, eta, round(15.0 / eta)) < 0.5 for each in risks],
-        risks[alphas.index(0.2)],
-    )
+    learnt = [_excess_from((0.0, 0.0), each, eta, round(15.0 / eta)) < 0.5 for each in risks]
+    risk = risks[alphas.index(0.2)]
     ends = [_excess_from(start, risk, eta, steps) for start in ((0.5, 0.5), (0.25, 0.0), (0.24, 0.0))]
     rise = max(risk.excess([x, x]) for x in np.linspace(0.0, 0.3, 61).tolist()) - risk.excess([0.0, 0.0])
     downhill = [bool(each.gradient([0.0, 0.0])[1] < 0.0) for each in risks]
@@ -426,7 +394,6 @@ def starts(quick: bool) -> Found:
 
 
 def _excess_from(start: tuple[float, float], risk: RecallRisk, eta: float, steps: int) -> float:
-    """Excess after normalised descent on λ and v from a start."""
     moved = in_coordinates(risk, "linear", np.eye(2), start=start)
     return float(descend(moved, eta, rule="ngd", steps=steps, give_up=False).observed["excess"][-1])
 

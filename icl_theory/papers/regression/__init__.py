@@ -1,7 +1,6 @@
 """The paper on in-context regression: its statements, and the rows, questions and figures that measure them."""
 
-from icl_theory.families.regression.sampled.crosscheck import crosscheck
-from icl_theory.families.regression.theorems.checks import check_bounds
+from icl_theory.families.regression import check_bounds, crosscheck
 from icl_theory.papers.paper import Claims, Paper, Reading
 from icl_theory.papers.regression import dynamics, experiments, lemmas
 from icl_theory.papers.regression.lemmas import ORDERS

@@ -1,4 +1,4 @@
-"""Problems that rows and questions on regression share."""
+"""What rows and questions on regression share: problems, and plain iteration as a reference."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.risks.population import PopulationRisk
+from icl_theory.families.regression import Features, PopulationRisk, tasks
 
 PAPER, WORDS = "paper, {} (reconstructed)", "paper, {}"  # WORDS where it states no formula
 EQUAL = 1e-9  # to which two ways to the same number agree
@@ -61,3 +59,31 @@ def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
     growth = risk.growth(scores)
     alpha = np.diagonal(growth)
     return np.asarray(np.abs(growth - np.diag(alpha)).max(axis=0) / alpha)
+
+
+def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
+    """Steps of u <- u + c a s² from 0 to the first with s <= each of these deficits, by plain iteration."""
+    start, u, n, counts = math.log(K - 1.0), 0.0, 0, []
+    for deficit in deficits:
+        goal = start + math.log1p(-deficit) - math.log(deficit)
+        while u < goal:
+            s = 1.0 / (1.0 + math.exp(u - start))
+            u, n = u + c * (1.0 - s) * s * s, n + 1
+        counts.append(n)
+    return counts
+
+
+def iterated_gaps(K: float, c: float, steps: int) -> Array:
+    """Iterates of u <- u + c a s² from 0, (steps + 1,)."""
+    start, path = math.log(K - 1.0), [0.0]
+    for _ in range(steps):
+        s = 1.0 / (1.0 + math.exp(path[-1] - start))
+        path.append(path[-1] + c * (1.0 - s) * s * s)
+    return np.array(path)
+
+
+def plain_descent(risk: PopulationRisk, params: Array, eta: float, steps: int) -> Array:
+    """Scores after plain steps."""
+    for _ in range(steps):
+        params = params - eta * risk.gradient(params)
+    return params

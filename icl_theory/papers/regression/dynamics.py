@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import in_coordinates
-from icl_theory.engine.risk import Risk
-from icl_theory.engine.sharpness import largest_stable_eta
+from icl_theory.engine import Risk, Trajectory, descend, in_coordinates, largest_stable_eta
 from icl_theory.engine.statement import OURS, Status
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.closed.abel import StepCounter
-from icl_theory.families.regression.closed.flow import flow_time
-from icl_theory.families.regression.features import Features
+from icl_theory.families.regression import ExchangeableRisk, Features, PopulationRisk, StepCounter, flow_time, tasks
 from icl_theory.families.regression.phases import TAIL_RATIO, crossover, papers_regime, tail_start
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.risks.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk
-from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import curvature_bound, stable_rate
 from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 from icl_theory.families.regression.sampled.counts import CountedRisk
@@ -38,6 +28,7 @@ from icl_theory.families.regression.theorems.orderwise import DRAWS, SEED, law_r
 from icl_theory.families.regression.theorems.tails import query_constants, tail_constant, tail_limits
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import apart, decade, deviations, listed, off, span
+from icl_theory.papers.regression import common
 from icl_theory.papers.regression.common import (
     PAPER,
     equivalent,
@@ -46,7 +37,6 @@ from icl_theory.papers.regression.common import (
     random_scores,
     rescaled,
 )
-from icl_theory.papers.regression.iterated import iterated_gaps, iterated_steps, plain_descent
 
 
 @row("steps in closed form", OURS, Status.EXACT, "0; 1e-10")
@@ -57,7 +47,9 @@ def closed_counts(quick: bool) -> Found:
     rng, steps = np.random.default_rng(7), 300 if quick else 3000
     counted = [_counted(rng) for _ in range(15 if quick else 60)]
     counts, wrong, shifted = zip(*filter(None, counted), strict=True)
-    error = max(_position_error(K, c, steps) for K in (2, 5, 40, 300) for c in (0.02, 0.3, 3.0, 100.0))
+    at = np.unique(np.geomspace(1, steps, 40).astype(int))
+    cases = itertools.product((2, 5, 40, 300), (0.02, 0.3, 3.0, 100.0))
+    error = max(off(StepCounter(*case).position(at), common.iterated_gaps(*case, steps)[at]) for case in cases)
     return Found(
         not (any(wrong) or any(shifted) or error > 1e-10),
         f"{len(counts)} random K, η, ε up to {max(counts):,} steps, by descent and by plain iteration;"
@@ -66,14 +58,7 @@ def closed_counts(quick: bool) -> Found:
     )
 
 
-def _position_error(K: int, c: float, steps: int) -> float:
-    """How far iterates in closed form are off those of plain iteration."""
-    some = np.unique(np.geomspace(1, steps, 40).astype(np.int64))
-    return off(StepCounter(K, c).position(some), iterated_gaps(K, c, steps)[some])
-
-
 def _counted(rng: np.random.Generator) -> tuple[int, bool, bool] | None:
-    """Steps of a random run, and whether descent counts others and plain iteration other phases; None if long."""
     size, eta, epsilon = (10.0 ** rng.uniform((0.4, -1.5, -4.0), (2.5, 2.0, -0.5))).tolist()
     K = int(size)
     closed = simulate(math.sqrt(2.0), 1.0, eta, K=K, epsilon=epsilon)
@@ -81,7 +66,7 @@ def _counted(rng: np.random.Generator) -> tuple[int, bool, bool] | None:
         return None
     exact = simulate(math.sqrt(2.0), 1.0, eta, K=K, epsilon=epsilon, method="exact")
     deficits = (0.5, tail_start(K), math.sqrt(2.0 * epsilon * (K - 1.0) / K))
-    ends = [iterated_steps(K, eta * K / (K - 1.0) ** 2, (deficit,))[0] for deficit in deficits]
+    ends = [common.iterated_steps(K, eta * K / (K - 1.0) ** 2, (deficit,))[0] for deficit in deficits]
     shifted = any(_ends(run) != [min(end, ends[2]) for end in ends] for run in (closed, exact))
     return closed.steps, exact.steps != closed.steps, shifted
 
@@ -129,8 +114,8 @@ def phase_one(quick: bool) -> Found:
         assert run.phases is not None
         values[K] = run.phases.I[1] * 0.01 / K**2
     largest = max(abs(value - 1) * K / math.log(K) for K, value in values.items())
-    shown = ", ".join(f"{value:.4f}" for value in values.values())
-    return Found(largest < 6, f"K = 10..{max(values):,}", f"T_I ηγ/K² = {shown}; |·- 1| K/ln K <= {largest:.2f}")
+    measured = f"T_I ηγ/K² = {listed(values.values(), '.4f')}; |·- 1| K/ln K <= {largest:.2f}"
+    return Found(largest < 6, f"K = 10..{max(values):,}", measured)
 
 
 @row("total time", bound="50 %; 1 %")
@@ -149,7 +134,6 @@ def total_time(quick: bool) -> Found:
 
 
 def _times(K: int, epsilon: float) -> tuple[float, float] | None:
-    """How far the rule, and all terms of F, are off a run's length; None for a run that ends where it begins."""
     run = simulate(math.sqrt(2.0), 1.0, 0.01, K=K, epsilon=epsilon)
     if not run.converged:
         return None
@@ -178,7 +162,7 @@ def regimes(quick: bool) -> Found:
 def _tail_ratio(K: int, epsilon: float, ratio: float) -> float:
     """``t ε 4η/(K-1)`` over 2 at the step t that reaches ε, at a ratio of L to L*, by plain iteration."""
     gamma = 0.5 * (ratio * crossover(epsilon, 1.0, K)) ** 2
-    (steps,) = iterated_steps(K, 0.1, (math.sqrt(2.0 * epsilon * (K - 1.0) / (K * gamma)),))
+    (steps,) = common.iterated_steps(K, 0.1, (math.sqrt(2.0 * epsilon * (K - 1.0) / (K * gamma)),))
     return steps * epsilon * 4.0 * (0.1 * (K - 1.0) ** 2 / (K * gamma)) / (K - 1.0) / TAIL_RATIO
 
 
@@ -271,7 +255,6 @@ def _over_tail(run: Trajectory, K: int) -> float:
 
 
 def _tails(risk: PopulationRisk, time: float) -> tuple[list[float], str]:
-    """Values of ``t p_k (ℓ_k - inf ℓ_k)`` over their limits, 1 + the value where that is 0; both in words."""
     unit, limits = (risk.features.K - 1.0) / (4.0 * risk.features.K), query_constants(risk)
     assert limits is not None
     pairs = [*zip(tails(risk, time) / unit, limits / unit, strict=True)]
@@ -294,19 +277,16 @@ def tail_law_embeddings(quick: bool) -> Found:
 
 
 def _random_plane(seed: int) -> PopulationRisk:
-    """Independent values at random features with random probabilities."""
     rng = np.random.default_rng(seed)
-    K, d = int(rng.integers(3, 6)), int(rng.integers(3, 6))
-    return PopulationRisk(
-        Features(rng.normal(size=(K, d)), rng.dirichlet(np.full(K, 4.0))), tasks.KernelTask(np.eye(K))
-    )
+    K, d = rng.integers(3, 6, 2).tolist()
+    features = Features(rng.normal(size=(K, d)), rng.dirichlet(np.full(K, 4.0)))
+    return PopulationRisk(features, tasks.KernelTask(np.eye(K)))
 
 
 def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
     """``η t L`` at the end of a flow on Q over the constant of the margins, None where these cannot all be met."""
     over_q = in_coordinates(risk, "embedding", risk.features.vectors)
-    constant = tail_constant(over_q, proved=False)
-    if constant is None:
+    if (constant := tail_constant(over_q, proved=False)) is None:
         return None
     run = descend(over_q, 1.0, steps=steps, method="flow")
     return float(run.t[-1] * run.loss[-1]) / constant
@@ -334,7 +314,6 @@ LABELS = np.array([0, 1, 1, 1, 2, 2])  # groups of exchangeable features
 
 
 def _grouped(N: float, noise: float) -> tuple[SymmetricRisk, PopulationRisk]:
-    """Return six features in three groups, reduced and one by one."""
     root = np.random.default_rng(5).normal(size=(3, 3))
     kernel = (root @ root.T)[np.ix_(LABELS, LABELS)] + np.diag(np.array([0.5, 1.0, 2.0])[LABELS])
     probs = np.array([0.4, 0.12, 0.12])[LABELS]
@@ -343,7 +322,6 @@ def _grouped(N: float, noise: float) -> tuple[SymmetricRisk, PopulationRisk]:
 
 
 def _risks() -> list[Risk]:
-    """Return a risk of every kind, some of which draw the prompts that they are the mean over."""
     features, law = Features.random(4, 3, 0.7, seed=2, probs=[0.4, 0.3, 0.2, 0.1]), tasks.Quadratic(1.5)
     sampled, core = (features, law, 7, 40, 0), PopulationRisk(features, law)
     return [
@@ -373,18 +351,14 @@ def derivatives(quick: bool) -> Errors:
         rng, shape = np.random.default_rng(seed), np.shape(risk.initial)
         for _ in range(draws):
             params, toward = risk.initial + rng.normal(size=shape), rng.normal(size=shape)
-            yield from _slopes(risk, params, toward / np.linalg.norm(toward))
+            toward /= np.linalg.norm(toward)
+            gradient, slope = risk.gradient(params), differences(risk.loss, params, toward)
+            yield abs(slope - float(np.sum(gradient * toward))) / float(np.linalg.norm(gradient))
+            if not risk.stochastic:  # the others' Hessian products are differences themselves
+                turned = differences(risk.gradient, params, toward)
+                yield np.linalg.norm(risk.hessian_product(params, toward) - turned) / np.linalg.norm(turned)
     grid = f"{len(risks)} risks of every kind, trainers at fixed prompts, {draws} random directions each"
     return f"{grid}, sixth-order differences"
-
-
-def _slopes(risk: Risk, params: Array, toward: Array) -> Iterator[float]:
-    """Errors of the gradient and of the Hessian in a direction."""
-    gradient, slope = risk.gradient(params), differences(risk.loss, params, toward)
-    yield abs(slope - float(np.sum(gradient * toward))) / float(np.linalg.norm(gradient))
-    if not risk.stochastic:  # the others' Hessian products are differences themselves
-        turned = differences(risk.gradient, params, toward)
-        yield float(np.linalg.norm(risk.hessian_product(params, toward) - turned) / np.linalg.norm(turned))
 
 
 @identity("reductions")
@@ -403,7 +377,6 @@ def reductions(quick: bool) -> Errors:
 
 
 def _reduced(N: float, noise: float) -> list[tuple[Any, PopulationRisk, NDArray[Any]]]:
-    """Risks reduced to groups and to one number, of single scores, and the places of features in the groups."""
     alone = PopulationRisk(Features.simplex(6, 1.0), tasks.Exchangeable(2.0), N, noise)
     return [(*_grouped(N, noise), LABELS), (ExchangeableRisk(6, 2.0, N, noise), alone, 0 * LABELS)]
 
@@ -424,7 +397,6 @@ def skipped_steps(quick: bool) -> Found:
 
 
 def _skipped(risk: Risk, steps: int) -> tuple[float, bool, bool]:
-    """How far skipping is off single steps, whether its estimate covers that, and whether its count differs."""
     taken, skipped = (descend(risk, 0.1, steps=steps, method=method) for method in ("auto", "fast"))
     error, epsilon = apart(skipped.states, taken.states), float(taken.loss[-1] * 0.3 + taken.loss[0] * 0.7)
     one, two = (descend(risk, 0.1, epsilon=epsilon, steps=steps, method=m).steps for m in ("exact", "fast"))
@@ -449,7 +421,6 @@ def laws(quick: bool) -> Found:
 
 
 def _laws() -> list[tasks.Task]:
-    """Return a law of every kind."""
     root = np.random.default_rng(3).normal(size=(4, 4))
     return [
         tasks.Exchangeable(1.5), tasks.Linear(1.5), tasks.Quadratic(1.5), tasks.RandomCosine(1.5),
@@ -459,7 +430,6 @@ def _laws() -> list[tasks.Task]:
 
 
 def _pairs(law: tasks.Task, features: Features, rng: np.random.Generator, size: int) -> Array:
-    """Deviations of halved squares of differences from the variogram, and from the factor."""
     (rows, columns), values, factor = np.triu_indices(4, 1), law.sample(features, rng, size), law.factor(features)
     squares = 0.5 * (values[:, rows] - values[:, columns]) ** 2
     expected = law.variogram(features)[rows, columns], 0.5 * np.sum((factor[rows] - factor[columns]) ** 2, axis=1)
@@ -467,7 +437,6 @@ def _pairs(law: tasks.Task, features: Features, rng: np.random.Generator, size: 
 
 
 def _draws(features: Features, size: int, seed: int) -> Array:
-    """Deviations of the noise, tokens and queries of a trainer from their laws."""
     constant = tasks.FiniteTask(np.full((1, 4), 2.0))
     prompts = SampledRisk(features, constant, 10, size // 10, seed, noise=0.5, token_noise=0.0).prompts()
     noise = (prompts.label - 2.0).ravel()
@@ -497,7 +466,6 @@ def stable_rates(quick: bool) -> Found:
 
 
 def _at_bound(risk: PopulationRisk, seed: int) -> tuple[float, float]:
-    """Curvature at random scores over its bound, and the largest rise of the loss at the stable rate."""
     likely = 1.0 / float(risk.features.probs.max())  # in place of K
     gamma = float(risk.task.variogram(risk.features).max())
     bound = float(curvature_bound(gamma, likely, noise=risk.noise, N=risk.N))
@@ -512,19 +480,16 @@ def _largest_curvature() -> float:
 
     risk = PopulationRisk(Features.simplex(2, 1.0), tasks.Exchangeable(2.0))
 
-    def curvature(x: float) -> float:
+    def downward(x: float) -> float:
         # ℓ_k depends on S_kk - S_mk alone: along (1, -1)/√2 the second derivative is 2 ℓ_k'', and p_k = ½
-        return float(differences(lambda S: direct(risk, S).slope[0, 0], x * np.eye(2), np.eye(2)))
+        return -float(differences(lambda S: direct(risk, S).slope[0, 0], x * np.eye(2), np.eye(2)))
 
-    found = minimize_scalar(lambda x: -curvature(x), bounds=(-3.0, 3.0), method="bounded", options={"xatol": 1e-6})
-    return -float(found.fun)
+    return -float(minimize_scalar(downward, bounds=(-3.0, 3.0), method="bounded", options={"xatol": 1e-6}).fun)
 
 
 def _growth_at_minimum(share: float) -> float:
-    """Factor on the gradient after 300 plain steps near a minimum, at a share of the largest stable rate."""
     risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Linear(2.0), 6, 0.5)
     found = largest_stable_eta(risk)
-    params = found.params + 1e-7 * np.random.default_rng(0).normal(size=(3, 3))
-    before = float(np.linalg.norm(risk.gradient(params)))
-    params = plain_descent(risk, params, share * found.eta, 300)
-    return float(np.linalg.norm(risk.gradient(params))) / before
+    near = found.params + 1e-7 * np.random.default_rng(0).normal(size=(3, 3))
+    last = common.plain_descent(risk, near, share * found.eta, 300)
+    return float(np.linalg.norm(risk.gradient(last)) / np.linalg.norm(risk.gradient(near)))

@@ -5,23 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import in_coordinates
-from icl_theory.engine.risk import Risk
+from icl_theory.engine import Risk, descend, in_coordinates
 from icl_theory.engine.statement import OURS, Status
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.phases import tail_start
+from icl_theory.families.regression import BlockRisk, Features, PopulationRisk, stable_rate, tail_start, tasks
 from icl_theory.families.regression.risks.gaussian import GaussianRisk, QuadraticLaw
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.risks.stability import stable_rate
-from icl_theory.families.regression.sampled.block import BlockRisk
 from icl_theory.families.regression.sampled.counts import CountedRisk
 from icl_theory.families.regression.sampled.phases import SampledPhases, run_states, sampled_phases
 from icl_theory.families.regression.sampled.risk import SampledRisk
@@ -29,8 +21,8 @@ from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems.enumeration import direct
 from icl_theory.papers.claim import Found, row
 from icl_theory.papers.numbers import apart, decade, deviations, listed, losses, off, span
+from icl_theory.papers.regression import common
 from icl_theory.papers.regression.common import EQUAL, PAPER, WORDS, cross_ratios, random_risk
-from icl_theory.papers.regression.iterated import iterated_gaps, iterated_steps
 
 
 @row("phases of sampled runs", OURS)
@@ -55,7 +47,6 @@ def phases_of_samples(quick: bool) -> Found:
 
 
 def _wrong_times(found: SampledPhases) -> int:
-    """How many of T_I and T_ε, which have fractions of steps here, are not those of the exact run."""
     values = {check.name: math.ceil(check.population) for check in found.checks}
     assert found.exact.phases is not None
     return (values["T_I"] != found.exact.phases.I[1]) + (values["T_ε"] != found.exact.steps)
@@ -88,7 +79,6 @@ def unequal_tasks() -> dict[str, PopulationRisk]:
 
 
 def _cross_terms(risk: PopulationRisk, steps: int) -> tuple[list[float], float]:
-    """``(K-1) max |β_mk|/α_k`` at the states with Attn >= 1/2, and how far the growth is off direct sums."""
     run = descend(risk, 2.0, steps=steps, method="fast")
     late, middle = run.states[run.attention.min(axis=1) >= 0.5], run.states[len(run.t) // 2]
     ratios = [(risk.features.K - 1.0) * float(cross_ratios(risk, scores).max()) for scores in late]
@@ -118,7 +108,7 @@ def _ends(K: int, c: float, deficit: float) -> tuple[bool, float, float, float, 
     run = simulate(2.0, 1.0, c * (K - 1.0) ** 2 / (K * gamma), K=K, epsilon=epsilon)
     assert run.phases is not None
     assert run.steps is not None
-    first, path = run.phases.I[1], iterated_gaps(K, c, run.steps)
+    first, path = run.phases.I[1], common.iterated_gaps(K, c, run.steps)
     gaps, scale = np.array([float(run.at(first).params), float(run.params)]), 2.0 / math.sqrt(epsilon)
     own, end = gaps * (K - 1.0) / K
     missed = scale / (1.0 + math.exp(path[run.steps] - start))
@@ -165,7 +155,6 @@ def oscillation(quick: bool) -> Found:
 def _turns(
     name: str, risk: PopulationRisk, trainer: Risk | None, steps: int
 ) -> tuple[NDArray[np.intp], float, str]:
-    """How often the attention on each other feature turns, how far the last is off direct sums, and in words."""
     seen = PopulationRisk(risk.features, risk.task)
     states = run_states(risk if trainer is None else trainer, 2.0, steps)
     path = np.array([seen.attention(scores) for scores in states])
@@ -177,40 +166,30 @@ def _turns(
 @row("flat permits larger steps", PAPER.format("Thms 1, 2"), Status.ORDER, "rates as 1/L²; 0")
 def larger_steps(quick: bool) -> Found:
     """the flat regime permits a larger learning rate"""
-    flat, sharp = (_rates(L, 9 if quick else 25, 0.02) for L in (0.5, 4.0))
-    least, wrong = (min(flat.counts), min(sharp.counts)), sum(x.plain != x.counts[0] for x in (flat, sharp))
-    alike = "both regimes take the same few steps" if least[0] == least[1] <= 3 else "the regimes differ"
+    (rate, flat, wrong), (low, sharp, other) = (_rates(L, 9 if quick else 25, 0.02) for L in (0.5, 4.0))
+    alike = "both regimes take the same few steps" if min(flat) == min(sharp) <= 3 else "the regimes differ"
     return Found(
-        flat.rate > sharp.rate and flat.counts[0] <= sharp.counts[0] and not wrong,
+        rate > low and flat[0] <= sharp[0] and not (wrong or other),
         "random kernel with unequal p, K = 3, N = inf, L = 0.5 and 4, ε = 0.02; η from the guaranteed rate to 1e4"
         " times it; counts also by plain iteration with direct sums",
-        f"guaranteed rates {flat.rate:.3g} and {sharp.rate:.3g}, T = {flat.counts[0]} and {sharp.counts[0]} there;"
-        f" at the best η of each T = {least[0]} and {least[1]}; {wrong} of 2 counts differ",
+        f"guaranteed rates {rate:.3g} and {low:.3g}, T = {flat[0]} and {sharp[0]} there; at the best η of each T ="
+        f" {min(flat)} and {min(sharp)}; {wrong + other} of 2 counts differ",
         f"holds for the guaranteed rate; at the best rates {alike}",
     )
 
 
-class Rates(NamedTuple):
-    """Guaranteed rate, steps from it to 1e4 times it, and steps at it by plain iteration."""
-
-    rate: float
-    counts: list[float]
-    plain: float
-
-
-def _rates(L: float, many: int, epsilon: float) -> Rates:
+def _rates(L: float, many: int, epsilon: float) -> tuple[float, list[float], bool]:
+    """Guaranteed rate, steps from it to 1e4 times it, and whether plain iteration takes others at it."""
     root = np.random.default_rng(4).normal(size=(3, 3))
     risk = PopulationRisk(Features.simplex(3, 1.0, [0.5, 0.3, 0.2]), tasks.KernelTask(L**2 * root @ root.T))
     rate = float(stable_rate(float(risk.task.variogram(risk.features).max()), 2.0))
-    runs = [
-        descend(risk, eta, epsilon=epsilon, steps=5000) for eta in (rate * np.geomspace(1.0, 1e4, many)).tolist()
-    ]
-    counts = [math.inf if run.steps is None else run.steps for run in runs]
-    return Rates(rate, counts, _plain_count(risk, rate, epsilon))
+    etas = (rate * np.geomspace(1.0, 1e4, many)).tolist()
+    found = [descend(risk, eta, epsilon=epsilon, steps=5000).steps for eta in etas]
+    counts = [math.inf if steps is None else steps for steps in found]
+    return rate, counts, _plain_count(risk, rate, epsilon) != counts[0]
 
 
 def _plain_count(risk: PopulationRisk, eta: float, epsilon: float) -> float:
-    """Steps of plain descent by sums over functions."""
     scores, p = np.zeros_like(risk.initial), risk.features.probs
     for step in range(5001):
         found = direct(risk, scores)
@@ -259,8 +238,8 @@ def phases_by_size(quick: bool) -> Found:
     steps, third, wrong = np.array([[_three(L, epsilon) for L in sizes] for epsilon in targets]).transpose(2, 0, 1)
     first, faster = [int(each.argmax()) if each.any() else 6 for each in third], bool((np.diff(steps) < 0).all())
     divided = bool((np.diff(third) >= 0).all())  # none with two phases above one with three
-    words = [f"ε = {epsilon:g}: " + (f"three phases from L = {sizes[at]:g} on" if at < 6 else "two for all L")
-             for epsilon, at in zip(targets, first, strict=True)]  # fmt: skip
+    ends = [*(f"three phases from L = {L:g} on" for L in sizes), "two for all L"]
+    words = [f"ε = {epsilon:g}: {ends[at]}" for epsilon, at in zip(targets, first, strict=True)]
     return Found(
         divided and faster and len({*first}) > 1 and not wrong.any(),
         f"exchangeable, K = 10, L = {listed(sizes, 'g')}; counts also by plain iteration",
@@ -273,10 +252,9 @@ def phases_by_size(quick: bool) -> Found:
 
 
 def _three(L: float, epsilon: float, K: int = 10, eta: float = 1.0) -> tuple[int, int, int]:
-    """Steps and whether a third phase follows, by plain iteration, and how many of both differ from the run's."""
     run, gamma = simulate(L, 1.0, eta, K=K, epsilon=epsilon), 0.5 * L**2
     deficits = (tail_start(K), math.sqrt(2.0 * epsilon * (K - 1.0) / (gamma * K)))
-    tail, steps = (iterated_steps(K, eta * gamma * K / (K - 1.0) ** 2, [deficit])[0] for deficit in deficits)
+    tail, steps = (common.iterated_steps(K, eta * gamma * K / (K - 1.0) ** 2, [deficit])[0] for deficit in deficits)
     assert run.phases is not None
     return steps, tail < steps, (run.steps != steps) + (("III" in run.phases.present()) != (tail < steps))
 
@@ -302,8 +280,8 @@ def attention_maps(quick: bool) -> Found:
 def block(quick: bool) -> Found:
     """a block with feed-forward layer and layer norms, trained on cosines, attends to the query's own feature"""
     steps, seeds = (500, (0,)) if quick else (10_000, (0, 1, 2))
-    ((free, *_),) = _block_ends(tasks.RandomFourier(3.0), steps // 4, (0,))
-    bound, loss, alone = np.transpose(_block_ends(tasks.RandomCosine(3.0), steps, seeds))
+    free, *_ = _block_ends(tasks.RandomFourier(3.0), steps // 4, 0)
+    bound, loss, alone = np.transpose([_block_ends(tasks.RandomCosine(3.0), steps, seed) for seed in seeds])
     return Found(
         free > 0.5 > bound.max() and (loss < 0.8 * alone).all(),
         f"simplex, K = 6, Δ = 2, L = 3, N = 40, η = 0.1, 64 prompts a step; {steps // 4} steps for random"
@@ -316,14 +294,11 @@ def block(quick: bool) -> Found:
     )
 
 
-def _block_ends(law: tasks.Task, steps: int, seeds: tuple[int, ...]) -> list[list[float]]:
-    """Attention, loss and loss with the block's attention alone after training blocks."""
-    found = []
-    for seed in seeds:
-        trained = BlockRisk(SampledRisk(Features.simplex(6, 2.0), law, 40, 64, seed), seed=seed)
-        seen = descend(trained, 0.1, steps=steps).observed
-        found.append([float(np.mean(seen[name][-1])) for name in ("attention", "test_loss", "attention_loss")])
-    return found
+def _block_ends(law: tasks.Task, steps: int, seed: int) -> list[float]:
+    """Attention, loss and loss with the block's attention alone after training a block."""
+    trained = BlockRisk(SampledRisk(Features.simplex(6, 2.0), law, 40, 64, seed), seed=seed)
+    seen = descend(trained, 0.1, steps=steps).observed
+    return [float(np.mean(seen[name][-1])) for name in ("attention", "test_loss", "attention_loss")]
 
 
 @row("unequal frequencies", WORDS.format("Appendix A"), bound="all; 1e-9")
@@ -375,9 +350,8 @@ def other_functions(quick: bool) -> Found:
         plain = 0.5 * float(np.mean((laws[-1].values @ weights - laws[-1].values) ** 2))
         errors.append(off(runs[-1].loss[-1], plain))
         times = [int(run.t[-1]) for run in runs]
-        holds.append(
-            sorted(times, reverse=True) == times and phases[-1] == 3 > phases[0] and phases == sorted(phases)
-        )
+        falls, rises = sorted(times, reverse=True) == times, sorted(phases) == phases
+        holds.append(falls and rises and phases[-1] == 3 > phases[0])
         words.append(f"{kind}: {listed(times)} steps, {listed(phases)} phases")
     return Found(
         all(holds) and max(errors) < EQUAL,

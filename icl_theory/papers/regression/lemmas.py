@@ -12,34 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
+from icl_theory.engine import Trajectory, descend
 from icl_theory.engine.statement import OURS, Statement, Status
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.sampled.crosscheck import crosscheck
-from icl_theory.families.regression.simulate import simulate
-from icl_theory.families.regression.theorems import checks as bounds
-from icl_theory.families.regression.theorems import orderwise
-from icl_theory.families.regression.theorems.certified import (
-    after_phase_one_of,
-    phase_one_bounds_of,
+from icl_theory.families.regression import (
+    ExchangeableRisk,
+    Features,
+    PopulationRisk,
+    crosscheck,
+    tasks,
     worst_prediction,
 )
+from icl_theory.families.regression.simulate import simulate
+from icl_theory.families.regression.theorems import checks as bounds
+from icl_theory.families.regression.theorems import enumeration, orderwise
+from icl_theory.families.regression.theorems.certified import after_phase_one_of, phase_one_bounds_of
 from icl_theory.families.regression.theorems.concentration import concentration_probability
-from icl_theory.families.regression.theorems.enumeration import (
-    differences,
-    direct,
-    functions_of,
-    lipschitz_values,
-    prompts,
-)
+from icl_theory.families.regression.theorems.enumeration import differences, direct, functions_of, prompts
 from icl_theory.papers.claim import Claim, Errors, Found, Outcome, Row, identity, row
 from icl_theory.papers.numbers import apart, decade, off
+from icl_theory.papers.regression import common
 from icl_theory.papers.regression.common import EQUAL, PAPER, cross_ratios, random_cases, random_risk, random_scores
-from icl_theory.papers.regression.iterated import iterated_after_phase_one, iterated_steps
 
 LAWS = (tasks.Exchangeable, tasks.Linear, tasks.RandomCosine, tasks.Quadratic, tasks.RandomFourier)
 
@@ -73,7 +65,6 @@ def direct_sums(quick: bool) -> Errors:
 
 
 def _risk_of(seed: int, law: Callable[[float], tasks.Task], N: float, noise: float) -> tuple[PopulationRisk, Array]:
-    """A risk of a family of tasks with random features, and scores."""
     K = 3 + seed % 3
     features = Features.random(K, 3, 0.5, seed=seed, probs=np.random.default_rng(seed).dirichlet(np.full(K, 4.0)))
     return PopulationRisk(features, law(1.5), N, noise), random_scores(seed, K, 1.5)
@@ -106,7 +97,6 @@ def lemma_1_envelope(quick: bool) -> Found:
 
 
 def _envelope(risk: PopulationRisk, seed: int) -> tuple[bool, float, float]:
-    """Whether random scores are inside, how wide the envelope is, and how far from its sides a search ends."""
     low, high = risk.task.nondegeneracy(risk.features), 2.0 * risk.task.variogram(risk.features).max(axis=0)
     check = bounds.ENVELOPE.check(risk, random_scores(seed, risk.features.K, (0.0, 1.0, 4.0)[seed % 3]))
     nearest = max(map(off, _extreme_ratios(risk), (low, high))) if math.isinf(risk.N) else 0.0
@@ -150,7 +140,9 @@ def _counterexample(quick: bool) -> Found:
     assert isinstance(run.risk, PopulationRisk)
     features, found = run.risk.features, direct(run.risk, run.params)
     constant, reached = float(law.nondegeneracy(features).max()), float(np.diagonal(found.attention).max())
-    loss, condition = float(features.probs @ found.loss), _differs(law, features)
+    loss, values = float(features.probs @ found.loss), functions_of(law, features)
+    apart_by = np.abs(values[:, :, None] - values[:, None]).max(axis=2)  # of each function, from some other
+    condition = bool((apart_by >= law.L * features.gap).all())
     return Found(
         run.converged and loss <= run.epsilon * 1.001 and constant == 0.0 and reached < 0.34 and condition,
         "f = ±L on two halves of K = 6 features",
@@ -158,12 +150,6 @@ def _counterexample(quick: bool) -> Found:
         f" {'yes' if condition else 'no'}",
         f"fails: counterexample Halfspace, where c_k = {constant:g}",
     )
-
-
-def _differs(law: tasks.Halfspace, features: Features) -> bool:
-    """Whether every function differs by LΔ at each feature from some other."""
-    values = functions_of(law, features)
-    return bool((np.abs(values[:, :, None] - values[:, None]).max(axis=2) >= law.L * features.gap).all())
 
 
 def lemma_1_degenerate(quick: bool) -> Claim:
@@ -177,9 +163,8 @@ def lemma_2_identity(quick: bool) -> Errors:
     """α_k = p_k E[a_k R_k], β_mk = p_k E[a_m (R_k - r_m)] (with noise term)"""
     count = 6 if quick else 30
     for seed, risk in random_cases(count, range(2, 7), (math.inf, 1.0, 2.0, 9.0, 80.0), (0.0, 0.4)):
-        scores, direction = (
-            random_scores(each, risk.features.K, size) for each, size in ((seed, 1.5), (seed + 1000, 1.0))
-        )
+        K = risk.features.K
+        scores, direction = random_scores(seed, K, 1.5), random_scores(seed + 1000, K, 1.0)
         slope = float(np.sum(risk.gradient(scores) * direction))
         yield abs(slope - differences(risk.loss, scores, direction)) / risk.loss(scores)
     return f"{count} random kernels, N = 1..inf, sixth-order differences"
@@ -191,10 +176,9 @@ def lemma_2_signs(quick: bool) -> Found:
     cases = random_cases(20 if quick else 100, range(3, 8), (math.inf, 2.0, 4.0))
     least, errors, signs, at_zero = zip(*(_growth_of(risk, seed) for seed, risk in cases), strict=True)
     ratios = np.concatenate(at_zero)
-    along = {"exchangeable tasks": np.ones(5), "the kernel diag(1, 1.3, 0.8)": np.array([1.0, 1.3, 0.8])}
-    most = {name: _cross_ratio_along(each, quick) for name, each in along.items()} | {
-        "random kernels": ratios.max()
-    }
+    most = {"exchangeable tasks": _cross_ratio_along(np.ones(5), quick)}
+    most["the kernel diag(1, 1.3, 0.8)"] = _cross_ratio_along(np.array([1.0, 1.3, 0.8]), quick)
+    most["random kernels"] = float(ratios.max())
     small, large = (" and ".join(k for k in most if (most[k] > 1.0) == above) or "none" for above in (False, True))
     return Found(
         min(least) >= -1e-14 and np.max(errors) < 1e-10,
@@ -208,7 +192,6 @@ def lemma_2_signs(quick: bool) -> Found:
 
 
 def _growth_of(risk: PopulationRisk, seed: int) -> tuple[float, float, NDArray[np.bool_], Array]:
-    """Least α and error of the growth over the loss at S = 0, the signs of β, and the ratios at S = 0."""
     K = risk.features.K
     scores, zero = random_scores(seed, K, 2.0), np.zeros((K, K))
     growth, size = risk.growth(scores), risk.loss(zero)
@@ -218,7 +201,6 @@ def _growth_of(risk: PopulationRisk, seed: int) -> tuple[float, float, NDArray[n
 
 
 def _cross_ratio_along(diagonal: Array, quick: bool) -> float:
-    """Largest ratio of |β| to α at the saved states of a run of a diagonal kernel, N = inf, p uniform."""
     risk = PopulationRisk(Features.simplex(len(diagonal), 1.0), tasks.KernelTask(np.diag(diagonal)))
     run = descend(risk, 4.0, steps=300 if quick else 3000)
     return max(float(cross_ratios(risk, state).max()) for state in run.states)
@@ -239,7 +221,6 @@ def proposition_1(quick: bool) -> Found:
 
 
 def _attained(seed: int) -> tuple[bool, float, float, float]:
-    """Whether both bounds hold on a run, both sides of each, and how far off a search for the worst function is."""
     law = (tasks.RandomFourier, tasks.RandomCosine, tasks.Linear, tasks.Exchangeable)[seed % 4]
     features = Features.random(5, 3, 0.5, seed=seed)
     run = simulate(1.5, 0.5, 2.0, features=features, task=law, epsilon=1e-2, max_steps=2000)
@@ -269,8 +250,10 @@ def unseen_functions(quick: bool) -> Found:
     L, risk = 1.5, PopulationRisk(Features.random(7, 2, 0.6, seed=5), tasks.RandomCosine(1.5))
     values, left = _unseen_values(risk, L)
     run = descend(risk, 4.0, steps=10**4 if quick else 10**8, method="fast")
-    bands, errors = zip(*(_errors_of(values, risk, L, scores) for scores in run.states), strict=True)
-    worst, first, last = float(np.max(np.divide(errors, bands))), float(errors[0].max()), float(errors[-1].max())
+    distances = risk.features.distances
+    bands = L * np.array([np.sum(risk.attention(scores) * distances, axis=0) for scores in run.states])
+    errors = np.array([np.abs(values @ direct(risk, scores).attention - values) for scores in run.states])
+    worst, first, last = float(np.max(errors / bands[:, None])), float(errors[0].max()), float(errors[-1].max())
     return Found(
         worst <= 1.0 + EQUAL and left > 0.01 and last < (0.3 if quick else 0.05) * first,
         f"trained on cosines, K = 7 features in the plane, {int(run.t[-1]):,} steps; 40 drawn L-Lipschitz"
@@ -282,16 +265,10 @@ def unseen_functions(quick: bool) -> Found:
 
 def _unseen_values(risk: PopulationRisk, L: float) -> tuple[Array, float]:
     """Lipschitz functions, and the least share of one that is outside the span of the tasks and constants."""
-    values = lipschitz_values(risk.features.distances, L, np.random.default_rng(1), 40)
+    values = enumeration.lipschitz_values(risk.features.distances, L, np.random.default_rng(1), 40)
     basis = np.vstack([functions_of(risk.task, risk.features), np.ones(risk.features.K)])
     outside = values - values @ np.linalg.pinv(basis) @ basis
     return values, float(np.min(np.linalg.norm(outside, axis=1) / np.ptp(values, axis=1)))
-
-
-def _errors_of(values: Array, risk: PopulationRisk, L: float, scores: Array) -> tuple[Array, Array]:
-    """Bound on the error of each function at each query, and the error by sums over prompts."""
-    band = L * np.sum(risk.attention(scores) * risk.features.distances, axis=0) + np.zeros_like(values)
-    return band, np.abs(values @ direct(risk, scores).attention - values)
 
 
 @row("Eq. 9, concentration", PAPER.format("Eq. 9"), Status.CERTIFIED, "union bound; 1e-12")
@@ -317,7 +294,6 @@ def _below_union_bound(N: int, K: int, delta: float) -> float | None:
 
 
 def _on_event(N: int, K: int, delta: float) -> float:
-    """Probability of the event by a sum over all prompts."""
     probability, _, counts = prompts(np.full(K, 1.0 / K), N, np.zeros(K))
     return float(probability @ (np.abs(counts - N / K) <= delta * N * (1.0 + 1e-12)).all(axis=1))
 
@@ -420,7 +396,8 @@ def phase_one_explicit(quick: bool) -> Found:
     """By plain iteration, and over the law in closed form."""
     sizes = (2, 3, 7, 10, 30) if quick else (2, 3, 4, 7, 10, 30, 100, 300)
     K, c = np.array([*itertools.product(sizes, (0.01, 1.0, 30.0, 1e3, 1e6))]).T
-    runs, iterated = orderwise.law_runs(), [iterated_steps(*case, (0.5,))[0] for case in zip(K, c, strict=True)]
+    cases, runs = zip(K, c, strict=True), orderwise.law_runs()
+    iterated = [common.iterated_steps(*case, (0.5,))[0] for case in cases]
     counts = np.append(iterated, runs.attends)
     lower, upper = phase_one_bounds_of(np.append(K, runs.K), np.append(c, runs.counter.c))
     low, high = (counts[lower > 0] / lower[lower > 0]).min(), (counts[upper > 0] / upper[upper > 0]).max()
@@ -448,7 +425,9 @@ def after_phase_one_explicit(quick: bool) -> Found:
 
 def _over_bound(K: Array, c: Array, deficit: Array) -> float:
     """Largest ``T - T₁ - 1`` over its bound, by plain iteration; in units of γ, η from c and ε from the deficit."""
-    beyond = np.maximum([*map(iterated_after_phase_one, K, c, deficit)], 1) - 1.0
+    cases = zip(K, c, deficit, strict=True)
+    first, last = np.transpose([common.iterated_steps(size, rate, (0.5, s)) for size, rate, s in cases])
+    beyond = np.maximum(last - first, 1) - 1.0
     eta, epsilon = c * (K - 1.0) ** 2 / K, 0.5 * K / (K - 1.0) * deficit**2
     return float(np.max(beyond / (after_phase_one_of(K, eta, epsilon) - 1.0)))
 

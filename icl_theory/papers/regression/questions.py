@@ -9,23 +9,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.descent import descend
-from icl_theory.engine.pullback import in_coordinates
-from icl_theory.engine.risk import Risk
-from icl_theory.engine.sharpness import largest_stable_eta
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.phases import crossover
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.sampled.risk import SampledRisk
+from icl_theory.engine import Risk, descend, in_coordinates, largest_stable_eta
+from icl_theory.families.regression import ExchangeableRisk, Features, PopulationRisk, SampledRisk, crossover, tasks
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems.orderwise import closed
 from icl_theory.papers.claim import Answer, Series, curves, question
 from icl_theory.papers.numbers import decade, off, power
-from icl_theory.papers.regression.common import equivalent, rescaled
-from icl_theory.papers.regression.iterated import plain_descent
+from icl_theory.papers.regression.common import equivalent, plain_descent, rescaled
 
 
 @question("separation", "L", "steps to ε")
@@ -39,9 +29,8 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
         rate, size, goal, none = (np.full(lipschitz.shape, float(x)) for x in (eta, K, epsilon, 1.0))
         time = closed(lipschitz, rate, size, goal, none).steps.astype(np.float64)
         exponent = np.gradient(np.log(time), np.log(lipschitz))
-        steepest = int(np.argmin(exponent))
-        after = slice(steepest, None)
-        ends[K] = float(exponent[steepest]), float(exponent[-1])
+        after = slice(int(np.argmin(exponent)), None)
+        ends[K] = float(exponent.min()), float(exponent[-1])
         words.append(_transition(K, lipschitz[after], exponent[after], crossover(epsilon, 1.0, K)))
         attend, tail = 2.0 * K**2 / (eta * lipschitz**2), np.full(len(lipschitz), (K - 1) / (4 * eta * epsilon))
         first, last = attend > 0.1 * tail, tail > 0.1 * attend  # where each says something
@@ -103,12 +92,11 @@ def linear(quick: bool) -> tuple[str, list[Series]]:
 def tightness(quick: bool) -> tuple[str, list[Series]]:
     """Are the bounds tight?"""
     sizes = np.unique(np.logspace(math.log10(5), 5, 10 if quick else 30).astype(int))
-    first = np.array([_parts(simulate(math.sqrt(2.0), 1.0, 0.01, K=int(K), epsilon=1e-3))[0] for K in sizes])
-    plain = first * 0.01 * 2.0 / sizes**2
-    one = plain / np.log(sizes)
-    targets = np.logspace(-9, -2, 10 if quick else 30)
-    late = np.array([_parts(simulate(2.0, 1.0, 0.01, epsilon=float(e)))[1] for e in targets])
-    bare = late * 0.01 * targets / 20
+    runs = [simulate(math.sqrt(2.0), 1.0, 0.01, K=int(K), epsilon=1e-3) for K in sizes]
+    plain = np.array([run.phases.I[1] for run in runs if run.phases]) * 0.01 * 2.0 / sizes**2
+    one, targets = plain / np.log(sizes), np.logspace(-9, -2, 10 if quick else 30)
+    runs = [simulate(2.0, 1.0, 0.01, epsilon=float(e)) for e in targets]
+    bare = np.array([float(run.t[-1]) - run.phases.I[1] for run in runs if run.phases]) * 0.01 * targets / 20
     two = bare / np.log(20 * 2.0 / np.sqrt(targets))
     return (
         f"T₁ over K² ln K/(ηL²Δ²) goes from {one[0]:.2g} to {one[-1]:.2g} between K = {sizes[0]} and {sizes[-1]:,},"
@@ -134,8 +122,7 @@ def learning_rate(quick: bool) -> tuple[str, list[Series]]:
     limit, _, best, _ = largest_stable_eta(noisy)
     factors = np.array([0.5, 0.95, 1.05, 1.5] if quick else [0.5, 0.8, 0.95, 0.98, 1.02, 1.05, 1.2, 1.5])
     near, steps = best + 1e-3 * np.random.default_rng(0).normal(size=best.shape), 300 if quick else 2000
-    least = noisy.loss(best)
-    rates = (factors * limit).tolist()
+    least, rates = noisy.loss(best), (factors * limit).tolist()
     excess = np.array([noisy.loss(plain_descent(noisy, near, eta, steps)) for eta in rates]) - least
     settled = excess < noisy.loss(near) - least
     # the largest of the last losses: the height of an oscillation, if there is one
@@ -162,8 +149,7 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
     p = np.array([0.4, 0.2, 0.2, 0.1, 0.1]) if quick else np.array([0.4, 0.2, 0.15, 0.1, 0.1, 0.05])
     run = descend(PopulationRisk(Features.simplex(len(p), 1.0, p), tasks.Exchangeable(2.0)), 2.0, epsilon=1e-3)
     half = [run.first(lambda state, k=k: bool(state.attention[k] >= 0.5)) or 0 for k in range(len(p))]  # type: ignore[misc]
-    late = run.t > 0
-    law = run.t * run.loss * 8.0 / (len(p) - 1)
+    late, law = run.t > 0, run.t * run.loss * 8.0 / (len(p) - 1)
     before, tail = float(np.interp(run.t[-1] / 10.0, run.t, law)), float(law[-1])
     ordered = all(a <= b for a, b in itertools.pairwise(half))
     return (
@@ -172,11 +158,7 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
         f" Attn_k passes ½ at steps {half} for p = {p.tolist()}, fitted by p^{power(p, np.maximum(half, 1)):.1f}."
         f" t L(t) 4η/(K-1) goes from {before:.3f} to {tail:.3f} in the last decade of steps,"
         f" {'towards' if abs(tail - 1) < abs(before - 1) else 'away from'} the 1 of the tail law."
-    ), [
-        Series(f"p = {p[k]:g}", run.t[late], 1.0 - run.attention[late][:, k])
-        for k in range(len(p))
-        if k in (0, 1, len(p) - 1)
-    ]
+    ), [Series(f"p = {p[k]:g}", run.t[late], 1.0 - run.attention[late][:, k]) for k in (0, 1, len(p) - 1)]
 
 
 @question("large-L", "L", "steps to ε")
@@ -185,15 +167,13 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     K, epsilon, eta = 20, 1e-6, 1.0
     lipschitz = np.logspace(-1, 3, 41 if quick else 161)
     time = np.array([simulate(float(x), 1.0, eta, K=K, epsilon=epsilon).t[-1] for x in lipschitz], dtype=float)
-    tail = (K - 1) / (4 * eta * epsilon)
-    beyond = lipschitz > crossover(epsilon, 1.0, K)
+    tail, beyond = (K - 1) / (4 * eta * epsilon), lipschitz > crossover(epsilon, 1.0, K)
     missed = np.flatnonzero(beyond & (time < 0.5 * tail))
     jump = int(missed[0]) if missed.size else len(lipschitz)
     level = time[np.flatnonzero(beyond)[0] : jump] / tail
     end = f"from L = {lipschitz[jump]:.3g} on" if jump < len(lipschitz) else "nowhere on this grid"
     at_stable = [simulate(float(x), 1.0, 2.0 * K / float(x) ** 2, K=K, epsilon=epsilon).t[-1] for x in lipschitz]
-    shrinking = np.maximum(np.array(at_stable, dtype=float), 1.0)
-    late = lipschitz > 1.0
+    shrinking, late = np.maximum(np.array(at_stable, dtype=float), 1.0), lipschitz > 1.0
     return (
         f"At fixed η = {eta:g} (Δ = 1, ε = {epsilon:g}) the time is {level.min():.2f} to {level.max():.2f} times"
         f" (K-1)/(4ηε) = {tail:.3g} from L* on; {end} the first steps overshoot and carry the loss below ε in less"
@@ -218,8 +198,7 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
         times, fall = run.t[kept].astype(float), np.log2(excess[kept])
         halving = [(times[i] - times[j]) / (fall[j] - fall[i]) for i, j in ((-1, -11), (-11, -21))]
     quiet, loud = (descend(ExchangeableRisk(10, 2.0, math.inf, noise), 2.0, steps=300).loss for noise in (0.0, 1.0))
-    moved = float(np.max(np.abs(loud - quiet)))
-    steady = abs(halving[0] / halving[1] - 1.0) < 0.1
+    moved, steady = float(np.max(np.abs(loud - quiet))), abs(halving[0] / halving[1] - 1.0) < 0.1
     return (
         f"For N = inf the loss moves by {moved:.0e}: noise averages out. For finite prompts descent ends at a"
         f" finite gap, here {', '.join(words)} for K = 10, N = 60, exchangeable tasks. For σ = 1 the excess loss"
@@ -234,12 +213,10 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
     features, eta, epsilon = Features.simplex(5, 1.5), 1.0, 0.02 if quick else 2e-3
     risk = PopulationRisk(features, tasks.Exchangeable(2.0))
     models: dict[str, Risk] = {
-        "class scores": risk,
-        "Q": in_coordinates(risk, "embedding", features.vectors),
-        "W_K, W_Q, start 0.1": in_coordinates(risk, "factored", features.vectors, scale=0.1, seed=1),
-        "W_K, W_Q, start 0.01": in_coordinates(risk, "factored", features.vectors, scale=0.01, seed=1),
-        "W_K, W_Q, start 0.001": in_coordinates(risk, "factored", features.vectors, scale=0.001, seed=1),
-    }
+        "class scores": risk, "Q": in_coordinates(risk, "embedding", features.vectors),
+        **{f"W_K, W_Q, start {scale:g}": in_coordinates(risk, "factored", features.vectors, scale=scale, seed=1)
+           for scale in (0.1, 0.01, 0.001)},
+    }  # fmt: skip
     runs = {name: descend(model, eta, epsilon=epsilon) for name, model in models.items()}
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
     started = [run.steps or 0 for run in runs.values()][2:]
@@ -264,10 +241,8 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
         return population.loss(descend(risk, 4.0, steps=steps).params)
 
     best = reached(population)
-    costs = np.array([
-        [reached(SampledRisk(features, law, N, size, seed, dataset=size)) - best for seed in range(repeats)]
-        for size in sizes.tolist()
-    ])  # fmt: skip
+    costs = np.array([[reached(SampledRisk(features, law, N, size, seed, dataset=size)) - best
+                       for seed in range(repeats)] for size in sizes.tolist()])  # fmt: skip
     gaps, errors = costs.mean(axis=1), costs.std(axis=1, ddof=1) / math.sqrt(repeats)
     found = zip(gaps, errors, sizes, strict=True)
     return (
@@ -284,9 +259,7 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
 @question("degenerate", "step", "loss, 1 − attention")
 def degenerate(quick: bool) -> tuple[str, list[Series]]:
     """Are there degenerate tasks that the condition does not exclude?"""
-    K, steps = 6, 300 if quick else 3000
-    features = Features.simplex(K, 1.0)
-    law = tasks.Halfspace(1.0)
+    K, steps, features, law = 6, 300 if quick else 3000, Features.simplex(6, 1.0), tasks.Halfspace(1.0)
     hidden = descend(PopulationRisk(features, law), 2.0, steps=steps)
     plain = descend(PopulationRisk(features, tasks.Exchangeable(1.0)), 2.0, steps=steps)
     apart = np.abs(law.factor(features) - law.factor(features).T).max(axis=1)  # from the feature farthest off
@@ -303,12 +276,6 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
         Series("halves: 1 − attention", hidden.t[1:], 1.0 - hidden.attention[1:, 0]),
         Series("exchangeable: 1 − attention", plain.t[1:], 1.0 - plain.attention[1:, 0]),
     ]
-
-
-def _parts(run: Trajectory) -> tuple[int, float]:
-    """Steps of Phase I, and those after it."""
-    assert run.phases is not None
-    return run.phases.I[1], float(run.t[-1]) - run.phases.I[1]
 
 
 QUESTIONS: dict[str, Callable[[bool], Answer]] = {
