@@ -150,6 +150,7 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
 
     Unlike `crossover` it depends neither on the target loss nor on K: it compares L with the imbalance of the
     prompts.
+    See Theorems 1 and 2 of the paper, reconstructed; docs/theory.md, "Phases and regimes".
 
     Parameters
     ----------
@@ -162,10 +163,6 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
     -------
     str
         "flat" or "sharp".
-
-    References
-    ----------
-    Theorems 1 and 2 of the paper, reconstructed; docs/theory.md, "Phases and regimes".
 
     Examples
     --------

@@ -55,6 +55,8 @@ class PopulationRisk(Risk):
     .. math:: \mathcal L = \sum_k p_k \ell_k, \qquad
         \ell_k = \tfrac12 E_n\Bigl[a^\top C^{(k)} a + \sigma^2 \sum_m a_m^2/n_m\Bigr].
 
+    See docs/theory.md, "Lemma 1, exactly", "Lemma 2, exactly", "Finite prompts".
+
     Parameters
     ----------
     features : Features
@@ -70,10 +72,6 @@ class PopulationRisk(Risk):
     ------
     ValueError
         N or noise is out of range, or the task does not fit the number of features.
-
-    References
-    ----------
-    docs/theory.md, "Lemma 1, exactly", "Lemma 2, exactly", "Finite prompts".
 
     Examples
     --------
