@@ -34,7 +34,7 @@ from icl_theory.families.parameters import (
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.closed.abel import SMALL_STEP
 from icl_theory.families.regression.closed.polynomials import QUOTIENTS, TERMS
-from icl_theory.families.regression.closed.runs import ExchangeableSteps
+from icl_theory.families.regression.closed.runs import ExchangeableSteps, leading_order
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import crossover, papers_regime, phases_of, run_phases, tail_start
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, alike, embedding_speed, expanded
@@ -51,7 +51,6 @@ LAWS: dict[str, Callable[[float], Task]] = {
     "halfspace": tasks.Halfspace,
 }
 
-THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
 COLUMNS: tuple[Column, ...] = (
@@ -272,8 +271,6 @@ class Regression(Family):
         gamma = exchangeable_gamma(self.L, self.delta)
         goal = self.epsilon if self.epsilon is not None else self.above
         each = (np.array([x]) for x in (self.rate() * speed, gamma, float(self.K), goal, math.inf))
-        from icl_theory.families.regression.batches.infinite_prompts import leading_order
-
         return float(leading_order(*each)[0])
 
     @classmethod

@@ -166,7 +166,6 @@ class Descents(NamedTuple):
     error: Array
     loss: Array
     floor: Array
-    target: Array
     attention: Array
 
 
@@ -264,7 +263,7 @@ def descents(points: Points, max_steps: int) -> Descents:
     sure &= (first_above < 0) | seen | (last_above == last)
     tail = np.where(np.isinf(limit) | (last_above == last), -1, last_above + 1)
     return Descents(
-        sure, attainable & (u >= goal), ~attainable & (u >= goal), last, attends, tail, error, loss, floor, target,
+        sure, attainable & (u >= goal), ~attainable & (u >= goal), last, attends, tail, error, loss, floor,
         tables.value(ATTENTION, u, every),
     )  # fmt: skip
 

@@ -94,6 +94,13 @@ class ExchangeableSteps:
         return self.counter.first_at(np.array(goals)).tolist()
 
 
+def leading_order(eta: Array, gamma: float | Array, K: Array, epsilon: Array, start: Array) -> Array:
+    """``K²/(ηγ) + (K-1)/(4ηε)``, and 0 where the loss is below ``epsilon`` from the start."""
+    with np.errstate(over="ignore", divide="ignore"):
+        steps = K * K / (eta * gamma) + (K - 1.0) / (4.0 * eta * epsilon)
+    return np.where(start > epsilon, steps, 0.0)
+
+
 def step_constant(eta: float | Array, speed: float | Array, gamma: float | Array, K: float | Array) -> Array:
     """``c = η γ K/(K-1)²``, with the factor on η that a change of coordinates amounts to."""
     each = np.asarray(K, dtype=np.float64)
