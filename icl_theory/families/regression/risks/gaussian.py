@@ -39,11 +39,6 @@ class QuadraticLaw:
         Dimension of the inputs.
     sigma_a, sigma_b : float
         Standard deviations of the entries, label units, 0 or 1e-40 ... 1e40; not both 0.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
     """
 
     d: int
@@ -81,11 +76,6 @@ class QuadraticLaw:
         -------
         QuadraticLaw
             The law.
-
-        Raises
-        ------
-        ValueError
-            An argument is out of range; the message names it.
 
         Examples
         --------
@@ -278,11 +268,6 @@ class FiniteGaussianRisk(Risk):
     radii : int
         Gauss–Laguerre nodes of the average over the length of the query.
 
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
-
     Examples
     --------
     >>> import icl_theory as icl
@@ -389,11 +374,6 @@ class SampledGaussianRisk(PromptRisk):
         Law of the tasks.
     N, batch, seed, dataset, noise
         As for `SampledRisk`.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
 
     Examples
     --------

@@ -269,7 +269,7 @@ class PopulationRisk(Risk):
     def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
         """Moments for finite N of all queries; several score matrices may stand side by side."""
         own = 2.0 * self._form.variogram + self.noise**2
-        own = np.tile(own, scores.shape[1] // len(scores))
+        own = np.concatenate([own] * (scores.shape[1] // len(scores)), axis=1)
 
         def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
             return at_nodes(self._form.variogram[None], self._form.factor[None], queries, z, product)

@@ -82,11 +82,6 @@ class BlockRisk(Risk):
     held_out : int
         Prompts for each query feature on which `BlockRisk.observe` measures; no step trains on them.
 
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
-
     Examples
     --------
     >>> import icl_theory as icl

@@ -44,11 +44,6 @@ class SampledRisk(PromptRisk):
         Standard deviation of each coordinate of ξ, in the units of the features. Labels are the function's
         values at the perturbed points. The parameters are then the matrix ``Q``, (d, d).
 
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
-
     Examples
     --------
     >>> import icl_theory as icl
