@@ -270,8 +270,7 @@ class Regression(Family):
         speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
         gamma = exchangeable_gamma(self.L, self.delta)
         goal = self.epsilon if self.epsilon is not None else self.above
-        each = (np.array([x]) for x in (self.rate() * speed, gamma, float(self.K), goal, math.inf))
-        return float(leading_order(*each)[0])
+        return float(leading_order(*map(np.asarray, (self.rate() * speed, gamma, float(self.K), goal, math.inf))))
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
