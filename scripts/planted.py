@@ -211,7 +211,7 @@ FOR_THE_AUDIT = (
     Fault("linear", "variogram of linear tasks twice too large", "regression/tasks/functions.py",
           "return 0.5 / features.d * (self.L", "return 1.0 / features.d * (self.L"),
     Fault("sampler-noise", "label noise of the trainer's prompts 10 % too small", "regression/sampled/risk.py",
-          "rng.normal(0.0, self.noise, (rows", "rng.normal(0.0, 0.9 * self.noise, (rows"),
+          "rng.normal(0.0, self.noise, label", "rng.normal(0.0, 0.9 * self.noise, label"),
     Fault("counted-gradient", "gradient of prompts drawn by their counts 2 % too large", "regression/sampled/counts.py",
           "rows * (error / (total * self.batch))", "rows * (1.02 * error / (total * self.batch))"),
     Fault("counted-noise", "label noise of prompts drawn by their counts grows with them", "regression/sampled/counts.py",

@@ -159,11 +159,6 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
     imbalance : float
         δ of the concentration event, see `concentration_probability`.
 
-    Returns
-    -------
-    str
-        "flat" or "sharp".
-
     Examples
     --------
     >>> import icl_theory as icl

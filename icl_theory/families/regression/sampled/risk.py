@@ -132,10 +132,7 @@ class SampledRisk(PromptRisk):
             label = in_parts(lambda rows: np.take_along_axis(values[rows], token[rows], axis=1), size, self.N)
             answer = values[np.arange(size), query]
         if self.noise:
-            noise = in_parts(
-                lambda rows: rng.normal(0.0, self.noise, (rows.stop - rows.start, self.N)), size, self.N
-            )
-            label = np.add(label, noise, out=noise)
+            label = label + rng.normal(0.0, self.noise, label.shape)
         return Prompts(token, query, label, answer, key, asked)
 
     def _noisy(self, rng: np.random.Generator, index: NDArray[np.intp]) -> Array:
