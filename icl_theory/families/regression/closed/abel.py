@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,7 +98,7 @@ class StepCounter:
     def steps_to(self, u: ArrayLike) -> Count:
         """Numbers of steps until the iterate is at or above ``u``, at most INT64_MAX."""
         rows, shape = self._at_points("u", u)
-        found = [self._counted(*row) for row in rows]
+        found = [*starmap(self._counted, rows)]
         return Count(*(np.concatenate(each).reshape(shape) for each in zip(*found, strict=True)))
 
     def _at_points(self, name: str, values: ArrayLike) -> tuple[list[tuple[Array, Some]], tuple[int, ...]]:
