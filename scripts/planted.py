@@ -143,7 +143,7 @@ FOR_THE_AUDIT = (
           "bool(np.min(state.attention / present) >= 0.5)", "bool(np.min(state.attention / present) >= 0.4)"),
     Fault("after-phase-one", "7/32 instead of 7/16 in the bound on the steps after Phase I",
           "regression/theorems/certified.py",
-          "return np.asarray(7.0 / 16.0 *", "return np.asarray(7.0 / 32.0 *"),
+          "return (7.0 / 16.0 *", "return (7.0 / 32.0 *"),
     Fault("phase-one-bound", "1.2 instead of 3/2 in the upper bound on the steps of Phase I",
           "regression/theorems/certified.py",
           "high = 1.5 * K**3", "high = 1.2 * K**3"),

@@ -24,7 +24,7 @@ from icl_theory.families.regression.phases import half_way, tail_start
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, embedding_speed
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import stable_rate
-from icl_theory.families.regression.theorems.certified import step_bounds_of
+from icl_theory.families.regression.theorems.certified import step_bounds
 from icl_theory.families.regression.theorems.orderwise import (
     BOUNDED,
     STATEMENTS,
@@ -205,7 +205,7 @@ def _reduced(problems: Sequence[Any], risks: Sequence[Any], max_steps: int) -> M
 
 def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Values:
     """Bounds on the last steps, and whether they hold, where they can be stated."""
-    low, high = step_bounds_of(K, np.maximum(c, 1e-300), np.minimum(gap, FARTHEST))
+    low, high = step_bounds(K, np.maximum(c, 1e-300), np.minimum(gap, FARTHEST))
     fits = (c >= 1e-290) & (gap <= FARTHEST) & np.isfinite(high)
     holds = (low <= last) & (last <= high)
     return {
