@@ -108,17 +108,17 @@ def test_a_counterexample_that_does_not_reproduce_is_a_violation(monkeypatch: py
 def test_a_wrong_constant_of_theorem_2_is_seen(
     monkeypatch: pytest.MonkeyPatch, row: Callable[[bool], Claim], by: float
 ) -> None:
-    monkeypatch.setattr(lemmas, "after_phase_one_of", scaled(certified.after_phase_one_of, by))
+    monkeypatch.setattr(lemmas, "after_phase_one", scaled(certified.after_phase_one, by))
     assert row(True).violated
 
 
 @pytest.mark.parametrize("by", [0.9, 1.1])
 def test_a_wrong_bound_on_phase_one_is_seen(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
     def faulty(K: Array, c: Array) -> tuple[Array, Array]:
-        low, high = certified.phase_one_bounds_of(K, c)
+        low, high = certified.phase_one_bounds(K, c)
         return by * low, by * high
 
-    monkeypatch.setattr(lemmas, "phase_one_bounds_of", faulty)
+    monkeypatch.setattr(lemmas, "phase_one_bounds", faulty)
     assert lemmas.phase_one_explicit(True).violated
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.batches.infinite_prompts import leading_order
 from icl_theory.families.regression.closed.abel import StepCounter
+from icl_theory.families.regression.closed.runs import leading_order
 from icl_theory.families.regression.risks import floors as levels
 from icl_theory.families.regression.theorems.orderwise import BOUNDED
 from icl_theory.grids.grid import Values

@@ -8,8 +8,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression.sampled import layer as trainer
-from icl_theory.families.regression.sampled import risk as sampled_module
+from icl_theory.families.regression.sampled import layer
 from icl_theory.families.regression.sampled.layer import parts_of
 from tests.references import slopes
 
@@ -160,8 +159,7 @@ def test_prompts_taken_a_few_at_a_time_are_the_same_prompts(
         return [*risk.prompts(2)], *risk.evaluate(params, 2), float(risk.observe(params, 2)["attention"])
 
     whole = drawn()
-    for module in (trainer, sampled_module):
-        monkeypatch.setattr(module, "parts_of", partial(parts_of, tokens=60))  # two prompts
+    monkeypatch.setattr(layer, "parts_of", partial(parts_of, tokens=60))  # two prompts
     parts = drawn()
     for one, other in zip(whole[0], parts[0], strict=True):
         assert (one is None and other is None) or np.array_equal(one, other)

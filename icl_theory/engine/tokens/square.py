@@ -164,7 +164,8 @@ def moments(
         given = _Block(scores, chances, squares, gone, counts, *rule, form, queries)
         parts.append(_block(given, None if direction is None else direction.T[queries]))
     back = np.argsort(order)
-    return Moments(*(np.concatenate(part)[back].T for part in zip(*parts, strict=True)))
+    joined = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+    return Moments(*(part[back].T for part in joined))
 
 
 def rule_error(step: float) -> float:

@@ -34,7 +34,7 @@ from icl_theory.families.parameters import (
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.closed.abel import SMALL_STEP
 from icl_theory.families.regression.closed.polynomials import QUOTIENTS, TERMS
-from icl_theory.families.regression.closed.runs import ExchangeableSteps
+from icl_theory.families.regression.closed.runs import ExchangeableSteps, leading_order
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import crossover, papers_regime, phases_of, run_phases, tail_start
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, alike, embedding_speed, expanded
@@ -51,7 +51,6 @@ LAWS: dict[str, Callable[[float], Task]] = {
     "halfspace": tasks.Halfspace,
 }
 
-THEOREMS = ("Theorem 1", "Theorem 2")
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
 COLUMNS: tuple[Column, ...] = (
@@ -271,10 +270,7 @@ class Regression(Family):
         speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
         gamma = exchangeable_gamma(self.L, self.delta)
         goal = self.epsilon if self.epsilon is not None else self.above
-        each = (np.array([x]) for x in (self.rate() * speed, gamma, float(self.K), goal, math.inf))
-        from icl_theory.families.regression.batches.infinite_prompts import leading_order
-
-        return float(leading_order(*each)[0])
+        return float(leading_order(*map(np.asarray, (self.rate() * speed, gamma, float(self.K), goal, math.inf))))
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:

@@ -150,6 +150,7 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
 
     Unlike `crossover` it depends neither on the target loss nor on K: it compares L with the imbalance of the
     prompts.
+    See Theorems 1 and 2 of the paper, reconstructed; docs/theory.md, "Phases and regimes".
 
     Parameters
     ----------
@@ -157,15 +158,6 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
         As for `simulate`.
     imbalance : float
         δ of the concentration event, see `concentration_probability`.
-
-    Returns
-    -------
-    str
-        "flat" or "sharp".
-
-    References
-    ----------
-    Theorems 1 and 2 of the paper, reconstructed; docs/theory.md, "Phases and regimes".
 
     Examples
     --------

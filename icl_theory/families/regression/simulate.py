@@ -134,11 +134,6 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
         By the name of the coordinates; after Ctrl-C only those that were begun. Draw them with
         `icl_theory.results.plots.compare_runs`.
 
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
-
     Examples
     --------
     >>> import icl_theory as icl

@@ -25,7 +25,7 @@ from icl_theory.families.regression import (
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems import checks as bounds
 from icl_theory.families.regression.theorems import enumeration, orderwise
-from icl_theory.families.regression.theorems.certified import after_phase_one_of, phase_one_bounds_of
+from icl_theory.families.regression.theorems.certified import after_phase_one, phase_one_bounds
 from icl_theory.families.regression.theorems.concentration import concentration_probability
 from icl_theory.families.regression.theorems.enumeration import differences, direct, functions_of, prompts
 from icl_theory.papers.claim import Claim, Errors, Found, Outcome, Row, identity, row
@@ -399,7 +399,7 @@ def phase_one_explicit(quick: bool) -> Found:
     cases, runs = zip(K, c, strict=True), orderwise.law_runs()
     iterated = [common.iterated_steps(*case, (0.5,))[0] for case in cases]
     counts = np.append(iterated, runs.attends)
-    lower, upper = phase_one_bounds_of(np.append(K, runs.K), np.append(c, runs.counter.c))
+    lower, upper = phase_one_bounds(np.append(K, runs.K), np.append(c, runs.counter.c))
     low, high = (counts[lower > 0] / lower[lower > 0]).min(), (counts[upper > 0] / upper[upper > 0]).max()
     return Found(
         low >= 1.0 - 1e-9 and 1.0 + 1e-9 >= high > 0.95 and not counts[upper == 0].any(),
@@ -429,13 +429,13 @@ def _over_bound(K: Array, c: Array, deficit: Array) -> float:
     first, last = np.transpose([common.iterated_steps(size, rate, (0.5, s)) for size, rate, s in cases])
     beyond = np.maximum(last - first, 1) - 1.0
     eta, epsilon = c * (K - 1.0) ** 2 / K, 0.5 * K / (K - 1.0) * deficit**2
-    return float(np.max(beyond / (after_phase_one_of(K, eta, epsilon) - 1.0)))
+    return float(np.max(beyond / (after_phase_one(K, eta, epsilon) - 1.0)))
 
 
 def _over_bound_of_law(epsilon: Array | None = None, among: NDArray[np.bool_] | None = None) -> float:
     """Largest ``T - T₁ - 1`` over its bound among runs of the law, for their own ε or another one."""
     runs = orderwise.law_runs()
-    bound = after_phase_one_of(runs.K, runs.eta, runs.epsilon if epsilon is None else epsilon) - 1.0
+    bound = after_phase_one(runs.K, runs.eta, runs.epsilon if epsilon is None else epsilon) - 1.0
     return float(np.max((runs.steps - runs.attends - 1.0) / bound, where=among is None or among, initial=0.0))
 
 

@@ -154,29 +154,22 @@ def _crossing(holds: Any, size: int) -> Array:
     return high
 
 
-class Descents(NamedTuple):
-    """What became of some points, (P,) each; ``sure`` says for which that is what a simulation finds."""
+class _Goals(NamedTuple):
+    """Where points end, (P,) each; ``sure`` says for which that is where a simulation ends, too."""
 
     sure: NDArray[np.bool_]
-    reached: NDArray[np.bool_]
-    at_floor: NDArray[np.bool_]
-    last: NDArray[np.int64]
-    attends: NDArray[np.int64]  # end of Phase I, -1 where there is none
-    tail: NDArray[np.int64]  # start of Phase III, -1 where there is none
-    error: Array
-    loss: Array
+    attainable: NDArray[np.bool_]  # else the goal is the floor
     floor: Array
-    target: Array
-    attention: Array
+    threshold: Array  # loss at the goal
+    goal: Array  # in u
+    blur: Array  # of the goal
+    half: Array  # u at the end of Phase I
 
 
-def descents(points: Points, max_steps: int) -> Descents:
-    """Descend points of finite N in step, each to its target or its floor: integers exactly, losses to rounding."""
-    tables, size = _Tables(points), len(points.K)
-    every = np.arange(size)
-    zero = np.zeros(size)
+def _goals(tables: _Tables, points: Points) -> _Goals:
+    size, noisy = len(points.K), points.noise > 0
+    every, zero = np.arange(size), np.zeros(size)
     # the loss falls up to u*, its minimum, which is at infinity without noise
-    noisy = points.noise > 0
     best = np.where(noisy, _crossing(lambda u: tables.slope(u, every) >= 0, size), LAST)
     inverse = 1.0 / (points.K - 1.0)
     absent = np.exp(points.N * np.log1p(-1.0 / points.K))
@@ -191,15 +184,25 @@ def descents(points: Points, max_steps: int) -> Descents:
     sure &= goal < LAST - WIDTH
     present = -np.expm1(points.N * np.log1p(-1.0 / points.K))
     half = _crossing(lambda u: tables.value(ATTENTION, u, every) >= 0.5 * present, size)
-    attention = tables.value(ATTENTION, zero, every)
-    for which, edge in ((tables.loss(zero, every), threshold), (attention, 0.5 * present)):
+    attention, start = tables.value(ATTENTION, zero, every), tables.loss(zero, every)
+    for which, edge in ((start, threshold), (attention, 0.5 * present)):
         sure &= np.abs(which - edge) > BLUR * edge
-    goal = np.where(tables.loss(zero, every) <= threshold, 0.0, goal)
-    blur = ROUNDING * threshold / -tables.slope(goal, every)  # of the goal
-    half = np.where(attention >= 0.5 * present, 0.0, half)
+    goal = np.where(start <= threshold, 0.0, goal)
+    blur = ROUNDING * threshold / -tables.slope(goal, every)
+    return _Goals(sure, attainable, floor, threshold, goal, blur, np.where(attention >= 0.5 * present, 0.0, half))
 
+
+def together(points: Points, speed: Array, max_steps: int) -> dict[str, Any]:
+    """Columns of points as one simulation each gives them, a loss only of those that are certain.
+
+    Each descends to its target or its floor: integers are exact, losses are right to rounding. ``points.eta`` has
+    the speed in it.
+    """
+    tables, size = _Tables(points), len(points.K)
+    sure, attainable, floor, threshold, goal, blur, half = _goals(tables, points)
+    every, quiet = np.arange(size), (points.noise == 0) & (points.N > 1)
     c = points.eta / (points.K - 1.0)
-    limit = np.where(noisy | (points.N == 1), np.inf, TAIL_RATIO * (points.K - 1.0) / (4.0 * points.eta))
+    limit = np.where(quiet, TAIL_RATIO * (points.K - 1.0) / (4.0 * points.eta), np.inf)
     u, carry, pace, begin = np.zeros(size), np.zeros(size), np.full(size, np.inf), np.zeros(size, dtype=np.int64)
     last, attends, first_above, last_above = (np.full(size, -1) for _ in range(4))
     rises, error = np.zeros(size, dtype=np.int64), np.zeros(size)
@@ -263,14 +266,26 @@ def descents(points: Points, max_steps: int) -> Descents:
     )
     sure &= (first_above < 0) | seen | (last_above == last)
     tail = np.where(np.isinf(limit) | (last_above == last), -1, last_above + 1)
-    return Descents(
-        sure, attainable & (u >= goal), ~attainable & (u >= goal), last, attends, tail, error, loss, floor, target,
-        tables.value(ATTENTION, u, every),
-    )  # fmt: skip
+    reached = attainable & (u >= goal)
+    first = np.where((attends < 0) | (attends == last), last, attends)
+    second = np.where((tail < 0) | (tail == last), last, np.maximum(first, tail))
+    second = np.where(first == last, last, second)
+    constant = np.where(quiet, (points.K - 1.0) / (4.0 * speed) / (points.eta / speed), np.nan)
+    taken = last <= AUTO_STEPS  # one by one, by a simulation
+    decays = (second < last) & (first < last)
+    return {
+        "steps": np.where(reached, last, -1), "T_I": first, "T_II": second - first, "T_III": last - second,
+        "last": last, "method": np.where(taken, "exact", "fast"),
+        "error": np.where(taken, 0.0, np.where(reached, error, np.nan)),
+        "loss": np.where(sure, loss, np.nan), "floor": floor, "attention": tables.value(ATTENTION, u, every),
+        "tail_constant": constant, "tail_ratio": last * (loss - floor) / constant,
+        "regime": np.where(quiet & (reached | decays), np.where(decays, "sharp", "flat"), ""),
+        "stop": np.where(~attainable & (u >= goal), "FLOOR", "STEPS"),
+    }  # fmt: skip
 
 
 class _Counted(NamedTuple):
-    """Points whose last steps were counted, (P,) each: as in `Descents`, and the position at the end."""
+    """Points whose last steps were counted, (P,) each: numbers of steps, and the position at the end."""
 
     sure: NDArray[np.bool_]
     last: NDArray[np.int64]
@@ -340,28 +355,3 @@ def _count(
 def _clear(count: Array, error: Array) -> NDArray[np.bool_]:
     """Whether errors leave no doubt about counts rounded up."""
     return (error < DOUBT) & (np.abs(count - np.round(count)) > 2.0 * error)
-
-
-def together(points: Points, speed: Array, max_steps: int) -> dict[str, Any]:
-    """Columns of points as one simulation each gives them, a loss only of those that are certain.
-
-    ``points.eta`` has the speed in it.
-    """
-    found = descents(points, max_steps)
-    first = np.where((found.attends < 0) | (found.attends == found.last), found.last, found.attends)
-    second = np.where((found.tail < 0) | (found.tail == found.last), found.last, np.maximum(first, found.tail))
-    second = np.where(first == found.last, found.last, second)
-    quiet = (points.noise == 0) & (points.N > 1)
-    tail = np.where(quiet, (points.K - 1.0) / (4.0 * speed) / (points.eta / speed), np.nan)
-    taken = found.last <= AUTO_STEPS  # one by one, by a simulation
-    decays = (second < found.last) & (first < found.last)
-    defined = quiet & (found.reached | decays)
-    return {
-        "steps": np.where(found.reached, found.last, -1), "T_I": first, "T_II": second - first,
-        "T_III": found.last - second, "last": found.last, "method": np.where(taken, "exact", "fast"),
-        "error": np.where(taken, 0.0, np.where(found.reached, found.error, np.nan)),
-        "loss": np.where(found.sure, found.loss, np.nan), "floor": found.floor, "attention": found.attention,
-        "tail_constant": tail, "tail_ratio": found.last * (found.loss - found.floor) / tail,
-        "regime": np.where(defined, np.where(decays, "sharp", "flat"), ""),
-        "stop": np.where(found.at_floor, "FLOOR", "STEPS"),
-    }  # fmt: skip

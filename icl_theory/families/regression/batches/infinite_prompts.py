@@ -19,13 +19,12 @@ from icl_theory.families.family import Family
 from icl_theory.families.regression.batches.finite_prompts import MOST, Points, together
 from icl_theory.families.regression.batches.scores import batched_scores
 from icl_theory.families.regression.closed.abel import StepCounter
-from icl_theory.families.regression.closed.runs import closed_runs, step_constant
-from icl_theory.families.regression.family import THEOREMS
+from icl_theory.families.regression.closed.runs import closed_runs, leading_order, step_constant
 from icl_theory.families.regression.phases import half_way, tail_start
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, embedding_speed
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import stable_rate
-from icl_theory.families.regression.theorems.certified import step_bounds_of
+from icl_theory.families.regression.theorems.certified import step_bounds
 from icl_theory.families.regression.theorems.orderwise import (
     BOUNDED,
     STATEMENTS,
@@ -37,6 +36,7 @@ from icl_theory.families.regression.theorems.orderwise import (
 from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 from icl_theory.grids.grid import Values, blank
 
+THEOREMS = [statement for statement in STATEMENTS if statement.name in ("Theorem 1", "Theorem 2")]
 FARTHEST = 300.0  # gap u up to which steps are bounded
 LONGEST_PROMPT = 10**5  # of points that are simulated as a batch
 
@@ -205,7 +205,7 @@ def _reduced(problems: Sequence[Any], risks: Sequence[Any], max_steps: int) -> M
 
 def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Values:
     """Bounds on the last steps, and whether they hold, where they can be stated."""
-    low, high = step_bounds_of(K, np.maximum(c, 1e-300), np.minimum(gap, FARTHEST))
+    low, high = step_bounds(K, np.maximum(c, 1e-300), np.minimum(gap, FARTHEST))
     fits = (c >= 1e-290) & (gap <= FARTHEST) & np.isfinite(high)
     holds = (low <= last) & (last <= high)
     return {
@@ -217,9 +217,8 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
 def _theorems(runs: Runs, stated: Any) -> Values:
     """Bounds on ``steps - T_I`` by the two theorems, as `check_order` finds them for one run."""
     values = {}
-    for i, name in enumerate(THEOREMS, 1):
-        statement = next(statement for statement in STATEMENTS if statement.name == name)
-        scale, highest = statement.scale(runs), fitted_constants()[name].highest
+    for i, statement in enumerate(THEOREMS, 1):
+        scale, highest = statement.scale(runs), fitted_constants()[statement.name].highest
         ratio, bound = measured_ratios(statement, runs).high, scale * highest
         applies = stated & ~np.isnan(ratio) & (scale > 1e-290) & np.isfinite(bound)
         values[f"theorem_{i}_bound"] = np.where(applies, bound, np.nan)
@@ -239,8 +238,8 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     risk = run.risk
     if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N):
         found |= _predictions(run, risk)
-    for i, name in enumerate(THEOREMS, 1):
-        check = check_order(next(statement for statement in STATEMENTS if statement.name == name), run)
+    for i, statement in enumerate(THEOREMS, 1):
+        check = check_order(statement, run)
         if check.holds is not None:
             found |= {f"theorem_{i}_bound": check.bound, f"theorem_{i}": int(check.holds)}
     if problem.task == "exchangeable" and math.isinf(problem.N) and problem.features is None:
@@ -259,13 +258,6 @@ def _predictions(run: Trajectory, risk: ExchangeableRisk) -> dict[str, Any]:
         gap = np.array([float(run.params)])
         found |= {name: value[0] for name, value in _certified(run.t[-1:], K, c, gap).items()}
     return found
-
-
-def leading_order(eta: Array, gamma: float | Array, K: Array, epsilon: Array, start: Array) -> Array:
-    """``K²/(ηγ) + (K-1)/(4ηε)``, and 0 where the loss is below ``epsilon`` from the start."""
-    with np.errstate(over="ignore", divide="ignore"):
-        steps = K * K / (eta * gamma) + (K - 1.0) / (4.0 * eta * epsilon)
-    return np.where(start > epsilon, steps, 0.0)
 
 
 def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:

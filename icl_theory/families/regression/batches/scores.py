@@ -45,15 +45,8 @@ NEAR = 0.01  # relative distance of a maximum to a level that it might pass betw
 class ScoreBatch(Risk):
     """Scores of several points with the same K and N side by side, (K, P K).
 
-    No column meets another one, and the gradient of each has the learning rate of its point in it.
-
-    Parameters
-    ----------
-    risks : sequence of PopulationRisk
-        Of finite prompts, with error forms of one rank; or of infinite ones, of the same features and of variograms
-        that are multiples of one another.
-    eta : ndarray, (P,)
-        Learning rates.
+    No column meets another one, and the gradient of each has the learning rate of its point in it. For finite
+    prompts the error forms have one rank; for infinite ones features are the same, and variograms are multiples.
     """
 
     def __init__(self, risks: Sequence[PopulationRisk], eta: Array) -> None:

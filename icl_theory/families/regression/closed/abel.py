@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,16 +98,8 @@ class StepCounter:
     def steps_to(self, u: ArrayLike) -> Count:
         """Numbers of steps until the iterate is at or above ``u``, at most INT64_MAX."""
         rows, shape = self._at_points("u", u)
-        found = [self._counted(*row) for row in rows]
+        found = [*starmap(self._counted, rows)]
         return Count(*(np.concatenate(each).reshape(shape) for each in zip(*found, strict=True)))
-
-    def first_at(self, u: ArrayLike) -> NDArray[np.int64]:
-        """Return only the steps of `steps_to`."""
-        rows, shape = self._at_points("u", u)
-        found = []
-        for row in rows:
-            found.append(self._counted(*row, bounded=False).steps)  # noqa: PERF401 - a comprehension is a call more
-        return np.concatenate(found).reshape(shape)
 
     def _at_points(self, name: str, values: ArrayLike) -> tuple[list[tuple[Array, Some]], tuple[int, ...]]:
         """Broadcast values against the points: pairs of a row of values and its points, and the shape."""
@@ -136,8 +129,8 @@ class StepCounter:
                 result[some] = invert(self.K[at], self.c[at], *self._from(at, form), ahead, form)
         return result
 
-    def _counted(self, goal: Array, point: Some = slice(None), *, bounded: bool = True) -> Count:
-        """`steps_to` goals, unchecked, one for each of some points; no errors or limits if not ``bounded``."""
+    def _counted(self, goal: Array, point: Some = slice(None)) -> Count:
+        """`steps_to` goals, unchecked, one for each of some points."""
         count, error, least = (np.zeros(goal.size) for _ in range(3))
         offset, early, late = (np.zeros(goal.size, dtype=np.int64) for _ in range(3))
         tail = goal > self._start.u[point]
@@ -149,7 +142,6 @@ class StepCounter:
         if end.size:
             below = self._below(column, end)
             offset[single] = self._first[at] + below
-        if end.size and bounded:
             # iterates that equal the goal to rounding (many if steps are short) may lie on either side of it
             blur = self._blur[at] + 4.0 * ROUNDING * (end + 1.0 / Place.of(end, self.K[at]).a)
             early[single] = below - self._below(column, end - blur)
@@ -168,18 +160,17 @@ class StepCounter:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # infinitely many steps
                 steps = leading(c, begin, to)
                 steps += series(c, to.small(form), form) - before
-                if bounded:
-                    # rounding of the sum, of u and of the loss it comes from, and the first omitted term
-                    doubt = ROUNDING * (steps + (to.u + 1.0 / to.a) / to.step(c)) + SMALL_STEP**TERMS
-                    if form == "s":
-                        doubt += self._carried[at]
-                    error[some] = np.minimum(doubt, 1e18)
-                    least[some] = np.maximum(steps - error[some], 0.0)
+                # rounding of the sum, of u and of the loss it comes from, and the first omitted term
+                doubt = ROUNDING * (steps + (to.u + 1.0 / to.a) / to.step(c)) + SMALL_STEP**TERMS
+                if form == "s":
+                    doubt += self._carried[at]
+                error[some] = np.minimum(doubt, 1e18)
+                least[some] = np.maximum(steps - error[some], 0.0)
             if form == "s":
                 offset[some] = self._first[at] + self._taken[at]
                 frozen = self._frozen[at]
                 steps[frozen] = np.inf
-                if bounded and frozen.any():  # unless the goal equals u to rounding
+                if frozen.any():  # unless the goal equals u to rounding
                     blur = self._blur[at] + 4.0 * ROUNDING * (to.u + 1.0 / to.a)
                     least[some] = np.where(frozen, np.where(to.u - begin.u <= blur, 0.0, np.inf), least[some])
             count[some] = steps
@@ -187,8 +178,6 @@ class StepCounter:
         never = ~(count < limit)
         count[never] = np.inf
         found = _rounded_up(count, offset)
-        if not bounded:
-            return Count(found, error, found, found)
         earliest = _rounded_up(least, offset - early)
         latest = _rounded_up(count + error, offset + late)
         error[single] = (early + late)[single]

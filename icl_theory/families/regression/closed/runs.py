@@ -68,7 +68,7 @@ def _first_below(
             high, low = np.where(open_ & reached, middle, high), np.where(open_ & ~reached, middle, low)
         hit[unsure] = high
     error[np.abs(start - epsilon) <= 4.0 * ROUNDING * start] = 1.0  # step 0 has the loss epsilon, to rounding
-    return hit, error, np.array([counter.first_at(gap) for gap in gaps])
+    return hit, error, np.array([counter.steps_to(gap).steps for gap in gaps])
 
 
 class ExchangeableSteps:
@@ -91,7 +91,14 @@ class ExchangeableSteps:
     def first_missing(self, *deficits: float) -> list[int]:
         """Return the first steps with 1 - a <= each deficit; INT64_MAX where there is none below it."""
         goals = [math.log(self.K - 1.0) + math.log1p(-s) - math.log(s) for s in deficits]
-        return self.counter.first_at(np.array(goals)).tolist()
+        return self.counter.steps_to(np.array(goals)).steps.tolist()
+
+
+def leading_order(eta: Array, gamma: float | Array, K: Array, epsilon: Array, start: Array) -> Array:
+    """``K²/(ηγ) + (K-1)/(4ηε)``, and 0 where the loss is below ``epsilon`` from the start."""
+    with np.errstate(over="ignore", divide="ignore"):
+        steps = K * K / (eta * gamma) + (K - 1.0) / (4.0 * eta * epsilon)
+    return np.where(start > epsilon, steps, 0.0)
 
 
 def step_constant(eta: float | Array, speed: float | Array, gamma: float | Array, K: float | Array) -> Array:

@@ -52,10 +52,6 @@ class ErrorForm:
                 part *= times[1]
         return squared, product
 
-    def squares(self, z: Array) -> Array:
-        """``z^T C z`` alone, for column k and query k."""
-        return self._squares(z, np.arange(z.shape[1]), z.sum(axis=0))[0]
-
     def _squares(self, z: Array, own: NDArray[np.intp], total: Array) -> tuple[Array, Array, Array]:
         """``z^T C z``, and a product and a shift of its columns: ``C z`` is shift ± product (+ with a factor)."""
         columns = np.arange(z.shape[1])
@@ -98,10 +94,6 @@ class ErrorForm:
                 result[rows, column] = to_own * total[column] + between
         return result
 
-    def at_nodes(self, queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
-        """Return ``z^T C z``, (q, J), for queries modulo K and z, (q, K, J); write ``C z`` to ``product``."""
-        return at_nodes(self.variogram[None], self.factor[None], queries, z, product)
-
     def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array, few: int = 3) -> Array:
         """``Σ_m z_m (φ_m - φ_k)``, (r, Q).
 
@@ -120,7 +112,10 @@ class ErrorForm:
 
 
 def at_nodes(variograms: Array, factors: Array, queries: NDArray[np.intp], z: Array, product: Array) -> Array:
-    """`ErrorForm.at_nodes` for P problems side by side, with variograms (P, K, K) and factors (P, K, r)."""
+    """Return ``z^T C z``, (q, J), for z, (q, K, J), and write ``C z`` to ``product``.
+
+    P problems stand side by side, with variograms (P, K, K) and factors (P, K, r). Queries count modulo P K.
+    """
     problem, own = np.divmod(queries, variograms.shape[1])
     problem %= len(variograms)
     each = problem if len(variograms) > 1 else slice(None)  # a single problem is not copied for each query

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine.tokens.square import Count, moments
-from icl_theory.families.regression.risks.prompts import one_query
+from icl_theory.families.regression.risks.prompts import Seen, one_query
 
 MOST = 12  # classes of features up to which levels are searched; for more it takes too long
 Mask = NDArray[np.bool_]
@@ -33,15 +33,6 @@ class Levels(NamedTuple):
     weights: tuple[Array, ...]  # of tokens of these classes, relative to the largest of their level
     gaps: tuple[float, ...]  # coefficients of ln t in the differences between the scores of a level and the next
     lowest: float = math.inf  # infimum found from many starts, <= loss
-
-
-class Seen(NamedTuple):
-    """Loss, gradient and attention, (C,), and Hessian, (C, C), of one query."""
-
-    loss: float
-    gradient: Array
-    attention: Array
-    hessian: Array
 
 
 class Query(NamedTuple):
@@ -68,9 +59,9 @@ class Query(NamedTuple):
         log_w = np.where(above, -np.inf, np.where(below, scores[level].min() - self.deep, scores))
         matrix = np.where(below[:, None] & below, 0.0, self.matrix)
         own = np.where(below, 0.0, self.own)
-        loss, gradient, attention, hessian = one_query(log_w, self.probs, own, self.N, matrix, curved)
+        found = one_query(log_w, self.probs, own, self.N, matrix, curved)
         weight = np.exp(np.maximum(np.where(below, log_w - top, 0.0), -650.0))
-        return Seen(loss, gradient / weight, attention, hessian)
+        return found._replace(gradient=found.gradient / weight)
 
 
 def find_levels(query: Query) -> Levels | None:

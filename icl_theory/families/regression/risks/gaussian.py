@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,13 +17,7 @@ from icl_theory._validate import LARGEST, Array, instance, integer, lipschitz, n
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import MOST_TOKENS, Kind, TokenRisk
-from icl_theory.families.regression.sampled.layer import (
-    PromptRisk,
-    attend,
-    bilinear_gradient,
-    bilinear_scores,
-    in_parts,
-)
+from icl_theory.families.regression.sampled.layer import PromptRisk, Prompts, in_parts, valued
 from icl_theory.families.regression.tasks import quadratics
 
 MOST_DIMENSIONS = 10_000  # a matrix of them takes 0.8 GB
@@ -38,6 +31,7 @@ class QuadraticLaw:
     All entries of A, which is not symmetric, and of b are independent and normal with mean zero. (f depends on the
     symmetric part of A alone, whose law is invariant under rotations. A symmetric A with entries of equal variance
     would not be.) The risks depend only on second moments.
+    See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
@@ -45,15 +39,6 @@ class QuadraticLaw:
         Dimension of the inputs.
     sigma_a, sigma_b : float
         Standard deviations of the entries, label units, 0 or 1e-40 ... 1e40; not both 0.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "Gaussian inputs".
     """
 
     d: int
@@ -92,11 +77,6 @@ class QuadraticLaw:
         QuadraticLaw
             The law.
 
-        Raises
-        ------
-        ValueError
-            An argument is out of range; the message names it.
-
         Examples
         --------
         >>> from icl_theory.families.regression import QuadraticLaw
@@ -128,6 +108,7 @@ class GaussianRisk(Risk):
     Its minimum, at a multiple :math:`c_*I` of the identity with :math:`c_* < 1`, is positive unless the tasks are
     linear. The polynomial is evaluated around it, so that the excess over the floor and the gradient keep their
     digits. Label noise averages out.
+    See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
@@ -138,10 +119,6 @@ class GaussianRisk(Risk):
     ------
     ValueError
         ``law`` is no `QuadraticLaw`.
-
-    References
-    ----------
-    docs/theory.md, "Gaussian inputs".
 
     Examples
     --------
@@ -278,6 +255,7 @@ class FiniteGaussianRisk(Risk):
 
     and the square of one exceeds that of its node by
     :math:`(d - 1)[\sigma_a^2 (2 X^2 + d) + \sigma_b^2] + \sigma^2`.
+    See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
@@ -289,15 +267,6 @@ class FiniteGaussianRisk(Risk):
         Standard deviation σ of the label noise, label units.
     radii : int
         Gauss–Laguerre nodes of the average over the length of the query.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "Gaussian inputs".
 
     Examples
     --------
@@ -390,22 +359,14 @@ class FiniteGaussianRisk(Risk):
         return tuple(found)
 
 
-class GaussianPrompts(NamedTuple):
-    """A batch of B prompts of N tokens."""
-
-    key: Array  # inputs of the tokens, (B, N, d)
-    asked: Array  # and of the query, (B, d)
-    label: Array  # noisy, (B, N)
-    answer: Array  # value at the query, (B,)
-
-
 @dataclass(frozen=True, eq=False)
-class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
+class SampledGaussianRisk(PromptRisk):
     r"""Squared error of one-layer softmax attention on sampled prompts with Gaussian inputs.
 
     :math:`\hat y = \sum_i \mathrm{softmax}_i(x_i^\top Q x_q)\, y_i` for N tokens. As N grows the mean loss tends to
     that of `GaussianRisk`, but slowly: if :math:`|Qx_q|^2` exceeds ln N, the prediction depends on the few tokens
     nearest to :math:`Qx_q`.
+    See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
@@ -413,15 +374,6 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
         Law of the tasks.
     N, batch, seed, dataset, noise
         As for `SampledRisk`.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "Gaussian inputs".
 
     Examples
     --------
@@ -452,7 +404,7 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Alignment tr(Q)/d, and the mean over the step's prompts of the largest weight on a token, () each."""
         parts = self.parts(self.prompts(step))
-        heaviest = [attend(self._scores(params, part), part.label).weight.max(axis=1) for part in parts]
+        heaviest = [self.attended(params, part).weight.max(axis=1) for part in parts]
         return {
             "alignment": np.asarray(np.trace(params) / self.law.d),
             "heaviest": np.asarray(np.mean(np.concatenate(heaviest))),
@@ -461,18 +413,12 @@ class SampledGaussianRisk(PromptRisk[GaussianPrompts]):
     def _bytes(self, size: int) -> float:
         return super()._bytes(size) + 16.0 * size * self.law.d * (2.0 * (self.N + 1) + self.law.d)
 
-    def _draw(self, rng: np.random.Generator, size: int) -> GaussianPrompts:
+    def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
         d = self.law.d
         points = in_parts(lambda rows: rng.normal(size=(rows.stop - rows.start, self.N + 1, d)), size, self.N)
-        drawn = quadratics(rng, size, d, self.law.sigma_a, self.law.sigma_b)
-        values = in_parts(lambda rows: drawn.of(rows)(points[rows]), size, self.N)
+        values = valued(quadratics(rng, size, d, self.law.sigma_a, self.law.sigma_b), points)
         label = values[:, :-1]
         if self.noise:
             label = label + rng.normal(0.0, self.noise, label.shape)
-        return GaussianPrompts(points[:, :-1], points[:, -1], label, values[:, -1])
-
-    def _scores(self, params: Array, prompts: GaussianPrompts) -> Array:
-        return bilinear_scores(params, prompts.key, prompts.asked)
-
-    def _backward(self, back: Array, prompts: GaussianPrompts) -> Array:
-        return bilinear_gradient(back, prompts.key, prompts.asked)
+        none = np.zeros((size, 0), dtype=np.intp)
+        return Prompts(none, none, label, values[:, -1], points[:, :-1], points[:, -1])

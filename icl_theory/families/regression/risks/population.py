@@ -7,7 +7,6 @@ one-dimensional integral per query, computed to rounding error by the trapezoid 
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,7 +17,7 @@ from icl_theory._validate import LARGEST, Array, instance, number, prompt_length
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.tokens.square import Count, Moments, moments
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.risks.error_form import ErrorForm, blocks
+from icl_theory.families.regression.risks.error_form import ErrorForm, at_nodes, blocks
 from icl_theory.families.regression.risks.floors import Levels, single_features
 from icl_theory.families.regression.risks.prompts import infima
 from icl_theory.families.regression.tasks import Task
@@ -56,6 +55,8 @@ class PopulationRisk(Risk):
     .. math:: \mathcal L = \sum_k p_k \ell_k, \qquad
         \ell_k = \tfrac12 E_n\Bigl[a^\top C^{(k)} a + \sigma^2 \sum_m a_m^2/n_m\Bigr].
 
+    See docs/theory.md, "Lemma 1, exactly", "Lemma 2, exactly", "Finite prompts".
+
     Parameters
     ----------
     features : Features
@@ -72,10 +73,6 @@ class PopulationRisk(Risk):
     ValueError
         N or noise is out of range, or the task does not fit the number of features.
 
-    References
-    ----------
-    docs/theory.md, "Lemma 1, exactly", "Lemma 2, exactly", "Finite prompts".
-
     Examples
     --------
     >>> import icl_theory as icl, numpy as np
@@ -90,7 +87,6 @@ class PopulationRisk(Risk):
     N: float = math.inf
     noise: float = 0.0
     _form: ErrorForm = field(init=False, repr=False)
-    _scratch: threading.local = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         instance("features", self.features, Features, "a Features object")
@@ -98,11 +94,6 @@ class PopulationRisk(Risk):
         check_fits("K", self.features.K, 8.0 * 8 * self.features.K**2)
         noise = number("noise", self.noise, zero=True, maximum=LARGEST)
         store(self, N=prompt_length(self.N), noise=noise, _form=ErrorForm(self.task, self.features))
-        store(self, _scratch=threading.local())
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Copy and pickle by the arguments: the scratch array belongs to one thread."""
-        return type(self), (self.features, self.task, self.N, self.noise)
 
     @property
     def initial(self) -> Array:
@@ -133,7 +124,7 @@ class PopulationRisk(Risk):
     def loss_per_query(self, S: Array) -> Array:
         """Losses ℓ_k of the queries, (K,), squared label units."""
         scores = self._checked(S)
-        return self._seen(scores)[1] if math.isinf(self.N) else self._moments(scores).loss
+        return self._infinite(scores)[0] if math.isinf(self.N) else self._moments(scores).loss
 
     def growth(self, S: Array) -> Array:
         r"""Lemma 2: the growth ``-∂L/∂S`` of the scores, α on the diagonal and β off it, (K, K).
@@ -156,7 +147,7 @@ class PopulationRisk(Risk):
         if math.isfinite(self.N):
             found = self._moments(params)
             return {"attention": np.diagonal(found.attention).copy(), "loss_per_query": found.loss}
-        attention, losses = self._seen(params)
+        losses, _, attention = self._infinite(params)
         return {"attention": attention, "loss_per_query": losses}
 
     def floor(self) -> float:
@@ -245,9 +236,9 @@ class PopulationRisk(Risk):
         return np.asarray(moved * (difference - mean) + a * (change - rise))
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
-        """N = ∞: attention a_mq ∝ p_m e^S_mq as weights (K, Q), in a scratch array, and their column sums (Q,)."""
+        """N = ∞: attention a_mq ∝ p_m e^S_mq as weights (K, Q), and their column sums (Q,)."""
         # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
-        weight, total, tilted = self._weight(scores.shape), np.zeros(scores.shape[1]), scores
+        weight, total, tilted = np.empty(scores.shape), np.zeros(scores.shape[1]), scores
         if not self.features.uniform:
             tilted = np.add(scores, np.log(self.features.probs)[:, None], out=weight)
         top = tilted.max(axis=0)
@@ -256,15 +247,6 @@ class PopulationRisk(Risk):
             np.exp(part, out=part)
             total += part.sum(axis=0)
         return weight, total
-
-    def _weight(self, shape: tuple[int, ...]) -> Array:
-        """An array to overwrite; a square one belongs to the thread and is reused."""
-        if shape[0] != shape[1]:
-            return np.empty(shape)
-        if not hasattr(self._scratch, "weight"):
-            self._scratch.weight = np.empty(shape)
-        weight: Array = self._scratch.weight
-        return weight
 
     def _infinite(self, scores: Array, query: NDArray[np.intp] | None = None) -> tuple[Array, Array, Array]:
         """N = ∞, Lemma 2: losses R_k/2, (Q,), gradients p_k a_m (r_m - R_k), (K, Q), and target attention, (Q,)."""
@@ -284,15 +266,12 @@ class PopulationRisk(Risk):
             gradient[:, close] = probs[close] * self._close_gradient(a, own[close])
         return 0.5 * squared / total**2, gradient, target / total
 
-    def _seen(self, scores: Array) -> tuple[Array, Array]:
-        """N = ∞: target attention and losses R_k/2, (K,) each."""
-        weight, total = self._softmax(scores)
-        target = np.diagonal(weight) / total
-        np.fill_diagonal(weight, 0.0)
-        return target, 0.5 * self._form.squares(weight) / total**2
-
     def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
         """Moments for finite N of all queries; several score matrices may stand side by side."""
         own = 2.0 * self._form.variogram + self.noise**2
-        own = np.tile(own, scores.shape[1] // len(scores))
-        return moments(scores, self.features.probs[:, None], own, [Count(self.N)], self._form.at_nodes, toward)
+        own = np.concatenate([own] * (scores.shape[1] // len(scores)), axis=1)
+
+        def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
+            return at_nodes(self._form.variogram[None], self._form.factor[None], queries, z, product)
+
+        return moments(scores, self.features.probs[:, None], own, [Count(self.N)], form, toward)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +18,17 @@ from icl_theory.engine.progress import Work
 from icl_theory.engine.tokens.square import LATEST, Count, Moments, balanced, capped, log_mean, trapezoid
 
 
-def one_query(
-    log_w: Array, probs: Array, own: Array, N: float, matrix: Array, curved: bool = False
-) -> tuple[float, Array, Array, Array]:
-    """Return loss, gradient, attention and Hessian (zeros unless ``curved``) of a query with error form ``matrix``.
+class Seen(NamedTuple):
+    """Loss, gradient and attention, (C,), and Hessian, (C, C), of one query."""
+
+    loss: float
+    gradient: Array
+    attention: Array
+    hessian: Array
+
+
+def one_query(log_w: Array, probs: Array, own: Array, N: float, matrix: Array, curved: bool = False) -> Seen:
+    """See a query with the error form ``matrix``; the Hessian is zero unless ``curved``.
 
     The other arguments are those of `moments`, (C,) each. The search for levels needs Hessians by the thousand,
     and this takes a third of the time of `moments` along each of the scores.
@@ -50,7 +58,7 @@ def one_query(
         alone = 2.0 * ((single - twice) * product) @ second - single @ both
         alone += own * (((2.0 - y) * twice - y * double) @ first)
         hessian += np.diag(0.5 * alone)
-    return loss, gradient, b @ first, hessian
+    return Seen(loss, gradient, b @ first, hessian)
 
 
 def presence(probs: Array, N: float) -> Array:

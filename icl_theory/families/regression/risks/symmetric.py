@@ -48,6 +48,7 @@ class SymmetricRisk(Risk):
 
     and for finite N the same integral as for single features, with the probabilities of the classes. A unit of
     :math:`\theta_{gc}` stands for :math:`n_g n_c` entries of S: that is the metric.
+    See docs/theory.md, "Groups of features".
 
     Parameters
     ----------
@@ -65,10 +66,6 @@ class SymmetricRisk(Risk):
     ------
     ValueError
         Sizes, probabilities and variogram contradict each other.
-
-    References
-    ----------
-    docs/theory.md, "Groups of features".
 
     Examples
     --------

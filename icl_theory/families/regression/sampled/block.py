@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, instance, integer, refuse, store
 from icl_theory.engine.risk import Risk
-from icl_theory.families.regression.sampled.layer import attend
-from icl_theory.families.regression.sampled.risk import Prompts, SampledRisk
+from icl_theory.families.regression.sampled.layer import Prompts, attend
+from icl_theory.families.regression.sampled.risk import SampledRisk
 
 
 class Weights(NamedTuple):
@@ -81,11 +81,6 @@ class BlockRisk(Risk):
         Seed of the initial parameters; ``data`` has the seed of the prompts.
     held_out : int
         Prompts for each query feature on which `BlockRisk.observe` measures; no step trains on them.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
 
     Examples
     --------

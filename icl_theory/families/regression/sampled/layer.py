@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,20 @@ from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 
-P = TypeVar("P", bound=Any)  # a NamedTuple of arrays, among them label, (B, N), and answer, (B,)
+
+class Prompts(NamedTuple):
+    """A batch of B prompts of N tokens, as features, as vectors, or as both."""
+
+    token: NDArray[np.intp]  # feature indices, (B, N), or (B, 0) without features
+    query: NDArray[np.intp]  # (B,)
+    label: Array  # noisy, (B, N)
+    answer: Array  # value at the query, (B,)
+    key: Array | None  # vectors of the tokens, (B, N, d)
+    asked: Array | None  # and of the query, (B, d)
+
+    def of(self, which: slice | NDArray[np.intp]) -> Prompts:
+        """Select some of the prompts."""
+        return Prompts(*(None if part is None else part[which] for part in self))  # type: ignore[arg-type]
 
 
 class Attended(NamedTuple):
@@ -43,11 +55,6 @@ def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> 
     return np.matmul(key, (asked @ Q.T)[:, :, None])[:, :, 0]
 
 
-def bilinear_gradient(back: Array, key: Array, asked: Array) -> Array:
-    """Gradient with respect to Q, (d, d), from that with respect to the scores, (B, N)."""
-    return np.einsum("bn,bnd->bd", back, key).T @ asked
-
-
 def parts_of(size: int, N: int, tokens: int = 2**20) -> list[slice]:
     """Split prompts of N tokens into parts: larger arrays are allocated anew, which takes longer than the work."""
     rows = max(1, tokens // N)
@@ -67,11 +74,23 @@ def in_parts(make: Callable[[slice], NDArray[Any]], size: int, N: int) -> NDArra
     return whole
 
 
-class PromptRisk(Risk, Generic[P]):
+def valued(function: Callable[[Array], Array], points: Array) -> Array:
+    """Values at points (B, N, d) of one function for each prompt, some tokens at a time."""
+    size, N, _ = points.shape
+    parts = parts_of(N, size)
+    if len(parts) == 1:
+        return function(points)
+    values = np.empty((size, N))
+    for tokens in counted(parts, "parts of the labels"):
+        values[:, tokens] = function(points[:, tokens])
+    return values
+
+
+class PromptRisk(Risk):
     r"""Mean of :math:`\tfrac12(\hat y - f(x_q))^2` over a batch of prompts, :math:`\hat y` by softmax attention.
 
     The prompts of step t are a function of (seed, t). A trainer inherits, has the fields below, and defines
-    ``_draw``, ``_scores`` and ``_backward``.
+    ``_draw``. The parameters are the matrix Q if its prompts have vectors, else class scores.
     """
 
     N: int
@@ -79,17 +98,14 @@ class PromptRisk(Risk, Generic[P]):
     seed: int
     dataset: int | None
 
-    @abstractmethod
-    def _draw(self, rng: np.random.Generator, size: int) -> P:
-        """Draw prompts: a NamedTuple of arrays with one row for each prompt."""
+    def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        raise NotImplementedError
 
-    @abstractmethod
-    def _scores(self, params: Array, prompts: P) -> Array:
-        """Compute the scores of the tokens, (B, N), as a new array."""
-
-    @abstractmethod
-    def _backward(self, back: Array, prompts: P) -> Array:
-        """Return the gradient with respect to the parameters, from that with respect to the scores, (B, N)."""
+    def attended(self, params: Array, prompts: Prompts) -> Attended:
+        """Attention and predictions for some prompts."""
+        if prompts.key is not None and prompts.asked is not None:
+            return attend(bilinear_scores(params, prompts.key, prompts.asked), prompts.label)
+        return attend(params.T[prompts.query[:, None], prompts.token], prompts.label)
 
     def _prepare(self) -> None:
         store(self, N=integer("N", self.N, minimum=1, maximum=EXACT), batch=integer("batch", self.batch, minimum=1))
@@ -108,38 +124,43 @@ class PromptRisk(Risk, Generic[P]):
     @property
     def stochastic(self) -> bool:
         """Whether the steps draw different prompts."""
-        fixed: P | None = self._fixed  # type: ignore[attr-defined]
+        fixed: Prompts | None = self._fixed  # type: ignore[attr-defined]
         return fixed is None or self.batch < len(fixed.answer)
 
-    def prompts(self, step: int = 0) -> P:
+    def prompts(self, step: int = 0) -> Prompts:
         """Return the prompts of one step."""
         rng = np.random.default_rng([self.seed, 0, integer("step", step, minimum=0)])
-        fixed: P | None = self._fixed  # type: ignore[attr-defined]
+        fixed: Prompts | None = self._fixed  # type: ignore[attr-defined]
         if fixed is None:
             return self._draw(rng, self.batch)
         if self.batch >= len(fixed.answer):
             return fixed
-        return _rows(fixed, rng.choice(len(fixed.answer), self.batch, replace=False))
+        return fixed.of(rng.choice(len(fixed.answer), self.batch, replace=False))
 
-    def parts(self, prompts: P) -> Iterator[P]:
+    def parts(self, prompts: Prompts) -> Iterator[Prompts]:
         """Split a batch into parts with small arrays."""
         split = parts_of(len(prompts.answer), self.N)
-        yield from [prompts] if len(split) == 1 else (_rows(prompts, rows) for rows in split)
+        yield from [prompts] if len(split) == 1 else (prompts.of(rows) for rows in split)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
         prompts, errors, gradient = self.prompts(step), [], np.zeros(())
         for part in self.parts(prompts):
-            weight, prediction = attend(self._scores(params, part), part.label)
+            weight, prediction = self.attended(params, part)
             error = prediction - part.answer
             # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction)
             back = part.label - prediction[:, None]
             back *= weight
             back *= (error / len(prompts.answer))[:, None]
-            gradient = gradient + self._backward(back, part)
+            gradient = gradient + _backward(params, back, part)
             errors.append(error)
         return 0.5 * float(np.mean(np.concatenate(errors) ** 2)), gradient
 
 
-def _rows(prompts: P, which: slice | NDArray[np.intp]) -> P:
-    return type(prompts)(*(None if part is None else part[which] for part in prompts))  # type: ignore[attr-defined]
+def _backward(params: Array, back: Array, prompts: Prompts) -> Array:
+    """Return the gradient with respect to the parameters, from that with respect to the scores, (B, N)."""
+    if prompts.key is not None and prompts.asked is not None:
+        return np.einsum("bn,bnd->bd", back, prompts.key).T @ prompts.asked
+    cell = prompts.token * len(params) + prompts.query[:, None]
+    total = np.bincount(cell.ravel(), back.ravel(), params.size)
+    return np.asarray(total, dtype=np.float64).reshape(params.shape)

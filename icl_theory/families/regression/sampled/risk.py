@@ -7,39 +7,19 @@ go back through the softmax over tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, number, store
-from icl_theory.engine.progress import counted
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.sampled.layer import (
-    PromptRisk,
-    attend,
-    bilinear_gradient,
-    bilinear_scores,
-    in_parts,
-    parts_of,
-)
-from icl_theory.families.regression.tasks import Function, Task, variogram_of
+from icl_theory.families.regression.sampled.layer import PromptRisk, Prompts, in_parts, valued
+from icl_theory.families.regression.tasks import Task, variogram_of
 from icl_theory.memory import check_fits
 
 
-class Prompts(NamedTuple):
-    """A batch of B prompts of N tokens."""
-
-    token: NDArray[np.intp]  # feature indices, (B, N)
-    query: NDArray[np.intp]  # (B,)
-    label: Array  # noisy, (B, N)
-    answer: Array  # value at the query, (B,)
-    key: Array | None  # vectors of the tokens, (B, N, d); None without token noise
-    asked: Array | None  # and of the query, (B, d)
-
-
 @dataclass(frozen=True, eq=False)
-class SampledRisk(PromptRisk[Prompts]):
+class SampledRisk(PromptRisk):
     r"""Squared error of one-layer softmax attention on sampled prompts.
 
     :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i` with scores :math:`s_i = S_{m_i k}` (class scores), or
@@ -63,11 +43,6 @@ class SampledRisk(PromptRisk[Prompts]):
     token_noise : float
         Standard deviation of each coordinate of ξ, in the units of the features. Labels are the function's
         values at the perturbed points. The parameters are then the matrix ``Q``, (d, d).
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
 
     Examples
     --------
@@ -134,9 +109,9 @@ class SampledRisk(PromptRisk[Prompts]):
         prompts = self.prompts(step)
         total = 0.0
         for part in self.parts(prompts):
-            weight, _ = attend(self._scores(params, part), part.label)
+            weight, _ = self.attended(params, part)
             total += np.sum(weight * (part.token == part.query[:, None]))
-        return {"attention": np.asarray(total / len(prompts.query))}
+        return {"attention": np.asarray(total / len(prompts.answer))}
 
     def _bytes(self, size: int) -> float:
         values = 24.0 * size * self.features.K
@@ -149,7 +124,7 @@ class SampledRisk(PromptRisk[Prompts]):
         if self.token_noise:
             index = np.column_stack([token, query])
             points = in_parts(lambda rows: self._noisy(rng, index[rows]), size, self.N)
-            values = _valued(self.task.functions(self.features, rng, size), points)
+            values = valued(self.task.functions(self.features, rng, size), points)
             label, answer = values[:, :-1], values[:, -1]
             key, asked = points[:, :-1], points[:, -1]
         else:
@@ -157,10 +132,7 @@ class SampledRisk(PromptRisk[Prompts]):
             label = in_parts(lambda rows: np.take_along_axis(values[rows], token[rows], axis=1), size, self.N)
             answer = values[np.arange(size), query]
         if self.noise:
-            noise = in_parts(
-                lambda rows: rng.normal(0.0, self.noise, (rows.stop - rows.start, self.N)), size, self.N
-            )
-            label = np.add(label, noise, out=noise)
+            label = label + rng.normal(0.0, self.noise, label.shape)
         return Prompts(token, query, label, answer, key, asked)
 
     def _noisy(self, rng: np.random.Generator, index: NDArray[np.intp]) -> Array:
@@ -173,28 +145,3 @@ class SampledRisk(PromptRisk[Prompts]):
             return rng.integers(self.features.K, size=shape)
         edges = np.cumsum(self.features.probs)[:-1]
         return np.searchsorted(edges, rng.random(shape), side="right")
-
-    def _scores(self, params: Array, prompts: Prompts) -> Array:
-        if prompts.key is None or prompts.asked is None:
-            return params.T[prompts.query[:, None], prompts.token]
-        return bilinear_scores(params, prompts.key, prompts.asked)
-
-    def _backward(self, back: Array, prompts: Prompts) -> Array:
-        if prompts.key is None or prompts.asked is None:
-            K = self.features.K
-            cell = prompts.token * K + prompts.query[:, None]
-            total = np.bincount(cell.ravel(), weights=back.ravel(), minlength=K * K)
-            return np.asarray(total, dtype=np.float64).reshape(K, K)
-        return bilinear_gradient(back, prompts.key, prompts.asked)
-
-
-def _valued(function: Function, points: Array) -> Array:
-    """Values at points (B, N, d) of one function for each prompt, some tokens at a time."""
-    size, N, _ = points.shape
-    parts = parts_of(N, size)
-    if len(parts) == 1:
-        return function(points)
-    values = np.empty((size, N))
-    for tokens in counted(parts, "parts of the labels"):
-        values[:, tokens] = function(points[:, tokens])
-    return values

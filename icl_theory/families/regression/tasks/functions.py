@@ -160,26 +160,11 @@ class Linear(OnSpace):
         return lambda points: (points @ w)[..., 0]
 
 
-@dataclass(frozen=True)
-class Polynomials:
-    """Polynomials x^T A x + b^T x: (size, d, d) and (size, d, 1)."""
-
-    matrix: Array
-    vector: Array
-
-    def __call__(self, points: Array) -> Array:
-        """Evaluate each polynomial at its own points, (size, n, d)."""
-        return np.asarray(np.sum((points @ self.matrix) * points, axis=-1) + (points @ self.vector)[..., 0])
-
-    def of(self, rows: slice) -> Polynomials:
-        """Return the polynomials of these rows."""
-        return Polynomials(self.matrix[rows], self.vector[rows])
-
-
-def quadratics(rng: np.random.Generator, size: int, d: int, sigma_a: float, sigma_b: float) -> Polynomials:
-    """Draw polynomials with independent normal entries of these standard deviations."""
+def quadratics(rng: np.random.Generator, size: int, d: int, sigma_a: float, sigma_b: float) -> Function:
+    """Draw polynomials x^T A x + b^T x with independent normal entries of these standard deviations."""
     check_fits("size", size, 16.0 * size * d**2)
-    return Polynomials(rng.normal(0.0, sigma_a, (size, d, d)), rng.normal(0.0, sigma_b, (size, d, 1)))
+    matrix, vector = rng.normal(0.0, sigma_a, (size, d, d)), rng.normal(0.0, sigma_b, (size, d, 1))
+    return lambda points: np.sum((points @ matrix) * points, axis=-1) + (points @ vector)[..., 0]
 
 
 @dataclass(frozen=True)

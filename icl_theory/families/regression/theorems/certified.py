@@ -6,7 +6,17 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import LARGEST, Array, indexed, instance, integer, number, real_array, refuse
+from icl_theory._validate import (
+    LARGEST,
+    MOST_FEATURES,
+    Array,
+    indexed,
+    instance,
+    number,
+    plain_numbers,
+    real_array,
+    refuse,
+)
 from icl_theory.engine.pullback import Pullback
 from icl_theory.engine.statement import UnstatedError, require
 from icl_theory.engine.trajectory import Trajectory
@@ -16,7 +26,7 @@ from icl_theory.families.regression.risks.stability import curvature_bound
 from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 
 
-def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
+def step_bounds(K: float | Array, c: float | Array, u: float | Array) -> tuple[Array, Array]:
     r"""Certified bounds on the number n of steps ``u <- u + c a s²`` from 0 to the n-th iterate ``u``.
 
     Up to a = 1/3 the growth g = a s² increases and each step takes at most one unit of flow time, beyond it
@@ -31,17 +41,17 @@ def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
 
     Parameters
     ----------
-    K : int
-        Number of features.
-    c : float
+    K : int or ndarray
+        Number of features; all arguments broadcast against each other.
+    c : float or ndarray
         Step constant, ``η γ K/(K-1)²``.
-    u : float
-        The iterate reached.
+    u : float or ndarray
+        The iterate reached, at most 300.
 
     Returns
     -------
-    tuple of float
-        Lower and upper bound, steps.
+    tuple of ndarray
+        Lower and upper bounds, steps.
 
     Examples
     --------
@@ -51,13 +61,8 @@ def step_bounds(K: int, c: float, u: float) -> tuple[float, float]:
     >>> low <= run.steps <= high, high - low < 20
     (True, True)
     """
-    K, c, u = integer("K", K, minimum=2), number("c", c, minimum=1e-300), number("u", u, zero=True, maximum=300.0)
-    low, high = step_bounds_of(*(np.array([float(value)]) for value in (K, c, u)))
-    return float(low[0]), float(high[0])
-
-
-def step_bounds_of(K: Array, c: Array, u: Array) -> tuple[Array, Array]:
-    """`step_bounds` for arrays, without checks."""
+    K, c = plain_numbers("K", K, 2.0, MOST_FEATURES), plain_numbers("c", c, 1e-300, 1e300)
+    u = plain_numbers("u", u, 0.0, 300.0)
     sizes, index = indexed(K)
     log = np.log(sizes - 1.0)
     each_peak = np.maximum(0.0, log - np.log(2.0))  # a = 1/3, or the start if a is larger there
@@ -67,28 +72,24 @@ def step_bounds_of(K: Array, c: Array, u: Array) -> tuple[Array, Array]:
         log_w = log - position
         return 2.0 * log_w - 3.0 * np.logaddexp(0.0, log_w)
 
-    def flow(start: Array, end: Array, K: Array) -> Array:
-        time = flow_difference(start, end, K)
-        return np.where(np.isnan(time), np.inf, time)
-
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         none = np.zeros(sizes.size)
-        of_size = each_peak, log_growth(log, each_peak), log_growth(log, none), flow(none, each_peak, sizes)
+        of_size = each_peak, log_growth(log, each_peak), log_growth(log, none), flow_between(none, each_peak, sizes)
         peak, top, started, climbed = (value[index] for value in of_size)
         before = u <= peak
-        total, reached = flow(np.zeros(1), u, K) / c, log_growth(log[index], u)
+        total, reached = flow_between(np.zeros(()), u, K) / c, log_growth(log[index], u)
         log_ratio = 2.0 * c * 4.0 / 27.0
         rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
         overshoot = np.where(peak > 0, peak + c * np.exp(top), 0.0)
         passed = np.where(np.isinf(rho), rho, rho * (top - reached))  # zero times infinity would be NaN
-        after = np.maximum(0.0, flow(overshoot, np.maximum(u, overshoot), K) / c - passed)
+        after = np.maximum(0.0, flow_between(overshoot, np.maximum(u, overshoot), K) / c - passed)
         low = np.where(before, total, climbed / c + np.where(u > overshoot, after, 0.0))
         rise = np.where(before, reached - started, np.where(peak > 0, top - started + 1.0, 0.0))
         rounding = 1e-12 * (1.0 + total)
-        return np.maximum(0.0, low - rounding), total + rise + rounding
+        return np.maximum(0.0, low - rounding)[()], (total + rise + rounding)[()]
 
 
-def phase_one_bounds(K: int, c: float) -> tuple[float, float]:
+def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
     r"""Certified bounds on the duration T₁ of Phase I, the first step with attention ½; exchangeable case, N = ∞.
 
     .. math:: \frac{F(\tfrac13) - F(\tfrac1K)}{c} \le T_1 \le \frac{3 K^2}{2 \eta\gamma} + \ln\frac K3 + 2
@@ -103,8 +104,8 @@ def phase_one_bounds(K: int, c: float) -> tuple[float, float]:
 
     Returns
     -------
-    tuple of float
-        Lower and upper bound, steps.
+    tuple of ndarray
+        Lower and upper bounds, steps.
 
     Examples
     --------
@@ -114,21 +115,15 @@ def phase_one_bounds(K: int, c: float) -> tuple[float, float]:
     >>> round(low), run.phases.I[1], round(high)
     (2276, 2724, 3004)
     """
-    each, step = np.array([float(integer("K", K, minimum=2))]), np.array([number("c", c)])
-    low, high = phase_one_bounds_of(each, step)
-    return float(low[0]), float(high[0])
-
-
-def phase_one_bounds_of(K: Array, c: Array) -> tuple[Array, Array]:
-    """`phase_one_bounds` for arrays, without checks."""
+    K, c = plain_numbers("K", K, 2.0, MOST_FEATURES), plain_numbers("c", c, 1e-300, 1e300)
     with np.errstate(over="ignore", divide="ignore"):
         peak = np.maximum(0.0, np.log(K - 1.0) - math.log(2.0))
         low = flow_difference(np.zeros(K.shape), peak, K) / c
         high = 1.5 * K**3 / ((K - 1.0) ** 2 * c) + np.log(K / 3.0) + 2.0
-    return np.where(K > 2, low, 0.0), np.where(K > 2, high, 0.0)
+    return np.where(K > 2, low, 0.0)[()], np.where(K > 2, high, 0.0)[()]
 
 
-def after_phase_one(K: int, eta: float, epsilon: float) -> float:
+def after_phase_one(K: float | Array, eta: float | Array, epsilon: float | Array) -> Array:
     r"""Certified upper bound on the steps from the end of Phase I to the loss ε; exchangeable case, N = ∞.
 
     .. math:: T - T_1 \le \tfrac{7}{16}\,\frac{K-1}{\eta\epsilon} + 1
@@ -143,7 +138,7 @@ def after_phase_one(K: int, eta: float, epsilon: float) -> float:
 
     Returns
     -------
-    float
+    ndarray
         Steps.
 
     Examples
@@ -153,15 +148,9 @@ def after_phase_one(K: int, eta: float, epsilon: float) -> float:
     >>> run.steps - run.phases.I[1], round(icl.regression.after_phase_one(20, 0.1, 1e-3))
     (53833, 83126)
     """
-    each = np.array([float(integer("K", K, minimum=2))])
-    bound = after_phase_one_of(each, np.array([number("eta", eta)]), np.array([number("epsilon", epsilon)]))
-    return float(bound[0])
-
-
-def after_phase_one_of(K: Array, eta: Array, epsilon: Array) -> Array:
-    """`after_phase_one` for arrays, without checks."""
-    with np.errstate(over="ignore", divide="ignore"):
-        return np.asarray(7.0 / 16.0 * (K - 1.0) / eta / epsilon + 1.0)
+    K, eta = plain_numbers("K", K, 2.0, MOST_FEATURES), plain_numbers("eta", eta, 1e-300)
+    with np.errstate(over="ignore"):
+        return (7.0 / 16.0 * (K - 1.0) / eta / plain_numbers("epsilon", epsilon, 1e-300) + 1.0)[()]
 
 
 def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[float, Array]:
@@ -219,11 +208,11 @@ def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[floa
     return -float(found.fun) * float(unit), np.asarray(found.x) * unit
 
 
-def flow_time_between(start: float, end: float, K: int) -> float:
-    """Return the flow time from one gap u to another, in units of 1/c; infinite beyond the range of float64."""
+def flow_between(start: Array, end: Array, K: float | Array) -> Array:
+    """Return the flow time from gaps u to others, in units of 1/c; infinite beyond the range of float64."""
     with np.errstate(over="ignore", invalid="ignore"):
-        value = float(flow_difference(np.asarray(start), np.asarray(end), K))
-    return value if not math.isnan(value) else math.inf
+        time = flow_difference(start, end, K)
+    return np.where(np.isnan(time), np.inf, time)
 
 
 def step_rate(risk: PopulationRisk, eta: float) -> Array:

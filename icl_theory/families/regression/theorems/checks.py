@@ -29,7 +29,7 @@ from icl_theory.families.regression.sampled.risk import SampledRisk
 from icl_theory.families.regression.tasks import FiniteTask
 from icl_theory.families.regression.theorems.certified import (
     after_phase_one,
-    flow_time_between,
+    flow_between,
     least_progress,
     phase_one_bounds,
     slowest_tail,
@@ -219,7 +219,7 @@ def STEP_COUNT(run: Trajectory) -> Sides:
     risk, c = _exchangeable(run)
     u, n = float(run.params), float(run.t[-1])
     require(c >= 1e-290 and u <= 300.0, "the steps are below the range of float64")
-    low, high = step_bounds(risk.K, c, u)
+    low, high = map(float, step_bounds(risk.K, c, u))
     return Sides(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
 
 
@@ -229,7 +229,8 @@ def FLOW(run: Trajectory) -> Sides:
     risk, c = _exchangeable(run, flow=True)
     require(run.t[-1] > 0, "the run ends at its start")
     u = float(run.params)  # integrated to some 1e-9, absolutely
-    return _same(flow_time_between(0.0, u, risk.K) / c, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
+    time = float(flow_between(np.zeros(()), np.asarray(u), risk.K)) / c
+    return _same(time, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
 
 
 @stated("Phase I, explicit", OURS, "two-sided")
@@ -241,7 +242,7 @@ def PHASE_ONE(run: Trajectory) -> Sides:
     count = run.phases.I[1]
     require(float(run.at(count).attention) >= 0.5, "the run ends within Phase I")
     require(c >= 1e-290, "the steps are below the range of float64")
-    low, high = phase_one_bounds(risk.K, c)
+    low, high = map(float, phase_one_bounds(risk.K, c))
     holds = low * (1.0 - 1e-12) <= count <= high * (1.0 + 1e-12)
     return Sides(float(count), (low, high), holds, (high - low) / max(count, 1.0))
 
@@ -258,7 +259,7 @@ def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> Sides:
     if run.phases is None or run.steps is None:
         raise UnstatedError("needs a run of simulate that reached epsilon")
     require(run.phases.I[1] < run.steps, "the run ends within Phase I")
-    bound = after_phase_one(risk.K, run.eta * risk.speed, run.epsilon if epsilon is None else epsilon)
+    bound = float(after_phase_one(risk.K, run.eta * risk.speed, run.epsilon if epsilon is None else epsilon))
     count = float(run.steps - run.phases.I[1])
     return Sides(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
 

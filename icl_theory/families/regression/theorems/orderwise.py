@@ -274,17 +274,10 @@ def fitted_constants() -> dict[str, Constants]:
     return result
 
 
-class Within(NamedTuple):
+def bounded_sides(statement: OrderStatement, low: float, high: float) -> tuple[bool, bool]:
     """Whether ratios stay within a factor `BOUNDED` of the fitted constants, below and above."""
-
-    below: bool
-    above: bool
-
-
-def bounded_sides(statement: OrderStatement, low: float, high: float) -> Within:
-    """Compare ratios between these two with the fitted constants."""
     constants = fitted_constants()[statement.name]
-    return Within(low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
+    return (low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
 
 
 def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
@@ -327,12 +320,12 @@ def _sides(statement: OrderStatement, run: Trajectory) -> Sides:
     constants = fitted_constants()[statement.name]
     numbers = (scale * constants.highest, scale * constants.lowest, scale * high)
     require(scale > 1e-290 and all(map(math.isfinite, numbers)), "beyond the range of float64")
-    sides = bounded_sides(statement, low, high)
+    not_below, not_above = bounded_sides(statement, low, high)
     allowed = f"a factor {BOUNDED:g} beyond is allowed"
     if statement.upper_only:
         slack = constants.highest / high if high > 0 else None
         note = f"constant {constants.highest:.3g} fitted on a law of runs; {allowed}"
-        return Sides(scale * high, scale * constants.highest, sides.above, slack, note)
+        return Sides(scale * high, scale * constants.highest, not_above, slack, note)
     above, below = high / constants.highest, constants.lowest / low
     worst = high if above > below else low
     note = (
@@ -340,7 +333,7 @@ def _sides(statement: OrderStatement, run: Trajectory) -> Sides:
         f" {constants.lowest:.3g} to {constants.highest:.3g} on a law of runs, {allowed}"
     )
     bound = (scale * constants.lowest, scale * constants.highest)
-    return Sides(scale * worst, bound, all(sides), 1.0 / max(above, below), note)
+    return Sides(scale * worst, bound, not_below and not_above, 1.0 / max(above, below), note)
 
 
 class Survey(NamedTuple):
