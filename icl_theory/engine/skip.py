@@ -162,7 +162,7 @@ class Strides:
         ideal, before = np.where(np.isfinite(ratio), factor, 0.4) * h, self._ideal[which]
         trend = np.divide(ideal, before, out=np.ones(len(h)), where=good & (before > 0.0))
         self._h[which] = ideal * np.clip(trend, 0.5, 1.0)  # towards a drop each stride is shorter than the last
-        self._ideal[which] = np.where(good, ideal, 0.0)
+        self._ideal[which] = np.where(good, ideal, before)
 
     def _charge(
         self, which: Index, cost: float, passed: Array, patience: float = 400.0, fewest: float = 8.0
