@@ -13,28 +13,10 @@ from icl_theory._validate import Array
 def largest_eigenvalue(
     hessian: Callable[[Array], Array], shape: tuple[int, ...], metric: float | Array, dense: int = 12
 ) -> tuple[float, Array]:
-    """Largest eigenvalue of ``M^-1/2 H M^-1/2`` and its direction in the parameters, by Lanczos' method.
+    """Return the largest eigenvalue of ``M^-1/2 H M^-1/2``, and ``M^-1/2 v`` for its unit eigenvector v.
 
-    Parameters
-    ----------
-    hessian : callable
-        Product of the Hessian H with a direction, of the shape of the parameters.
-    shape : tuple of int
-        That shape.
-    metric : float or ndarray
-        The diagonal of M.
-    dense : int
-        Parameters up to which the matrix is written out, which is quicker then.
-
-    Returns
-    -------
-    (float, ndarray)
-        The eigenvalue, and ``M^-1/2 v`` for its unit eigenvector v, of that shape.
-
-    Raises
-    ------
-    RuntimeError
-        Where Lanczos' method does not converge.
+    It is found by Lanczos' method from products of H with a direction of a ``shape``, or from the matrix, which is
+    quicker up to a ``dense`` size; ``metric`` is the diagonal of M. A RuntimeError says that it did not converge.
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 

@@ -48,13 +48,7 @@ class Saved(NamedTuple):
 
 
 class Recorder:
-    """Keeps the states at the saved steps; each is added whole, so that an interrupt leaves no half of one.
-
-    Attributes
-    ----------
-    due : int
-        The next step to save.
-    """
+    """Keeps the states at the saved steps; each is added whole, so that an interrupt leaves no half of one."""
 
     def __init__(self, risk: Risk, last: int) -> None:
         self._risk = risk
@@ -128,18 +122,8 @@ class Recorder:
 class StopRules:
     """Every rule by which a run ends itself, in the order in which they are asked.
 
-    Others are not rules: the iterates leave the range of float64 or the budget (`Ended`), or Ctrl-C.
-
-    Parameters
-    ----------
-    goal : Goal
-        Target, floor and number of steps.
-    run : Followed
-        What is followed.
-    tolerance : float
-        Error of the scores that is allowed where steps are skipped.
-    patience : int
-        Steps that can be taken one by one in a reasonable time.
+    Others are not rules: the iterates leave the range of float64 or the budget (`Ended`), or Ctrl-C. Where steps
+    are skipped, scores may be off by the ``tolerance``; ``patience`` steps can be taken one by one.
     """
 
     def __init__(self, goal: Goal, run: Followed, tolerance: float, patience: int = 10**9) -> None:
@@ -192,13 +176,7 @@ class StopRules:
 
 
 class Saddle:
-    """Asks the Hessian, where all of its modes can be found, whether a direction grows.
-
-    Parameters
-    ----------
-    descent : Descent
-        The map.
-    """
+    """Asks the Hessian, where all of its modes can be found, whether a direction grows."""
 
     def __init__(self, descent: Descent) -> None:
         self._descent = descent

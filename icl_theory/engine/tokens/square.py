@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 
 LATEST = 300.0  # cap on s w: products of two e^(-s w) stay above the subnormal numbers, which are slow
-
 LEAST = -700.0  # of the logarithm of what is not zero: below it exp is slow
 HIGHEST = 4  # derivatives of a product of generating functions
 
@@ -35,21 +34,11 @@ Orders = tuple[int, ...]
 
 
 class Count(NamedTuple):
-    """How many tokens of a kind there are, and on which rows their nodes stand.
+    """How many tokens of a kind there are, and on which rows their nodes stand."""
 
-    Attributes
-    ----------
-    number : float
-        Number of tokens N.
-    rows : slice
-        Nodes of the kind; all unless given.
-    each : bool
-        Average over prompts of 1, 2, ... N tokens, as training on all positions of a sequence does.
-    """
-
-    number: float
+    number: float  # N
     rows: slice = slice(None)
-    each: bool = False
+    each: bool = False  # average over prompts of 1, 2, ... N tokens, as training on all positions does
 
     def weights(self, mean: Array, log: Array, order: int, scale: Array | float = 1.0) -> list[Array]:
         r"""Return :math:`E[n (n-1) \cdots (n-k+1)\, G^{n-k}]`, scaled, for k = 0 ... order from G and ln G.
@@ -125,28 +114,11 @@ def moments(
 ) -> Moments:
     """Integrate losses, gradients and attention of all queries, in blocks that fit the processor's cache.
 
-    Parameters
-    ----------
-    log_w : ndarray, (C, Q)
-        Scores of the nodes for each query; -inf for one that never occurs.
-    probs : ndarray, (C, 1) or (C, Q)
-        Probabilities of the nodes, which sum to one over each kind.
-    own : ndarray, (C, Q)
-        Mean squared errors E|e|² of the nodes.
-    counts : sequence of Count
-        Numbers of tokens of the kinds.
-    form : callable
-        ``form(queries, rows, z, out)`` takes q queries, the rows of a kind and z, (q, R, J), on these rows. It
-        returns ``z^T C z``, (q, J), for the matrices C of the queries, and writes ``C z`` to ``out``, (q, C, J).
-    direction : ndarray, (C, Q), optional
-        Differentiate the gradients along it.
-    step : float
-        Distance of the nodes in ln s; the default is exact to rounding.
-
-    Returns
-    -------
-    Moments
-        Of all queries.
+    Of the nodes are given the scores ``log_w``, (C, Q), -inf for one that never occurs; the ``probs``, (C, 1) or
+    (C, Q), which sum to one over each kind; and the mean squared errors E|e|², ``own``, (C, Q).
+    ``form(queries, rows, z, out)`` takes q queries, the rows of a kind and z, (q, R, J), on these rows. It returns
+    ``z^T C z``, (q, J), for the matrices C of the queries, and writes ``C z`` to ``out``, (q, C, J). The gradients
+    are differentiated along a ``direction``, (C, Q). The ``step`` in ln s is exact to rounding unless given.
     """
     there = np.isfinite(log_w)
     log_w = capped(log_w)
