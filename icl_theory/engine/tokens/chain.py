@@ -37,6 +37,7 @@ from icl_theory._validate import (
     refuse,
 )
 from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.tokens.sampled import Sampled, softmax
 from icl_theory.engine.tokens.square import capped, rule_error
 from icl_theory.memory import check_fits
 
@@ -496,30 +497,17 @@ class ChainRisk(Risk):
         return SampledChainRisk(self, batch, seed)
 
 
-class SampledChainRisk(Risk):
+class SampledChainRisk(Sampled):
     r"""Mean of :math:`\tfrac12|o - P_q|^2` over sequences, drawn anew at each step; made by `ChainRisk.sampled`.
 
-    The softmax is taken of the scores as they come: no formula is shared with `ChainRisk`. The sequences are a
-    function of the seed and the step.
+    The softmax is taken of the scores as they come: no formula is shared with `ChainRisk`.
     """
 
     def __init__(self, risk: ChainRisk, batch: int, seed: int) -> None:
-        self.chains, self.length, self.sink, self._initial = risk.chains, risk.length, risk.sink, risk.initial
-        self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
-        check_fits("batch", self.batch, 64.0 * self.batch * (self.length + len(self.chains.newest)))
+        self.chains, self.length, self.sink = risk.chains, risk.length, risk.sink
+        super().__init__(risk.initial, batch, seed, 8.0 * (self.length + len(self.chains.newest)))
 
-    @property
-    def initial(self) -> Array:
-        """The scores at step 0."""
-        return self._initial
-
-    @property
-    def stochastic(self) -> bool:
-        """Steps draw different sequences."""
-        return True
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's sequences and its gradient, by the backward pass."""
+    def _pass(self, params: Array, step: int) -> tuple[Array, Symbols, Array]:
         chain, symbols, at, attention = self._attend(params, step)
         k, rows = self.chains.symbols, np.arange(self.batch)[:, None]
         own = attention[:, -self.length :]
@@ -533,8 +521,7 @@ class SampledChainRisk(Risk):
             along = np.column_stack([error @ self.sink, along])
         # d(½|o - P|²)/d(score of t) = a_t (o - P)·(e_x - o)
         slope = attention * (along - (error * output).sum(axis=1)[:, None])
-        gradient = np.bincount(at.ravel(), slope.ravel(), params.size).reshape(params.shape)
-        return 0.5 * float((error**2).sum()) / self.batch, gradient / self.batch
+        return 0.5 * (error**2).sum(axis=1), at, slope
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Mean attention of the step's sequences on the windows given the last symbol."""
@@ -545,8 +532,7 @@ class SampledChainRisk(Risk):
 
     def _attend(self, params: Array, step: int) -> tuple[Symbols, Symbols, Symbols, Array]:
         """Chains, (B,), symbols, (B, T), and of each token the number of its score, and the attention."""
-        rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
-        chain, windows = self.chains.draw(rng, self.length, self.batch)
+        chain, windows = self.chains.draw(self.generator(step), self.length, self.batch)
         symbols = windows % self.chains.symbols
         places = np.arange(self.length)
         if self.sink is not None:
@@ -554,7 +540,4 @@ class SampledChainRisk(Risk):
         at = windows * self.chains.symbols + symbols[:, -1:]
         if params.ndim == 3:
             at += np.minimum(places, len(params) - 1) * params[0].size
-        scores = params.ravel()[at]
-        attention = np.exp(scores - scores.max(axis=1, keepdims=True))
-        attention /= attention.sum(axis=1, keepdims=True)
-        return chain, symbols, at, attention
+        return chain, symbols, at, softmax(params.ravel()[at])[0]

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from icl_theory._validate import (
     EXACT,
@@ -30,9 +30,9 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.tokens.labels import log_poisson
+from icl_theory.engine.tokens.sampled import Indices
 from icl_theory.memory import check_fits
 
-Indices = NDArray[np.intp]
 NEVER = -1e300  # log of the probability 0; times a count of 0 it is 0
 
 

@@ -282,9 +282,7 @@ class TokenRisk(Risk):
         seed : int
             The prompts of a step are a function of it and of the step.
         """
-        laws = [(count.number, kind.probs, count.each) for count, kind in zip(self.counts, self.kinds, strict=True)]
-        spread = self.own - np.einsum("qud,qud->uq", self.errors, self.errors)
-        return SampledTokens(laws, self.errors, np.maximum(spread, 0.0), self.asked, self.initial, batch, seed)
+        return SampledTokens(self, batch, seed)
 
     def _columns(self, params: Array) -> Array:
         return params.reshape(len(self.probs), -1)
