@@ -44,10 +44,8 @@ class CurveComparison(Comparison, Drawn):
 
     Attributes
     ----------
-    checks : tuple of Check
-        Means of both curves over each window, and the standard error of the sampled one.
-    note : str
-        Where the standard errors come from.
+    checks, note : tuple of Check, str
+        Means of both curves over each window with the standard error of the sampled one, and where that comes from.
     windows : tuple of (int, int)
         First and last step of each window.
     t, population, losses, errors : ndarray, (T,)

@@ -208,14 +208,6 @@ def chain_moments(
     ValueError
         An argument is out of range; the message names it.
 
-    Notes
-    -----
-    A rule with nodes :math:`s_j` and weights :math:`\omega_j` replaces :math:`Z^{-2}` in each sequence by
-    :math:`\sum_j \omega_j s_j e^{-s_j Z}`. The loss averages :math:`|\sum w(e_x - P_q)|^2 Z^{-2} \ge 0`, so its
-    relative error is at most that of the sum for the worst Z. For the trapezoid rule in :math:`\ln s` with step h
-    that is :math:`2|\Gamma(2 + 2\pi i/h)|`. In x with :math:`\ln s = x - e^{-x}`, which shortens the left tail, it
-    is up to 2.7 times as much: 1e-18 for h = 0.2. What is left is rounding. The stated error adds both.
-
     References
     ----------
     docs/theory.md, "The recursion", "The error of the rule".
@@ -233,16 +225,9 @@ def chain_moments(
     """
     instance("chains", chains, Chains, "Chains")
     risk = ChainRisk(chains, length, scores, sink=sink, step=step)
-    found, given, length = risk._moments(risk.initial), risk.initial, risk.length
-    often = chains.last(length).sum(axis=0)
-    attention = np.divide(found.attention, often, out=np.zeros_like(given), where=often > 0.0)
+    found, often = risk._moments(risk.initial), chains.last(risk.length).sum(axis=0)
+    attention = np.divide(found.attention, often, out=np.zeros_like(risk.initial), where=often > 0.0)
     return ChainMoments(float(found.loss.sum()), found.gradient, attention, float(found.error.sum()))
-
-
-def _length(chains: Chains, value: int) -> int:
-    length = integer("length", value, minimum=chains.window)
-    check_fits("length", length, 32.0 * length * len(chains.newest) * (chains.symbols + 1) * chains.symbols)
-    return length
 
 
 def _scores(chains: Chains, value: ArrayLike, length: int, sink: bool) -> Array:
@@ -451,11 +436,13 @@ class ChainRisk(Risk):
         step: float = 0.2,
     ) -> None:
         self.chains = instance("chains", chains, Chains, "Chains")
-        self.length, self.step = _length(chains, length), number("step", step, maximum=0.6)
+        W, k = shape = len(chains.newest), chains.symbols
+        self.length = integer("length", length, minimum=chains.window)
+        check_fits("length", length, 32.0 * length * W * (k + 1) * k)
+        self.step = number("step", step, maximum=0.6)
         self.sink = None if sink is None else distributions("sink", sink)
-        if self.sink is not None and self.sink.shape != (chains.symbols,):
-            raise refuse("sink", sink, f"{chains.symbols} probabilities, one for each symbol")
-        shape = len(chains.newest), chains.symbols
+        if self.sink is not None and self.sink.shape != (k,):
+            raise refuse("sink", sink, f"{k} probabilities, one for each symbol")
         zeros = np.zeros(shape if sink is None else (2, *shape))
         self._initial = zeros if scores is None else _scores(chains, scores, self.length, sink is not None)
 
