@@ -29,9 +29,7 @@ class Scheme(NamedTuple):
     nodes: Array  # in (0, 1], the last is 1
     weights: Array  # of the slopes at the nodes
     coefficients: Array  # to its Legendre coefficients
-    derivatives: (
-        Array  # to its derivatives of orders 1 to s at the nodes, in units of half of the step, (s, s, s + 1)
-    )
+    derivatives: Array  # to those of orders 1 to s at the nodes, in units of half of the step, (s, s, s + 1)
 
 
 @cache
@@ -191,9 +189,7 @@ def collocate(
             residual = precondition(residual, active)
         size = np.abs(residual).reshape(len(now), -1).max(axis=1)
         rate = np.minimum(size / np.where(before > 0.0, before, 1.0), 1.0)
-        remains = np.where(
-            np.isfinite(before), size * rate, size
-        )  # the residual after this iteration, extrapolated
+        remains = np.where(np.isfinite(before), size * rate, size)  # after this iteration, extrapolated
         done = (remains <= np.maximum(tolerance, noise)[active]) & (iteration >= least)
         # after a first guess that is good by chance the next residual may be larger
         lost = ~np.isfinite(size) | (size > 10.0 * before)

@@ -143,11 +143,8 @@ def _stationary(P: Array) -> Array:
     k, (groups, group) = len(P), connected_components(P > 0.0, connection="strong")
     if groups > 1:
         other = np.argmax(group != group[0])
-        raise refuse(
-            "transitions",
-            P.tolist(),
-            f"irreducible unless start is given (there is no way from 0 to {other}, or none back)",
-        )
+        allowed = f"irreducible unless start is given (there is no way from 0 to {other}, or none back)"
+        raise refuse("transitions", P.tolist(), allowed)
     given, P, law = P, P.copy(), np.ones(k)
     with np.errstate(all="ignore"):
         for n in range(k - 1, 0, -1):
@@ -157,9 +154,8 @@ def _stationary(P: Array) -> Array:
             law[n] = law[:n] @ P[:n, n]
         law /= law.sum()
     if not np.isfinite(law).all():
-        raise refuse(
-            "transitions", given.tolist(), "such that float64 holds the odds of all states, or with start given"
-        )
+        allowed = "such that float64 holds the odds of all states, or with start given"
+        raise refuse("transitions", given.tolist(), allowed)
     return law
 
 

@@ -205,9 +205,8 @@ class TokenRisk(Risk):
         largest = np.maximum(values[:, -1:], 0.0)
         symmetric = np.allclose(second, second.transpose(1, 0, 2), rtol=1e-12, atol=1e-12 * float(largest.max()))
         if not symmetric or (values < -small * largest).any():
-            raise refuse(
-                "second", float(values.min()), "symmetric and positive semidefinite (an eigenvalue is shown)"
-            )
+            allowed = "symmetric and positive semidefinite (an eigenvalue is shown)"
+            raise refuse("second", float(values.min()), allowed)
         root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         return np.ascontiguousarray(np.broadcast_to(root, (Q, U, U)))
 

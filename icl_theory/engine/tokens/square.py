@@ -15,7 +15,6 @@ See docs/theory.md, "Tokens".
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -189,25 +188,6 @@ def _alike(
     yield order[start:]
 
 
-class _Scratch(threading.local):
-    """Memory of a thread that its blocks reuse: allocating it anew costs more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self._held = np.empty(0)
-
-    def arrays(self, count: int, shape: tuple[int, ...], most: int = 2**20) -> Array:
-        """Return uninitialised arrays of a shape; up to ``most`` numbers (8 MiB) are kept for the next call."""
-        size, held = count * math.prod(shape), self._held
-        if len(held) < size:
-            held = np.empty(size)
-            if size <= most:
-                self._held = held
-        return held[:size].reshape(count, *shape)
-
-
-_scratch = _Scratch()
-
-
 class _Block(NamedTuple):
     """Some queries, one a row of each array."""
 
@@ -275,9 +255,8 @@ def summed(weights: Weights, terms: Sequence[Term], *more: int) -> Array:
 def _block(given: _Block, direction: Array | None) -> Moments:
     log_w, own, counts = given.log_w, given.own, given.counts
     kinds, shape = range(len(counts)), (*given.log_w.shape, len(given.log_s))
-    y, b, double, single, twice, part, *more = _scratch.arrays(
-        (6 if direction is None else 8) + len(kinds) * (1 if direction is None else 2), shape
-    )
+    sides = 1 if direction is None else 2
+    y, b, double, single, twice, part, *more = np.empty((4 + 2 * sides + sides * len(kinds), *shape))
     products = more[: len(kinds)]
     if given.log_s[-1] < 600.0:
         np.multiply(np.exp(log_w)[:, :, None], np.exp(given.log_s), out=y)
