@@ -231,9 +231,8 @@ def _followed(
         states_error=solution.error, risk=descent.risk,
     )  # fmt: skip
     if solution.error is not None and solution.error > 1.01 * tolerance:
-        run.notes["accuracy"] = (
-            f"the estimated error of the scores, {solution.error:.3g}, exceeds the tolerance {tolerance:g}"
-        )
+        error = f"the estimated error of the scores, {solution.error:.3g},"
+        run.notes["accuracy"] = f"{error} exceeds the tolerance {tolerance:g}"
     attach(run, descent.risk, tolerance, descent.rule)
     return run
 

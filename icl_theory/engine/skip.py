@@ -51,19 +51,9 @@ class Strides:
     """
 
     def __init__(
-        self,
-        blocks: Blocks,
-        tolerance: float,
-        y: Array,
-        z: Array | None,
-        t: float,
-        first: float,
-        budget: int,
-        flow: bool,
-        share: float = 0.01,
-        separate: bool = False,
-        unsolved: float = 2.0,
-    ) -> None:
+        self, blocks: Blocks, tolerance: float, y: Array, z: Array | None, t: float, first: float, budget: int,
+        flow: bool, share: float = 0.01, separate: bool = False, unsolved: float = 2.0,
+    ) -> None:  # fmt: skip
         self._blocks, self._budget, self._flow = blocks, budget, flow
         self._tolerance, self._share, self._separate, self._unsolved = tolerance, share, separate, unsolved
         n, m = y.shape
@@ -321,15 +311,9 @@ class Skipper(Followed):
     skips = True
 
     def __init__(
-        self,
-        descent: Descent,
-        tolerance: float,
-        known: dict[int, Array] | None = None,
-        *,
-        exact: int = 0,
-        budget: int = 200_000,
-        flow: bool = False,
-    ) -> None:
+        self, descent: Descent, tolerance: float, known: dict[int, Array] | None = None, *, exact: int = 0,
+        budget: int = 200_000, flow: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(descent, known)
         self.tolerance, self.budget, self.flow = tolerance, budget, flow
         self._exact, self._watched = exact, not flow

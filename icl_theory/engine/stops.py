@@ -153,26 +153,18 @@ class StopRules:
         self.recorder.save(point, slope)
         if not np.isfinite(point.params).all():
             return Stop.PARAMETERS
+        # where steps are skipped there is time for any plateau
+        judged = self._goal.give_up and self._alike and not self._run.skipped
+        pace = self._descent.pace(point) / (point.step + 1)
         if self._alike and slope * ahead <= 2.0**-52 * abs(point.loss):  # which is lost in rounding
             found = Stop.UNMOVED
-        elif self._stalled():
+        elif judged and self.recorder.has_stalled(self._goal.epsilon):
             return Stop.ABOVE
-        elif self._settled(point):
+        elif self._run.skips and self.recorder.has_settled(SETTLED * self._tolerance, pace):
             found = Stop.SETTLED
         else:
             return None
         return None if self._saddle.is_left(point, min(ahead, self._longest)) else found
-
-    def _stalled(self) -> bool:
-        """Whether the loss settles above the target. Where steps are skipped there is time for any plateau."""
-        judged = self._goal.give_up and self._alike and not self._run.skipped
-        return judged and self.recorder.has_stalled(self._goal.epsilon)
-
-    def _settled(self, point: Point) -> bool:
-        """Whether the scores have settled to within the tolerance, where steps may be skipped."""
-        if not self._run.skips:
-            return False
-        return self.recorder.has_settled(SETTLED * self._tolerance, self._descent.pace(point) / (point.step + 1))
 
 
 class Saddle:

@@ -355,10 +355,8 @@ class Trajectory(Drawn):
 
     def summary(self) -> str:
         """Describe the run in a few lines of text, at most 80 columns."""
-        return "\n".join(
-            textwrap.fill(f"{name:<11} {value}", width=80, subsequent_indent=" " * 12)
-            for name, value in self.facts().items()
-        )
+        lines = (f"{name:<11} {value}" for name, value in self.facts().items())
+        return "\n".join(textwrap.fill(line, width=80, subsequent_indent=" " * 12) for line in lines)
 
     def facts(self) -> dict[str, str]:
         """Return the lines of `summary` as name and text."""
@@ -370,9 +368,8 @@ class Trajectory(Drawn):
         facts["loss"] = f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} (floor {self.floor:.3g})"
         if "attention" in self.observed:
             first, last = np.mean(self.attention[0]), np.mean(self.attention[-1])
-            facts["attention"] = f"{first:.6g} -> {last:.6g}" + (
-                " (mean over queries)" if self.attention.ndim > 1 else ""
-            )
+            mean = " (mean over queries)" if self.attention.ndim > 1 else ""
+            facts["attention"] = f"{first:.6g} -> {last:.6g}{mean}"
         if self.phases is not None:
             facts["phases"] = "   ".join(f"{name} {a:,} - {b:,}" for name, (a, b) in self.phases.present().items())
         if self.regime is not None:

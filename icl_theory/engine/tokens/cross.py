@@ -69,14 +69,9 @@ def mean(log_w: Array, probs: Array, values: Array, counts: Sequence[Count]) -> 
 
 
 def product(
-    first: Array,
-    second: Array,
-    probs: Array,
-    errors: Array,
-    own: Array,
-    counts: Sequence[Count],
+    first: Array, second: Array, probs: Array, errors: Array, own: Array, counts: Sequence[Count],
     step: float = 0.22,
-) -> Product:
+) -> Product:  # fmt: skip
     """Return the mean product of two averages, from the scores of the nodes, (C,), for the two heads.
 
     The ``errors`` of the nodes are (C, D), and ``own`` their mean squares with what is spread within them, (C,).

@@ -292,13 +292,8 @@ def _block(given: _Block, direction: Array | None) -> Moments:
     change = np.zeros((len(loss), 0))
     if direction is not None:
         change = 0.5 * _change(given, direction, weights, terms, (y, b, double, single, twice, part), more)
-    joined = [_joined(term) for term in zip(*gradient, strict=True)]
-    return Moments(loss, 0.5 * balanced(*joined), _joined(attention), change)
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    """Put the rows of all kinds together again."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    joined = [np.concatenate(term, axis=1) for term in zip(*gradient, strict=True)]
+    return Moments(loss, 0.5 * balanced(*joined), np.concatenate(attention, axis=1), change)
 
 
 def _change(
