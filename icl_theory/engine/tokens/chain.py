@@ -1,19 +1,15 @@
 r"""Softmax attention over Markov chains: the exact square loss and its gradient, an integral over a recursion.
 
-A sequence is a first window of m symbols and T - 1 transitions. Each of its T positions has a window, its own
-symbol :math:`x_t` and the m - 1 before it. With q the last symbol of the sequence and weights
-:math:`w_t = e^{S(X_t, q)}`, attention predicts the law :math:`P_q` of the symbol that comes next by
-:math:`o = \sum_t w_t e_{x_t}/Z`, :math:`Z = \sum_t w_t`. Since :math:`Z^{-2} = \int_0^\infty s e^{-sZ} ds`,
+Each of the T positions of a sequence has a window, its own symbol :math:`x_t` and the m - 1 before it. With q the
+last symbol and weights :math:`w_t = e^{S(X_t, q)}`, attention predicts the law :math:`P_q` of the next one.
 
-.. math:: \mathcal L = \tfrac12 E|o - P_q|^2
+.. math:: \mathcal L = \tfrac12 E\Bigl|\frac{\sum w_t e_{x_t}}{\sum w_t} - P_q\Bigr|^2
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-The expectation is carried along the chain: for each window at position t the means F, A and B of
-:math:`e^{-\sum y}` times 1, n and :math:`|n|^2`, with sums up to t. A position with y and
-:math:`u = y(e_x - P_q)` adds
-
-.. math:: (F, A, B) \to (F,\ A + uF,\ B + 2u^\top A + |u|^2F)\,e^{-y} .
+For each window the means F, A and B of :math:`e^{-\sum y}` times 1, n and :math:`|n|^2`, with sums up to t, are
+carried along. A position with y and :math:`u = y(e_x - P_q)` adds
+:math:`(F, A, B) \to (F,\ A + uF,\ B + 2u^\top A + |u|^2F)\,e^{-y}`. See docs/theory.md, "The recursion".
 """
 
 from __future__ import annotations
@@ -245,30 +241,6 @@ class _Columns(NamedTuple):
     error: Array  # (Q,)
 
 
-def _moments(
-    chains: Chains, scores: Array, last: Symbols, length: int, step: float = 0.2, sink: Array | None = None
-) -> _Columns:
-    """Integrate columns of scores, (..., k**m, Q); column j counts the sequences that end in ``last[j]``."""
-    log_w = capped(scores.reshape(-1, len(last))).reshape(-1, *scores.shape[-2:])
-    length += sink is not None
-    log_s, weights = _nodes(log_w, length, step)
-    carried = length * len(chains.newest) * (chains.symbols + 1) * len(last)
-    parts = [
-        _block(chains, which, log_w, last, length, sink, log_s[:, nodes], weights[nodes])
-        for which, nodes in _parts(len(chains.transitions), len(weights), carried)
-    ]
-    loss, pull, push, attention, handled = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
-    gradient, terms = pull - push, abs(pull) + push + 1e-300
-    # a shift of a column changes no loss: what rounding leaves of its sum belongs to the entries that cancel
-    gradient -= terms * (gradient.sum(axis=(0, 1)) / terms.sum(axis=(0, 1)))
-    if scores.ndim == 2:
-        gradient, attention = gradient.sum(axis=0), attention.sum(axis=0)
-    # of each position's step, and of ln y, a sum of numbers as large as the range of the scores
-    rounding = handled + (10.0 + np.ptp(log_w, axis=(0, 1))) * terms.sum(axis=(0, 1))
-    rounding *= np.finfo(float).eps
-    return _Columns(loss, gradient, attention, rule_error(step) * loss + rounding)
-
-
 def _parts(chains: int, nodes: int, carried: int, most: int = 2**21) -> Iterator[tuple[slice, slice]]:
     """Split chains and nodes into blocks; what is carried along in each has up to ``most`` numbers (16 MiB)."""
     width = min(nodes, max(1, most // carried))
@@ -452,9 +424,28 @@ class ChainRisk(Risk):
         found = self._moments(params)
         return float(found.loss.sum()), found.gradient
 
-    def _moments(self, columns: Array, last: Symbols | None = None) -> _Columns:
-        last = np.arange(self.chains.symbols) if last is None else last
-        return _moments(self.chains, columns, last, self.length, self.step, self.sink)
+    def _moments(self, scores: Array, last: Symbols | None = None) -> _Columns:
+        """Integrate columns of scores, (..., k**m, Q); column j counts the sequences that end in ``last[j]``."""
+        chains, sink, step = self.chains, self.sink, self.step
+        last = np.arange(chains.symbols) if last is None else last
+        log_w = capped(scores.reshape(-1, len(last))).reshape(-1, *scores.shape[-2:])
+        length = self.length + (sink is not None)
+        log_s, weights = _nodes(log_w, length, step)
+        carried = length * len(chains.newest) * (chains.symbols + 1) * len(last)
+        parts = [
+            _block(chains, which, log_w, last, length, sink, log_s[:, nodes], weights[nodes])
+            for which, nodes in _parts(len(chains.transitions), len(weights), carried)
+        ]
+        loss, pull, push, attention, handled = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
+        gradient, terms = pull - push, abs(pull) + push + 1e-300
+        # a shift of a column changes no loss: what rounding leaves of its sum belongs to the entries that cancel
+        gradient -= terms * (gradient.sum(axis=(0, 1)) / terms.sum(axis=(0, 1)))
+        if scores.ndim == 2:
+            gradient, attention = gradient.sum(axis=0), attention.sum(axis=0)
+        # of each position's step, and of ln y, a sum of numbers as large as the range of the scores
+        rounding = handled + (10.0 + np.ptp(log_w, axis=(0, 1))) * terms.sum(axis=(0, 1))
+        rounding *= np.finfo(float).eps
+        return _Columns(loss, gradient, attention, rule_error(step) * loss + rounding)
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
