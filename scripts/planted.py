@@ -599,7 +599,7 @@ FRESH_THIRD = (
           "engine/skip.py",
           "self._worst = max(self._worst, gain * (off + left",
           "self._worst = max(self._worst, (off + left", "test_fastforward.py"),
-    Fault("largest-in-size", "sharpness negative where the loss bends down more than up", "engine/lanczos.py",
+    Fault("largest-in-size", "sharpness negative where the loss bends down more than up", "engine/risk.py",
           'which="LA"', 'which="LM"'),
     Fault("size-of-factors", "random factors too small for rank > 1: the saddle is left too late",
           "engine/pullback.py",

@@ -9,7 +9,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine.lanczos import largest_eigenvalue
+from icl_theory.engine.risk import largest_eigenvalue
 
 
 def sixth_order(risk: icl.Risk, params: np.ndarray, direction: np.ndarray) -> np.ndarray:

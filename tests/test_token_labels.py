@@ -82,8 +82,6 @@ def test_a_thousand_tokens_on_two_labels_are_a_binomial_sum() -> None:
         ({"labels": -1}, "labels = -1: must be"),
         ({"labels": 0}, "labels = 0: must be at least 1"),
         ({"density": 0.0}, "density = 0.0: must be"),
-        ({"far": -1.0}, "far = -1.0: must be"),
-        ({"rare": 0.0}, "rare = 0.0: must be"),
     ],
 )
 def test_wrong_input_is_named(change: dict[str, Any], words: str) -> None:

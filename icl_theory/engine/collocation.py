@@ -29,9 +29,7 @@ class Scheme(NamedTuple):
     nodes: Array  # in (0, 1], the last is 1
     weights: Array  # of the slopes at the nodes
     coefficients: Array  # to its Legendre coefficients
-    derivatives: (
-        Array  # to its derivatives of orders 1 to s at the nodes, in units of half of the step, (s, s, s + 1)
-    )
+    derivatives: Array  # to those of orders 1 to s at the nodes, in units of half of the step, (s, s, s + 1)
 
 
 @cache
@@ -150,18 +148,9 @@ def _ratio(part: Array, whole: Array) -> Array:
 
 
 def collocate(
-    moves: Moves,
-    which: Index,
-    weights: Array,
-    y: Array,
-    guess: Array,
-    tolerance: Array,
-    noise: Array,
-    precondition: Precondition | None = None,
-    least: int = 1,
-    most: int = 14,
-    easy: int = 7,
-) -> Solved:
+    moves: Moves, which: Index, weights: Array, y: Array, guess: Array, tolerance: Array, noise: Array,
+    precondition: Precondition | None = None, least: int = 1, most: int = 14, easy: int = 7,
+) -> Solved:  # fmt: skip
     """Solve the equations of a stride for n blocks by fixed-point iteration with Anderson's mixing.
 
     ``moves`` takes rows, (r, m), and their blocks, (r,), to the moves in one step, (r, m). The strides of the
@@ -173,13 +162,8 @@ def collocate(
     """
     n, stages, m = guess.shape
     left, iterations = np.full(n, np.inf), np.zeros(n, dtype=np.int64)
-    active, mixed, before = np.arange(n), Mixed(n, stages * m), np.full(n, np.inf)
-    now = guess
-    regular = np.asarray(np.isfinite(weights).all(axis=(1, 2)))
-    if not regular.all():
-        active, now = active[regular], now[regular]
-        mixed.keep(regular)
-        before = before[regular]
+    active = np.flatnonzero(np.isfinite(weights).all(axis=(1, 2)))
+    now, mixed, before = guess[active], Mixed(len(active), stages * m), np.full(len(active), np.inf)
     for iteration in range(1, most + 1):
         if not active.size:
             break
@@ -191,9 +175,7 @@ def collocate(
             residual = precondition(residual, active)
         size = np.abs(residual).reshape(len(now), -1).max(axis=1)
         rate = np.minimum(size / np.where(before > 0.0, before, 1.0), 1.0)
-        remains = np.where(
-            np.isfinite(before), size * rate, size
-        )  # the residual after this iteration, extrapolated
+        remains = np.where(np.isfinite(before), size * rate, size)  # after this iteration, extrapolated
         done = (remains <= np.maximum(tolerance, noise)[active]) & (iteration >= least)
         # after a first guess that is good by chance the next residual may be larger
         lost = ~np.isfinite(size) | (size > 10.0 * before)

@@ -93,10 +93,8 @@ class CrossCheck(Comparison):
 
     Attributes
     ----------
-    checks : tuple of Check
-        One row a comparison.
-    note : str
-        What was compared, and what was left out, in words.
+    checks, note : tuple of Check, str
+        As of every `Comparison`.
     power : Power
         Smallest relative errors of loss and gradient that these comparisons find nine times in ten.
     t, population, sgd, band : ndarray, (T,)

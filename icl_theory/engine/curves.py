@@ -44,10 +44,8 @@ class CurveComparison(Comparison, Drawn):
 
     Attributes
     ----------
-    checks : tuple of Check
-        Means of both curves over each window, and the standard error of the sampled one.
-    note : str
-        Where the standard errors come from.
+    checks, note : tuple of Check, str
+        Means of both curves over each window with the standard error of the sampled one, and where that comes from.
     windows : tuple of (int, int)
         First and last step of each window.
     t, population, losses, errors : ndarray, (T,)
@@ -127,9 +125,8 @@ def curve_of(run: Run, losses: Any, steps: Any, errors: Any) -> Curve:
     if values.shape != t.shape:
         raise ValueError(f"losses: {values.size} numbers for {t.size} steps")
     for index in np.flatnonzero(~(np.abs(values) <= LARGEST))[:1]:
-        raise refuse(
-            f"losses[{index}]", values[index], f"a number up to {LARGEST:g}; it is the loss at step {t[index]}"
-        )
+        allowed = f"a number up to {LARGEST:g}; it is the loss at step {t[index]}"
+        raise refuse(f"losses[{index}]", values[index], allowed)
     if errors is not None:
         found = real_array("errors", errors, dimensions(errors), LARGEST)
     if found is not None and (found.shape not in ((), t.shape) or not (found > 0.0).all()):

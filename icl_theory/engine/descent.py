@@ -64,14 +64,11 @@ def descend(
         Gradient descent, normalised gradient descent, the same for each block of the parameters, or a rule of one's
         own.
     method : {"exact", "auto", "closed", "fast", "flow"}
-        "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" follows the curve
-        through the iterates by polynomials in ln(1 + t), twice, and takes steps one by one where that does not
-        pay; columns that do not mix have strides of their own. It evaluates at most 200 000 gradients.
-        "auto" takes the closed form where there is one, and else 4096 steps one by one before it goes on like
-        "fast"; it takes every step if the risk draws data or the rule changes from step to step.
-        "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
-        relative to :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the
-        iteration.
+        "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" skips most, with
+        at most 200 000 gradients. "auto" takes the closed form where there is one, and else 4096 steps one by one
+        before it goes on like "fast"; it takes every step if the risk draws data or the rule changes from step to
+        step. "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10, relative
+        to :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the iteration.
     tolerance : float
         Absolute tolerance on the scores where steps are skipped; the run's ``states_error`` is an estimate from
         above, and where it exceeds the tolerance ``notes["accuracy"]`` says so.
@@ -85,8 +82,8 @@ def descend(
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
     progress : bool, optional
-        Show step, loss and speed in a terminal once a run takes longer than a second, or never. The default
-        is to show them unless there is a ``callback``. Workers show nothing.
+        Show step, loss and speed once a run takes longer than a second, or never; by default unless there is a
+        ``callback``.
 
     Returns
     -------
@@ -234,9 +231,8 @@ def _followed(
         states_error=solution.error, risk=descent.risk,
     )  # fmt: skip
     if solution.error is not None and solution.error > 1.01 * tolerance:
-        run.notes["accuracy"] = (
-            f"the estimated error of the scores, {solution.error:.3g}, exceeds the tolerance {tolerance:g}"
-        )
+        error = f"the estimated error of the scores, {solution.error:.3g},"
+        run.notes["accuracy"] = f"{error} exceeds the tolerance {tolerance:g}"
     attach(run, descent.risk, tolerance, descent.rule)
     return run
 

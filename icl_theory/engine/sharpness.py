@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, instance, integer, refuse
-from icl_theory.engine.lanczos import largest_eigenvalue
 from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
@@ -118,7 +117,7 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     params = _settled(risk, np.asarray(found.x).reshape(shape), size, origin)
     if params is None:
         raise refuse("risk", risk, "one with a minimum at finite parameters")
-    value = _largest(risk, params)[0]
+    value = risk.sharpness(params)
     return Stability(2.0 / value, value, params, float(risk.evaluate(params)[0]))
 
 
@@ -132,7 +131,7 @@ def _settled(
     smaller than ``small`` relative to the way from ``origin``, or the gradient is rounding, ``eps`` times ``size``
     (its norm at the origin) or the curvature.
     """
-    value = _largest(risk, params)[0]
+    value = risk.sharpness(params)
     noise = eps * max(size, value)
     for _ in range(steps):
         loss, gradient = risk.evaluate(params)
@@ -172,7 +171,3 @@ def _newton_step(
             break
         direction = rest + length / before * direction
     return step
-
-
-def _largest(risk: Risk, params: Array) -> tuple[float, Array]:
-    return largest_eigenvalue(lambda direction: risk.hessian_product(params, direction), params.shape, risk.metric)

@@ -39,77 +39,30 @@ class Record(NamedTuple):
     run: Array
     shadow: Array
 
-    def holds(self, x: Array | float) -> Mask:
-        """Which strides, (n,), hold which times x, (q,): (n, q)."""
-        first, last = self.begin - SLACK, self.begin + self.length + SLACK
-        return (first[:, None] <= np.atleast_1d(x)) & (np.atleast_1d(x) <= last[:, None])
-
 
 class Strides:
     """Blocks of parameters, each with strides of its own, and their shadows.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        How the parameters are cut.
-    tolerance : float
-        Absolute, in scores; of a flow relative to the parameters as well.
-    y : ndarray, (n, m)
-        Where the run begins.
-    z : ndarray, (n, m), or None
-        Where its shadow begins; there need not be one.
-    t : float
-        Their time.
-    first : float
-        Length of the first strides, in x.
-    budget : int
-        Gradients that may be evaluated altogether.
-    flow : bool
-        Follow the flow of the moves instead of the iterates.
-    share : float
-        Part of the tolerance that one stride may use, so that dozens of them keep to it.
-    separate : bool
-        Go on without the blocks that cannot be followed: they belong to different runs.
-    unsolved : float
-        What the equations leave may move the solution by more than itself, by this factor.
-
-    Attributes
-    ----------
-    lost : ndarray of bool, (n,)
-        Which blocks are no longer followed.
-    x : ndarray, (n,)
-        Times up to which the blocks are known.
-    left : ndarray, (n,)
-        Error from what the solutions of the equations have left so far.
-    margin : ndarray, (n,)
-        Factor that makes an estimate of the run's error of its distance to the shadow.
-    swings : bool
-        Whether a mode of the last strides oscillates.
-    apart, off : float
-        Largest difference of run and shadow within the strides, and the largest error estimated from it.
+    The run begins at ``y`` and its shadow, if there is one, at ``z``, (n, m) each, at time ``t``, with strides of
+    length ``first`` in x. The ``tolerance`` is absolute, in scores; of a flow it is relative to the parameters as
+    well. One stride uses a ``share`` of it, so that dozens of them keep to it. With ``separate`` blocks, which
+    belong to different runs, those that cannot be followed are left behind. What the equations leave may move the
+    solution by ``unsolved`` times as much.
     """
 
     def __init__(
-        self,
-        blocks: Blocks,
-        tolerance: float,
-        y: Array,
-        z: Array | None,
-        t: float,
-        first: float,
-        budget: int,
-        flow: bool,
-        share: float = 0.01,
-        separate: bool = False,
-        unsolved: float = 2.0,
-    ) -> None:
+        self, blocks: Blocks, tolerance: float, y: Array, z: Array | None, t: float, first: float, budget: int,
+        flow: bool, share: float = 0.01, separate: bool = False, unsolved: float = 2.0,
+    ) -> None:  # fmt: skip
         self._blocks, self._budget, self._flow = blocks, budget, flow
         self._tolerance, self._share, self._separate, self._unsolved = tolerance, share, separate, unsolved
         n, m = y.shape
-        self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))
-        self.left, self.margin, self.records = np.zeros(n), np.full(n, MARGIN), list[Record]()
-        self.apart = self.off = 0.0
-        self.lost, self.swings = np.zeros(n, dtype=bool), False
+        self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))  # up to where each block is known
+        self.left = np.zeros(n)  # error from what the solutions of the equations have left so far
+        self.margin = np.full(n, MARGIN)  # of the error of the run to its distance from the shadow
+        self.records = list[Record]()
+        self.apart = self.off = 0.0  # largest such distance within the strides, and largest error
+        self.lost, self.swings = np.zeros(n, dtype=bool), False  # whether a mode of the last strides oscillates
         self._gain = blocks.descent.risk.gain(blocks.params(y))
         self._h, self._ideal, self._pace, self._debt = np.full(n, first), np.zeros(n), np.zeros(n), np.zeros(n)
         self._terms, self._move = np.zeros((n, NODES + 1, m)), np.zeros((n, m))
@@ -162,7 +115,7 @@ class Strides:
         ideal, before = np.where(np.isfinite(ratio), factor, 0.4) * h, self._ideal[which]
         trend = np.divide(ideal, before, out=np.ones(len(h)), where=good & (before > 0.0))
         self._h[which] = ideal * np.clip(trend, 0.5, 1.0)  # towards a drop each stride is shorter than the last
-        self._ideal[which] = np.where(good, ideal, 0.0)
+        self._ideal[which] = np.where(good, ideal, before)
 
     def _charge(
         self, which: Index, cost: float, passed: Array, patience: float = 400.0, fewest: float = 8.0
@@ -311,35 +264,30 @@ class Strides:
 
     def states(self, times: Steps) -> tuple[Array, Array]:
         """Run and shadow at times that all blocks have reached, (q, n, m) each; NaN where strides are dropped."""
-        x, (run, shadow) = np.log1p(times), np.full((2, len(times), *self.y.shape), np.nan)
-        for record in self.records:
-            row, place = np.nonzero(record.holds(x))
-            if row.size:
-                begin, length = record.begin[row], record.length[row]
-                for found, terms in ((run, record.run), (shadow, record.shadow)):
-                    found[place, record.which[row]] = valued(terms[row], x[place, None], begin, length)[:, 0]
-        return run, shadow
+        n = len(self.y)
+        return self.at(np.broadcast_to(np.log1p(times)[:, None], (len(times), n)), np.arange(n))
 
     def at(self, x: Array, which: Index) -> tuple[Array, Array]:
-        """Run and shadow of some blocks at a time x of each, (k, m) each; NaN where that is not reached."""
-        run, shadow = np.full((2, len(which), self.y.shape[1]), np.nan)
+        """Run and shadow of k blocks at times x of each, (..., k): (..., k, m) each; NaN where none is known."""
+        run, shadow = np.full((2, *x.shape, self.y.shape[1]), np.nan)
         place = np.full(len(self.y), -1)
         place[which] = np.arange(len(which))
         for record in self.records:
             on = np.flatnonzero(place[record.which] >= 0)
-            along = x[place[record.which[on]]] - record.begin[on]
-            on = on[(along >= -SLACK) & (along <= record.length[on] + SLACK)]
-            if on.size:
-                begin, length, to = record.begin[on], record.length[on], place[record.which[on]]
+            along = x[..., place[record.which[on]]] - record.begin[on]
+            *times, row = np.nonzero((along >= -SLACK) & (along <= record.length[on] + SLACK))
+            if row.size:
+                row = on[row]
+                begin, length, to = record.begin[row], record.length[row], (*times, place[record.which[row]])
                 for found, terms in ((run, record.run), (shadow, record.shadow)):
-                    found[to] = valued(terms[on], x[to, None], begin, length)[:, 0]
+                    found[to] = valued(terms[row], x[to][:, None], begin, length)[:, 0]
         return run, shadow
 
     def land(self, t: int) -> tuple[Array, Array]:
         """Run and shadow at a time, by strides that end there: their ends are far better than what lies between."""
         x, (run, shadow) = math.log1p(t), (found[0] for found in self.states(np.array([t])))
         for record in self.records:
-            on = record.holds(x)[:, 0] & (record.begin < x - SLACK)
+            on = (record.begin < x - SLACK) & (x <= record.begin + record.length + SLACK)
             if not on.any():
                 continue
             which, begin, h = record.which[on], record.begin[on], x - record.begin[on]
@@ -354,36 +302,18 @@ class Strides:
 
 
 class Skipper(Followed):
-    """A run that skips iterates, or follows the flow, and its shadow.
+    """A run that skips iterates, or follows the flow, and its shadow, which a flow has not.
 
-    Parameters
-    ----------
-    descent : Descent
-        The map.
-    tolerance : float
-        Absolute, in scores.
-    known : dict of int to ndarray, optional
-        States of the run that are known; the initial one unless given.
-    exact : int
-        Steps that are taken one by one at first.
-    budget : int
-        Largest number of gradients. Beyond it, single steps are as quick, or a run takes too long.
-    flow : bool
-        Follow the flow, which has no shadow.
+    The ``tolerance`` is absolute, in scores. The first ``exact`` steps are taken one by one. Beyond the ``budget``
+    of gradients single steps are as quick, or a run takes too long.
     """
 
     skips = True
 
     def __init__(
-        self,
-        descent: Descent,
-        tolerance: float,
-        known: dict[int, Array] | None = None,
-        *,
-        exact: int = 0,
-        budget: int = 200_000,
-        flow: bool = False,
-    ) -> None:
+        self, descent: Descent, tolerance: float, known: dict[int, Array] | None = None, *, exact: int = 0,
+        budget: int = 200_000, flow: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(descent, known)
         self.tolerance, self.budget, self.flow = tolerance, budget, flow
         self._exact, self._watched = exact, not flow

@@ -85,16 +85,7 @@ def require(condition: bool, reason: str) -> None:
 class Statement:
     """A statement of the theory, written down once for checks of runs and rows of the audit.
 
-    Attributes
-    ----------
-    name, source, statement : str
-        What it is called, where it comes from (paper and number, or "this package"), and what it says.
-    kind : str
-        As in `BoundCheck`.
-    status : Status
-        What is claimed; a proved inequality unless given.
-    sides : callable, optional
-        Measures both sides on a run, or raises `UnstatedError`.
+    The first four are those of its `BoundCheck`. ``sides`` measures both sides on a run, or raises `UnstatedError`.
     """
 
     name: str

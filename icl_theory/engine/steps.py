@@ -41,26 +41,11 @@ class Point(NamedTuple):
 
 
 class Descent:
-    """One step of an update rule.
-
-    Parameters
-    ----------
-    risk : Risk
-        What is trained.
-    eta : float
-        Learning rate.
-    rule : Rule
-        Update rule.
-
-    Attributes
-    ----------
-    evaluations : int
-        Gradients evaluated so far.
-    """
+    """One step of an update rule."""
 
     def __init__(self, risk: Risk, eta: float, rule: Rule) -> None:
         self.risk, self.eta, self.rule = risk, eta, rule
-        self.evaluations = 0
+        self.evaluations = 0  # of gradients, so far
 
     @property
     def alike(self) -> bool:
@@ -72,9 +57,7 @@ class Descent:
         self.evaluations += 1
         loss, gradient = self.risk.evaluate(params, step)
         alike = getattr(gradient, "shape", ()) == getattr(params, "shape", ())  # np.shape of a number takes long
-        if not alike and np.shape(gradient) != np.shape(
-            params
-        ):  # it would be broadcast, or broadcast the parameters
+        if not alike and np.shape(gradient) != np.shape(params):  # one would be broadcast to the other
             raise refuse("gradient", np.shape(gradient), f"of the shape of the parameters, {np.shape(params)}")
         return Point(step, params, loss, gradient)
 
@@ -113,43 +96,20 @@ class Descent:
 
 
 class Followed(Solution):
-    """Iterates that are found in order, each from those before it.
+    """Iterates that are found in order, each from those before it; ``known`` are states of the run by step."""
 
-    Parameters
-    ----------
-    descent : Descent
-        The map.
-    known : dict of int to ndarray, optional
-        States of the run that are known; the initial one unless given.
-
-    Attributes
-    ----------
-    here : Point or None
-        Where the run is: the last point of `points`, or the one that `first_below` has found.
-    skips, skipped : bool
-        Whether steps may be skipped, and whether any was.
-    error : float or None
-        Estimated error of the scores so far, at worst; None where each step was taken, and of flows.
-    """
-
-    skips = False
-    skipped = False
-    error: float | None = None
+    skips = False  # whether steps may be skipped,
+    skipped = False  # and whether any was
+    error: float | None = None  # of the scores so far, at worst; None where each step was taken, and of flows
 
     def __init__(self, descent: Descent, known: dict[int, Array] | None = None) -> None:
         self.descent = descent
         self._known = known or {}
-        self.here: Point | None = None
+        self.here: Point | None = None  # the last point of `points`, or the one that `first_below` has found
         self._before: tuple[int, float] | None = None  # step and loss of the point before that
 
     def points(self, schedule: Steps) -> Generator[Point, None, None]:
-        """Yield points of the run from its beginning on, those of the schedule at least.
-
-        Raises
-        ------
-        Ended
-            Where the loss is not finite, or the run cannot be followed any further.
-        """
+        """Yield points of the run from its beginning on, those of the schedule at least, until it has `Ended`."""
         for point in self._points(schedule):
             if not math.isfinite(point.loss):
                 raise Ended(Stop.LOSS, step=point.step)
@@ -205,15 +165,7 @@ class Followed(Solution):
 
 
 class SingleSteps(Followed):
-    """Every step is taken.
-
-    Parameters
-    ----------
-    descent, known
-        As of every run that is `Followed`.
-    beyond : int
-        Steps that may be taken beyond the last known one, unless more than that led there: others take too long.
-    """
+    """Every step is taken, at most ``beyond`` the last known one unless more led there: others take too long."""
 
     def __init__(self, descent: Descent, known: dict[int, Array] | None = None, beyond: int = 10_000) -> None:
         super().__init__(descent, known)

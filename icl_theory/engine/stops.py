@@ -48,13 +48,7 @@ class Saved(NamedTuple):
 
 
 class Recorder:
-    """Keeps the states at the saved steps; each is added whole, so that an interrupt leaves no half of one.
-
-    Attributes
-    ----------
-    due : int
-        The next step to save.
-    """
+    """Keeps the states at the saved steps; each is added whole, so that an interrupt leaves no half of one."""
 
     def __init__(self, risk: Risk, last: int) -> None:
         self._risk = risk
@@ -128,18 +122,8 @@ class Recorder:
 class StopRules:
     """Every rule by which a run ends itself, in the order in which they are asked.
 
-    Others are not rules: the iterates leave the range of float64 or the budget (`Ended`), or Ctrl-C.
-
-    Parameters
-    ----------
-    goal : Goal
-        Target, floor and number of steps.
-    run : Followed
-        What is followed.
-    tolerance : float
-        Error of the scores that is allowed where steps are skipped.
-    patience : int
-        Steps that can be taken one by one in a reasonable time.
+    Others are not rules: the iterates leave the range of float64 or the budget (`Ended`), or Ctrl-C. Where steps
+    are skipped, scores may be off by the ``tolerance``; ``patience`` steps can be taken one by one.
     """
 
     def __init__(self, goal: Goal, run: Followed, tolerance: float, patience: int = 10**9) -> None:
@@ -169,36 +153,22 @@ class StopRules:
         self.recorder.save(point, slope)
         if not np.isfinite(point.params).all():
             return Stop.PARAMETERS
+        # where steps are skipped there is time for any plateau
+        judged = self._goal.give_up and self._alike and not self._run.skipped
+        pace = self._descent.pace(point) / (point.step + 1)
         if self._alike and slope * ahead <= 2.0**-52 * abs(point.loss):  # which is lost in rounding
             found = Stop.UNMOVED
-        elif self._stalled():
+        elif judged and self.recorder.has_stalled(self._goal.epsilon):
             return Stop.ABOVE
-        elif self._settled(point):
+        elif self._run.skips and self.recorder.has_settled(SETTLED * self._tolerance, pace):
             found = Stop.SETTLED
         else:
             return None
         return None if self._saddle.is_left(point, min(ahead, self._longest)) else found
 
-    def _stalled(self) -> bool:
-        """Whether the loss settles above the target. Where steps are skipped there is time for any plateau."""
-        judged = self._goal.give_up and self._alike and not self._run.skipped
-        return judged and self.recorder.has_stalled(self._goal.epsilon)
-
-    def _settled(self, point: Point) -> bool:
-        """Whether the scores have settled to within the tolerance, where steps may be skipped."""
-        if not self._run.skips:
-            return False
-        return self.recorder.has_settled(SETTLED * self._tolerance, self._descent.pace(point) / (point.step + 1))
-
 
 class Saddle:
-    """Asks the Hessian, where all of its modes can be found, whether a direction grows.
-
-    Parameters
-    ----------
-    descent : Descent
-        The map.
-    """
+    """Asks the Hessian, where all of its modes can be found, whether a direction grows."""
 
     def __init__(self, descent: Descent) -> None:
         self._descent = descent

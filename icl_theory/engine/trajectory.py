@@ -213,12 +213,12 @@ class Trajectory(Drawn):
         return _attention(self.observed)
 
     def at(self, t: int) -> State:
-        """State at any step, saved or not, also beyond the last one.
+        """State at any step, saved or not, also beyond the last one: the run goes on from the nearest one below.
 
         Parameters
         ----------
         t : int
-            Step number. A run goes on from the nearest step that is known below it.
+            Step number.
 
         Returns
         -------
@@ -244,11 +244,8 @@ class Trajectory(Drawn):
             observed = {name: np.asarray(values[index]) for name, values in self.observed.items()}
             return State(t, np.asarray(self.states[index]), float(self.loss[index]), observed)
         if self.solution is None or self.risk is None:
-            raise refuse(
-                "t",
-                t,
-                "a saved step (see .t): the file of this run has no risk from which others could be computed",
-            )
+            allowed = "a saved step (see .t): the file of this run has no risk from which others could be computed"
+            raise refuse("t", t, allowed)
         params = np.asarray(self.solution.states(np.array([t]))[0])
         return State(t, params, self.risk.evaluate(params, t)[0], self.risk.observe(params, t))
 
@@ -358,27 +355,21 @@ class Trajectory(Drawn):
 
     def summary(self) -> str:
         """Describe the run in a few lines of text, at most 80 columns."""
-        return "\n".join(
-            textwrap.fill(f"{name:<11} {value}", width=80, subsequent_indent=" " * 12)
-            for name, value in self.facts().items()
-        )
+        lines = (f"{name:<11} {value}" for name, value in self.facts().items())
+        return "\n".join(textwrap.fill(line, width=80, subsequent_indent=" " * 12) for line in lines)
 
     def facts(self) -> dict[str, str]:
         """Return the lines of `summary` as name and text."""
-        facts = {
-            "run": ", ".join(f"{name}={_short(value)}" for name, value in self.info.items() if value is not None)
-        }
-        if not facts["run"]:
-            facts["run"] = f"eta={self.eta:g}, rule={self.rule}"
+        info = ", ".join(f"{name}={_short(value)}" for name, value in self.info.items() if value is not None)
+        facts = {"run": info or f"eta={self.eta:g}, rule={self.rule}"}
         doubt = self.error is not None and self.error > 0.1
         facts["method"] = self.method + (f" (the step count may be off by {self.error:.1g})" if doubt else "")
         facts["stopped"] = self.stop_reason
         facts["loss"] = f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} (floor {self.floor:.3g})"
         if "attention" in self.observed:
             first, last = np.mean(self.attention[0]), np.mean(self.attention[-1])
-            facts["attention"] = f"{first:.6g} -> {last:.6g}" + (
-                " (mean over queries)" if self.attention.ndim > 1 else ""
-            )
+            mean = " (mean over queries)" if self.attention.ndim > 1 else ""
+            facts["attention"] = f"{first:.6g} -> {last:.6g}{mean}"
         if self.phases is not None:
             facts["phases"] = "   ".join(f"{name} {a:,} - {b:,}" for name, (a, b) in self.phases.present().items())
         if self.regime is not None:
@@ -386,13 +377,7 @@ class Trajectory(Drawn):
         return facts | self.notes
 
     def to_xarray(self) -> xarray.Dataset:
-        """Return the run as a labelled dataset: ``loss``, every observation and the metadata as attributes.
-
-        Returns
-        -------
-        xarray.Dataset
-            Dimension ``t`` (steps); observations per query have the dimension ``query``.
-        """
+        """Return loss and observations over the dimension ``t``, and ``query`` where queries have their own."""
         import xarray
 
         variables: dict[str, Any] = {"loss": ("t", self.loss)}
@@ -412,10 +397,7 @@ class Trajectory(Drawn):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one file (a NumPy archive without pickle), whole or not at all.
 
-        Parameters
-        ----------
-        path : path-like
-            Written under a temporary name first, so that a crash or a full disk leaves an existing file as it was.
+        A temporary file comes first, so that a crash or a full disk leaves an existing file as it was.
         """
         from icl_theory.files import replacing  # few runs are saved
 

@@ -1,19 +1,15 @@
 r"""Softmax attention over Markov chains: the exact square loss and its gradient, an integral over a recursion.
 
-A sequence is a first window of m symbols and T - 1 transitions. Each of its T positions has a window, its own
-symbol :math:`x_t` and the m - 1 before it. With q the last symbol of the sequence and weights
-:math:`w_t = e^{S(X_t, q)}`, attention predicts the law :math:`P_q` of the symbol that comes next by
-:math:`o = \sum_t w_t e_{x_t}/Z`, :math:`Z = \sum_t w_t`. Since :math:`Z^{-2} = \int_0^\infty s e^{-sZ} ds`,
+Each of the T positions of a sequence has a window, its own symbol :math:`x_t` and the m - 1 before it. With q the
+last symbol and weights :math:`w_t = e^{S(X_t, q)}`, attention predicts the law :math:`P_q` of the next one.
 
-.. math:: \mathcal L = \tfrac12 E|o - P_q|^2
+.. math:: \mathcal L = \tfrac12 E\Bigl|\frac{\sum w_t e_{x_t}}{\sum w_t} - P_q\Bigr|^2
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-The expectation is carried along the chain: for each window at position t the means F, A and B of
-:math:`e^{-\sum y}` times 1, n and :math:`|n|^2`, with sums up to t. A position with y and
-:math:`u = y(e_x - P_q)` adds
-
-.. math:: (F, A, B) \to (F,\ A + uF,\ B + 2u^\top A + |u|^2F)\,e^{-y} .
+For each window the means F, A and B of :math:`e^{-\sum y}` times 1, n and :math:`|n|^2`, with sums up to t, are
+carried along. A position with y and :math:`u = y(e_x - P_q)` adds
+:math:`(F, A, B) \to (F,\ A + uF,\ B + 2u^\top A + |u|^2F)\,e^{-y}`. See docs/theory.md, "The recursion".
 """
 
 from __future__ import annotations
@@ -37,6 +33,7 @@ from icl_theory._validate import (
     refuse,
 )
 from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.tokens.sampled import Sampled, softmax
 from icl_theory.engine.tokens.square import capped, rule_error
 from icl_theory.memory import check_fits
 
@@ -142,11 +139,8 @@ def _stationary(P: Array) -> Array:
     k, (groups, group) = len(P), connected_components(P > 0.0, connection="strong")
     if groups > 1:
         other = np.argmax(group != group[0])
-        raise refuse(
-            "transitions",
-            P.tolist(),
-            f"irreducible unless start is given (there is no way from 0 to {other}, or none back)",
-        )
+        allowed = f"irreducible unless start is given (there is no way from 0 to {other}, or none back)"
+        raise refuse("transitions", P.tolist(), allowed)
     given, P, law = P, P.copy(), np.ones(k)
     with np.errstate(all="ignore"):
         for n in range(k - 1, 0, -1):
@@ -156,9 +150,8 @@ def _stationary(P: Array) -> Array:
             law[n] = law[:n] @ P[:n, n]
         law /= law.sum()
     if not np.isfinite(law).all():
-        raise refuse(
-            "transitions", given.tolist(), "such that float64 holds the odds of all states, or with start given"
-        )
+        allowed = "such that float64 holds the odds of all states, or with start given"
+        raise refuse("transitions", given.tolist(), allowed)
     return law
 
 
@@ -207,14 +200,6 @@ def chain_moments(
     ValueError
         An argument is out of range; the message names it.
 
-    Notes
-    -----
-    A rule with nodes :math:`s_j` and weights :math:`\omega_j` replaces :math:`Z^{-2}` in each sequence by
-    :math:`\sum_j \omega_j s_j e^{-s_j Z}`. The loss averages :math:`|\sum w(e_x - P_q)|^2 Z^{-2} \ge 0`, so its
-    relative error is at most that of the sum for the worst Z. For the trapezoid rule in :math:`\ln s` with step h
-    that is :math:`2|\Gamma(2 + 2\pi i/h)|`. In x with :math:`\ln s = x - e^{-x}`, which shortens the left tail, it
-    is up to 2.7 times as much: 1e-18 for h = 0.2. What is left is rounding. The stated error adds both.
-
     References
     ----------
     docs/theory.md, "The recursion", "The error of the rule".
@@ -232,16 +217,9 @@ def chain_moments(
     """
     instance("chains", chains, Chains, "Chains")
     risk = ChainRisk(chains, length, scores, sink=sink, step=step)
-    found, given, length = risk._moments(risk.initial), risk.initial, risk.length
-    often = chains.last(length).sum(axis=0)
-    attention = np.divide(found.attention, often, out=np.zeros_like(given), where=often > 0.0)
+    found, often = risk._moments(risk.initial), chains.last(risk.length).sum(axis=0)
+    attention = np.divide(found.attention, often, out=np.zeros_like(risk.initial), where=often > 0.0)
     return ChainMoments(float(found.loss.sum()), found.gradient, attention, float(found.error.sum()))
-
-
-def _length(chains: Chains, value: int) -> int:
-    length = integer("length", value, minimum=chains.window)
-    check_fits("length", length, 32.0 * length * len(chains.newest) * (chains.symbols + 1) * chains.symbols)
-    return length
 
 
 def _scores(chains: Chains, value: ArrayLike, length: int, sink: bool) -> Array:
@@ -261,30 +239,6 @@ class _Columns(NamedTuple):
     gradient: Array  # of the shape of the scores
     attention: Array
     error: Array  # (Q,)
-
-
-def _moments(
-    chains: Chains, scores: Array, last: Symbols, length: int, step: float = 0.2, sink: Array | None = None
-) -> _Columns:
-    """Integrate columns of scores, (..., k**m, Q); column j counts the sequences that end in ``last[j]``."""
-    log_w = capped(scores.reshape(-1, len(last))).reshape(-1, *scores.shape[-2:])
-    length += sink is not None
-    log_s, weights = _nodes(log_w, length, step)
-    carried = length * len(chains.newest) * (chains.symbols + 1) * len(last)
-    parts = [
-        _block(chains, which, log_w, last, length, sink, log_s[:, nodes], weights[nodes])
-        for which, nodes in _parts(len(chains.transitions), len(weights), carried)
-    ]
-    loss, pull, push, attention, handled = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
-    gradient, terms = pull - push, abs(pull) + push + 1e-300
-    # a shift of a column changes no loss: what rounding leaves of its sum belongs to the entries that cancel
-    gradient -= terms * (gradient.sum(axis=(0, 1)) / terms.sum(axis=(0, 1)))
-    if scores.ndim == 2:
-        gradient, attention = gradient.sum(axis=0), attention.sum(axis=0)
-    # of each position's step, and of ln y, a sum of numbers as large as the range of the scores
-    rounding = handled + (10.0 + np.ptp(log_w, axis=(0, 1))) * terms.sum(axis=(0, 1))
-    rounding *= np.finfo(float).eps
-    return _Columns(loss, gradient, attention, rule_error(step) * loss + rounding)
 
 
 def _parts(chains: int, nodes: int, carried: int, most: int = 2**21) -> Iterator[tuple[slice, slice]]:
@@ -450,11 +404,13 @@ class ChainRisk(Risk):
         step: float = 0.2,
     ) -> None:
         self.chains = instance("chains", chains, Chains, "Chains")
-        self.length, self.step = _length(chains, length), number("step", step, maximum=0.6)
+        W, k = shape = len(chains.newest), chains.symbols
+        self.length = integer("length", length, minimum=chains.window)
+        check_fits("length", length, 32.0 * length * W * (k + 1) * k)
+        self.step = number("step", step, maximum=0.6)
         self.sink = None if sink is None else distributions("sink", sink)
-        if self.sink is not None and self.sink.shape != (chains.symbols,):
-            raise refuse("sink", sink, f"{chains.symbols} probabilities, one for each symbol")
-        shape = len(chains.newest), chains.symbols
+        if self.sink is not None and self.sink.shape != (k,):
+            raise refuse("sink", sink, f"{k} probabilities, one for each symbol")
         zeros = np.zeros(shape if sink is None else (2, *shape))
         self._initial = zeros if scores is None else _scores(chains, scores, self.length, sink is not None)
 
@@ -468,9 +424,28 @@ class ChainRisk(Risk):
         found = self._moments(params)
         return float(found.loss.sum()), found.gradient
 
-    def _moments(self, columns: Array, last: Symbols | None = None) -> _Columns:
-        last = np.arange(self.chains.symbols) if last is None else last
-        return _moments(self.chains, columns, last, self.length, self.step, self.sink)
+    def _moments(self, scores: Array, last: Symbols | None = None) -> _Columns:
+        """Integrate columns of scores, (..., k**m, Q); column j counts the sequences that end in ``last[j]``."""
+        chains, sink, step = self.chains, self.sink, self.step
+        last = np.arange(chains.symbols) if last is None else last
+        log_w = capped(scores.reshape(-1, len(last))).reshape(-1, *scores.shape[-2:])
+        length = self.length + (sink is not None)
+        log_s, weights = _nodes(log_w, length, step)
+        carried = length * len(chains.newest) * (chains.symbols + 1) * len(last)
+        parts = [
+            _block(chains, which, log_w, last, length, sink, log_s[:, nodes], weights[nodes])
+            for which, nodes in _parts(len(chains.transitions), len(weights), carried)
+        ]
+        loss, pull, push, attention, handled = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
+        gradient, terms = pull - push, abs(pull) + push + 1e-300
+        # a shift of a column changes no loss: what rounding leaves of its sum belongs to the entries that cancel
+        gradient -= terms * (gradient.sum(axis=(0, 1)) / terms.sum(axis=(0, 1)))
+        if scores.ndim == 2:
+            gradient, attention = gradient.sum(axis=0), attention.sum(axis=0)
+        # of each position's step, and of ln y, a sum of numbers as large as the range of the scores
+        rounding = handled + (10.0 + np.ptp(log_w, axis=(0, 1))) * terms.sum(axis=(0, 1))
+        rounding *= np.finfo(float).eps
+        return _Columns(loss, gradient, attention, rule_error(step) * loss + rounding)
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
@@ -496,30 +471,17 @@ class ChainRisk(Risk):
         return SampledChainRisk(self, batch, seed)
 
 
-class SampledChainRisk(Risk):
+class SampledChainRisk(Sampled):
     r"""Mean of :math:`\tfrac12|o - P_q|^2` over sequences, drawn anew at each step; made by `ChainRisk.sampled`.
 
-    The softmax is taken of the scores as they come: no formula is shared with `ChainRisk`. The sequences are a
-    function of the seed and the step.
+    The softmax is taken of the scores as they come: no formula is shared with `ChainRisk`.
     """
 
     def __init__(self, risk: ChainRisk, batch: int, seed: int) -> None:
-        self.chains, self.length, self.sink, self._initial = risk.chains, risk.length, risk.sink, risk.initial
-        self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
-        check_fits("batch", self.batch, 64.0 * self.batch * (self.length + len(self.chains.newest)))
+        self.chains, self.length, self.sink = risk.chains, risk.length, risk.sink
+        super().__init__(risk.initial, batch, seed, 8.0 * (self.length + len(self.chains.newest)))
 
-    @property
-    def initial(self) -> Array:
-        """The scores at step 0."""
-        return self._initial
-
-    @property
-    def stochastic(self) -> bool:
-        """Steps draw different sequences."""
-        return True
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's sequences and its gradient, by the backward pass."""
+    def _pass(self, params: Array, step: int) -> tuple[Array, Symbols, Array]:
         chain, symbols, at, attention = self._attend(params, step)
         k, rows = self.chains.symbols, np.arange(self.batch)[:, None]
         own = attention[:, -self.length :]
@@ -533,8 +495,7 @@ class SampledChainRisk(Risk):
             along = np.column_stack([error @ self.sink, along])
         # d(½|o - P|²)/d(score of t) = a_t (o - P)·(e_x - o)
         slope = attention * (along - (error * output).sum(axis=1)[:, None])
-        gradient = np.bincount(at.ravel(), slope.ravel(), params.size).reshape(params.shape)
-        return 0.5 * float((error**2).sum()) / self.batch, gradient / self.batch
+        return 0.5 * (error**2).sum(axis=1), at, slope
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Mean attention of the step's sequences on the windows given the last symbol."""
@@ -545,8 +506,7 @@ class SampledChainRisk(Risk):
 
     def _attend(self, params: Array, step: int) -> tuple[Symbols, Symbols, Symbols, Array]:
         """Chains, (B,), symbols, (B, T), and of each token the number of its score, and the attention."""
-        rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
-        chain, windows = self.chains.draw(rng, self.length, self.batch)
+        chain, windows = self.chains.draw(self.generator(step), self.length, self.batch)
         symbols = windows % self.chains.symbols
         places = np.arange(self.length)
         if self.sink is not None:
@@ -554,7 +514,4 @@ class SampledChainRisk(Risk):
         at = windows * self.chains.symbols + symbols[:, -1:]
         if params.ndim == 3:
             at += np.minimum(places, len(params) - 1) * params[0].size
-        scores = params.ravel()[at]
-        attention = np.exp(scores - scores.max(axis=1, keepdims=True))
-        attention /= attention.sum(axis=1, keepdims=True)
-        return chain, symbols, at, attention
+        return chain, symbols, at, softmax(params.ravel()[at])[0]

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, distributions, instance, integer, number, real_array, refuse, store
+from icl_theory._validate import Array, choice, distributions, instance, number, real_array, refuse, store
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.counts import CountLaw, Drawn, Indices, Table
-from icl_theory.memory import check_fits
+from icl_theory.engine.tokens.counts import CountLaw, Drawn, Table
+from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
 
 LOSSES = ("log", "square", "logistic")
 BLOCK = 2**13  # rows at a time, whose arrays stay in the cache
@@ -250,52 +250,30 @@ class _Moments(NamedTuple):
     attention: Array  # (k, Q)
 
 
-class SampledCounts(Risk):
-    """Mean loss of softmax attention over a drawn batch; those of a step are a function of seed and step."""
+class SampledCounts(Sampled):
+    """Mean loss of softmax attention over a drawn batch."""
 
     def __init__(self, exact: CountRisk, batch: int, seed: int = 0) -> None:
         self.exact = exact
-        self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
         tokens = float(exact.law.table.counts[0].sum()) + 1.0
-        check_fits("batch", batch, 8.0 * batch * tokens * (6.0 + exact.law.values.shape[1]))
-
-    @property
-    def initial(self) -> Array:
-        """Zero scores, as the exact risk has them."""
-        return self.exact.initial
-
-    @property
-    def stochastic(self) -> bool:
-        """Steps draw different prompts."""
-        return True
+        super().__init__(exact.initial, batch, seed, tokens * (6.0 + exact.law.values.shape[1]))
 
     def prompts(self, step: int = 0) -> Drawn:
         """Return the prompts of one step."""
-        rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
-        return self.exact.law.draw(rng, self.batch)
+        return self.exact.law.draw(self.generator(step), self.batch)
 
-    def losses(self, params: Array, step: int = 0) -> Array:
-        """Return the losses of the step's prompts, (B,)."""
-        return self._pass(params, self.prompts(step))[0]
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's prompts and its gradient, by the backward pass."""
-        losses, place, back = self._pass(params, self.prompts(step))
-        gradient = np.bincount(place.ravel(), weights=back.ravel(), minlength=params.size) / self.batch
-        return float(losses.mean()), gradient.reshape(params.shape)
-
-    def _pass(self, params: Array, prompts: Drawn) -> tuple[Array, Indices, Array]:
-        """Losses, (B,), and for each token the place of its score and the derivative by it, (B, N)."""
-        exact, kind, values = self.exact, prompts.kind, self.exact.law.values
+    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
+        exact, prompts, values = self.exact, self.prompts(step), self.exact.law.values
+        kind = prompts.kind
         if exact.sink is not None:
             kind = np.column_stack([kind, np.full(len(kind), len(values))])
             values = np.vstack([values, exact.sink])
         place, rows = kind * params.shape[1] + prompts.query[:, None], np.arange(len(kind))
         scores = params.ravel()[place]
-        weight, log_total = _softmax(scores)
+        weight, log_total = softmax(scores)
         if exact.objective == "log":
             with np.errstate(divide="ignore"):
-                right, log_right = _softmax(scores + np.log(values[kind, prompts.target[:, None]]))
+                right, log_right = softmax(scores + np.log(values[kind, prompts.target[:, None]]))
             return log_total - log_right, place, weight - right
         v = values[kind]
         o = np.einsum("bn,bnv->bv", weight, v)
@@ -303,17 +281,9 @@ class SampledCounts(Risk):
         if exact.objective == "square":
             losses, slope = 0.5 * np.sum((o - answer) ** 2, axis=1), o - answer
         else:
-            q, log_sum = _softmax(exact.scale * o)
+            q, log_sum = softmax(exact.scale * o)
             losses, slope = log_sum - exact.scale * o[rows, prompts.target], exact.scale * (q - answer)
         return losses, place, weight * np.einsum("bnv,bv->bn", v - o[:, None], slope)
-
-
-def _softmax(scores: Array) -> tuple[Array, Array]:
-    """Return the softmax of each row, and the log of the sum it is divided by."""
-    top = scores.max(axis=1, keepdims=True)
-    weight = np.exp(scores - top)
-    total = weight.sum(axis=1, keepdims=True)
-    return weight / total, (top + np.log(total))[:, 0]
 
 
 def _excess(loss: str, log_q: Array, q: Array, truth: Array) -> Array:

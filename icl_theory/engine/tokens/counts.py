@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from icl_theory._validate import (
     EXACT,
@@ -30,9 +30,9 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.tokens.labels import log_poisson
+from icl_theory.engine.tokens.sampled import Indices
 from icl_theory.memory import check_fits
 
-Indices = NDArray[np.intp]
 NEVER = -1e300  # log of the probability 0; times a count of 0 it is 0
 
 
@@ -121,10 +121,8 @@ class IndependentCounts(CountLaw):
 
     def __post_init__(self) -> None:
         probs = np.atleast_2d(distributions("probs", self.probs))
-        targets, values = (
-            np.atleast_2d(distributions("targets", self.targets)),
-            distributions("values", self.values),
-        )
+        targets = np.atleast_2d(distributions("targets", self.targets))
+        values = distributions("values", self.values)
         Z, k = probs.shape
         if values.ndim != 2 or len(values) != k:
             raise refuse("values", values.shape, f"of shape (k, V) with k = {k}, one row for each kind")
@@ -210,9 +208,8 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0  # Hoeffding's bound
     check_fits("features", features, 400.0 * reach)
     j = np.arange(max(0, math.ceil(0.5 * (K - 1) - reach)), min(K - 1, math.floor(0.5 * (K - 1) + reach)) + 1.0)
-    weights = np.exp(
-        log_poisson(j, 0.5 * (K - 1)) + log_poisson(K - 1 - j, 0.5 * (K - 1)) - log_poisson(K - 1, K - 1)
-    )
+    half = 0.5 * (K - 1)
+    weights = np.exp(log_poisson(j, half) + log_poisson(K - 1 - j, half) - log_poisson(K - 1, K - 1))
     probs = np.column_stack([np.ones(len(j)), j, K - 1 - j]) / K
     values = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     return IndependentCounts(N, probs, np.array(values), np.array([1.0, 0.0]), weights / weights.sum(), rare)

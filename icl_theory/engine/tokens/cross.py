@@ -69,30 +69,13 @@ def mean(log_w: Array, probs: Array, values: Array, counts: Sequence[Count]) -> 
 
 
 def product(
-    first: Array,
-    second: Array,
-    probs: Array,
-    errors: Array,
-    own: Array,
-    counts: Sequence[Count],
+    first: Array, second: Array, probs: Array, errors: Array, own: Array, counts: Sequence[Count],
     step: float = 0.22,
-) -> Product:
-    """Return the mean product of two averages.
+) -> Product:  # fmt: skip
+    """Return the mean product of two averages, from the scores of the nodes, (C,), for the two heads.
 
-    Parameters
-    ----------
-    first, second : ndarray, (C,)
-        Scores of the nodes for the two heads.
-    probs : ndarray, (C,)
-        Probabilities of the nodes.
-    errors : ndarray, (C, D)
-        Mean errors e of the nodes.
-    own : ndarray, (C,)
-        Mean squared errors E|e|².
-    counts : sequence of Count
-        Numbers of tokens of the kinds.
-    step : float
-        Distance of the nodes in ln s and ln t; the default is exact to rounding.
+    The ``errors`` of the nodes are (C, D), and ``own`` their mean squares with what is spread within them, (C,).
+    The ``step`` in ln s and ln t is exact to rounding unless given.
     """
     both = [capped(scores[:, None]) for scores in (first, second)]
     rules = [trapezoid(log_w, counts, step) for log_w in both]

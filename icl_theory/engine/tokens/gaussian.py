@@ -21,34 +21,14 @@ class Query(NamedTuple):
 
 
 def gaussian_queries(d: int, N: int, largest: float, radii: int = 64, digits: float = 30.0) -> list[Query]:
-    r"""Return nodes that are fine enough for scores :math:`c r X` with \|c\| up to ``largest``.
+    r"""Return nodes for N tokens in d dimensions, fine enough for scores :math:`c r X`, \|c\| up to ``largest``.
 
     The error is about e^-digits of the whole; a rare length needs fewer digits by its weight, and is left out if
     none. Lengths are at Gauss–Laguerre nodes of r²/2. The trapezoid rule in X has the error e^(-2π²/h²) for the
     normal law, and e^(-π²/(c r h)) for the decay e^(-s w) of a weight e^(c r X). It ends where hardly one of N
     tokens is found.
 
-    Parameters
-    ----------
-    d : int
-        Dimension.
-    N : int
-        Number of tokens.
-    largest : float
-        Largest size of c.
-    radii : int
-        Number of lengths.
-    digits : float
-        Of the whole, in nats.
-
-    Raises
-    ------
-    ValueError
-        The nodes of a query would not fit into memory.
-
-    References
-    ----------
-    docs/theory.md, "Gaussian inputs".
+    See docs/theory.md, "Gaussian inputs".
     """
     from scipy.special import roots_genlaguerre  # slow to load
 

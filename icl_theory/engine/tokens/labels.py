@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import EXACT, Array, fraction, integer, number, plain_numbers, real_array, refuse, signed
+from icl_theory._validate import EXACT, Array, integer, number, plain_numbers, real_array, refuse, signed
 from icl_theory.memory import check_fits
 
 BLOCK = 512  # nodes at a time, whose arrays stay in the cache
@@ -42,8 +42,6 @@ def mean_log_loss(
     silent: int = 0,
     *,
     density: float | None = None,
-    far: float = 60.0,
-    rare: float = 1e-30,
 ) -> LogLoss:
     r"""Mean log loss of a label with a known logit against many labels with random ones, and its derivatives.
 
@@ -69,11 +67,6 @@ def mean_log_loss(
     density : float, optional
         Tokens per label for which all n share one set of nodes, which saves time. An n loses digits as it becomes
         improbable for a Poisson variable of this mean per label, so give it only where such n weigh as little.
-    far : float
-        Points of the circle at which the generating function is below :math:`e^{-far}` of its largest value are
-        left out.
-    rare : float
-        A label's number of tokens is neglected where its probability is below the square of this.
 
     Returns
     -------
@@ -102,27 +95,27 @@ def mean_log_loss(
     True
     """
     top, free, P, S = _checked(top, beta, log_rest, tokens, labels, silent)
-    far, rare = number("far", far), fraction("rare", rare)
     if density is None:
         found = np.empty((4, len(top)))
         for n in np.unique(free):
             here, each = free == n, max(float(n), 1.0) / max(P + S, 1)
-            found[:, here] = _integrated(top[here], beta, log_rest, free[here], P, S, each, far, rare)
+            found[:, here] = _integrated(top[here], beta, log_rest, free[here], P, S, each)
         return LogLoss(*found)
-    return LogLoss(*_integrated(top, beta, log_rest, free, P, S, number("density", density), far, rare))
+    return LogLoss(*_integrated(top, beta, log_rest, free, P, S, number("density", density)))
 
 
 def _integrated(
     top: Array, beta: float, log_rest: float, free: NDArray[np.int64], P: int, S: int, radius: float,
-    far: float, rare: float,
+    rare: float = 1e-30,
 ) -> Array:  # fmt: skip
+    """Numbers of tokens of a label are left out whose probability is below the square of ``rare``."""
     others, most = P + S, int(free.max())
     check_fits("tokens", most, 40.0 * most)
     k = np.arange(most + 1)
     poisson = np.exp(log_poisson(k, radius))
     k, poisson = k[poisson > rare**2], poisson[poisson > rare**2]
     points = most + 128
-    kept = _kept(points, others, radius, far)
+    kept = _kept(points, others, radius)
     check_fits("tokens", most, 24.0 * (len(kept) + BLOCK) * len(k) + 64.0 * BLOCK * len(kept))
     roots = np.exp(2j * np.pi / points * np.arange(points))
     there = np.unique(free)
@@ -168,8 +161,8 @@ def _checked(
     return found, free.astype(np.int64), P, S
 
 
-def _kept(points: int, others: int, radius: float, far: float) -> NDArray[np.intp]:
-    """Numbers of the points on the upper half of the circle that count."""
+def _kept(points: int, others: int, radius: float, far: float = 60.0) -> NDArray[np.intp]:
+    """Numbers of the points on the upper half of the circle where the function is above e^-far of its largest."""
     reach = min(far / ((others - 1) * radius), 2.0) if others > 1 else 2.0
     kept = np.arange(math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi)) + 1)
     return kept[2 * kept <= points]

@@ -205,9 +205,8 @@ class TokenRisk(Risk):
         largest = np.maximum(values[:, -1:], 0.0)
         symmetric = np.allclose(second, second.transpose(1, 0, 2), rtol=1e-12, atol=1e-12 * float(largest.max()))
         if not symmetric or (values < -small * largest).any():
-            raise refuse(
-                "second", float(values.min()), "symmetric and positive semidefinite (an eigenvalue is shown)"
-            )
+            allowed = "symmetric and positive semidefinite (an eigenvalue is shown)"
+            raise refuse("second", float(values.min()), allowed)
         root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         return np.ascontiguousarray(np.broadcast_to(root, (Q, U, U)))
 
@@ -245,24 +244,8 @@ class TokenRisk(Risk):
     def error(self, params: ArrayLike, step: float = 0.2) -> float:
         r"""Estimate of the error of the loss, from above: of the quadrature, and of rounding to first order.
 
-        That of the quadrature is a bound up to its constant, which is measured. Rounding is relative to the loss
-        that errors of one sign would have.
-
-        Parameters
-        ----------
-        params : array_like
-            Scores.
-        step : float
-            Distance of the nodes in ln s, up to 0.6.
-
-        Returns
-        -------
-        float
-            In the units of the loss.
-
-        References
-        ----------
-        docs/theory.md, "Tokens".
+        That of the quadrature, with nodes a ``step`` <= 0.6 apart in ln s, is a bound up to its constant, which is
+        measured. Rounding is relative to the loss that errors of one sign would have. See docs/theory.md, "Tokens".
         """
         scores, step = self._checked(params), number("step", step, maximum=0.6)
         loss, alike = (
@@ -273,18 +256,8 @@ class TokenRisk(Risk):
         return rule_error(step) * loss + 2.0**-52 * (16.0 + reach) * alike
 
     def sampled(self, batch: int, seed: int = 0) -> SampledTokens:
-        """Return the trainer on sampled prompts: tokens are drawn, and softmax is applied to them as they come.
-
-        Parameters
-        ----------
-        batch : int
-            Prompts of each step.
-        seed : int
-            The prompts of a step are a function of it and of the step.
-        """
-        laws = [(count.number, kind.probs, count.each) for count, kind in zip(self.counts, self.kinds, strict=True)]
-        spread = self.own - np.einsum("qud,qud->uq", self.errors, self.errors)
-        return SampledTokens(laws, self.errors, np.maximum(spread, 0.0), self.asked, self.initial, batch, seed)
+        """Return the trainer on sampled prompts: tokens are drawn, and softmax is applied to them as they come."""
+        return SampledTokens(self, batch, seed)
 
     def _columns(self, params: Array) -> Array:
         return params.reshape(len(self.probs), -1)

@@ -15,7 +15,6 @@ See docs/theory.md, "Tokens".
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 
 LATEST = 300.0  # cap on s w: products of two e^(-s w) stay above the subnormal numbers, which are slow
-
 LEAST = -700.0  # of the logarithm of what is not zero: below it exp is slow
 HIGHEST = 4  # derivatives of a product of generating functions
 
@@ -35,21 +33,11 @@ Orders = tuple[int, ...]
 
 
 class Count(NamedTuple):
-    """How many tokens of a kind there are, and on which rows their nodes stand.
+    """How many tokens of a kind there are, and on which rows their nodes stand."""
 
-    Attributes
-    ----------
-    number : float
-        Number of tokens N.
-    rows : slice
-        Nodes of the kind; all unless given.
-    each : bool
-        Average over prompts of 1, 2, ... N tokens, as training on all positions of a sequence does.
-    """
-
-    number: float
+    number: float  # N
     rows: slice = slice(None)
-    each: bool = False
+    each: bool = False  # average over prompts of 1, 2, ... N tokens, as training on all positions does
 
     def weights(self, mean: Array, log: Array, order: int, scale: Array | float = 1.0) -> list[Array]:
         r"""Return :math:`E[n (n-1) \cdots (n-k+1)\, G^{n-k}]`, scaled, for k = 0 ... order from G and ln G.
@@ -125,28 +113,11 @@ def moments(
 ) -> Moments:
     """Integrate losses, gradients and attention of all queries, in blocks that fit the processor's cache.
 
-    Parameters
-    ----------
-    log_w : ndarray, (C, Q)
-        Scores of the nodes for each query; -inf for one that never occurs.
-    probs : ndarray, (C, 1) or (C, Q)
-        Probabilities of the nodes, which sum to one over each kind.
-    own : ndarray, (C, Q)
-        Mean squared errors E|e|² of the nodes.
-    counts : sequence of Count
-        Numbers of tokens of the kinds.
-    form : callable
-        ``form(queries, rows, z, out)`` takes q queries, the rows of a kind and z, (q, R, J), on these rows. It
-        returns ``z^T C z``, (q, J), for the matrices C of the queries, and writes ``C z`` to ``out``, (q, C, J).
-    direction : ndarray, (C, Q), optional
-        Differentiate the gradients along it.
-    step : float
-        Distance of the nodes in ln s; the default is exact to rounding.
-
-    Returns
-    -------
-    Moments
-        Of all queries.
+    Of the nodes are given the scores ``log_w``, (C, Q), -inf for one that never occurs; the ``probs``, (C, 1) or
+    (C, Q), which sum to one over each kind; and the mean squared errors E|e|², ``own``, (C, Q).
+    ``form(queries, rows, z, out)`` takes q queries, the rows of a kind and z, (q, R, J), on these rows. It returns
+    ``z^T C z``, (q, J), for the matrices C of the queries, and writes ``C z`` to ``out``, (q, C, J). The gradients
+    are differentiated along a ``direction``, (C, Q). The ``step`` in ln s is exact to rounding unless given.
     """
     there = np.isfinite(log_w)
     log_w = capped(log_w)
@@ -218,25 +189,6 @@ def _alike(
     yield order[start:]
 
 
-class _Scratch(threading.local):
-    """Memory of a thread that its blocks reuse: allocating it anew costs more than the arithmetic."""
-
-    def __init__(self) -> None:
-        self._held = np.empty(0)
-
-    def arrays(self, count: int, shape: tuple[int, ...], most: int = 2**20) -> Array:
-        """Return uninitialised arrays of a shape; up to ``most`` numbers (8 MiB) are kept for the next call."""
-        size, held = count * math.prod(shape), self._held
-        if len(held) < size:
-            held = np.empty(size)
-            if size <= most:
-                self._held = held
-        return held[:size].reshape(count, *shape)
-
-
-_scratch = _Scratch()
-
-
 class _Block(NamedTuple):
     """Some queries, one a row of each array."""
 
@@ -304,9 +256,8 @@ def summed(weights: Weights, terms: Sequence[Term], *more: int) -> Array:
 def _block(given: _Block, direction: Array | None) -> Moments:
     log_w, own, counts = given.log_w, given.own, given.counts
     kinds, shape = range(len(counts)), (*given.log_w.shape, len(given.log_s))
-    y, b, double, single, twice, part, *more = _scratch.arrays(
-        (6 if direction is None else 8) + len(kinds) * (1 if direction is None else 2), shape
-    )
+    sides = 1 if direction is None else 2
+    y, b, double, single, twice, part, *more = np.empty((4 + 2 * sides + sides * len(kinds), *shape))
     products = more[: len(kinds)]
     if given.log_s[-1] < 600.0:
         np.multiply(np.exp(log_w)[:, :, None], np.exp(given.log_s), out=y)
@@ -342,13 +293,8 @@ def _block(given: _Block, direction: Array | None) -> Moments:
     change = np.zeros((len(loss), 0))
     if direction is not None:
         change = 0.5 * _change(given, direction, weights, terms, (y, b, double, single, twice, part), more)
-    joined = [_joined(term) for term in zip(*gradient, strict=True)]
-    return Moments(loss, 0.5 * balanced(*joined), _joined(attention), change)
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    """Put the rows of all kinds together again."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    joined = [np.concatenate(term, axis=1) for term in zip(*gradient, strict=True)]
+    return Moments(loss, 0.5 * balanced(*joined), np.concatenate(attention, axis=1), change)
 
 
 def _change(

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import Array, choice, instance, integer, real_array, refuse, signed, store
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.chain import Chains
+from icl_theory.engine.tokens.sampled import softmax
 from icl_theory.memory import check_fits
 
 
@@ -142,14 +143,13 @@ class TwoLayerTransformer(Risk):
         own = seen[:, :, 0]
         law = self.chains.transitions[chain, windows[:, -1] % k]
 
-        first = _softmax(whole.lags + np.einsum("btx,xy,btmy->btm", own, whole.content, seen))
+        first, _ = softmax(whole.lags + np.einsum("btx,xy,btmy->btm", own, whole.content, seen))
         found = np.einsum("btm,btmy->bty", first, seen)
         stream = np.concatenate([own, found @ whole.carried.T], axis=2)
         asked = stream[:, -1] @ whole.matching
         scores = np.einsum("bz,btz->bt", asked, stream)
-        second = _softmax(
-            np.column_stack([scores, np.full(self.batch, -np.inf if self.sink is None else self.sink)])
-        )
+        sink = np.full(self.batch, -np.inf if self.sink is None else self.sink)
+        second, _ = softmax(np.column_stack([scores, sink]))
         second, rest = second[:, :-1], second[:, -1:]
         mean = np.einsum("bt,btz->bz", second, stream)
         output = mean @ whole.values.T + rest / k
@@ -179,8 +179,3 @@ class TwoLayerTransformer(Risk):
         if self.trained == "reduction":
             gradient = gradient[0], np.trace(stream[:, -1, :k].T @ keys[:, k:])
         return loss / self.batch, np.concatenate([np.ravel(each) for each in gradient]) / self.batch
-
-
-def _softmax(scores: Array) -> Array:
-    weight = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return np.asarray(weight / weight.sum(axis=-1, keepdims=True))
