@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from icl_theory.engine.interrupts import whole_block
 from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, blank, once
 from icl_theory.grids.store import Part, Parts, Store
 
@@ -134,12 +133,11 @@ def evaluate(
         evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task, together)
         with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
             for chunk, each in found:
-                with whole_block():  # what is kept is counted, and what is counted is kept
-                    if storage is not None and each.keep:
-                        storage.write(chunk, each.values, each.part)
-                    if filled is not None:
-                        filled.place(chunk, each.values)
-                    finished += int(grid.sizes[chunk])
+                if filled is not None:
+                    filled.place(chunk, each.values)
+                if storage is not None and each.keep:
+                    storage.write(chunk, each.values, each.part)
+                finished += int(grid.sizes[chunk])
                 beat()
     except KeyboardInterrupt:
         interrupted = True

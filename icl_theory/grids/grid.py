@@ -195,6 +195,11 @@ def blank(columns: tuple[Column, ...], size: int) -> Values:
     return {column.name: np.full(size, FILL[column.dtype[0]], dtype=column.dtype) for column in every}
 
 
+def empty(column: Column) -> Any:
+    """Return what a column has where nothing is computed yet."""
+    return PENDING if column == STATUS else FILL[column.dtype[0]]
+
+
 def uniform(columns: tuple[Column, ...], size: int, values: Mapping[str, Any]) -> Values:
     """Return columns that have one value at all points, or none, status and message among them: read-only."""
     every = (*columns, STATUS, MESSAGE)
@@ -250,10 +255,12 @@ class Filled:
         self._grid, self._columns, self._small = grid, (*columns, STATUS, MESSAGE), needed <= SMALL
         self._held: Values = {}  # whole columns, and those of one value as a block of it
         self._placed: list[int] = []
+        self._placing: list[int] = []  # the tile at which Ctrl-C came, if it did so
 
     def place(self, chunk: int, values: Values) -> None:
         """Put the columns of a tile, (P,) each or as blocks (see `once`), into their places."""
         region, lengths = self._grid.region(chunk), self._grid.lengths(chunk)
+        self._placing = [chunk]
         for column in self._columns:
             part = as_block(values[column.name], lengths)
             held = self._held.get(column.name)
@@ -262,23 +269,26 @@ class Filled:
             elif held is None or held.shape == self._grid.shape or not (is_uniform(part) and is_same(part, held)):
                 self._whole(column)[region] = part
         self._placed.append(chunk)
+        self._placing = []
 
     def values(self) -> Values:
         """Return every column, (size,); where they are large in the grid's shape, and those held once read-only."""
-        if len(self._placed) < self._grid.chunks:
+        if len(self._placed) < self._grid.chunks or self._placing:
             for column in self._columns:
-                self._whole(column)
-        whole = {name: np.broadcast_to(held, self._grid.shape) for name, held in self._held.items()}
-        return {name: np.array(held).ravel() for name, held in whole.items()} if self._small else whole
+                whole = self._whole(column)
+                for chunk in self._placing:
+                    whole[self._grid.region(chunk)] = empty(column)
+        found = {name: np.broadcast_to(held, self._grid.shape) for name, held in self._held.items()}
+        return {name: np.array(held).ravel() for name, held in found.items()} if self._small else found
 
     def _whole(self, column: Column) -> NDArray[Any]:
         """Return a column that can be written to at every point; where nothing was placed it says so."""
         held = self._held.get(column.name)
         if held is None or held.shape != self._grid.shape:
-            fill = PENDING if column == STATUS else FILL[column.dtype[0]]
-            self._held[column.name] = np.full(self._grid.shape, fill, dtype=column.dtype)
+            whole = np.full(self._grid.shape, empty(column), dtype=column.dtype)
             for chunk in self._placed if held is not None else ():
-                self._held[column.name][self._grid.region(chunk)] = held
+                whole[self._grid.region(chunk)] = held
+            self._held[column.name] = whole
         return self._held[column.name]
 
 
