@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import math
 import os
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
@@ -65,7 +66,6 @@ def evaluate(
     storage: Store | None = None,
     progress: Progress | None = None,
     hold: bool = True,
-    together: int = 1,
 ) -> Evaluated:
     """Evaluate a model at every point of a grid.
 
@@ -84,8 +84,6 @@ def evaluate(
         chunk.
     hold : bool
         Keep the values in memory and return them, and not only in the storage.
-    together : int
-        Chunks that are handed to an executor at a time, while many are left.
 
     Returns
     -------
@@ -129,8 +127,8 @@ def evaluate(
         beat()
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
         share = None if storage is None else storage.share
-        task = partial(_evaluate_chunks, model, grid, (_HOME, os.getpid()), share, hold)
-        evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task, together)
+        task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()), share, hold)
+        evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task)
         with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
             for chunk, each in found:
                 if filled is not None:
@@ -145,75 +143,56 @@ def evaluate(
 
 
 def _parts(
-    grid: Grid,
-    model: Model,
-    todo: NDArray[np.intp],
-    executor: Executor | None,
-    task: Callable[[Sequence[int]], list[Chunk]],
-    together: int,
-    window: int = 1024,
-    points: int = 2**24,
-) -> Generator[tuple[int, Chunk], None, None]:
+    grid: Grid, model: Model, todo: NDArray[np.intp], executor: Executor | None, task: Callable[[int], Chunk],
+    window: int = 1024, points: int = 2**24,
+) -> Generator[tuple[int, Chunk], None, None]:  # fmt: skip
     """Yield chunks as they are finished, each with its number.
 
     An executor has at most ``window`` tiles and ``points`` in them at a time, so that no results pile up.
     """
     if executor is None:
-        yield from ((chunk, task([chunk])[0]) for chunk in todo.tolist())
+        yield from ((chunk, task(chunk)) for chunk in todo.tolist())
         return
-    waiting, window = _tasks(todo, together), -(-min(window, -(-points // math.prod(grid.tile))) // together)
-    running: dict[Future[list[Chunk]], list[int]] = {}
+    waiting, window = iter(todo.tolist()), min(window, -(-points // math.prod(grid.tile)))
+    running: dict[Future[Chunk], int] = {}
     try:
         while True:
-            while len(running) < window and (chunks := next(waiting, [])):
-                running[executor.submit(task, chunks)] = chunks
+            for chunk in itertools.islice(waiting, window - len(running)):
+                running[executor.submit(task, chunk)] = chunk
             if not running:
                 return
             # a wait without an end is deaf to Ctrl-C on some systems
             for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
-                chunks = running.pop(future)
+                chunk = running.pop(future)
                 try:
-                    parts = future.result()
-                except (BrokenExecutor, CancelledError) as error:
-                    raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
+                    found = future.result()
+                except (BrokenExecutor, CancelledError):
+                    raise
                 except Exception as error:  # of the executor: the model's own are recorded by point
-                    lost = (failed(model.columns, grid.where(chunk).size, error) for chunk in chunks)
-                    parts = [Chunk(values, keep=False) for values in lost]
-                yield from zip(chunks, parts, strict=True)
-    except BrokenExecutor as error:  # on submission
+                    found = Chunk(failed(model.columns, int(grid.sizes[chunk]), error), keep=False)
+                yield chunk, found
+    except (BrokenExecutor, CancelledError) as error:
         raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
     finally:
         for future in running:
             future.cancel()
 
 
-def _tasks(todo: NDArray[np.intp], together: int, left: int = 8) -> Iterator[list[int]]:
-    """Chunks that are handed over at a time: fewer when few are left, so that workers are done at one time."""
-    start = 0
-    while start < len(todo):
-        count = min(together, 1 + (len(todo) - start) // left)
-        yield todo[start : start + count].tolist()
-        start += count
-
-
-def _evaluate_chunks(
-    model: Model, grid: Grid, home: tuple[str, int], share: Parts | None, hold: bool, chunks: Sequence[int]
-) -> list[Chunk]:
-    """Return the columns of some tiles as blocks that hold nothing twice: so they are placed, written, and sent.
+def _evaluate_chunk(
+    model: Model, grid: Grid, home: tuple[str, int], share: Parts | None, hold: bool, chunk: int
+) -> Chunk:
+    """Return the columns of a tile as blocks that hold nothing twice: so they are placed, written, and sent.
 
     A worker writes them itself where it can.
     """
     away = home != (_HOME, os.getpid())
     if away:
         _prepare(os.getpid())
-    parts = []
-    for chunk in chunks:
-        found, lengths = _attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
-        values = {name: once(column, lengths) for name, column in found.items()}
-        values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
-        part = share.put_from_worker(chunk, values) if away and share is not None else None
-        parts.append(Chunk(values if hold or part is None else {}, part))
-    return parts
+    found, lengths = _attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
+    values = {name: once(column, lengths) for name, column in found.items()}
+    values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
+    part = share.put_from_worker(chunk, values) if away and share is not None else None
+    return Chunk(values if hold or part is None else {}, part)
 
 
 def _attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, dimensions, integer, refuse
-from icl_theory.memory import SMALL, check_fits, free
+from icl_theory.memory import check_fits, free
 
 if TYPE_CHECKING:
     import xarray
@@ -247,49 +247,29 @@ def room(most: float, share: float = 0.25) -> float:
 
 
 class Filled:
-    """Columns of a grid that are filled tile by tile; one that has the same value everywhere is held once."""
+    """Columns of a grid that are filled tile by tile."""
 
     def __init__(self, columns: tuple[Column, ...], grid: Grid) -> None:
-        needed = bytes_of(columns, grid.size)
-        check_fits("points", grid.size, needed)
-        self._grid, self._columns, self._small = grid, (*columns, STATUS, MESSAGE), needed <= SMALL
-        self._held: Values = {}  # whole columns, and those of one value as a block of it
-        self._placed: list[int] = []
-        self._placing: list[int] = []  # the tile at which Ctrl-C came, if it did so
+        check_fits("points", grid.size, bytes_of(columns, grid.size))
+        self._grid, self._columns = grid, (*columns, STATUS, MESSAGE)
+        self._held = {
+            column.name: np.full(grid.shape, empty(column), dtype=column.dtype) for column in self._columns
+        }
 
     def place(self, chunk: int, values: Values) -> None:
-        """Put the columns of a tile, (P,) each or as blocks (see `once`), into their places."""
+        """Put the columns of a tile, (P,) each or as blocks (see `once`), into their places: all of them or none."""
         region, lengths = self._grid.region(chunk), self._grid.lengths(chunk)
-        self._placing = [chunk]
-        for column in self._columns:
-            part = as_block(values[column.name], lengths)
-            held = self._held.get(column.name)
-            if held is None and not self._placed and is_uniform(part):
-                self._held[column.name] = part[(slice(1),) * part.ndim].astype(column.dtype)
-            elif held is None or held.shape == self._grid.shape or not (is_uniform(part) and is_same(part, held)):
-                self._whole(column)[region] = part
-        self._placed.append(chunk)
-        self._placing = []
+        try:
+            for name, held in self._held.items():
+                held[region] = as_block(values[name], lengths)
+        except KeyboardInterrupt:
+            for column in self._columns:
+                self._held[column.name][region] = empty(column)
+            raise
 
     def values(self) -> Values:
-        """Return every column, (size,); where they are large in the grid's shape, and those held once read-only."""
-        if len(self._placed) < self._grid.chunks or self._placing:
-            for column in self._columns:
-                whole = self._whole(column)
-                for chunk in self._placing:
-                    whole[self._grid.region(chunk)] = empty(column)
-        found = {name: np.broadcast_to(held, self._grid.shape) for name, held in self._held.items()}
-        return {name: np.array(held).ravel() for name, held in found.items()} if self._small else found
-
-    def _whole(self, column: Column) -> NDArray[Any]:
-        """Return a column that can be written to at every point; where nothing was placed it says so."""
-        held = self._held.get(column.name)
-        if held is None or held.shape != self._grid.shape:
-            whole = np.full(self._grid.shape, empty(column), dtype=column.dtype)
-            for chunk in self._placed if held is not None else ():
-                whole[self._grid.region(chunk)] = held
-            self._held[column.name] = whole
-        return self._held[column.name]
+        """Return every column, (size,)."""
+        return {name: held.ravel() for name, held in self._held.items()}
 
 
 def assembled(

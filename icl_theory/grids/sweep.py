@@ -236,10 +236,7 @@ def run_with(
             check_installed("dask", extra="distributed")
         if store is not None:
             kept = stack.enter_context(opened(store, grid, model.columns, arguments, command))
-        found = evaluate(
-            grid, model, executor=executor, storage=kept, progress=shown.update, hold=held,
-            together=8 if grid.chunk == CLOSED_CHUNK else 1,  # so short that it is not worth a message
-        )  # fmt: skip
+        found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update, hold=held)
         values = found.values if held or store is None else lazy_values(store, grid, model.columns)
     dataset = labelled(model.family, grid, values, arguments, found.interrupted)
     return dataset if command is None else dataset.assign_attrs(command=command)
