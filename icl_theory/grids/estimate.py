@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory.engine.progress import duration
-from icl_theory.grids.grid import bytes_of
-from icl_theory.grids.sweep import Plan, is_large
+from icl_theory.grids.grid import bytes_of, is_large
+from icl_theory.grids.sweep import Plan
 from icl_theory.memory import free, size
 
 

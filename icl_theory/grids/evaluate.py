@@ -71,19 +71,16 @@ def evaluate(
 
     Parameters
     ----------
-    grid : Grid
-        The points.
-    model : Model
-        What to evaluate.
+    grid, model : Grid, Model
+        The points, and what to evaluate there.
     executor : concurrent.futures.Executor, optional
-        Who evaluates the chunks; this process does unless given.
+        Who evaluates the chunks; this process unless given.
     storage : Store, optional
         Chunks it has are not evaluated; new ones are added to it as they are finished.
     progress : callable, optional
-        Called with the numbers of points done and in all: first with those that the storage has, then after every
-        chunk.
+        Called with the numbers of points done and in all, first for those of the storage, then after every chunk.
     hold : bool
-        Keep the values in memory and return them, and not only in the storage.
+        Return the values, and not only store them.
 
     Returns
     -------
@@ -114,17 +111,12 @@ def evaluate(
     np.empty(min(KEPT, 64 * grid.size), dtype=np.uint8)
     filled = Filled(model.columns, grid) if hold else None
     done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
-    finished = int(grid.sizes[done].sum())
-
-    def beat() -> None:
-        if progress is not None:
-            progress(finished, grid.size)
-
-    interrupted = False
+    finished, interrupted = int(grid.sizes[done].sum()), False
+    beat: Progress = progress or (lambda done, total: None)
     try:
         if filled is not None and storage is not None:
             storage.fill(filled)
-        beat()
+        beat(finished, grid.size)
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
         share = None if storage is None else storage.share
         task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()), share, hold)
@@ -136,7 +128,7 @@ def evaluate(
                 if storage is not None and each.keep:
                     storage.write(chunk, each.values, each.part)
                 finished += int(grid.sizes[chunk])
-                beat()
+                beat(finished, grid.size)
     except KeyboardInterrupt:
         interrupted = True
     return Evaluated({} if filled is None else filled.values(), interrupted)
@@ -230,7 +222,7 @@ def point_by_point(
     points : mapping of str to ndarray, each (P,)
         Parameters by name.
     measure : callable
-        Takes the parameters of one point by name, returns its columns.
+        Takes the parameters of one point by name.
 
     Returns
     -------
@@ -262,8 +254,6 @@ def point_by_point(
 def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
     """Return messages that can be kept anywhere: no halves of characters, and none longer than it need be."""
     every = texts.ravel().tolist()
-    if not any(every):
-        return texts
     if all(len(text) <= LONGEST and text.isascii() for text in every):
         return texts
     plain = (text[:LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST] for text in every)

@@ -246,6 +246,11 @@ def room(most: float, share: float = 0.25) -> float:
     return min(most, share * free())
 
 
+def is_large(columns: tuple[Column, ...], grid: Grid, most: float = 2**30) -> bool:
+    """Whether results take more than ``most`` bytes, or than is free, so that they are better left in a store."""
+    return bytes_of(columns, grid.size) > room(most)
+
+
 class Filled:
     """Columns of a grid that are filled tile by tile."""
 
@@ -257,7 +262,7 @@ class Filled:
         }
 
     def place(self, chunk: int, values: Values) -> None:
-        """Put the columns of a tile, (P,) each or as blocks (see `once`), into their places: all of them or none."""
+        """Put the columns of a tile, (P,) each or blocks (see `once`), into their places: all of them or none."""
         region, lengths = self._grid.region(chunk), self._grid.lengths(chunk)
         try:
             for name, held in self._held.items():
@@ -275,23 +280,10 @@ class Filled:
 def assembled(
     grid: Grid, columns: tuple[Column, ...], values: Values, attributes: Mapping[str, Any]
 ) -> xarray.Dataset:
-    """Return evaluated columns as a labelled dataset: swept axes are dimensions, fixed ones scalar coordinates.
+    """Return evaluated columns as a labelled dataset with ``attributes``.
 
-    Parameters
-    ----------
-    grid : Grid
-        Where they were evaluated.
-    columns : tuple of Column
-        What they are; units and descriptions become attributes.
-    values : dict of str to ndarray
-        As from `evaluate`, flat or in the shape of all axes, or in that of the swept ones.
-    attributes : mapping
-        Of the dataset.
-
-    Returns
-    -------
-    xarray.Dataset
-        A variable for each column.
+    Swept axes are dimensions, fixed ones scalar coordinates. Each column is a variable; its unit and description
+    are attributes. ``values`` are as from `evaluate`, or in the shape of the swept axes.
     """
     import xarray
 
@@ -312,12 +304,8 @@ def assembled(
 
 def described(quantity: Axis | Column) -> dict[str, Any]:
     """Return what a quantity says of itself as attributes of a labelled array; what it does not say is left out."""
-    said = {
-        "units": quantity.unit,
-        "description": quantity.description,
-        "symbol": quantity.symbol,
-        "tex": quantity.tex,
-    }
+    said = {"units": quantity.unit, "description": quantity.description}
+    said |= {"symbol": quantity.symbol, "tex": quantity.tex}
     found = {name: text for name, text in said.items() if text or name == "description"}
     return found | {"role": quantity.role} | dict(quantity.extra) if isinstance(quantity, Column) else found
 
