@@ -16,82 +16,67 @@ from typing import Any
 import numpy as np
 
 FAMILIES = "icl_theory.families."  # whose folders are attributes of the package: icl.regression
-LEFT_OUT = ("callback", "executor", "workers", "store", "progress")  # what results do not depend on
-
-
-class _NotPlainError(Exception):
-    """An argument of which only its maker knows how it was made."""
 
 
 def written_call(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> str | None:
-    """Return the text of a call, with those arguments that are not the defaults."""
-    given: dict[str, Any] = {}
-    for key, parameter in _parameters(function).items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            given |= arguments[key]
-        elif key not in LEFT_OUT and not _is_default(arguments[key], parameter.default):
-            given[key] = arguments[key]
-    return _call(name, given)
+    """Return the text of a call, with those arguments that are not the defaults; results need no callback."""
+    parameters = _parameters(function)
+    defaults = {key: each.default for key, each in parameters.items() if key != "callback"}
+    more = next((key for key, each in parameters.items() if each.kind is each.VAR_KEYWORD), None)
+    given = {key: arguments[key] for key in defaults if key != more}
+    return _call(name, given | (arguments[more] if more else {}), defaults)
 
 
-@functools.cache
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(function).parameters
+_parameters = functools.cache(lambda function: inspect.signature(function).parameters)
 
 
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
     """Return the call of a sweep, of a family by its name."""
-    return _call("icl.sweep", _changed(family, given), repr(family.name) if named else "")
+    return _of_family("icl.sweep", family, given, repr(family.name) if named else "")
 
 
 def written_problem(problem: Any) -> str | None:
     """Return the call that simulates a problem."""
     family = type(problem)
     name = _known_as(family) or f"icl.list_families()[{family.name!r}]"
-    made = _call(name, _changed(family, problem.arguments()))
+    made = _of_family(name, family, problem.arguments())
     return made and f"{made}.simulate()"
 
 
-def _call(name: str | None, given: Mapping[str, Any], first: str = "") -> str | None:
+def _of_family(name: str, family: Any, given: Mapping[str, Any], first: str = "") -> str | None:
+    defaults = {key: each.default for key, each in family.parameters().items()}
+    return _call(name, {key: given[key] for key in defaults if key in given}, defaults, first)
+
+
+def _call(name: str | None, given: Mapping[str, Any], defaults: Mapping[str, Any], first: str = "") -> str | None:
     """Return the text of a call; a class that is known by no name has none."""
-    try:
-        words = [f"{key}={_written(value)}" for key, value in given.items()]
-    except _NotPlainError:
-        return None
-    return name and f"{name}({', '.join([first, *words] if first else words)})"
+    words = [first] if first else []
+    for key, value in given.items():
+        if key not in defaults or value is not defaults[key]:
+            text = _written(value)
+            if text is None:
+                return None
+            if key not in defaults or type(value) is not type(defaults[key]) or text != _written(defaults[key]):
+                words.append(f"{key}={text}")
+    return name and f"{name}({', '.join(words)})"
 
 
-def _changed(family: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    known = family.parameters().items()
-    return {key: given[key] for key, each in known if key in given and not _is_default(given[key], each.default)}
-
-
-def _is_default(value: Any, default: Any) -> bool:
-    plain = isinstance(value, bool | int | float | str) and type(value) is type(default)
-    return value is default or (plain and bool(value == default))
-
-
-def _written(value: Any) -> str:
+def _written(value: Any) -> str | None:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')" if value != math.inf else "math.inf"
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
-    text = None
     if isinstance(value, type):
-        text = _known_as(value)
-    elif dataclasses.is_dataclass(value):
+        return _known_as(value)
+    if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         kind: Any = type(value)
         again = kind(**fields)
-        if all(np.array_equal(getattr(again, key), field) for key, field in fields.items()):
-            text = _call(_known_as(kind), fields)
-    elif hasattr(value, "__array__") or isinstance(value, list | tuple | range):
-        text = _numbers(value)
-    if text is None:
-        raise _NotPlainError
-    return text
+        exact = all(np.array_equal(getattr(again, key), field) for key, field in fields.items())
+        return _call(_known_as(kind), fields, {}) if exact else None
+    return _numbers(value) if hasattr(value, "__array__") or isinstance(value, list | tuple | range) else None
 
 
 def _known_as(value: type) -> str | None:

@@ -50,12 +50,8 @@ def parameter_table() -> str:
     """Return a Markdown table of all figures, their titles and parameters."""
     titles = available()
     chosen = [", ".join(f"{key} = {_plain(value)}" for key, value in parameters(name).items()) for name in titles]
-    columns = {
-        "figure": [f"`{name}`" for name in titles],
-        "title": list(titles.values()),
-        "chosen parameters": chosen,
-    }
-    return markdown(columns) + "\n"
+    names = [f"`{name}`" for name in titles]
+    return markdown({"figure": names, "title": list(titles.values()), "chosen parameters": chosen}) + "\n"
 
 
 def _plain(value: Any) -> str:
@@ -75,11 +71,6 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
         Take seconds, with fewer or shorter runs.
     **changes
         Values for its `parameters`.
-
-    Returns
-    -------
-    matplotlib Figure
-        `write` writes it.
 
     Raises
     ------

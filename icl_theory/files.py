@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -30,17 +29,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     folder = Path(tempfile.gettempdir()) if flows else final.parent
     temporary = folder / f".{target.stem}.{os.urandom(6).hex()}{target.suffix}"
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # fails if the name is taken
+        temporary.touch(exist_ok=False)
         yield temporary
+        if flows:
+            target.write_bytes(temporary.read_bytes())
+            return
         with open(temporary, "rb") as written:
-            if flows:
-                with open(target, "wb") as through:
-                    shutil.copyfileobj(written, through)
-                return
             os.fsync(written.fileno())
         if mode:
-            os.chmod(temporary, stat.S_IMODE(mode))
-        os.replace(temporary, final)
+            temporary.chmod(stat.S_IMODE(mode))
+        temporary.replace(final)
     except Exception as error:
         first: BaseException | None = error  # what the system refused, before a library stumbled over it
         while not (first is None or isinstance(first, OSError)):
@@ -63,8 +61,6 @@ def checked_path(path: str | os.PathLike[str], name: str = "path") -> Path:
 
 
 def _mode(path: Path) -> int:
-    """Return type and permissions of what is at a path; 0 if nothing is."""
-    try:
+    with contextlib.suppress(OSError):
         return os.stat(path).st_mode
-    except OSError:
-        return 0
+    return 0

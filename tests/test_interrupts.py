@@ -13,7 +13,6 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.cli import main
-from icl_theory.engine.interrupts import whole_block
 from icl_theory.engine.stops import Recorder
 from icl_theory.families import COMMANDS, families_known
 from icl_theory.families.recall.training import observe
@@ -165,19 +164,3 @@ def test_every_command_says_that_it_was_interrupted(command: str, capsys: pytest
         sys.setprofile(None)
     assert ended.value.code == 130
     assert "interrupted" in capsys.readouterr().err
-
-
-def test_two_things_are_done_both_before_ctrl_c_ends_them_unless_it_is_pressed_again() -> None:
-    done = []
-
-    def press(times: int) -> None:
-        with whole_block():
-            for _ in range(times):
-                signal.raise_signal(signal.SIGINT)
-            done.append(times)
-
-    for times in (1, 2):
-        with pytest.raises(KeyboardInterrupt):
-            press(times)
-    assert done == [1]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -75,14 +75,6 @@ def test_nothing_for_what_is_quick_or_not_to_be_shown_or_where_there_is_no_termi
     assert capsys.readouterr().err == ""
 
 
-def test_runs_in_closed_form_share_one_thread(terminal: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "DISPLAY", Display(3600.0))
-    before = threading.active_count()
-    for _ in range(5):
-        icl.simulate(2.0, 1.0, 4.0)
-    assert threading.active_count() <= before + 1
-
-
 @pytest.mark.parametrize("before", [1000, 1200])
 def test_points_of_an_earlier_run_and_what_comes_before_the_first_count_are_no_part_of_the_speed(
     before: int, monkeypatch: pytest.MonkeyPatch
@@ -242,4 +234,4 @@ def test_work_is_done_where_there_can_be_no_other_thread(
     monkeypatch.setattr("threading.Thread.start", none)
     with working("adding numbers"):
         pass
-    assert capsys.readouterr().err == ""
+    assert progress.DISPLAY._live is None

@@ -33,13 +33,12 @@ def figures(
     say_left_out(recipes.recipes()[1])
     for name in names or []:
         choice("figure", name, available)
-    console = Console(highlight=False)
     if show:
         table = Table(box=box.SIMPLE, pad_edge=False, show_header=False)
         table.add_column(no_wrap=True)
         for name in names or available:
             table.add_row(name, available[name])
-        console.print(table)
+        Console(highlight=False).print(table)
         return 0
     recipes.check_folder(out)
     if animate:

@@ -50,30 +50,29 @@ ParquetFile = Annotated[Path | None, typer.Option("--parquet", help="Write the t
 class Outputs(NamedTuple):
     """Files to write, or None for those that were not asked for."""
 
-    table: Path | None = None
-    csv: Path | None = None
-    latex: Path | None = None
-    parquet: Path | None = None
-    plot: Path | None = None
+    table: Path | None
+    csv: Path | None
+    latex: Path | None
+    parquet: Path | None
+    plot: Path | None
 
     def check(self, over: str | None, swept: list[str], points: int) -> None:
         """Refuse what cannot be written or drawn, before anything is computed."""
         check_targets(**self._asdict())
         for name, ending in ENDINGS.items():
             path = getattr(self, name)
-            if path is not None and path.suffix.lower() != ending:
+            if path is None:
+                continue
+            if path.suffix.lower() != ending:
                 raise refuse(name, str(path), f"a file name ending in {ending}")
-            if path is not None:
-                check_format(path, points)
+            check_format(path, points)
         if over is not None:
             choice("over", over, swept)
         if not swept and any(self):
             raise ValueError("a single point makes no table or figure: give a list or a range of some parameter")
         if self.plot is not None and len(swept) > 2:
-            raise ValueError(
-                f"plot = {str(self.plot)!r}: a figure has one or two swept parameters; "
-                f"with {len(swept)} swept parameters use --store and draw slices in Python"
-            )
+            many = f"with {len(swept)} swept parameters use --store and draw slices in Python"
+            raise ValueError(f"plot = {str(self.plot)!r}: a figure has one or two swept parameters; {many}")
 
     def write(self, dataset: xarray.Dataset, over: str | None) -> None:
         """Write the files."""
@@ -97,11 +96,7 @@ class Outputs(NamedTuple):
 
 def sweep_command(family: type[Family]) -> Callable[..., int]:
     """Return the command that sweeps a family."""
-    others: dict[str, type] = {
-        "over": str,
-        **dict.fromkeys((*Outputs._fields, "store", "dask"), str),
-        "workers": int,
-    }
+    others: dict[str, type] = {**dict.fromkeys(("over", *Outputs._fields, "store", "dask"), str), "workers": int}
 
     def sweep(
         given: dict[str, str],
@@ -158,9 +153,9 @@ def _run(
         said = estimate(made, chosen["workers"] or 1)
         if as_json:
             print_json({"estimate": [*said]})
-            return 0
-        for line in said:
-            print(line, flush=True)
+        else:
+            for line in said:
+                print(line, flush=True)
         return 0
     with contextlib.ExitStack() as stack:
         executor: Executor | None = None
@@ -180,8 +175,11 @@ def _run(
     status = _report_failures(dataset)
     if not dataset.attrs["interrupted"]:
         return status
-    kept, lost = "the same command continues from there", "with --store the same command could continue"
-    how = kept if chosen["store"] else lost
+    how = (
+        "the same command continues from there"
+        if chosen["store"]
+        else "with --store the same command could continue"
+    )
     print(f"icl-theory: interrupted after {done} of {made.grid.size} points; {how}", file=sys.stderr)
     return 130
 

@@ -1,12 +1,9 @@
-"""Ctrl-C: who gets a part of a run, and how two things are done both or not at all."""
+"""Ctrl-C: who gets a part of a run."""
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
@@ -34,26 +31,3 @@ def is_for_the_user() -> bool:
 def is_pressed(error: BaseException | None) -> bool:
     """Whether an error is Ctrl-C, of which a compiled module that is being loaded makes an ImportError."""
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, ImportError) and is_pressed(error.__cause__))
-
-
-@contextmanager
-def whole_block() -> Iterator[None]:
-    """Put Ctrl-C off to the end of the block, unless it is pressed a second time."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield  # other threads are never interrupted
-        return
-    pressed: list[tuple[int, FrameType | None]] = []
-
-    def note(*press: Any) -> None:
-        pressed.append(press)
-        if len(pressed) > 1:
-            before(*press)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if len(pressed) == 1:
-        before(*pressed[0])

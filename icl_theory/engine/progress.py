@@ -1,19 +1,14 @@
-"""How far long work is: drawn by rich in a terminal once it has lasted a second, elsewhere a line now and then."""
+"""How far long work is: drawn by rich in a terminal once it has lasted a second."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-if TYPE_CHECKING:
-    from rich.live import Live
-    from rich.table import Table
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -39,6 +34,7 @@ class Work:
         if done < self.done or self.done < 0:
             self._since = time.monotonic(), done
         self.done, self.total, self._loss = done, total, loss
+        DISPLAY.look()
 
     def add(self, count: int = 1) -> None:
         """Take note of more that is done."""
@@ -74,71 +70,43 @@ def working(words: str) -> Iterator[None]:
 class Display:
     """Draws a line for each work of this process that has lasted for ``delay`` seconds, the outermost first.
 
-    A file or pipe gets a line every ``pause`` seconds.
+    It begins when work is added or updated: there is no thread that watches what says nothing.
     """
 
-    def __init__(self, delay: float = 1.0, pause: float = 5.0) -> None:
-        self._delay, self._pause = delay, pause
+    def __init__(self, delay: float = 1.0) -> None:
+        self._delay = delay
         self._works: list[Work] = []
-        self._live: Live | None = None
-        self._timer: threading.Timer | None = None  # most work is over before it looks, and one serves all
-        self._lock = threading.Lock()
-        self._stream: Any = self
-        self._can = self._mute = False
+        self._live: Any = None
+        self._looked = False
 
     def enter(self, work: Work) -> None:
         """Add work, inside of what is there already."""
         self._works.append(work)
-        if sys.stderr is not self._stream:  # it is slow to say what it is
-            # above what another program draws nothing is drawn: rich has put itself in place of the stream
-            proxied = hasattr(sys.stderr, "rich_proxied_file")
-            self._stream, self._can = sys.stderr, _is_terminal(sys.stderr)
-            self._mute = sys.stderr is None or proxied
-        if self._timer is None and not self._mute:
-            self._look_after(self._delay)
+        self.look()
 
     def leave(self, work: Work) -> None:
         """Take away work that is over."""
         self._works.remove(work)
-        if not self._works and self._timer is not None:
-            with self._lock, contextlib.suppress(OSError, ValueError):  # it may only be opened just now
-                live, self._live = self._live, None
-                if live is not None:
-                    self._timer = None
+        if not self._works:
+            live, self._live, self._looked = self._live, None, False
+            if live is not None:
+                with contextlib.suppress(OSError, ValueError):
                     live.stop()
 
-    def _look_after(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, self._look)
-        self._timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # there can be no more threads
-            self._timer.start()
-
-    def _look(self) -> None:
-        from multiprocessing import parent_process  # most work is over before
-
-        with self._lock, contextlib.suppress(OSError, ValueError):  # a broken stream is no reason to end
-            left = [work.start + self._delay - time.monotonic() for work in self._shown()[:1]]
-            if not left:
-                self._timer = None
-            elif left[0] > 0:
-                self._look_after(left[0])
-            elif parent_process() is not None:  # who waits for a worker speaks
-                self._timer = None
-            elif self._can:
-                self._open()
-            else:
-                lines = [line for work in self._shown() if (line := self._said(work))]
-                sys.stderr.write(": ".join(lines) + "\n" if lines else "")
-                sys.stderr.flush()
-                self._look_after(self._pause)
-
-    def _said(self, work: Work) -> str:
-        return work.line() if work.start + self._delay <= time.monotonic() else ""
+    def look(self) -> None:
+        """Begin to draw, once the outermost work has lasted long enough."""
+        if self._looked or not self._works or time.monotonic() < self._works[0].start + self._delay:
+            return
+        self._looked = True
+        # a broken stream or a lack of threads is no reason to end
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            if self._shown() and _is_terminal(sys.stderr) and not _is_taken():
+                self._live = self._begun()
 
     def _shown(self) -> list[Work]:
         return [*takewhile(lambda work: not work.quiet, [*self._works])]
 
-    def _open(self) -> None:
+    def _begun(self) -> Any:
         from rich.console import Console
         from rich.live import Live
 
@@ -146,16 +114,16 @@ class Display:
         above, console = _is_terminal(sys.stdout), Console(stderr=True)
         live = Live(get_renderable=self._drawn, console=console, transient=True, redirect_stdout=above)
         live.start(refresh=True)
-        self._live = live
+        return live
 
-    def _drawn(self) -> Table:
+    def _drawn(self) -> Any:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         grid = Table.grid(padding=(0, 1))
         for work in self._shown():
-            if line := self._said(work):
+            if work.start + self._delay <= time.monotonic() and (line := work.line()):
                 bar = ProgressBar(work.total, max(work.done, 0), width=20, pulse=work.total < 0)
                 grid.add_row(bar, Text(line, no_wrap=True, overflow="ellipsis"))
         return grid
@@ -168,8 +136,14 @@ def _is_terminal(stream: Any) -> bool:
     return bool(getattr(stream, "isatty", bool)())  # a program without a console has None
 
 
+def _is_taken() -> bool:
+    """Whether another program of rich draws here, which puts itself in place of the stream, or this is a worker."""
+    from multiprocessing import parent_process
+
+    return hasattr(sys.stderr, "rich_proxied_file") or parent_process() is not None
+
+
 def duration(seconds: float) -> str:
     """Hours, minutes and seconds."""
     minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

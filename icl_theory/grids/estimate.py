@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
-import threading
 import time
 from collections.abc import Iterator
 
@@ -13,33 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory.engine.progress import duration
-from icl_theory.grids.grid import bytes_of
-from icl_theory.grids.sweep import Plan, is_large
+from icl_theory.grids.grid import bytes_of, is_large
+from icl_theory.grids.sweep import Plan
 from icl_theory.memory import free, size
 
 
-class _Enough(BaseException):
-    """Something has taken as long as it may; an error would be recorded as one of the point."""
-
-
-@contextlib.contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """End a block after some time, where signals can do that."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> None:
-        raise _Enough
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        with contextlib.suppress(_Enough):
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+class _EnoughError(Exception):
+    """A run has taken as long as it may."""
 
 
 def estimate(made: Plan, workers: int = 1, *, budget: float = 1.0, asked: int = 2000) -> Iterator[str]:
@@ -75,20 +53,22 @@ def _alone(made: Plan, index: NDArray[np.int64], budget: float) -> tuple[float, 
     times, failed, begun = [0.0], [], time.perf_counter()
     for place in (*index[:2, None], *index[:, None]):  # the first ones twice: they load what the others share
         seen: list[tuple[float, int]] = []
-        start, expected = time.perf_counter(), math.inf
+        start, left, expected = time.perf_counter(), 0.0, math.inf
 
-        def watch(step: int, loss: float, seen: list[tuple[float, int]] = seen) -> None:
+        def watch(step: int, loss: float, seen: list[tuple[float, int]] = seen, start: float = start) -> None:
             seen.append((time.perf_counter(), step))
+            if seen[-1][0] - start > budget:
+                raise _EnoughError
 
-        with _limited(budget):
-            try:
-                problem = made.model.problem({name: value[0] for name, value in made.grid.points(place).items()})
-                expected = min(problem.expected_steps() or math.inf, made.model.common["max_steps"])
-                problem.measured(problem.simulate(callback=watch))
-            except Exception as error:  # which is what the sweep records
-                failed.append(str(error))
-            expected = 0.0
-        times.append(time.perf_counter() - start + _left(seen, expected))
+        try:
+            problem = made.model.problem({name: value[0] for name, value in made.grid.points(place).items()})
+            expected = min(problem.expected_steps() or math.inf, made.model.common["max_steps"])
+            problem.measured(problem.simulate(callback=watch))
+        except _EnoughError:
+            left = _left(seen, expected)
+        except Exception as error:  # which is what the sweep records
+            failed.append(str(error))
+        times.append(time.perf_counter() - start + left)
         if time.perf_counter() - begun > budget:
             break
     return float(np.mean(times[3:] or times[-1:])), failed
@@ -108,14 +88,11 @@ def _together(made: Plan, alone: float, budget: float) -> float:
     """Return the time a point of larger and larger pieces of a chunk, as long as there is time for the next one."""
     where = made.grid.where(made.grid.chunks // 2)
     where = where[_in_arrays(made, where)]
-    count, end, last = 1, time.perf_counter() + budget, 0.0
+    count, end, last = 1, time.perf_counter() + budget, alone
     while count < len(where) and time.perf_counter() + 2 * last < end:
-        count, start, done = min(2 * count, len(where)), time.perf_counter(), False
-        with contextlib.suppress(Exception), _limited(end - start):
+        count, start = min(2 * count, len(where)), time.perf_counter()
+        with contextlib.suppress(Exception):  # which is recorded by point
             made.model.evaluate(made.grid.points(where[:count]))
-            done = True
-        if not done:
-            break
         last = time.perf_counter() - start
         alone = last / count
     return alone

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import math
 import os
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from icl_theory.engine.interrupts import whole_block
 from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, blank, once
 from icl_theory.grids.store import Part, Parts, Store
 
@@ -66,27 +66,21 @@ def evaluate(
     storage: Store | None = None,
     progress: Progress | None = None,
     hold: bool = True,
-    together: int = 1,
 ) -> Evaluated:
     """Evaluate a model at every point of a grid.
 
     Parameters
     ----------
-    grid : Grid
-        The points.
-    model : Model
-        What to evaluate.
+    grid, model : Grid, Model
+        The points, and what to evaluate there.
     executor : concurrent.futures.Executor, optional
-        Who evaluates the chunks; this process does unless given.
+        Who evaluates the chunks; this process unless given.
     storage : Store, optional
         Chunks it has are not evaluated; new ones are added to it as they are finished.
     progress : callable, optional
-        Called with the numbers of points done and in all: first with those that the storage has, then after every
-        chunk.
+        Called with the numbers of points done and in all, first for those of the storage, then after every chunk.
     hold : bool
-        Keep the values in memory and return them, and not only in the storage.
-    together : int
-        Chunks that are handed to an executor at a time, while many are left.
+        Return the values, and not only store them.
 
     Returns
     -------
@@ -117,105 +111,80 @@ def evaluate(
     np.empty(min(KEPT, 64 * grid.size), dtype=np.uint8)
     filled = Filled(model.columns, grid) if hold else None
     done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
-    finished = int(grid.sizes[done].sum())
-
-    def beat() -> None:
-        if progress is not None:
-            progress(finished, grid.size)
-
-    interrupted = False
+    finished, interrupted = int(grid.sizes[done].sum()), False
+    beat: Progress = progress or (lambda done, total: None)
     try:
         if filled is not None and storage is not None:
             storage.fill(filled)
-        beat()
+        beat(finished, grid.size)
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
         share = None if storage is None else storage.share
-        task = partial(_evaluate_chunks, model, grid, (_HOME, os.getpid()), share, hold)
-        evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task, together)
+        task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()), share, hold)
+        evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task)
         with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
             for chunk, each in found:
-                with whole_block():  # what is kept is counted, and what is counted is kept
-                    if storage is not None and each.keep:
-                        storage.write(chunk, each.values, each.part)
-                    if filled is not None:
-                        filled.place(chunk, each.values)
-                    finished += int(grid.sizes[chunk])
-                beat()
+                if filled is not None:
+                    filled.place(chunk, each.values)
+                if storage is not None and each.keep:
+                    storage.write(chunk, each.values, each.part)
+                finished += int(grid.sizes[chunk])
+                beat(finished, grid.size)
     except KeyboardInterrupt:
         interrupted = True
     return Evaluated({} if filled is None else filled.values(), interrupted)
 
 
 def _parts(
-    grid: Grid,
-    model: Model,
-    todo: NDArray[np.intp],
-    executor: Executor | None,
-    task: Callable[[Sequence[int]], list[Chunk]],
-    together: int,
-    window: int = 1024,
-    points: int = 2**24,
-) -> Generator[tuple[int, Chunk], None, None]:
+    grid: Grid, model: Model, todo: NDArray[np.intp], executor: Executor | None, task: Callable[[int], Chunk],
+    window: int = 1024, points: int = 2**24,
+) -> Generator[tuple[int, Chunk], None, None]:  # fmt: skip
     """Yield chunks as they are finished, each with its number.
 
     An executor has at most ``window`` tiles and ``points`` in them at a time, so that no results pile up.
     """
     if executor is None:
-        yield from ((chunk, task([chunk])[0]) for chunk in todo.tolist())
+        yield from ((chunk, task(chunk)) for chunk in todo.tolist())
         return
-    waiting, window = _tasks(todo, together), -(-min(window, -(-points // math.prod(grid.tile))) // together)
-    running: dict[Future[list[Chunk]], list[int]] = {}
+    waiting, window = iter(todo.tolist()), min(window, -(-points // math.prod(grid.tile)))
+    running: dict[Future[Chunk], int] = {}
     try:
         while True:
-            while len(running) < window and (chunks := next(waiting, [])):
-                running[executor.submit(task, chunks)] = chunks
+            for chunk in itertools.islice(waiting, window - len(running)):
+                running[executor.submit(task, chunk)] = chunk
             if not running:
                 return
             # a wait without an end is deaf to Ctrl-C on some systems
             for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
-                chunks = running.pop(future)
+                chunk = running.pop(future)
                 try:
-                    parts = future.result()
-                except (BrokenExecutor, CancelledError) as error:
-                    raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
+                    found = future.result()
+                except (BrokenExecutor, CancelledError):
+                    raise
                 except Exception as error:  # of the executor: the model's own are recorded by point
-                    lost = (failed(model.columns, grid.where(chunk).size, error) for chunk in chunks)
-                    parts = [Chunk(values, keep=False) for values in lost]
-                yield from zip(chunks, parts, strict=True)
-    except BrokenExecutor as error:  # on submission
+                    found = Chunk(failed(model.columns, int(grid.sizes[chunk]), error), keep=False)
+                yield chunk, found
+    except (BrokenExecutor, CancelledError) as error:
         raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
     finally:
         for future in running:
             future.cancel()
 
 
-def _tasks(todo: NDArray[np.intp], together: int, left: int = 8) -> Iterator[list[int]]:
-    """Chunks that are handed over at a time: fewer when few are left, so that workers are done at one time."""
-    start = 0
-    while start < len(todo):
-        count = min(together, 1 + (len(todo) - start) // left)
-        yield todo[start : start + count].tolist()
-        start += count
-
-
-def _evaluate_chunks(
-    model: Model, grid: Grid, home: tuple[str, int], share: Parts | None, hold: bool, chunks: Sequence[int]
-) -> list[Chunk]:
-    """Return the columns of some tiles as blocks that hold nothing twice: so they are placed, written, and sent.
+def _evaluate_chunk(
+    model: Model, grid: Grid, home: tuple[str, int], share: Parts | None, hold: bool, chunk: int
+) -> Chunk:
+    """Return the columns of a tile as blocks that hold nothing twice: so they are placed, written, and sent.
 
     A worker writes them itself where it can.
     """
     away = home != (_HOME, os.getpid())
     if away:
         _prepare(os.getpid())
-    parts = []
-    for chunk in chunks:
-        found, lengths = _attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
-        values = {name: once(column, lengths) for name, column in found.items()}
-        values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
-        part = share.put_from_worker(chunk, values) if away and share is not None else None
-        parts.append(Chunk(values if hold or part is None else {}, part))
-    return parts
+    found, lengths = _attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
+    values = {name: once(column, lengths) for name, column in found.items()}
+    values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
+    part = share.put_from_worker(chunk, values) if away and share is not None else None
+    return Chunk(values if hold or part is None else {}, part)
 
 
 def _attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
@@ -253,7 +222,7 @@ def point_by_point(
     points : mapping of str to ndarray, each (P,)
         Parameters by name.
     measure : callable
-        Takes the parameters of one point by name, returns its columns.
+        Takes the parameters of one point by name.
 
     Returns
     -------
@@ -285,8 +254,6 @@ def point_by_point(
 def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
     """Return messages that can be kept anywhere: no halves of characters, and none longer than it need be."""
     every = texts.ravel().tolist()
-    if not any(every):
-        return texts
     if all(len(text) <= LONGEST and text.isascii() for text in every):
         return texts
     plain = (text[:LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST] for text in every)

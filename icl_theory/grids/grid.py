@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, dimensions, integer, refuse
-from icl_theory.memory import SMALL, check_fits, free
+from icl_theory.memory import check_fits, free
 
 if TYPE_CHECKING:
     import xarray
@@ -195,6 +195,11 @@ def blank(columns: tuple[Column, ...], size: int) -> Values:
     return {column.name: np.full(size, FILL[column.dtype[0]], dtype=column.dtype) for column in every}
 
 
+def empty(column: Column) -> Any:
+    """Return what a column has where nothing is computed yet."""
+    return PENDING if column == STATUS else FILL[column.dtype[0]]
+
+
 def uniform(columns: tuple[Column, ...], size: int, values: Mapping[str, Any]) -> Values:
     """Return columns that have one value at all points, or none, status and message among them: read-only."""
     every = (*columns, STATUS, MESSAGE)
@@ -241,67 +246,44 @@ def room(most: float, share: float = 0.25) -> float:
     return min(most, share * free())
 
 
+def is_large(columns: tuple[Column, ...], grid: Grid, most: float = 2**30) -> bool:
+    """Whether results take more than ``most`` bytes, or than is free, so that they are better left in a store."""
+    return bytes_of(columns, grid.size) > room(most)
+
+
 class Filled:
-    """Columns of a grid that are filled tile by tile; one that has the same value everywhere is held once."""
+    """Columns of a grid that are filled tile by tile."""
 
     def __init__(self, columns: tuple[Column, ...], grid: Grid) -> None:
-        needed = bytes_of(columns, grid.size)
-        check_fits("points", grid.size, needed)
-        self._grid, self._columns, self._small = grid, (*columns, STATUS, MESSAGE), needed <= SMALL
-        self._held: Values = {}  # whole columns, and those of one value as a block of it
-        self._placed: list[int] = []
+        check_fits("points", grid.size, bytes_of(columns, grid.size))
+        self._grid, self._columns = grid, (*columns, STATUS, MESSAGE)
+        self._held = {
+            column.name: np.full(grid.shape, empty(column), dtype=column.dtype) for column in self._columns
+        }
 
     def place(self, chunk: int, values: Values) -> None:
-        """Put the columns of a tile, (P,) each or as blocks (see `once`), into their places."""
+        """Put the columns of a tile, (P,) each or blocks (see `once`), into their places: all of them or none."""
         region, lengths = self._grid.region(chunk), self._grid.lengths(chunk)
-        for column in self._columns:
-            part = as_block(values[column.name], lengths)
-            held = self._held.get(column.name)
-            if held is None and not self._placed and is_uniform(part):
-                self._held[column.name] = part[(slice(1),) * part.ndim].astype(column.dtype)
-            elif held is None or held.shape == self._grid.shape or not (is_uniform(part) and is_same(part, held)):
-                self._whole(column)[region] = part
-        self._placed.append(chunk)
+        try:
+            for name, held in self._held.items():
+                held[region] = as_block(values[name], lengths)
+        except KeyboardInterrupt:
+            for column in self._columns:
+                self._held[column.name][region] = empty(column)
+            raise
 
     def values(self) -> Values:
-        """Return every column, (size,); where they are large in the grid's shape, and those held once read-only."""
-        if len(self._placed) < self._grid.chunks:
-            for column in self._columns:
-                self._whole(column)
-        whole = {name: np.broadcast_to(held, self._grid.shape) for name, held in self._held.items()}
-        return {name: np.array(held).ravel() for name, held in whole.items()} if self._small else whole
-
-    def _whole(self, column: Column) -> NDArray[Any]:
-        """Return a column that can be written to at every point; where nothing was placed it says so."""
-        held = self._held.get(column.name)
-        if held is None or held.shape != self._grid.shape:
-            fill = PENDING if column == STATUS else FILL[column.dtype[0]]
-            self._held[column.name] = np.full(self._grid.shape, fill, dtype=column.dtype)
-            for chunk in self._placed if held is not None else ():
-                self._held[column.name][self._grid.region(chunk)] = held
-        return self._held[column.name]
+        """Return every column, (size,)."""
+        return {name: held.ravel() for name, held in self._held.items()}
 
 
 def assembled(
     grid: Grid, columns: tuple[Column, ...], values: Values, attributes: Mapping[str, Any]
 ) -> xarray.Dataset:
-    """Return evaluated columns as a labelled dataset: swept axes are dimensions, fixed ones scalar coordinates.
+    """Return evaluated columns as a labelled dataset with ``attributes``.
 
-    Parameters
-    ----------
-    grid : Grid
-        Where they were evaluated.
-    columns : tuple of Column
-        What they are; units and descriptions become attributes.
-    values : dict of str to ndarray
-        As from `evaluate`, flat or in the shape of all axes, or in that of the swept ones.
-    attributes : mapping
-        Of the dataset.
-
-    Returns
-    -------
-    xarray.Dataset
-        A variable for each column.
+    Swept axes are dimensions, fixed ones scalar coordinates. Each column is a variable; its unit and description
+    are attributes. ``values`` are as from `evaluate`, or in the shape of the swept axes.
     """
     import xarray
 
@@ -322,12 +304,8 @@ def assembled(
 
 def described(quantity: Axis | Column) -> dict[str, Any]:
     """Return what a quantity says of itself as attributes of a labelled array; what it does not say is left out."""
-    said = {
-        "units": quantity.unit,
-        "description": quantity.description,
-        "symbol": quantity.symbol,
-        "tex": quantity.tex,
-    }
+    said = {"units": quantity.unit, "description": quantity.description}
+    said |= {"symbol": quantity.symbol, "tex": quantity.tex}
     found = {name: text for name, text in said.items() if text or name == "description"}
     return found | {"role": quantity.role} | dict(quantity.extra) if isinstance(quantity, Column) else found
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import refuse
 from icl_theory.engine.progress import counted
 from icl_theory.files import checked_path
-from icl_theory.grids.grid import FILL, LONGEST, MESSAGE, PENDING, STATUS, Column, Filled, Grid, Values
+from icl_theory.grids.grid import LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, empty
 from icl_theory.grids.manifest import Manifest, difference, digest, parsed
 
 if TYPE_CHECKING:
@@ -376,8 +376,7 @@ class _Reader:
         lengths = grid.of_swept(grid.lengths(chunk))
         if store.done[chunk]:
             return store.read(chunk, [self.column])[self.column.name].reshape(lengths)
-        fill = PENDING if self.column == STATUS else FILL[self.column.dtype[0]]
-        return np.full(lengths, fill, dtype=self.column.dtype)
+        return np.full(lengths, empty(self.column), dtype=self.column.dtype)
 
 
 @lru_cache(maxsize=4)

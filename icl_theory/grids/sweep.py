@@ -21,18 +21,7 @@ from icl_theory.engine.progress import Work, working
 from icl_theory.families import Family, default, find, sound
 from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.exponents import exponent_along
-from icl_theory.grids.grid import (
-    Axis,
-    Column,
-    Filled,
-    Grid,
-    Values,
-    assembled,
-    axis_values,
-    bytes_of,
-    room,
-    whole_numbers,
-)
+from icl_theory.grids.grid import Axis, Filled, Grid, Values, assembled, axis_values, is_large, whole_numbers
 from icl_theory.grids.model import FamilyModel
 from icl_theory.grids.store import check_installed, existing, lazy_values, opened
 from icl_theory.grids.workers import processes
@@ -236,28 +225,15 @@ def run_with(
             check_installed("dask", extra="distributed")
         if store is not None:
             kept = stack.enter_context(opened(store, grid, model.columns, arguments, command))
-        found = evaluate(
-            grid, model, executor=executor, storage=kept, progress=shown.update, hold=held,
-            together=8 if grid.chunk == CLOSED_CHUNK else 1,  # so short that it is not worth a message
-        )  # fmt: skip
+        found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update, hold=held)
         values = found.values if held or store is None else lazy_values(store, grid, model.columns)
     dataset = labelled(model.family, grid, values, arguments, found.interrupted)
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
-def is_large(columns: tuple[Column, ...], grid: Grid, most: float = 2**30) -> bool:
-    """Whether results take more than ``most`` bytes, or than is free, so that they are better left in a store."""
-    return bytes_of(columns, grid.size) > room(most)
-
-
 @working("opening the store")
 def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     """Read the results in a store, finished or not, without running anything.
-
-    Parameters
-    ----------
-    path : path-like
-        The folder.
 
     Returns
     -------
@@ -303,9 +279,8 @@ def labelled(
         if name in dataset.coords:
             dataset[name].attrs["limits"] = list(pair)
     for axis in grid.axes:
-        if axis.swept and len(axis.values) > 1 and axis.values.dtype.kind in "if" and axis.values.min() > 0:
-            if not np.isfinite(axis.values).all():
-                continue
+        numbers = axis.swept and len(axis.values) > 1 and axis.values.dtype.kind in "if"
+        if numbers and axis.values.min() > 0 and np.isfinite(axis.values).all():
             exponent = exponent_along(dataset["steps"], axis.values, axis.name)
             meta = {
                 "description": f"local exponent d ln steps / d ln {axis.name}, centred differences",

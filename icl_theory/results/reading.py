@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_theory.engine.progress import Work, working
+from icl_theory.engine.progress import Work
 from icl_theory.grids.grid import DONE, room
 from icl_theory.results.columns import dimensions
 
@@ -16,16 +16,13 @@ if TYPE_CHECKING:
     import xarray
 
 SLAB = 250_000  # points of a table that are put together at a time
-# Bytes that are read at a time. Rows along the first parameter have points of every chunk: the more of them are
-# read at a time, the less often is each chunk read.
-BLOCK = 2**28
+BLOCK = 2**28  # bytes that are read at a time; each chunk is read once for each block along the first parameter
 MESSAGE = 256  # bytes of a message, where points failed
 
 
 def count(dataset: xarray.Dataset, status: str) -> int:
     """Return how many points have a status."""
-    with working("counting points"):
-        return int((dataset["status"] == status).sum())
+    return int((dataset["status"] == status).sum())
 
 
 def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
@@ -55,9 +52,8 @@ def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None,
 
 def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
     """Return the first part with a point that is computed; for its rows the others need not be read."""
-    with working("reading the first points"):
-        blocks = (part.compute() for part in parts(dataset, over, SLAB))
-        return next(block for block in blocks if block["status"].isin(DONE).any())
+    blocks = (part.compute() for part in parts(dataset, over, SLAB))
+    return next(block for block in blocks if block["status"].isin(DONE).any())
 
 
 def parts(dataset: xarray.Dataset, over: str, most: int) -> Iterator[xarray.Dataset]:

@@ -60,17 +60,8 @@ def html_report(
     Returns
     -------
     str
-        The page: command, summary, figures and tables. Tables have at most some hundred rows, and say how many
-        are left out. If there are theorems about the model, they are evaluated on a run that has its risk.
-
-    Raises
-    ------
-    ValueError
-        ``found`` is something else, or ``over`` is not a dimension.
-
-    References
-    ----------
-    docs/sweeps.md, "A report".
+        The page, docs/sweeps.md, "A report". Tables say how many rows they leave out; theorems about the model are
+        evaluated on a run that has its risk.
 
     Examples
     --------
@@ -94,7 +85,7 @@ def html_report(
     else:
         raise refuse("found", found, "a run, or the dataset of a sweep")
     day = None if date is None else date.isoformat()
-    return page(title, body, command.splitlines() if command else [], version=version, source=source, date=day)
+    return page(title, body, (command or "").splitlines(), version=version, source=source, date=day)
 
 
 def _of_run(run: Trajectory) -> tuple[str, list[str]]:
@@ -206,9 +197,8 @@ def _transitions(dataset: xarray.Dataset, over: str, most_sentences: int = 4) ->
     if found is None or len(found) <= most_sentences:
         return [] if found is None else [*map(paragraph, notes_of(found, dataset, over))]
     if found["measured"].isna().all():
-        return [
-            paragraph(f"None of the {len(found):,} lines along {symbol(dataset, over)} has a measured transition.")
-        ]
+        said = f"None of the {len(found):,} lines along {symbol(dataset, over)} has a measured transition."
+        return [paragraph(said)]
     return _rows(found, len(found), f"icl_theory.transition_table(dataset, {over!r})")
 
 
@@ -216,7 +206,8 @@ def _figures(dataset: xarray.Dataset, over: str, most: int = 6) -> list[str]:
     """Return a figure for each of the first ``most`` slices over two parameters, and say how many have none."""
     others = [name for name in dimensions(dataset) if name != over]
     axes, rest = [over, *others[:1]], others[1:]
-    words = {name: _words(dataset, name) for name in rest}
+    values = {name: dataset[name].values.tolist() for name in rest}
+    words = {name: dict(zip(each, told_apart(each), strict=True)) for name, each in values.items()}
     figures = []
     for point, part in counted([*itertools.islice(lines(dataset, *axes), most)], "figures"):
         place = "".join(f", {symbol(dataset, name)} = {words[name][value]}" for name, value in point.items())
@@ -242,21 +233,14 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str
     return figure(picture(plot_sweep(part, over)), f"{what}{', without ' if outside else ''}{without}.")
 
 
-def _words(dataset: xarray.Dataset, name: str) -> dict[Any, str]:
-    values = dataset[name].values.tolist()
-    return dict(zip(values, told_apart(values), strict=True))
-
-
 def _problems(dataset: xarray.Dataset, counts: dict[str, int], most: int = 20) -> str:
     """List ``most`` points that failed or did not reach their target, with their messages; failed ones first."""
     found: list[tuple[str, tuple[int, ...]]] = []
     for state, many in counts.items():
         places = places_of(dataset["status"] == state)
         found += [(state, place) for place in itertools.islice(places, min(many, most - len(found)))]
-    columns: dict[str, list[Any]] = {
-        str(name): [dataset[name].values[place[i]] for _, place in found]
-        for i, name in enumerate(dataset["status"].dims)
-    }
+    names = [str(name) for name in dataset["status"].dims]
+    columns = {name: [dataset[name].values[place[i]] for _, place in found] for i, name in enumerate(names)}
     columns["status"] = [state for state, _ in found]
     columns["message"] = [str(dataset["message"][place].values.item())[:500] for _, place in found]
     more = sum(counts.values()) - len(found)
@@ -272,9 +256,8 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
         "values": [_values(dataset[name].values) for name in names],
     }
     given = json.loads(dataset.attrs.get("arguments", "{}"))
-    others = given if isinstance(given, dict) else {}
-    hidden = (*ELSEWHERE, *names)
-    listed = {name: value for name, value in others.items() if name not in hidden and value is not None}
+    others = given.items() if isinstance(given, dict) else ()
+    listed = {name: value for name, value in others if name not in (*ELSEWHERE, *names) and value is not None}
     return [table(columns | _described(dataset, names)), facts(listed) if listed else ""]
 
 
@@ -292,8 +275,5 @@ def _quantities(dataset: xarray.Dataset) -> dict[str, list[str]]:
 
 
 def _described(dataset: xarray.Dataset, names: list[str]) -> dict[str, list[str]]:
-    attributes = [dataset[name].attrs for name in names]
-    return {
-        "unit": [each.get("units", "") for each in attributes],
-        "meaning": [each.get("description", "") for each in attributes],
-    }
+    said = {"unit": "units", "meaning": "description"}
+    return {word: [dataset[name].attrs.get(key, "") for name in names] for word, key in said.items()}

@@ -72,7 +72,8 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
         taken = {*parameters, *headings.values()}
         headings[name] = name if symbol(dataset, name) in taken else symbol(dataset, name)
     table = frame[[*parameters, *order]].rename(columns=headings)
-    table.attrs["tex"] = {headings.get(name, name): _tex(dataset, name) for name in [*parameters, *order]}
+    tex = {name: dataset[name].attrs.get("tex") for name in [*parameters, *order]}
+    table.attrs["tex"] = {headings.get(name, name): f"${given}$" for name, given in tex.items() if given}
     table.attrs["notes"] = meanings(dataset, order)
     return table
 
@@ -140,12 +141,9 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
             for i, part in enumerate(slabs(dataset, over)):
                 _frame(part, over).to_csv(temporary, index=False, header=not i, mode="a")
         else:
-            table = phase_table(dataset, over)
-            notes = transition_notes(dataset, over)
-            if target.suffix == ".md":
-                text = to_markdown(table, (*table.attrs["notes"], *notes))
-            else:
-                text = to_latex(table, notes)
+            table, notes = phase_table(dataset, over), transition_notes(dataset, over)
+            plain = target.suffix == ".md"
+            text = to_markdown(table, (*table.attrs["notes"], *notes)) if plain else to_latex(table, notes)
             temporary.write_text(text, encoding="utf-8")
 
 
@@ -193,11 +191,6 @@ def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
         r"\bottomrule", r"\end{tabular}", *(rf"\par {escaped(note)}" for note in _sentences(notes)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
-
-
-def _tex(dataset: xarray.Dataset, name: str) -> str:
-    given = dataset[name].attrs.get("tex")
-    return f"${given}$" if given else escaped(symbol(dataset, name))
 
 
 def escaped(text: str) -> str:

@@ -201,8 +201,7 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
 
 def transition_notes(dataset: xarray.Dataset, over: str | None = None) -> tuple[str, ...]:
     """Return the transitions of a sweep, a sentence each, for below its table."""
-    over = dimension(dataset, over)
-    table = transitions_of(dataset, over)
+    table = transitions_of(dataset, over := dimension(dataset, over))
     return () if table is None else notes_of(table, dataset, over)
 
 

@@ -37,22 +37,19 @@ FEW, BATCH, BATCHES = 64, 1024, 64  # prompts of a small and a large batch, and 
 def check_family(family: type[Family], /, *, rows: bool = True, **parameters: Any) -> Power | None:
     r"""Check that one problem of a family does everything that the rest of the package relies on.
 
-    The name, title, goal and parameters are declared, each default is sound, and a value of a wrong type raises a
-    ValueError that names the parameter. The risk passes `check_risk` at the middle and the end of a run, and at
-    other parameters. A simulation reaches its target or says why not, and gives the same bits twice; its phases lie
-    within it, one after the other. Every measured quantity is declared, and the dtype of its column can hold it. A
-    sweep over two learning rates gives the bits of two simulations, or their integers and words if the family
-    computes points in batches. A run that is saved and loaded is the same, and goes on from its file. A closed form
-    agrees with single steps. The mean loss and gradient of a trainer on samples are those of the risk. Every other
-    slot is used, and gives what it should.
+    Parameters are declared, defaults are sound, and a value of a wrong type is a ValueError that names its
+    parameter. The risk passes `check_risk` along a run and beside it. A run reaches its target or says why not, and
+    has the same bits twice, and when it is saved and loaded. Each measured quantity has a column that can hold it.
+    A sweep over two learning rates has the bits of two runs, or their integers and words if it is a batch. A closed
+    form agrees with single steps, a trainer on samples with the risk. Every other slot gives what it should.
 
     Parameters
     ----------
     family : type
         The family.
     rows : bool
-        Whether to measure the rows of the audit, answer the questions and make the family's own comparison, too, in
-        their quick versions; these belong to the family and not to one problem.
+        Whether to measure the rows, answer the questions and make the comparison of the family, too, in their quick
+        versions.
     **parameters
         Parameters of a small problem, which is simulated several times.
 
@@ -69,21 +66,16 @@ def check_family(family: type[Family], /, *, rows: bool = True, **parameters: An
 
     Notes
     -----
-    If a run in closed form has at most 20,000 steps, their number must agree with single steps within the run's
-    ``error``. Its states at the saved steps among the first 20,000 must be within :math:`10^{-9}` of the largest
-    parameter.
+    A closed form must have the number of single steps within the run's ``error``, and their states to
+    :math:`10^{-9}` of the largest parameter, in the first 20,000 steps.
 
-    The trainer's 64 batches of 1024 give mean losses and mean gradients along two directions, the exact gradient
-    and a random one, at the first and the last parameters of the run. Each is compared with its exact value by
-    Student's t with 63 degrees of freedom, at a limit that one in a thousand checks of sound trainers exceeds, all
-    six comparisons together. The seed is fixed, so a check that passes once always passes. If the risk is a
-    reduction of the trainer, with other parameters, the squared norm of the gradient at the beginning is compared
-    instead, in the metric of each, from products of the gradients of two batches.
-
-    A bias of 5.3 standard errors is found nine times in ten. If the loss of one sample scatters by as much as its
-    mean, this is 2.1 % of the loss; the result says how much it is here. A smaller bias goes unnoticed, and so does
-    a population loss that is itself a mean over samples, within this error. Losses of 16 times larger batches must
-    scatter less than half as much, or the trainer ignores ``batch``.
+    The trainer's 64 batches of 1024 give mean losses and mean gradients along the exact gradient and a random
+    direction, at both ends of the run. Each is compared with its exact value by Student's t with 63 degrees of
+    freedom, at a limit that one in a thousand checks of sound trainers exceeds, all six comparisons together. The
+    seed is fixed, so a check that passes once always passes. If the risk is a reduction of the trainer, the squared
+    norm of the gradient at the beginning is compared instead, in the metric of each, from products of the gradients
+    of two batches. A bias of 5.3 standard errors is found nine times in ten: 2.1 % of a loss that scatters by as
+    much as its mean. Losses of 16 times larger batches must scatter less than half as much.
 
     With plain gradient descent a stable rate must lower the loss in each of 200 steps, and must not exceed
     2/sharpness at the end of the run.

@@ -33,13 +33,12 @@ def check_risk(
     r"""Check that a risk does everything that descent relies on.
 
     The initial parameters, losses, gradients and observations are finite, of float64, of the right shapes and the
-    same bits each time, and evaluating changes no argument. The gradient is the derivative of the loss, and Hessian
-    products are derivatives of the gradient. No loss is below the floor. `Risk.excess`, and ``excess`` if it is
-    observed, are the loss minus one number, at most the floor. The metric is positive and can divide gradients.
-    Blocks are views that together hold each parameter once, and no observation has the name of an entry of runs.
-    `Risk.series`, `Risk.gradients` and `Risk.column_gradients`, if any, agree with `Risk.evaluate`. A copy by
-    pickle gives the same bits. The loss of a `TokenRisk` is also that of the sum over all prompts, if there are few
-    tokens at few of its nodes.
+    same bits each time, also of a copy by pickle, and evaluating changes no argument. The gradient is the
+    derivative of the loss, and Hessian products are derivatives of the gradient. No loss is below the floor.
+    `Risk.excess`, and ``excess`` if it is observed, are the loss minus one number, at most the floor. The metric is
+    positive. Blocks are views that together hold each parameter once. `Risk.series`, `Risk.gradients` and
+    `Risk.column_gradients` agree with `Risk.evaluate`, and a `TokenRisk` with the sum over all prompts of a few
+    tokens at a few nodes.
 
     Parameters
     ----------
@@ -47,10 +46,8 @@ def check_risk(
         The risk. A risk that draws data is checked on the data of one step, on which its loss is a function.
     points : sequence of array_like, optional
         Parameters to look at besides the initial ones; unless given three random points around these.
-    spread : float
-        Standard deviation of the random points.
-    seed : int
-        Seed of the random points, and of the directions in which derivatives are taken.
+    spread, seed : float, int
+        Standard deviation of the random points, and the seed of these and of the directions of derivatives.
     step : int
         The step whose data are used.
 
@@ -68,17 +65,13 @@ def check_risk(
     .. math:: f'(0) \approx \frac{45\,[f(h) - f(-h)] - 9\,[f(2h) - f(-2h)] + f(3h) - f(-3h)}{60h}, \qquad
         f(s) = \mathcal L(\theta + s u).
 
-    The width h falls from 1/16 of the largest parameter (of 1 if all are smaller) by factors of 4. The best h is
-    the one at which the change of the difference plus the rounding of the loss, :math:`10^{-14}` of it, is least;
-    this sum bounds the error δ of the difference. The gradient may differ from it by
-    :math:`\delta + 10^{-6}\,\|\nabla\mathcal L\|\,\|u\|`. Hessian products, which by default are differences of
-    gradients themselves, may differ by :math:`\delta + 10^{-5}` of the largest entry of the product
-    :math:`+ 10^{-9}` of the largest entry of the gradient, and are not checked at kinks. If no width gives
-    differences that agree to :math:`10^{-3}`, the loss is noise and the check fails. At a kink, where left and
-    right derivatives differ, the gradient may be any number between them.
-
-    A direction sees every entry of the gradient, so three directions find any entry that is wrong by more than the
-    tolerance.
+    The width h falls from 1/16 of the largest parameter (of 1 if all are smaller) by factors of 4, to where the
+    change of the difference plus the rounding of the loss, :math:`10^{-14}` of it, is least; this sum bounds the
+    error δ of the difference. The gradient may be off by
+    :math:`\delta + 10^{-6}\,\|\nabla\mathcal L\|\,\|u\|`, Hessian products by :math:`\delta + 10^{-5}` of their
+    largest entry :math:`+ 10^{-9}` of that of the gradient. At a kink the gradient may be any number between the
+    left and the right derivative, and products are not checked. If no width gives differences that agree to
+    :math:`10^{-3}`, the loss is noise and the check fails. A direction sees every entry of the gradient.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from icl_theory.grids.evaluate import evaluate, point_by_point
-from icl_theory.grids.grid import LARGEST_CHUNK, MOST_CHUNKS, Axis, Grid, Values, assembled, axis_values
+from icl_theory.grids.grid import LARGEST_CHUNK, MOST_CHUNKS, Axis, Grid, Values, as_block, assembled, axis_values
 from icl_theory.grids.workers import processes
 from tests.models import SQUARE, Products, Signs, Squares, grid
 
@@ -62,6 +62,25 @@ def test_interrupt_keeps_what_is_done() -> None:
     assert found.interrupted
     assert (found.values["status"] == "done").sum() == 16
     assert (found.values["status"] == "pending").sum() == 24
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_a_chunk_that_ctrl_c_finds_half_in_its_place_is_pending(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, calls = grid(20, 4), iter(range(1, 10**6))
+
+    def pressed(values: Any, lengths: tuple[int, ...]) -> Any:
+        if next(calls) == 4 * at:
+            raise KeyboardInterrupt
+        return as_block(values, lengths)
+
+    whole = evaluate(made, Squares()).values
+    monkeypatch.setattr("icl_theory.grids.grid.as_block", pressed)
+    found = evaluate(made, Squares())
+    done = found.values["status"] == "done"
+    assert found.interrupted
+    assert done.sum() % 4 == 0
+    assert equal({name: x[done] for name, x in found.values.items()}, {name: x[done] for name, x in whole.items()})
+    assert np.isnan(found.values["square"][~done]).all()
 
 
 def test_progress_counts_points() -> None:

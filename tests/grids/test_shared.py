@@ -40,7 +40,7 @@ class Watched(Executor):
 
     @property
     def chunks(self) -> list[Chunk]:
-        return [chunk for future in self.futures for chunk in future.result()]
+        return [future.result() for future in self.futures]
 
 
 def squares(chunk: int) -> Values:

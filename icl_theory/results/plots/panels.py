@@ -109,11 +109,6 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     size : tuple of float
         Width and height of a panel, inches.
 
-    Returns
-    -------
-    matplotlib Figure
-        `icl_theory.results.plots.save` writes it.
-
     Examples
     --------
     >>> import icl_theory as icl
@@ -149,11 +144,6 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], si
         One for each map of a row, the same for all rows.
     size : float
         Width and height of a map, inches.
-
-    Returns
-    -------
-    matplotlib Figure
-        `icl_theory.results.plots.save` writes it.
 
     Examples
     --------
