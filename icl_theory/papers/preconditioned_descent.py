@@ -12,9 +12,8 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.engine.statement import Status
-from icl_theory.families.linear_attention.depth import best_layers
+from icl_theory.families.linear_attention.depth import PlusPlusRisk, best_layers
 from icl_theory.families.linear_attention.law import PromptLaw
-from icl_theory.families.linear_attention.plusplus import PlusPlusRisk
 from icl_theory.papers.claim import Found, row
 from icl_theory.papers.numbers import apart, decade, listed, off
 

@@ -58,12 +58,13 @@ class _Pass(NamedTuple):
 class TransformerRisk(Risk):
     """Cross-entropy of a full one-layer transformer on sampled sentences; the parameters are one flat vector.
 
+    See docs/theory.md, "In-context recall".
+
     Parameters
     ----------
     task : RecallTask
-        The task; the matrices are (2V, 2V).
+        The matrices are (2V, 2V).
     attention : {"linear", "relu", "softmax"}
-        The attention weights.
     batch : int, optional
         Sentences in a step: 64 fresh ones by default, or some of the ``data`` in turn, by default all.
     seed : int
@@ -89,10 +90,6 @@ class TransformerRisk(Risk):
     ------
     ValueError
         An argument is out of range; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
 
     Examples
     --------
@@ -216,17 +213,14 @@ class TransformerRisk(Risk):
 
         Parameters
         ----------
-        params : ndarray
-            Parameters, flat.
-        sentences : Sentences
-            From `RecallTask.sentences`.
+        params, sentences : ndarray, Sentences
+            Flat parameters, and what `RecallTask.sentences` returns.
         without : collection of {"attention", "feed_forward"}
             Parts without whose contribution, u or F, it is measured.
 
         Returns
         -------
         Measure
-            Loss, accuracy and mean probabilities.
         """
         for part in instance("without", without, Collection, "a collection of attention, feed_forward"):  # type: ignore[type-abstract]
             choice("without", part, PARTS)

@@ -44,7 +44,8 @@ class RecallTask:
     the law ``counts``. The law "markov" fills with all of these words; for `Counts.sentence` it is the law of the
     Markov chain described there. The law "planted" is that of the paper's experiments: it fills with words that are
     neither triggers nor τ, and plants one bigram (q, y), with noise also one bigram (q, τ), unless ``counts``
-    differs. With noise it has one trigger.
+    differs. With noise it has one trigger. See docs/theory.md, "In-context recall"; *How Transformers Learn
+    In-Context Recall Tasks?*, experiments.
 
     Parameters
     ----------
@@ -72,10 +73,6 @@ class RecallTask:
     ------
     ValueError
         An argument is out of range or contradicts another; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall"; *How Transformers Learn In-Context Recall Tasks?*, experiments.
 
     Examples
     --------
@@ -146,9 +143,14 @@ class RecallTask:
         if not self._first_words:
             return None
         counts = None if self._random_counts else self.counts[0] if len(set(self.counts)) == 1 else self.counts
+        return self.numbers | {"probs": self._given_probs, "counts": counts}
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The arguments that are numbers and words, of any task."""
         return {
             "V": self.V, "triggers": self.Q, "outputs": len(self.outputs), "alpha": self.alpha, "H": self.H,
-            "law": self.law, "probs": self._given_probs, "counts": counts,
+            "law": self.law,
         }  # fmt: skip
 
     @property
@@ -190,17 +192,14 @@ class RecallTask:
 
         Parameters
         ----------
-        rng : numpy Generator
-            The source of randomness.
-        size : int
-            How many.
+        rng, size : numpy Generator, int
+            The source of randomness, and how many.
         outputs : sequence of int, optional
             Draw the outputs from these words instead of the task's (any words but triggers and noise).
 
         Returns
         -------
         Sentences
-            The sentences, with their triggers, outputs and counts.
         """
         size = integer("size", size, minimum=1)
         instance("rng", rng, np.random.Generator, "a numpy Generator")
@@ -209,9 +208,8 @@ class RecallTask:
         if np.isin(words, [*self.triggers, self.noise_word]).any():
             raise refuse("outputs", words.tolist(), "words that are neither triggers nor noise")
         trigger = np.searchsorted(np.cumsum(self.probs)[:-1], rng.random(size), side="right")
-        output = words[
-            (rng.random(size) * len(words)).astype(np.intp)
-        ]  # a choice of outputs does not change the other draws
+        # a choice of outputs does not change the other draws
+        output = words[(rng.random(size) * len(words)).astype(np.intp)]
         c, c_tau = self._draw_counts(rng, trigger)
         q = self.triggers[trigger]
         tokens = np.empty((size, self.H), dtype=np.intp)
