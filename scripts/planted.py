@@ -494,7 +494,7 @@ FRESH_AGAIN = (
     Fault("softmax-tail", "share of attention not squared in the tail of softmax", "recall/bounds.py",
           "1.0 / (eta * _least_share(task, attention) ** 2)", "1.0 / (eta * _least_share(task, attention))"),
     Fault("longest-count", "largest count of bigrams one too large", "recall/counts.py",
-          "last = there.shape[1] - 1 - np.argmax", "last = there.shape[1] - np.argmax"),
+          "return int(np.max(np.add(", "return int(1 + np.max(np.add("),
     Fault("group-attention", "attention of a group not divided by its share", "recall/softmax.py",
           "* A / shares[cell.group]", "* A"),
     Fault("in-turn", "batches of a data set overlap", "recall/sampled.py",

@@ -85,10 +85,8 @@ class LinearAttention(Family):
 
     Parameters
     ----------
-    d : int
-        Dimension of the tokens.
-    decay : float
-        Exponent of the spectrum of the tokens, :math:`\lambda_j = j^{-\mathrm{decay}}`.
+    d, decay : int, float
+        Dimension of the tokens, and exponent of their spectrum, :math:`\lambda_j = j^{-\mathrm{decay}}`.
     N, noise
         As for `PromptLaw`.
     coordinates : {"merged", "pair", "heads"}
@@ -103,7 +101,7 @@ class LinearAttention(Family):
     tasks : int or array_like, (k, d), optional
         Train on k tasks, drawn from the prior or given, instead of on the prior.
     seed : int
-        Seed of these tasks, and of the start of heads.
+        Of these tasks, and of the start of heads.
     depth : int
         Layers in a loop, each a step of length γ/depth on the prompt's least squares, with trained γ; more than one
         only for isotropic tokens and tasks.

@@ -48,10 +48,8 @@ class PromptLaw:
         Second moment :math:`W = E\,ww^\top` of the tasks; by default I.
     query : array_like, (d, d) or (d,), optional
         Second moment :math:`\Lambda_q` of the query; by default Λ.
-    N : int or math.inf
-        Pairs in a prompt.
-    noise : float
-        Standard deviation σ of the label noise, label units.
+    N, noise : int or math.inf, float
+        Pairs in a prompt, and standard deviation σ of the label noise, label units.
 
     Examples
     --------

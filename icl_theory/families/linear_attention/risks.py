@@ -126,17 +126,17 @@ class MergedRisk(BestKnown):
 
     def components(self, params: Array) -> Array:
         """Entries of Γ along the eigenvectors of Λ, largest eigenvalue first, (d,)."""
-        order, axes = self._principal
-        if axes is None:
-            return (params if params.ndim == 1 else np.diag(params))[order]
-        return np.sum(axes * (params @ axes), axis=0)
+        if self.law.diagonal:
+            return (params if params.ndim == 1 else np.diag(params))[self._principal]
+        return np.sum(self._principal * (params @ self._principal), axis=0)
 
     @cached_property
-    def _principal(self) -> tuple[NDArray[np.intp], Array | None]:
+    def _principal(self) -> NDArray[Any]:
+        """Order of the axes for diagonal moments, else the eigenvectors."""
         covariance = self.law.covariance
         if self.law.diagonal:
-            return np.argsort(-covariance, kind="stable"), None
-        return np.arange(self.law.d), np.ascontiguousarray(np.linalg.eigh(covariance)[1][:, ::-1])
+            return np.argsort(-covariance, kind="stable")
+        return np.ascontiguousarray(np.linalg.eigh(covariance)[1][:, ::-1])
 
     def floor(self) -> float:
         """Loss of the best matrix of the rank."""

@@ -131,9 +131,7 @@ class Counts:
     @property
     def longest(self) -> int:
         """Largest c + c_tau with positive probability."""
-        there = self.pmf > 0
-        last = there.shape[1] - 1 - np.argmax(there[:, ::-1], axis=1)
-        return int((np.arange(len(there)) + last)[there.any(axis=1)].max())
+        return int(np.max(np.add(*np.nonzero(self.pmf))))
 
     @property
     def mean(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import integer, refuse
+from icl_theory._validate import instance, integer
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
@@ -149,14 +149,11 @@ class Recall(Family):
 
     def _unfold(self, task: RecallTask) -> None:
         """Take over the parts of a task, and keep the task itself only if its words are not the default ones."""
-        declared = self.parameters()
-        own = task.numbers if isinstance(task, RecallTask) else {}
+        declared, own = self.parameters(), instance("task", task, RecallTask, "a RecallTask").numbers
         for name in PARTS:
             value, default = getattr(self, name), declared[name].default
             if value is not default and value not in (default, own.get(name, default)):
-                raise ValueError(f"{name} = {value!r}: a task carries its own {name}; give one of the two")
-        if not isinstance(task, RecallTask):
-            raise refuse("task", task, "a RecallTask")
+                self.unfolded({name: value, "task": task})  # refuses it
         if task.parts is not None:
             for name, value in {**task.parts, "task": None}.items():
                 object.__setattr__(self, name, declared[name].check(value))

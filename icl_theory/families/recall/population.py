@@ -177,7 +177,7 @@ class RecallRisk(Risk):
             return found.excess + self.task.bayes_risk, self._joined(*found[1:4])
         logits = self._logits(params)
         weight, noise = self._atoms.weight, logits.noise
-        losses = np.logaddexp(0.0, np.logaddexp(logits.rest, noise))
+        losses = np.logaddexp(0.0, np.logaddexp(logits.rest, noise) if self.noisy else logits.rest)
         p_rest = np.exp(logits.rest - losses)
         surplus = np.exp(noise - losses) - self.noise_rate
         slope = p_rest * logits.rest_strength + surplus * logits.noise_strength
@@ -228,9 +228,8 @@ class RecallRisk(Risk):
             return least
         if (self.v is not None) if self.scaled else (self.kappa == 0):
             return least + self._least_excess
-        if self.gamma is None or (
-            self.scaled and self.gamma < self.task.best_gamma
-        ):  # background words feed the noise logit
+        # below its best value, background words feed the noise logit
+        if self.gamma is None or (self.scaled and self.gamma < self.task.best_gamma):
             return least
         return least + float(divergence(self.noise_rate, np.array([self.gamma]))[0])
 
@@ -268,17 +267,15 @@ class RecallRisk(Risk):
                 c = np.zeros_like(c)
             pairs, number = np.unique(np.stack([trigger, c]), axis=1, return_counts=True)
             return Atoms(pairs[0], pairs[1].astype(float), number / len(trigger))
-        if self.scaled:
-            index = np.arange(self.strengths)
-            return Atoms(index, np.zeros(len(index)), np.ones(1) if self.tied else task.probs)
-        laws = [law.marginal for law in task.counts[: self.strengths]]
-        values = [np.flatnonzero(law) for law in laws]
-        index = np.repeat(np.arange(self.strengths), [len(c) for c in values])
-        weights = [law[c] for law, c in zip(laws, values, strict=True)]
         share = np.ones(1) if self.tied else task.probs
-        return Atoms(
-            index.astype(np.intp), np.concatenate(values).astype(float), share[index] * np.concatenate(weights)
-        )
+        if self.scaled:
+            return Atoms(np.arange(self.strengths), np.zeros(self.strengths), share)
+        laws = [law.marginal for law in task.counts[: self.strengths]]
+        table = np.zeros((len(laws), max(map(len, laws))))
+        for row, law in zip(table, laws, strict=True):
+            row[: len(law)] = law
+        group, c = np.nonzero(table)
+        return Atoms(group, c.astype(float), share[group] * table[group, c])
 
     @cached_property
     def _fractions(self) -> tuple[Array, Array, Array]:

@@ -49,12 +49,10 @@ class RecallTask:
 
     Parameters
     ----------
-    V : int
-        Number of words.
-    triggers : int or sequence of int
-        The trigger words, or their number (then they are the first words).
-    outputs : int or sequence of int
-        The output words, or their number (then they follow the triggers).
+    V, H : int
+        Number of words of the vocabulary, and of a sentence.
+    triggers, outputs : int or sequence of int
+        The words, or their numbers: then the triggers are the first words, and the outputs follow them.
     alpha : float
         α in [0, 1): probability that the next word is noise.
     probs : array_like, (Q,), optional
@@ -62,12 +60,9 @@ class RecallTask:
     counts : Counts, array_like or sequence of Counts, optional
         Law of the numbers of bigrams, one for all triggers or one for each; by default `Counts.sentence` with
         density ¼ and noise α.
-    H : int
-        Words of a sentence.
     noise_word : int, optional
         τ; by default the last word.
     law : {"markov", "planted"}
-        Law of the sentences.
 
     Raises
     ------
