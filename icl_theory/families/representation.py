@@ -107,7 +107,8 @@ class Representation(Family):
         y_n = \lambda^\top z_n + \sigma\xi_n
 
     Tasks are λ ~ N(0, I), representations :math:`z_k \sim N(0, I/m)` are drawn once; tokens :math:`v_k` are
-    orthonormal, so that each :math:`Q_h` is a matrix of scores. The loss averages over all K queries.
+    orthonormal, so that each :math:`Q_h` is a matrix of scores. The loss averages over all K queries. See
+    docs/theory/representation.md.
 
     Parameters
     ----------
@@ -123,10 +124,6 @@ class Representation(Family):
         Size of all parameters at step 0, and the seed that they and the representations are drawn with.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`.
-
-    References
-    ----------
-    docs/theory/representation.md.
 
     Examples
     --------

@@ -11,7 +11,6 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families.recall import training
-from icl_theory.families.recall.transformer import Transformer
 from tests.recall.enumeration import matrices
 from tests.test_cli import run_main
 
@@ -149,7 +148,9 @@ def test_wrong_input_is_one_line(capsys: pytest.CaptureFixture[str], extra: list
 def test_tables_hold_the_words_attended_to_and_those_before() -> None:
     tokens = np.array([[2, 0, 2, 1], [1, 1, 0, 2]])
     for whole in (True, False):
-        places = Transformer(3, "linear", whole, 1, 0.0, ()).places(tokens).toarray().reshape(2, -1, 2, 6)
+        weights = "identity" if whole else "projection"
+        risk = icl.recall.TransformerRisk(icl.recall.RecallTask(3, 1, 1, H=4), weights=weights)
+        places = risk._places(tokens).toarray().reshape(2, -1, 2, 6)
         for sentence, h in np.ndindex(2, 4 if whole else 3):
             expected = np.zeros((2, 6))
             expected[sentence, tokens[sentence, h]] = 1.0

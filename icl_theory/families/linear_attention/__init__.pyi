@@ -1,4 +1,5 @@
 from .depth import LoopedRisk as LoopedRisk
+from .depth import PlusPlusRisk as PlusPlusRisk
 from .depth import best_layers as best_layers
 from .depth import quadrature as quadrature
 from .depth import wishart_moments as wishart_moments
@@ -15,7 +16,6 @@ from .layer import LayerRisk as LayerRisk
 from .layer import SampledLoop as SampledLoop
 from .layer import SampledRisk as SampledRisk
 from .mixture import MixtureRisk as MixtureRisk
-from .plusplus import PlusPlusRisk as PlusPlusRisk
 from .risks import Heads as Heads
 from .risks import MergedRisk as MergedRisk
 from .risks import Pair as Pair

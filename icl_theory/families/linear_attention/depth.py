@@ -1,13 +1,15 @@
-r"""Layers in a loop: each is a step of gradient descent on the prompt's least squares, all of one trained length.
+r"""Several layers: each is a step of gradient descent on the prompt's least squares; GD++ changes the tokens, too.
 
-The population loss is a polynomial in that length, whose coefficients are moments of a real Wishart matrix. These
-are computed in integers, and give a quadrature with positive weights that integrates such polynomials exactly: the
-loss is then a sum of squares without cancellation.
+The population loss is a polynomial in the trained lengths, whose coefficients are moments of a real Wishart matrix.
+These are integers over powers of N, and give a quadrature with positive weights that integrates such polynomials:
+the loss is then a sum of squares without cancellation.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
@@ -17,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_theory._validate import EXACT, LARGEST, Array, integer, number, prompt_length, real_array, store
-from icl_theory.engine.risk import Risk
+from icl_theory.families.linear_attention.law import shaped
+from icl_theory.families.linear_attention.risks import BestKnown
 
 DEEPEST = 16  # layers: the number of products of traces, and the work, grow like exp(π √(4 depth/3))
 
@@ -36,8 +39,7 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
 
     Returns
     -------
-    tuple of Fraction
-        For k = 0 to ``most``.
+    tuple of Fraction, for k = 0 to ``most``
 
     Examples
     --------
@@ -134,7 +136,7 @@ def _quadrature(d: int, N: float, depth: int) -> Quadrature:
 
 
 @dataclass(frozen=True, eq=False)
-class LoopedRisk(Risk):
+class LoopedRisk(BestKnown):
     r"""The risk of D layers of linear attention in a loop, for isotropic tokens and tasks, over one number γ.
 
     Each layer is a step of length γ/D on the prompt's least squares, so that without noise
@@ -149,10 +151,8 @@ class LoopedRisk(Risk):
         Dimension, and pairs in a prompt (or math.inf).
     depth : int
         Number D of layers, at most 16.
-    noise : float
-        Standard deviation of the label noise.
-    start : float
-        γ at step 0.
+    noise, start : float
+        Standard deviation of the label noise, and γ at step 0.
 
     Examples
     --------
@@ -173,19 +173,9 @@ class LoopedRisk(Risk):
         store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
         store(self, start=float(real_array("start", self.start, 0, LARGEST)))
 
-    @property
-    def initial(self) -> Array:
-        """γ at step 0, (1,)."""
-        return np.array([self.start])
-
-    @cached_property
-    def _rule(self) -> tuple[Array, Array]:
-        rule = quadrature(self.d, self.N, self.depth)
-        return rule.nodes, rule.weights
-
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its derivative."""
-        (x, w), D, power = self._rule, self.depth, self.noise**2 / self.N
+        (x, w), D, power = quadrature(self.d, self.N, self.depth), self.depth, self.noise**2 / self.N
         left = 1.0 - params[0] / D * x
         done = 1.0 - left**D
         loss = 0.5 * np.sum(w * left ** (2 * D))
@@ -200,7 +190,7 @@ class LoopedRisk(Risk):
         return float(self._within([gamma], self._bend, 0))
 
     def _bend(self, params: Array) -> Array:
-        (x, w), D, power = self._rule, self.depth, self.noise**2 / self.N
+        (x, w), D, power = quadrature(self.d, self.N, self.depth), self.depth, self.noise**2 / self.N
         left = 1.0 - params[0] / D * x
         second = (2 * D - 1) / D * np.sum(w * x**2 * left ** (2 * D - 2))
         bent = left ** (2 * D - 2) - (D - 1) / D * left ** max(D - 2, 0) * (1.0 - left**D)
@@ -224,13 +214,9 @@ class LoopedRisk(Risk):
             low, high = (middle, high) if self.evaluate(np.array([middle]))[1][0] < 0.0 else (low, middle)
         return np.array([0.5 * (low + high)])
 
-    def floor(self) -> float:
-        """Loss of the best γ."""
-        return self.evaluate(self.best)[0]
-
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Loss above the floor, and γ, (1,)."""
-        return {"excess": np.asarray(max(self.evaluate(params)[0] - self.floor(), 0.0)), "gamma": params}
+        return super().observe(params) | {"gamma": params}
 
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best γ."""
@@ -261,7 +247,6 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
     Returns
     -------
     Layers
-        With the fields ``lengths`` and ``loss``.
 
     Examples
     --------
@@ -272,3 +257,68 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
     """
     rule, depth = quadrature(d, N, depth), int(depth)
     return Layers(np.pad(1.0 / rule.nodes[1:], (0, depth + 1 - len(rule.nodes))), 0.5 * float(rule.weights[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class PlusPlusRisk(BestKnown):
+    r"""The risk of two layers of which the first changes the tokens, too, over :math:`(a_1, a_2, b)`.
+
+    Both layers descend on the prompt's least squares, by :math:`a_1` and :math:`a_2`; between them each token x
+    becomes :math:`x - b\hat\Sigma x`. For isotropic tokens and tasks without noise
+
+    .. math:: \mathcal L = \tfrac12E\,\mathrm{tr}\bigl[(I - a_1\hat\Sigma)(I - a_2\hat\Sigma')\bigr]^2, \qquad
+        \hat\Sigma' = (I - b\hat\Sigma)^2\hat\Sigma,
+
+    the mean of a polynomial of degree 8, by `quadrature`. See docs/linear-attention-theory.md, "GD++".
+
+    Parameters
+    ----------
+    d, N : int
+        Dimension, and pairs in a prompt (or math.inf).
+    start : sequence of float
+        The parameters at step 0, up to 1e40.
+
+    References
+    ----------
+    Ahn, Cheng, Daneshmand, Sra 2023; von Oswald et al. 2023, who name the algorithm.
+
+    Examples
+    --------
+    Two layers are nearly as good as four that leave the tokens alone:
+
+    >>> import icl_theory as icl
+    >>> two = icl.linear_attention.PlusPlusRisk(8, 20).floor()
+    >>> round(two, 4), [round(icl.linear_attention.best_layers(8, 20, D).loss, 4) for D in (2, 4)]
+    (0.1269, [0.5152, 0.1269])
+    """
+
+    d: int
+    N: float
+    start: Sequence[float] | Array = (0.0, 0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        store(self, d=integer("d", self.d, minimum=1), N=prompt_length(self.N))
+        store(self, start=shaped("start", self.start, (3,)))
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient."""
+        (x, w), (a, c, b) = quadrature(self.d, self.N, 4), params
+        kept = 1.0 - b * x
+        first, second = 1.0 - a * x, 1.0 - c * x * kept**2
+        slopes = np.stack([-x * second, -x * kept**2 * first, 2.0 * c * x**2 * kept * first])
+        return 0.5 * float(w @ (first * second) ** 2), np.asarray(slopes @ (w * first * second))
+
+    @cached_property
+    def best(self) -> Array:
+        """The best parameters found from starts at which 1/a and 1/b are nodes of the spectrum, (3,)."""
+        from scipy.optimize import minimize
+
+        (x, w), found = quadrature(self.d, self.N, 4), []
+        scale = 1.0 / float(w[0]) if w[0] > 0.0 else 1.0  # of the best polynomial of degree 4
+        for a, b in itertools.product(1.0 / x[1:], repeat=2):
+            left, change = w * (1.0 - a * x) ** 2, x * (1.0 - 0.9 * b * x) ** 2  # at b itself a node is not seen
+            start = [a, float(left @ change) / max(float(left @ change**2), 1e-300), 0.9 * b]
+            with np.errstate(over="ignore", invalid="ignore"):  # in steps that are not taken
+                found.append(minimize(lambda each: tuple(scale * part for part in self.evaluate(each)), start,
+                                      jac=True, method="BFGS", options={"gtol": 1e-9}))  # fmt: skip
+        return np.asarray(min(found, key=lambda each: float(each.fun)).x)

@@ -74,30 +74,20 @@ class Diversity:
 def task_diversity(problem: LinearAttention, tasks: Sequence[int], draws: int = 10, seed: int = 0) -> Diversity:
     r"""Find the best matrix for k tasks, and its exact loss on these and on new tasks, for several draws of tasks.
 
+    See docs/linear-attention-theory.md, "Task diversity"; Raventós et al. 2023; Lu et al. 2024.
+
     Parameters
     ----------
     problem : LinearAttention
         Its prior is the law of the tasks, both for pretraining and new.
     tasks : sequence of int
         Numbers k of pretraining tasks.
-    draws : int
-        Draws of the tasks for each k.
-    seed : int
-        Seed of the first draw; further draws have the next seeds.
+    draws, seed : int
+        Draws of the tasks for each k, and the seed of the first; further draws have the next seeds.
 
     Returns
     -------
     Diversity
-        With ``mean()`` and ``band()``.
-
-    Raises
-    ------
-    ValueError
-        A number of tasks or draws is no positive integer.
-
-    References
-    ----------
-    docs/linear-attention-theory.md, "Task diversity"; Raventós et al. 2023; Lu et al. 2024.
 
     Examples
     --------
@@ -129,10 +119,8 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
 
     Parameters
     ----------
-    d, N : int
-        Dimension and pairs in a prompt.
-    noise : float
-        Standard deviation of the label noise, label units.
+    d, N, noise : int, int, float
+        Dimension, pairs in a prompt, and standard deviation of the label noise, label units.
     ratio : array_like
         Values of k/d.
 
@@ -280,7 +268,6 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     Returns
     -------
     Estimate
-        With its standard error.
     """
     tokens, rng = root(prompt_law(law).dense.moments[0]), np.random.default_rng(integer("seed", seed, minimum=0))
     factor, query = root(law.dense.moments[1]), law.dense.moments[2]
@@ -309,7 +296,6 @@ def posterior_loss(
     law : PromptLaw
         Law of the prompts, with noise and finite N.
     tasks : array_like, (k, d)
-        The tasks.
     prompts, seed : int
         Number of sampled prompts, and their seed.
     new : bool
@@ -318,7 +304,6 @@ def posterior_loss(
     Returns
     -------
     Estimate
-        With its standard error.
     """
     flag("new", new)
     if prompt_law(law).noise == 0.0:

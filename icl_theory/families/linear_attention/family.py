@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,10 +85,8 @@ class LinearAttention(Family):
 
     Parameters
     ----------
-    d : int
-        Dimension of the tokens.
-    decay : float
-        Exponent of the spectrum of the tokens, :math:`\lambda_j = j^{-\mathrm{decay}}`.
+    d, decay : int, float
+        Dimension of the tokens, and exponent of their spectrum, :math:`\lambda_j = j^{-\mathrm{decay}}`.
     N, noise
         As for `PromptLaw`.
     coordinates : {"merged", "pair", "heads"}
@@ -102,7 +101,7 @@ class LinearAttention(Family):
     tasks : int or array_like, (k, d), optional
         Train on k tasks, drawn from the prior or given, instead of on the prior.
     seed : int
-        Seed of these tasks, and of the start of heads.
+        Of these tasks, and of the start of heads.
     depth : int
         Layers in a loop, each a step of length γ/depth on the prompt's least squares, with trained γ; more than one
         only for isotropic tokens and tasks.
@@ -176,8 +175,7 @@ class LinearAttention(Family):
             self._refuse_others(ISOTROPIC, "{default!r} for several layers")
             if not isinstance(self.start, float):
                 raise refuse("start", self.start, "a number for several layers")
-        object.__setattr__(self, "_laws", self._made_laws())
-        object.__setattr__(self, "_risk", self._made_risk())
+        self.risk()
         if self.coordinates == "merged" and self.depth == 1 and self.rule == "gd" and self.method != "flow":
             limit = 2.0 * self.stable_rate()
             if not isinstance(self.eta, str) and self.eta >= limit:
@@ -190,7 +188,8 @@ class LinearAttention(Family):
             if getattr(self, name) != default:
                 raise refuse(name, getattr(self, name), allowed.format(default=default))
 
-    def _made_laws(self) -> tuple[PromptLaw, PromptLaw]:
+    @cached_property
+    def _laws(self) -> tuple[PromptLaw, PromptLaw]:
         spectrum = np.arange(1.0, self.d + 1.0) ** -self.decay if self.covariance is None else self.covariance
         new = PromptLaw(spectrum, self.prior, self.query, N=self.N, noise=self.noise)
         if new.d > 4000 and (self.tasks is not None or self.coordinates == "heads" or not new.diagonal):
@@ -200,7 +199,8 @@ class LinearAttention(Family):
         tasks = drawn(new, self.tasks, self.seed) if isinstance(self.tasks, int) else np.array(self.tasks)
         return PromptLaw(spectrum, tasks.T @ tasks / len(tasks), self.query, N=self.N, noise=self.noise), new
 
-    def _made_risk(self) -> Risk:
+    @cached_property
+    def _risk(self) -> Risk:
         law, scale = self.law(), self.start
         if self.depth > 1:
             return LoopedRisk(self.d, self.N, self.depth, self.noise, scale)
@@ -226,15 +226,15 @@ class LinearAttention(Family):
 
     def law(self) -> PromptLaw:
         """Return the law of the prompts for training."""
-        return self._laws[0]  # type: ignore[attr-defined, no-any-return]
+        return self._laws[0]
 
     def new_tasks(self) -> PromptLaw:
         """Return the law of prompts with new tasks of the prior."""
-        return self._laws[1]  # type: ignore[attr-defined, no-any-return]
+        return self._laws[1]
 
     def risk(self) -> Risk:
         """Return the risk over Γ or its factors; only over the diagonal if all moments are diagonal."""
-        return self._risk  # type: ignore[attr-defined, no-any-return]
+        return self._risk
 
     def merged(self) -> MergedRisk:
         """Return the risk of one layer over Γ itself."""

@@ -48,10 +48,8 @@ class PromptLaw:
         Second moment :math:`W = E\,ww^\top` of the tasks; by default I.
     query : array_like, (d, d) or (d,), optional
         Second moment :math:`\Lambda_q` of the query; by default Λ.
-    N : int or math.inf
-        Pairs in a prompt.
-    noise : float
-        Standard deviation σ of the label noise, label units.
+    N, noise : int or math.inf, float
+        Pairs in a prompt, and standard deviation σ of the label noise, label units.
 
     Examples
     --------
@@ -112,18 +110,18 @@ class PromptLaw:
         :math:`\Lambda W\Lambda/N + (\mathrm{tr}\,\Lambda W + \sigma^2)\Lambda/N`, (d, d) or (d,).
         """
         covariance, prior, _ = self.moments
-        if self.diagonal:
-            power = float(covariance @ prior) + self.noise**2
-            return (covariance**2 * prior + power * covariance) / self.N
-        power = float(np.sum(covariance * prior)) + self.noise**2
-        return np.asarray((covariance @ prior @ covariance + power * covariance) / self.N)
+        power = float(covariance @ prior if self.diagonal else np.sum(covariance * prior)) + self.noise**2
+        return np.asarray((self._signal + power * covariance) / self.N)
+
+    @property
+    def _signal(self) -> Array:
+        covariance, prior, _ = self.moments
+        return np.asarray(covariance**2 * prior if self.diagonal else covariance @ prior @ covariance)
 
     @cached_property
     def second(self) -> Array:
         r"""Second moment of h, :math:`M = \Lambda W\Lambda` plus `scatter`, (d, d) or (d,)."""
-        covariance, prior, _ = self.moments
-        signal = covariance**2 * prior if self.diagonal else covariance @ prior @ covariance
-        return np.asarray(signal + self.scatter)
+        return np.asarray(self._signal + self.scatter)
 
     @cached_property
     def _seen(self) -> tuple[Array, Array, Array, Array]:
@@ -212,8 +210,7 @@ class PromptLaw:
 
         Returns
         -------
-        float
-            Squared label units.
+        float, squared label units
 
         Examples
         --------
@@ -249,8 +246,7 @@ class PromptLaw:
 
         Returns
         -------
-        float
-            Squared label units.
+        float, squared label units
 
         Raises
         ------

@@ -33,10 +33,8 @@ class SampledRisk(Risk):
         Law of the prompts; tasks are normal.
     start : ndarray, (d, d)
         Γ at step 0.
-    batch : int
-        Prompts in a step.
-    seed : int
-        The prompts of step t are a function of (seed, t).
+    batch, seed : int
+        Prompts in a step; those of step t are a function of (seed, t).
 
     Examples
     --------
@@ -98,15 +96,8 @@ class SampledLoop(SampledRisk):
 
     Parameters
     ----------
-    law, start, batch, seed
-        As for `SampledRisk`; ``start`` is γ at step 0, (1,).
-    depth : int
-        Number D of layers.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
+    law, start, batch, seed, depth
+        As for `SampledRisk`; ``start`` is γ at step 0, (1,), and ``depth`` the number D of layers.
     """
 
     depth: int = 1

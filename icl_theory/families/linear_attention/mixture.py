@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, probabilities, refuse, sequence, store
-from icl_theory.engine.risk import Risk
 from icl_theory.families.linear_attention.law import PromptLaw, shaped
+from icl_theory.families.linear_attention.risks import BestKnown
 from icl_theory.memory import check_fits
 
 
 @dataclass(frozen=True, eq=False)
-class MixtureRisk(Risk):
+class MixtureRisk(BestKnown):
     r"""The risk over Γ for prompts of several laws, :math:`\mathcal L(\Gamma) = \sum_i p_i\mathcal L_i(\Gamma)`.
 
     It is quadratic, too, with the gradient :math:`\sum_i p_i\Lambda_{q,i}(\Gamma M_i - W_i\Lambda_i)`. One Γ cannot
@@ -31,11 +31,6 @@ class MixtureRisk(Risk):
         Probabilities of the laws; equal by default.
     start : array_like, (d, d) or (d,), optional
         Γ at step 0, by default zero; (d,), the diagonal of a matrix that stays diagonal, if all moments are.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range or does not fit another; the message names it.
 
     References
     ----------
@@ -65,11 +60,6 @@ class MixtureRisk(Risk):
         check_fits("laws", d, 24.0 * count * start.size**2)
         store(self, laws=laws if start.ndim == 1 else tuple(law.dense for law in laws), probs=probs, start=start)
 
-    @property
-    def initial(self) -> Array:
-        """Γ at step 0."""
-        return np.asarray(self.start)
-
     @cached_property
     def _squares(self) -> tuple[Array, Array, float]:
         """A, b and c: the loss is c + ½‖A vec Γ - b‖², with the mean c of the laws' floors."""
@@ -87,10 +77,6 @@ class MixtureRisk(Risk):
     def best(self) -> Array:
         """The minimiser, of the shape of the parameters; the smallest one where a direction is never seen."""
         return np.asarray(np.linalg.lstsq(*self._squares[:2])[0].reshape(self.initial.shape))
-
-    def floor(self) -> float:
-        """Loss of the best matrix."""
-        return self.evaluate(self.best)[0]
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the floor, as a sum of squares."""

@@ -21,8 +21,28 @@ from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, shap
 PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
 
 
+class BestKnown(Risk):
+    """A risk whose ``best`` parameters are known, trained from ``start``."""
+
+    start: Any
+    best: Any
+
+    @property
+    def initial(self) -> Array:
+        """Parameters at step 0."""
+        return np.atleast_1d(self.start)
+
+    def floor(self) -> float:
+        """Loss of the best parameters."""
+        return self.evaluate(self.best)[0]
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Loss above the floor."""
+        return {"excess": np.asarray(max(self.evaluate(params)[0] - self.floor(), 0.0))}
+
+
 @dataclass(frozen=True, eq=False)
-class MergedRisk(Risk):
+class MergedRisk(BestKnown):
     r"""The risk over the matrix Γ, a quadratic form in :math:`\Gamma - \Gamma^*`.
 
     With :math:`\Lambda_q = \sum q_a u_a u_a^\top`, :math:`M = \sum m_b v_b v_b^\top` and
@@ -35,9 +55,8 @@ class MergedRisk(Risk):
     Parameters
     ----------
     law : PromptLaw
-        Law of the prompts.
     start : array_like, (d, d) or (d,)
-        Γ at step 0, entries up to 1e40; (d,), the diagonal of a matrix that stays diagonal, if all moments are.
+        Γ at step 0, up to 1e40; (d,), the diagonal of a matrix that stays diagonal, if all moments are.
     rank : int, optional
         Largest rank of Γ if it is a product of factors; the floor is that of this rank.
 
@@ -59,11 +78,6 @@ class MergedRisk(Risk):
         store(self, start=shaped("start", self.start, *shapes))
         if self.rank is not None:
             store(self, rank=integer("rank", self.rank, minimum=1))
-
-    @property
-    def initial(self) -> Array:
-        """Γ at step 0."""
-        return self.start
 
     @cached_property
     def curvature(self) -> Array:
@@ -112,17 +126,17 @@ class MergedRisk(Risk):
 
     def components(self, params: Array) -> Array:
         """Entries of Γ along the eigenvectors of Λ, largest eigenvalue first, (d,)."""
-        order, axes = self._principal
-        if axes is None:
-            return (params if params.ndim == 1 else np.diag(params))[order]
-        return np.sum(axes * (params @ axes), axis=0)
+        if self.law.diagonal:
+            return (params if params.ndim == 1 else np.diag(params))[self._principal]
+        return np.sum(self._principal * (params @ self._principal), axis=0)
 
     @cached_property
-    def _principal(self) -> tuple[NDArray[np.intp], Array | None]:
+    def _principal(self) -> NDArray[Any]:
+        """Order of the axes for diagonal moments, else the eigenvectors."""
         covariance = self.law.covariance
         if self.law.diagonal:
-            return np.argsort(-covariance, kind="stable"), None
-        return np.arange(self.law.d), np.ascontiguousarray(np.linalg.eigh(covariance)[1][:, ::-1])
+            return np.argsort(-covariance, kind="stable")
+        return np.ascontiguousarray(np.linalg.eigh(covariance)[1][:, ::-1])
 
     def floor(self) -> float:
         """Loss of the best matrix of the rank."""
@@ -363,8 +377,7 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
 
     Returns
     -------
-    ndarray
-        γ at these times.
+    ndarray, γ at these times
 
     Raises
     ------

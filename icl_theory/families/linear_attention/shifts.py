@@ -69,7 +69,6 @@ def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimis
     Returns
     -------
     ShiftTable
-        With ``names``, ``loss``, ``excess`` and ``floor``.
 
     Raises
     ------

@@ -25,16 +25,14 @@ def decay_rate(
     ηs, where s is the least share of the output among the attended words after a trigger; v grows then, and the
     rate does not depend on the number of triggers. With noise γ is held at its optimum; for softmax attention
     background words then feed the noise logit until λ has silenced them, and :math:`r = \eta/\sqrt{s^{-2} +
-    |Q|/4}`, up to logarithms.
+    |Q|/4}`, up to logarithms. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
     task : RecallTask
-        The task.
     eta : float
         Learning rate of normalised gradient descent.
     attention : {"linear", "relu", "softmax", "softmax-limit"}
-        The attention weights.
     weights : {"projection", "identity"}
         Which matrices, see `RecallRisk`; "identity" does not attend to noise after a trigger.
     v : float, optional
@@ -42,12 +40,7 @@ def decay_rate(
 
     Returns
     -------
-    float
-        The rate, per step.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
+    float, per step
 
     Examples
     --------
@@ -69,23 +62,17 @@ def decay_rate(
 def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise: linear or ReLU, λ >= 0.
 
-    With noise it bounds the excess over the loss at λ = ∞, with V − 2 words instead of V − 1.
+    With noise it bounds the excess over the loss at λ = ∞, with V − 2 words instead of V − 1. See docs/theory.md,
+    "In-context recall".
 
     Parameters
     ----------
-    risk : RecallRisk
-        With linear or ReLU attention.
-    params : array_like
-        Parameters of the risk.
+    risk, params : RecallRisk, array_like
+        With linear or ReLU attention, and its parameters.
 
     Returns
     -------
-    float
-        Nats.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
+    float, nats
 
     Examples
     --------
@@ -110,7 +97,7 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
     :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, :math:`1/(\eta s^2)` for softmax attention, with
     :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, without noise or with γ trained. If γ is
     held at its optimum, softmax attention has to silence the background words as well: the limit is then
-    :math:`(s^{-2} + |Q|/4)/\eta`, which runs approach like 1/ln t.
+    :math:`(s^{-2} + |Q|/4)/\eta`, which runs approach like 1/ln t. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -119,12 +106,7 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
 
     Returns
     -------
-    float
-        Nats times steps.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
+    float, nats times steps
 
     Examples
     --------
@@ -144,23 +126,16 @@ def stall(alpha: float, eta: float) -> float:
     r"""Excess :math:`\alpha(1-\alpha)\eta^2/8` at which normalised descent stays if γ is trained too.
 
     Every step has the length η. In the end all of it goes into γ, which jumps between ½η below and above its
-    optimum. This is the leading order in η.
+    optimum. This is the leading order in η. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
-    alpha : float
-        Probability that the next word is noise.
-    eta : float
-        Learning rate of normalised gradient descent.
+    alpha, eta : float
+        Probability that the next word is noise, and the learning rate.
 
     Returns
     -------
-    float
-        Nats.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
+    float, nats
 
     Examples
     --------
@@ -184,23 +159,17 @@ def cycle_excess(alpha: float, eta: float) -> float:
 def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
     r"""Expected loss of the triggers that are missing from M sentences: :math:`\ln V \sum_q p_q (1-p_q)^M`.
 
-    Without noise this is the mean cost of training on M sentences to the end.
+    Without noise this is the mean cost of training on M sentences to the end. See docs/theory.md, "In-context
+    recall".
 
     Parameters
     ----------
-    task : RecallTask
-        The task.
-    M : array_like of int
-        Number of sentences.
+    task, M : RecallTask, array_like of int
+        The task, and numbers of sentences.
 
     Returns
     -------
-    ndarray
-        Of the shape of M, nats.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
+    ndarray, of the shape of M, nats
 
     Examples
     --------
@@ -217,23 +186,17 @@ def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
 def noise_cost(M: int, alpha: float) -> float:
     """Expected loss from learning the frequency of noise on M sentences, about 1/(2M).
 
-    Frequencies of 0 and 1, at which γ = ±∞ has an infinite cost, are left out.
+    Frequencies of 0 and 1, at which γ = ±∞ has an infinite cost, are left out. See docs/theory.md, "In-context
+    recall".
 
     Parameters
     ----------
-    M : int
-        Number of sentences.
-    alpha : float
-        Probability that the next word is noise, in (0, 1).
+    M, alpha : int, float
+        Number of sentences, and probability in (0, 1) that the next word is noise.
 
     Returns
     -------
-    float
-        Nats.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
+    float, nats
 
     Examples
     --------

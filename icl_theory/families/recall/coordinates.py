@@ -29,7 +29,7 @@ def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float 
     Parameters
     ----------
     full : TransformerRisk
-        It trains W, 𝒱 and (with noise) F, and nothing else.
+        It trains W, 𝒱 and (with noise) F.
     gamma, v : float, optional
         Hold γ or v at this value instead of training it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,19 +88,15 @@ class Counts:
 
         .. math:: P(c, c_\tau) \propto \binom{H-1-k}{k} \binom{k}{c} d^k (1-d)^{H-1-2k} (1-\nu)^c \nu^{c_\tau}.
 
+        In long sentences the probability of few bigrams is below the range of float64. It is kept at 1e-300 of the
+        largest, because the least possible count determines the rate at which the loss falls in the end.
+
         Parameters
         ----------
         H : int
             Words of the sentence, the last one being the trigger; 3 to 4001.
-        density : float
-            d, strictly between 0 and 1.
-        noise : float
-            ν, in [0, 1).
-
-        Notes
-        -----
-        In long sentences the probability of few bigrams is below the range of float64. It is kept at 1e-300 of the
-        largest, because the least possible count determines the rate at which the loss falls in the end.
+        density, noise : float
+            d, strictly between 0 and 1, and ν, in [0, 1).
         """
         from scipy.special import gammaln, xlogy
 
@@ -134,9 +131,7 @@ class Counts:
     @property
     def longest(self) -> int:
         """Largest c + c_tau with positive probability."""
-        there = self.pmf > 0
-        last = there.shape[1] - 1 - np.argmax(there[:, ::-1], axis=1)
-        return int((np.arange(len(there)) + last)[there.any(axis=1)].max())
+        return int(np.max(np.add(*np.nonzero(self.pmf))))
 
     @property
     def mean(self) -> float:
@@ -157,9 +152,6 @@ class Counts:
 def noise_level(name: str, value: Any) -> float:
     """Return a number in [0, 1)."""
     try:
-        result = number(name, value, zero=True)
+        return number(name, value, zero=True, maximum=math.nextafter(1.0, 0.0))
     except ValueError:
         raise refuse(name, value, "a number in [0, 1)") from None
-    if result >= 1:
-        raise refuse(name, value, "a number in [0, 1)")
-    return result

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import integer, refuse
+from icl_theory._validate import instance, integer
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
@@ -132,12 +132,6 @@ class Recall(Family):
         """Make the task and the risk, which check the parameters against each other."""
         if self.task is not None:
             self._unfold(self.task)
-        counts = Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
-        made = self.task or RecallTask(
-            self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H,
-            law=self.law,
-        )  # fmt: skip
-        object.__setattr__(self, "_task", made)
         self.population()
 
     @classmethod
@@ -149,20 +143,17 @@ class Recall(Family):
         for name in {*PARTS} & given.keys():
             raise ValueError(f"{name} = {given[name]!r}: a task carries its own {name}; give one of the two")
         if task.parts is None or task.parts["counts"] is not None:  # words of its own, or laws, not numbers
-            return {**given, **_numbers(task)}
+            return {**given, **task.numbers}
         rest = {name: value for name, value in given.items() if name != "task"}
         return {**rest, **{name: value for name, value in task.parts.items() if value is not None}}
 
     def _unfold(self, task: RecallTask) -> None:
         """Take over the parts of a task, and keep the task itself only if its words are not the default ones."""
-        declared = self.parameters()
-        own = _numbers(task) if isinstance(task, RecallTask) else {}
+        declared, own = self.parameters(), instance("task", task, RecallTask, "a RecallTask").numbers
         for name in PARTS:
             value, default = getattr(self, name), declared[name].default
             if value is not default and value not in (default, own.get(name, default)):
-                raise ValueError(f"{name} = {value!r}: a task carries its own {name}; give one of the two")
-        if not isinstance(task, RecallTask):
-            raise refuse("task", task, "a RecallTask")
+                self.unfolded({name: value, "task": task})  # refuses it
         if task.parts is not None:
             for name, value in {**task.parts, "task": None}.items():
                 object.__setattr__(self, name, declared[name].check(value))
@@ -171,17 +162,21 @@ class Recall(Family):
         """Return the run with the parameters of its task, also if the task was given as a whole."""
         run, task = super().named(run), self.task
         if task is not None:
-            run.info |= _numbers(task)
+            run.info |= task.numbers
             run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())
             run.info["counts"] = task.counts[0] if len(set(task.counts)) == 1 else task.counts
         if isinstance(run.info["counts"], list | tuple):  # laws, which files store as text
             run.info["counts"] = tuple(map(str, run.info["counts"]))
         return run
 
-    @property
+    @cached_property
     def whole_task(self) -> RecallTask:
         """The task."""
-        return self._task  # type: ignore[attr-defined, no-any-return]
+        counts = Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
+        return self.task or RecallTask(
+            self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H,
+            law=self.law,
+        )  # fmt: skip
 
     @cached_property
     def data(self) -> Sentences | None:
@@ -255,10 +250,3 @@ def _in_the_end(risk: RecallRisk, eta: float, largest: float = 2.0) -> dict[str,
             "rate": f"triggers overshoot in turn: the loss falls more slowly than exp(-{rate:.4g} t) in the end"
         }
     return {"rate": f"the excess{floor} falls like exp(-{rate:.4g} t) in the end"}
-
-
-def _numbers(task: RecallTask) -> dict[str, Any]:
-    return {
-        "V": task.V, "triggers": task.Q, "outputs": len(task.outputs), "alpha": task.alpha, "H": task.H,
-        "law": task.law,
-    }  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
-from icl_theory._validate import Array, choice, flag, refuse, signed, store
+from icl_theory._validate import Array, choice, flag, instance, refuse, signed, store
 from icl_theory.engine.counting import Counted, Steps
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall import softmax
@@ -41,7 +41,7 @@ class _Logits(NamedTuple):
     rest: Array  # R of the atoms, and its derivatives with respect to λ and v
     rest_strength: Array
     rest_scale: Array
-    noise: Array | None  # N of the atoms (None without noise), and its derivatives; that with respect to γ is 1
+    noise: Array  # N of the atoms (-inf without noise), and its derivatives; that with respect to γ is 1
     noise_strength: Array
     noise_scale: Array
 
@@ -68,18 +68,15 @@ class RecallRisk(Risk):
     Parameters
     ----------
     task : RecallTask
-        The task.
     attention : {"linear", "relu", "softmax", "softmax-limit"}
-        The attention weights; ReLU has the derivative 1 at 0, or it would not start.
-    gamma : float, optional
-        Hold γ at this value instead of training it (tasks with noise only).
+        ReLU has the derivative 1 at 0, or it would not start.
+    gamma, v : float, optional
+        Hold γ (with noise) or v (softmax attention) at this value instead of training it; otherwise v = 1.
     tied : bool
         One λ for all triggers, which must be alike: the same descent with one number, its metric being Q.
     data : Sentences, optional
         Use the empirical risk over these sentences instead of the population risk (for "softmax" see
         `reparameterised`). "softmax-limit" depends only on their frequencies of triggers and noise.
-    v : float, optional
-        Hold v at this value instead of training it (softmax attention only; v = 1 otherwise).
     weights : {"projection", "identity"}
         What value and feed-forward matrix let through: all words that may be outputs ("projection"), or everything
         ("identity"), as in the paper's experiments; then W repels noise instead.
@@ -110,8 +107,7 @@ class RecallRisk(Risk):
     kappa: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, RecallTask):
-            raise refuse("task", self.task, "a RecallTask")
+        instance("task", self.task, RecallTask, "a RecallTask")
         choice("attention", self.attention, ATTENTION)
         check_weights(self.task, self.weights, self.kappa)
         if self.attention == "softmax-limit" and (self.weights, self.task.law) != ("projection", "markov"):
@@ -180,21 +176,15 @@ class RecallRisk(Risk):
             found = self._finite(params)
             return found.excess + self.task.bayes_risk, self._joined(*found[1:4])
         logits = self._logits(params)
-        weight = self._atoms.weight
-        noise = logits.noise
-        others = logits.rest if noise is None else np.logaddexp(logits.rest, noise)
-        losses = np.logaddexp(0.0, others)
+        weight, noise = self._atoms.weight, logits.noise
+        losses = np.logaddexp(0.0, np.logaddexp(logits.rest, noise) if self.noisy else logits.rest)
         p_rest = np.exp(logits.rest - losses)
-        slope, by_scale = p_rest * logits.rest_strength, p_rest * logits.rest_scale
-        loss = float(weight @ losses)
-        by_gamma = 0.0
-        if noise is not None:
-            surplus = np.exp(noise - losses) - self.noise_rate
-            slope, by_scale = slope + surplus * logits.noise_strength, by_scale + surplus * logits.noise_scale
-            loss -= self.noise_rate * float(weight @ noise)
-            by_gamma = float(weight @ surplus)
+        surplus = np.exp(noise - losses) - self.noise_rate
+        slope = p_rest * logits.rest_strength + surplus * logits.noise_strength
+        by_scale = float(weight @ (p_rest * logits.rest_scale + surplus * logits.noise_scale))
+        loss = float(weight @ losses) - (self.noise_rate * float(weight @ noise) if self.noisy else 0.0)
         by_strength = np.bincount(self._atoms.group, weights=weight * slope, minlength=self.strengths)
-        return loss, self._joined(np.asarray(by_strength, dtype=float), float(weight @ by_scale), by_gamma)
+        return loss, self._joined(np.asarray(by_strength, dtype=float), by_scale, float(weight @ surplus))
 
     def _joined(self, by_strength: Array, by_scale: float, by_gamma: float) -> Array:
         trained = [by_scale] * (self.scaled and self.v is None) + [by_gamma] * (self.noisy and self.gamma is None)
@@ -212,8 +202,6 @@ class RecallRisk(Risk):
             return self._finite(params).excess
         logits = self._logits(params)
         weight = self._atoms.weight
-        if logits.noise is None:
-            return float(weight @ np.logaddexp(0.0, logits.rest))
         wrong = np.logaddexp(0.0, logits.rest - np.logaddexp(0.0, logits.noise))
         return float(weight @ wrong + weight @ divergence(self.noise_rate, logits.noise))
 
@@ -225,8 +213,9 @@ class RecallRisk(Risk):
             return {"excess": np.asarray(found.excess), "attention": attention}
         seen = {"excess": np.asarray(self.excess(params))}
         if self.scaled:
-            strength, _, _ = self._split(params)
-            seen["attention"] = (self._shares * _sigmoid(strength + self._odds)).reshape(() if self.tied else -1)
+            _, odds, shares = self._fractions
+            attention = shares * _sigmoid(self._split(params)[0] + odds)
+            seen["attention"] = attention.reshape(() if self.tied else -1)
         return seen
 
     def floor(self) -> float:
@@ -239,9 +228,8 @@ class RecallRisk(Risk):
             return least
         if (self.v is not None) if self.scaled else (self.kappa == 0):
             return least + self._least_excess
-        if self.gamma is None or (
-            self.scaled and self.gamma < self.task.best_gamma
-        ):  # background words feed the noise logit
+        # below its best value, background words feed the noise logit
+        if self.gamma is None or (self.scaled and self.gamma < self.task.best_gamma):
             return least
         return least + float(divergence(self.noise_rate, np.array([self.gamma]))[0])
 
@@ -279,36 +267,23 @@ class RecallRisk(Risk):
                 c = np.zeros_like(c)
             pairs, number = np.unique(np.stack([trigger, c]), axis=1, return_counts=True)
             return Atoms(pairs[0], pairs[1].astype(float), number / len(trigger))
-        if self.scaled:
-            index = np.arange(self.strengths)
-            return Atoms(index, np.zeros(len(index)), np.ones(1) if self.tied else task.probs)
-        laws = [law.marginal for law in task.counts[: self.strengths]]
-        values = [np.flatnonzero(law) for law in laws]
-        index = np.repeat(np.arange(self.strengths), [len(c) for c in values])
-        weights = [law[c] for law, c in zip(laws, values, strict=True)]
         share = np.ones(1) if self.tied else task.probs
-        return Atoms(
-            index.astype(np.intp), np.concatenate(values).astype(float), share[index] * np.concatenate(weights)
-        )
+        if self.scaled:
+            return Atoms(np.arange(self.strengths), np.zeros(self.strengths), share)
+        laws = [law.marginal for law in task.counts[: self.strengths]]
+        table = np.zeros((len(laws), max(map(len, laws))))
+        for row, law in zip(table, laws, strict=True):
+            row[: len(law)] = law
+        group, c = np.nonzero(table)
+        return Atoms(group, c.astype(float), share[group] * table[group, c])
 
     @cached_property
-    def _fractions(self) -> tuple[Array, Array]:
-        """Fractions ρ_y and ρ - ρ_y of words that follow the trigger and are its output, or noise, (strengths,)."""
+    def _fractions(self) -> tuple[Array, Array, Array]:
+        """Fraction ρ of words that follow the trigger, ln(ρ/(1 - ρ)), and ρ_y/ρ, (strengths,) each."""
         laws = self.task.counts[: self.strengths]
-        means = np.array([(law.mean, law.noise_mean) for law in laws]) / (self.task.H - 1)
-        return means[:, 0], means[:, 1]
-
-    @property
-    def _odds(self) -> Array:
-        """``ln(rho/(1 - rho))``."""
-        rho = self._fractions[0] + self._fractions[1]
-        return np.asarray(np.log(rho) - np.log1p(-rho))
-
-    @property
-    def _shares(self) -> Array:
-        """``rho_y / rho``."""
-        right, wrong = self._fractions
-        return np.asarray(right / (right + wrong))
+        right, wrong = np.transpose([(law.mean, law.noise_mean) for law in laws]) / (self.task.H - 1)
+        rho = right + wrong
+        return rho, np.log(rho) - np.log1p(-rho), right / rho
 
     @cached_property
     def _cells(self) -> list[softmax.Cell]:
@@ -325,31 +300,25 @@ class RecallRisk(Risk):
             return softmax.excess(self._cells, kinds, quiet, kappa, task.alpha, *self._split(flat))
 
     def _logits(self, params: Array) -> _Logits:
+        """Linear and ReLU attention: the logit of y is λ c, and the feed-forward layer adds the same mass."""
         strength, scale, gamma = self._split(params)
         if self.scaled:
             return self._averaging(strength, scale, gamma)
-        return self._adding(strength, gamma)
-
-    def _adding(self, strength: Array, gamma: float) -> _Logits:
-        """Linear and ReLU attention: the logit of y is λ c, and the feed-forward layer adds the same mass."""
-        c = self._atoms.c
-        on = np.ones_like(strength)
+        c, on = self._atoms.c, np.ones_like(strength)
         if self.attention == "relu":
             strength, on = np.maximum(strength, 0.0), (strength >= 0.0).astype(float)
         rest = math.log(self.task.V - (2 if self.noisy else 1)) - strength[self._atoms.group] * c
         zero, by_strength = np.zeros_like(rest), -c * on[self._atoms.group]
-        if not self.noisy:
-            return _Logits(rest, by_strength, zero, None, zero, zero)
         if self.kappa == 1:
             return _Logits(rest, by_strength, zero, np.full_like(rest, gamma), zero, zero)
         return _Logits(rest, by_strength, zero, gamma - strength[self._atoms.group] * c, by_strength, zero)
 
     def _averaging(self, strength: Array, scale: float, gamma: float) -> _Logits:
+        """Softmax attention in the limit of long contexts."""
         index, task = self._atoms.group, self.task
-        rho = (self._fractions[0] + self._fractions[1])[index]
-        shifted = strength[index] + self._odds[index]
-        on, off = _sigmoid(shifted), _sigmoid(-shifted)
-        A = self._shares[index] * on
+        rho, odds, shares = (each[index] for each in self._fractions)
+        on, off = _sigmoid(strength[index] + odds), _sigmoid(-(strength[index] + odds))
+        A = shares * on
         B = (1.0 - 2.0 * rho) / ((task.V - 1.0) * (1.0 - rho)) * off
         A_strength, B_strength = A * off, -B * on
         silent, passing = float(task.Q + (not self.noisy)), float(task.V - task.Q - 2)
@@ -359,9 +328,6 @@ class RecallRisk(Risk):
         share = np.exp(low - rest)
         by_strength = -scale * (A_strength + share * B_strength)
         by_scale = -(A + share * B)
-        zero = np.zeros_like(rest)
-        if not self.noisy:
-            return _Logits(rest, by_strength, by_scale, None, zero, zero)
         return _Logits(
             rest, by_strength, by_scale, gamma + scale * passing * B, scale * passing * B_strength, passing * B
         )

@@ -1,12 +1,19 @@
-"""The sampled trainer: the loss of a one-layer transformer with full matrices on sampled sentences.
+r"""The sampled trainer: a one-layer transformer with full matrices on sampled sentences, with gradients by hand.
 
-It shares no formula with the exact risks: attention is computed word by word.
+It shares no formula with the exact risks: attention is computed word by word. With words z,
+x_h = E(z_h) + Ẽ(z_{h−1}) (orthonormal), and over the words h < H
+
+    w_h = σ(x_Hᵀ W x_h),    u = 𝒱 Σ_h w_h x_h,    logits = (1, 0) (u + F (x_H + κu)).
+
+With the weights "identity" the last word is attended to as well, h ≤ H. Each sentence has a table with an entry for
+each word and one for each previous word. A sparse matrix with two ones for each attended word reads the words'
+numbers from the tables, and its transpose adds their weights up into tables.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,12 +24,11 @@ from icl_theory._validate import Array, choice, instance, integer, number, refus
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall.divergence import cross_entropy
 from icl_theory.families.recall.population import ATTENTION
-from icl_theory.families.recall.task import RecallTask, Sentences
-from icl_theory.families.recall.transformer import Transformer
+from icl_theory.families.recall.task import RecallTask, Sentences, Words
 from icl_theory.families.recall.weights import check_weights, estimated_gamma, gates
 from icl_theory.memory import check_fits
 
-MATRICES = ("embedding", "previous", "attention", "value", "feed_forward", "readout")
+MATRICES = ("attention", "value", "feed_forward")
 PARTS = ("attention", "feed_forward")
 
 
@@ -35,23 +41,30 @@ class Measure(NamedTuple):
     noise: float  # probability of the noise word
 
 
-class Drawn(NamedTuple):
-    """Sentences, and the `Transformer.places` of their words."""
+class _Pass(NamedTuple):
+    """Results of a forward pass over B sentences."""
 
-    sentences: Sentences
-    places: Any
+    places: Any  # sparse, (B n, 2 B V): places of the attended words in the tables
+    query: Array  # x_H
+    scores: Array  # (B, n); for softmax attention the weights
+    attended: Array
+    u: Array
+    mixed: Array  # input of the feed-forward layer
+    fed: Array  # its logits
+    logits: Array
 
 
 @dataclass(frozen=True, eq=False)
 class TransformerRisk(Risk):
     """Cross-entropy of a full one-layer transformer on sampled sentences; the parameters are one flat vector.
 
+    See docs/theory.md, "In-context recall".
+
     Parameters
     ----------
     task : RecallTask
-        The task; the matrices have 2V columns.
+        The matrices are (2V, 2V).
     attention : {"linear", "relu", "softmax"}
-        The attention weights.
     batch : int, optional
         Sentences in a step: 64 fresh ones by default, or some of the ``data`` in turn, by default all.
     seed : int
@@ -59,15 +72,12 @@ class TransformerRisk(Risk):
     data : Sentences, optional
         Train on these instead of fresh ones.
     trained : sequence of str, optional
-        Which of "embedding", "previous", "attention", "value", "feed_forward", "readout" are trained; by default
-        the three in the middle (without noise there is no feed-forward layer). If 𝒱 and F are not trained, they are
-        those of the reparameterised model.
+        Which of "attention", "value", "feed_forward" are trained, by default all (without noise there is no
+        feed-forward layer). If 𝒱 and F are not trained, they are those of the reparameterised model.
     scale : float
         Standard deviation of the initial entries of W, 𝒱 and F, times √(2V); 0 starts them from zero.
-    weights : {"projection", "identity"}
-        𝒱 and F if they are not trained, see `RecallRisk`; with "identity" all H words are attended to.
-    kappa : {1, 0}
-        Whether the feed-forward layer reads what is attended to.
+    weights, kappa
+        As for `RecallRisk`: 𝒱 and F if they are not trained, and what attention and F read.
     kink : float
         Added to the scores of ReLU attention, whose derivative at 0 is 1: a start from zero is then at or to the
         right of its kink; the paper adds 1e-8.
@@ -80,10 +90,6 @@ class TransformerRisk(Risk):
     ------
     ValueError
         An argument is out of range; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall".
 
     Examples
     --------
@@ -109,38 +115,34 @@ class TransformerRisk(Risk):
     tests: int = 128
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, RecallTask):
-            raise refuse("task", self.task, "a RecallTask")
+        task = instance("task", self.task, RecallTask, "a RecallTask")
         choice("attention", self.attention, ATTENTION[:3])
-        check_weights(self.task, self.weights, self.kappa)
+        check_weights(task, self.weights, self.kappa)
         if self.kink and self.attention != "relu":
             raise refuse("kink", self.kink, "0 unless attention = 'relu'")
-        middle = ("attention", "value", "feed_forward") if self.task.alpha else ("attention", "value")
         given = self.trained if isinstance(self.trained, Iterable) else ()
-        names = middle if self.trained is None else tuple(given)
+        names = MATRICES[: 3 if task.alpha else 2] if self.trained is None else tuple(given)
         if not (names and all(isinstance(name, str) and name in MATRICES for name in names)):
             raise refuse("trained", self.trained, "some of " + ", ".join(MATRICES))
-        if sum(self._shapes[name][0] * self._shapes[name][1] for name in names) > 10**7:
-            raise refuse("V", self.task.V, "smaller: the matrices may have at most 10000000 entries together")
+        if len(set(names)) * (2 * task.V) ** 2 > 10**7:
+            raise refuse("V", task.V, "smaller: the matrices may have at most 10000000 entries together")
+        most: dict[str, int] = {}
+        if self.data is not None:
+            data = instance("data", self.data, Sentences, "Sentences of `RecallTask.sentences`")
+            most["maximum"] = len(data.answer)
+        batch = most.get("maximum", 64) if self.batch is None else integer("batch", self.batch, minimum=1, **most)
         store(
             self,
-            batch=self._size(),
+            batch=batch,
             seed=integer("seed", self.seed, minimum=0),
             kink=number("kink", self.kink, zero=True),
             tests=integer("tests", self.tests, minimum=1),
-            gamma=estimated_gamma(self.task, self.data) if self.gamma is None else signed("gamma", self.gamma),
+            gamma=estimated_gamma(task, self.data) if self.gamma is None else signed("gamma", self.gamma),
             trained=tuple(name for name in MATRICES if name in names),
             scale=number("scale", self.scale, zero=True),
         )
-        for name, count in (("batch", self.batch), ("tests", self.tests)):
-            assert count is not None
-            check_fits(name, count, 40.0 * count * (self.task.H + 2.0 * self.task.V))
-
-    def _size(self) -> int:
-        if self.data is None:
-            return 64 if self.batch is None else integer("batch", self.batch, minimum=1)
-        M = len(instance("data", self.data, Sentences, "Sentences of `RecallTask.sentences`").answer)
-        return M if self.batch is None else integer("batch", self.batch, minimum=1, maximum=M)
+        for name, count in (("batch", batch), ("tests", self.tests)):
+            check_fits(name, count, 40.0 * count * (task.H + 2.0 * task.V))
 
     @property
     def stochastic(self) -> bool:
@@ -149,8 +151,7 @@ class TransformerRisk(Risk):
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """Views of the trained matrices, one by one."""
-        sizes = [self._shapes[name][0] * self._shapes[name][1] for name in self.trained or ()]
-        return np.split(array, np.cumsum(sizes)[:-1])
+        return np.split(array, len(self.trained or ()))
 
     @property
     def initial(self) -> Array:
@@ -172,19 +173,10 @@ class TransformerRisk(Risk):
         rows = (step * self.batch + np.arange(self.batch)) % len(self.data.answer)
         return Sentences(*(each[rows] for each in self.data))
 
-    def drawn(self, step: int) -> Drawn:
-        """Sentences of a step, prepared for this model and for others that attend to the same words."""
-        sentences = self.sentences(step)
-        return Drawn(sentences, self._model.places(sentences.tokens))
-
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's sentences and its gradient, by the backward pass."""
-        return self.on(params, self.drawn(step))
-
-    def on(self, params: Array, drawn: Drawn) -> tuple[float, Array]:
-        """Mean loss of sentences and its gradient."""
-        m, (tokens, answer, *_) = self.matrices(params), drawn.sentences
-        forward = self._model.forward(m, tokens, places=drawn.places)
+        m, (tokens, answer, *_) = self.matrices(params), self.sentences(step)
+        forward = self._forward(m, tokens)
         if not np.isfinite(forward.logits).all():
             return math.inf, np.zeros_like(params)
         losses, error = cross_entropy(forward.logits, answer)
@@ -192,7 +184,7 @@ class TransformerRisk(Risk):
         own = np.arange(len(answer)), answer
         error[own] = 0.0
         error[own] = -error.sum(axis=1)
-        gradients = self._model.backward(m, forward, error / len(answer))
+        gradients = self._backward(m, forward, error / len(answer))
         return float(np.mean(losses)), np.concatenate([gradients[name].ravel() for name in self.trained or ()])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -203,21 +195,17 @@ class TransformerRisk(Risk):
         the feed-forward layer for noise.
         """
         found: dict[str, Any] = {}
-        m = self.matrices(params)
+        m, task = self.matrices(params), self.task
         for name, test in self._tests.items():
-            forward = self._model.forward(m, test.tokens)
+            forward = self._forward(m, test.tokens)
             measured = self._measured(forward.logits, test)
             found |= {f"{name}_loss": measured.loss, f"{name}_accuracy": measured.accuracy}
             if name == "seen":
-                noise = np.full_like(test.output, self.task.noise_word)
-                by_layer = (("attention", forward.u, test.output), ("feed_forward", forward.fed, noise))
                 found |= {"output": measured.output, "noise": measured.noise}
-                for layer, stream, word in by_layer:
-                    logits = self._model.read_out(m, stream).copy()
-                    own = logits[np.arange(len(word)), word]
-                    logits[np.arange(len(word)), word] = -np.inf
-                    kind = "output" if layer == "attention" else "noise"
-                    found |= {f"{layer}_{kind}": np.mean(own), f"{layer}_other": np.mean(logits.max(axis=1))}
+                noise = np.full_like(test.output, task.noise_word)
+                attention = forward.u[:, : task.V]
+                found["attention_output"], found["attention_other"] = _own_and_other(attention, test.output)
+                found["feed_forward_noise"], found["feed_forward_other"] = _own_and_other(forward.fed, noise)
         return {name: np.asarray(value) for name, value in found.items()}
 
     def measure(self, params: Array, sentences: Sentences, without: Collection[str] = ()) -> Measure:
@@ -225,24 +213,21 @@ class TransformerRisk(Risk):
 
         Parameters
         ----------
-        params : ndarray
-            Parameters, flat.
-        sentences : Sentences
-            From `RecallTask.sentences`.
+        params, sentences : ndarray, Sentences
+            Flat parameters, and what `RecallTask.sentences` returns.
         without : collection of {"attention", "feed_forward"}
             Parts without whose contribution, u or F, it is measured.
 
         Returns
         -------
         Measure
-            Loss, accuracy and mean probabilities.
         """
         for part in instance("without", without, Collection, "a collection of attention, feed_forward"):  # type: ignore[type-abstract]
             choice("without", part, PARTS)
         tokens = instance("sentences", sentences, Sentences, "sentences of a RecallTask").tokens
         if tokens.max(initial=0) >= self.task.V:
             raise refuse("sentences", int(tokens.max()), f"made of words below V = {self.task.V}")
-        forward = self._model.forward(self.matrices(self._checked(params)), tokens, without)
+        forward = self._forward(self.matrices(self._checked(params)), tokens, without)
         measured = self._measured(forward.logits, sentences)
         if not math.isfinite(measured.loss):
             raise refuse("params", float(np.max(np.abs(params))), "numbers with finite logits (largest shown)")
@@ -260,38 +245,106 @@ class TransformerRisk(Risk):
         )
 
     def matrices(self, params: Array) -> dict[str, Array]:
-        """Return all six matrices, by name."""
+        """Return W, 𝒱 and F, by name."""
         trained = zip(self.trained or (), self.blocks(params), strict=True)
-        return self._start | {name: part.reshape(self._shapes[name]) for name, part in trained}
-
-    @property
-    def _shapes(self) -> dict[str, tuple[int, int]]:
-        V = self.task.V
-        return {name: (2 * V if name in MATRICES[2:5] else V, 2 * V) for name in MATRICES}
-
-    @cached_property
-    def _model(self) -> Transformer:
-        np.empty(2**21)  # freed at once: glibc then keeps up to these 16 MiB from step to step
-        whole, trained = self.weights == "identity", tuple(self.trained or ())
-        return Transformer(self.task.V, self.attention, whole, self.kappa, self.kink, trained)
+        return self._start | {name: part.reshape(2 * self.task.V, -1) for name, part in trained}
 
     @cached_property
     def _start(self) -> dict[str, Array]:
-        V = self.task.V
-        unit, zero = np.eye(V), np.zeros((V, V))
-        rng = np.random.default_rng([self.seed, 1])
-        start = {"embedding": np.hstack([unit, zero]), "previous": np.hstack([zero, unit])}
-        start |= {name: rng.normal(0.0, self.scale / np.sqrt(2 * V), (2 * V, 2 * V)) for name in MATRICES[2:5]}
+        np.empty(2**21)  # freed at once: glibc then keeps up to these 16 MiB from step to step
+        rng, width = np.random.default_rng([self.seed, 1]), 2 * self.task.V
+        start = {name: rng.normal(0.0, self.scale / np.sqrt(width), (width, width)) for name in MATRICES}
         assert self.gamma is not None
         fixed = gates(self.task, self.weights, self.gamma)
-        start |= {name: matrix for name, matrix in fixed.items() if name not in (self.trained or ())}
-        return start | {"readout": start["embedding"]}
+        return start | {name: matrix for name, matrix in fixed.items() if name not in (self.trained or ())}
 
     @cached_property
     def _tests(self) -> dict[str, Sentences]:
-        task = self.task
-        kinds = {"seen": task.outputs} | ({"unseen": task.unseen} if task.unseen.size else {})
+        words = {"seen": self.task.outputs, "unseen": self.task.unseen}
         return {
-            name: task.sentences(np.random.default_rng([self.seed, 2]), self.tests, words)
-            for name, words in kinds.items()
-        }
+            name: self.task.sentences(np.random.default_rng([self.seed, 2]), self.tests, some)
+            for name, some in words.items() if some.size
+        }  # fmt: skip
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def _forward(self, m: Mapping[str, Array], tokens: Words, without: Collection[str] = ()) -> _Pass:
+        """Run the model; callers have to check for infinite logits."""
+        B, V, last, previous = len(tokens), self.task.V, tokens[:, -1], tokens[:, -2]
+        query = np.zeros((B, 2 * V))
+        query[np.arange(B), last] = query[np.arange(B), V + previous] = 1.0
+        key = m["attention"][last] + m["attention"][V + previous]
+        places = self._places(tokens)
+        scores = (places @ key.ravel()).reshape(B, -1)
+        if self.attention == "softmax":
+            scores -= scores.max(axis=1, keepdims=True)
+            np.exp(scores, out=scores)
+            scores /= scores.sum(axis=1, keepdims=True)
+        scores += self.kink
+        attended = _added(places, np.maximum(scores, 0.0) if self.attention == "relu" else scores)
+        u = attended @ m["value"].T if self._trains("value") else attended * m["value"].diagonal()
+        if "attention" in without:
+            u = np.zeros_like(u)
+        mixed = query + u if self.kappa else query
+        fed, rows = np.zeros((B, V)), self._rows(m)
+        if "feed_forward" not in without:
+            fed[:, rows] = mixed @ m["feed_forward"][rows].T
+        return _Pass(places, query, scores, attended, u, mixed, fed, u[:, :V] + fed)
+
+    def _backward(self, m: Mapping[str, Array], forward: _Pass, error: Array) -> dict[str, Array]:
+        """Gradients with respect to the trained matrices, from that for the logits, ``error``, (B, V)."""
+        rows, gradients = self._rows(m), {}
+        by_mixed = error[:, rows] @ m["feed_forward"][rows]
+        if self._trains("feed_forward"):
+            gradients["feed_forward"] = np.zeros_like(m["feed_forward"])
+            gradients["feed_forward"][rows] = error.T @ forward.mixed
+        by_u = self.kappa * by_mixed
+        by_u[:, : self.task.V] += error
+        if self._trains("value"):
+            gradients["value"] = by_u.T @ forward.attended
+        if not self._trains("attention"):
+            return gradients
+        by_attended = by_u @ m["value"] if self._trains("value") else by_u * m["value"].diagonal()
+        by_score = (forward.places @ by_attended.ravel()).reshape(forward.scores.shape)
+        if self.attention == "softmax":
+            by_score -= np.sum(by_attended * forward.attended, axis=1, keepdims=True)
+            by_score *= forward.scores
+        elif self.attention == "relu":
+            by_score[forward.scores < 0.0] = 0.0
+        gradients["attention"] = forward.query.T @ _added(forward.places, by_score)
+        return gradients
+
+    def _places(self, tokens: Words) -> Any:
+        """Return the places of the attended words in the tables, a sparse (B n, 2 B V) matrix."""
+        from scipy.sparse import csr_array
+
+        attended, V = tokens if self.weights == "identity" else tokens[:, :-1], self.task.V
+        B, n = attended.shape
+        at = np.empty((B, n, 2), np.int32 if 2 * B * max(n, V) < 2**31 else np.int64)
+        np.add(attended, 2 * V * np.arange(B)[:, None], out=at[:, :, 0], casting="unsafe")
+        np.add(at[:, :-1, 0], V, out=at[:, 1:, 1])
+        at[:, 0, 1] = 0
+        ones = np.ones((B, n, 2))
+        ones[:, 0, 1] = 0.0  # the first word has no previous one
+        ends = np.arange(0, at.size + 1, 2, dtype=at.dtype)
+        return csr_array((ones.ravel(), at.ravel(), ends), shape=(B * n, 2 * B * V))
+
+    def _trains(self, name: str) -> bool:
+        return name in (self.trained or ())
+
+    def _rows(self, m: Mapping[str, Array]) -> slice | Words:
+        """Rows of F that reach logits: all if it is trained, else the one of noise."""
+        if self._trains("feed_forward"):
+            return slice(self.task.V)
+        return np.flatnonzero(m["feed_forward"].any(axis=1))
+
+
+def _added(places: Any, weights: Array) -> Array:
+    """Tables of the weights, added up over equal words and over equal words before, (B, 2V)."""
+    return np.asarray(places.T @ weights.ravel()).reshape(len(weights), -1)
+
+
+def _own_and_other(logits: Array, word: Words) -> tuple[float, float]:
+    """Mean logit of a word in each sentence, and of the likeliest other one."""
+    own, others = (np.arange(len(word)), word), logits.copy()
+    others[own] = -np.inf
+    return float(np.mean(logits[own])), float(np.mean(others.max(axis=1)))

@@ -28,30 +28,23 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     .. math:: E(z) = \sum_{A:\, p(A) > m} \prod_{q \in A} e^{-p_q z} \prod_{q \notin A} (1 - e^{-p_q z}),
 
     and the probability for M sentences is :math:`M!\,[z^M]\, e^z E(z)`, by the trapezoidal rule on the circle
-    :math:`|z| = M`.
+    :math:`|z| = M`. See docs/theory.md, "How many sentences".
 
     Parameters
     ----------
     task : RecallTask
-        The task; only the probabilities of its triggers matter.
-    M : int
-        Number of sentences, 1 to 10⁹.
-    mass : float
-        The probability m, at least 0.
+        Only the probabilities of its triggers matter.
+    M, mass : int, float
+        Number of sentences, 1 to 10⁹, and the probability m, at least 0.
 
     Returns
     -------
     float
-        The probability.
 
     Raises
     ------
     ValueError
         An argument is out of range, or there are more than 20,000 different sums up to m.
-
-    References
-    ----------
-    docs/theory.md, "How many sentences".
 
     Examples
     --------
@@ -97,25 +90,18 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     Linear or ReLU attention. Without noise it is :math:`P(\ln V\, p(\text{missing}) > \varepsilon)`. With noise
     :math:`\gamma = \ln(k/(M-k))` is the estimate from the k answers that are noise; k is binomial and independent
     of the triggers. Triggers that occur cost the divergence d of k/M from α, missing ones :math:`\ln(V - 1 +
-    e^\gamma) - \alpha\gamma - H(\alpha)`; the probability is a sum over k.
+    e^\gamma) - \alpha\gamma - H(\alpha)`; the probability is a sum over k. See docs/theory.md, "How many
+    sentences".
 
     Parameters
     ----------
     task : RecallTask
-        The task.
-    M : int
-        Number of sentences; with noise at most 10⁵.
-    epsilon : float
-        ε > 0, nats.
+    M, epsilon : int, float
+        Number of sentences, with noise at most 10⁵, and ε > 0, nats.
 
     Returns
     -------
     float
-        The probability.
-
-    References
-    ----------
-    docs/theory.md, "How many sentences".
 
     Examples
     --------
@@ -151,6 +137,7 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
 
     :math:`\sum_q (1-p_q)^M`, the expected number of missing triggers, plus with noise
     :math:`e^{-M D(a_-\|\alpha)} + e^{-M D(a_+\|\alpha)}` with the frequencies :math:`a_\pm` of noise that cost ε.
+    See docs/theory.md, "How many sentences".
 
     Parameters
     ----------
@@ -161,10 +148,6 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     -------
     float
         At most 1.
-
-    References
-    ----------
-    docs/theory.md, "How many sentences".
 
     Examples
     --------
@@ -195,28 +178,22 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     r"""Smallest number of sentences M(ε, δ) from which on `failure_probability` is at most δ.
 
     With noise the probability is not quite monotone in M, since k/M lies on a lattice. The bisection starts from an
-    M at which `failure_bound` is below δ, and returns an M at which the probability falls below δ.
+    M at which `failure_bound` is below δ, and returns an M at which the probability falls below δ. See
+    docs/theory.md, "How many sentences".
 
     Parameters
     ----------
-    task, epsilon
-        As for `failure_probability`.
-    delta : float
-        Largest failure probability δ, in (0, 1).
+    task, epsilon, delta
+        As for `failure_probability`, and the largest probability δ, in (0, 1).
 
     Returns
     -------
     int
-        Number of sentences.
 
     Raises
     ------
     ValueError
         More than 10⁹ sentences would be needed (10⁵ with noise).
-
-    References
-    ----------
-    docs/theory.md, "How many sentences".
 
     Examples
     --------

@@ -53,7 +53,7 @@ def simulate(
     eta : float
         Learning rate.
     attention : {"linear", "relu", "softmax", "softmax-limit"}
-        Attention weights; "softmax-limit" is softmax in the limit of long contexts.
+        "softmax-limit" is softmax in the limit of long contexts.
     alpha, probs, H, law
         As for `RecallTask`.
     counts : int, Counts or array_like, optional
@@ -68,10 +68,8 @@ def simulate(
         kind that does not occur).
     v : float or {"trained"}
         Value scale of softmax attention: trained, or held at a value, 1 by default.
-    M : int or math.inf
-        Train on the empirical risk of M sentences instead of the population risk, the default.
-    seed : int
-        Seed of these sentences.
+    M, seed : int
+        Train on the empirical risk of M sentences, drawn with this seed, instead of the population risk (M = inf).
     rule : {"ngd", "gd"}
         Normalised or plain gradient descent.
     epsilon, above : float, optional
@@ -104,16 +102,11 @@ def simulate(
     >>> icl.recall.simulate(eta=0.5, counts=icl.recall.Counts.fixed(1), method="exact").steps
     44
     """
-    given: dict[str, Any] = {
-        "V": V, "triggers": triggers, "outputs": outputs, "alpha": alpha, "probs": probs, "counts": counts, "H": H,
-        "law": law, "weights": weights, "kappa": kappa, "v": v, "task": task, "gamma": gamma, "M": M,
-        "epsilon": epsilon, "above": above,
-    }  # fmt: skip
-    carried = Recall.unfolded({name: value for name, value in given.items() if value is not None})
-    problem = Recall(
-        eta=eta, attention=attention, seed=seed, rule=rule, method=method, max_steps=max_steps, **carried
-    )
-    run = problem.simulate(callback=callback)
+    arguments: dict[str, Any] = dict(locals())
+    plain = ("eta", "attention", "seed", "rule", "method", "max_steps")  # for which None stands for nothing
+    given = {name: value for name, value in arguments.items() if value is not None or name in plain}
+    given.pop("callback", None)
+    run = Recall(**Recall.unfolded(given)).simulate(callback=callback)
     parts = {} if task is None or task.parts is None else {**task.parts, "task": None}
-    run.command = written_call("icl.recall.simulate", simulate, {**locals(), **parts})
+    run.command = written_call("icl.recall.simulate", simulate, arguments | parts)
     return run

@@ -44,16 +44,15 @@ class RecallTask:
     the law ``counts``. The law "markov" fills with all of these words; for `Counts.sentence` it is the law of the
     Markov chain described there. The law "planted" is that of the paper's experiments: it fills with words that are
     neither triggers nor τ, and plants one bigram (q, y), with noise also one bigram (q, τ), unless ``counts``
-    differs. With noise it has one trigger.
+    differs. With noise it has one trigger. See docs/theory.md, "In-context recall"; *How Transformers Learn
+    In-Context Recall Tasks?*, experiments.
 
     Parameters
     ----------
-    V : int
-        Number of words.
-    triggers : int or sequence of int
-        The trigger words, or their number (then they are the first words).
-    outputs : int or sequence of int
-        The output words, or their number (then they follow the triggers).
+    V, H : int
+        Number of words of the vocabulary, and of a sentence.
+    triggers, outputs : int or sequence of int
+        The words, or their numbers: then the triggers are the first words, and the outputs follow them.
     alpha : float
         α in [0, 1): probability that the next word is noise.
     probs : array_like, (Q,), optional
@@ -61,21 +60,14 @@ class RecallTask:
     counts : Counts, array_like or sequence of Counts, optional
         Law of the numbers of bigrams, one for all triggers or one for each; by default `Counts.sentence` with
         density ¼ and noise α.
-    H : int
-        Words of a sentence.
     noise_word : int, optional
         τ; by default the last word.
     law : {"markov", "planted"}
-        Law of the sentences.
 
     Raises
     ------
     ValueError
         An argument is out of range or contradicts another; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "In-context recall"; *How Transformers Learn In-Context Recall Tasks?*, experiments.
 
     Examples
     --------
@@ -146,9 +138,14 @@ class RecallTask:
         if not self._first_words:
             return None
         counts = None if self._random_counts else self.counts[0] if len(set(self.counts)) == 1 else self.counts
+        return self.numbers | {"probs": self._given_probs, "counts": counts}
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The arguments that are numbers and words, of any task."""
         return {
             "V": self.V, "triggers": self.Q, "outputs": len(self.outputs), "alpha": self.alpha, "H": self.H,
-            "law": self.law, "probs": self._given_probs, "counts": counts,
+            "law": self.law,
         }  # fmt: skip
 
     @property
@@ -190,17 +187,14 @@ class RecallTask:
 
         Parameters
         ----------
-        rng : numpy Generator
-            The source of randomness.
-        size : int
-            How many.
+        rng, size : numpy Generator, int
+            The source of randomness, and how many.
         outputs : sequence of int, optional
             Draw the outputs from these words instead of the task's (any words but triggers and noise).
 
         Returns
         -------
         Sentences
-            The sentences, with their triggers, outputs and counts.
         """
         size = integer("size", size, minimum=1)
         instance("rng", rng, np.random.Generator, "a numpy Generator")
@@ -209,9 +203,8 @@ class RecallTask:
         if np.isin(words, [*self.triggers, self.noise_word]).any():
             raise refuse("outputs", words.tolist(), "words that are neither triggers nor noise")
         trigger = np.searchsorted(np.cumsum(self.probs)[:-1], rng.random(size), side="right")
-        output = words[
-            (rng.random(size) * len(words)).astype(np.intp)
-        ]  # a choice of outputs does not change the other draws
+        # a choice of outputs does not change the other draws
+        output = words[(rng.random(size) * len(words)).astype(np.intp)]
         c, c_tau = self._draw_counts(rng, trigger)
         q = self.triggers[trigger]
         tokens = np.empty((size, self.H), dtype=np.intp)

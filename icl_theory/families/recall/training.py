@@ -43,6 +43,8 @@ def _as_in_recall(name: str, default: Any) -> Any:
 class Training(Family):
     r"""Training of a one-layer transformer on sampled sentences of in-context recall, with the paper's parameters.
 
+    See docs/recall.md, "Training"; *How Transformers Learn In-Context Recall Tasks?*, experiments.
+
     Parameters
     ----------
     model : {"full", "attention", "reparameterised"}
@@ -51,10 +53,8 @@ class Training(Family):
         Attention weights. With ReLU, as in the paper, 1e-8 is added to the scores: it starts right of its kink.
     triggers : int, optional
         By default 5, or 1 with noise.
-    batch : int
-        Sentences in a step.
-    M : int or math.inf
-        Train on M fixed sentences, one batch after the other, instead of fresh ones.
+    batch, M : int
+        Sentences in a step, fresh ones unless there are M fixed sentences, taken one batch after the other.
     scale : float, optional
         Standard deviation of the initial entries times √(2V), or 0 to start from zero; by default 0 for W alone,
         else ½.
@@ -64,10 +64,6 @@ class Training(Family):
         As in `Recall`.
     eta, epsilon, above, method, max_steps
         As for every `Family`; targets are for the loss of a batch, and by default there is none.
-
-    References
-    ----------
-    docs/recall.md, "Training"; *How Transformers Learn In-Context Recall Tasks?*, experiments.
 
     Examples
     --------
