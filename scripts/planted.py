@@ -1044,9 +1044,9 @@ PROVED = (
     Fault("nodes-on-the-left", "the nodes on the left that the rule leaves out count as nothing",
           "certified/balls.py", "+ t**n / math.factorial(n)", "+ 0 * t", "test_certified.py"),
     Fault("nodes-on-the-right", "the sum over nodes ends four times too early",
-          "certified/balls.py", "np.exp(-weight * (s[-1] / 2))", "np.exp(-weight * (s[-1] * 2))", "test_certified.py"),
+          "certified/balls.py", "(t[-1] / largest / 2)", "(t[-1] / largest * 2)", "test_certified.py"),
     Fault("sum-over-lengths", "all positions are added up instead of averaged, in balls",
-          "certified/balls.py", "total = [each / n for each in total]", "total = [each / 1 for each in total]",
+          "certified/balls.py", "total = total / n", "total = total / 1",
           "test_certified.py"),
     Fault("residual-too-small", "the bound on a step's share of the Abel function is a tenth of what it is",
           "certified/counts.py", '"s": 20.0}', '"s": 2.0}', "test_certified.py"),
@@ -1059,7 +1059,7 @@ PROVED = (
     Fault("floor-of-missing-features", "the proved floor with noise takes that of a whole token for missing features",
           "certified/constants.py", "gamma * q[0] + square / N", "gamma * q[0] + square", "test_certified.py"),
     Fault("bits-taken-as-enough", "an answer of too few bits is returned without a word",
-          "certified/certificate.py", "            if known(found):\n", "            if True:\n",
+          "certified/facts.py", "            if known(found):\n", "            if True:\n",
           "test_certified.py"),
 )  # fmt: skip
 
