@@ -147,7 +147,7 @@ def mode_steps(risk: MergedRisk, eta: float, epsilon: float, above: float | None
     """
     reach, tasks, query, second = moments_of(risk.law)
     seen = np.array([not each.is_zero() for each in second])
-    best = np.where(seen, reach / np.where(seen, second, arb(1)), arb(0))
+    best = np.where(seen, reach / np.where(seen, second, balls([1.0])), balls([0.0]))
     weight, shrink = query * second * (balls(risk.start) - best) ** 2 / 2, 1 - arb(eta) * query * second
     if any(not abs(each) <= 1 for each in shrink):
         raise ArithmeticError("the loss may rise")
