@@ -1286,7 +1286,7 @@ WINDOW = (
     Fault("window-harmonics", "numbers of harmonics on the sphere a degree too low", "families/sphere.py",
           "many *= (2 * degree + d) *", "many *= (2 * degree + d - 1) *"),
     Fault("window-kink", "predicted window of ReLU tasks with the exponent of smooth ones", "families/sphere.py",
-          "                1.5,\n", "                2.0,\n"),
+          "math.lgamma(n / 2.0)), 1.5", "math.lgamma(n / 2.0)), 2.0"),
     Fault("window-bias", "bias of linear tasks twice too large in the predicted window", "families/sphere.py",
           "C, p = n**2 * a / 4.0, 2.0", "C, p = n**2 * a / 2.0, 2.0"),
     Fault("window-unpolished", "the best κ is the last one that Newton's method leaves", "families/sphere.py",

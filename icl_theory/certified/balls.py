@@ -44,11 +44,7 @@ class Query(NamedTuple):
 def balls(values: Any) -> Balls:
     """Return an array of balls; doubles and integers are taken as they are, exactly."""
     given = np.asarray(values)
-    if given.dtype == object:
-        return given
-    found = np.empty(given.shape, dtype=object)
-    found.ravel()[:] = [arb(value) for value in given.ravel().tolist()]
-    return found
+    return given if given.dtype == object else np.asarray(np.frompyfunc(arb, 1, 1)(given), dtype=object)
 
 
 def product(left: Balls | arb_mat, right: Balls | arb_mat) -> Balls:
