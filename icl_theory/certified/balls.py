@@ -1,12 +1,7 @@
-r"""Loss and gradient of softmax attention over tokens in balls, with a proved error of the quadrature.
+"""Loss and gradient of softmax attention over tokens in balls, with a proved error of the quadrature.
 
-The sums over the nodes are those of `icl_theory.engine.tokens.square`, written again in ball arithmetic, for a rule
-whose error is known. With :math:`t = e^{x - e^{-x}}` and S at most :math:`\bar S` the trapezoid rule in x for
-
-.. math:: \frac{1}{S^n} = \frac{1}{\Gamma(n)\bar S^n}\int t^n e^{-tS/\bar S}\,(1 + e^{-x})\,dx
-
-has a relative error of at most :math:`2 e^{\sin\theta} \cos^{-n-1}\theta\,/\,(e^{2\pi\theta/h} - 1)`, for every
-:math:`\theta < \pi/2`. It holds for each prompt, so for the mean over all. See docs/proved.md.
+The sums over the nodes are those of `icl_theory.engine.tokens.square`, for a rule whose error is known: see
+docs/proved.md, "The integral over tokens".
 """
 
 from __future__ import annotations
@@ -25,7 +20,7 @@ from icl_theory.certified.boxes import around
 from icl_theory.engine.tokens.square import Count
 
 Balls = NDArray[Any]  # of arb
-THETA = 1.5  # of the bound above
+THETA = 1.5  # of the bound on the error of the rule
 
 
 class Query(NamedTuple):

@@ -1,11 +1,7 @@
-r"""Numbers of steps of the exchangeable map in balls: u ← u + c a s² from u = 0, as in `closed.abel`.
+"""Numbers of steps of the exchangeable map in balls: u ← u + c a s², with the Abel function of `closed.abel`.
 
-With the polynomials :math:`P_j` the function :math:`B(u) = F(a)/c + \tfrac12\ln(a s^2) + \sum_{j \le 6} c^j P_j(a)`
-grows by nearly 1 in a step. What is missing, :math:`r = B(u + c g) - B(u) - 1`, has a zero of order seven at p = 0,
-with p = c a while a <= 1/3 and p = c s² beyond. So by the maximum principle :math:`|r| \le M\,(p/P)^7` for
-:math:`p \le P`, with M the largest :math:`|r|` on the circle :math:`|p| = P`, enclosed by balls. Along a run 1/p
-changes by more than a constant in each step: the sum of all :math:`|r|` is bounded. Where p is larger, steps are
-taken one by one. See docs/proved.md.
+What a step misses of it, r, is bounded by M (p/P)^7 with p = c a while a <= 1/3, and p = c s² beyond; where p is
+larger, steps are taken one by one. See docs/proved.md, "Numbers of steps".
 """
 
 from __future__ import annotations
