@@ -74,7 +74,7 @@ def moments(query: Query, digits: float = 87.0, widest: float = 2000.0) -> tuple
     return _finite(query, weight, digits)
 
 
-def _finite(query: Query, weight: Balls, digits: float, block: int = 16) -> tuple[arb, Balls]:
+def _finite(query: Query, weight: Balls, digits: float, block: int = 24) -> tuple[arb, Balls]:
     """Sum over nodes, ``block`` of them at a time, until what is left out is proved to be small."""
     counts = query.counts
     largest: arb = sum((_most(weight[count.rows]) * int(count.number) for count in counts), start=arb(0))
@@ -124,16 +124,16 @@ def _rule(bits: int) -> tuple[float, float, tuple[arb, arb]]:
 def _powers(mean: Balls, count: Count, order: int = 3) -> list[Balls]:
     """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... order: n is the number, or all up to it."""
     n = int(count.number)
+    if not count.each:
+        return [math.perm(n, k) * mean ** max(n - k, 0) for k in range(order + 1)]
     power = np.frompyfunc(lambda mean: arb_series([mean, 1], prec=order + 1), 1, 1)(mean)  # G + ε
-    total = power**n
-    if count.each:  # Σ_{n <= 2M} = (1 + G^M) Σ_{n <= M}
-        total, reached = power * 0, 0
-        for bit in f"{n:b}":
-            total, reached = total + total * power**reached, 2 * reached
-            if bit == "1":
-                reached += 1
-                total = total + power**reached
-        total = total / n
+    total, reached = power * 0, 0
+    for bit in f"{n:b}":  # Σ_{n <= 2M} = (1 + G^M) Σ_{n <= M}
+        total, reached = total + total * power**reached, 2 * reached
+        if bit == "1":
+            reached += 1
+            total = total + power**reached
+    total = total / n
     return [np.frompyfunc(lambda each, k=k: each[k] * math.factorial(k), 1, 1)(total) for k in range(order + 1)]
 
 
@@ -145,28 +145,33 @@ class _Nodes:
         self.own = query.own * self.lead * weight
         whole = np.vstack([self.lead[:, None] * query.form * self.lead, probs, self.own])
         self.left = [_matrix(whole[:, count.rows]) for count in query.counts]
+        members = np.zeros((len(query.counts), len(weight)))
+        for row, count in zip(members, query.counts, strict=True):
+            row[count.rows] = 1.0
+        self.members = _matrix(members)
 
     def sums(self, s: Balls, jacobian: Balls) -> tuple[arb, Balls]:
         """Sum over some s with the weights of their nodes."""
-        x, square = np.exp(-self.weight[:, None] * s), s * s
-        slices, kinds = [count.rows for count in self.counts], range(len(self.counts))
-        every = [_matrix(x[rows]) for rows in slices]
+        x, square, kinds = np.exp(-self.weight[:, None] * s), s * s * jacobian, range(len(self.counts))
+        every = [_matrix(x[count.rows]) for count in self.counts]
         drawn = [product(left, each) for left, each in zip(self.left, every, strict=True)]
+        pairs = [_matrix(x * each[:-2]) for each in drawn]
+        crossed = [product(self.members, each) for each in pairs]
         orders = [_powers(each[-2], count) for each, count in zip(drawn, self.counts, strict=True)]
 
         def change(*kinds: int) -> Balls:  # of the product of all generating functions
-            return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=jacobian * square)
+            return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=square)
 
         def both(*more: int) -> Balls:
-            crossed = (change(k, m, *more) * pairs[m][slices[k]].sum(axis=0) for k in kinds for m in kinds)
-            return sum(crossed) + sum(change(k, *more) * drawn[k][-1] for k in kinds)
+            two = sum(change(k, m, *more) * crossed[m][k] for k in kinds for m in kinds)
+            return two + sum(change(k, *more) * drawn[k][-1] for k in kinds)
 
-        pairs, parts = [x * each[:-2] for each in drawn], []
-        for k, rows in enumerate(slices):
-            single = change(k)
+        parts = []
+        for k, count in enumerate(self.counts):
+            rows, one, two = count.rows, change(k), [change(k, m) for m in kinds]
             # -d/dy of b^T C b and of b y, times y: with b it is b (1 - y), with b y it is b y (2 - y)
-            own = product(every[k], np.column_stack([s * both(k), 2 * single, s * single]))
-            pair = product(sum(pairs[m][rows] * change(k, m) for m in kinds), np.column_stack([square**0, s]))
+            own = product(every[k], np.column_stack([s * both(k), 2 * one, s * one]))
+            pair = sum(product(pairs[m], np.column_stack([two[m], s * two[m]])) for m in kinds)[rows]
             part = self.own[rows] * (own[:, 1] - self.weight[rows] * own[:, 2]) - self.lead[rows] * own[:, 0]
             parts.append(part + 2 * (pair[:, 0] - self.weight[rows] * pair[:, 1]))
         return both().sum() / 2, np.concatenate(parts) / 2
