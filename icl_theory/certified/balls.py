@@ -171,7 +171,7 @@ class _Nodes:
             rows, one, two = count.rows, change(k), [change(k, m) for m in kinds]
             # -d/dy of b^T C b and of b y, times y: with b it is b (1 - y), with b y it is b y (2 - y)
             own = product(every[k], np.column_stack([s * both(k), 2 * one, s * one]))
-            pair = sum(product(pairs[m], np.column_stack([two[m], s * two[m]])) for m in kinds)[rows]
+            pair = np.sum([product(pairs[m], np.column_stack([two[m], s * two[m]])) for m in kinds], axis=0)[rows]
             part = self.own[rows] * (own[:, 1] - self.weight[rows] * own[:, 2]) - self.lead[rows] * own[:, 0]
             parts.append(part + 2 * (pair[:, 0] - self.weight[rows] * pair[:, 1]))
         return both().sum() / 2, np.concatenate(parts) / 2
