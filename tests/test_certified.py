@@ -15,9 +15,10 @@ import pytest
 from flint import arb, ctx, fmpq, fmpq_series
 
 import icl_theory as icl
-from icl_theory.certified import balls, boxes, constants, counts
+from icl_theory.certified import balls, bounds, boxes, constants, counts
 from icl_theory.certified.losses import enclosed
 from icl_theory.cli import main
+from icl_theory.papers.regression import proved
 
 RNG = np.random.default_rng
 
@@ -218,12 +219,15 @@ def test_counts_are_those_of_single_steps_with_40_digits() -> None:
             K, c, goal = int(rng.integers(2, 40)), 10.0 ** rng.uniform(-2.5, 2.0), rng.uniform(0.1, 1.2)
             goal *= math.log(K) + 1.0
             n = iterated(K, c, mpmath.mpf(goal))
-            assert counts.Map.of(K, arb(c)).steps_to(arb(goal)) == (n, n)
+            each = counts.Map(K, arb(c))
+            assert each.steps_to(each.start + arb(goal)) == (n, n)
         # where the goal is an iterate itself, the step is told apart from the next one
         for K, c in ((20, 0.3), (3, 5.0)):
-            each, here = counts.Map.of(K, arb(c)), arb(0)
+            each = counts.Map(K, arb(c))
+            here = each.start
             for _ in range(500):
-                here = here + each.step(here)
+                a, s = counts.shares(here)
+                here = here + each.c * a * s * s
             assert each.steps_to(here.mid()).low <= 500 <= each.steps_to(here.mid()).high
             assert each.steps_to(here + arb(2) ** -90) == (501, 501)
 
@@ -267,9 +271,7 @@ def test_counts_of_the_closed_form_are_proved_at_random_and_at_its_branches() ->
             ]
     for K, eta, L, epsilon in cases:
         run = icl.simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-        with ctx.workprec(160):
-            gamma = arb(L) ** 2 / 2
-            found = counts.steps_to_loss(K, arb(eta) * gamma * K / arb(K - 1) ** 2, gamma, epsilon)
+        found = bounds.steps_of(L, eta, K, epsilon)
         assert found.low <= run.steps <= found.high
         assert found.high - found.low <= (run.steps > 1e12)
 
@@ -341,6 +343,15 @@ def test_an_inequality_is_proved_on_an_interval_or_a_piece_is_named() -> None:
     assert 0.39 < float(missed) < 0.61
     with pytest.raises(ArithmeticError):
         boxes.root(lambda x: x * x + 1, arb(-1), arb(1))
+
+
+def test_a_bound_is_proved_on_a_box_and_a_tighter_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert proved.phase_one(True).measured == "proved on 9 and 23 pieces"
+    assert bounds.pieces(lambda K, low, high: bounds.not_later(K, low, high * 4), 0.5, 4) == 0
+    monkeypatch.setattr("icl_theory.certified.certificate.find_spec", lambda name: None)
+    claim = proved.steps(True)
+    assert claim.measured.startswith("a proof needs python-flint")
+    assert claim.verdict.startswith("holds only as far as")
 
 
 def test_a_certificate_holds_the_run_and_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,7 @@
-r"""Loss and gradient of softmax attention over tokens in balls, with a proved error of the quadrature.
+"""Loss and gradient of softmax attention over tokens in balls, with a proved error of the quadrature.
 
-The sums over the nodes are those of `icl_theory.engine.tokens.square`, written again in ball arithmetic, for a rule
-whose error is known. With :math:`t = e^{x - e^{-x}}` and S at most :math:`\bar S` the trapezoid rule in x for
-
-.. math:: \frac{1}{S^n} = \frac{1}{\Gamma(n)\bar S^n}\int t^n e^{-tS/\bar S}\,(1 + e^{-x})\,dx
-
-has a relative error of at most :math:`2 e^{\sin\theta} \cos^{-n-1}\theta\,/\,(e^{2\pi\theta/h} - 1)`, for every
-:math:`\theta < \pi/2`. It holds for each prompt, so for the mean over all. See docs/proved.md.
+The sums over the nodes are those of `icl_theory.engine.tokens.square`, for a rule whose error is known: see
+docs/proved.md, "The integral over tokens".
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
-from flint import arb, arb_mat, ctx
+from flint import arb, arb_mat, arb_series, ctx
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
@@ -25,7 +20,7 @@ from icl_theory.certified.boxes import around
 from icl_theory.engine.tokens.square import Count
 
 Balls = NDArray[Any]  # of arb
-THETA = 1.5  # of the bound above
+THETA = 1.5  # of the bound on the error of the rule
 
 
 class Query(NamedTuple):
@@ -44,61 +39,58 @@ class Query(NamedTuple):
 def balls(values: Any) -> Balls:
     """Return an array of balls; doubles and integers are taken as they are, exactly."""
     given = np.asarray(values)
-    if given.dtype == object:
-        return given
-    found = np.empty(given.shape, dtype=object)
-    found.ravel()[:] = [arb(value) for value in given.ravel().tolist()]
-    return found
+    return given if given.dtype == object else np.asarray(np.frompyfunc(arb, 1, 1)(given), dtype=object)
 
 
-def product(left: Balls, right: Balls) -> Balls:
+def product(left: Balls | arb_mat, right: Balls | arb_mat) -> Balls:
     """Return the product of two matrices, some ten times as fast as NumPy makes it."""
-    one, two = (arb_mat(len(each), each.shape[1], each.ravel().tolist()) for each in (left, right))
-    found = np.empty((len(left), right.shape[1]), dtype=object)
+    one, two = _matrix(left), _matrix(right)
+    found = np.empty((one.nrows(), two.ncols()), dtype=object)
     found.ravel()[:] = (one * two).entries()
     return found
 
 
-def moments(query: Query, digits: float = 87.0) -> tuple[arb, Balls]:
+def _matrix(values: Balls | arb_mat) -> arb_mat:
+    return values if isinstance(values, arb_mat) else arb_mat(len(values), values.shape[1], values.ravel().tolist())
+
+
+def moments(query: Query, digits: float = 87.0, widest: float = 2000.0) -> tuple[arb, Balls]:
     """Return the loss of a query and its gradient with respect to the scores, (U,).
 
-    The error of the quadrature is about 2^-digits, in the units of the loss.
+    The error of the quadrature is about 2^-digits, in the units of the loss. Its nodes are the more, the more the
+    scores differ, up to ``widest``.
     """
-    top = max(query.scores, key=lambda score: float(score.mid())).mid()
-    weight = np.exp(query.scores - top)
-    if query.counts:
-        return _finite(query, weight, digits)
-    attention = query.probs * weight / (query.probs * weight).sum()
-    pull = product(query.form, attention[:, None])[:, 0]
-    squared = attention @ pull
-    return squared / 2, attention * (pull - squared)
-
-
-def _finite(
-    query: Query, weight: Balls, digits: float, block: int = 16, widest: float = 2000.0
-) -> tuple[arb, Balls]:
-    """Sum over nodes, ``block`` of them at a time, until what is left out is proved to be small.
-
-    Their number grows with the differences of the scores, which are up to ``widest``.
-    """
-    counts, lowest = query.counts, min(float(score.mid()) for score in query.scores)
-    apart = max(float(score.mid()) for score in query.scores) - lowest
+    middles = [float(score.mid()) for score in query.scores]
+    apart, weight = max(middles) - min(middles), np.exp(query.scores - arb(max(middles)))
+    if not query.counts:
+        attention = query.probs * weight / (query.probs * weight).sum()
+        pull = product(query.form, attention[:, None])[:, 0]
+        squared = attention @ pull
+        return squared / 2, attention * (pull - squared)
     if not apart <= widest:
         raise refuse("params", apart, f"scores up to {widest:g} apart (the largest difference is shown)")
+    if sum(count.number for count in query.counts) == 1:  # one token has all attention
+        return query.probs @ query.own / query.probs.sum() / 2, balls(np.zeros(len(weight)))
+    return _finite(query, weight, digits)
+
+
+def _finite(query: Query, weight: Balls, digits: float, block: int = 24) -> tuple[arb, Balls]:
+    """Sum over nodes, ``block`` of them at a time, until what is left out is proved to be small."""
+    counts = query.counts
     largest: arb = sum((_most(weight[count.rows]) * int(count.number) for count in counts), start=arb(0))
     probs = np.concatenate([query.probs[count.rows] / query.probs[count.rows].sum() for count in counts])
     size = _most(abs(np.append(query.form.ravel(), query.own)))
     small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300))))
     step, start, errors = _rule(small)
-    loss, gradient, rest = arb(0), balls(np.zeros(len(probs))), arb(1)
+    nodes, gradient = _Nodes(query, probs, weight), balls(np.zeros(len(probs)))
+    loss, rest = arb(0), arb(1)
     while not rest < arb(2) ** -small:
         t, jacobian = _some(step, start, block, ctx.prec)
-        s = t / largest
-        found = _nodes(query, probs, weight[:, None] * -s, jacobian)
+        found = nodes.sums(t / largest, jacobian)
         loss, gradient, start = loss + found[0], gradient + found[1], start + step * block
         # the sum over all further nodes is at most 2^n times that for e^(-sS/2), at each prompt
-        half = probs * np.exp(-weight * (s[-1] / 2))
-        rest = math.prod((_powers(half[each.rows].sum(), each, 0)[0] for each in counts), start=arb(1))
+        half = (probs * np.exp(-weight * (t[-1] / largest / 2)))[:, None]
+        rest = math.prod((_powers(half[each.rows].sum(axis=0), each)[0][0] for each in counts), start=arb(1))
     two, three = (error + 2**n * (1 + error) * rest for n, error in zip((2, 3), errors, strict=True))
     return loss + around(size * two), gradient + around(size * (two + three))
 
@@ -129,57 +121,57 @@ def _rule(bits: int) -> tuple[float, float, tuple[arb, arb]]:
     return step, first, (errors[0], errors[1])
 
 
-def _powers(mean: Any, count: Count, order: int) -> list[Any]:
+def _powers(mean: Balls, count: Count, order: int = 3) -> list[Balls]:
     """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... order: n is the number, or all up to it."""
-
-    def expanded(n: int) -> list[Any]:  # of (G + ε)^n, in powers of ε
-        return [mean ** max(n - k, 0) * math.comb(n, k) for k in range(order + 1)]
-
-    def times(one: list[Any], two: list[Any]) -> list[Any]:
-        return [sum((one[i] * two[k - i] for i in range(k + 1)), start=mean * 0) for k in range(order + 1)]
-
     n = int(count.number)
-    total = expanded(n)
-    if count.each:  # Σ_{n <= 2M} = (1 + G^M) Σ_{n <= M}
-        total, reached = [mean * 0] * (order + 1), 0
-        for bit in f"{n:b}":
-            doubled = times(total, expanded(reached))
-            total, reached = [one + two for one, two in zip(total, doubled, strict=True)], 2 * reached
-            if bit == "1":
-                reached += 1
-                total = [one + two for one, two in zip(total, expanded(reached), strict=True)]
-        total = [each / n for each in total]
-    return [each * math.factorial(k) for k, each in enumerate(total)]
+    if not count.each:
+        return [math.perm(n, k) * mean ** max(n - k, 0) for k in range(order + 1)]
+    power = np.frompyfunc(lambda mean: arb_series([mean, 1], prec=order + 1), 1, 1)(mean)  # G + ε
+    total, reached = power * 0, 0
+    for bit in f"{n:b}":  # Σ_{n <= 2M} = (1 + G^M) Σ_{n <= M}
+        total, reached = total + total * power**reached, 2 * reached
+        if bit == "1":
+            reached += 1
+            total = total + power**reached
+    total = total / n
+    return [np.frompyfunc(lambda each, k=k: each[k] * math.factorial(k), 1, 1)(total) for k in range(order + 1)]
 
 
-def _nodes(query: Query, probs: Balls, v: Balls, weight: Balls) -> tuple[arb, Balls]:
-    """Sum the integrands of loss and gradient over some nodes, for v = -s w, (U, J), and weights of the nodes."""
-    counts, own, kinds = query.counts, query.own, range(len(query.counts))
-    e = probs[:, None] * np.exp(v)
-    orders = [_powers(e[count.rows].sum(axis=0), count, 3) for count in counts]
-    b = e * v
-    double = b * v
-    drawn = [b * product(query.form[:, count.rows], b[count.rows]) for count in counts]
+class _Nodes:
+    """The integrands of loss and gradient, where y = s w and b = π y e^-y: only s and e^-y depend on the node."""
 
-    def change(*kinds: int) -> Balls:  # of the product of all generating functions
-        return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=weight)
+    def __init__(self, query: Query, probs: Balls, weight: Balls) -> None:
+        self.counts, self.weight, self.lead = query.counts, weight, probs * weight
+        self.own = query.own * self.lead * weight
+        whole = np.vstack([self.lead[:, None] * query.form * self.lead, probs, self.own])
+        self.left = [_matrix(whole[:, count.rows]) for count in query.counts]
+        members = np.zeros((len(query.counts), len(weight)))
+        for row, count in zip(members, query.counts, strict=True):
+            row[count.rows] = 1.0
+        self.members = _matrix(members)
 
-    terms = [((k, m), drawn[m][counts[k].rows].sum(axis=0)) for k in kinds for m in kinds]
-    twice = [((k,), product(own[None, counts[k].rows], double[counts[k].rows])[0]) for k in kinds]
-    every: list[tuple[tuple[int, ...], Balls]] = [*terms, *twice]
-    loss = sum((change(*at) * value for at, value in every), start=weight * 0).sum()
-    parts = []
-    for k, count in enumerate(counts):
-        # d/dv of b^T C b and of b v, times v: with b = π v e^v it is b (1 + v), with b v it is b v (2 + v)
-        rows, single = count.rows, change(k)
-        part = along(b[rows], sum((change(*at, k) * value for at, value in every), start=weight * 0))
-        part += own[rows] * (2 * along(double[rows], single) + along(double[rows] * v[rows], single))
-        for m in kinds:
-            part += 2 * (along(drawn[m][rows], change(k, m)) + along(drawn[m][rows] * v[rows], change(k, m)))
-        parts.append(part)
-    return loss / 2, np.concatenate(parts) / 2
+    def sums(self, s: Balls, jacobian: Balls) -> tuple[arb, Balls]:
+        """Sum over some s with the weights of their nodes."""
+        x, square, kinds = np.exp(-self.weight[:, None] * s), s * s * jacobian, range(len(self.counts))
+        every = [_matrix(x[count.rows]) for count in self.counts]
+        drawn = [product(left, each) for left, each in zip(self.left, every, strict=True)]
+        pairs = [_matrix(x * each[:-2]) for each in drawn]
+        crossed = [product(self.members, each) for each in pairs]
+        orders = [_powers(each[-2], count) for each, count in zip(drawn, self.counts, strict=True)]
 
+        def change(*kinds: int) -> Balls:  # of the product of all generating functions
+            return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=square)
 
-def along(left: Balls, right: Balls) -> Balls:
-    """Return the product of a matrix and a vector."""
-    return product(left, right[:, None])[:, 0]
+        def both(*more: int) -> Balls:
+            two = sum(change(k, m, *more) * crossed[m][k] for k in kinds for m in kinds)
+            return two + sum(change(k, *more) * drawn[k][-1] for k in kinds)
+
+        parts = []
+        for k, count in enumerate(self.counts):
+            rows, one, two = count.rows, change(k), [change(k, m) for m in kinds]
+            # -d/dy of b^T C b and of b y, times y: with b it is b (1 - y), with b y it is b y (2 - y)
+            own = product(every[k], np.column_stack([s * both(k), 2 * one, s * one]))
+            pair = np.sum([product(pairs[m], np.column_stack([two[m], s * two[m]])) for m in kinds], axis=0)[rows]
+            part = self.own[rows] * (own[:, 1] - self.weight[rows] * own[:, 2]) - self.lead[rows] * own[:, 0]
+            parts.append(part + 2 * (pair[:, 0] - self.weight[rows] * pair[:, 1]))
+        return both().sum() / 2, np.concatenate(parts) / 2

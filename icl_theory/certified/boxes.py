@@ -37,10 +37,7 @@ def everywhere(holds: Callable[[arb], bool], low: arb, high: arb, most: int = 10
 
 
 def root(function: Callable[[arb], arb], low: arb, high: arb) -> arb:
-    """Return a ball with a root of a continuous function between two numbers at which its signs differ.
-
-    Its ends are far enough apart for the sign at each of them to be seen.
-    """
+    """Return a ball with a root of a continuous function, whose ends are far enough apart for signs to be seen."""
     rises = function(low) < 0 and function(high) > 0
     if not rises and not (function(low) > 0 and function(high) < 0):
         raise ArithmeticError("no change of sign is seen")

@@ -1,11 +1,7 @@
-r"""Numbers of steps of the exchangeable map in balls: u ← u + c a s² from u = 0, as in `closed.abel`.
+"""Numbers of steps of the exchangeable map in balls: u ← u + c a s², with the Abel function of `closed.abel`.
 
-With the polynomials :math:`P_j` the function :math:`B(u) = F(a)/c + \tfrac12\ln(a s^2) + \sum_{j \le 6} c^j P_j(a)`
-grows by nearly 1 in a step. What is missing, :math:`r = B(u + c g) - B(u) - 1`, has a zero of order seven at p = 0,
-with p = c a while a <= 1/3 and p = c s² beyond. So by the maximum principle :math:`|r| \le M\,(p/P)^7` for
-:math:`p \le P`, with M the largest :math:`|r|` on the circle :math:`|p| = P`, enclosed by balls. Along a run 1/p
-changes by more than a constant in each step: the sum of all :math:`|r|` is bounded. Where p is larger, steps are
-taken one by one. See docs/proved.md.
+What a step misses of it, r, is bounded by M (p/P)^7 with p = c a while a <= 1/3, and p = c s² beyond; where p is
+larger, steps are taken one by one. See docs/proved.md, "Numbers of steps".
 """
 
 from __future__ import annotations
@@ -18,8 +14,8 @@ from flint import arb, ctx
 
 from icl_theory.certified.balls import balls
 from icl_theory.certified.boxes import around
-from icl_theory.certified.losses import second_moment
-from icl_theory.certified.steps import Steps
+from icl_theory.certified.certificate import Steps
+from icl_theory.certified.losses import moments_of
 from icl_theory.families.linear_attention.risks import MergedRisk
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
 
@@ -32,35 +28,20 @@ MOST = 10**6  # steps that are taken one by one where the sums leave several int
 
 
 class Map(NamedTuple):
-    """The map of K features with a step constant c, and the gap u at attention 1/2, in balls."""
+    """The map of K features with a step constant c, in balls; gaps count from attention 1/2."""
 
     K: int
     c: arb
-    half: arb
 
-    @classmethod
-    def of(cls, K: int, c: arb) -> Map:
-        """Return the map."""
-        return cls(K, c, arb(K - 1).log())
-
-    def gap(self, s: arb) -> arb:
-        """Return the u at which the attention is 1 - s."""
-        return self.half + ((1 - s) / s).log()
-
-    def shares(self, u: arb) -> tuple[arb, arb]:
-        """Attention a and s = 1 - a, each with w in it once, so that balls stay small."""
-        w = (self.half - u).exp()
-        return 1 / (1 + w), 1 / (1 + 1 / w)
-
-    def step(self, u: arb) -> arb:
-        """Return c a s²."""
-        a, s = self.shares(u)
-        return self.c * a * s * s
+    @property
+    def start(self) -> arb:
+        """The gap at step 0."""
+        return -arb(self.K - 1).log()
 
     def abel(self, u: arb, form: str) -> arb:
         """Return B(u) with the polynomials in a or in s, between which constants differ; s is small in the tail."""
-        a, s = self.shares(u)
-        total = (3 * (u - self.half) - 1 / a + 2 / s + 1 / (2 * s * s)) / self.c + (a * s * s).log() / 2
+        a, s = shares(u)
+        total = (3 * u - 1 / a + 2 / s + 1 / (2 * s * s)) / self.c + (a * s * s).log() / 2
         for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):
             total += self.c**j * polynomial(coefficients, a if form == "a" else s) / denominator
         return total
@@ -72,11 +53,11 @@ class Map(NamedTuple):
 
     def iterated(self, goal: arb, u: arb | None = None, done: int = 0, tail: bool = False) -> Steps:
         """Take single steps, from ``u`` after some; with ``tail`` the last of them are summed where p is small."""
-        here, low = arb(0) if u is None else u, None
+        here, low = self.start if u is None else u, None
         while not here >= goal:
             if not here.rad() < 1:
                 raise ArithmeticError("the balls have become too wide to tell steps apart")
-            a, s = self.shares(here)
+            a, s = shares(here)
             if low is None and not here < goal:
                 low = done
             if tail and a > 0.33 and self.c * s * s < SMALL:
@@ -89,9 +70,9 @@ class Map(NamedTuple):
         """Count with B in the head and the tail of the run, and step by step between them."""
         if self.K <= 3 or not self.c < SMALL * self.K:
             return self.iterated(goal, tail=True)
-        start, doubt = self.abel(arb(0), "a"), in_doubt("a", self.c)
+        start, doubt = self.abel(self.start, "a"), in_doubt("a", self.c)
         least = 1 / arb(3) if self.c < 3 * SMALL else SMALL / self.c
-        end = self.gap(1 - least).mid()
+        end = gap(1 - least).mid()
         if goal < end:
             return _whole(self.abel(goal, "a") - start + doubt)
         taken = _whole(self.abel(end, "a") - start).low - 2
@@ -99,19 +80,30 @@ class Map(NamedTuple):
             return self.iterated(goal, tail=True)
         aim = start + taken + doubt
         for _ in range(ctx.prec.bit_length()):  # Newton's method; B' is nearly 1/(c g)
-            end = (end + (aim - self.abel(end, "a")) * self.step(end)).mid()
+            a, s = shares(end)
+            end = (end + (aim - self.abel(end, "a")) * self.c * a * s * s).mid()
         apart = (aim - self.abel(end, "a")) * (2 * SMALL)  # B' is at least 1/(2p) where p <= 0.01
         if not abs(apart) < 0.1:
             raise ArithmeticError("the end of the head is not found")
         return self.iterated(goal, end + around(apart), taken, tail=True)
 
 
+def gap(s: arb) -> arb:
+    """Return the gap at which the attention is 1 - s."""
+    return ((1 - s) / s).log()
+
+
+def shares(u: arb) -> tuple[arb, arb]:
+    """Attention a and s = 1 - a, each with w in it once, so that balls stay small."""
+    w = (-u).exp()
+    return 1 / (1 + w), 1 / (1 + 1 / w)
+
+
 def steps_to(K: int, c: arb, deficit: arb) -> Steps:
     """Enclose the first step at which 1 - a is ``deficit`` or less."""
     if deficit >= 1 - 1 / arb(K):
         return Steps(0, 0)
-    each = Map.of(K, c)
-    return each.steps_to(each.gap(deficit))
+    return Map(K, c).steps_to(gap(deficit))
 
 
 def steps_to_loss(K: int, c: arb, gamma: arb, epsilon: float) -> Steps:
@@ -149,26 +141,22 @@ def mode_steps(risk: MergedRisk, eta: float, epsilon: float, above: float | None
 
     The excess Σ ½ q m (γ - γ*)² of the modes shrinks by (1 - η q m)² in each step.
     """
-    tokens, tasks, query = (balls(each) for each in risk.law.moments)
-    second = second_moment(risk.law, tokens, tasks)
-    pairs = zip(tokens * tasks, second, strict=True)
-    best = np.array([reach / size if not size.is_zero() else arb(0) for reach, size in pairs], dtype=object)
+    reach, tasks, query, second = moments_of(risk.law)
+    seen = np.array([not each.is_zero() for each in second])
+    best = np.where(seen, reach / np.where(seen, second, balls([1.0])), balls([0.0]))
     weight, shrink = query * second * (balls(risk.start) - best) ** 2 / 2, 1 - arb(eta) * query * second
     if any(not abs(each) <= 1 for each in shrink):
         raise ArithmeticError("the loss may rise")
-    floor = (query * (tasks - best * tokens * tasks)).sum() / 2
-    goal = arb(epsilon) - floor if above is None else arb(above)
+    goal = arb(epsilon) - (query * (tasks - best * reach)).sum() / 2 if above is None else arb(above)
 
     def first(sure: bool) -> int:  # that is at the goal for certain, or perhaps
         def reached(n: int) -> bool:
             left = (weight * shrink ** (2 * n)).sum()
             return bool(left <= goal) if sure else not left > goal
 
-        high = 1
-        while not reached(high):
-            high *= 2
-            if high > LAST:
-                raise ArithmeticError("the goal is not reached")
-        return bisect.bisect_left(range(high), True, key=reached)
+        found = bisect.bisect_left(range(LAST), True, key=reached)
+        if found == LAST:
+            raise ArithmeticError("the goal is not reached")
+        return found
 
     return Steps(first(False), first(True))

@@ -39,22 +39,14 @@ def enclosed(risk: Risk, params: Array, bits: int, gamma: arb | None = None) -> 
         return _evaluated(risk, balls(params), 0.7 * bits - math.log2(min(sizes)), gamma)
 
 
-def _counts(risk: Risk) -> list[Count]:
-    if isinstance(risk, Pullback):
-        return _counts(risk.risk)
-    if type(risk) not in KNOWN:  # a class that inherits from one of them may have another loss
-        raise refuse("risk", type(risk).__name__, RISKS)
-    if isinstance(risk, TokenRisk):
-        return risk.counts
-    return [] if math.isinf(getattr(risk, "N", math.inf)) else [Count(risk.N)]  # type: ignore[attr-defined]
-
-
 def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None) -> tuple[arb, Balls]:
     if isinstance(risk, Pullback):
         if not isinstance(risk.map, MAPS):
             raise refuse("map", type(risk.map).__name__, "one of " + ", ".join(each.__name__ for each in MAPS))
         loss, inner = _evaluated(risk.risk, balls(risk.map.inward(params)), digits, gamma)
         return loss, balls(risk.map.outward(params, inner))
+    if type(risk) not in KNOWN:  # a class that inherits from one of them may have another loss
+        raise refuse("risk", type(risk).__name__, RISKS)
     if isinstance(risk, MergedRisk):
         return _merged(risk, params)
     found = []
@@ -70,43 +62,44 @@ def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None) -> t
 
 def _queries(risk: Risk, params: Balls, gamma: arb | None) -> Iterator[tuple[Query, arb]]:
     """Yield the queries of a risk and their probabilities."""
-    counts = _counts(risk)
     if isinstance(risk, TokenRisk):
         yield from _of_tokens(risk, params)
-    elif isinstance(risk, PopulationRisk):
-        variogram, probs, noise = balls(risk._form.variogram), balls(risk.features.probs), arb(risk.noise) ** 2
+        return
+    assert isinstance(risk, PopulationRisk | ExchangeableRisk | SymmetricRisk)
+    counts, square = [] if math.isinf(risk.N) else [Count(risk.N)], arb(risk.noise) ** 2
+    if isinstance(risk, PopulationRisk):
+        variogram, probs = balls(risk._form.variogram), balls(risk.features.probs)
         for k, own in enumerate(variogram):
             form = own[:, None] + own - variogram
-            yield Query(params[:, k], probs, form, 2 * own + noise, counts), probs[k] / probs.sum()
+            yield Query(params[:, k], probs, form, 2 * own + square, counts), probs[k] / probs.sum()
     elif isinstance(risk, ExchangeableRisk):
-        pairs = np.array([[arb(risk.gamma) if gamma is None else gamma]], dtype=object)
-        scores = np.array([[params[()], arb(0)]], dtype=object)
-        yield from _of_groups(np.array([risk.K]), np.array([1 / arb(risk.K)]), pairs, risk.noise, counts, scores)
+        pairs, probs = balls([[0.0]]) + (arb(risk.gamma) if gamma is None else gamma), balls([1.0]) / risk.K
+        scores = np.append(params, balls([0.0]))[None, :]
+        yield from _of_groups(np.array([risk.K]), probs, pairs, square, counts, scores)
     else:
-        assert isinstance(risk, SymmetricRisk)
-        sizes = risk.sizes.astype(int)
-        yield from _of_groups(sizes, balls(risk.probs), balls(risk.variogram), risk.noise, counts, params)
+        sizes, pairs = risk.sizes.astype(int), balls(risk.variogram)
+        yield from _of_groups(sizes, balls(risk.probs), pairs, square, counts, params)
 
 
 def _of_tokens(risk: TokenRisk, params: Balls) -> Iterator[tuple[Query, arb]]:
     asked, probs = balls(risk.asked), balls(risk.probs)
-    Q, U = len(asked), len(probs)
-    spread = [np.broadcast_to(balls(kind.spread), (len(kind.probs), Q)) for kind in risk.kinds]
-    columns, own = params.reshape(U, Q), np.concatenate(spread)
-    for q in range(Q):
-        if risk.second is None:
-            each = [kind.values[:, :, min(q, kind.values.shape[2] - 1)] for kind in risk.kinds]
-            errors = balls(np.concatenate(each)) - balls(risk.target[:, min(q, risk.target.shape[1] - 1)])
-            form = product(errors, errors.T)
-        else:
-            form = balls(
-                risk.second if risk.second.ndim == 2 else risk.second[:, :, min(q, risk.second.shape[2] - 1)]
-            )
-        yield Query(columns[:, q], probs, form, np.diagonal(form) + own[:, q], risk.counts), asked[q] / asked.sum()
+    U, Q = len(probs), len(asked)
+
+    def columns(values: Array) -> Balls:  # one for each query, of what may be given for all
+        return balls(np.broadcast_to(values, (*values.shape[:-1], Q)))
+
+    scores, own = params.reshape(U, Q), np.concatenate([columns(kind.spread) for kind in risk.kinds])
+    if risk.second is None:
+        errors = np.concatenate([columns(kind.values) for kind in risk.kinds]) - columns(risk.target)
+        forms = [product(errors[:, :, q], errors[:, :, q].T) for q in range(Q)]
+    else:
+        forms = [*columns(np.reshape(risk.second, (U, U, -1))).transpose(2, 0, 1)]
+    for q, form in enumerate(forms):
+        yield Query(scores[:, q], probs, form, np.diagonal(form) + own[:, q], risk.counts), asked[q] / asked.sum()
 
 
 def _of_groups(
-    sizes: NDArray[np.int64], probs: Balls, pairs: Balls, noise: float, counts: list[Count], scores: Balls
+    sizes: NDArray[np.int64], probs: Balls, pairs: Balls, noise: arb, counts: list[Count], scores: Balls
 ) -> Iterator[tuple[Query, arb]]:
     """Yield the queries of groups of exchangeable features, over their own feature and the groups."""
     G, total = len(sizes), (probs * sizes).sum()
@@ -117,29 +110,32 @@ def _of_groups(
             between[h, h] = pairs[h, h] * (1 - arb(1) / int(max(members[h], 1)))
         form = balls(np.zeros((G + 1, G + 1)))
         form[1:, 1:] = to_own[:, None] + to_own - between
-        own = np.append(balls([0.0]), 2 * to_own) + arb(noise) ** 2
+        own = np.append(balls([0.0]), 2 * to_own) + noise
         mass = np.append(probs[g : g + 1], probs * members) / total
         yield Query(scores[g], mass, form, own, counts), probs[g] * int(sizes[g]) / total
 
 
-def second_moment(law: PromptLaw, tokens: Balls, tasks: Balls) -> Balls:
-    """Return M = ΛWΛ(1 + 1/N) + (tr ΛW + σ²)Λ/N, a matrix, or its diagonal."""
-    reach = tokens * tasks if tokens.ndim == 1 else product(tokens, tasks)
-    second = reach * tokens if tokens.ndim == 1 else product(reach, tokens)
-    if math.isinf(law.N):
-        return second
-    power = reach.sum() if tokens.ndim == 1 else np.trace(reach)
-    return second + (second + (power + arb(law.noise) ** 2) * tokens) / int(law.N)
+def _times(left: Balls, right: Balls) -> Balls:
+    return left * right if left.ndim == 1 else product(left, right)
+
+
+def _trace(matrix: Balls) -> arb:
+    return matrix.sum() if matrix.ndim == 1 else np.trace(matrix)
+
+
+def moments_of(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
+    """Return ΛW, W, Λ_q and M = ΛWΛ(1 + 1/N) + (tr ΛW + σ²)Λ/N: matrices, or their diagonals."""
+    tokens, tasks, query = (balls(each) for each in law.moments)
+    reach = _times(tokens, tasks)
+    second = _times(reach, tokens)
+    if math.isfinite(law.N):
+        second = second + (second + (_trace(reach) + arb(law.noise) ** 2) * tokens) / int(law.N)
+    return reach, tasks, query, second
 
 
 def _merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
     """Loss ½ tr Λq(ΓMΓᵀ - ΓΛW - WΛΓᵀ + W) and its gradient Λq(ΓM - WΛ), from the moments of the prompts."""
-    law = risk.law if params.ndim == 1 else risk.law.dense
-    tokens, tasks, query = (balls(each) for each in law.moments)
-    second = second_moment(law, tokens, tasks)
-    if params.ndim == 1:
-        terms = query * (params * params * second - 2 * params * tokens * tasks + tasks)
-        return terms.sum() / 2, query * (params * second - tokens * tasks)
-    whole, reach = product(params, second), product(tasks, tokens)
-    left = product(whole, params.T) - product(params, reach.T) - product(reach, params.T) + tasks
-    return np.trace(product(query, left)) / 2, product(query, whole - reach)
+    reach, tasks, query, second = moments_of(risk.law if params.ndim == 1 else risk.law.dense)
+    whole, drawn = _times(params, second), _times(params, reach)
+    left = _times(whole, params.T) - drawn - drawn.T + tasks
+    return _trace(_times(query, left)) / 2, _times(query, whole - reach.T)

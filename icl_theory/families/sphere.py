@@ -88,21 +88,19 @@ class SphereRisk(Pullback):
     @classmethod
     def made(cls, problem: Sphere, tolerance: float = 1e-7, most: int = 240) -> SphereRisk:
         """Find the best κ, and take up to ``most`` nodes until the least loss is that of twice as many."""
-        nodes, at = 60, None
-        risk = over_kappa(problem, nodes)
+        nodes, at, risk = 60, None, over_kappa(problem, 60)
         if problem.N == 1:  # attention has no choice
             return cls(risk.risk, risk.map, 0.0, risk.loss([0.0]), 0.0)
-        while (at := _least(risk, nodes**2 / 8.0)) is None:  # nodes are apart by less than the window of κ
+        while nodes <= most:
+            # nodes are apart by less than the window of κ
+            at = _least(risk, nodes**2 / 8.0) if at is None else _polished(risk, at)
             nodes *= 2
-            if nodes > most:
-                raise refuse("N", problem.N, f"less, or noise more: the best κ is beyond {most**2 // 32}")
-            risk = over_kappa(problem, nodes)
-        while True:
-            finer = over_kappa(problem, 2 * nodes)
-            error = abs(risk.loss([at]) / finer.loss([at]) - 1.0)
-            if error <= tolerance or nodes >= most:
+            finer = over_kappa(problem, nodes)
+            error = math.inf if at is None else abs(risk.loss([at]) / finer.loss([at]) - 1.0)
+            if at is not None and (error <= tolerance or nodes > most):
                 return cls(risk.risk, risk.map, at, risk.loss([at]), error)
-            risk, at, nodes = finer, _polished(finer, at), 2 * nodes
+            risk = finer
+        raise refuse("N", problem.N, f"less, or noise more: the best κ is beyond {most**2 // 32}")
 
     def floor(self) -> float:
         """Return the least loss."""
@@ -232,16 +230,8 @@ class Sphere(Family):
         if self.task == "cosine":
             C *= 1.0 + a * (n + 2.0) / n
         if self.task == "relu":  # of the kink alone
-            log_density = math.lgamma(self.d / 2.0) - math.lgamma(n / 2.0)
-            C, p = (
-                a
-                * self.d
-                * math.exp(log_density)
-                * 4.0
-                * (math.sqrt(2.0) - 1.0)
-                / (3.0 * math.sqrt(2.0) * math.pi),
-                1.5,
-            )
+            density, p = math.exp(math.lgamma(self.d / 2.0) - math.lgamma(n / 2.0)), 1.5
+            C = a * self.d * density * 4.0 * (math.sqrt(2.0) - 1.0) / (3.0 * math.sqrt(2.0) * math.pi)
         log_area = math.log(2.0) + 0.5 * self.d * math.log(math.pi) - math.lgamma(0.5 * self.d)
         log_ratio = math.log(2.0 * p * C * self.N / n) - 2.0 * math.log(self.noise) - log_area
         return math.exp((log_ratio + 0.5 * n * math.log(4.0 * math.pi)) / (0.5 * n + p))
