@@ -92,6 +92,39 @@ def test_gradient_by_differences() -> None:
         assert gradient == pytest.approx((8.0 * near - wide) / (12.0 * h), rel=1e-8)
 
 
+def test_columns_of_a_run_and_what_it_observes() -> None:
+    problem = icl.SoftmaxHeads(N=6, d=2, heads=3, eta=0.05, max_steps=2)
+    run = problem.simulate()
+    output, omega = run.params[:3], run.params[3:]
+    found = problem.measure(run)
+    assert found["zero_sum"] == pytest.approx(abs(sum(output)) / sum(map(abs, output)), rel=1e-14)
+    assert found["omega"] == max(map(abs, omega))
+    assert "best" not in found
+    np.testing.assert_array_equal(run.observed["output"][-1], output)
+    np.testing.assert_array_equal(run.observed["omega"][-1], omega)
+    one = icl.SoftmaxHeads(N=6, d=2, eta=0.05, max_steps=1)
+    assert one.measure(one.simulate())["best"] == one.risk().best[0]  # type: ignore[index]
+
+
+def test_sampled_losses_and_gradients_average_to_the_exact_ones() -> None:
+    problem, at = icl.SoftmaxHeads(N=6, d=2, heads=2, noise=0.4), np.array([0.8, -0.5, 0.5, 0.2])
+    risk, draws = problem.risk(), problem.sampled(400, seed=3)
+    found = np.array([[loss, *slope] for loss, slope in (draws.evaluate(at, step) for step in range(60))])
+    off = (found.mean(axis=0) - [risk.loss(at), *risk.gradient(at)]) / (found.std(axis=0, ddof=1) / np.sqrt(60))
+    assert np.abs(off).max() < 4.0
+    assert len(np.unique(found[:, 0])) == 60
+    np.testing.assert_array_equal(draws.initial, risk.initial)
+
+
+def test_losses_of_single_heads_are_those_of_their_scores() -> None:
+    tokens = icl.TokenRisk(icl.Kind(9, [0.4, 0.6], [1.0, -0.3], 0.2), target=0.7)
+    at = np.array([[0.8, 0.3, -0.2], [-0.4, 0.1, 0.9]])
+    seen = icl.HeadsRisk(tokens, 2).observe(at)
+    np.testing.assert_array_equal(seen["output"], [0.8, -0.4])
+    alone = [icl.HeadsRisk(tokens, 1).loss([[1.0, *row[1:]]]) for row in at]
+    np.testing.assert_allclose(seen["loss_per_head"], alone, rtol=1e-12)
+
+
 def test_trainer() -> None:
     check_risk(icl.SoftmaxHeads(N=6, d=2, heads=2).sampled(16))
 

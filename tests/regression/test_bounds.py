@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +46,14 @@ def run_of(name: str) -> icl.Trajectory:
     return icl.simulate(**{"L": 2.0, "delta": 1.0, "eta": 4.0, "imbalance": 0.1, "max_steps": 10**12, **RUNS[name]})  # type: ignore[arg-type]
 
 
+@cache
+def checks_of(name: str) -> list[icl.engine.BoundCheck]:
+    return icl.check_bounds(run_of(name))
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_no_exact_or_certified_statement_is_ever_violated(name: str) -> None:
-    checks = icl.check_bounds(run_of(name))
+    checks = checks_of(name)
     assert len(checks) == 24
     for check in checks:
         if check.kind != "order-wise":
@@ -56,7 +62,7 @@ def test_no_exact_or_certified_statement_is_ever_violated(name: str) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_statement_outside_its_hypotheses_gives_a_reason_and_no_number(name: str) -> None:
-    for check in icl.check_bounds(run_of(name)):
+    for check in checks_of(name):
         if check.holds is None:
             assert check.note
             assert check.measured is check.bound is check.slack is None
@@ -65,8 +71,33 @@ def test_a_statement_outside_its_hypotheses_gives_a_reason_and_no_number(name: s
             assert all(number is not None and math.isfinite(number) for number in numbers)
 
 
+@pytest.mark.parametrize("name", RUNS)
+def test_verdict_and_slack_are_what_the_kind_of_a_statement_says(name: str) -> None:
+    """Upper: bound/measured; lower: the inverse; two-sided: relative width; identity: relative difference."""
+    for check in checks_of(name):
+        if check.holds is None or check.measured is None or check.bound is None:
+            continue
+        low, high = check.bound if isinstance(check.bound, tuple) else (check.bound, check.bound)
+        x, slack = check.measured, check.slack
+        if check.kind == "upper":
+            assert check.holds == (x <= high * (1.0 + 1e-9) + 1e-15), check
+        elif check.kind == "lower":
+            assert check.holds == (x >= low * (1.0 - 1e-9) - 1e-12), check
+        elif check.kind == "two-sided":
+            assert check.holds == (low * (1.0 - 1e-9) <= x <= high * (1.0 + 1e-9)), check
+        if slack is None:
+            continue
+        if check.kind == "two-sided":
+            assert slack == pytest.approx((high - low) / (x or 1.0), rel=1e-6), check
+        elif check.kind == "identity":
+            assert slack == pytest.approx(abs(x - low) / max(abs(low), 1e-300), rel=1e-3, abs=1e-11), check
+        elif x > 0.0 and low > 0.0:
+            ratios = {"upper": [high / x], "lower": [x / low]}.get(check.kind, [high / x, x / low])
+            assert any(slack == pytest.approx(ratio, rel=1e-6) for ratio in ratios), check
+
+
 def test_the_default_run_is_covered_by_every_kind_of_statement() -> None:
-    held = {check.name for check in icl.check_bounds(run_of("long tail")) if check.holds}
+    held = {check.name for check in checks_of("long tail") if check.holds}
     assert {"Lemma 1, identity", "Lemma 2, identity", "Lemma 1, envelope", "step count", "tail law"} <= held
     assert {"Prop. 1, attention", "Prop. 1, prediction", "Phase I duration"} <= held
 
@@ -79,14 +110,14 @@ def test_the_worst_prediction_error_is_l_delta_times_the_deficit(delta: float) -
 
 
 def test_order_wise_statements_are_for_classes_that_saturate_l() -> None:
-    for check in icl.check_bounds(run_of("kernel of its own size")):
+    for check in checks_of("kernel of its own size"):
         if check.kind == "order-wise":
             assert check.holds is None
             assert "saturates L" in check.note
 
 
 def test_degenerate_tasks_say_what_fails() -> None:
-    checks = {check.name: check for check in icl.check_bounds(run_of("degenerate"))}
+    checks = {check.name: check for check in checks_of("degenerate")}
     assert checks["Prop. 1, attention"].holds is None
     assert "c_k = 0" in checks["Prop. 1, attention"].note
     assert checks["Lemma 1, envelope"].bound[0] == 0.0  # type: ignore[index]
