@@ -464,7 +464,7 @@ class Skipper(Followed):
             apart, off, left = max(apart, strides.apart), max(off, strides.off), float(strides.left.max())
         gain = self.descent.risk.gain(run)
         self._size = max(self._size, gain * size)
-        if MARGIN * apart > 0.1 * size:
+        if MARGIN * apart > 0.05 * size:
             # too far for an estimate of first order, in chaos or late at a drop: run and truth may be anywhere
             self._worst = max(self._worst, MARGIN * gain * apart, 4.0 * self._size)
         self._worst = max(self._worst, gain * (off + left + 4.0 * ROUNDING * size) + self._left)
