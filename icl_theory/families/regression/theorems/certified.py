@@ -58,7 +58,7 @@ def step_bounds(K: float | Array, c: float | Array, u: float | Array) -> tuple[A
     >>> import icl_theory as icl
     >>> run = icl.simulate(2.0, 1.0, 0.1, epsilon=1e-6)
     >>> low, high = icl.regression.step_bounds(20, 0.1 * 2 * 20 / 19**2, float(run.params))
-    >>> low <= run.steps <= high, high - low < 20
+    >>> bool(low <= run.steps <= high), bool(high - low < 20)
     (True, True)
     """
     K, c = plain_numbers("K", K, 2.0, MOST_FEATURES), plain_numbers("c", c, 1e-300, 1e300)
