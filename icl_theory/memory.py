@@ -15,9 +15,8 @@ CGROUP = Path("/sys/fs/cgroup")
 def free() -> float:
     """Return how many bytes are left on the machine, to its control group, and up to the limit of this process."""
     found = [math.inf]
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        found.append(1024.0 * int(lines["MemAvailable"].split()[0]))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        found.append(1024.0 * int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]))
     with contextlib.suppress(OSError, ValueError):
         most, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         found.append(most - used)

@@ -68,9 +68,9 @@ def working(words: str) -> Iterator[None]:
 
 
 class Display:
-    """Draws a line for each work of this process that has lasted for ``delay`` seconds, the outermost first.
+    """Draws a line for each work that has lasted ``delay`` seconds, the outermost first.
 
-    It begins when work is added or updated: there is no thread that watches what says nothing.
+    It begins when work is added or updated: no thread watches what says nothing.
     """
 
     def __init__(self, delay: float = 1.0) -> None:

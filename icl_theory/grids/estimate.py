@@ -55,9 +55,9 @@ def _alone(made: Plan, index: NDArray[np.int64], budget: float) -> tuple[float, 
         seen: list[tuple[float, int]] = []
         start, left, expected = time.perf_counter(), 0.0, math.inf
 
-        def watch(step: int, loss: float, seen: list[tuple[float, int]] = seen, start: float = start) -> None:
+        def watch(step: int, loss: float, seen: list[tuple[float, int]] = seen) -> None:
             seen.append((time.perf_counter(), step))
-            if seen[-1][0] - start > budget:
+            if len(seen) > 2 and seen[-1][0] - seen[0][0] > budget:  # enough to tell how it goes on
                 raise _EnoughError
 
         try:

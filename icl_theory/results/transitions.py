@@ -64,11 +64,6 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
         half-way point of the theory, if there is one; and boundaries with other definitions, named by these. All
         are in units of the parameter.
 
-    Raises
-    ------
-    ValueError
-        ``over`` is not a dimension, or its exponent has no limits.
-
     Examples
     --------
     >>> import icl_theory as icl, numpy as np

@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -72,12 +72,6 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
     if compare is not None:
         compared: Any = attempt("compare of the slot claims", lambda: compare(run))
         expect(isinstance(compared, CrossCheck), "compare of the slot claims", "a CrossCheck", compared)
-
-
-def sequence(found: Any, what: str) -> Sequence[Any]:
-    """Return a tuple or list."""
-    expect(isinstance(found, tuple | list), what, "a tuple", found)
-    return tuple(found)
 
 
 def _stable_rate(problem: Family, run: Trajectory, steps: int = 200, rounding: float = 1e-6) -> None:
@@ -166,10 +160,11 @@ def _papers(claims: Claims) -> None:
         what = f"paper {paper.name}"
         expect(NAME.fullmatch(paper.name), "names of papers", "small letters, digits and dashes", paper.name)
         attempt(f"reference of {what}", lambda paper=paper: paper.reference)  # type: ignore[misc]
-        for reading in sequence(paper.readings, f"readings of {what}"):
+        expect(isinstance(paper.readings, tuple | list), f"readings of {what}", "a tuple", paper.readings)
+        for reading in paper.readings:
             expect(isinstance(reading, Reading), f"readings of {what}", "Readings", reading)
-            of = f"of {reading.name} in {what}"
-            rows = sequence(reading.rows, f"rows {of}")
+            of, rows = f"of {reading.name} in {what}", reading.rows
+            expect(isinstance(rows, tuple | list), f"rows {of}", "a tuple", rows)
             expect(all(map(callable, rows)), f"rows {of}", "functions that return a Claim", rows)
             question, known = reading.question, [*claims.questions]
             expect(not question or question in known, f"question {of}", f"one of {known}", question)
