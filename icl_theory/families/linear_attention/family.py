@@ -205,8 +205,7 @@ class LinearAttention(Family):
         if self.depth > 1:
             return LoopedRisk(self.d, self.N, self.depth, self.noise, scale)
         given = None if isinstance(scale, float) else np.array(scale)
-        shape = (law.d,) if law.diagonal and self.coordinates != "heads" else (law.d, law.d)
-        unit = np.ones(law.d) if len(shape) == 1 else np.eye(law.d)
+        unit = np.ones(law.d) if law.diagonal and self.coordinates != "heads" else np.eye(law.d)
         if self.coordinates == "merged":
             return MergedRisk(law, scale * unit if given is None else given)
         if self.coordinates == "pair":

@@ -105,11 +105,9 @@ class Recall(Family):
         meaning="whether the feed-forward layer reads what is attended to", axis=False,
     )  # fmt: skip
     probs: Any = parameter(
-        None,
-        kind=Probabilities(optional=True),
-        meaning="probabilities of the triggers; uniform by default",
+        None, kind=Probabilities(optional=True), meaning="probabilities of the triggers; uniform by default",
         axis=False,
-    )
+    )  # fmt: skip
     counts: Any = parameter(
         None, kind=CountLaw(optional=True), meaning="times that the output follows the trigger; by default random"
     )
@@ -205,10 +203,8 @@ class Recall(Family):
         if self.data is None:
             return self.population()
         if self.attention == "softmax" or self.kappa == 0:
-            full = TransformerRisk(
-                self.whole_task, self.attention, data=self.data, weights=self.weights, kappa=self.kappa
-            )
-            return reparameterised(full, *self.held)
+            more: dict[str, Any] = {"data": self.data, "weights": self.weights, "kappa": self.kappa}
+            return reparameterised(TransformerRisk(self.whole_task, self.attention, **more), *self.held)
         return dataclasses.replace(self.population(), data=self.data)
 
     def population_excess(self, run: Trajectory) -> float:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, instance, integer, number, refuse, signed, store
+from icl_theory._validate import INT64_MAX, Array, choice, instance, integer, number, refuse, signed, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall.divergence import cross_entropy
 from icl_theory.families.recall.population import ATTENTION
@@ -126,11 +126,11 @@ class TransformerRisk(Risk):
             raise refuse("trained", self.trained, "some of " + ", ".join(MATRICES))
         if len(set(names)) * (2 * task.V) ** 2 > 10**7:
             raise refuse("V", task.V, "smaller: the matrices may have at most 10000000 entries together")
-        most: dict[str, int] = {}
+        most, batch = INT64_MAX, 64
         if self.data is not None:
             data = instance("data", self.data, Sentences, "Sentences of `RecallTask.sentences`")
-            most["maximum"] = len(data.answer)
-        batch = most.get("maximum", 64) if self.batch is None else integer("batch", self.batch, minimum=1, **most)
+            most = batch = len(data.answer)
+        batch = batch if self.batch is None else integer("batch", self.batch, minimum=1, maximum=most)
         store(
             self,
             batch=batch,
