@@ -29,7 +29,7 @@ PROBLEMS: dict[str, icl.Family] = {
     "a fixed chain": icl.FixedChain(q=0.9, bias="trained", max_steps=5),
     "induction heads": icl.InductionHeads(T=9, objective="log", sink=1.0, scores=(0.0, 0.5), stage=2, max_steps=5),
     "representation": icl.Representation(K=4, m=3, N=2, heads=2, max_steps=3),
-    "softmax heads": icl.SoftmaxHeads(heads=1, d=2, N=5, max_steps=3),
+    "softmax heads": icl.SoftmaxHeads(heads=1, N=5, max_steps=3),
     "single location": icl.SingleLocation(attention="erf", max_steps=5),
     "token selection": icl.TokenSelection(n=2, T=3, max_steps=5),
     "linear attention": icl.LinearAttention(eta=0.1, max_steps=9),
