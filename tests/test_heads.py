@@ -102,8 +102,6 @@ def test_columns_of_a_run_and_what_it_observes() -> None:
     assert "best" not in found
     np.testing.assert_array_equal(run.observed["output"][-1], output)
     np.testing.assert_array_equal(run.observed["omega"][-1], omega)
-    one = icl.SoftmaxHeads(N=6, d=2, eta=0.05, max_steps=1)
-    assert one.measure(one.simulate())["best"] == one.risk().best[0]  # type: ignore[index]
 
 
 def test_sampled_losses_and_gradients_average_to_the_exact_ones() -> None:
