@@ -16,6 +16,7 @@ from flint import arb, ctx, fmpq, fmpq_series
 
 import icl_theory as icl
 from icl_theory.certified import balls, bounds, boxes, constants, counts
+from icl_theory.certified.certificate import Proved
 from icl_theory.certified.losses import enclosed
 from icl_theory.cli import main
 from icl_theory.papers.regression import proved
@@ -378,6 +379,12 @@ def test_a_certificate_holds_the_run_and_says_what_it_rests_on(capsys: pytest.Ca
     assert "1,413 (the run says 1,414, which is wrong)" in str(icl.certify(run, states=1))
     run.error = 2.0
     assert "1,413 (the run says 1,414 and that it may be off by 2)" in str(icl.certify(run, states=1))
+
+
+def test_what_a_double_may_be_off_by_is_that_of_its_worst_entry() -> None:
+    doubles = np.array([1.0, 2.0, 3.0])
+    proof = Proved("gradient", np.array([arb(1.0), arb(2.5), arb(3.125)]), "sums", doubles)
+    assert proof.error == pytest.approx(0.5, rel=1e-12)
 
 
 def test_finite_prompts_have_a_floor_and_other_risks_their_losses() -> None:

@@ -93,6 +93,16 @@ def test_training_alike_stays_and_another_learning_rate_leaves(run: icl.Trajecto
     plots.release(ax)
 
 
+def test_the_band_of_the_picture_is_two_standard_errors_wide(run: icl.Trajectory) -> None:
+    found = run.compare(run.loss, run.t, errors=0.1 * run.loss)
+    ax: Any = found.plot()
+    edges = np.concatenate([path.vertices for path in ax.collections[0].get_paths()])
+    for t, exact in zip(found.t, found.population, strict=True):
+        heights = edges[edges[:, 0] == max(t, 0.5), 1]
+        assert [heights.min(), heights.max()] == pytest.approx([0.8 * exact, 1.2 * exact], rel=1e-9)
+    plots.release(ax)
+
+
 def test_losses_without_the_factor_one_half_are_found_and_can_be_scaled(run: icl.Trajectory) -> None:
     twice = trained(1, factor=2.0)
     with pytest.raises(ValueError, match=r"^losses: [12]\.\d\d times .* scale = 0\.5"):

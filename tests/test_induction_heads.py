@@ -248,6 +248,13 @@ def test_family(given: dict[str, Any]) -> None:
     check_family(icl.InductionHeads, rows=False, max_steps=12, **given)
 
 
+def test_the_match_of_a_matrix_is_its_diagonal_above_the_other_entries() -> None:
+    problem = icl.InductionHeads(T=6, k=3, transitions=THREE[:1], second="matrix", sink=0.0)
+    B, start = np.array([[5.0, 1.0, 2.0], [3.0, 7.0, 6.0], [4.0, 8.0, 9.0]]), problem.risk().initial
+    params = np.concatenate([start[:2], B.ravel(), start[11:]])
+    assert problem._strength(params) == pytest.approx(21.0 / 3.0 - 24.0 / 6.0)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory._validate import Array
 from tests.references import slopes
 
 
@@ -82,3 +83,21 @@ def test_a_user_class_with_initial_and_evaluate_is_a_risk() -> None:
     np.testing.assert_allclose(run.params, Well.initial * 0.75 ** run.t[-1], rtol=1e-14)
     with pytest.raises(ValueError, match="attention"):
         _ = run.attention
+
+
+class Dated(icl.Risk):
+    """A trainer that observes the step it is at."""
+
+    initial = np.zeros(2)
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        return 0.5 * float(params @ params), params + 1.0
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        return {"date": np.asarray(float(step)), "params": params}
+
+
+def test_what_is_observed_in_other_coordinates_is_that_of_the_step() -> None:
+    run = icl.descend(icl.in_coordinates(Dated(), "linear", 2.0 * np.eye(2)), 0.1, steps=4)
+    np.testing.assert_array_equal(run.observed["date"], run.t)
+    np.testing.assert_array_equal(run.observed["params"], 2.0 * run.states)

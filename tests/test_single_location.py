@@ -143,6 +143,17 @@ def test_family(attention: str) -> None:
     check_family(icl.SingleLocation, attention=attention, N=3, max_steps=8, rows=False)
 
 
+def test_columns_are_the_overlaps_with_the_planted_directions() -> None:
+    """At the posterior mean v is v*, and k is √snr k*; nothing lies beside them."""
+    problem = icl.SingleLocation(N=3, first=0.5, snr=4.0)
+    k, beside, v, other, place = np.array([2.0, 0.3, 0.9, -0.2, 0.1])
+    risk = icl.in_coordinates(problem.risk(), "linear", np.eye(5), start=np.array([k, beside, v, other, place]))
+    columns = problem.measure(icl.descend(risk, 1e-12, steps=1))
+    assert columns["semantic"] == pytest.approx(k, abs=1e-9)
+    assert columns["value"] == pytest.approx(v, abs=1e-9)
+    assert problem.bayes()[[0, 2]] == pytest.approx([2.0, 1.0])
+
+
 @pytest.mark.parametrize(
     "given",
     [{"start": "sphere"}, {"attention": "erf", "first": 0.5}, {"N": 1}, {"spread": 0.0}, {"d": 3}, {"snr": -1.0},
