@@ -1404,8 +1404,8 @@ A_CURVE_BESIDE = (
         "curve-other-side",
         "a curve above the exact one is said to leave it below",
         "engine/curves.py",
-        'if first.z > 0 else "below"',
-        'if first.z < 0 else "below"',
+        "if first.z > 0 else 'below'",
+        "if first.z < 0 else 'below'",
         tests="test_curves.py",
     ),
     Fault(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ def run() -> icl.Trajectory:
     return PROBLEM.simulate()
 
 
-def trained(seed: int, eta: float = 4.0, factor: float = 1.0) -> Any:
+def trained(seed: int, eta: float = 4.0, factor: float = 1.0, N: int = 12) -> Any:
     """Batch losses of a trainer that draws prompts token by token, as a user's does."""
     features, law = icl.Features.simplex(4, 1.0), icl.tasks.Exchangeable(2.0)
-    trainer = icl.SampledRisk(features, law, 12, BATCH, seed, noise=0.1)
+    trainer = icl.SampledRisk(features, law, N, BATCH, seed, noise=0.1)
     scores, losses = trainer.initial, []
     for step in range(LAST):
         loss, gradient = trainer.evaluate(scores, step)
@@ -101,6 +102,45 @@ def test_the_band_of_the_picture_is_two_standard_errors_wide(run: icl.Trajectory
         heights = edges[edges[:, 0] == max(t, 0.5), 1]
         assert [heights.min(), heights.max()] == pytest.approx([0.8 * exact, 1.2 * exact], rel=1e-9)
     plots.release(ax)
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 1.5, 2.0])
+def test_another_learning_rate_is_a_factor_of_time(run: icl.Trajectory, factor: float) -> None:
+    """Curves by exact gradient descent with another rate, on the scores as a matrix: no time is scaled here."""
+    risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), icl.tasks.Exchangeable(2.0), N=12, noise=0.1)
+    other = icl.descend(risk, 4.0 * factor, steps=LAST)
+    steps = other.t[other.t < LAST]
+    losses = np.array([other.at(int(step)).loss for step in steps])
+    found = run.compare(losses, steps, errors=0.03)
+    assert found.pace == pytest.approx(factor, rel=0.1)
+    assert f"{found.pace:.2g} times the steps" in found.remarks
+    with pytest.raises(ValueError, match=r"then agree at .* times the steps"):
+        run.compare(2.0 * losses, steps, errors=0.03)
+    assert run.compare(2.0 * losses, steps, errors=0.06, scale=0.5).pace == pytest.approx(factor, rel=0.1)
+
+
+def test_what_is_no_factor_of_time_is_not_called_one(run: icl.Trajectory) -> None:
+    assert run.compare(run.loss, run.t, errors=0.01).pace is None
+    assert run.compare(1.3 * run.loss, run.t, errors=0.01).pace is None
+    short = run.compare(trained(1, N=4), batch=BATCH, runs=8)
+    assert short.leaves is not None
+    assert short.pace is None
+
+
+def test_a_comparison_says_which_learning_rates_it_would_notice(run: icl.Trajectory) -> None:
+    """Nine in ten trainings leave that have one of the rates that are said: of 15 at least 10."""
+    found = run.compare(trained(1), batch=BATCH)
+    told = re.findall(r"[\d.]+", found.note.split(" times that of the run would be noticed")[0])
+    assert told
+    for factor in map(float, told):
+        parted = 0
+        for seed in range(15):
+            losses = trained(seed, eta=4.0 * factor)
+            means = [losses[first : last + 1].mean() for first, last in found.windows]
+            z = [(mean - c.population) / c.standard_error for mean, c in zip(means, found.checks, strict=True)]
+            parted += max(map(abs, z)) > found.checks[0].limit
+        assert parted >= 10, (factor, parted)
+    assert "cannot tell learning rates apart" in run.compare([0.9], batch=BATCH, runs=4).note
 
 
 def test_losses_without_the_factor_one_half_are_found_and_can_be_scaled(run: icl.Trajectory) -> None:

@@ -16,6 +16,7 @@ def compare(
     run: Annotated[Path, typer.Argument(help="File of a run, from simulate --save.")],
     curve: Annotated[Path, typer.Argument(help="CSV file with the columns step and loss, and maybe error.")],
     batch: Annotated[int | None, typer.Option("--batch", help="Prompts in a batch of its training.")] = None,
+    runs: Annotated[int, typer.Option("--runs", help="Runs of SGD that say how far losses scatter.")] = 16,
     scale: Annotated[float | None, typer.Option("--scale", help="Factor on its losses.")] = None,
     plot: PlotFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
@@ -25,10 +26,10 @@ def compare(
     Example: icl-theory compare run.npz my_run.csv --batch 256 --plot both.png
     """
     check_targets(plot)
-    found = load(run).compare(curve, batch=batch, scale=scale)
+    found = load(run).compare(curve, batch=batch, scale=scale, runs=runs)
     if as_json:
         checks = [each._asdict() for each in found.checks]
-        print_json({"leaves": found.leaves, "note": found.remarks, "checks": checks})
+        print_json({"leaves": found.leaves, "pace": found.pace, "note": found.remarks, "checks": checks})
     else:
         print(found.to_markdown())
     if plot is not None:

@@ -6,13 +6,14 @@ import csv
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import nctdtrinc
 
 from icl_theory._validate import EXACT, LARGEST, Array, dimensions, number, real_array, refuse
-from icl_theory.engine.comparison import Check, Comparison, limit_of, z_score
+from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
 from icl_theory.engine.display import Drawn
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import rule_of
@@ -44,12 +45,17 @@ class CurveComparison(Comparison, Drawn):
 
     Attributes
     ----------
-    checks, note : tuple of Check, str
-        Means of both curves over each window with the standard error of the sampled one, and where that comes from.
+    checks : tuple of Check
+        Means of both curves over each window, and the standard error of the sampled one.
+    note : str
+        Where the standard errors come from, and which learning rates can be told from that of the run.
     windows : tuple of (int, int)
         First and last step of each window.
     t, population, losses, errors : ndarray, (T,)
         Steps, the exact loss, the loss that was given, times ``scale``, and the standard error of a single one.
+    pace : float or None
+        Where the curves part: a factor c from 1/16 to 16 with which loss(t) agrees with exact(c t), as that of a
+        training with c times the learning rate does; None if there is no such factor.
     """
 
     windows: tuple[Interval, ...]
@@ -57,6 +63,7 @@ class CurveComparison(Comparison, Drawn):
     population: Array
     losses: Array
     errors: Array
+    pace: float | None
 
     @property
     def leaves(self) -> Interval | None:
@@ -69,9 +76,15 @@ class CurveComparison(Comparison, Drawn):
         first = next((check for check in self.checks if not check.passed), None)
         if first is None:
             far = max(abs(check.z) for check in self.checks)
-            return f"stays on the exact curve: {far:.1f} standard errors from it at most; {self.note}"
-        side = "above" if first.z > 0 else "below"
-        return f"leaves the exact curve at {first.name}: {abs(first.z):.1f} standard errors {side} it; {self.note}"
+            limit = self.checks[0].limit
+            return (
+                f"stays on the exact curve: at most {far:.1f} standard errors off, limit {limit:.1f}; {self.note}"
+            )
+        away = f"{abs(first.z):.1f} standard errors {'above' if first.z > 0 else 'below'} it"
+        if self.pace is not None:
+            away += f", and agrees with it at {self.pace:.2g} times the steps: are learning rate or gradients"
+            away += f" {self.pace:.2g} times those of the run?"
+        return f"leaves the exact curve at {first.name}: {away}; {self.note}"
 
 
 def beside(run: Run, curve: Curve, batch: int | None, scale: float | None, runs: int, seed: int) -> CurveComparison:
@@ -87,21 +100,73 @@ def beside(run: Run, curve: Curve, batch: int | None, scale: float | None, runs:
     else:
         noise, freedom = sampled - exact, runs
         note = f"standard errors from {runs} runs of SGD with batches of {batch}"
-    if scale is None:
-        _refuse_twice(losses, exact, noise, run.loss[0])
     limit, counts = limit_of(1.0 / len(starts), freedom), np.diff(starts, append=len(t))
-    windows = tuple((int(t[at]), int(t[at + count - 1])) for at, count in zip(starts, counts, strict=True))
-    expected, means = (np.add.reduceat(each, starts) / counts for each in (exact, losses))
-    rows = zip(windows, expected, means, _spread(noise, starts), strict=True)
-    checks = tuple(
-        Check(f"step {first:,}" if first == last else f"steps {first:,} to {last:,}",
-              *map(float, (e, mean, sd, z_score(mean - e, sd, e), limit)))
-        for (first, last), e, mean, sd in rows
-    )  # fmt: skip
     single = _spread(noise, np.arange(len(t)))
     if sampled is not None:  # a few runs say it roughly, and those of a window together better
         single = np.sqrt(np.repeat(np.add.reduceat(single**2, starts) / counts, counts))
-    return CurveComparison(checks, note, windows, t, exact, losses, single)
+    windows = tuple((int(t[at]), int(t[at + count - 1])) for at, count in zip(starts, counts, strict=True))
+    expected, means = (np.add.reduceat(each, starts) / counts for each in (exact, losses))
+    errors = _spread(noise, starts)
+    faster = _sped_up(run, t, exact, starts, errors, None if sampled is None else single)
+    paces = _Paces(*faster, limit, freedom)
+    if scale is None:
+        pace = paces.fitted(0.5 * means) if paces.fitted(means) is None else None
+        _refuse_twice(losses, exact, noise, run.loss[0], pace)
+    checks = tuple(
+        Check(f"step {first:,}" if first == last else f"steps {first:,} to {last:,}",
+              *map(float, (e, mean, sd, z_score(mean - e, sd, e), limit)))
+        for (first, last), e, mean, sd in zip(windows, expected, means, errors, strict=True)
+    )  # fmt: skip
+    if passed := all(check.passed for check in checks):
+        note = f"{paces.told()}; {note}"
+    pace = None if passed else paces.fitted(means)
+    return CurveComparison(checks, note, windows, t, exact, losses, single, pace)
+
+
+class _Paces(NamedTuple):
+    """Exact losses at c t, averaged over windows of t, and their standard errors: (C,) factors, (C, W) twice."""
+
+    factors: Array
+    expected: Array
+    errors: Array  # infinite beyond the end of the run
+    limit: float
+    freedom: float
+
+    def fitted(self, means: Array) -> float | None:
+        """Return the factor with which the means of a curve agree, half of the windows being within the run."""
+        inside = np.isfinite(self.errors)
+        z = np.minimum(np.abs(z_score(means - self.expected, self.errors, self.expected)), 1e9)
+        misfit = np.sum(z**2, axis=1) / np.maximum(inside.sum(axis=1), 1)
+        best = int(np.argmin(np.where(inside.mean(axis=1) >= 0.5, misfit, math.inf)))
+        # Student's z-scores have the mean square 1 / (1 - 2 / freedom); curves of another form have a larger one
+        agrees = misfit[best] < 1.5 / (1.0 - 2.0 / self.freedom) and z[best].max() <= self.limit
+        return float(self.factors[best]) if agrees else None
+
+    def told(self) -> str:
+        """Say by how much a learning rate must differ to be found nine times in ten."""
+        middle = len(self.factors) // 2
+        far = float(nctdtrinc(min(self.freedom, 1e6), 1.0 - FOUND, self.limit)) * self.errors[middle]
+        away = np.where(np.isfinite(self.errors), np.abs(self.expected - self.expected[middle]), 0.0)
+        found = (away > far).any(axis=1)
+        ends = [*self.factors[:middle][found[:middle]][-1:], *self.factors[middle:][found[middle:]][:1]]
+        if not ends:
+            return "it cannot tell learning rates apart"
+        return f"a learning rate {' or '.join(f'{end:.2g}' for end in ends)} times that of the run would be noticed"
+
+
+def _sped_up(
+    run: Run, t: Steps, exact: Array, starts: NDArray[np.intp], errors: Array, single: Array | None
+) -> tuple[Array, Array, Array]:
+    """Return factors of time, and the means and standard errors of windows of the exact curve at such speeds."""
+    factors, (known, at) = np.geomspace(1 / 16, 16, 401), np.unique(np.append(run.t, t), return_index=True)
+    place, counts = np.log1p(np.outer(factors, t)), np.diff(starts, append=len(t))
+    losses = np.interp(place, np.log1p(known), np.append(run.loss, exact)[at])
+    expected = np.add.reduceat(losses, starts, axis=1) / counts
+    if single is not None:  # a loss scatters as at the step where the exact run has it
+        there = np.add.reduceat(np.interp(place, np.log1p(t), single) ** 2, starts, axis=1)
+        errors = errors * np.sqrt(there / np.maximum(np.add.reduceat(single**2, starts), 1e-300))
+    beyond = np.outer(factors, t[starts + counts - 1]) > known[-1]
+    return factors, expected, np.where(beyond, math.inf, errors)
 
 
 def curve_of(run: Run, losses: Any, steps: Any, errors: Any) -> Curve:
@@ -213,15 +278,18 @@ def _spread(noise: Array, starts: NDArray[np.intp]) -> Array:
     return np.asarray(np.sqrt(np.mean((np.add.reduceat(noise, starts, axis=1) / counts) ** 2, axis=0)))
 
 
-def _refuse_twice(losses: Array, exact: Array, noise: Array, first: float) -> None:
-    """Refuse losses that are twice the exact ones at the beginning, while nothing is learnt."""
+def _refuse_twice(losses: Array, exact: Array, noise: Array, first: float, pace: float | None) -> None:
+    """Refuse losses that are twice the exact ones while nothing is learnt, or in all windows at some pace."""
     early = slice(0, int(np.argmin(np.append(exact > 0.9 * first, False))))
     if not early.stop:
         return
     ratio = float(losses[early].sum() / exact[early].sum())
     doubt = 4.0 * float(_spread(noise[..., early], np.zeros(1, dtype=np.intp))[0] / exact[early].mean())
-    if abs(ratio - 2.0) < max(2.0 * doubt, 0.05) and abs(ratio - 1.0) > doubt:
+    alike = abs(ratio - 2.0) < max(2.0 * doubt, 0.05) and abs(ratio - 1.0) > doubt
+    if alike or (pace is not None and ratio > 1.5):
+        again = "" if pace is None else f" (they then agree at {pace:.2g} times the steps)"
         raise ValueError(
             f"losses: {ratio:.2f} times the exact ones while nothing is learnt; these have a factor 1/2: "
-            "scale = 0.5 gives it to yours, and scale = 1 compares them as they are"
+            f"scale = 0.5 gives it to yours{again}, and scale = 1 compares them as they are. Training on losses "
+            "without it doubles the gradients as well: then compare with a run of twice the learning rate"
         )

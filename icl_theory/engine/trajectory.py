@@ -349,7 +349,10 @@ class Trajectory(Drawn):
             raise refuse("run", repr(self), "of exact losses, not of sampled ones")
         t, values, known = curve_of(self, losses, steps, errors)
         if (batch is not None) == (errors is not None or (batch is None and known is not None)):
-            raise ValueError(f"batch = {batch!r}: give either batch or errors, which say how far losses scatter")
+            raise ValueError(
+                f"batch = {batch!r}: give either batch or errors, which say how far losses scatter "
+                "(a function may return the loss of each prompt instead of their mean)"
+            )
         runs, seed = integer("runs", runs, minimum=4), integer("seed", seed, minimum=0)
         return beside(self, (t, values, known), batch, scale, runs, seed)
 
