@@ -110,7 +110,7 @@ class Strides:
     def _plan(self, which: Index, h: Array, ratio: Array, iterations: NDArray[np.int64], good: Mask) -> None:
         """Lengths of the next strides from the errors of these, in units of what is allowed."""
         with np.errstate(divide="ignore", over="ignore"):
-            factor = 0.8 * ratio ** (-1.0 / (NODES + 1))
+            factor = 0.9 * ratio ** (-1.0 / (NODES + 1))
         factor = np.clip(factor, 0.2, np.where(good, np.where(iterations > 7, 0.8, 2.0), 0.7))
         ideal, before = np.where(np.isfinite(ratio), factor, 0.4) * h, self._ideal[which]
         trend = np.divide(ideal, before, out=np.ones(len(h)), where=good & (before > 0.0))
