@@ -132,8 +132,6 @@ def test_a_dry_run_says_how_much_memory_there_must_be(capsys: pytest.CaptureFixt
         (lambda found, path: write_table(found, path / "a.md"), r"writing \S+a\.md"),
         (lambda found, path: icl.transition_table(found), "looking for transitions"),
         (lambda found, path: icl.html_report(found), "writing the report"),
-        (lambda found, path: reading.count(found, "failed"), "counting points"),
-        (lambda found, path: reading.first_part(found, "L"), "reading the first points"),
     ],
 )
 def test_whoever_waits_for_it_to_be_read_hears_what_is_done(

@@ -101,7 +101,7 @@ class PromptRisk(Risk):
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
         raise NotImplementedError
 
-    def attended(self, params: Array, prompts: Prompts) -> Attended:
+    def _attended(self, params: Array, prompts: Prompts) -> Attended:
         """Attention and predictions for some prompts."""
         if prompts.key is not None and prompts.asked is not None:
             return attend(bilinear_scores(params, prompts.key, prompts.asked), prompts.label)
@@ -146,7 +146,7 @@ class PromptRisk(Risk):
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
         prompts, errors, gradient = self.prompts(step), [], np.zeros(())
         for part in self.parts(prompts):
-            weight, prediction = self.attended(params, part)
+            weight, prediction = self._attended(params, part)
             error = prediction - part.answer
             # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction)
             back = part.label - prediction[:, None]

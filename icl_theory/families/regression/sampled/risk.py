@@ -109,7 +109,7 @@ class SampledRisk(PromptRisk):
         prompts = self.prompts(step)
         total = 0.0
         for part in self.parts(prompts):
-            weight, _ = self.attended(params, part)
+            weight, _ = self._attended(params, part)
             total += np.sum(weight * (part.token == part.query[:, None]))
         return {"attention": np.asarray(total / len(prompts.answer))}
 
