@@ -156,7 +156,7 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     Parameters
     ----------
     name : str
-        "linear" or another of `questions`; ``icl-theory audit`` prints the names of all.
+        "linear" or the name of another question; ``icl-theory audit`` prints them all.
     quick : bool
         Shorter runs.
 
