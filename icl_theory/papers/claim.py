@@ -128,8 +128,8 @@ def row(
     Parameters
     ----------
     name, source, status, bound
-        As in `Claim`, with the docstring of the function for the statement; or a statement that runs are checked for,
-        and the bound.
+        As in `Claim`, with the docstring of the function for the statement; or a statement that runs are checked
+        for, and the bound.
 
     Examples
     --------
