@@ -1529,7 +1529,7 @@ FRESH_FIFTH = (
           'cli/simulate.py', 'missed = any(not run.converged',
           'missed = all(not run.converged'),
     Fault('least-of-the-proved-errors', "certify: 'the double is off by at most' of a gradient is the error of its best entry",
-          'certified/certificate.py', 'return max(float(abs(each).upper()) for each in apart)',
+          'certified/proof.py', 'return max(float(abs(each).upper()) for each in apart)',
           'return min(float(abs(each).upper()) for each in apart)'),
     Fault('noise-of-one-token', 'certify: proved floor with label noise lacks the average over the N tokens of prompts without the feature',
           'certified/constants.py', 'chance[0] * (gamma * q[0] + square / N)',

@@ -16,8 +16,8 @@ from flint import arb, ctx, fmpq, fmpq_series
 
 import icl_theory as icl
 from icl_theory.certified import balls, bounds, boxes, constants, counts
-from icl_theory.certified.certificate import Proved
 from icl_theory.certified.losses import enclosed
+from icl_theory.certified.proof import Proved
 from icl_theory.cli import main
 from icl_theory.papers.regression import proved
 

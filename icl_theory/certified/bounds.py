@@ -8,7 +8,7 @@ from collections.abc import Callable
 from flint import arb, ctx
 
 from icl_theory.certified import boxes, constants, counts
-from icl_theory.certified.certificate import Steps
+from icl_theory.certified.proof import Steps
 
 
 def steps_of(L: float, eta: float, K: int, epsilon: float, bits: int = 160) -> Steps:

@@ -14,8 +14,8 @@ from flint import arb, ctx
 
 from icl_theory.certified.balls import balls
 from icl_theory.certified.boxes import around
-from icl_theory.certified.certificate import Steps
 from icl_theory.certified.losses import moments_of
+from icl_theory.certified.proof import Steps
 from icl_theory.families.linear_attention.risks import MergedRisk
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
 

@@ -13,9 +13,9 @@ from flint import arb, ctx
 
 from icl_theory._validate import refuse
 from icl_theory.certified import constants
-from icl_theory.certified.certificate import Proved, Steps
 from icl_theory.certified.counts import mode_steps, steps_to, steps_to_loss
 from icl_theory.certified.losses import enclosed
+from icl_theory.certified.proof import Proved, Steps
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.linear_attention.risks import MergedRisk
