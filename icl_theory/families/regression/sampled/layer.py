@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -98,8 +99,8 @@ class PromptRisk(Risk):
     seed: int
     dataset: int | None
 
-    def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
-        raise NotImplementedError
+    @abstractmethod
+    def _draw(self, rng: np.random.Generator, size: int) -> Prompts: ...
 
     def _attended(self, params: Array, prompts: Prompts) -> Attended:
         """Attention and predictions for some prompts."""
