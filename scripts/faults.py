@@ -328,9 +328,9 @@ def relevant(fault: Fault) -> list[str]:
     """Return the test files for a fault, from the root of the checkout, the nearest first.
 
     First the one that it names itself and that with the name of its module, then those that name the module or the
-    function or class it is in, most often first, those with the name of its folder, and the examples in its module.
-    If there are none but these: all in the folder of tests that is named after one of its folders, or that import
-    from there.
+    function or class it is in, most often first, those with the name of one of its folders, and the examples in its
+    module. If there are none but these: all in the folders of tests that are named after one of its folders, or
+    that import from there.
     """
     source, stem, folders = source_of(fault), Path(fault.path).stem, Path(fault.path).parts[-2::-1]
     line, python = source[: source.index(fault.old)].count("\n") + 1, fault.path.endswith(".py")
@@ -341,15 +341,15 @@ def relevant(fault: Fault) -> list[str]:
     ]
     names = re.compile("|".join([rf"{folders[0]}(\.| import .*\b){stem}\b", *(rf"\b{name}\b" for name in around)]))
     tests = ROOT / "tests"
-    inside = next((tests / folder for folder in folders if (tests / folder).is_dir()), tests)
+    inside = [tests / folder for folder in folders if (tests / folder).is_dir()]
     files = [path for path in sorted(tests.rglob("test_*.py")) if path.name not in MEASURES_THE_AUDIT]
-    texts = {path: path.read_text(encoding="utf-8") for path in files if path.parent in (inside, tests)}
+    texts = {path: path.read_text(encoding="utf-8") for path in files if path.parent in (*inside, tests)}
     named = {path: len(names.findall(text)) for path, text in texts.items()}
     near = [tests / fault.tests] if fault.tests else []
     near += [path for path in texts if path.name == f"test_{stem}.py"]
     near += sorted((path for path in texts if named[path]), key=lambda path: -named[path])
-    near += [path for path in texts if path.name.startswith(f"test_{folders[0]}")]
-    near = near or [path for path in texts if path.parent == inside != tests]
+    near += [path for path in texts if path.name.startswith(tuple(f"test_{name}" for name in folders))]
+    near = near or [path for path in texts if path.parent in inside]
     near = near or [path for path, text in texts.items() if f"icl_theory.{folders[0]}" in text]
     near += [ROOT / "icl_theory" / fault.path] if python else []
     return [str(path.relative_to(ROOT)) for path in dict.fromkeys(near)]
