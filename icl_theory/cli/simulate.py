@@ -47,8 +47,8 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         ] = False,
     ) -> int:
         settings: dict[str, Any] = {} if config is None else from_file(config, family, FILES)
-        plot = plot or (Path(settings.pop("plot")) if "plot" in settings else None)
-        save = save or (Path(settings.pop("save")) if "save" in settings else None)
+        files = {name: Path(settings.pop(name)) for name in FILES if name in settings}
+        plot, save = plot or files.get("plot"), save or files.get("save")
         check_targets(plot, save=save)
         if certify:  # before anything is computed
             icl_theory.certified.check_installed()

@@ -1,0 +1,237 @@
+"""Every option of a command reaches the Python call that it stands for; the calls measure nothing here."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import json
+import pkgutil
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import ANY, Mock, call
+
+import numpy as np
+import pytest
+import typer
+import xarray
+
+import icl_theory as icl
+from icl_theory.certified.proof import Certificate, Proved, Steps
+from icl_theory.cli import app
+from icl_theory.engine.comparison import Check
+from icl_theory.papers import Audit
+from icl_theory.papers.claim import Answer, Claim, Series, Status
+from icl_theory.results.numbers import number
+from tests.test_cli import BASE, run_main
+
+ANSWER = Answer("linear", "Why?", "So.", (Series("a", np.ones(2), np.ones(2)),), "x", "y")
+FAILS = Claim("a", "b", "c", Status.EXACT, "d", "e", "f", "fails")
+WRITTEN = {"table": "t.md", "csv": "t.csv", "latex": "t.tex", "parquet": "t.parquet", "plot": "t.png"}
+TODAY = datetime.date.today()
+GRID = "--L 1,2,4 --K 5,20 --delta 1 --eta 0.1"
+GRIDDED: dict[str, Any] = {"L": [1.0, 2.0, 4.0], "K": [5, 20], "delta": 1.0, "eta": 0.1}
+GIVEN = {"batch": None, "scale": None, "runs": inspect.signature(icl.Trajectory.compare).parameters["runs"].default}
+
+
+def parts(**found: Any) -> Any:
+    """What `reproduce` and `compare` return, without anything in it."""
+    empty: dict[str, Any] = {
+        "overview": {"statement": [], "tested by": [], "verdict": []}, "violations": (), "failures": (),
+        "checks": (), "leaves": None, "pace": None, "remarks": "", "passed": True,
+        "write": Mock(return_value=[Path("a.md"), Path("a.html")]), "to_markdown": lambda: "", "plot": lambda: None,
+    }  # fmt: skip
+    return SimpleNamespace(**{**empty, **found})
+
+
+CALLS: list[tuple[str, str, Any, Any]] = [
+    ("audit", "cli.audit.measure_audit", Audit((), ()), call(quick=False, claim=None)),
+    ("audit --quick", "cli.audit.measure_audit", Audit((), ()), call(quick=True, claim=None)),
+    ("audit --claim 5 --json", "cli.audit.measure_audit", Audit((), ()), call(quick=False, claim=5)),
+    ("audit --question linear", "cli.audit.measure_answer", ANSWER, call("linear", quick=False)),
+    ("audit --question linear --quick", "cli.audit.measure_answer", ANSWER, call("linear", quick=True)),
+    *((f"compare run.npz a.csv {words}", "engine.trajectory.Trajectory.compare", parts(),
+       call(Path("a.csv"), **GIVEN | changed))
+      for words, changed in (("", {}), ("--batch 8", {"batch": 8}), ("--scale 0.5", {"scale": 0.5}),
+                             ("--runs 5 --json", {"runs": 5}))),
+    ("figures maps", "figures.draw", None, call("maps", quick=False)),
+    ("figures maps --quick", "figures.draw", None, call("maps", quick=True)),
+    ("figures maps --out there", "figures.write", [], call(ANY, Path("there"), "maps")),
+    ("figures maps --animate --out there", "figures.animate", [], call(Path("there"), quick=False)),
+    ("figures --animate --quick", "figures.animate", [], call(Path("figures"), quick=True)),
+    ("report run.npz --out a.html", "cli.pages.html_report", "",
+     call(ANY, over=None, source="run.npz", date=TODAY)),
+    ("report store --out a.html --over K --quiet", "cli.pages.html_report", "",
+     call(ANY, over="K", source="store", date=TODAY)),
+    ("explore --no-browser --out a.html", "cli.pages.page", "", call()),
+    ("reproduce a", "papers.reproduction.reproduce", parts(), call("a", only=None, quick=False)),
+    ("reproduce a --only b", "papers.reproduction.reproduce", parts(), call("a", only="b", quick=False)),
+    ("reproduce a --quick --out there", "papers.reproduction.reproduce", parts(), call("a", only=None, quick=True)),
+    *((f"{made} {over} --{name} {file} {'--plot t.svg' * (name == 'plot')}",
+       f"cli.sweep.{'plot_sweep' if name == 'plot' else 'write_table'}", None,
+       call(ANY, *([] if name == "plot" else [Path(file)]), over.removeprefix("--over ") or None))
+      for made in (f"sweep {GRID}", "table store --quiet")
+      for name, file in WRITTEN.items() for over in ("", "--over K")),
+    (f"sweep {GRID}", "cli.sweep.transition_notes", (), call(ANY, None)),
+    ("table store --over K", "cli.sweep.transition_notes", (), call(ANY, "K")),
+    (f"sweep {GRID} --dry-run", "cli.sweep.estimate", ["soon"], call(ANY, 1)),
+    (f"sweep {GRID} --dry-run --workers 3 --json", "cli.sweep.estimate", ["soon"], call(ANY, 3)),
+    *((f"sweep {GRID} {words}", "cli.sweep.run_with", None,
+       call(ANY, ANY, ANY, **{"executor": None, "store": None, "progress": True,
+                              "command": f"icl-theory sweep {GRID} {words}".strip(), **changed}))
+      for words, changed in (("", {}), ("--store other", {"store": Path("other")}),
+                             ("--quiet", {"progress": False}))),
+    *((f"sweep {GRID} {words}", f"cli.sweep.{maker}", None, call(given))
+      for words, maker, given in (("--workers 3", "processes", 3), ("--dask tcp://a:1", "cluster", "tcp://a:1"))),
+    (" ".join(BASE), "cli.simulate.plots.save", None, None),
+    (" ".join([*BASE, "--plot a.png"]), "cli.simulate.plots.save", None, call(ANY, "a.png")),
+    (" ".join([*BASE, "--coordinates all --plot a.png"]), "cli.simulate.plots.compare_runs", None, call([ANY] * 3)),
+    (" ".join([*BASE, "--save a.npz --json"]), "engine.trajectory.Trajectory.save", None, call(Path("a.npz"))),
+    (" ".join([*BASE, "--certify"]), "certify", SimpleNamespace(), call(ANY)),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, xarray.Dataset]:
+    """A folder with a saved run and the store of a sweep, and the sweep."""
+    folder = tmp_path_factory.mktemp("called")
+    icl.simulate(2.0, 1.0, 4.0).save(folder / "run.npz")
+    (folder / "a.csv").touch()
+    return folder, icl.sweep(**GRIDDED, store=folder / "store", progress=False)
+
+
+@pytest.fixture
+def dataset(made: tuple[Path, xarray.Dataset], monkeypatch: pytest.MonkeyPatch) -> xarray.Dataset:
+    """The sweep, in whose folder commands are called."""
+    monkeypatch.chdir(made[0])
+    return made[1]
+
+
+class Entered(Mock):
+    """A double that can be entered."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "found", "expected"), CALLS, ids=[f"{words} {place}" for words, place, *_ in CALLS]
+)
+def test_options_reach_the_call_that_they_stand_for(
+    words: str, place: str, found: Any, expected: Any, dataset: xarray.Dataset, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    doubles: dict[str, Any] = {
+        "figures.draw": None, "figures.write": [], "cli.sweep.write_table": None, "cli.sweep.save": None,
+        "cli.simulate.plots.save": None, "cli.sweep.processes": Entered(), "cli.sweep.cluster": Entered(),
+        "cli.sweep.run_with": dataset,
+    }  # fmt: skip
+    for name, given in (doubles | ({} if place in doubles else {place: found})).items():
+        monkeypatch.setattr(f"icl_theory.{name}", Mock(return_value=given))
+    status, _, err = run_main(capsys, *shlex.split(words))
+    assert (status, err) == (0, "")
+    double = pkgutil.resolve_name(f"icl_theory.{place}")
+    assert double.call_args == expected
+    if place == "papers.reproduction.reproduce":
+        assert found.write.call_args == call(Path("there" if "there" in words else "reproduced"))
+
+
+@pytest.mark.parametrize(
+    "name", ["audit", "compare", "figures", "report", "explore", "reproduce", "table", "sweep", "simulate"]
+)
+def test_no_option_is_left_out(name: str) -> None:
+    parameters, command = icl.Regression.parameters(), typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)
+             if option.startswith("--") and each.name not in parameters}  # fmt: skip
+    tried = {word for words, *_ in CALLS for word in shlex.split(words) if words.startswith(f"{name} ")}
+    elsewhere = {"--help", "--browser", "--list", "--config", "--out", "--plot"}
+    assert known - tried <= elsewhere
+
+
+@pytest.mark.parametrize("failures", [(), ("a row",)])
+@pytest.mark.parametrize("violations", [(), (FAILS,)])
+def test_violations_and_failures_are_status_one(
+    failures: tuple[str, ...], violations: tuple[Claim, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("icl_theory.cli.audit.measure_audit", lambda **given: Audit(violations, (), failures))
+    found = parts(violations=violations, failures=failures)
+    monkeypatch.setattr("icl_theory.papers.reproduction.reproduce", lambda name, **given: found)
+    for words in (["audit"], ["audit", "--json"], ["reproduce", "a", "--out", str(tmp_path)]):
+        status, out, err = run_main(capsys, *words)
+        assert (status, err) == (int(bool(failures or violations)), "".join(f"icl-theory: {x}\n" for x in failures))
+    assert out.endswith("a.md\na.html\n")
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_what_a_comparison_finds_is_printed_and_decides_the_status(
+    passed: bool, dataset: xarray.Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = Check("window", 1.0, 2.0, 0.1, 10.0, 3.0)
+    found = parts(passed=passed, leaves=(3, 5), pace=0.5, remarks="so", checks=[check])
+    monkeypatch.setattr(icl.Trajectory, "compare", lambda run, *given, **options: found)
+    status, out, _ = run_main(capsys, "compare", "run.npz", "a.csv", "--json")
+    assert status == int(not passed)
+    assert json.loads(out) == {"leaves": [3, 5], "pace": 0.5, "note": "so", "checks": [check._asdict()]}
+    found.leaves = None
+    assert run_main(capsys, "compare", "run.npz", "a.csv")[0] == int(not passed)
+
+
+def test_a_wide_terminal_has_the_first_rows_of_the_phase_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    _, out, _ = run_main(
+        capsys, "sweep", "--L", "0.1:10:log:40", "--K", "5,20", "--delta", "1", "--eta", "0.1", "--over", "K"
+    )
+    found = icl.sweep(L=np.geomspace(0.1, 10.0, 40), K=[5, 20], delta=1.0, eta=0.1, progress=False)
+    table = icl.phase_table(found, "K")
+    said = [line.split() for line in out.splitlines()]
+    at = next(i for i, cells in enumerate(said) if cells[:2] == ["L", "K"])
+    headings = " ".join(said[at])
+    for name in table.columns:
+        assert name in headings or not any(map(number, table[name]))
+    rows = [[number(each) for each in row if number(each)] for row in table.head(60).values.tolist()]
+    assert said[at + 2 : at + 62] == rows
+    assert "... and 20 rows more" in out
+    assert "No room" not in out
+
+
+def test_flags_win_over_the_file_also_where_they_name_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text('plot = "a.svg"\nsave = "a.npz"\nL = 3.0\n')
+    assert run_main(capsys, *BASE, "--config", "c.toml", "--plot", "b.svg", "--save", "b.npz")[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.npz", "b.svg", "c.toml"]
+    assert icl.load("b.npz").info["L"] == 2.0
+    assert run_main(capsys, *BASE, "--config", "c.toml")[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "a.svg", "b.npz", "b.svg", "c.toml"]
+    for name in ("plot", "save"):  # a folder that is a file
+        status, _, err = run_main(capsys, *BASE, f"--{name}", "c.toml/a.svg")
+        assert (status, err.count("\n")) == (2, 1)
+        assert f"{name} = 'c.toml/a.svg': must be in a folder that exists" in err
+
+
+def test_runs_side_by_side_have_all_facts_and_each_its_command_and_proof(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def proof(run: icl.Trajectory) -> Certificate:
+        return Certificate([Proved(str(run.info["coordinates"]), Steps(1, 1), "b")])
+
+    monkeypatch.setattr(icl, "certify", proof)
+    words = [*BASE, "--epsilon", "0.5", "--K", "5", "--coordinates", "all"]
+    found = json.loads(run_main(capsys, *words, "--certify", "--json")[1])
+    assert len(found) > 1
+    for name, run in found.items():
+        assert run["proved"] == [{"name": name, "proved": "1", "rests on": "b"}]
+        assert run["command"] == shlex.join(["icl-theory", *words, "--certify", "--json"])
+    monkeypatch.setenv("COLUMNS", "300")
+    out = run_main(capsys, *words)[1]
+    for name in found:
+        for fact in icl.simulate(2.0, 1.0, 4.0, epsilon=0.5, K=5, coordinates=name).facts():
+            assert fact == "run" or f"\n{fact} " in f"\n{out}"
