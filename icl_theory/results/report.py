@@ -257,7 +257,7 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
     }
     given = json.loads(dataset.attrs.get("arguments", "{}"))
     others = given.items() if isinstance(given, dict) else ()
-    listed = {name: value for name, value in others if name not in (*ELSEWHERE, *names) and value is not None}
+    listed = {name: value for name, value in others if name not in ELSEWHERE and value is not None}
     return [table(columns | _described(dataset, names)), facts(listed) if listed else ""]
 
 

@@ -73,6 +73,18 @@ def test_its_table_has_its_own_words_and_symbols(found: xarray.Dataset) -> None:
     assert table["τ"].isna().sum() == 1
     assert "residue" in icl.phase_table(found, every=True)
     assert set(icl.phase_table(found.isel(mixer=[1]), "width").columns) == set(table.columns) - {"status"}
+    assert table.attrs["tex"] == {"τ": r"$\tau$", "width": r"$\omega$"}
+    found["mood"].attrs["symbol"] = "width"  # as a parameter is called: then it has its own name
+    found["residue"].attrs["table"] = 1
+    found["residue"].values[0, 0] = np.nan
+    found["status"].values[found["status"].values != "reached"] = "pending"
+    table = icl.phase_table(found, "width", every=True)
+    assert list(table.columns) == [
+        "mixer", "width", "mood", "search", "settle", "τ", "exponent_width", "guessed τ", "w_half", "w_tail",
+        "residue", "Lemma 7", "how",
+    ]  # fmt: skip
+    assert len(table) == found["status"].size - 1
+    assert "exponent_width" not in icl.phase_table(found, "mixer")
 
 
 def test_its_transitions_are_measured_and_compared_with_its_own_half_way_point(found: xarray.Dataset) -> None:

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 import icl_theory as icl
+from icl_theory.engine.comparison import Check
 from icl_theory.results import notebook, numbers
+from icl_theory.results.numbers import number
 from tests.pages import Page
 
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'too' \x00\x1b[31m\ud800 </td></table>"
@@ -81,13 +83,20 @@ def test_a_notebook_shows_bounds_cross_checks_answers_and_audits_as_tables() -> 
     shown = Page(checks._repr_html_())
     assert shown.column(0, "name") == [check.name for check in checks]
     assert set(shown.column(0, "holds")) <= {"✓", "✗", ""}
+    for name in shown.tables[0][0]:
+        cells = [getattr(check, name) for check in checks]
+        said = [" to ".join(map(number, x)) if isinstance(x, tuple) else number(x) for x in cells]
+        assert shown.column(0, name) == said
+    assert any(isinstance(check.bound, tuple) for check in checks)
     risk = icl.PopulationRisk(icl.Features.simplex(4, delta=1.0), icl.tasks.Linear(2.0), N=20)
     found = icl.crosscheck(risk, batch=64, batches=4, points=1, steps=3, runs=3)
-    assert Page(found._repr_html_()).column(0, "passed") == ["✓" if check.passed else "✗" for check in found.checks]
+    shown = Page(found._repr_html_())
+    names = ["name", *Check._fields[1:], "passed"]
+    assert shown.tables[0] == [names, *([number(getattr(check, name)) for name in names] for check in found.checks)]
     answer = icl.answer("degenerate", quick=True)
     shown = Page(answer._repr_html_())
     assert answer.answer in shown.text
-    assert len(shown.images) == 1
+    assert shown.images == [f"{answer.y} against {answer.x}"]
     claim = icl.papers.Claim("a", "b", "x < y", icl.papers.Status.EXACT, "", "1", "2", "holds")
     shown = Page(icl.papers.Audit((claim,), (answer,))._repr_html_())
     assert shown.column(0, "statement") == ["x < y"]

@@ -13,6 +13,7 @@ import xarray
 
 import icl_theory as icl
 from icl_theory.papers.paper import Claims
+from icl_theory.results.notebook import picture
 from icl_theory.results.numbers import number
 from icl_theory.results.report import html_report
 from tests.pages import Page
@@ -161,6 +162,7 @@ def test_rows_follow_the_chosen_parameter() -> None:
     found = swept(L=[0.5, 1.0, 2.0], K=[5, 20])
     page = Page(html_report(found, over="K"))
     assert page.tables[page.about("regime")][0][:2] == ["L", "K"]
+    assert html_report(found, over="K").count(picture(icl.plot_sweep(found, "K"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ def test_hostile_arguments_are_escaped() -> None:
     assert page.text.count("<script>alert(1)</script>") >= 4
 
 
-def test_a_large_table_has_some_of_its_rows_and_says_so() -> None:
+def test_a_large_table_has_some_of_its_rows_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     found = swept(L=np.geomspace(0.01, 10.0, 60), K=[5, 7, 20, 100, 1000])
     page = Page(html_report(found, source="my runs"))
     assert len(page.column(page.about("regime"), "T_ε")) == 200
@@ -221,6 +223,11 @@ def test_a_large_table_has_some_of_its_rows_and_says_so() -> None:
     assert "icl-theory table 'my runs' --over L --csv all.csv has them all" in page.text
     assert "icl_theory.phase_table(dataset, 'K') has them all" in Page(html_report(found, over="K")).text
     assert len(page.column(page.about("leading order in K"), "K")) == 5
+    monkeypatch.setattr("icl_theory.results.report._figures", lambda *given: [])
+    monkeypatch.setattr("icl_theory.results.reading.SLAB", 240)  # so that not all rows are read
+    assert "The first 200 of 300 rows; 100 are left out." in Page(html_report(found, over="L")).text
+    four = Page(html_report(found.isel(K=slice(1, None)))).text
+    assert four.count("easured half-way point") + four.count("o transition in this range") == 4
 
 
 @pytest.mark.parametrize(("noise", "figures"), [([0.0, 0.1], 4), ([0.0, 0.1, 0.2, 0.3], 6)])

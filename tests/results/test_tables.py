@@ -130,4 +130,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
         write_table(found, tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"100,001 rows are too many for LaTeX; write CSV or Parquet"):
         check_format(tmp_path / "a.tex", 100_001)
+    long = found.isel(L=np.zeros(100_001, dtype=int))
+    with pytest.raises(ValueError, match="100,001 rows are too many for Markdown"):
+        write_table(long, tmp_path / "a.md")
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,8 @@ import xarray
 
 import icl_theory as icl
 from icl_theory.families.regression import crossover, half_way
-from icl_theory.results.transitions import limits_of, predicted_transition, transition, transition_notes
+from icl_theory.results.numbers import number
+from icl_theory.results.transitions import _apart, limits_of, predicted_transition, transition, transition_notes
 
 L_LIMITS = (-2.0, 0.0)
 
@@ -42,6 +43,23 @@ def test_error_of_a_transition_covers_its_error_on_any_grid() -> None:
             L = shift * np.geomspace(0.02, 20.0, count)
             found = transition(swept(L=L)["steps"].values, L, L_LIMITS)
             assert abs(found.measured - expected) < found.error, (count, shift)
+
+
+def test_the_error_covers_rounding_and_grids_without_a_second_passage() -> None:
+    """Of steps that are small integers, and of so few points that every other one does not pass half-way."""
+    for where in np.geomspace(0.5, 2.0, 30):
+        x = np.geomspace(0.011, 107.0, 41)
+        found = transition(np.round(12.0 * (1.0 + (where / x) ** 2.0)), x, L_LIMITS)
+        assert abs(found.measured - where) <= found.error
+        few = np.array([0.11, 1.0, 9.0, 110.0])
+        found = transition(1e9 * (1.0 + (where / few) ** 2.0), few, L_LIMITS)
+        assert abs(found.measured - where) <= found.error
+
+
+def test_near_values_are_thinned_out_to_the_spacing() -> None:
+    kept = _apart(np.array([0.0, 0.01, 0.02, 0.03, 0.045, 0.1, 0.119, 0.121]))
+    assert kept == [0, 2, 4, 5, 7]
+    assert _apart(np.zeros(0)) == []
 
 
 @pytest.mark.parametrize("count", [60, 2000, 20_000])
@@ -143,4 +161,8 @@ def test_notes_compare_the_measured_half_way_point_with_the_predicted_one(over_L
     )
     [row] = icl.transition_table(over_L.sel(K=[20])).to_dict("records")
     assert abs(row["measured"] - row["predicted"]) < row["error"]
+    assert (
+        f" = {number(row['measured'])} ± {number(row['error'], 1)}, predicted {number(row['predicted'])}"
+        in notes[1]
+    )
     assert transition_notes(swept(eta=[0.1, 0.2, 0.3, 0.4])) == ()
