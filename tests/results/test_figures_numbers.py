@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 import xarray
 
 import icl_theory as icl
+from icl_theory.engine.curves import CurveComparison
 from icl_theory.papers.claim import Answer, Series
 from icl_theory.results.plots import Curve, Panel, draw_maps, draw_panels
-from icl_theory.results.plots.runs import compare_runs, plot_answer, plot_run
+from icl_theory.results.plots.runs import compare_runs, plot_answer, plot_comparison, plot_run
+from icl_theory.results.plots.style import CYCLE
 
 
 def swept(**axes: Any) -> xarray.Dataset:
@@ -164,7 +167,60 @@ def test_runs_side_by_side_have_their_own_curves_and_say_what_differs() -> None:
         np.testing.assert_allclose(points(every[column].lines[0])[:, 1], run.loss)
         np.testing.assert_allclose(points(every[2 + column].lines[0])[:, 1], run.attention.mean(axis=1))
         assert run.info["task"] in every[column].get_title()
+        assert run.info["coordinates"] not in every[column].get_title()  # as it is the same
         assert every[2 + column].get_xlabel() == "step"
+    assert every[0].get_ylim() == every[1].get_ylim()
+    bowl = icl.descend(icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0)), 1.0, steps=3)
+    del bowl.observed["attention"]
+    assert len(panels(compare_runs([runs[0], bowl]))) == 2
+
+
+def test_the_figure_of_a_comparison_has_both_curves_their_band_and_where_they_part() -> None:
+    t = np.array([0, 1, 10, 100])
+    exact, curve, errors = np.array([4.0, 3.0, 2.0, 1.0]), np.array([4.1, 2.9, 2.5, 2.0]), np.full(4, 0.2)
+    found = CurveComparison((), "", ((0, 1), (10, 100)), t, exact, curve, errors, None)
+    for leaves in (None, (10, 100)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CurveComparison, "leaves", leaves)
+            ax: Any = plot_comparison(found)
+        lines = {line.get_label(): points(line) for line in ax.lines}
+        for label, values in (("your curve", curve), ("exact", exact)):
+            np.testing.assert_allclose(lines.pop(label), np.column_stack([np.maximum(t, 0.5), values]))
+        assert {label: line[0, 0] for label, line in lines.items()} == ({"leaves at 10": 10} if leaves else {})
+        vertices = ax.collections[0].get_paths()[0].vertices
+        for i in (1, 2):
+            there = vertices[np.isclose(vertices[:, 0], t[i]), 1]
+            assert (there.min(), there.max()) == pytest.approx((exact[i] - 0.4, exact[i] + 0.4))
+        assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+
+
+def test_levels_of_a_family_lie_where_the_curve_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = icl.Recall(counts=1, alpha=0.2).simulate()
+    levels = {"one": run.floor + 0.5, "two": run.floor + 0.1}
+    monkeypatch.setattr(icl.Recall, "levels", lambda problem: levels)
+    (ax,) = panels(plot_run(run))
+    assert "floor" in ax.get_ylabel()
+    places = {text.get_text(): text.xy[1] for text in ax.texts if hasattr(text, "xy")}
+    for name, loss in levels.items():
+        assert places[name] == pytest.approx(loss - run.floor)
+
+
+def test_curves_have_the_colours_they_are_given_and_labels_where_they_are_seen_last() -> None:
+    x = np.array([1.0, 10.0, 100.0])
+    given = Curve("given", x, x, colour="#123456"), Curve("next", x, 2.0 * x)
+    ax: Any = draw_panels([Panel(given, "x", "y", limits=(0.5, 30.0))]).axes[0]
+    assert [line.get_color() for line in ax.lines[:2]] == ["#123456", CYCLE[0]]
+    seen = {text.get_text(): text.xy for text in ax.texts if hasattr(text, "xy")}
+    assert seen["given"] == pytest.approx((10.0, 10.0))
+    assert seen["next"] == pytest.approx((10.0, 20.0))
+
+
+def test_phases_without_room_have_no_name() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0)
+    run.phases = SimpleNamespace(present=lambda: {"long": (0, 1000), "short": (1000, 1010)})  # type: ignore[assignment]
+    words = [text.get_text() for text in plot_run(run).texts]
+    assert "long" in words
+    assert "short" not in words
 
 
 def test_normalised_descent_that_arrives_has_a_linear_axis_and_its_excess() -> None:
@@ -233,6 +289,9 @@ def test_panels_share_an_axis_only_if_it_means_the_same() -> None:
     assert first.get_xlim() == third.get_xlim() != second.get_xlim() == fourth.get_xlim()
     assert [ax.get_ylabel() for ax in (first, second, third, fourth)] == ["loss", "", "attention", ""]
     assert [ax.get_xlabel() for ax in (first, second, third, fourth)] == ["", "", "step", "other"]
+    upper, lower = draw_panels([panel(1.0), panel(50.0, across="other")], 1).axes
+    assert upper.get_xlim() != lower.get_xlim()
+    assert upper.get_xlabel() == "step"
     for other in (panel(50.0, "attention"), panel(50.0, scales=("log", "linear"))):
         left, right = draw_panels([panel(1.0), other], 2).axes
         assert left.get_ylim() != right.get_ylim()

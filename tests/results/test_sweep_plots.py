@@ -87,9 +87,30 @@ def test_few_integers_have_a_curve_each_with_its_name_at_the_end() -> None:
     ax = plot_sweep(found)
     assert sorted(text.get_text() for text in ax.texts) == ["$N$ = 40", "$N$ = 80", "$N$ = ∞"]
     np.testing.assert_array_equal(ax.lines[1].get_ydata(), found.steps.sel(N=80))
+    names = [text.get_text() for text in sorted(ax.texts, key=lambda text: text.xy[1])]
+    last = found.steps.isel(L=-1).values
+    assert names == [f"$N$ = {word}" for word in np.array(["40", "80", "∞"])[np.argsort(last, kind="stable")]]
     turned = plot_sweep(found, over="N")
     assert [label.get_text() for label in turned.get_xticklabels()] == ["40", "80", "∞"]
     assert {line.get_linestyle() for line in turned.lines} == {"None"}
+
+
+@pytest.mark.parametrize(("axes", "most"), [({"L": np.geomspace(1.0, 2.0, 7)}, 5), ({"L": [3, 1, 2]}, 5)])
+def test_up_to_five_values_have_a_curve_and_more_are_a_diagram(axes: dict[str, Any], most: int) -> None:
+    for many in (most, most + 1):
+        ax = plot_sweep(swept(**axes, delta=np.linspace(1.0, 2.0, many)), over="L")
+        assert (len(ax.collections) == 0) == (many == most)
+
+
+def test_words_and_few_integers_keep_their_order() -> None:
+    ax = plot_sweep(swept(K=[20, 5, 10], L=np.geomspace(1.0, 2.0, 7)), over="K")
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["20", "5", "10"]
+
+
+def test_a_diagram_has_at_most_forty_measured_transitions() -> None:
+    found = swept(L=np.geomspace(0.02, 20.0, 25), K=np.arange(20, 101), eta=0.1)
+    ((bar,),) = [plot_sweep(found, over="L").containers]
+    np.testing.assert_array_equal(bar.lines[0].get_ydata(), found.K.values[::3])
 
 
 def test_few_points_are_marked_on_a_solid_line() -> None:
