@@ -311,3 +311,14 @@ def test_what_a_dry_run_tries_ends_after_seconds() -> None:
     }
     made = plan(find("regression"), given)
     assert re.match(r"about \d+:\d\d:\d\d|about \d+ days", [*estimate(made, budget=0.05)][1])
+
+
+def test_two_targets_are_refused_and_where_nothing_grows_there_is_no_exponent() -> None:
+    base: dict[str, Any] = {"L": 2.0, "delta": 1.0, "eta": 1.0, "K": 4, "N": 20, "progress": False}
+    with pytest.raises(ValueError, match=r"above = 0\.1: must be left out where epsilon is given"):
+        icl.sweep(**base, epsilon=0.1, above=0.1)
+    found = icl.sweep(**base, noise=[0.0, 0.1, 0.2], above=0.1)
+    assert "exponent_noise" not in found
+    above = icl.sweep(**{**base, "max_steps": 2, "above": [1e-3, 2e-3]})
+    for message, floor, each in zip(above.message.values, above.floor.values, above.above.values, strict=True):
+        assert f"without reaching epsilon = {floor + each:g}" in message

@@ -70,6 +70,15 @@ def test_no_flip_of_a_bit_in_the_json_file_goes_unnoticed(path: Path) -> None:
             manifest.parsed(bytes(flipped))
 
 
+@pytest.mark.parametrize("at", [0.0, 0.25, 0.5, 0.75, 1.0])
+def test_a_flip_of_a_bit_anywhere_in_a_part_is_noticed(path: Path, at: float) -> None:
+    file = part(path, 1)
+    content = bytearray(file.read_bytes())
+    content[round(at * (len(content) - 1))] ^= 1
+    file.write_bytes(content)
+    assert "it is damaged, or of another sweep or place" in refused(path)
+
+
 def test_a_part_that_is_renamed_to_another_place_is_refused(path: Path) -> None:
     one, two = part(path, 1), part(path, 2)
     two.unlink()
@@ -104,7 +113,6 @@ def test_a_part_that_is_removed_as_said_is_computed_again(path: Path) -> None:
 
 def test_a_chunk_that_is_there_twice_is_refused(path: Path) -> None:
     name = part(path, 1).name
-    shutil.copy(path / name, path / name.replace("part-000001-", "part-000001-0")[: len(name)])
     (path / f"{name[:-10]}00.parquet").write_bytes(b"x" * 10_000)
     assert "cannot be used: no sweep has written it there" in refused(path)
 

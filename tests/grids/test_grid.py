@@ -11,8 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from icl_theory.grids.evaluate import evaluate, point_by_point
-from icl_theory.grids.grid import LARGEST_CHUNK, MOST_CHUNKS, Axis, Grid, Values, as_block, assembled, axis_values
+from icl_theory.grids.evaluate import _plain_texts, evaluate, failed, point_by_point
+from icl_theory.grids.grid import (
+    LARGEST_CHUNK,
+    LONGEST,
+    MOST_CHUNKS,
+    Axis,
+    Column,
+    Grid,
+    Values,
+    as_block,
+    assembled,
+    axis_values,
+    bytes_of,
+    described,
+    is_uniform,
+    once,
+    whole_numbers,
+)
 from icl_theory.grids.workers import processes
 from tests.models import SQUARE, Products, Signs, Squares, grid
 
@@ -81,6 +97,33 @@ def test_a_chunk_that_ctrl_c_finds_half_in_its_place_is_pending(at: int, monkeyp
     assert done.sum() % 4 == 0
     assert equal({name: x[done] for name, x in found.values.items()}, {name: x[done] for name, x in whole.items()})
     assert np.isnan(found.values["square"][~done]).all()
+
+
+def test_what_counts_is_that_of_the_swept_axes_and_of_every_column() -> None:
+    held = [Axis(name, np.ones(1), "", "", False) for name in "abcdef"]
+    line = Axis("x", np.arange(2.0**21), "", "", True)
+    assert Grid.cut((*held, line), 1).chunk == Grid.cut((line,), 1).chunk
+    plain = Column("x", "f8", "", "")
+    assert bytes_of((plain,), 3) == 3 * (8 + 12 * 4 + 8)  # the status, and where the message is
+    assert described(plain) == {"description": "", "role": "detail"}
+    for kept in (np.array([2.0**63]), np.array([-(2.0**63)]), np.array([1.0, math.inf])):
+        assert whole_numbers(kept) is kept
+    assert whole_numbers(np.array([1.0, 2.0**62])).dtype == np.int64
+    assert once(np.array([0.0, -0.0]), (2,)).shape == (2,)  # other bits
+    assert is_uniform(np.ones((1, 3))[:, :1])
+    assert not is_uniform(np.ones(2))
+
+
+@pytest.mark.parametrize(("error", "words"), [(ValueError(), "ValueError"), (ValueError("a\nb"), "a b"),
+                                              (KeyError("a"), "KeyError: 'a'")])  # fmt: skip
+def test_an_error_is_said_in_a_line(error: Exception, words: str) -> None:
+    assert failed((), 2, error)["message"].tolist() == [words] * 2
+
+
+@pytest.mark.parametrize("letter", ["a", "λ"])
+def test_messages_are_kept_to_a_length(letter: str) -> None:
+    found = _plain_texts(np.array([letter * 2000, letter], dtype=object))
+    assert found.tolist() == [letter * LONGEST, letter]
 
 
 def test_progress_counts_points() -> None:
