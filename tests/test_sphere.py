@@ -10,7 +10,8 @@ from scipy.integrate import quad
 from scipy.special import gamma, ive
 
 import icl_theory as icl
-from icl_theory.families.sphere import kernel, sphere_tokens
+from icl_theory.engine.tokens.sphere import sphere_tokens
+from icl_theory.families.sphere import kernel
 from icl_theory.papers.sphere import linear_attention
 from icl_theory.testing import check_family
 
@@ -88,7 +89,7 @@ def test_kernels_are_those_of_the_functions(task: str, d: int) -> None:
 def test_zonal_coefficients_of_cosine_tasks_are_bessel_functions(d: int) -> None:
     """exp(L²(c - 1)) = Σ a_l P_l with a_l = Γ(ν)(2/τ)^ν (l + ν) I_{l+ν}(τ) e^{-τ} C_l^ν(1), τ = L², ν = d/2 - 1."""
     tau, nu = 1.7, d / 2.0 - 1.0
-    _, risk = sphere_tokens("cosine", d, 10, tau**0.5)
+    _, risk = sphere_tokens(lambda c: kernel("cosine", tau**0.5, c), d, 10)
     ends = np.cumprod([1.0, *((2.0 * nu + n) / (n + 1.0) for n in range(9))])  # C_l^ν(1)
     degree = np.arange(1.0, 10.0)
     wanted = gamma(nu) * (2.0 / tau) ** nu * (degree + nu) * ive(degree + nu, tau) * ends[1:]
@@ -97,7 +98,7 @@ def test_zonal_coefficients_of_cosine_tasks_are_bessel_functions(d: int) -> None
 
 def test_zonal_coefficients_of_relu_tasks_are_integrals_of_the_kernel() -> None:
     """d = 3, where P_l are Legendre's: a_l = (2l + 1)/2 ∫ k P_l; all odd ones but the first are zero."""
-    _, risk = sphere_tokens("relu", 3, 10, nodes=120)
+    _, risk = sphere_tokens(lambda c: kernel("relu", 1.0, c), 3, 10, nodes=120)
     for at, degree in enumerate((1, 2, 4, 6)):
         legendre = np.polynomial.Legendre.basis(degree)
         whole = quad(lambda c: float(kernel("relu", 1.0, np.array([c]))[0] * legendre(c)), -1.0, 1.0, epsabs=1e-12)  # noqa: B023
@@ -111,7 +112,7 @@ def test_one_token_and_the_plain_mean(task: str) -> None:
     whole = quad(lambda c: float(kernel(task, L, np.array([c]))[0]) / 2.0, -1.0, 1.0, epsabs=1e-12)[0]  # E f f'
     size = float(kernel(task, L, np.ones(1))[0])
     for N in (1, 7, 10**9):
-        nodes, risk = sphere_tokens(task, d, N, L, noise)
+        nodes, risk = sphere_tokens(lambda c: kernel(task, L, c), d, N, noise)
         mean = 0.5 * ((size + noise**2) / N + (1.0 - 1.0 / N) * whole - 2.0 * whole + size)
         assert risk.loss(0.0 * nodes) == pytest.approx(mean, rel=1e-8)
     one = icl.Sphere(task=task, d=d, N=1, L=L, noise=noise).risk()

@@ -22,6 +22,7 @@ from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Work
+from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES, Rule
 from icl_theory.engine.trajectory import Label, Trajectory
@@ -210,8 +211,12 @@ class Family:
         return self.rule
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return a trainer on sampled data whose mean is the risk."""
-        raise refuse("family", self.name, "one that can be sampled")
+        """Return a trainer on sampled data whose mean is the risk: that of the innermost risk, if it has one."""
+        risk = self.risk()
+        core = innermost(risk)[0]
+        if not hasattr(core, "sampled"):
+            raise refuse("family", self.name, "one that can be sampled")
+        return around(risk, core.sampled(batch, seed))
 
     def describe(self, run: Trajectory) -> None:
         """Add phases, regime and notes to a run of this problem."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -443,11 +443,6 @@ class InductionHeads(Family):
     def risk(self) -> InductionRisk:
         """Return the risk over lag scores, match and sink."""
         return self._risk  # type: ignore[attr-defined, no-any-return]
-
-    def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return the trainer on sampled sequences of the same chains, or points."""
-        inner: Any = self.risk().risk
-        return replace(self.risk(), risk=inner.sampled(batch, seed))
 
     def update(self) -> str | Rule:
         """Return the rule, in stages if there are some."""

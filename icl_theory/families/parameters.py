@@ -274,7 +274,9 @@ class Parameter(NamedTuple):
     def label(self, loss_unit: str) -> Label:
         """Return its label for tables, plots and reports."""
         unit = loss_unit if self.unit == LOSS else self.unit
-        return Label(self.symbol or self.name, self.tex or rf"\mathrm{{{self.name}}}", unit, self.meaning)
+        symbol = self.symbol or self.name
+        tex = self.tex or (symbol if len(symbol) == 1 else rf"\mathrm{{{self.name}}}")
+        return Label(symbol, tex, unit, self.meaning)
 
 
 def parameter(
@@ -298,7 +300,7 @@ def parameter(
     meaning : str
         What it is, in a few words.
     symbol, tex : str
-        Its symbol as plain text and as TeX without dollars; its name unless given.
+        Its symbol as plain text and as TeX without dollars; its name unless given. One letter is its own TeX.
     unit : str
         Its unit; ``LOSS`` stands for the unit of the family's loss.
     axis : bool, optional
@@ -325,9 +327,10 @@ def learning_rate(default: Any = REQUIRED) -> Any:
     return parameter(default, kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
 
 
-def lipschitz_constant() -> Any:
+def lipschitz_constant(default: Any = REQUIRED, maximum: float = LARGEST) -> Any:
     """Declare L."""
-    return parameter(kind=Number(), symbol="L", tex="L", unit=LIPSCHITZ, meaning="Lipschitz constant of the tasks")
+    meaning = "Lipschitz constant of the tasks"
+    return parameter(default, kind=Number(maximum=maximum), symbol="L", unit=LIPSCHITZ, meaning=meaning)
 
 
 def feature_gap() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 from scipy.special import roots_jacobi
@@ -13,6 +14,22 @@ from icl_theory.papers.numbers import listed, named, off, power, span
 from icl_theory.papers.paper import Claims, Paper, Reading
 
 SOURCE = "Collins et al. 2024, window (reconstructed)"
+
+
+def predicted(problem: Sphere) -> float | None:
+    r"""Return the best κ for long prompts, where squared bias :math:`C\kappa^{-p}` and variance balance."""
+    if not problem.noise:
+        return None
+    n, a = problem.d - 1.0, problem.L**2
+    C, p = n**2 * a / 4.0, 2.0
+    if problem.task == "cosine":
+        C *= 1.0 + a * (n + 2.0) / n
+    if problem.task == "relu":  # of the kink alone
+        density, p = math.exp(math.lgamma(problem.d / 2.0) - math.lgamma(n / 2.0)), 1.5
+        C = a * problem.d * density * 4.0 * (math.sqrt(2.0) - 1.0) / (3.0 * math.sqrt(2.0) * math.pi)
+    log_area = math.log(2.0) + 0.5 * problem.d * math.log(math.pi) - math.lgamma(0.5 * problem.d)
+    log_ratio = math.log(2.0 * p * C * problem.N / n) - 2.0 * math.log(problem.noise) - log_area
+    return math.exp((log_ratio + 0.5 * n * math.log(4.0 * math.pi)) / (0.5 * n + p))
 
 
 @row("sphere: length of the prompt", SOURCE, bound="2/(d + 3) = 0.250, 2/(d + 2) = 0.286 where tasks have a kink")

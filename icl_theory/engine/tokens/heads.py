@@ -1,8 +1,10 @@
-"""Several softmax heads over the same tokens, added up with output weights, as a Risk."""
+"""Several softmax heads over the same tokens, added up with output weights: any tokens, or Gaussian inputs."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +13,9 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import Array, instance, integer, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.cross import mean, product
-from icl_theory.engine.tokens.risk import TokenRisk
+from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
+from icl_theory.engine.tokens.risk import Kind, TokenRisk
+from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
 
 
 class Products(NamedTuple):
@@ -140,3 +144,110 @@ class HeadsRisk(Risk):
 def least_output(gram: Array, means: Array) -> Array:
     """Return the least output weights, (H,), that minimise the loss, from the moments of the averages."""
     return np.asarray(np.linalg.lstsq(gram, means, rcond=1e-14)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianHeadsRisk(Risk):
+    r"""Heads over Gaussian inputs: the loss of output weights μ and inverse temperatures ω, (2H,).
+
+    .. math:: \hat y = \sum_h \mu_h \sum_i y_i\,\mathrm{softmax}_i(\omega_h x_i^\top x), \qquad
+        y_i = \beta^\top x_i + \sigma\xi_i
+
+    It is an average over the length r of the query. The value of a token has the component X along the query and
+    the variance :math:`d - 1 + \sigma^2` beside; the target is r, and the score :math:`\omega_h r X`.
+
+    References
+    ----------
+    docs/theory/softmax-heads.md.
+    """
+
+    d: int
+    N: int
+    noise: float
+    start: Array
+
+    @property
+    def initial(self) -> Array:
+        """Where training starts, (2H,)."""
+        return self.start
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient, (2H,)."""
+        output, omega = np.split(params, 2)
+        loss, gradient = 0.0, np.zeros((2, len(output)))
+        for weight, scores, heads in self._queries(omega):
+            found, slopes = heads.evaluate(np.column_stack([output, np.outer(omega, scores)]))
+            loss += weight * found
+            gradient += weight * np.stack([slopes[:, 0], slopes[:, 1:] @ scores])
+        return loss, gradient.ravel()
+
+    def eliminated(self, omega: Array) -> tuple[Array, float]:
+        """Return the best output weights for given ω, (H,), and the loss with them."""
+        gram, means = np.zeros((len(omega), len(omega))), np.zeros(len(omega))
+        for weight, scores, heads in self._queries(omega):
+            products, along = heads.quadratic(np.outer(omega, scores))
+            gram, means = gram + weight * products, means + weight * along
+        output = least_output(gram, means)
+        return output, self.evaluate(np.concatenate([output, omega]))[0]
+
+    @cached_property
+    def best(self) -> tuple[float, float] | None:
+        """The best ω of one head, or of two with opposite ones, and the loss there; None for more heads."""
+        from scipy.optimize import minimize_scalar  # slow to load
+
+        if len(self.start) > 4:
+            return None
+        signs = np.array([1.0, -1.0])[: len(self.start) // 2]
+        found = minimize_scalar(
+            lambda log_omega: self.eliminated(math.exp(log_omega) * signs)[1], bounds=(-5.0, 0.7), method="bounded",
+            options={"xatol": 1e-4},
+        )  # fmt: skip
+        return math.exp(found.x), float(found.fun)
+
+    def floor(self) -> float:
+        """Return the least loss of one head or two; 0 for more, whose least loss is not known."""
+        return 0.0 if self.best is None else self.best[1]
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Output weights and inverse temperatures, (H,) each."""
+        output, omega = np.split(params, 2)
+        return {"output": output, "omega": omega}
+
+    def _queries(self, omega: Array) -> tuple[tuple[float, Array, HeadsRisk], ...]:
+        return self._nodes(reach_of(float(np.abs(omega).max())))
+
+    @lru_cache(maxsize=4)  # noqa: B019
+    def _nodes(self, largest: float) -> tuple[tuple[float, Array, HeadsRisk], ...]:
+        """Weights of the lengths, scores of a head with ω = 1, and risks."""
+        found, spread = [], np.array(self.d - 1.0 + self.noise**2)
+        for weight, r, X, probs in gaussian_queries(self.d, self.N, largest):
+            tokens = TokenRisk([Kind(self.N, probs, X, spread)], np.array(r))
+            found.append((weight, r * X, HeadsRisk(tokens, len(self.start) // 2)))
+        return tuple(found)
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledHeads:
+        """Return the trainer on sampled prompts."""
+        return SampledHeads(self, batch, seed)
+
+
+class SampledHeads(Sampled):
+    """Mean of ½(Σ μ_h o_h - y)² over prompts: inputs, tasks and labels drawn as `GaussianHeadsRisk` says."""
+
+    def __init__(self, exact: GaussianHeadsRisk, batch: int, seed: int) -> None:
+        self._exact = exact
+        super().__init__(exact.initial, batch, seed, exact.N * (exact.d + 4.0 * len(exact.initial)))
+
+    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
+        (output, omega), rng = np.split(params, 2), self.generator(step)
+        d, N, B = self._exact.d, self._exact.N, self.batch
+        x, beta = rng.normal(size=(B, N + 1, d)), rng.normal(size=(B, d))
+        y = np.einsum("bnd,bd->bn", x, beta)
+        labels = y[:, :-1] + self._exact.noise * rng.normal(size=(B, N))
+        scores = np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1])
+        attention, _ = softmax(omega[:, None, None] * scores)
+        means = np.einsum("hbn,bn->hb", attention, labels)
+        error = output @ means - y[:, -1]
+        drift = scores - np.einsum("hbn,bn->hb", attention, scores)[:, :, None]
+        turn = np.einsum("hbn,hbn,bn->hb", attention, drift, labels)
+        slopes = error * np.concatenate([means, output[:, None] * turn])
+        return 0.5 * error**2, np.repeat(np.arange(len(params))[:, None], B, axis=1), slopes

@@ -1,0 +1,112 @@
+"""Tokens on the unit sphere: softmax attention of one number, for tasks that prefer no direction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from icl_theory._validate import Array, refuse
+from icl_theory.engine.pullback import Linear, Pullback
+from icl_theory.engine.tokens.risk import Kind, TokenRisk
+
+Kernel = Callable[[Array], Array]
+
+
+def sphere_tokens(kernel: Kernel, d: int, N: int, noise: float = 0.0, nodes: int = 60) -> tuple[Array, TokenRisk]:
+    r"""Return Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,), and the risk over their scores.
+
+    Tasks have the ``kernel`` :math:`k(c) = E f(x_i)f(x)`. With its zonal expansion :math:`k = \sum_l a_l P_l`,
+    :math:`P_l(1) = 1`, the coordinates of a token's value are :math:`\sqrt{a_l} P_l(c)`, those of the target
+    :math:`\sqrt{a_l}`, and the variance of the value around them is :math:`\sum_l a_l (1 - P_l(c)^2) + \sigma^2`.
+    The degrees beyond half the number of nodes share one coordinate, whose covariance with the target is exact.
+    """
+    from scipy.special import roots_jacobi  # slow to load
+
+    c, weights = roots_jacobi(nodes, (d - 3.0) / 2.0, (d - 3.0) / 2.0)
+    probs = weights / weights.sum()
+    k, size = kernel(c), float(kernel(np.ones(1))[0])
+    mean = float(probs @ k)
+    left, at_one, values, target = k - mean, size - mean, list[Array](), list[float]()
+    before, now = np.ones_like(c), c  # P_0, P_1
+    for degree in range(1, nodes // 2):
+        share = float(probs @ now**2)  # one over the number of harmonics of this degree
+        if at_one <= 1e-14 * size or share < 1e-10:  # beyond, rounding is larger than the coefficients
+            break
+        a = max(float(probs @ (k * now)) / share, 0.0)
+        if a > 1e-15 * size:
+            values.append(math.sqrt(a) * now)
+            target.append(math.sqrt(a))
+            left, at_one = left - a * now, at_one - a
+        before, now = now, ((2 * degree + d - 2) * c * now - degree * before) / (degree + d - 2)
+    if at_one > 1e-14 * size:
+        values.append(left / math.sqrt(at_one))
+        target.append(math.sqrt(at_one))
+    found = np.stack(values, axis=1)
+    spread = np.maximum(size - mean - np.sum(found**2, axis=1), 0.0) + noise**2
+    return c, TokenRisk([Kind(N, probs, found, spread)], np.array(target))
+
+
+@dataclass(frozen=True, eq=False)
+class SphereRisk(Pullback):
+    r"""The loss of κ, (1,), for scores :math:`\kappa x_i^\top x`, with its minimum ``least`` at ``best``."""
+
+    best: float
+    least: float
+    error: float  # of the least loss, relative, by twice as many nodes
+
+    @classmethod
+    def made(
+        cls,
+        kernel: Kernel,
+        d: int,
+        N: int,
+        noise: float,
+        start: float = 0.0,
+        tolerance: float = 1e-7,
+        most: int = 240,
+    ) -> SphereRisk:
+        """Find the best κ, and take up to ``most`` nodes until the least loss is that of twice as many."""
+
+        def over_kappa(nodes: int) -> Pullback:
+            c, tokens = sphere_tokens(kernel, d, N, noise, nodes)
+            return Pullback(tokens, Linear(c[:, None], np.array([start])))
+
+        nodes, risk = 60, over_kappa(60)
+        if N == 1:  # attention has no choice
+            return cls(risk.risk, risk.map, 0.0, risk.loss([0.0]), 0.0)
+        while nodes <= most:
+            best, nodes = _best(risk, nodes**2 / 32.0), 2 * nodes  # nodes are far closer than the window of κ
+            finer = over_kappa(nodes)
+            if best is not None:
+                error = abs(risk.loss([best]) / finer.loss([best]) - 1.0)
+                if error <= tolerance or nodes > most:
+                    return cls(risk.risk, risk.map, best, risk.loss([best]), error)
+            risk = finer
+        raise refuse("N", N, f"less, or noise more: the best κ is beyond {most**2 // 32}")
+
+    def floor(self) -> float:
+        """Return the least loss."""
+        return self.least
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """κ itself."""
+        return {"kappa": params[0]}
+
+
+def _best(risk: Pullback, most: float) -> float | None:
+    """Return the κ at which the loss begins to rise, None if that is beyond ``most``."""
+    from scipy.optimize import brentq  # slow to load
+
+    def slope(kappa: float) -> float:
+        return float(risk.gradient([kappa])[0])
+
+    kappa = 1.0 / 16.0
+    while slope(kappa) <= 0.0:
+        if kappa > most:
+            return None
+        kappa *= 2.0
+    best = float(brentq(slope, 0.0, kappa, xtol=1e-14))
+    return best if best <= most else None
