@@ -17,7 +17,7 @@ suite: $(VENV)/.installed-test
 
 # the tests that take longest, which `make test` leaves out
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup -m slow
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist load -m slow
 
 # the lowest versions that pyproject.toml allows, in an environment of their own
 test-lowest: $(VENV)-lowest/.installed

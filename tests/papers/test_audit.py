@@ -18,15 +18,8 @@ from icl_theory.papers.reproduction import papers
 from icl_theory.results.plots import plot_answer, save
 from tests.test_cli import run_main
 
-pytestmark = pytest.mark.xdist_group("audit")  # one worker measures it
 audit = importlib.import_module("icl_theory.papers.audit")  # as is that of the folder of claims
 COMMAND = importlib.import_module("icl_theory.cli.audit")  # the package's attribute of this name is the function
-
-
-@pytest.fixture(scope="module")
-def report() -> icl.papers.Audit:
-    """All rows and questions on small grids, which takes most of a minute: tests of it are slow."""
-    return icl.audit(quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -35,122 +28,14 @@ def part() -> icl.papers.Audit:
     return replace(icl.audit(quick=True, claim=1), answers=(icl.answer("degenerate", quick=True),))
 
 
-@pytest.mark.slow
-def test_no_exact_or_certified_claim_is_violated(report: icl.papers.Audit) -> None:
-    assert report.violations == ()
-    assert {claim.status for claim in report.claims} == {"exact", "certified", "order-wise", "measured"}
-
-
-@pytest.mark.slow
-def test_every_verdict_is_one_of_the_known_ones(report: icl.papers.Audit) -> None:
-    for claim in report.claims:
-        assert claim.outcome is not Outcome.FAILS, claim
-        assert all((claim.source, claim.statement, claim.grid, claim.measured, claim.bound)), claim
-
-
-@pytest.mark.slow
-def test_every_lemma_proposition_and_theorem_has_a_row(report: icl.papers.Audit) -> None:
-    sources = " ".join(claim.source for claim in report.claims)
-    for wanted in ("Lemma 1", "Lemma 2", "Prop. 1", "Prop. 2", "Prop. 3", "Prop. 4", "Thm 1", "Thm 2", "Eq. 9"):
-        assert wanted in sources
-    for wanted in ("Lemma 3.1", "Thm 3.2", "Thm 3.3", "Lemma 4.1", "Thm 4.2", "Thm 5.4", "Thm 5.5", "Thm 5.6"):
-        assert f"recall paper, {wanted} (reconstructed)" in sources
-
-
-@pytest.mark.slow
-def test_a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(report: icl.papers.Audit) -> None:
-    measured = dict(zip(audit.rows(), report.claims, strict=True))
-    readings = [reading for paper in papers().values() for reading in paper.readings]
-    for reading in readings:
-        for claim in map(measured.__getitem__, reading.rows):
-            if claim.formula == "as reconstructed":
-                assert reading.reconstructed, (reading.name, claim.name)  # the page says what
-                assert claim.cells()[-1].startswith("as reconstructed: ")
-            if claim.violated:
-                assert not (claim.formula == "paper" and reading.reconstructed), (reading.name, claim.name)
-    assert any(claim.violated for reading in readings for claim in map(measured.__getitem__, reading.rows))
-
-
-@pytest.mark.slow
-def test_findings_are_those_of_the_documentation(report: icl.papers.Audit) -> None:
-    verdicts = {claim.name: claim.verdict for claim in report.claims}
-    assert verdicts["Theorem 1"].startswith("fails: counterexample")
-    assert verdicts["Theorem 2"].startswith("holds, loose")
-    assert verdicts["Phase I duration"].startswith("holds, loose")
-    assert verdicts["Phase I growth"].startswith("holds only as a lower bound")
-    assert verdicts["Phase II growth"].startswith("holds only as a lower bound")
-    assert verdicts["Phase III growth"].startswith("holds only as a lower bound")
-    assert verdicts["Theorem 1, explicit"] == verdicts["Theorem 2, explicit"] == "holds"
-    assert verdicts["tail law, finite N"] == "holds"
-    assert verdicts["Lemma 1, lower bound"].startswith("fails: counterexample Halfspace")
-    assert verdicts["phases by L"].startswith("holds only for a given ε")
-    assert verdicts["Gaussian inputs"].startswith("holds only for the speed")
-    assert verdicts["block"].startswith("holds only for cosines of random frequency")
-    assert verdicts["recall: exponent"].startswith("holds with ηt/√|Q|")
-    assert verdicts["recall: Theorem 5.4"].startswith("holds; beyond the theorem")
-    assert verdicts["recall: Theorem 3.3"].startswith("holds for λ alone, by symmetry")
-    assert verdicts["linear attention: plateau"] == (
-        "holds for (v, A); with separate keys and queries it grows like 1/start"
-    )
-    assert verdicts["linear attention: staircase"] == "holds"
-    answers = {found.name: found.answer for found in report.answers}
-    assert answers["linear-attention-plateau"].startswith("Only with keys and queries merged")
-
-
-@pytest.mark.slow
-def test_the_committed_page_states_what_the_rows_state(report: icl.papers.Audit) -> None:
-    """Names, sources, statements and statuses do not depend on the grid; tests/test_pages.py measures the rest."""
-    lines = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()
-    page, made = (
-        [line.split(" | ") for line in text if line.startswith("| ")]
-        for text in (lines, report.to_markdown().splitlines())
-    )
-    last = len(report.claims)
-    assert [row[:4] for row in page[: last + 1]] == [row[:4] for row in made[: last + 1]]
-    assert [(row[0], row[-1]) for row in page[last + 1 :]] == [(row[0], row[-1]) for row in made[last + 1 :]]
-
-
-@pytest.mark.slow
-def test_one_claim_is_measured_by_its_number(report: icl.papers.Audit, capsys: pytest.CaptureFixture[str]) -> None:
-    for number in (5, 11):
-        assert icl.audit(quick=True, claim=number).claims == report.claims[number - 1 : number]
-    status, out, _ = run_main(capsys, "audit", "--quick", "--claim", "11")
-    assert (status, out.splitlines()[0].split()) == (0, ["name", *report.claims[10].name.split()])
-    assert run_main(capsys, "audit", "--claim", "1000")[0] == 2
-    assert run_main(capsys, "audit", "--claim", "3", "--question", "linear")[0] == 2
-
-
 def test_markdown_has_one_row_a_claim_and_a_question(part: icl.papers.Audit) -> None:
     rows = [line for line in part.to_markdown().splitlines() if line.startswith("| ")]
     assert len(rows) == len(part.claims) + len(part.answers) + 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "name"), [*enumerate(audit.questions())])
-def test_every_question_has_an_answer_and_a_figure(
-    number: int, name: str, tmp_path: Path, report: icl.claims.Audit
-) -> None:
-    found = report.answers[number]
-    assert found.name == name
-    assert found.command == f"icl-theory audit --question {name} --plot {name}.png"
-    save(plot_answer(found), str(tmp_path / f"{name}.png"))
-
-
 def test_unknown_questions_list_the_known_ones() -> None:
     with pytest.raises(ValueError, match="question = 'why': must be one of linear, tightness"):
         icl.answer("why")
-
-
-@pytest.mark.slow
-def test_command_prints_the_tables_and_writes_markdown(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, report: icl.papers.Audit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: report)
-    status, out, _ = run_main(capsys, "audit", "--quick", "--out", str(tmp_path / "audit.md"))
-    assert status == 0
-    assert "No exact or certified claim is violated." in out
-    assert max(map(len, out.splitlines())) <= 80
-    assert (tmp_path / "audit.md").read_text(encoding="utf-8") == report.to_markdown()
 
 
 def test_command_prints_json(
@@ -192,13 +77,6 @@ def test_an_error_that_is_no_number_is_no_identity(errors: list[Any]) -> None:
 
     assert row(True).violated
     assert row(True).measured == "error below nan"
-
-
-@pytest.mark.slow
-def test_an_order_of_magnitude_that_fails_is_no_violation(report: icl.papers.Audit) -> None:
-    failing = [claim for claim in report.claims if claim.violated]
-    assert failing
-    assert not set(failing) & set(report.violations)
 
 
 def test_question_is_answered_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -256,3 +134,123 @@ def test_it_says_which_row_is_measured(monkeypatch: pytest.MonkeyPatch, heard: l
     ]  # fmt: skip
     assert heard[0].startswith("0 of 1 claims, ")
     assert heard[-1] == "answering question why, 0:00:00"
+
+
+def no_exact_or_certified_claim_is_violated(report: icl.papers.Audit) -> None:
+    assert report.violations == ()
+    assert {claim.status for claim in report.claims} == {"exact", "certified", "order-wise", "measured"}
+
+
+def every_verdict_is_one_of_the_known_ones(report: icl.papers.Audit) -> None:
+    for claim in report.claims:
+        assert claim.outcome is not Outcome.FAILS, claim
+        assert all((claim.source, claim.statement, claim.grid, claim.measured, claim.bound)), claim
+
+
+def every_lemma_proposition_and_theorem_has_a_row(report: icl.papers.Audit) -> None:
+    sources = " ".join(claim.source for claim in report.claims)
+    for wanted in ("Lemma 1", "Lemma 2", "Prop. 1", "Prop. 2", "Prop. 3", "Prop. 4", "Thm 1", "Thm 2", "Eq. 9"):
+        assert wanted in sources
+    for wanted in ("Lemma 3.1", "Thm 3.2", "Thm 3.3", "Lemma 4.1", "Thm 4.2", "Thm 5.4", "Thm 5.5", "Thm 5.6"):
+        assert f"recall paper, {wanted} (reconstructed)" in sources
+
+
+def a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(report: icl.papers.Audit) -> None:
+    measured = dict(zip(audit.rows(), report.claims, strict=True))
+    readings = [reading for paper in papers().values() for reading in paper.readings]
+    for reading in readings:
+        for claim in map(measured.__getitem__, reading.rows):
+            if claim.formula == "as reconstructed":
+                assert reading.reconstructed, (reading.name, claim.name)  # the page says what
+                assert claim.cells()[-1].startswith("as reconstructed: ")
+            if claim.violated:
+                assert not (claim.formula == "paper" and reading.reconstructed), (reading.name, claim.name)
+    assert any(claim.violated for reading in readings for claim in map(measured.__getitem__, reading.rows))
+
+
+def findings_are_those_of_the_documentation(report: icl.papers.Audit) -> None:
+    verdicts = {claim.name: claim.verdict for claim in report.claims}
+    assert verdicts["Theorem 1"].startswith("fails: counterexample")
+    assert verdicts["Theorem 2"].startswith("holds, loose")
+    assert verdicts["Phase I duration"].startswith("holds, loose")
+    assert verdicts["Phase I growth"].startswith("holds only as a lower bound")
+    assert verdicts["Phase II growth"].startswith("holds only as a lower bound")
+    assert verdicts["Phase III growth"].startswith("holds only as a lower bound")
+    assert verdicts["Theorem 1, explicit"] == verdicts["Theorem 2, explicit"] == "holds"
+    assert verdicts["tail law, finite N"] == "holds"
+    assert verdicts["Lemma 1, lower bound"].startswith("fails: counterexample Halfspace")
+    assert verdicts["phases by L"].startswith("holds only for a given ε")
+    assert verdicts["Gaussian inputs"].startswith("holds only for the speed")
+    assert verdicts["block"].startswith("holds only for cosines of random frequency")
+    assert verdicts["recall: exponent"].startswith("holds with ηt/√|Q|")
+    assert verdicts["recall: Theorem 5.4"].startswith("holds; beyond the theorem")
+    assert verdicts["recall: Theorem 3.3"].startswith("holds for λ alone, by symmetry")
+    assert verdicts["linear attention: plateau"] == (
+        "holds for (v, A); with separate keys and queries it grows like 1/start"
+    )
+    assert verdicts["linear attention: staircase"] == "holds"
+    answers = {found.name: found.answer for found in report.answers}
+    assert answers["linear-attention-plateau"].startswith("Only with keys and queries merged")
+
+
+def the_committed_page_states_what_the_rows_state(report: icl.papers.Audit) -> None:
+    """Names, sources, statements and statuses do not depend on the grid; tests/test_pages.py measures the rest."""
+    lines = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8").splitlines()
+    page, made = (
+        [line.split(" | ") for line in text if line.startswith("| ")]
+        for text in (lines, report.to_markdown().splitlines())
+    )
+    last = len(report.claims)
+    assert [row[:4] for row in page[: last + 1]] == [row[:4] for row in made[: last + 1]]
+    assert [(row[0], row[-1]) for row in page[last + 1 :]] == [(row[0], row[-1]) for row in made[last + 1 :]]
+
+
+def one_claim_is_measured_by_its_number(report: icl.papers.Audit, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (5, 11):
+        assert icl.audit(quick=True, claim=number).claims == report.claims[number - 1 : number]
+    status, out, _ = run_main(capsys, "audit", "--quick", "--claim", "11")
+    assert (status, out.splitlines()[0].split()) == (0, ["name", *report.claims[10].name.split()])
+    assert run_main(capsys, "audit", "--claim", "1000")[0] == 2
+    assert run_main(capsys, "audit", "--claim", "3", "--question", "linear")[0] == 2
+
+
+def every_question_has_an_answer_and_a_figure(report: icl.papers.Audit, tmp_path: Path) -> None:
+    assert [found.name for found in report.answers] == list(audit.questions())
+    for found in report.answers:
+        assert found.command == f"icl-theory audit --question {found.name} --plot {found.name}.png"
+        save(plot_answer(found), str(tmp_path / f"{found.name}.png"))
+
+
+def command_prints_the_tables_and_writes_markdown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, report: icl.papers.Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: report)
+    status, out, _ = run_main(capsys, "audit", "--quick", "--out", str(tmp_path / "audit.md"))
+    assert status == 0
+    assert "No exact or certified claim is violated." in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert (tmp_path / "audit.md").read_text(encoding="utf-8") == report.to_markdown()
+
+
+def an_order_of_magnitude_that_fails_is_no_violation(report: icl.papers.Audit) -> None:
+    failing = [claim for claim in report.claims if claim.violated]
+    assert failing
+    assert not set(failing) & set(report.violations)
+
+
+@pytest.mark.slow
+def test_all_rows_and_questions_on_small_grids(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One test of many checks: it takes two minutes to measure what they look at."""
+    report = icl.audit(quick=True)
+    no_exact_or_certified_claim_is_violated(report)
+    every_verdict_is_one_of_the_known_ones(report)
+    every_lemma_proposition_and_theorem_has_a_row(report)
+    a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(report)
+    findings_are_those_of_the_documentation(report)
+    the_committed_page_states_what_the_rows_state(report)
+    one_claim_is_measured_by_its_number(report, capsys)
+    every_question_has_an_answer_and_a_figure(report, tmp_path)
+    command_prints_the_tables_and_writes_markdown(capsys, tmp_path, report, monkeypatch)
+    an_order_of_magnitude_that_fails_is_no_violation(report)
