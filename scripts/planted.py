@@ -1041,13 +1041,13 @@ CAUSAL_STRUCTURE = (
 
 PROVED = (
     Fault("rule-error-too-small", "the proved error of the rule over tokens lacks the cosines: a thousandth of itself",
-          "certified/balls.py", "apart / theta.cos() ** (n + 1)", "apart", "test_certified.py"),
+          "certified/integral.py", "apart / theta.cos() ** (n + 1)", "apart", "test_certified.py"),
     Fault("nodes-on-the-left", "the nodes on the left that the rule leaves out count as nothing",
-          "certified/balls.py", "+ t**n / math.factorial(n)", "+ 0 * t", "test_certified.py"),
+          "certified/integral.py", "+ t[0] ** n", "+ 0 * t[0]", "test_certified.py"),
     Fault("nodes-on-the-right", "the sum over nodes ends thirty times too early",
-          "certified/balls.py", "(t[-1] / largest / 2)", "(t[-1] / largest * 16)", "test_certified.py"),
+          "certified/integral.py", "(shift - (1 - shift) * t[-1])", "(shift - 30 * t[-1])", "test_certified.py"),
     Fault("sum-over-lengths", "all positions are added up instead of averaged, in balls",
-          "certified/balls.py", "total = total / n", "total = total / 1",
+          "certified/integral.py", "total = total / n", "total = total / 1",
           "test_certified.py"),
     Fault("residual-too-small", "the bound on a step's share of the Abel function is a tenth of what it is",
           "certified/counts.py", '"s": 20.0}', '"s": 2.0}', "test_certified.py"),

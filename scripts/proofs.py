@@ -12,7 +12,7 @@ import numpy as np
 from flint import acb, arb, ctx
 
 import icl_theory as icl
-from icl_theory.certified import bounds, boxes, constants, counts
+from icl_theory.certified import balls, bounds, constants, counts
 from icl_theory.certified.losses import enclosed
 from icl_theory.families.linear_attention.law import PromptLaw
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
@@ -114,7 +114,7 @@ def soon_after() -> int:
     half, first = arb(1) / 2, arb(1) / 16
     if not half + 2 * first - 3 * first**2 * first.log() < 7 / arb(8):
         raise SystemExit("not proved for s <= 1/16")
-    done, missed = boxes.everywhere(
+    done, missed = balls.everywhere(
         lambda s: bool(s * s * constants.flow(s, 2) <= 7 / arb(8)), first, half
     )  # F(1/K) is F(1/2)
     if missed is not None:
@@ -153,9 +153,9 @@ def largest(form: str, pieces: int = 24, arcs: int = 48) -> arb:
         width = (arb(1) / 3 if form == "a" else arb(0.67)) / pieces
         most = arb(0)
         for i in range(pieces):
-            x = acb((width * (2 * i + 1) / 2) + boxes.around(width / 2))
+            x = acb((width * (2 * i + 1) / 2) + balls.around(width / 2))
             for k in range(arcs):  # the upper half; the lower one has the conjugate values
-                angle = arb.pi() * (arb(2 * k + 1) / (2 * arcs)) + boxes.around(arb.pi() / (2 * arcs))
+                angle = arb.pi() * (arb(2 * k + 1) / (2 * arcs)) + balls.around(arb.pi() / (2 * arcs))
                 most = most.max(
                     abs(missing(form, x, acb(counts.RADIUS * angle.cos(), counts.RADIUS * angle.sin()))).upper()
                 )

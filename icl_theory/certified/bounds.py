@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from flint import arb, ctx
 
-from icl_theory.certified import boxes, constants, counts
+from icl_theory.certified import balls, constants, counts
 from icl_theory.certified.proof import Steps
 
 
@@ -46,7 +46,7 @@ def pieces(bound: Callable[[int, arb, arb], bool], decades: float, features: int
 
         with ctx.workprec(96):
             half = arb(10).log() * decades / 2
-            done, missed = boxes.everywhere(holds, -half, half)
+            done, missed = balls.everywhere(holds, -half, half)
         if missed is not None:
             return 0
         total += done

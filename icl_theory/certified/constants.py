@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from flint import arb
 
-from icl_theory.certified.balls import balls
-from icl_theory.certified.boxes import everywhere, root
+from icl_theory.certified.balls import balls, everywhere, root
 from icl_theory.families.regression.phases import half_way, tail_start
 
 

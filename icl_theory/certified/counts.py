@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flint import arb, ctx
 
-from icl_theory.certified.balls import balls
-from icl_theory.certified.boxes import around
+from icl_theory.certified.balls import around, balls
 from icl_theory.certified.losses import moments_of
 from icl_theory.certified.proof import Steps
 from icl_theory.families.linear_attention.risks import MergedRisk

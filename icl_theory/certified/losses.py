@@ -10,7 +10,8 @@ from flint import arb, ctx
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, refuse
-from icl_theory.certified.balls import Balls, Query, balls, moments, product
+from icl_theory.certified.balls import Balls, balls, product
+from icl_theory.certified.integral import Query, moments
 from icl_theory.engine.pullback import Embedding, Factored, Linear, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.risk import TokenRisk
