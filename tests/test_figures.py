@@ -77,10 +77,11 @@ def test_unknown_parameter_is_refused_with_the_known_ones() -> None:
 
 
 def test_folder_in_place_of_which_there_is_a_file_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "taken").write_text("")
-    stops_with(2, "figures", "maps", "--quick", "--out", str(tmp_path / "taken"))
+    monkeypatch.chdir(tmp_path)
+    Path("taken").write_text("")
+    stops_with(2, "figures", "maps", "--quick", "--out", "taken")
     assert "taken" in capsys.readouterr().err
 
 

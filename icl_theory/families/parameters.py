@@ -327,7 +327,7 @@ def learning_rate(default: Any = REQUIRED) -> Any:
     return parameter(default, kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
 
 
-def lipschitz_constant(default: Any = REQUIRED, maximum: float = LARGEST) -> Any:
+def lipschitz_constant(default: Any = REQUIRED, maximum: float = math.inf) -> Any:
     """Declare L."""
     meaning = "Lipschitz constant of the tasks"
     return parameter(default, kind=Number(maximum=maximum), symbol="L", unit=LIPSCHITZ, meaning=meaning)
