@@ -215,8 +215,8 @@ class Answer(Drawn):
         The curves that show it.
     x, y : str
         Labels of the axes.
-    x_scale : {"log", "linear"}
-        Scale of the abscissa; the ordinate is logarithmic.
+    x_scale, y_scale : {"log", "linear"}
+        Scales of the axes.
     """
 
     name: str
@@ -226,6 +226,7 @@ class Answer(Drawn):
     x: str
     y: str
     x_scale: str = "log"
+    y_scale: str = "log"
 
     @property
     def command(self) -> str:
@@ -234,7 +235,7 @@ class Answer(Drawn):
 
 
 def question(
-    name: str, x: str, y: str, x_scale: str = "log"
+    name: str, x: str, y: str, x_scale: str = "log", y_scale: str = "log"
 ) -> Callable[[Callable[[bool], tuple[str, Iterable[Series]]]], Callable[[bool], Answer]]:
     """Make a function that returns an answer in words and its curves one that answers an open question.
 
@@ -245,7 +246,7 @@ def question(
         @functools.wraps(find)
         def answered(quick: bool) -> Answer:
             answer, series = find(quick)
-            return Answer(name, words(find), answer, tuple(series), x, y, x_scale)
+            return Answer(name, words(find), answer, tuple(series), x, y, x_scale, y_scale)
 
         return answered
 

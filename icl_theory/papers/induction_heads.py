@@ -189,25 +189,37 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     ), [Series("median", np.array(sizes, dtype=float), np.array(middle))]
 
 
-@question("induction-basins", "T", "|b| of the boundary at step 0", "linear")
+@question("induction-basins", "T", "b at step 0", "linear", "linear")
 def which_basin(quick: bool) -> tuple[str, list[Series]]:
     """From which initial b does descent end at an induction head?"""
-    lengths, found, others = [4, 9] if quick else [4, 5, 6, 7, 8, 9, 12, 16], [], set[str]()
+    lengths, starts = [4, 9] if quick else [4, 5, 6, 7, 8, 9, 12, 16], np.linspace(-1.0, 1.0, 5 if quick else 11)
+    ends: dict[str, list[tuple[float, float]]] = {"induction": []}
+    boundary = []
+
+    def learns(T: int, match: float) -> bool:
+        problem = InductionHeads(T=T, match=match)
+        end = problem.outcome(descend(problem.risk(), 20.0, steps=200, progress=False).params)
+        ends.setdefault(end, []).append((T, match))
+        return end == "induction"
+
     for T in lengths:
-        low, high = -3.0, 3.0
+        first = [learns(T, b) for b in starts].index(True)
+        low, high = starts[first - 1], starts[first]
         while high - low > (0.1 if quick else 0.02):
-            problem = InductionHeads(T=T, match=0.5 * (low + high))
-            end = descend(problem.risk(), 20.0, steps=200, progress=False).params
-            learnt = problem.outcome(end)
-            head = learnt == "induction"
-            others |= {*[learnt][head:]}
-            low, high = (low, problem.match) if head else (problem.match, high)
-        found.append(high)
-    x, b = np.array(lengths, dtype=float), np.array(found)
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if learns(T, middle) else (middle, high)
+        boundary.append(high)
+    others = sorted(ends.keys() - {"induction"})
+    above = dict(zip(lengths, boundary, strict=True))
+    parted = all((b >= above[int(T)]) == (end == "induction") for end, found in ends.items() for T, b in found)
     return (
-        f"Two lags, square loss, uniform first layer, T = {listed(lengths)}: from b above {listed(b, '.2f')}."
-        f" Below, it ends at {', '.join(sorted(others))}."
-    ), [Series("b > 0", x[b > 0.0], b[b > 0.0]), Series("b < 0", x[b < 0.0], -b[b < 0.0])]
+        f"Two lags, square loss, uniform first layer, T = {listed(lengths)}: from b above"
+        f" {listed(boundary, '.2f')}. Below, it ends at {', '.join(others)}; of {sum(map(len, ends.values()))}"
+        f" starts between -1 and 1 {'none is' if parted else 'some are'} on the other side."
+    ), [
+        *(Series(end, *np.transpose(ends[end]), points=True) for end in ("induction", *others)),
+        Series("boundary", np.array(lengths, dtype=float), np.array(boundary)),
+    ]
 
 
 HEADS = Paper(

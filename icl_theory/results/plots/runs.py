@@ -87,16 +87,16 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     """Draw the figure of an answer of `icl_theory.audit` or `icl_theory.answer`, and return its axes."""
     if not hasattr(answer, "series"):
         raise refuse("answer", answer, "an answer of the audit")
-    # a legend of many lines would lie on the curves: it goes below them, in two columns if there is room
+    # a legend of many lines, or on a map, would lie on what is drawn: it goes below, in columns if there is room
     columns = 2 if all(len(series.label) <= 24 for series in answer.series) else 1
-    below = ax is None and len(answer.series) > 3
+    below = ax is None and (len(answer.series) > 3 or answer.y_scale == "linear")
     height = 3.2 + below * (0.2 + 0.17 * math.ceil(len(answer.series) / columns))
     with styled():
         ax = new_figure(4.6, height).subplots() if ax is None else axes("ax", ax)
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
             look: Any = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
             ax.plot(series.x, series.y, color=colour, label=series.label, **look)
-        ax.set(xscale=answer.x_scale, yscale="log", xlabel=answer.x, ylabel=answer.y)
+        ax.set(xscale=answer.x_scale, yscale=answer.y_scale, xlabel=answer.x, ylabel=answer.y)
         ax.set_title(textwrap.fill(answer.question, 60), fontsize=9)
         if below:
             ax.figure.legend(fontsize=8, loc="outside lower center", ncols=columns)
