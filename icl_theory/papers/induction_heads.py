@@ -217,7 +217,7 @@ def which_basin(quick: bool) -> tuple[str, list[Series]]:
         f" {listed(boundary, '.2f')}. Below, it ends at {', '.join(others)}; of {sum(map(len, ends.values()))}"
         f" starts between -1 and 1 {'none is' if parted else 'some are'} on the other side."
     ), [
-        *(Series(end, *np.transpose(ends[end]), points=True) for end in ("induction", *others)),
+        *(Series(end, x, y, True) for end in ("induction", *others) for x, y in [np.transpose(ends[end])]),
         Series("boundary", np.array(lengths, dtype=float), np.array(boundary)),
     ]
 
