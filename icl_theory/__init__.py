@@ -6,5 +6,8 @@ The names are listed in ``__init__.pyi``; each is loaded when it is first used.
 import lazy_loader
 
 from icl_theory._version import __version__ as __version__
+from icl_theory.engine import display as _display
+
+_display.Shown._display = "icl_theory.results.representations"  # what computes knows nothing of how it is drawn
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -23,7 +23,8 @@ def said(answer: Answer) -> list[str]:
         + f" ({'points' if each.points else 'line'})"
         for each in answer.series
     ]
-    return [answer.question, answer.answer, f"{answer.x} ({answer.x_scale})", answer.y, *curves]
+    axes = (f"{answer.x} ({answer.x_scale})", f"{answer.y} ({answer.y_scale})")
+    return [answer.question, answer.answer, *axes, *curves]
 
 
 if __name__ == "__main__":

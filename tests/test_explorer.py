@@ -495,6 +495,7 @@ def test_a_notice_goes_as_soon_as_somebody_types(tmp_path: Path) -> None:
     assert (second, value) == ("", "2")
 
 
+@pytest.mark.slow
 def test_nonsense_in_the_address_is_answered_in_words(tmp_path: Path) -> None:
     body = """
       const said = {};

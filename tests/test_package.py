@@ -25,6 +25,7 @@ PAGES = [
     "paper/paper.md",
     *(page for page in DOCS if "/_" not in page),
 ]  # built pages lie in folders like docs/_build
+LONG = ("induction-heads", "your-own-run", "linear-attention", "methods")  # guides that take several seconds
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MATCHES = doctest.OutputChecker().check_output
 
@@ -121,7 +122,9 @@ def test_public_names_have_docstrings() -> None:
         assert getattr(icl, name).__doc__, name
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (Path(page).stem in LONG)) for page in PAGES]
+)
 def test_code_on_the_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 class Shown:
-    """Shows itself in a notebook, by the functions that `icl_theory.results.representations` has for each type."""
+    """Shows itself in a notebook, by the functions ``html`` and ``plot`` of a module that the package names."""
+
+    _display: ClassVar[str]
 
     def _repr_html_(self) -> str:
-        text: str = _display().html(self)
+        text: str = self._loaded().html(self)
         return text
+
+    def _loaded(self) -> Any:
+        """Load the module when it is first needed."""
+        return importlib.import_module(self._display)
 
 
 class Drawn(Shown):
@@ -33,10 +39,5 @@ class Drawn(Shown):
         matplotlib Axes
             The axes of the figure, of a run those of the loss.
         """
-        axes: Axes = _display().plot(self, ax)
+        axes: Axes = self._loaded().plot(self, ax)
         return axes
-
-
-def _display() -> Any:
-    """Load the display when it is first needed."""
-    return importlib.import_module("icl_theory.results.representations")

@@ -107,6 +107,7 @@ def test_the_command_writes_the_audit_and_says_what_is_missing(
     assert err.splitlines() == [f"icl-theory: {each}" for each in sorted(icl.audit(quick=True).failures)]
 
 
+@pytest.mark.slow
 def test_other_claims_and_papers_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run_main(capsys, "audit", "--quick", "--claim", "10")
     assert (status, "recall: " in out, err) == (0, True, f"icl-theory: {line('claims')}\n")

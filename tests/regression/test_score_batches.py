@@ -114,6 +114,7 @@ def test_a_tail_that_begins_within_the_last_stride_is_no_tail() -> None:
     assert (int(found.steps[0]), int(found.T_III[0]), str(found.regime.values[0])) == (run.steps, 0, run.regime)
 
 
+@pytest.mark.slow
 def test_every_step_is_taken_where_that_is_asked_for() -> None:
     given: dict[str, Any] = {"L": [1.0, 2.0], "eta": 0.2, "K": 4, "N": 40, "epsilon": [2e-2, 1e-3], **COSINES}
     for method, batched in (("exact", False), ("auto", True)):

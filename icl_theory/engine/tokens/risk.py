@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +23,7 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.sampled import SampledTokens
+from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
 from icl_theory.engine.tokens.square import Count, Moments, rule_error, trapezoid
 from icl_theory.engine.tokens.square import moments as integrate
 from icl_theory.memory import check_fits
@@ -277,3 +278,46 @@ class TokenRisk(Risk):
         scores = self._columns(params)
         own = np.ascontiguousarray(np.broadcast_to(self.own, scores.shape))
         return integrate(scores, self.probs[:, None], own, self.counts, form, direction, step)
+
+
+class Prompts(NamedTuple):
+    """A batch of B prompts of N tokens, of which some may be missing."""
+
+    node: Indices  # of each token, (B, N)
+    noise: Array  # of each value around that of its node, (B, N)
+    missing: NDArray[np.bool_]  # (B, N)
+    query: Indices  # (B,)
+
+
+class SampledTokens(Sampled):
+    """Mean of ½|o - y|² over a batch of prompts, o the average of their values; made by `TokenRisk.sampled`."""
+
+    def __init__(self, exact: TokenRisk, batch: int, seed: int) -> None:
+        self._exact, errors = exact, exact.errors
+        self._spread = np.sqrt(np.maximum(exact.own - np.einsum("qud,qud->uq", errors, errors), 0.0))
+        tokens = sum(count.number for count in exact.counts)
+        super().__init__(exact.initial, batch, seed, tokens * (6.0 + errors.shape[2]))
+
+    def prompts(self, step: int = 0) -> Prompts:
+        """Return the prompts of one step."""
+        rng, asked = self.generator(step), self._exact.asked
+        query = rng.choice(len(asked), self.batch, p=asked)
+        nodes, missing = [], []
+        for size, rows, each in self._exact.counts:
+            probs, shape = self._exact.probs[rows], (self.batch, int(size))
+            nodes.append(rows.start + rng.choice(len(probs), shape, p=probs))
+            kept = rng.integers(1, int(size) + 1, self.batch) if each else np.full(self.batch, size)
+            missing.append(np.arange(int(size)) >= kept[:, None])
+        node = np.concatenate(nodes, axis=1)
+        noise = self._spread[node, query[:, None] % self._spread.shape[1]] * rng.normal(size=node.shape)
+        return Prompts(node, noise, np.concatenate(missing, axis=1), query)
+
+    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
+        prompts, errors = self.prompts(step), self._exact.errors
+        place = prompts.node * len(self._exact.asked) + prompts.query[:, None]
+        weight, _ = softmax(np.where(prompts.missing, -np.inf, params.ravel()[place]))
+        values = errors[prompts.query[:, None] % len(errors), prompts.node]
+        error, noise = np.einsum("bn,bnd->bd", weight, values), np.einsum("bn,bn->b", weight, prompts.noise)
+        squared = np.einsum("bd,bd->b", error, error) + noise**2
+        pull = np.einsum("bnd,bd->bn", values, error) + prompts.noise * noise[:, None] - squared[:, None]
+        return 0.5 * squared, place, weight * pull
