@@ -223,7 +223,7 @@ def probabilities(name: str, value: ArrayLike, size: int) -> Array:
 
 def distributions(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:
     """Return probabilities, of which each row sums to 1 (to ``slack``, then normalised)."""
-    found = real_array(name, value, max(np.ndim(value), 1), LARGEST)  # type: ignore[arg-type]
+    found = real_array(name, value, max(np.asarray(value, dtype=object).ndim, 1), LARGEST)
     total = found.sum(axis=-1, keepdims=True)
     wrong = ((found < 0.0) | (np.abs(total - 1.0) > slack)).any(axis=-1)
     if not found.size or wrong.any():

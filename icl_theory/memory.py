@@ -37,6 +37,8 @@ def check_fits(name: str, value: object, needed: float) -> None:
 
 def size(count: float) -> str:
     """Return a number of bytes in a unit in which it is short: 512 bytes, 3.2 GB, 1e+18 TB."""
+    if math.isinf(count):  # more than a float holds
+        return "over 1e+296 TB"
     if count < 1e3:
         return f"{count:.0f} bytes"
     power = min(int(math.log10(count * 1.0005) / 3), 4)

@@ -49,7 +49,7 @@ def _losses(run: Trajectory, bits: int, states: int) -> Iterator[Proved]:
     closed = isinstance(core, MergedRisk) or math.isinf(getattr(core, "N", 0.0))
     basis = f"the {'doubles of the risk' if gamma is None else 'parameters L and Δ'} and of the state as they are, "
     basis += "and closed formulas in balls" if closed else "and sums in balls with the proved error of their rule"
-    for i in sorted({round(each) for each in np.linspace(0, len(run.t) - 1, states).tolist()}):
+    for i in sorted({round(each) for each in np.linspace(0, len(run.t) - 1, min(states, len(run.t))).tolist()}):
         state, step = run.states[i], int(run.t[i])
         loss, gradient = _sharp(
             bits,

@@ -126,8 +126,8 @@ class Linear(Map):
 
     def __post_init__(self) -> None:
         start = real_array("start", self.start, 1)
-        matrix = np.asarray(self.matrix, dtype=np.float64)
-        if matrix.ndim < 2 or matrix.shape[-1] != len(start) or not np.isfinite(matrix).all():
+        matrix = real_array("matrix", self.matrix, max(np.asarray(self.matrix, dtype=object).ndim, 2))
+        if matrix.shape[-1] != len(start):
             raise refuse("matrix", matrix.shape, f"finite, with {len(start)} entries along the last axis")
         store(self, matrix=matrix, start=start)
 

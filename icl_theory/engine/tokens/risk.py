@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from icl_theory._validate import (
     flag,
     integer,
     number,
+    plain_numbers,
     probabilities,
     real_array,
     refuse,
@@ -93,7 +95,7 @@ class Kind:
 
 def _shaped(name: str, value: ArrayLike, ndim: int, nodes: int) -> Array:
     """Return an array with one row for each node and as many axes, which have length 1 unless given."""
-    array = np.asarray(value, dtype=np.float64)
+    array = plain_numbers(name, value, -math.inf)
     largest = float(np.abs(array).max(initial=0.0))
     if not largest <= LARGEST:
         raise refuse(name, largest, f"finite, and at most {LARGEST:g} in size (the largest is shown)")
