@@ -23,7 +23,7 @@ from scipy.sparse import csc_array
 import icl_theory as icl
 from icl_theory import _validate, figures, memory
 from icl_theory.cli import app, main
-from icl_theory.engine import progress
+from icl_theory.engine import progress, pullback
 from icl_theory.families import find
 from icl_theory.families.recall.bounds import divergence
 from icl_theory.papers.reproduction import reproduce
@@ -462,6 +462,7 @@ def test_what_is_free_is_the_least_of_what_limits_it(tmp_path: Path, monkeypatch
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.free() > 2e6
     assert [memory.size(x) for x in (999, 1000, 999_600, 2.5e9)] == ["999 bytes", "1 kB", "1 MB", "2.5 GB"]
+    assert memory.size(math.inf) == "over 1e+296 TB"
 
 
 @pytest.mark.parametrize(("M", "alpha"), [(2, 0.3), (50, 0.01), (50, 0.999), (40_000, 0.3), (250_000, 0.9)])
@@ -594,3 +595,23 @@ def test_losses_may_be_negative_where_a_run_found_them_so(tmp_path: Path) -> Non
     run = icl.descend(Below(), 0.5, above=0.1)
     run.save(tmp_path / "run.npz")
     assert icl.load(tmp_path / "run.npz").to_dict() == run.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: icl.linear_attention.PlusPlusRisk(20, 1).sharpness([1e80] * 3),
+            "params .*must be less extreme: the Hessian",
+        ),
+        (lambda: icl.Kind(3, [1.0], values=1j), "values"),
+        (lambda: pullback.Linear(len, [0.0]), "matrix .*must be a finite real array"),
+    ],
+)
+def test_what_no_float_holds_is_refused_by_its_name(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_a_sharpness_near_the_largest_float_comes_without_a_warning() -> None:
+    assert icl.linear_attention.PlusPlusRisk(20, 1).sharpness([1e40] * 3) > 1e250

@@ -172,6 +172,11 @@ class Risk(Protocol):
         float
             Squared label units per squared unit of the scores; negative where the loss is concave.
 
+        Raises
+        ------
+        ValueError
+            Where the Hessian is beyond the range of float64.
+
         Examples
         --------
         >>> import icl_theory as icl, numpy as np
@@ -180,7 +185,15 @@ class Risk(Protocol):
         True
         """
         at = self._checked(params)
-        return largest_eigenvalue(lambda direction: self.hessian_product(at, direction), at.shape, self.metric)[0]
+
+        def product(direction: Array) -> Array:
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = self.hessian_product(at, direction)
+            if not np.isfinite(found).all():
+                raise refuse("params", params, "less extreme: the Hessian is beyond the range of float64")
+            return found
+
+        return largest_eigenvalue(product, at.shape, self.metric)[0]
 
 
 def largest_eigenvalue(
