@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from tests.pages import Page
 
-PAGE = (Path(__file__).parents[1] / "docs" / "guide" / "your-own-family.md").read_text(encoding="utf-8")
+GUIDE = Path(__file__).parents[1] / "docs" / "guide"
+PAGE = (GUIDE / "your-own-family.md").read_text(encoding="utf-8")
+TWENTY = (GUIDE / "twenty-lines.md").read_text(encoding="utf-8")
 GROUP = "icl_theory.families"
 pytestmark = pytest.mark.slow
 DRIVER = """
@@ -36,7 +39,7 @@ if __name__ == "__main__":
     from icl_theory.cli import main
     print(json.dumps([run(line) for line in json.loads(sys.argv[1])]))
 """
-SWEEP = "--eta 0.1 --N 1,10,100 --start 1e-4:1e-2:log:4"
+SWEEP = "--eta 1 --N 10,100,1000 --d 3,4,5,6 --epsilon 0.3"
 
 
 def blocks(language: str) -> list[str]:
@@ -90,7 +93,8 @@ def installation(folder: Path) -> Installed:
     made.path.mkdir()
     made.folder.mkdir()
     project = tomllib.loads(blocks("toml")[0])["project"]
-    install(made.path, project["name"], blocks("python")[0], project["entry-points"][GROUP])
+    code, row = blocks("python")[0], next(block for block in blocks("python") if "\n@row(" in block)
+    install(made.path, project["name"], f"{code}\n\n{row}", project["entry-points"][GROUP])
     return made
 
 
@@ -100,25 +104,73 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def test_family_of_the_page_is_short() -> None:
-    assert len([line for line in blocks("python")[0].splitlines() if line.strip()]) <= 60
+    assert len([line for line in blocks("python")[0].splitlines() if line.strip()]) <= 45
 
 
-def test_counts_of_the_page_are_those_of_a_recursion_of_one_number() -> None:
-    """Both factors stay equal: u <- u(1 - eta(1 + s)(u² - b)), b = 1/(1 + s)."""
+def test_both_guides_have_one_model() -> None:
+    method = re.compile(r"^    def risk\(self\):\n(?:        .*\n)+", re.MULTILINE)
+    twenty = method.findall(TWENTY)
+    assert len(twenty) == 1
+    assert method.findall(PAGE) == twenty
 
-    def counts(N: int, u: float) -> tuple[int, int]:
-        s, t, half = 1.0 / N, 0, -1
-        b = 1.0 / (1.0 + s)
-        while 0.5 * (1.0 + s) * (u * u - b) ** 2 > 1e-3:
-            u, t = u * (1.0 - 0.1 * (1.0 + s) * (u * u - b)), t + 1
-            half = t if half < 0 and u * u >= b / 2 else half
-        return half, t
 
-    half, last = counts(20, 0.01)
+def population(kappa: float, N: int, d: int, noise: float) -> float:
+    """Loss of the page's formula, by 1/Z² = ∫ t exp(-tZ) dt: one token counts twice, or two tokens once each."""
+    c, p = np.polynomial.legendre.leggauss(60)
+    p = p * (1.0 - c * c) ** ((d - 3) / 2)
+    p /= p.sum()
+    weight = np.exp(kappa * c)
+    u = np.arange(-30.0, 14.0, 0.1)
+    t = np.exp(u) / (N * float(p @ weight))
+    damped = np.exp(-np.outer(t, weight))
+    with np.errstate(divide="ignore"):  # where nothing is left
+        others = np.log1p(np.expm1(-np.outer(t, weight)) @ p)  # logarithm of what another token leaves, E e^{-tw}
+    one = damped @ (p * weight**2 * ((c - 1.0) ** 2 + 1.0 - c * c + noise**2))
+    two = damped @ (p * weight * (c - 1.0))
+    integrand = N * one * np.exp((N - 1) * others) + N * (N - 1) * two**2 * np.exp((N - 2) * others)
+    return float(0.5 * 0.1 * np.sum(t * t * integrand))
+
+
+def counts(N: int, eta: float, epsilon: float, most: int = 400) -> tuple[int, int]:
+    """Steps until half of the loss is gone and until the target, by descent along differences of the loss."""
+    kappa, half = 0.0, -1
+    first = population(0.0, N, 5, 1.0)
+    for step in range(most):
+        loss = population(kappa, N, 5, 1.0)
+        half = step if half < 0 and loss <= first / 2.0 else half
+        if loss <= epsilon:
+            return half, step
+        slope = (population(kappa + 1e-4, N, 5, 1.0) - population(kappa - 1e-4, N, 5, 1.0)) / 2e-4
+        kappa -= eta * slope
+    return half, -1
+
+
+def test_counts_of_the_page_are_those_of_descent_on_an_integral() -> None:
+    half, last = counts(100, 1.0, 0.1)
     assert f"at step {last}\n" in PAGE
-    assert f"plateau 0 - {half}   fit {half} - {last}\n" in PAGE
-    rows = [" ".join(str(counts(N, start)[0]) for start in (1e-4, 1e-3, 1e-2)) for N in (1, 10, 100)]
+    assert f"phases   half 0 - {half}   rest {half} - {last}\n" in PAGE
+    assert f"{{'half': (0, {half}), 'rest': ({half}, {last})}}\n" in PAGE
+    rows = [" ".join(f"{counts(N, 1.0, epsilon)[1]:3d}" for epsilon in (0.6, 0.3, 0.1)) for N in (100, 1000)]
     assert "[[" + "]\n [".join(rows) + "]]" in PAGE
+    rates = [0.25 / (1 / 25 + 2 / (5 * N)) for N in (10, 100, 1000)]
+    steps = [counts(N, rate, 0.1)[1] for N, rate in zip((10, 100, 1000), rates, strict=True)]
+    assert f"{np.round(rates, 1)} {np.array(steps)}\n" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("N", "d", "noise"),
+    [(10, 3, 0.0), (10, 20, 0.0), (100, 5, 1.0), (1000, 20, 5.0), (10**4, 20, 10.0), (10**6, 20, 100.0)],
+)
+def test_curvature_is_at_most_what_the_page_says(N: int, d: int, noise: float) -> None:
+    """Second differences between the start and the least loss."""
+    step = 0.25
+    losses = np.array([population(kappa, N, d, noise) for kappa in np.arange(-step, 14.0, step)])
+    best = int(np.argmin(losses))
+    assert best < len(losses) - 1
+    curvature = np.diff(losses[: best + 2], 2).max() / step**2
+    assert curvature <= 4.4 * (1 / d**2 + (1 + noise**2) / (N * d))
+    if N == 10**6:  # and nearly as much there
+        assert curvature >= 3.9 * (1 / d**2 + (1 + noise**2) / (N * d))
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +196,8 @@ def test_command_of_the_page_writes_its_file(installed: Installed, shown: object
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("run.html", ("reached epsilon = 0.0248095 at step 62", "plateau")),
-        ("found.html", ("in-context shrinkage", "observations in a prompt", "σ", "plateau")),
+        ("run.html", ("reached epsilon = 0.1 at step 255", "half")),
+        ("found.html", ("attention on the sphere", "tokens in a prompt", "σ", "half")),
     ],
 )
 def test_report_says_what_the_family_declares(
@@ -160,25 +212,27 @@ def test_report_says_what_the_family_declares(
 def test_table_has_the_columns_of_the_family(installed: Installed, shown: object) -> None:
     rows = [line.split(",") for line in (installed.folder / "found.csv").read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 16
-    assert {"N", "start", "T_plateau", "T_fit", "multiple"} <= set(rows[0])
+    assert {"N", "noise", "T_half", "T_rest", "kappa"} <= set(rows[0])
 
 
 def test_its_program_knows_the_family(installed: Installed) -> None:
     program = Path(sys.executable).with_name("icl-theory")
     code = f"import subprocess, sys; sys.exit(subprocess.call([{str(program)!r}, *sys.argv[1:]]))"
-    run = json.loads(installed.python("-c", code, "shrinkage", "simulate", "--eta", "0.1", "--N", "20", "--json"))
-    assert run["steps"] == 62
-    assert run["phases"] == {"plateau": [0, 48], "fit": [48, 62]}
+    run = json.loads(installed.python("-c", code, "ball", "simulate", "--eta", "1", "--json"))
+    assert run["steps"] == 255
+    assert run["phases"] == {"half": [0, 11], "rest": [11, 255]}
 
 
 def test_json_toml_and_workers_give_the_same_sweep(installed: Installed) -> None:
     config = installed.folder / "sweep.toml"
-    config.write_text('eta = 0.1\nN = [1, 10, 100]\nstart = "1e-4:1e-2:log:4"\nstore = "b"\n', encoding="utf-8")
+    config.write_text(
+        'eta = 1\nN = [10, 100, 1000]\nd = [3, 4, 5, 6]\nepsilon = 0.3\nstore = "b"\n', encoding="utf-8"
+    )
     one, two, three, work = installed.commands(
-        f"shrinkage sweep {SWEEP} --json --quiet",
-        "shrinkage sweep --config sweep.toml --json --quiet",
-        f"shrinkage sweep {SWEEP} --json --quiet --workers 2",
-        f"shrinkage sweep {SWEEP} --dry-run",
+        f"ball sweep {SWEEP} --json --quiet",
+        "ball sweep --config sweep.toml --json --quiet",
+        f"ball sweep {SWEEP} --json --quiet --workers 2",
+        f"ball sweep {SWEEP} --dry-run",
     )
     assert (one.status, two.status, three.status) == (0, 0, 0), one.err + two.err + three.err
     assert work.out.splitlines()[0] == "12 points in 2 chunks, 0 in whole arrays and 12 one by one", work
@@ -187,8 +241,8 @@ def test_json_toml_and_workers_give_the_same_sweep(installed: Installed) -> None
         return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
     first = strict(one.out)
-    assert first["attrs"]["family"] == "shrinkage"
-    assert first["data_vars"]["steps"]["dims"] == ["N", "start"]
+    assert first["attrs"]["family"] == "ball"
+    assert first["data_vars"]["steps"]["dims"] == ["N", "d"]
     for other in (two, three):
         found = strict(other.out)
         assert found["data_vars"] == first["data_vars"]
@@ -200,8 +254,8 @@ def test_fresh_python_finds_sweeps_stores_and_loads_it(installed: Installed) -> 
     """Interrupted after the first chunk, a stored sweep goes on in the next process and computes only the rest."""
     common = """
 import numpy as np, icl_theory as icl
-family = icl.list_families()["shrinkage"]
-axes = dict(eta=0.1, N=[1, 10, 100], start=[1e-4, 1e-3, 1e-2, 1e-1], progress=False)
+family = icl.list_families()["ball"]
+axes = dict(eta=1.0, N=[10, 100, 1000], d=[3, 4, 5, 6], epsilon=0.3, progress=False)
 simulate, calls = family.simulate, []
 def counted(problem, **others):
     calls.append(problem)
@@ -214,7 +268,7 @@ family.simulate = counted
         "-c",
         common.replace("MOST", "9")
         + """
-half = icl.sweep("shrinkage", store="a", **axes)
+half = icl.sweep("ball", store="a", **axes)
 assert half.attrs["interrupted"] == 1, half
 assert (half.status.values.ravel() == "pending").sum() == 4, half.status.values
 again = icl.load_sweep("a")
@@ -225,25 +279,27 @@ assert again.identical(half.assign_attrs(command=again.attrs["command"])), (agai
         "-c",
         common.replace("MOST", "99")
         + """
-whole = icl.sweep("shrinkage", store="a", **axes)
+whole = icl.sweep("ball", store="a", **axes)
 assert len(calls) == 4, calls
 free = icl.sweep(family, **axes)
 assert len(calls) == 16
 assert whole.identical(free.assign_attrs(command=whole.attrs["command"])), (whole, free)
 assert eval(whole.attrs["command"]).equals(free)
 assert icl.load_sweep("a").equals(free)
-assert (free.N.attrs["symbol"], free.noise.attrs["symbol"], free.start.attrs["tex"]) == ("N", "σ", "a")
-assert (free.T_plateau.attrs["role"], free.T_plateau.attrs["phase"]) == ("phase", "plateau")
-point = free.sel(N=10, start=1e-2)
-run = family(eta=0.1, N=10, start=1e-2).simulate()
-assert (point.steps, point.T_plateau) == (run.steps, run.phases.plateau[1])
-assert point.multiple == run.observed["multiple"][-1]
+assert (free.N.attrs["symbol"], free.noise.attrs["symbol"], free.noise.attrs["tex"]) == ("N", "σ", r"\\sigma")
+assert (free.T_half.attrs["role"], free.T_half.attrs["phase"]) == ("phase", "half")
+point = free.sel(N=100, d=5)
+run = family(eta=1.0, N=100, d=5, epsilon=0.3).simulate()
+assert (point.steps, point.T_half) == (run.steps, run.phases.half[1])
+assert point.kappa == run.params[0]
 run.save("one.npz")
 loaded = icl.load("one.npz")
 assert loaded.facts() == run.facts() and loaded.labels["noise"].text == "σ"
-assert loaded.phases.fit == run.phases.fit
-automatic = icl.sweep("shrinkage", eta="auto", N=[5, 50], progress=False)
-assert automatic.eta_used.values.tolist() == [0.5, 0.5]
+assert loaded.phases.rest == run.phases.rest
+automatic = icl.sweep("ball", eta="auto", N=[100, 1000], progress=False)
+assert abs(automatic.eta_used.values * [0.044, 0.0404] - 0.25).max() < 1e-15
+from icl_theory.papers.audit import rows
+assert rows()[-1](True).cells()[0] == "ball: plain average" and rows()[-1](True).verdict == "holds"
 """,
     )
 
@@ -310,15 +366,15 @@ print(json.dumps([known, [str(each.message) for each in caught]]))
 """
     known, lines = json.loads(installed.python("-c", code))
     assert known[:2] == ["regression", "recall"]
-    assert known[-1] == "shrinkage"
+    assert known[-1] == "ball"
     assert len(lines) == len(points)
     for line, (point, reason) in zip(lines, reasons.items(), strict=True):
         assert re.match(rf"the family {point} \({points[point]}\) is left out: {reason}", line), line
-    done, recall = installed.commands("shrinkage simulate --eta 0.1 --N 20", "recall simulate --counts 1")
+    done, recall = installed.commands("ball simulate --eta 1", "recall simulate --counts 1")
     assert (done.status, recall.status) == (0, 0)
     address = re.compile("0x[0-9a-f]+")
     assert address.sub("", done.err).splitlines() == [f"icl-theory: {address.sub('', line)}" for line in lines]
-    assert "at step 62" in done.out
+    assert "at step 255" in done.out
 
 
 @pytest.mark.parametrize("where", ["command", "python"])
@@ -332,34 +388,34 @@ def said(*values, **parameters):
     except ValueError as error:
         return str(error)
 print(json.dumps([
-    said("shrinkage", eta=0.1, nosie=[1.0, 2.0]),
-    said("shrinkage", eta=0.1, epsilon=0.1, above=0.1),
-    said("shrinkgae", eta=0.1),
-    said("shrinkage"),
-    said("shrinkage", eta=0.1, N=[1.5]),
+    said("ball", eta=0.1, nosie=[1.0, 2.0]),
+    said("ball", eta=0.1, epsilon=0.1, above=0.1),
+    said("blal", eta=0.1),
+    said("ball"),
+    said("ball", eta=0.1, N=[1.5]),
 ]))
 """
         found = json.loads(installed.python("-c", code))
-        assert "nosie: the family shrinkage has no such parameter (did you mean noise?)" in found[0]
+        assert "nosie: the family ball has no such parameter (did you mean noise?)" in found[0]
         assert found[1].startswith("above = 0.1: must be left out where epsilon")
-        assert "family = 'shrinkgae'" in found[2]
-        assert "(did you mean shrinkage?)" in found[2]
+        assert "family = 'blal'" in found[2]
+        assert "(did you mean ball?)" in found[2]
         assert found[3].startswith("eta = None: must be given")
         assert found[4].startswith("N = 1.5: must be an integer >= 1")
         return
     (installed.folder / "wrong.toml").write_text("eta = 0.1\nnosie = 2.0\n", encoding="utf-8")
     first, *others = installed.commands(
-        f"shrinkage sweep {SWEEP} --store c --quiet",
-        "shrinkage sweep --eta 0.1 --nosie 1,2",
-        "shrinkage simulate --eta 0.1 --config wrong.toml",
-        "shrinkage simulate --eta 0.1 --epsilon 0.1 --above 0.1",
-        "shrinkage sweep --eta 0.1 --N 1,2 --epsilon 0.1 --above 0.1",
-        "shrinkage simulate --noise 1",
-        "shrinkage simulate --eta 0.1 --N many",
-        "shrinkage sweep --eta 0.1 --N 1,2 --over noise",
+        f"ball sweep {SWEEP} --store c --quiet",
+        "ball sweep --eta 0.1 --nosie 1,2",
+        "ball simulate --eta 0.1 --config wrong.toml",
+        "ball simulate --eta 0.1 --epsilon 0.1 --above 0.1",
+        "ball sweep --eta 0.1 --N 1,2 --epsilon 0.1 --above 0.1",
+        "ball simulate --noise 1",
+        "ball simulate --eta 0.1 --N many",
+        "ball sweep --eta 0.1 --N 1,2 --over noise",
         "recall sweep --triggers 4,16 --counts 1 --store c --quiet",
-        f"shrinkage sweep {SWEEP} --noise 2 --store c --quiet",
-        f"shrinkage sweep {SWEEP} --rule ngd --store c --quiet",
+        f"ball sweep {SWEEP} --noise 2 --store c --quiet",
+        f"ball sweep {SWEEP} --rule ngd --store c --quiet",
     )
     assert first.status == 0, first.err
     sentences = [
@@ -370,7 +426,7 @@ print(json.dumps([
         r"--eta.*: give .* as an option or in the file",
         r"N = 'many': must be an integer",
         r"over = 'noise': must be one of N",
-        r"store = 'c': must be one made by the same call: .*family = 'shrinkage' there, 'recall' here",
+        r"store = 'c': must be one made by the same call: .*family = 'ball' there, 'recall' here",
         r"store = 'c': must be one made by the same call: noise = 1\.0 there, 2\.0 here",
         r"store = 'c': must be one made by the same call: rule = 'gd' there, 'ngd' here",
     ]
