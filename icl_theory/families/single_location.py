@@ -113,7 +113,7 @@ class SoftmaxRisk(Risk):
         r, a, g = math.hypot(kappa, beside), math.sqrt(p.snr), p.spread
         turn = np.array([kappa, beside]) / r if r else np.zeros(2)
         size, sums, slopes = nu * nu + rest * rest, np.zeros(2), np.zeros((2, 3))
-        # A distance of nodes, a power of 2, that leaves an error of e^-30 where weights grow like e^(r x) or e^(r g x).
+        # Nodes a power of 2 apart leave an error of e^-30 where weights grow like e^(r x) or e^(r g x).
         apart = 2.0 ** math.floor(math.log2(min(0.25, math.pi**2 / (30.0 * max(r * max(1.0, g), 1e-3)))))
         for share, bare, against, x, own, first in self._cases(apart):
             scores = r * x * np.where(own, g, 1.0) + a * kappa * own + bias * first
