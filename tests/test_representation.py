@@ -48,6 +48,22 @@ def test_loss_is_that_of_all_signs_of_tasks_and_noise() -> None:
         assert risk.loss(params) == pytest.approx(0.5 * np.mean((answers - truth) ** 2), rel=1e-10)
 
 
+@pytest.mark.parametrize("sees", ["all", "labelled"])
+def test_sampled_prompts_have_the_loss_and_the_gradient_as_means(sees: str) -> None:
+    """Within 4 standard errors over 200 batches, each of whose gradients is that of differences."""
+    risk = icl.Representation(K=4, m=3, N=2, heads=2, sees=sees, start=1.0, seed=3).risk()
+    trainer, params = risk.sampled(100, seed=5), risk.initial
+    drawn = [trainer.evaluate(params, step) for step in range(200)]
+    losses, slopes = np.array([loss for loss, _ in drawn]), np.array([slope for _, slope in drawn])
+    for found, exact in ((losses, risk.loss(params)), (slopes, risk.gradient(params))):
+        assert np.all(np.abs(found.mean(axis=0) - exact) < 4.0 * found.std(axis=0, ddof=1) / 200.0**0.5 + 1e-15)
+    for at in np.ndindex(params.shape):
+        move = np.zeros_like(params)
+        move[at] = 1e-5
+        rise = trainer.evaluate(params + move, 7)[0] - trainer.evaluate(params - move, 7)[0]
+        assert slopes[7][at] == pytest.approx(rise / 2e-5, rel=1e-6, abs=1e-9)
+
+
 @pytest.mark.slow
 def test_loss_is_that_of_a_million_prompts() -> None:
     problem, rng = icl.Representation(K=5, m=3, N=2, heads=2), np.random.default_rng(1)

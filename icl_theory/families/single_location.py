@@ -12,18 +12,8 @@ import numpy as np
 from icl_theory._validate import Array, refuse, store
 from icl_theory.engine import Risk, Trajectory, in_coordinates
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
-from icl_theory.families.family import Family
-from icl_theory.families.parameters import (
-    Fraction,
-    Later,
-    Number,
-    Whole,
-    Word,
-    label_noise,
-    learning_rate,
-    parameter,
-)
-from icl_theory.grids.grid import Column
+from icl_theory.families import Column, Family, Later, Number, Whole, Word, parameter
+from icl_theory.families.parameters import Fraction, label_noise, learning_rate
 from icl_theory.memory import check_fits
 
 ATTENTION = ("softmax", "erf", "linear")
@@ -123,7 +113,9 @@ class SoftmaxRisk(Risk):
         r, a, g = math.hypot(kappa, beside), math.sqrt(p.snr), p.spread
         turn = np.array([kappa, beside]) / r if r else np.zeros(2)
         size, sums, slopes = nu * nu + rest * rest, np.zeros(2), np.zeros((2, 3))
-        for share, bare, against, x, own, first in self._cases(_halved(r * max(1.0, g))):
+        # Nodes a power of 2 apart leave an error of e^-30 where weights grow like e^(r x) or e^(r g x).
+        apart = 2.0 ** math.floor(math.log2(min(0.25, math.pi**2 / (30.0 * max(r * max(1.0, g), 1e-3)))))
+        for share, bare, against, x, own, first in self._cases(apart):
             scores = r * x * np.where(own, g, 1.0) + a * kappa * own + bias * first
             found = [risk.evaluate(scores) for risk in (bare, against)]
             sums += share * np.array([loss for loss, _ in found])
@@ -154,11 +146,6 @@ class SoftmaxRisk(Risk):
         """Return the Bayes risk, where it is known: with a spread of 1, as of all other tokens."""
         p = self.problem
         return self.evaluate(p.bayes())[0] if p.spread == 1.0 else 0.5 * p.noise**2
-
-
-def _halved(slope: float, digits: float = 30.0) -> float:
-    """Return a distance of nodes at which weights e^(slope x) leave an error of e^-digits, a power of 2."""
-    return 2.0 ** math.floor(math.log2(min(0.25, math.pi**2 / (digits * max(slope, 1e-3)))))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from icl_theory._validate import Array, integer, real_array, refuse, store
 from icl_theory.engine import Risk, Trajectory
 from icl_theory.engine.pullback import in_coordinates, innermost
-from icl_theory.families.family import Family
-from icl_theory.families.parameters import Later, Number, Whole, Word, learning_rate, parameter
-from icl_theory.grids.grid import Column
+from icl_theory.engine.tokens.sampled import softmax
+from icl_theory.families import Column, Family, Later, Number, Whole, Word, parameter
+from icl_theory.families.parameters import learning_rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +66,7 @@ class SelectionRisk(Risk):
 
     def weights(self, scores: Array) -> Array:
         """Attention of the inputs on their tokens, (..., n, T)."""
-        own = self.own(scores)
-        found = np.exp(own - own.max(axis=-1, keepdims=True))
-        return np.asarray(found / found.sum(axis=-1, keepdims=True))
+        return softmax(self.own(scores))[0]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient with respect to the scores."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import minimize
 
 from icl_theory._validate import Array
 from icl_theory.engine.comparison import z_score
@@ -32,6 +34,18 @@ def deviations(samples: Any, expected: Any) -> Array:
     """Distances of the means of samples from what is expected, in standard errors."""
     error = np.std(samples, axis=0, ddof=1) / math.sqrt(len(samples))
     return np.abs(z_score(np.mean(samples, axis=0) - expected, error, np.asarray(expected)))
+
+
+def minimum(evaluate: Callable[[Array], tuple[float, Array]], start: ArrayLike, gtol: float = 1e-9) -> Array:
+    """Return where a quasi-Newton descent ends, in the shape of its start, from losses and gradients."""
+    shape = np.shape(start)
+
+    def flat(params: Array) -> tuple[float, Array]:
+        loss, gradient = evaluate(params.reshape(shape))
+        return loss, gradient.ravel()
+
+    options = {"gtol": gtol, "maxiter": 5000}
+    return np.asarray(minimize(flat, np.ravel(start), jac=True, method="BFGS", options=options).x).reshape(shape)
 
 
 def power(x: Any, y: Any) -> float:

@@ -6,14 +6,11 @@ import itertools
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize_scalar
 
-from icl_theory._validate import Array
-from icl_theory.engine.risk import Risk
 from icl_theory.families.single_location import SingleLocation
 from icl_theory.papers.claim import Errors, Found, identity, row
-from icl_theory.papers.numbers import decade, listed, span
+from icl_theory.papers.numbers import decade, listed, minimum, span
 from icl_theory.papers.paper import Claims, Paper, Reading
 
 MARION = "Marion, Berthier, Biau, Boyer 2025 (reconstructed)"
@@ -22,11 +19,6 @@ ARNABOLDI = "Arnaboldi, Loureiro, Stephan, Krzakala, Zdeborová 2025 (reconstruc
 PUBLISHED = SingleLocation(
     attention="erf", snr=200.0, spread=math.sqrt(0.5), scale=0.1, method="fast", max_steps=10**9
 )  # N = 10, d = 400
-
-
-def minimum(risk: Risk, start: ArrayLike) -> Array:
-    """Return the parameters at which a quasi-Newton descent from a start ends."""
-    return np.asarray(minimize(risk.evaluate, start, jac=True, method="BFGS", options={"gtol": 1e-9}).x)
 
 
 @identity("single location: invariant manifold", MARION, 1e-12)
@@ -109,7 +101,8 @@ def softmax_is_bayes(quick: bool) -> Found:
     cases = ((3, 2.0),) if quick else ((2, 1.0), (3, 2.0), (10, 4.0), (10, 16.0), (1000, 9.0))
     problems = [SingleLocation(N=N, snr=snr, noise=0.3) for N, snr in cases]
     slope = max(float(np.abs(each.risk().gradient(each.bayes())).max()) for each in problems)
-    left = max(abs(risk.loss(minimum(risk, risk.initial)) - risk.floor()) for risk in (x.risk() for x in problems))
+    risks = [each.risk() for each in problems]
+    left = max(abs(risk.loss(minimum(risk.evaluate, risk.initial)) - risk.floor()) for risk in risks)
     return Found(
         slope < 1e-10 and left < 1e-12,
         f"(N, snr) = {listed(cases)}, γ = 1, σ = 0.3, from a random start",
@@ -137,7 +130,7 @@ def positions(quick: bool) -> Found:
     """where one position is likelier, semantic and positional attention are both learnt, from either one"""
     shares, starts = (0.5,) if quick else (0.2, 0.5, 0.9), ((0.0, 0.0, 1.0, 0.0, 4.0), (3.0, 0.0, 1.0, 0.0, 0.0))
     cases = [(SingleLocation(N=4, first=share), start) for share, start in itertools.product(shares, starts)]
-    off = [float(np.abs(minimum(each.risk(), start) - each.bayes()).max()) for each, start in cases]
+    off = [float(np.abs(minimum(each.risk().evaluate, start) - each.bayes()).max()) for each, start in cases]
     return Found(
         max(off) < 1e-5,
         f"N = 4, snr = 4, first position with probability {listed(shares)}; from attention to it, or to k*, alone",

@@ -13,7 +13,7 @@ from icl_theory._validate import Array
 from icl_theory.engine import Risk, Trajectory, descend, in_coordinates
 from icl_theory.families.token_selection import TokenSelection, constraints
 from icl_theory.papers.claim import Found, row
-from icl_theory.papers.numbers import listed, span
+from icl_theory.papers.numbers import listed, minimum, span
 from icl_theory.papers.paper import Claims, Paper, Reading
 
 FIRST = "Tarzanagh, Li, Zhang, Oymak 2023 (reconstructed)"
@@ -127,12 +127,11 @@ def one_matrix(quick: bool) -> Found:
 def decayed(risk: Risk, decay: float, factors: Array) -> Array:
     """Return the factors of least loss plus ½ decay times their squared norm, beside others."""
 
-    def total(flat: Array) -> tuple[float, Array]:
-        loss, gradient = risk.evaluate(flat.reshape(factors.shape))
-        return loss + 0.5 * decay * float(flat @ flat), gradient.ravel() + decay * flat
+    def total(factors: Array) -> tuple[float, Array]:
+        loss, gradient = risk.evaluate(factors)
+        return loss + 0.5 * decay * float(np.vdot(factors, factors)), gradient + decay * factors
 
-    found = minimize(total, factors.ravel(), jac=True, method="BFGS", options={"gtol": 1e-13, "maxiter": 5000})
-    return np.asarray(found.x.reshape(factors.shape))
+    return minimum(total, factors, gtol=1e-13)
 
 
 def least_nuclear(rows: Array, factors: Array) -> Array:
