@@ -322,8 +322,10 @@ def test_constants_are_those_of_60_digits() -> None:
         assert holds(constants.least_loss(5, arb(2), 6, 0.5), loss(best))
 
 
-def test_steps_of_linear_attention_are_those_of_40_digits() -> None:
-    problem = icl.LinearAttention(d=3, decay=1.0, N=10, noise=0.5, eta=0.3, above=1e-5)
+@pytest.mark.parametrize("goal", [{"above": 1e-5}, {"epsilon": 0.8}, {"epsilon": 0.79}])
+def test_steps_of_linear_attention_are_those_of_40_digits(goal: dict[str, float]) -> None:
+    """With a target that is a loss, and with one above the floor, which is most of the loss here."""
+    problem = icl.LinearAttention(d=3, decay=1.0, N=10, noise=0.5, eta=0.3, **goal)
     run = problem.simulate()
     found = icl.certify(run, states=1).named("steps").ball
     with mpmath.workdps(40):
@@ -333,14 +335,26 @@ def test_steps_of_linear_attention_are_those_of_40_digits() -> None:
         gamma, n = [mpmath.mpf(0.01)] * 3, 0
         best = [x / y for x, y in zip(tokens, second, strict=True)]
 
-        def excess() -> mpmath.mpf:
-            parts = zip(tokens, second, gamma, best, strict=True)
-            return mpmath.fsum(x * y * (g - b) ** 2 / 2 for x, y, g, b in parts)
+        def loss(gamma: list[mpmath.mpf]) -> mpmath.mpf:
+            """With the loss of the prediction 0, half the trace of the tokens' covariance."""
+            parts = zip(tokens, second, gamma, strict=True)
+            return mpmath.fsum(x * (g * g * y - 2 * g * x + 1) / 2 for x, y, g in parts)
 
-        while excess() > mpmath.mpf(1e-5):
+        aim = mpmath.mpf(goal["epsilon"]) if "epsilon" in goal else loss(best) + mpmath.mpf(goal["above"])
+        while loss(gamma) > aim:
             gamma = [g - mpmath.mpf(0.3) * x * (g * y - x) for x, y, g in zip(tokens, second, gamma, strict=True)]
             n += 1
+    assert n > 0
     assert found == (n, n)
+
+
+def test_a_loss_below_the_floor_is_never_reached() -> None:
+    risk = icl.LinearAttention(d=3, decay=1.0, N=10, noise=0.5).risk()
+    for share in (0.5, 1.0 - 1e-9):
+        with pytest.raises(ArithmeticError, match="the goal is not reached"):
+            counts.mode_steps(risk, 0.3, share * risk.floor(), None)
+    found = counts.mode_steps(risk, 0.3, (1.0 + 1e-9) * risk.floor(), None)
+    assert 0 < found.low == found.high < 10**4
 
 
 def test_a_count_is_within_its_error_where_rounding_hides_what_a_step_gains() -> None:

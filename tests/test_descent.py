@@ -17,6 +17,8 @@ from icl_theory.engine.pullback import Affine, Factored, Pullback
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.skip import Skipper
 from icl_theory.engine.steps import Descent, SingleSteps
+from icl_theory.engine.stops import Recorder, Saved
+from icl_theory.engine.trajectory import Stop
 
 
 class Power(icl.Risk):
@@ -475,3 +477,97 @@ def test_counts_of_rates_that_rounding_parts_differ_by_less_than_their_errors() 
         ]
         (one, error), (other, more) = ((int(count[0]), float(doubt[0])) for count, doubt in found)
         assert abs(one - other) <= error + more
+
+
+def test_first_steps_are_those_of_a_search_through_all_losses() -> None:
+    """Losses that fall, some by nothing for a while, and targets on, between and outside of them."""
+    rng = np.random.default_rng(0)
+    for last in (0, 1, 2, 3, 7, 100):
+        for _ in range(20):
+            losses = np.sort(rng.integers(1, 2 * last + 3, (6, last + 4)), axis=1)[:, ::-1].astype(float)
+            targets = rng.integers(0, 2 * last + 4, 6) + rng.choice([0.5, 1.0], 6)
+
+            def loss(t: np.ndarray, given: np.ndarray = losses, end: int = last + 3) -> np.ndarray:
+                return given[np.arange(6), np.minimum(t, end)] - np.maximum(t - end, 0)  # it falls on by 1 a step
+
+            found, error = first_steps(loss, targets, last)
+            for row, target, step, doubt in zip(losses, targets, found.tolist(), error, strict=True):
+                reached = np.flatnonzero(row[: last + 1] <= target)
+                assert step == (reached[0] if reached.size else 2**63 - 1)
+                if not reached.size or not step:
+                    assert doubt == 0.0
+                else:  # rounding decides where the target, or the loss before it, is met exactly
+                    assert (doubt >= 1.0) == (target in row[step - 1 : step + 1])
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-9, 1e-13])
+def test_errors_of_first_steps_are_the_doubt_of_the_loss_over_its_slope(rate: float) -> None:
+    """Of e^(-rt), whose slope is r times the loss: by rounding of the loss, of its rate twice, and as given."""
+    target = math.exp(-5.0)
+
+    def loss(t: np.ndarray) -> np.ndarray:
+        return np.exp(-rate * t.astype(float))
+
+    for given in (0.0, 1e-12, 1e-7):
+        (step,), (error,) = first_steps(
+            loss, np.array([target]), 2**62, lambda t, b=given: np.full(len(t), b * target)
+        )
+        expected = 2.0**-50 * (1.0 / rate + 2.0 * float(step)) + given / rate
+        assert error == pytest.approx(expected, rel=0.02, abs=1.0)
+        assert abs(float(step) - 5.0 / rate) <= error + 1.0
+
+
+class Level(icl.Risk):
+    """A loss that stays where it is, although it has a slope."""
+
+    initial = np.array([1.0])
+
+    def __init__(self, loss: float, floor: float) -> None:
+        self._loss, self._floor = loss, floor
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        return self._loss, np.ones(1)
+
+    def floor(self) -> float:
+        return self._floor
+
+
+def test_a_loss_at_a_level_exactly_has_reached_it() -> None:
+    """The floor counts as reached a thousandth above it, where the target is below."""
+    level = 2.0 * (1.0 + 1e-3)
+    for loss, epsilon, stop in (
+        (level, 1.0, Stop.FLOOR),
+        (np.nextafter(level, 3.0), 1.0, Stop.STEPS),
+        (level, level, Stop.REACHED),
+        (2.0, 2.0, Stop.REACHED),
+    ):
+        run = icl.descend(Level(float(loss), 2.0), 0.1, epsilon=epsilon, steps=20, give_up=True)
+        assert run.stop is stop
+
+
+# a saved loss, one ten times as many steps later, the slopes there, the target, and whether the run stalls
+STALLS: dict[str, tuple[float, float, float, float, float, bool]] = {
+    "settles": (1.0, 1.0 - 9e-4, 2e-8, 0.98e-8, 0.5, True),
+    "the slope is more than half of it": (1.0, 1.0 - 9e-4, 2e-8, 1.02e-8, 0.5, False),
+    "moves by a thousandth": (1.0, 1.0 - 1.01e-3, 2e-8, 0.9e-8, 0.5, False),
+    "moves by more than is missing": (1.0, 1.0 - 9e-4, 2e-8, 0.5e-8, 1.0 - 1.7e-3, False),
+    "moves by less than is missing": (1.0, 1.0 - 9e-4, 2e-8, 0.5e-8, 1.0 - 1.9e-3, True),
+    "a cycle moves by less than 1 % of what slopes promise": (1.0, 1.0 - 8e-4, 1e-6, 1e-6, 0.5, True),
+    "moves by more than 1 %": (1.0, 1.0 - 8e-4, 0.88e-6, 0.88e-6, 0.5, False),
+    "the lesser slope promises": (1.0, 1.0 - 8e-4, 0.88e-6, 1.0, 0.5, False),
+    "a cycle moves by a thousandth": (1.0, 1.0 - 2e-3, 1.0, 1.0, 0.5, False),
+    "rounding": (1.0, 1.0 - 0.9e-13, 1e-20, 1e-20, 0.5, True),
+    "more than rounding": (1.0, 1.0 - 1.2e-13, 1e-20, 1e-20, 0.5, False),
+    "the slope of a plateau grows": (1.0, 1.0 - 1e-6, 1e-11, 1e-10, 0.5, False),
+}
+
+
+@pytest.mark.parametrize("name", STALLS)
+def test_a_run_that_stalls_is_told_from_a_plateau(name: str) -> None:
+    before, now, early, late, epsilon, stalled = STALLS[name]
+    for last in (9_999, 10_000, 10**5):
+        recorder = Recorder(Power(), 10**6)
+        for step, loss, slope in ((0, 2.0, 1.0), (last // 10, before, early), (last, now, late)):
+            scaled = slope * 10**5 / last if step else slope  # what a step promises, times the steps, is the same
+            recorder.saved.append(Saved(step, loss, scaled, np.zeros(1), {}))
+        assert recorder.has_stalled(epsilon) == (stalled and last >= 10_000)

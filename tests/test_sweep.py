@@ -271,6 +271,60 @@ def test_points_in_whole_arrays_are_estimated_by_the_time_that_they_take_togethe
     assert [*estimate(made)][1] == "about 1 s"  # 16 times 0.3 s / 4: the last piece had four
 
 
+@pytest.mark.parametrize(
+    ("budget", "each"),
+    [(1e4, 300.0 / 12), (1000.0, 300.0 / 4)],  # all points of the second kind together; no time for more than four
+)
+def test_both_kinds_of_points_add_up_and_workers_share_them(
+    budget: float, each: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A point takes 200 s alone, the very first one 100 s more; any number together take 300 s. Four are alone."""
+    clock, kinds = Clock(monkeypatch), np.arange(16) % 4 > 0
+    clock.now, first = 5000.0, [100.0]
+    simulate, evaluated = icl.Regression.simulate, FamilyModel.evaluate
+
+    def alone(problem: icl.Regression, **given: Any) -> Any:
+        clock.now += 200.0 + (first.pop() if first else 0.0)
+        return simulate(problem, **given)
+
+    def together(model: FamilyModel, points: Any) -> Any:
+        clock.now += 300.0
+        return evaluated(model, points)
+
+    monkeypatch.setattr(icl.Regression, "simulate", alone)
+    monkeypatch.setattr(FamilyModel, "evaluate", together)
+    monkeypatch.setattr("icl_theory.grids.estimate._in_arrays", lambda made, index: kinds[index])
+    given = {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02}
+    for workers, said in ((1, ""), (3, " on 3 workers")):
+        lines = [*estimate(plan(find("regression"), given), workers, budget=budget)]
+        assert lines[0] == "16 points in 1 chunk, 12 in whole arrays and 4 one by one"
+        seconds = int((4 * 200.0 + 12 * each) / workers)
+        assert lines[1] == f"about 0:{seconds // 60:02}:{seconds % 60:02}{said}"
+        first.append(100.0)
+
+
+def test_kinds_of_many_points_are_told_from_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in four is alone, which 400 random points tell to some 9 %; 1600 are few enough for all to be asked."""
+    asked = []
+
+    def in_arrays(made: Any, index: np.ndarray) -> np.ndarray:
+        asked.append(len(index))
+        return index % 4 > 0
+
+    monkeypatch.setattr("icl_theory.grids.estimate._in_arrays", in_arrays)
+    made = plan(find("regression"), {"L": np.linspace(1, 2, 1600), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02})
+    said = next(estimate(made, asked=1600))
+    assert said == "1,600 points in 1 chunk, 1,200 in whole arrays and 400 one by one"
+    about = re.fullmatch(
+        r".* chunk, about ([\d,]+) in whole arrays and ([\d,]+) one by one", next(estimate(made, asked=400))
+    )
+    assert about is not None
+    many, alone = (int(word.replace(",", "")) for word in about.groups())
+    assert many + alone == 1600
+    assert alone == pytest.approx(400, abs=4 * 1600 * math.sqrt(0.25 * 0.75 / 400))
+    assert asked == [1600, 400]
+
+
 @pytest.mark.parametrize("power", [1.0, 3.0])
 def test_a_run_that_is_cut_is_extrapolated_by_the_power_of_its_steps(power: float) -> None:
     seen = [(t, round(1000 * t**power)) for t in np.linspace(0.0, 1.0, 101)]
