@@ -746,8 +746,8 @@ FRESH_FOURTH = (
         "sharpness-without-metric",
         "sharpness of a risk in reduced coordinates ignores their metric, so that 2/sharpness is no stability limit",
         "engine/risk.py",
-        "self.hessian_product(at, direction), at.shape, self.metric)[0]",
-        "self.hessian_product(at, direction), at.shape, 1.0)[0]",
+        "return largest_eigenvalue(product, at.shape, self.metric)[0]",
+        "return largest_eigenvalue(product, at.shape, 1.0)[0]",
     ),
     Fault(
         "token-error-ignores-cancellation",
