@@ -69,12 +69,11 @@ def _powers(mean: Array, log: Array, n: float, order: int, scale: Array | float 
     factors = [1.0]
     for k in range(order):
         factors.append(factors[-1] * (n - k))
-    powers = [np.zeros_like(log)] * (order + 1)
-    for k in range(highest, -1, -1):
-        powers[k] = power * factors[k]
-        if k:
-            power *= mean
-    return powers
+    powers = [np.zeros_like(log)] * (order - highest)
+    for k in range(highest, 0, -1):
+        powers.append(power * factors[k])
+        power *= mean
+    return [power, *reversed(powers)]
 
 
 def _product(first: list[Array], second: list[Array]) -> list[Array]:
@@ -123,8 +122,8 @@ def moments(
     log_w = capped(log_w)
     absent = None
     if not there.all():
-        absent = [np.where(there[count.rows], 0.0, probs[count.rows]).sum(axis=0) for count in counts]
-    probs = np.where(there, probs, 0.0)
+        absent = [(probs[count.rows] * ~there[count.rows]).sum(axis=0) for count in counts]
+    probs = probs * there
     nodes = _trimmed(trapezoid(log_w, counts, step), log_w, probs, counts)
     parts, order = [], np.argsort(-nodes.counts, kind="stable")
     for queries in _alike(nodes.counts, order, len(log_w)):
@@ -293,6 +292,8 @@ def _block(given: _Block, direction: Array | None) -> Moments:
     change = np.zeros((len(loss), 0))
     if direction is not None:
         change = 0.5 * _change(given, direction, weights, terms, (y, b, double, single, twice, part), more)
+    if len(counts) == 1:
+        return Moments(loss, 0.5 * balanced(*gradient[0]), attention[0], change)
     joined = [np.concatenate(term, axis=1) for term in zip(*gradient, strict=True)]
     return Moments(loss, 0.5 * balanced(*joined), np.concatenate(attention, axis=1), change)
 
@@ -398,8 +399,7 @@ def capped(log_w: Array, most: float = 350.0) -> Array:
     """Scores relative to their largest, with gaps cut to ``most``, where the attention's square underflows."""
     with np.errstate(over="ignore"):
         log_w = log_w - log_w.max(axis=0)
-    finite = np.isfinite(log_w)
-    if np.all(log_w[finite] > -most):
+    if np.all((log_w > -most) | (log_w == -np.inf)):
         return log_w
     order = np.argsort(-log_w, axis=0)
     ranked = np.take_along_axis(log_w, order, axis=0)
