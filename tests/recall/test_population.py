@@ -232,6 +232,19 @@ def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
     assert words in str(error.value)
 
 
+def test_sentences_of_another_task_are_refused() -> None:
+    """They would use the wrong λ, or none."""
+    task = small()
+    data = task.sentences(np.random.default_rng(0), 30)
+    wrong = {"words": data._replace(tokens=data.tokens + 1), "triggers": data._replace(trigger=data.trigger + 1)}
+    for name, other in wrong.items():
+        for use in (RecallRisk, icl.recall.TransformerRisk):
+            with pytest.raises(
+                ValueError, match=f"^data has {name} 1 to .*: must be sentences of the task, whose {name} are 0 to"
+            ):
+                use(task, data=other)
+
+
 def test_parameters_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="params"):
         RecallRisk(small()).loss([1.0])

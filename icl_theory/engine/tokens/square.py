@@ -283,10 +283,11 @@ def _block(given: _Block, direction: Array | None) -> Moments:
     for k, count in enumerate(counts):
         rows, here = count.rows, part[:, count.rows]
         attention.append(integral(weights(k), b[:, rows]))
-        drawn: Array | float = 0.0
-        for m in kinds:
-            np.multiply(single[:, rows], products[m][:, rows], out=here)
-            drawn += 2.0 * integral(weights(k, m), here)
+        each = (
+            2.0 * integral(weights(k, m), np.multiply(single[:, rows], products[m][:, rows], out=here))
+            for m in kinds
+        )
+        drawn = sum(each, start=next(each))
         kept = own[:, rows] * integral(weights(k), twice[:, rows])
         gradient.append((drawn, -integral(summed(weights, terms, k), b[:, rows]), kept))
     change = np.zeros((len(loss), 0))

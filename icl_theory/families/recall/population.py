@@ -23,7 +23,7 @@ from icl_theory.engine.counting import Counted, Steps
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall import softmax
 from icl_theory.families.recall.divergence import divergence
-from icl_theory.families.recall.task import RecallTask, Sentences, Words, entropy
+from icl_theory.families.recall.task import RecallTask, Sentences, Words, check_sentences, entropy
 from icl_theory.families.recall.weights import check_weights
 
 ATTENTION = ("linear", "relu", "softmax", "softmax-limit")
@@ -114,6 +114,8 @@ class RecallRisk(Risk):
             raise refuse("attention", self.attention, "'softmax' unless weights = 'projection' and law = 'markov'")
         if self.data is not None and (self.attention == "softmax" or self.kappa == 0):
             raise refuse("data", "sentences", "left out with softmax attention or kappa = 0 (see reparameterised)")
+        if self.data is not None:
+            check_sentences(self.data, self.task)
         if self.v is not None:
             if not self.scaled:
                 raise refuse("v", self.v, f"left out if attention = {self.attention!r}")

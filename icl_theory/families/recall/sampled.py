@@ -24,7 +24,7 @@ from icl_theory._validate import INT64_MAX, Array, choice, instance, integer, nu
 from icl_theory.engine.risk import Risk
 from icl_theory.families.recall.divergence import cross_entropy
 from icl_theory.families.recall.population import ATTENTION
-from icl_theory.families.recall.task import RecallTask, Sentences, Words
+from icl_theory.families.recall.task import RecallTask, Sentences, Words, check_sentences
 from icl_theory.families.recall.weights import check_weights, estimated_gamma, gates
 from icl_theory.memory import check_fits
 
@@ -128,8 +128,7 @@ class TransformerRisk(Risk):
             raise refuse("V", task.V, "smaller: the matrices may have at most 10000000 entries together")
         most, batch = INT64_MAX, 64
         if self.data is not None:
-            data = instance("data", self.data, Sentences, "Sentences of `RecallTask.sentences`")
-            most = batch = len(data.answer)
+            most = batch = len(check_sentences(self.data, task).answer)
         batch = batch if self.batch is None else integer("batch", self.batch, minimum=1, maximum=most)
         store(
             self,
