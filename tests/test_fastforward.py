@@ -196,7 +196,7 @@ def test_a_swing_whose_phase_rounding_picks_is_in_the_estimate() -> None:
 
 
 def test_errors_that_cancel_what_parts_run_and_shadow_are_in_the_estimate() -> None:
-    """In one stride the shadow came back to the run by its own error, and two thirds of the distance were forgotten."""
+    """In one stride the shadow came back to the run by its own error: two thirds of the distance were forgotten."""
     found = outcome(97_094)
     assert found.skipped
     assert 4e-8 < found.truth <= found.estimate, found
