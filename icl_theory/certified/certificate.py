@@ -149,9 +149,9 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
         raise refuse("run", "trained on samples", "one on the population")
     from icl_theory.certified.facts import facts  # needs python-flint
 
-    found: list[Proved] = []
+    found = []
     with Work("", "enclosures") as shown:
-        for fact in facts(run, states):
-            found.append(fact.proved(bits))
+        for each in facts(run, bits, states):
+            found.append(each)
             shown.add()
     return Certificate(found)

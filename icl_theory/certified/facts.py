@@ -1,72 +1,32 @@
-"""What may be proved of a run: losses and gradients at saved states, numbers of steps, and constants."""
+"""What is proved of a run: losses and gradients at saved states, numbers of steps, and constants."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from flint import arb, ctx
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import refuse
 from icl_theory.certified import closed
 from icl_theory.certified.certificate import Proved, Steps
 from icl_theory.certified.losses import enclosed
 from icl_theory.engine.pullback import innermost
-from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.linear_attention.risks import MergedRisk
 from icl_theory.families.regression.family import Regression
 from icl_theory.families.regression.phases import crossover, half_way
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 
-SPARE = 32  # bits for the integers of numbers of steps
 SHARP = 24  # bits that a number must have to count as known
 LONGEST = 1000  # prompts whose floor is enclosed: a second of work
 
 
-class Fact(NamedTuple):
-    """A quantity of a run, how it is enclosed, and the rest of what `Proved` says of it."""
-
-    name: str
-    enclose: Callable[[], Any]
-    basis: str
-    double: Any = None
-    stated: float | None = 0.0
-
-    def proved(self, bits: int, doublings: int = 4) -> Proved:
-        """Enclose it with some bits; where they say too little, say how many would do."""
-        first = None
-        for more in (bits * 2**k for k in range(doublings + 1)):
-            with contextlib.suppress(ArithmeticError), ctx.workprec(more + SPARE):
-                found = self.enclose()
-                first = found if more == bits else first
-                if known(found) and more > bits:
-                    raise refuse("bits", bits, f"at least {more} for {self.name}")
-                if known(found):
-                    break
-        if first is None:
-            raise refuse("bits", bits, f"more than {bits * 2**doublings} for {self.name}")
-        # maybe an honest interval, which more bits do not make one number
-        return Proved(self.name, first, self.basis, self.double, self.stated or 0.0)
-
-
-def known(found: Any) -> bool:
-    """Whether a number of steps is single, or a number has digits; a gradient has those of its loss."""
-    if isinstance(found, Steps):
-        return found.low == found.high
-    return bool(np.ndim(found) or found.is_zero() or found.rel_accuracy_bits() >= SHARP)
-
-
-def prove(run: Trajectory, name: str, bits: int = 128) -> Proved:
-    """Prove a single quantity that does not belong to a saved state."""
-    return next(fact for fact in facts(run, 0) if fact.name == name).proved(bits)
-
-
-def facts(run: Trajectory, states: int) -> Iterator[Fact]:
+def facts(run: Trajectory, bits: int, states: int) -> Iterator[Proved]:
     """Yield losses and gradients, and what gradient descent has in closed form."""
     risk, given = run.risk, _given(run)
     assert risk is not None
@@ -75,18 +35,52 @@ def facts(run: Trajectory, states: int) -> Iterator[Fact]:
     basis = f"the {'parameters L and Δ' if given else 'doubles of the risk'} and of the state as they are, "
     basis += "and sums in balls with the proved error of their rule" if sums else "and closed formulas in balls"
     for i in sorted({round(each) for each in np.linspace(0, len(run.t) - 1, min(states, len(run.t))).tolist()}):
-        yield from _at(risk, run.states[i], f"at step {run.t[i]}", basis, given and given[0])
+        state, step = run.states[i], f"at step {run.t[i]}"
+        found = _answer(bits, f"the loss {step}", partial(enclosed, risk, state, gamma=given and given[0]))
+        for name, ball, double in zip(("loss", "gradient"), found, risk.evaluate(state), strict=True):
+            yield Proved(f"{name} {step}", ball, basis, np.asarray(double)[()])
     if run.rule == "gd" and isinstance(risk, ExchangeableRisk):
-        yield from _exchangeable(run, risk, given)
-    if run.rule == "gd" and isinstance(risk, MergedRisk):
-        yield from _merged(run, risk)
+        yield from _exchangeable(run, risk, given, partial(_proved, bits))
+    reached = run.rule == "gd" and run.method != "flow" and run.epsilon > 0.0 and run.steps
+    if reached and isinstance(risk, MergedRisk) and risk.start.ndim == 1:
+        count = partial(closed.mode_steps, risk, run.eta, run.epsilon, getattr(run.family, "above", None))
+        basis = "the modes of Γ for the second moments, η and the target as they are"
+        yield _proved(bits, "steps", count, basis, run.steps, run.error)
 
 
-def _at(risk: Risk, state: Array, step: str, basis: str, gamma: arb | None) -> Iterator[Fact]:
-    both = cache(lambda bits: enclosed(risk, state, bits, gamma))
-    loss, gradient = risk.evaluate(state)
-    yield Fact(f"loss {step}", lambda: both(ctx.prec - SPARE)[0], basis, loss)
-    yield Fact(f"gradient {step}", lambda: both(ctx.prec - SPARE)[1], basis, np.asarray(gradient)[()])
+def prove(run: Trajectory, name: str, bits: int = 128) -> Proved:
+    """Prove a single quantity that does not belong to a saved state."""
+    return next(each for each in facts(run, bits, 0) if each.name == name)
+
+
+def _answer(bits: int, name: str, enclose: Callable[[int], Any], doublings: int = 4) -> Any:
+    """Return what some bits enclose, with 32 more for steps; if that says too little, say how many would do."""
+    first = None
+    for more in (bits * 2**k for k in range(doublings + 1)):
+        with contextlib.suppress(ArithmeticError), ctx.workprec(more + 32):
+            found = enclose(more)
+            first = found if more == bits else first
+            if _known(found) and more > bits:
+                raise refuse("bits", bits, f"at least {more} for {name}")
+            if _known(found):
+                return found
+    if first is None:
+        raise refuse("bits", bits, f"more than {bits * 2**doublings} for {name}")
+    return first  # an honest interval, which more bits do not make one number
+
+
+def _known(found: Any) -> bool:
+    """Whether a number of steps is single, or a number has digits; a gradient has those of its loss."""
+    if isinstance(found, Steps):
+        return found.low == found.high
+    number = found[0] if isinstance(found, tuple) else found
+    return bool(number.is_zero() or number.rel_accuracy_bits() >= SHARP)
+
+
+def _proved(
+    bits: int, name: str, enclose: Callable[[], Any], basis: str, double: Any = None, stated: float | None = 0.0
+) -> Proved:
+    return Proved(name, _answer(bits, name, lambda _: enclose()), basis, double, stated or 0.0)
 
 
 def _given(run: Trajectory) -> tuple[arb, arb] | None:
@@ -98,15 +92,17 @@ def _given(run: Trajectory) -> tuple[arb, arb] | None:
         return (L * delta) ** 2 / 2, delta**4 / 4 if run.family.coordinates == "embedding" else arb(1)
 
 
-def _exchangeable(run: Trajectory, risk: ExchangeableRisk, given: tuple[arb, arb] | None) -> Iterator[Fact]:
+def _exchangeable(
+    run: Trajectory, risk: ExchangeableRisk, given: tuple[arb, arb] | None, proved: Callable[..., Proved]
+) -> Iterator[Proved]:
     gamma, speed = given or (arb(risk.gamma), arb(risk.speed))
     K, epsilon = risk.K, run.epsilon
     if math.isfinite(risk.N):
         if risk.N <= LONGEST:
-            basis = "the sum over the counts of one feature"
-            yield Fact("floor", lambda: closed.least_loss(K, gamma, int(risk.N), risk.noise), basis, run.floor)
+            floor = partial(closed.least_loss, K, gamma, int(risk.N), risk.noise)
+            yield proved("floor", floor, "the sum over the counts of one feature", run.floor)
         return
-    yield Fact("tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1")
+    yield proved("tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1")
     if run.method != "flow":
         basis = f"the map u ← u + c a s² for {'L, Δ' if given else 'γ'}, η and ε as they are, and a bounded sum"
         later = (None, None) if run.phases is None else (run.phases.II, run.phases.III)
@@ -120,22 +116,15 @@ def _exchangeable(run: Trajectory, risk: ExchangeableRisk, given: tuple[arb, arb
 
         if epsilon > 0.0:
             count = run.steps, run.error
-            yield Fact("steps", lambda: closed.steps_to_loss(K, c(), gamma, epsilon), basis, *count)
-        yield Fact("end of Phase I", lambda: closed.steps_to(K, c(), arb(0)), basis, second)
-        yield Fact("start of Phase III", tail, basis, third)
+            yield proved("steps", lambda: closed.steps_to_loss(K, c(), gamma, epsilon), basis, *count)
+        yield proved("end of Phase I", lambda: closed.steps_to(K, c(), arb(0)), basis, second)
+        yield proved("start of Phase III", tail, basis, third)
     if given and epsilon > 0.0:
         delta, basis = run.family.delta, "a change of sign in the equation of the flow time, the first one"
 
         def L(s: arb) -> arb:  # at which the loss is ε at the attention deficit s
             return (4 * arb(epsilon) * (K - 1) / K).sqrt() / (s * delta)
 
-        yield Fact("L*", lambda: L(closed.tail_deficit(K)), basis, crossover(epsilon, delta, K))
+        yield proved("L*", lambda: L(closed.tail_deficit(K)), basis, crossover(epsilon, delta, K))
         if K >= 7:
-            yield Fact("L½", lambda: L(closed.half_deficit(K)), basis, half_way(epsilon, delta, K))
-
-
-def _merged(run: Trajectory, risk: MergedRisk) -> Iterator[Fact]:
-    if risk.start.ndim == 1 and run.method != "flow" and run.epsilon > 0.0 and run.steps:
-        basis = "the modes of Γ for the second moments, η and the target as they are"
-        target = run.epsilon, getattr(run.family, "above", None)
-        yield Fact("steps", lambda: closed.mode_steps(risk, run.eta, *target), basis, run.steps, run.error)
+            yield proved("L½", lambda: L(closed.half_deficit(K)), basis, half_way(epsilon, delta, K))

@@ -55,14 +55,18 @@ def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None = Non
         return loss, balls(risk.map.outward(params, inner))
     if type(risk) not in KNOWN:  # a class that inherits from one of them may have another loss
         raise refuse("risk", type(risk).__name__, RISKS)
-    if isinstance(risk, MergedRisk):
-        return _merged(risk, params)
-    if isinstance(risk, ExchangeableRisk):  # one group, whose other features have the score 0
-        group = SymmetricRisk([risk.K], [1.0 / risk.K], 1.0, risk.N, risk.noise)  # type: ignore[arg-type]
-        scores = np.append(params, balls([0.0]))[None]
-        loss, gradient = _evaluated(group, scores, digits, arb(risk.gamma) if gamma is None else gamma)
-        return loss, gradient[0, 0]
-    queries = _of_tokens(risk, params) if isinstance(risk, TokenRisk) else _of_features(risk, params, gamma)
+    match risk:
+        case MergedRisk():
+            return _merged(risk, params)
+        case ExchangeableRisk():  # one group, whose other features have the score 0
+            group = SymmetricRisk([risk.K], [1.0 / risk.K], 1.0, risk.N, risk.noise)  # type: ignore[arg-type]
+            scores = np.append(params, balls([0.0]))[None]
+            loss, slopes = _evaluated(group, scores, digits, arb(risk.gamma) if gamma is None else gamma)
+            return loss, slopes[0, 0]
+        case TokenRisk():
+            queries = _of_tokens(risk, params)
+        case PopulationRisk() | SymmetricRisk():
+            queries = _of_features(risk, params, gamma)
     shares, found = zip(*((share, moments(query, digits)) for share, query in queries), strict=True)
     share, (losses, slopes) = balls(shares) / sum(shares), map(np.stack, zip(*found, strict=True))
     gradient = share[:, None] * slopes
@@ -129,20 +133,20 @@ def moments(query: Query, digits: float = 87.0) -> tuple[arb, Balls]:
     The error of the quadrature is about 2^-digits, in the units of the loss.
     """
     rows = [count.rows for count in query.counts] or [slice(None)]
-    probs = np.concatenate([query.probs[each] / query.probs[each].sum() for each in rows])
+    probs: Balls = np.concatenate([query.probs[each] / query.probs[each].sum() for each in rows])
     there = np.array([not each.is_zero() for each in probs])
     middles = np.array([float(score.mid()) for score in query.scores])[there]
-    apart, top = np.ptp(middles), arb(middles.max())
-    weight = np.exp(np.where(there, query.scores, top) - top)
+    weight = np.exp(query.scores - arb(middles.max()))
+    weight[~there] = arb(1)  # the score of what never occurs has no say
     if not query.counts:
         attention = probs * weight / (probs @ weight)
         pull = product(query.form, attention[:, None])[:, 0]
         squared = attention @ pull
         return squared / 2, attention * (pull - squared)
-    if not apart <= WIDEST:
+    if not (apart := np.ptp(middles)) <= WIDEST:
         raise refuse("params", apart, f"scores up to {WIDEST:g} apart (the largest difference is shown)")
     if sum(count.number for count in query.counts) == 1:  # one token has all attention
-        return probs @ query.own / 2, balls(np.zeros(len(weight)))
+        return np.dot(probs, query.own) / 2, balls(np.zeros(len(weight)))
 
     def mean(s: arb) -> arb:  # of e^(s S) over prompts
         each = (probs * np.exp(weight * s))[:, None]
@@ -150,8 +154,8 @@ def moments(query: Query, digits: float = 87.0) -> tuple[arb, Balls]:
         return math.prod(factors, start=arb(1))
 
     # σ is S times a unit: the largest one that does by Jensen's inequality, and smaller ones until ln E e^σ is NATS
-    unit = arb(NATS) / sum(int(count.number) * (probs * weight)[count.rows].sum() for count in query.counts)
-    unit = unit.mid()
+    tokens = sum(int(count.number) * (probs * weight)[count.rows].sum() for count in query.counts)
+    unit = (NATS / tokens).mid()
     while not mean(unit) < arb(NATS).exp():
         unit = (unit * 0.75).mid()
     size: arb = reduce(arb.max, [*abs(query.form).flat, *abs(query.own)]).upper()
