@@ -160,19 +160,19 @@ def moments(query: Query, digits: float = 87.0) -> tuple[arb, Balls]:
         unit = (unit * 0.75).mid()
     size: arb = reduce(arb.max, [*abs(query.form).flat, *abs(query.own)]).upper()
     small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300))))
-    number, rest, shift = 48, arb(1), arb(1) / 16
-    while not rest < arb(2) ** -small:  # what the nodes leave out
-        number += 8
-        t, jacobian, errors = _rule(small, number, ctx.prec)
-        rest = mean((shift - (1 - shift) * t[-1]) * unit) / shift**3
+    last, rest, shift = 8.0, arb(1), arb(1) / 16
+    while not rest < arb(2) ** -small:  # what the nodes beyond it leave out
+        last *= 1.5
+        rest = mean((shift - (1 - shift) * last) * unit) / shift**3
+    t, jacobian, errors = _rule(small, last, ctx.prec)
     loss, gradient = _sums(query, probs, weight, t * unit, jacobian)
     two, three = (mean(unit) * error + (1 + error) * rest for error in errors)
     return loss + around(size * two), gradient + around(size * (two + three))
 
 
 @lru_cache(maxsize=256)
-def _rule(bits: int, number: int, prec: int) -> tuple[Balls, Balls, list[arb]]:
-    """Return nodes t, weights, and the errors for S^-2 and S^-3, all but E e^σ: that times them is about 2^-bits.
+def _rule(bits: int, last: float, prec: int) -> tuple[Balls, Balls, list[arb]]:
+    """Return nodes t up to ``last`` at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits.
 
     They have the precision of now, ``prec``.
     """
@@ -180,7 +180,8 @@ def _rule(bits: int, number: int, prec: int) -> tuple[Balls, Balls, list[arb]]:
     step = 2.0 * math.pi * THETA / (wanted + math.log(2.0) - 4.0 * math.log(math.cos(THETA)))
     step = math.floor(2.0**16 * step) / 2.0**16  # so that its multiples are exact
     first = -math.ceil(math.log(0.5 * wanted) / step)  # x - e^-x is below half the logarithm of the error
-    x = balls(step * np.arange(first, first + number))
+    beyond = math.ceil((math.log(last) + 1.0 / last) / step) + 2  # one node more than needed, for these are doubles
+    x = balls(step * np.arange(first, beyond))
     left, theta = np.exp(-x), arb(THETA)
     t, apart = np.exp(x - left), 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
     return t, (left + 1) * arb(step), [apart / theta.cos() ** (n + 1) + t[0] ** n for n in (2, 3)]
