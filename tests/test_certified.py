@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -393,7 +394,7 @@ def test_a_bound_is_proved_on_a_box_and_a_tighter_one_is_not(monkeypatch: pytest
     claim = proved.phase_one(True)
     assert claim.verdict.startswith("fails")
     assert claim.measured.startswith("not proved at ")
-    monkeypatch.setattr("icl_theory.certified.certificate.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "flint", None)
     claim = proved.steps(True)
     assert claim.measured.startswith("a proof needs python-flint")
     assert claim.verdict.startswith("holds only as far as")
@@ -452,11 +453,13 @@ def test_what_cannot_be_proved_is_refused(
     assert icl.certify(run, bits=64).named("steps").ball.low > 10**17
     with pytest.raises(ValueError, match=r"^risk = 'RecallRisk': must be a TokenRisk, a risk of regression"):
         icl.certify(icl.recall.simulate(alpha=0.2, max_steps=3))
+    constant = icl.certify(icl.descend(icl.ExchangeableRisk(5, 0.0), 1.0, steps=2), states=1)
+    assert [each.name for each in constant] == ["loss at step 0", "gradient at step 0", "tail constant"]
     with pytest.raises(ValueError, match="must be one on the population"):
         icl.certify(icl.descend(icl.Regression(L=1, delta=1, eta=1, K=3, N=4).sampled(2), 0.1, steps=2))
     with pytest.raises(ValueError, match="name = 'none': must be one of loss at step 0"):
         icl.certify(run).named("none")
-    monkeypatch.setattr("icl_theory.certified.certificate.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "flint", None)
     with pytest.raises(ValueError, match=r"^a proof needs python-flint: pip install 'icl-theory\[certified\]'$"):
         icl.certify(run)
     with pytest.raises(SystemExit) as end:

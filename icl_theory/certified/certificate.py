@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,9 +95,11 @@ class Certificate(tuple[Proved, ...]):
 
 
 def check_installed() -> None:
-    """Ask for python-flint if it is missing."""
-    if find_spec("flint") is None:
-        raise ValueError("a proof needs python-flint: pip install 'icl-theory[certified]'")
+    """Ask for python-flint if it cannot be imported."""
+    try:
+        import flint  # noqa: F401
+    except ImportError:
+        raise ValueError("a proof needs python-flint: pip install 'icl-theory[certified]'") from None
 
 
 def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate:

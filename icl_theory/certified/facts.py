@@ -103,7 +103,7 @@ def _exchangeable(
             yield proved("floor", floor, "the sum over the counts of one feature", run.floor)
         return
     yield proved("tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1")
-    if run.method != "flow":
+    if run.method != "flow" and risk.gamma > 0.0:  # without γ nothing moves
         basis = f"the map u ← u + c a s² for {'L, Δ' if given else 'γ'}, η and ε as they are, and a bounded sum"
         later = (None, None) if run.phases is None else (run.phases.II, run.phases.III)
         second, third = (phase and phase[0] for phase in later)
