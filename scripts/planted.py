@@ -1060,7 +1060,7 @@ PROVED = (
     Fault("floor-of-missing-features", "the proved floor with noise takes that of a whole token for missing features",
           "certified/closed.py", "gamma * q[0] + square / N", "gamma * q[0] + square", "test_certified.py"),
     Fault("bits-taken-as-enough", "an answer of too few bits is returned without a word",
-          "certified/facts.py", "                if known(found):\n", "                if True:\n",
+          "certified/facts.py", "            if _known(found):\n", "            if True:\n",
           "test_certified.py"),
 )  # fmt: skip
 
