@@ -102,7 +102,7 @@ def cosine(first: Array, second: Array) -> float:
 class TokenSelection(Family):
     r"""Softmax attention over fixed inputs with a logistic loss, which selects one token of each.
 
-    Tokens :math:`x_{it}` and queries :math:`z_i` are random directions in d dimensions, labels
+    Tokens :math:`x_{it}` and queries :math:`z_i` are random directions in d dimensions, drawn once, and labels
     :math:`y_i = \pm1` take turns. Scores are :math:`x_{it}^\top p`, :math:`x_{it}^\top Wz_i` or the same with
     :math:`W = W_K^\top W_Q`. For tokens of your own, see ``families.token_selection.SelectionRisk``.
 
