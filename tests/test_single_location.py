@@ -182,6 +182,13 @@ def test_columns_are_the_overlaps_with_the_planted_directions() -> None:
     assert problem.bayes()[[0, 2]] == pytest.approx([2.0, 1.0])
 
 
+def test_outside_the_theorems_it_says_so() -> None:
+    inside = icl.SingleLocation(attention="erf", N=2, max_steps=2)
+    assert not inside.simulate().notes.keys() & {"start", "floor"}
+    assert inside.changed(start="sphere").simulate().notes["start"].startswith("outside the theorems")
+    assert "spread = 1" in icl.SingleLocation(N=2, spread=0.5, max_steps=2).simulate().notes["floor"]
+
+
 @pytest.mark.parametrize(
     "given",
     [{"start": "sphere"}, {"attention": "erf", "first": 0.5}, {"N": 1}, {"spread": 0.0}, {"d": 3}, {"snr": -1.0},

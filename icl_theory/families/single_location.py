@@ -283,6 +283,13 @@ class SingleLocation(Family):
         odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)
         return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(odds)])
 
+    def describe(self, run: Trajectory) -> None:
+        """Say what is outside the theorems."""
+        if self.start == "sphere":
+            run.notes["start"] = "outside the theorems: off the manifold k and v may end with swapped roles"
+        if self.attention == "softmax" and self.spread != 1.0:
+            run.notes["floor"] = "half the noise: the Bayes risk is known for spread = 1 alone"
+
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         found = run.params[[0, 2]] if self.attention == "softmax" else run.observed["overlaps"][-1]

@@ -178,7 +178,7 @@ MARGIN = Paper(
              "Training W is biased to the Frobenius norm, (K, Q) with vanishing weight decay to the nuclear norm"
              " (arXiv:2308.16898, Transformers as Support Vector Machines).",
              (one_matrix, two_factors, dimensions), reconstructed="The start at zero, the number of dimensions.")),
-    "Both papers were read in their abstracts and in summaries. Not measured: joint training of the value vector v,"
-    " and nonlinear heads.",
+    "Both papers were read in their abstracts and in their published code, whose hard-margin problems, for p and"
+    " for W in both norms, are ours. Not measured: joint training of the value vector v, and nonlinear heads.",
 )  # fmt: skip
 CLAIMS = Claims(papers=(MARGIN,))
