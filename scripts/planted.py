@@ -1595,7 +1595,8 @@ GROUPS = (
     ),
     Group(
         "Token selection",
-        "Written beside the page of max-margin tokens on 2026-11-23, and tried by hand with its tests.",
+        "Written beside the page of max-margin tokens on 2026-11-23, and tried by hand with its tests; so were two"
+        " that took the place of others on 2026-11-25.",
         TOKENS,
     ),
     Group(

@@ -182,8 +182,9 @@ class TokenSelection(Family):
         """Return the risk over what is trained, from another p or W if it is given."""
         tokens, values, drawn = self.drawn
         risk = in_coordinates(SelectionRisk(values), "linear", tokens, start=drawn if start is None else start)
-        factors = self.trained == "KQ" and Factored.random(self.d, None, self.start, self.seed)
-        return Pullback(risk, factors) if factors else risk
+        if self.trained != "KQ":
+            return risk
+        return Pullback(risk, Factored.random(self.d, scale=self.start, seed=self.seed))
 
     def stable_rate(self) -> float:
         r"""Return one over a bound on the curvature, :math:`(\Delta^2/32 + \Delta/2)\|X\|^2/n`.
