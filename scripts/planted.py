@@ -1224,8 +1224,8 @@ INDUCTION = (
         "induction-sticks-too-short",
         "quasi-random points of Dirichlet rows break off too little of the stick",
         "families/induction_heads.py",
-        "concentration * (k - 1 - j), np.maximum(u,",
-        "concentration * (k - j), np.maximum(u,",
+        "prior[:, j + 1 :].sum(axis=1)",
+        "prior[:, j:].sum(axis=1)",
         tests="test_induction_heads.py",
     ),
     Fault(
@@ -1248,8 +1248,8 @@ INDUCTION = (
         "induction-prior-without-symbols",
         "unigram and bigram predictors count 1/k of the concentration more of each symbol",
         "families/induction_heads.py",
-        "math.log(k * self.concentration)",
-        "math.log(self.concentration)",
+        "math.log(k * self.prior.mean())",
+        "math.log(self.prior.mean())",
         tests="test_induction_heads.py",
     ),
     Fault(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, distributions, real_array, refuse, signed
+from icl_theory._validate import Array, dimensions, distributions, real_array, refuse, signed
 from icl_theory.engine.pullback import Map, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES, Rule
@@ -39,28 +39,44 @@ HIDDEN = -100.0  # score of a token that a predictor leaves out, unless there is
 LARGEST = 300.0  # initial score: what overflows in sums of a few is far
 
 
-def dirichlet_points(k: int, concentration: float, count: int, seed: int = 0) -> tuple[Array, Array]:
+def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Array]:
     """Return chains that stand for those with Dirichlet rows, (C, k, k), and their probabilities, (C,).
 
-    Two states have the products of two Gauss–Jacobi rules of √count nodes. More have ``count`` scrambled Sobol
-    points: a row is broken off a stick by independent beta variables.
+    Row s of ``prior``, (k, k), has the parameters of row s of the chains. Two states have the products of two
+    Gauss–Jacobi rules of √count nodes. More have ``count`` scrambled Sobol points: a row is broken off a stick by
+    independent beta variables.
     """
     from scipy.special import betaincinv, roots_jacobi  # slow to load
     from scipy.stats import qmc
 
+    k = len(prior)
     if k == 2:
-        x, weight = roots_jacobi(math.isqrt(count), concentration - 1.0, concentration - 1.0)
-        first, second = (each.ravel() for each in np.meshgrid(0.5 * (1.0 + x), 0.5 * (1.0 + x)))
-        probs = np.outer(weight, weight).ravel()
+        rules = [roots_jacobi(math.isqrt(count), a - 1.0, b - 1.0) for a, b in (prior[0], prior[1, ::-1])]
+        first, second = (each.ravel() for each in np.meshgrid(*(0.5 * (1.0 + x) for x, _ in rules)))
+        probs = np.outer(rules[1][1], rules[0][1]).ravel()
         return np.stack([1.0 - first, first, second, 1.0 - second], axis=1).reshape(-1, 2, 2), probs / probs.sum()
     rng = np.random.default_rng([seed, 1])
     points = qmc.Sobol(k * (k - 1), seed=rng).random(count).reshape(-1, k, k - 1)
     left, rows = np.ones(points.shape[:2]), []
     for j, u in enumerate(np.moveaxis(points, 2, 0)):
-        share = betaincinv(concentration, concentration * (k - 1 - j), np.maximum(u, 2.0**-60))
-        rows.append(left * share)
-        left = left * betaincinv(concentration * (k - 1 - j), concentration, np.maximum(1.0 - u, 2.0**-60))
+        own, others = prior[:, j], prior[:, j + 1 :].sum(axis=1)
+        rows.append(left * betaincinv(own, others, np.maximum(u, 2.0**-60)))
+        left = left * betaincinv(others, own, np.maximum(1.0 - u, 2.0**-60))
     return np.stack([*rows, left], axis=2), np.full(count, 1.0 / count)
+
+
+@dataclass(frozen=True)
+class Concentration(Number):
+    """A positive number, or from Python a matrix of them, as tuples."""
+
+    matrix = True
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return the number, or the rows."""
+        if isinstance(value, str) or not dimensions(value):
+            return super().value(name, value)
+        rows = real_array(name, value, 2).tolist()
+        return tuple(tuple(super(Concentration, self).value(name, each) for each in row) for row in rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +251,9 @@ class InductionHeads(Family):
     edge : {"causal", "complete"}
         "causal": the second layer attends to all T tokens, the first m - 1 of which see as many lags as there are
         symbols. "complete": it attends to the T - m + 1 tokens that see all m lags.
-    concentration : float
-        Each row of a chain has the Dirichlet law with this number for each symbol.
+    concentration : float or array_like, (k, k)
+        Each row of a chain has the Dirichlet law with this number for each symbol. A matrix has the parameters of
+        each row of a chain in a row: for two symbols those of two Beta laws.
     chains : int, optional
         Train on so many chains drawn from that law; by default on all of it.
     transitions : array_like, (C, k, k), optional
@@ -300,9 +317,10 @@ class InductionHeads(Family):
     T: int = parameter(50, kind=Whole(minimum=2, maximum=10**6), symbol="T", tex="T", meaning="length")
     lags: int = parameter(2, kind=Whole(minimum=2, maximum=20), symbol="m", tex="m", meaning="number of lags")
     edge: str = parameter("causal", kind=Word(words=("causal", "complete")), meaning="tokens that are attended to")
-    concentration: float = parameter(
-        1.0, kind=Number(minimum=0.01, maximum=1e6), symbol="α", tex=r"\alpha", meaning="Dirichlet concentration"
-    )
+    concentration: Any = parameter(
+        1.0, kind=Concentration(minimum=0.01, maximum=1e6), symbol="α", tex=r"\alpha",
+        meaning="Dirichlet concentration",
+    )  # fmt: skip
     chains: int | None = parameter(
         None, kind=Whole(optional=True), symbol="C", tex="C", meaning="chains that are trained on; by default all"
     )
@@ -334,6 +352,8 @@ class InductionHeads(Family):
         if self.T - 2 * m + 1 < 0:
             raise refuse("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
         check_fits("lags", m, 64.0 * k ** (m + 1.0))
+        if np.shape(self.concentration) not in ((), (k, k)):
+            raise refuse("concentration", self.concentration, f"a positive number, or {k} rows of {k} of them")
         if self.transitions is not None and np.shape(self.transitions)[1:] != (k, k):
             raise refuse("transitions", np.shape(self.transitions), f"of shape (C, {k}, {k})")
         if self.transitions is not None and self.chains is not None:
@@ -363,16 +383,21 @@ class InductionHeads(Family):
         """Whether a finite number of chains is trained on."""
         return self.chains is not None or self.transitions is not None
 
+    @property
+    def prior(self) -> Array:
+        """Parameters of the Dirichlet laws of the rows, (k, k)."""
+        return np.broadcast_to(np.asarray(self.concentration), (self.k, self.k))
+
     def law(self) -> tuple[Array, Array]:
         """Return the chains that are averaged over, (C, k, k), and their probabilities, (C,)."""
         if not self.few:
-            return dirichlet_points(self.k, self.concentration, self.points, self.seed)
+            return dirichlet_points(self.prior, self.points, self.seed)
         if self.chains is None:
             drawn = np.array(self.transitions)
         else:
             check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
             rng = np.random.default_rng([self.seed, 0])
-            drawn = rng.dirichlet(np.full(self.k, self.concentration), (self.chains, self.k))
+            drawn = np.array([[rng.dirichlet(row) for row in self.prior] for _ in range(self.chains)])
         return drawn, np.full(len(drawn), 1.0 / len(drawn))
 
     def _made(self) -> InductionRisk:
@@ -416,7 +441,7 @@ class InductionHeads(Family):
         """Return the law of the counts of pairs: in closed form for all chains with a given start."""
         start = "stationary" if self.start == "stationary" else float(self._first()[0, 1])
         if not (self.few or self.approximate):
-            return TwoStateCounts(self.T, self.concentration, start=start, first=first)
+            return TwoStateCounts(self.T, self.prior, start=start, first=first)
         chains, probs = self.law()
         return TwoStateCounts(self.T, transitions=chains, probs=probs, start=start, first=first)
 
@@ -453,10 +478,10 @@ class InductionHeads(Family):
         """Losses of known predictions, by name.
 
         The unigram's and the bigram's are shares of the symbols so far, and of those that followed the last symbol,
-        with ``concentration`` more of each symbol. "Bayes" is the least loss, left out where it is not known.
+        with ``concentration`` more of each symbol, or its mean. "Bayes" is the least loss, if it is known.
         """
         k, risk = self.k, self._pairs().risk()
-        prior = np.full((1, k), math.log(k * self.concentration))
+        prior = np.full((1, k), math.log(k * self.prior.mean()))
         follows = np.where(risk.map.seen[:, 1, None] == np.arange(k), 0.0, HIDDEN)
         found = {"uniform": math.log(k) if self.objective == "log" else 0.5 * (1.0 - 1.0 / k)}
         for name, rows in (("unigram", 0.0 * follows), ("bigram", follows)):
@@ -464,7 +489,8 @@ class InductionHeads(Family):
             found[name] = risk.risk.loss(scores) + risk.added
         if k == 2:
             return found | {"Bayes": risk.floor()}
-        return found | ({"Bayes": found["bigram"]} if not self.few and self.start != "stationary" else {})
+        counting = not self.few and self.start != "stationary" and np.ndim(self.concentration) == 0
+        return found | ({"Bayes": found["bigram"]} if counting else {})
 
     def levels(self) -> Mapping[str, float]:
         """Return the losses that are drawn as lines beside the floor, where they can be told from it."""

@@ -77,7 +77,7 @@ def alignment(quick: bool) -> Errors:
 @row("induction heads: chi-squared", NICHANI.format("gradient of the first layer"), bound="like 1/T")
 def chi_squared(quick: bool) -> Found:
     """for long sequences and the log loss J_1 is E Σ π_q² χ²(P_q‖π), the information of the parent"""
-    P, probs = dirichlet_points(2, 1.0, 1600)
+    P, probs = dirichlet_points(np.ones((2, 2)), 1600)
     pi = P[:, [1, 0], [0, 1]] / (P[:, 0, 1] + P[:, 1, 0])[:, None]
     limit = float(probs @ np.sum(pi**2 * np.sum((P - pi[:, None]) ** 2 / pi[:, None], axis=2), axis=1))
     lengths = np.array([25, 50] if quick else [50, 100, 200])
