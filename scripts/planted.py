@@ -1176,8 +1176,8 @@ INDUCTION = (
         "induction-lags-before-the-start",
         "the first tokens of a causal sequence attend to lags that they do not have",
         "families/induction_heads.py",
-        "np.where(self.seen < 0, -np.inf, a)",
-        "np.where(self.seen < -1, -np.inf, a)",
+        "np.where(self.seen.any(axis=2), a, -np.inf)",
+        "np.where(self.seen.any(axis=2), a, a)",
         tests="test_induction_heads.py",
     ),
     Fault(

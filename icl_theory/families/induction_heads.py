@@ -19,6 +19,7 @@ from icl_theory.engine.rules import RULES, Rule
 from icl_theory.engine.tokens.chain import ChainRisk, Chains
 from icl_theory.engine.tokens.counted import CountRisk
 from icl_theory.engine.tokens.counts import TwoStateCounts
+from icl_theory.engine.tokens.sampled import softmax
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -83,14 +84,13 @@ class Concentration(Number):
 class TwoLayers(Map):
     r"""Scores of the second layer, from those of the first one over lags, a match, and perhaps a sink.
 
-    .. math:: S_{rq} = \sum_l \alpha_{rl} B_{x_{rl} q}, \qquad \alpha_{rl} \propto e^{a_l} [x_{rl} \ge 0]
+    .. math:: S = f B, \qquad f_r = \sum_l \alpha_{rl} X_{rl}, \qquad \alpha_{rl} \propto e^{a_l}
 
-    for tokens r that see the symbols :math:`x_{rl}` at lags l, and a last row c for the sink.
+    for tokens r that see the symbols :math:`X_{rl}` at lags l, and a last row c for the sink.
     """
 
-    seen: NDArray[np.intp]  # symbols at the lags of each token, -1 where the sequence has not begun, (R, m)
+    seen: Array  # X, one-hot, and zero where the sequence has not begun, (R, m, k)
     index: NDArray[np.intp]  # the row of S of each row of the inner risk's scores
-    k: int
     start: Array  # initial (a, B, c): m numbers; b with B = bI, or k² numbers; one number if there is a sink
     matrix: bool  # whether B is any matrix
 
@@ -101,9 +101,9 @@ class TwoLayers(Map):
 
     def split(self, params: Array) -> tuple[Array, Array, Array]:
         """Return a, (m,), B, (k, k), and c, (1,) or (0,)."""
-        m = self.seen.shape[1]
-        a, b, c = np.split(params, [m, m + (self.k**2 if self.matrix else 1)])
-        return a, b.reshape(self.k, self.k) if self.matrix else b[0] * np.eye(self.k), c
+        m, k = self.seen.shape[1:]
+        a, b, c = np.split(params, [m, m + (k**2 if self.matrix else 1)])
+        return a, b.reshape(k, k) if self.matrix else b[0] * np.eye(k), c
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """The first layer and the second one."""
@@ -111,31 +111,28 @@ class TwoLayers(Map):
 
     def first(self, a: Array) -> Array:
         """Attention of the first layer on the lags of each token, (R, m)."""
-        scores = np.where(self.seen < 0, -np.inf, a)
-        weight = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+        return softmax(np.where(self.seen.any(axis=2), a, -np.inf))[0]
 
     def inward(self, params: Array) -> Array:
         """Scores of the inner risk."""
         a, B, c = self.split(params)
-        return self._rows(np.einsum("rl,rlq->rq", self.first(a), B[self.seen]), c)
+        return self._rows(self._found(self.first(a)) @ B, c)
 
     def push(self, params: Array, direction: Array) -> Array:
         """Derivative of the scores along a direction."""
         (a, B, _), (da, dB, dc) = self.split(params), self.split(direction)
         alpha = self.first(a)
-        found = np.einsum("rl,rlq->rq", _drift(alpha, da), B[self.seen])
-        return self._rows(found + np.einsum("rl,rlq->rq", alpha, dB[self.seen]), dc)
+        return self._rows(self._found(_drift(alpha, da)) @ B + self._found(alpha) @ dB, dc)
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Gradient in (a, B, c)."""
         a, B, _ = self.split(params)
-        alpha, rows = self.first(a), self.summed(gradient)
-        pull = np.einsum("rq,rlq->rl", rows[: len(alpha)], B[self.seen])
-        B = np.zeros((self.k, self.k))
-        np.add.at(B, self.seen, alpha[:, :, None] * rows[: len(alpha), None])
-        match = B.ravel() if self.matrix else [np.trace(B)]
-        return np.concatenate([_drift(alpha, pull).sum(axis=0), match, rows[len(alpha) :].sum(axis=1)])
+        alpha = self.first(a)
+        tokens, sink = np.split(self.summed(gradient), [len(alpha)])
+        pull = np.einsum("rx,rlx->rl", tokens @ B.T, self.seen)
+        slope = self._found(alpha).T @ tokens
+        match = slope.ravel() if self.matrix else [np.trace(slope)]
+        return np.concatenate([_drift(alpha, pull).sum(axis=0), match, sink.sum(axis=1)])
 
     def stretch(self, params: Array) -> float:
         """Norm of the derivative of the scores."""
@@ -143,12 +140,15 @@ class TwoLayers(Map):
 
     def summed(self, scores: Array) -> Array:
         """Return what the scores of the inner risk have, summed for each row of S."""
-        rows = np.zeros((int(self.index.max()) + 1, self.k))
+        rows = np.zeros((int(self.index.max()) + 1, scores.shape[-1]))
         np.add.at(rows, self.index, scores)
         return rows
 
+    def _found(self, alpha: Array) -> Array:
+        return np.asarray(np.einsum("rl,rlx->rx", alpha, self.seen))
+
     def _rows(self, tokens: Array, c: Array) -> Array:
-        return np.asarray(np.concatenate([tokens, np.tile(c[:, None], self.k)])[self.index])
+        return np.asarray(np.concatenate([tokens, np.tile(c[:, None], tokens.shape[1])])[self.index])
 
 
 def _drift(alpha: Array, change: Array) -> Array:
@@ -197,8 +197,7 @@ class InductionRisk(Pullback):
         found = {"first": self.map.first(a)[0], "match": B if self.map.matrix else B[0, 0]}
         known = self.risk.observe(self.map.inward(params), step)
         if "attention" in known:
-            second = self.map.summed(known["attention"])
-            follows = self.map.seen[:, 1, None] == np.arange(self.map.k)
+            second, follows = self.map.summed(known["attention"]), self.map.seen[:, 1]
             share = self.often @ (second[: len(follows)] * follows).sum(axis=0)
             found |= {"second": second, "attention": share} | ({"sink": self.often @ second[-1]} if len(c) else {})
         return {name: np.asarray(value) for name, value in found.items()}
@@ -336,10 +335,7 @@ class InductionHeads(Family):
     )
     scores: Any = parameter(None, kind=Object(optional=True, checker=_scores), meaning="lag scores at step 0")
     sink: float | None = parameter(
-        None,
-        kind=Number(signed=True, optional=True, maximum=LARGEST),
-        tex="c_0",
-        meaning="score of a sink at step 0",
+        None, kind=Number(signed=True, optional=True, maximum=LARGEST), tex="c_0", meaning="sink's score at step 0"
     )
     ratio: float = parameter(1.0, kind=Number(minimum=1e-9, maximum=1e9), meaning="first layer's rate over eta")
     stage: int = parameter(0, kind=Whole(minimum=0), meaning="steps of the first layer alone, before the second")
@@ -410,7 +406,7 @@ class InductionHeads(Family):
         value = np.full(k, 1.0 / k) if sink else None
         if self.counted:
             counts = self._count_law(causal)
-            layers = TwoLayers(seen, np.arange(len(seen) + sink), k, start, self.second == "matrix")
+            layers = TwoLayers(seen, np.arange(len(seen) + sink), start, self.second == "matrix")
             often = counts.table.mean(counts.table.query[:, None] == np.arange(2))
             inner = CountRisk(counts, self.objective, value)
             return InductionRisk(inner, layers, often, self.ratio, 0.0, inner.floor())
@@ -419,20 +415,21 @@ class InductionHeads(Family):
         # quasi-random points are off by more than the rule with long steps is, 1e-9 of the loss
         step = 0.4 if self.approximate and k > 2 else 0.2
         attention = ChainRisk(chains, length, np.zeros((*index.shape, k)), sink=value, step=step)
-        layers, often = TwoLayers(seen, index, k, start, self.second == "matrix"), chains.last(length).sum(axis=0)
+        layers, often = TwoLayers(seen, index, start, self.second == "matrix"), chains.last(length).sum(axis=0)
         added = chains.irreducible(length)
         least = self._pairs().risk().floor() if k == 2 else added
         return InductionRisk(attention, layers, often, self.ratio, added, least)
 
-    def _tokens(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the symbols that tokens see, (R, m), and which token stands at each place with each window.
+    def _tokens(self) -> tuple[Array, NDArray[np.intp]]:
+        """Return the symbols that tokens see, (R, m, k), and which token stands at each place with each window.
 
         Tokens that see all lags come first, and then those with one, two, ... symbols; R stands for the sink.
         """
         k, m, whole = self.k, self.lags, np.arange(self.k**self.lags)
         sizes = [k ** (t + 1) for t in range(m - 1)] if self.edge == "causal" else []
-        every = whole[:, None] // k ** np.arange(m) % k
-        seen = np.concatenate([every, *(np.where(np.arange(m) <= t, every[:n], -1) for t, n in enumerate(sizes))])
+        every = np.eye(k)[whole[:, None] // k ** np.arange(m) % k]
+        begun = np.arange(m)[:, None]
+        seen = np.concatenate([every, *(every[:n] * (begun <= t) for t, n in enumerate(sizes))])
         places = [] if self.sink is None else [np.full_like(whole, len(seen))]
         places += [len(whole) + sum(sizes[:t]) + whole % size for t, size in enumerate(sizes)]
         return seen, np.stack([*places, whole])
@@ -440,10 +437,10 @@ class InductionHeads(Family):
     def _count_law(self, first: bool) -> TwoStateCounts:
         """Return the law of the counts of pairs: in closed form for all chains with a given start."""
         start = "stationary" if self.start == "stationary" else float(self._first()[0, 1])
-        if not (self.few or self.approximate):
-            return TwoStateCounts(self.T, self.prior, start=start, first=first)
-        chains, probs = self.law()
-        return TwoStateCounts(self.T, transitions=chains, probs=probs, start=start, first=first)
+        if self.few or self.approximate:
+            chains, probs = self.law()
+            return TwoStateCounts(self.T, transitions=chains, probs=probs, start=start, first=first)
+        return TwoStateCounts(self.T, self.prior, start=start, first=first)
 
     def _chain_law(self) -> Chains:
         """Return the chains with the law of the first window, of which the last symbol is the first to be seen."""
@@ -482,7 +479,7 @@ class InductionHeads(Family):
         """
         k, risk = self.k, self._pairs().risk()
         prior = np.full((1, k), math.log(k * self.prior.mean()))
-        follows = np.where(risk.map.seen[:, 1, None] == np.arange(k), 0.0, HIDDEN)
+        follows = np.where(risk.map.seen[:, 1] > 0.0, 0.0, HIDDEN)
         found = {"uniform": math.log(k) if self.objective == "log" else 0.5 * (1.0 - 1.0 / k)}
         for name, rows in (("unigram", 0.0 * follows), ("bigram", follows)):
             scores = np.concatenate([rows, prior])[risk.map.index]
