@@ -197,6 +197,7 @@ def test_a_run_leaves_both_plateaus_at_the_steps_that_it_says() -> None:
     assert run.phases == {"uniform": (0, ends[0]), "unigram": tuple(ends), "bigram": (ends[1], 200)}
     assert run.regime == "induction"
     assert problem.measure(run)["emergence"] == ends[1]
+    assert run.notes["emergence"].endswith(f"at step {ends[1]}")
     np.testing.assert_allclose(run.observed["first"][0], [0.5, 0.5])
     assert run.observed["attention"][-1] > 0.85
     assert set(problem.levels()) <= {text.get_text() for text in run.plot().texts}

@@ -540,6 +540,8 @@ class InductionHeads(Family):
         run.regime = self.outcome(run.params)
         first = ", ".join(f"{share:.3g}" for share in run.observed["first"][-1])
         run.notes["learnt"] = f"{run.regime}: the first layer attends to lags 0, 1, ... by {first}"
+        if bigram is not None:
+            run.notes["emergence"] = f"the loss is halfway from unigram to bigram at step {bigram}"
         run.notes["match"] = f"b = {self._strength(run.params):.4g}"
         run.notes["predictors"] = ", ".join(f"{name} {loss:.6g}" for name, loss in known.items())
         if self.approximate:
