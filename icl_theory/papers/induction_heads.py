@@ -9,6 +9,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
+from icl_theory.engine.pullback import innermost
 from icl_theory.engine.tokens.counted import mean_loss
 from icl_theory.families.induction_heads import InductionHeads, dirichlet_points
 from icl_theory.papers.claim import Errors, Found, Series, identity, question, row
@@ -157,38 +158,36 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
 def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     """From how many chains on does the head generalise to new ones?"""
     sizes, seeds = ([1, 4, 16], 3) if quick else ([1, 2, 4, 8, 16, 32, 64], 10)
-    new, others, heads, better = LOG.changed(T=20 if quick else 50), set[str](), list[int](), list[int]()
-    every, unit, medians = new.risk(), new.predictors["unigram"] - new.predictors["Bayes"], []
-    for count in sizes:
-        learnt, found = list[str](), []
-        for seed in range(seeds):
-            few = new.changed(chains=count, seed=seed)
-            risk, starts = few.risk(), (few, few.changed(match=3.0, scores=(0.0, 3.0)))
-            end, head = (descend(each.risk(), 4.0, steps=100, progress=False).params for each in starts)
-            learnt.append(few.outcome(end))
-            # the Bayes-optimal prediction for the chains that are trained on, which has to know them by heart
-            by_heart = mean_loss(every.risk.law.table, risk.risk.law.table.truth).excess
-            excesses = risk.excess(end), risk.excess(head), every.excess(end), every.excess(head), by_heart
-            found.append(np.array(excesses) / unit)
-        heads.append(learnt.count("induction"))
-        others |= {*learnt} - {"induction"}
-        better.append(sum(bool(each[0] < each[1] - 1e-6) for each in found))
-        medians.append(np.median(found, axis=0))
-    _, trained, ends, head, known = (each.tolist() for each in np.transpose(medians))
+    new, shape = LOG.changed(T=20 if quick else 50), (len(sizes), seeds)
+    every, ends, excesses = new.risk(), np.empty(shape, dtype="U20"), np.empty((*shape, 5))
+    for place in np.ndindex(shape):
+        few = new.changed(chains=sizes[place[0]], seed=place[1])
+        risk, starts = few.risk(), (few, few.changed(match=3.0, scores=(0.0, 3.0)))
+        end, head = (descend(each.risk(), 4.0, steps=100, progress=False).params for each in starts)
+        # the Bayes-optimal prediction for the chains that are trained on, which has to know them by heart
+        table, own = (innermost(each)[0].law.table for each in (every, risk))
+        by_heart = mean_loss(table, own.truth).excess
+        ends[place] = few.outcome(end)
+        excesses[place] = risk.excess(end), risk.excess(head), every.excess(end), every.excess(head), by_heart
+    learnt = ends == "induction"
+    better = (~learnt & (excesses[..., 0] < excesses[..., 1])).sum(axis=1)
+    unit = new.predictors["unigram"] - new.predictors["Bayes"]
+    _, trained, found, head, known = np.median(excesses / unit, axis=1).T
     first, last = (
-        next((str(count) for count, holds in zip(sizes, found, strict=True) if holds), "no number of")
-        for found in (np.array(ends) < 0.5, np.array(known) < head)
+        min((count for count, holds in zip(sizes, which, strict=True) if holds), default="no number of")
+        for which in (found < 0.5, known < head)
     )
     return (
-        f"From {first} chains on, in the median of {seeds} draws. Chains {listed(sizes)}: {listed(heads)} induction"
-        f" heads, median excess on new chains {listed(ends, '.2f')} of the unigram's; others end at"
-        f" {', '.join(sorted(others))}, with a lower loss in pretraining than a head that is trained on in"
-        f" {listed(better)} draws. The best prediction of the chains that are trained on knows them by heart. In"
-        f" pretraining a head is above it by {listed(trained, '.2f')}. On new chains it has {listed(known, '.2f')},"
-        f" and the head {listed(head, '.2f')}: from {last} chains on knowing by heart is better there, too."
+        f"From {first} chains on, in the median of {seeds} draws. Chains {listed(sizes)}:"
+        f" {listed(learnt.sum(axis=1))} induction heads, median excess on new chains {listed(found, '.2f')} of the"
+        f" unigram's. Runs that end at no head end at {', '.join(sorted({*ends[~learnt]}))}; in {listed(better)}"
+        f" draws their loss in pretraining is below that of a head that is trained on the same chains. The"
+        f" Bayes-optimal prediction for these chains knows them by heart: in pretraining it is better than the head"
+        f" by {listed(trained, '.2f')}. On new chains it has {listed(known, '.2f')}, and the head"
+        f" {listed(head, '.2f')}: from {last} chains on it is better there, too."
     ), [
-        Series(label, np.array(sizes, dtype=float), np.array(each))
-        for label, each in (("descent", ends), ("head", head), ("by heart", known))
+        Series(label, np.array(sizes, dtype=float), each)
+        for label, each in (("descent", found), ("head", head), ("by heart", known))
     ]
 
 
