@@ -1229,6 +1229,14 @@ INDUCTION = (
         tests="test_induction_heads.py",
     ),
     Fault(
+        "induction-betas-in-one-order",
+        "the Beta law of the second row of a two-state chain has its parameters swapped",
+        "families/induction_heads.py",
+        "prior[1, ::-1]",
+        "prior[1]",
+        tests="test_induction_heads.py",
+    ),
+    Fault(
         "induction-new-chains-are-old",
         "the column new_loss is the loss on the chains that were trained on",
         "families/induction_heads.py",
