@@ -156,7 +156,8 @@ ATTENTION_WITH_MARKOV = Paper(
              " p + q > 1 (arXiv:2406.03072).",
              (energy, basins, small_starts, steps),
              reconstructed="The theorems' text; logit, energy and basins are those of the authors' code.")),
-    "Abstracts and the authors' code (the canonical model and its pictures) were read, the theorems' text was not."
-    " The third canonical number, the scale a of linear attention, is left out: its formula was not read.",
+    "Abstracts and the authors' code were read, the theorems' text was not. The code trains e, w and b, and draws"
+    " the energy and the regions where the flow ends. A further canonical number, the scale a of linear attention,"
+    " is not in it and is left out.",
 )  # fmt: skip
 CLAIMS = Claims(papers=(ATTENTION_WITH_MARKOV, CAUSAL_STRUCTURE), questions={"whole-transformer": leaving})
