@@ -413,7 +413,7 @@ def test_what_is_copied_runs_and_says_the_same(
 
 
 EXTREMES = """
-const { complete, fromFragment } = require("settings"), { Axes } = require("drawing"), odd = [];
+const { complete } = require("settings"), { Axes } = require("drawing"), { random, sampled } = require("training"), odd = [];
 const pen = new Proxy({}, {
   get: (_, name) => (...parts) => {
     if (name === "measureText") return { width: 40 };
@@ -435,13 +435,14 @@ for (const name of given[0]) {
     Object.assign(values, panel.sound?.(values).changes);
     try {
       const model = panel.compute(values), now = panel.moment(model, values);
-      if (draw % 5 === 0) model.drawn = panel.sample?.(values, model);
+      if (draw % 5 === 0) model.drawn = sampled(panel.trainer(values, random(1), model), model.end);
       panel.words(model, now, values);
       for (const figure of panel.figures) {
         const axes = new Axes(pen, 500, 300, new Proxy({}, { get: () => "" }), ...figure.scales(model, values));
         if (!figure.bare) axes.frame();
         figure.still?.(axes, model, values);
         figure.moving?.(axes, model, now, values);
+        axes.write();
       }
     } catch (error) {
       odd.push(`${error} at ${JSON.stringify(values)}`);
