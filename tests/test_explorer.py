@@ -413,7 +413,8 @@ def test_what_is_copied_runs_and_says_the_same(
 
 
 EXTREMES = """
-const { complete } = require("settings"), { Axes } = require("drawing"), { random, sampled } = require("training"), odd = [];
+const { complete } = require("settings"), { Axes } = require("drawing"), { random, sampled } = require("training");
+const odd = [];
 const pen = new Proxy({}, {
   get: (_, name) => (...parts) => {
     if (name === "measureText") return { width: 40 };
