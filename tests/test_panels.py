@@ -234,7 +234,8 @@ return given[0].map((drawn) => {
   const states = [0, 10, 60].map((t) => moment(model, { ...values, t }));
   const { uniform, unigram, floor } = run, { plane, gaps, matches } = model, sink = run.states.at(-1)[2];
   return { parameters: parameters(values), states, known: [uniform, unigram, floor],
-    told: words(model, states[2], values), phases: found(model, states[2]).phases, cell: [gaps[5], matches[20], sink, plane[5][20]] };
+    told: words(model, states[2], values), phases: found(model, states[2]).phases,
+    cell: [gaps[5], matches[20], sink, plane[5][20]] };
 });
 """
 
