@@ -112,6 +112,7 @@ def test_the_panel_on_linear_attention_computes_what_python_does(changes: dict[s
         least = min(model["tested"])
         assert bold(more[0]) == [near(now["tested"])]
         assert float(re.findall(r"where ([\d.]+) would", more[0])[0]) == near(test.floor)
+        assert ("it was least" in more[0]) == (least < model["tested"][-1] * (1 - 1e-6))
         if "it was least" in more[0]:
             assert float(re.findall(r"it was least, ([\d.]+)", more[0])[0]) == near(least)
     else:
@@ -562,8 +563,9 @@ for (const figure of panel.figures) {
   axes.dot = (x, y, colour) => dots.push([x, y, colour]);
   figure.still?.(axes, model, values);
   figure.moving?.(axes, model, now, values);
-  const drag = figure.drag?.(axes, axes.X(30), 100, model, now, values);
-  found[figure.name] = { curves, dots, drag, scales: [axes.x, axes.y], words: figure.describe(model, now, values) };
+  const [drag, far] = [axes.X(30), axes.right].map((x) => figure.drag?.(axes, x, 100, model, now, values));
+  const used = far && panel.sound?.({ ...values, ...far }).changes;
+  found[figure.name] = { curves, dots, drag, used, scales: [axes.x, axes.y] };
 }
 return found;
 """
@@ -592,4 +594,5 @@ def test_dots_are_on_their_curves_and_inside_the_axes(name: str, changes: dict[s
             dotted += 1
         if figure.get("drag"):
             assert list(figure["drag"].values()) == pytest.approx([30], rel=0.02)
+        assert not figure.get("used")  # nothing has to be changed about a setting that dragging gives
     assert dotted >= 3
