@@ -559,13 +559,15 @@ Object.assign(values, given[1]);
 const model = panel.compute(values), now = panel.moment(model, values), found = {};
 for (const figure of panel.figures) {
   const axes = new Axes(pen, 500, 300, {}, ...figure.scales(model, values)), curves = [], dots = [];
+  const laws = [];
+  axes.law = (f, colour, word) => laws.push([word, f(10), f(40), f(axes.x.high)]);
   axes.curve = (xs, ys, colour, look) => curves.push([[...xs], [...ys], colour, look?.dash ?? []]);
   axes.dot = (x, y, colour) => dots.push([x, y, colour]);
   figure.still?.(axes, model, values);
   figure.moving?.(axes, model, now, values);
   const [drag, far] = [axes.X(30), axes.right].map((x) => figure.drag?.(axes, x, 100, model, now, values));
   const used = far && panel.sound?.({ ...values, ...far }).changes;
-  found[figure.name] = { curves, dots, drag, used, scales: [axes.x, axes.y] };
+  found[figure.name] = { curves, dots, laws, drag, used, scales: [axes.x, axes.y] };
 }
 return found;
 """
@@ -596,3 +598,32 @@ def test_dots_are_on_their_curves_and_inside_the_axes(name: str, changes: dict[s
             assert list(figure["drag"].values()) == pytest.approx([30], rel=0.02)
         assert not figure.get("used")  # nothing has to be changed about a setting that dragging gives
     assert dotted >= 3
+
+
+def test_laws_beside_the_curves_are_those_of_their_names() -> None:
+    """At 10 and at 40 on the axis, for the settings that a panel opens with; and where a law meets its curve."""
+
+    def laws(panel: str, figure: str) -> dict[str, list[float]]:
+        return {word: values for word, *values in call(FIGURES, panel, {})[figure]["laws"]}
+
+    K, eta, epsilon = 20, 1.0, 1e-3
+    assert laws("regression", "loss")["(K − 1)/(4ηt)"][:2] == pytest.approx(
+        [(K - 1) / (4 * eta * t) for t in (10, 40)]
+    )
+    steps = laws("regression", "steps")
+    assert steps["2K²/(ηL²Δ²)"][:2] == pytest.approx([2 * K**2 / (eta * L**2) for L in (10, 40)])
+    assert steps["(K − 1)/(4ηε)"][:2] == pytest.approx([(K - 1) / (4 * eta * epsilon)] * 2)
+    one = math.log(0.8 * 48 / 1e-3) / 0.1  # steps that the exponent ηt wants for one trigger
+    recalled = laws("recall", "steps")
+    assert recalled["ηt/|Q|"][:2] == pytest.approx([10 * one, 40 * one])
+    assert recalled["ηt"][:2] == pytest.approx([one, one])
+    exponents = {"ηt/√|Q|": 0.05, "ηt/|Q|, a misprint here": 0.025, "ηt, a misprint here": 0.1}
+    for word, rate in exponents.items():
+        assert laws("recall", "loss")[word][:2] == pytest.approx([0.8 * 48 * math.exp(-rate * t) for t in (10, 40)])
+    for panel, figure, word, power in (
+        ("linear-attention", "floor", "1/N", -1),
+        ("sphere", "best", "N^0.25", 0.25),
+    ):
+        ten, forty, last = laws(panel, figure)[word]
+        assert forty / ten == pytest.approx(4.0**power)
+        assert last == pytest.approx(call(FIGURES, panel, {})[figure]["curves"][-1][1][-1])
