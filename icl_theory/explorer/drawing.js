@@ -38,7 +38,7 @@ function sound(scale) {
 // One pair of axes. A scale is { low, high, log, label, tick }, where tick writes a value of its own.
 class Axes {
   constructor(context, width, height, colours, x, y) {
-    Object.assign(this, { context, width, height, colours, x: sound(x), y: sound(y), left: 54, right: width - 20, top: 12, bottom: height - 38, words: [] });
+    Object.assign(this, { context, width, height, colours, x: sound(x), y: sound(y), left: 60, right: width - 20, top: 12, bottom: height - 38, words: [] });
   }
 
   static part({ low, high, log }, value) {
