@@ -501,7 +501,7 @@ const pen = new Proxy({}, {
     drawn.push([name, ...given, store.globalAlpha, store.fillStyle]);
   }),
 });
-const scales = [{ low: 1, high: 100, log: true, label: "" }, { low: 10, high: 1000, log: true, label: "" }];
+const scales = [{ low: 1, high: 100, log: true, label: "x" }, { low: 10, high: 1000, log: true, label: "y" }];
 const make = (kind) => new kind(pen, 474, 250, { blue: "blue", paper: "paper" }, ...scales);
 const axes = make(Axes), ghost = make(Ghost);
 """
@@ -528,6 +528,33 @@ def test_a_law_keeps_its_slope_where_it_leaves_the_axes() -> None:
     # half-way along the axis the law is at 316
     assert place == pytest.approx((left + right) / 2 + 8)
     assert height == pytest.approx(bottom - (bottom - top) / 2 * 1.5 - 10)
+
+
+TICKS = """
+const { both } = require("drawing");
+axes.x = { low: 1, high: given[0], log: given[1], label: "x" };
+axes.frame();
+const words = drawn.filter(([name]) => name === "fillText").map(([, text, x, y]) => [text, x, y]);
+return { words, places: given[2].map((value) => axes.X(value)),
+  both: both([{ low: 1, high: 10 }, { low: 2, high: 3 }], [{ low: 0.5, high: 8 }, { low: 4, high: 5 }]) };
+"""
+
+
+@pytest.mark.parametrize(
+    ("high", "log", "ticks"),
+    [(1e4, True, {"1": 1, "10": 10, "100": 100, "1000": 1000, "10⁴": 1e4}), (1e15, True, {"1": 1, "10⁹": 1e9}),
+     (10.0, False, {"2": 2, "6": 6, "10": 10})],
+)  # fmt: skip
+def test_labels_of_an_axis_stand_at_their_values(high: float, log: bool, ticks: dict[str, float]) -> None:
+    """And two scales together have room for both."""
+    found = call(RECORD + TICKS, high, log, list(ticks.values()))
+    written: dict[str, float] = {}
+    for text, x, y in found["words"]:
+        if y > 200:  # below the horizontal axis
+            written.setdefault(text, x)
+    for text, place in zip(ticks, found["places"], strict=True):
+        assert written[text] == pytest.approx(place, abs=1.0)
+    assert found["both"] == [{"low": 0.5, "high": 10}, {"low": 2, "high": 5}]
 
 
 BOXES = """
@@ -575,13 +602,15 @@ return found;
 
 @pytest.mark.parametrize(("name", "changes"), [
     ("regression", {"t": 400}), ("recall", {"t": 60}), ("linear-attention", {"t": 300, "test_noise": 1.5}),
-    ("sphere", {"t": 20}), ("induction-heads", {"t": 100}),
+    ("sphere", {"t": 20}), ("induction-heads", {"t": 2000}),
 ])  # fmt: skip
 def test_dots_are_on_their_curves_and_inside_the_axes(name: str, changes: dict[str, float]) -> None:
     """At a step or a setting between points of the curve, as far as these are apart."""
     figures = call(FIGURES, name, changes)
     figures.pop("function", None)  # its dots are predictions, without a curve
-    figures.pop("plane", None)  # a path, which turns
+    if plane := figures.pop("plane", None):  # a path, which turns: its end is that of the run
+        ((x, y, _),), ((xs, ys, *_),) = plane["dots"], plane["curves"]
+        assert [x, y] == pytest.approx([xs[-1], ys[-1]], rel=1e-3)
     dotted = 0
     for figure in figures.values():
         x_scale, y_scale = figure["scales"]

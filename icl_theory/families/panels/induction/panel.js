@@ -39,7 +39,7 @@ function sound({ T, t }) {
 }
 
 function compute(values) {
-  const run = new Run(values), made = course(run, 10, 200), ends = [...run.states.filter((_, i) => i % 50 === 0), run.states.at(-1)];
+  const run = new Run(values), made = course(run, run.most, 200), ends = [...run.states.filter((_, i) => i % 50 === 0), run.states.at(-1)];
   const wide = 1.3 * Math.max(1, ...ends.map(([, b]) => Math.abs(b))), tall = 1.3 * Math.max(2, ...ends.map(([gap]) => Math.abs(gap)));
   const sink = run.states.at(-1)[2], gaps = spread(-tall, tall, 23, false), matches = spread(-wide, wide, 31, false);
   const plane = gaps.map((gap) => matches.map((b) => evaluate(run.rows, run.objective, [gap, b, sink]).excess));
