@@ -183,9 +183,13 @@ def curve_of(run: Run, losses: Any, steps: Any, errors: Any) -> Curve:
         if all(each.size > 1 for each in asked):
             found = np.array([each.std(ddof=1) / math.sqrt(each.size) for each in asked])
     try:
-        values = np.array(losses, dtype=None if np.iscomplexobj(losses) else np.float64, ndmin=1)
+        if losses is None or np.iscomplexobj(losses):
+            raise TypeError
+        values = np.array(losses, dtype=np.float64, ndmin=1)
     except (TypeError, ValueError, OverflowError):
         raise refuse("losses", losses, "numbers, a CSV file or a function of a state") from None
+    if values.ndim > 1 or not values.size:
+        raise refuse("losses", losses, "a row of at least one number")
     t = _increasing(np.arange(len(values)) if steps is None else steps)
     if values.shape != t.shape:
         raise ValueError(f"losses: {values.size} numbers for {t.size} steps")
@@ -254,7 +258,8 @@ def _sampled(run: Run, t: Steps, batch: int, runs: int, seed: int, most: int = 1
             raise refuse("run", repr(run), "of a risk that can be sampled")
         trainers = [source.sampled(batch, int(each)) for each in np.random.SeedSequence(seed).generate_state(runs)]
     except ValueError as error:
-        raise ValueError(f"batch = {batch}: {error}; give errors, standard errors of the losses, instead") from None
+        said = str(error) if str(error).startswith("batch = ") else f"batch = {batch}: {error}"
+        raise ValueError(f"{said}; give errors, standard errors of the losses, instead") from None
     rule = rule_of(run.rule if run.family is None else run.family.update())
     index, found = {step: place for place, step in enumerate(t.tolist())}, np.empty((runs, len(t)))
     for row, trainer in zip(found, counted(trainers, "runs of SGD"), strict=True):
