@@ -43,7 +43,7 @@ from icl_theory.families.regression.theorems.enumeration import (
     lipschitz_values,
     prompts,
 )
-from icl_theory.families.regression.theorems.orderwise import STATEMENTS, check_order
+from icl_theory.families.regression.theorems.orderwise import STATEMENTS
 from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 
 LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
@@ -71,11 +71,10 @@ def check_bounds(run: Trajectory) -> BoundChecks:
             checks = [statement.unstated(TOO_LARGE) for statement in ON_SCORES]
         else:
             checks = [statement.check(risk, scores) for statement in ON_SCORES]
-        checks += [statement.check(run) for statement in ON_RUNS]
-    orders = [check_order(statement, run) for statement in STATEMENTS if "L" in run.info]
+        checks += [statement.check(run) for statement in (*ON_RUNS, *(STATEMENTS if "L" in run.info else ()))]
     population = None if run.risk is None else population_of(run.risk)
     sampled = [] if population is None else within_noise(run, population)
-    return BoundChecks([*checks, *orders, *sampled])
+    return BoundChecks([*checks, *sampled])
 
 
 def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
