@@ -181,7 +181,7 @@ def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[floa
     (0.4, [0.0, 2.0, 2.0])
     """
     from scipy.optimize import linprog
-    from scipy.sparse import coo_array
+    from scipy.sparse import eye_array
 
     attention, distances = real_array("attention", attention, 1), real_array("distances", distances, 2)
     K = len(attention)
@@ -189,18 +189,14 @@ def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[floa
         raise refuse("distances", distances.shape, f"of shape ({K}, {K})")
     L = number("L", L)
     first, second = np.nonzero(~np.eye(K, dtype=bool))
-    rows = np.arange(len(first))
-    signs = np.concatenate([np.ones(len(first)), -np.ones(len(first))])
-    differences = coo_array(
-        (signs, (np.concatenate([rows, rows]), np.concatenate([first, second]))), shape=(len(first), K)
-    )
+    each = eye_array(K, format="csr")
     # in units of L times the largest distance, so that the solver's absolute tolerances are relative
     unit = L * distances.max()
     if unit == 0.0:
         return 0.0, np.zeros(K)
     bounds = [(0.0, 0.0), *[(None, None)] * (K - 1)]
     limits = L * distances[first, second] / unit
-    found = linprog(-attention, A_ub=differences.tocsr(), b_ub=limits, bounds=bounds, method="highs")
+    found = linprog(-attention, A_ub=each[first] - each[second], b_ub=limits, bounds=bounds, method="highs")
     return -float(found.fun) * float(unit), np.asarray(found.x) * unit
 
 
