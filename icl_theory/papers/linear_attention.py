@@ -498,8 +498,5 @@ PAPERS = (
     ),
 )  # fmt: skip
 CLAIMS = Claims(
-    (population_loss, every_mode, one_drop, small_starts, plateau_lengths, staircase, shifts, transition,
-     double_descent, depth, layers.whole_layer, layers.inverse_layers, layers.plus_plus, fixed_points, levels,
-     few_heads, other_covariances, length_of_test, random_covariances),
-    {"linear-attention-plateau": which_plateau, "linear-attention-depth": what_depth_buys}, PAPERS,
-)  # fmt: skip
+    questions={"linear-attention-plateau": which_plateau, "linear-attention-depth": what_depth_buys}, papers=PAPERS
+)

@@ -45,12 +45,9 @@ IN_CONTEXT_RECALL = Paper(
 )  # fmt: skip
 
 CLAIMS = Claims(
-    (model.sentence_counts, model.lemma_adding, model.bayes, model.certified_bound, training.linear_convergence,
-     training.exponents, training.unequal_rate, training.plain_descent, model.UNSEEN, model.lemma_averaging,
-     training.softmax_rate, training.noisy_convergence, model.UNSEEN_NOISY, model.part_roles, model.layer_logits,
-     model.unseen_rows, training.missing_triggers, training.sample_complexity, training.learnt_frequency,
-     training.one_number, training.starts),
-    {"recall-exponent": training.exponent, "recall-noise": training.noise, "recall-samples": training.samples,
-     "recall-unseen": training.unseen, "recall-roles": training.roles},
-    (IN_CONTEXT_RECALL,),
+    questions={
+        "recall-exponent": training.exponent, "recall-noise": training.noise, "recall-samples": training.samples,
+        "recall-unseen": training.unseen, "recall-roles": training.roles,
+    },
+    papers=(IN_CONTEXT_RECALL,),
 )  # fmt: skip
