@@ -180,14 +180,14 @@ def _evaluate_chunk(
     away = home != (_HOME, os.getpid())
     if away:
         _prepare(os.getpid())
-    found, lengths = _attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
+    found, lengths = attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
     values = {name: once(column, lengths) for name, column in found.items()}
     values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
     part = share.put_from_worker(chunk, values) if away and share is not None else None
     return Chunk(values if hold or part is None else {}, part)
 
 
-def _attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
+def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
     """Evaluate some points; where the model fails, halve them until those at fault are found."""
     size = len(next(iter(points.values())))
     try:
@@ -196,7 +196,7 @@ def _attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
         if size == 1:
             return failed(model.columns, 1, error)
     halves = [
-        _attempt(model, {name: value[part] for name, value in points.items()})
+        attempt(model, {name: value[part] for name, value in points.items()})
         for part in (slice(0, size // 2), slice(size // 2, size))
     ]
     return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}
