@@ -11,16 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory.engine.progress import duration
+from icl_theory.engine.rules import rule_of
+from icl_theory.engine.steps import Descent
 from icl_theory.grids.evaluate import attempt
 from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, bytes_of, is_large
 from icl_theory.grids.sweep import Plan
 from icl_theory.memory import free, size
 
 
-def estimate(made: Plan, workers: int = 1, *, budget: float = 1.0, asked: int = 2000) -> Iterator[str]:
+def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 2000) -> Iterator[str]:
     """Say how much work a sweep is: its points, and then, from a few of them, time and memory.
 
-    Points of a kind are timed for ``budget`` seconds; ``asked`` random ones tell how many there are of each kind.
+    Points of a kind are timed for some ``budget`` seconds; ``asked`` random ones tell how many each kind has.
     """
     grid, columns, rng = made.grid, made.model.columns, np.random.default_rng(0)
     exact = grid.size <= asked
@@ -48,8 +50,8 @@ def _in_arrays(made: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def _together(made: Plan, where: NDArray[np.int64], budget: float) -> tuple[float, list[str]]:
     """Return the time a point of more and more points of a chunk, as long as there is time, and why some fail."""
-    count, last, failed, end = 0, 0.0, list[str](), time.perf_counter() + budget
-    while count < len(where) and time.perf_counter() + 2 * last < end:
+    count, last, failed, end = 0, 0.0, list[str](), time.perf_counter() + 3.0 * budget
+    while count < len(where) and time.perf_counter() + last < end:
         count, start = min(max(1, 4 * count), len(where)), time.perf_counter()
         some = where[np.linspace(0, len(where) - 1, count).astype(int)]
         values = attempt(made.model, made.grid.points(some))
@@ -87,15 +89,20 @@ def _run(made: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
     try:
         problem.measured(problem.simulate(callback=watch))
     except TimeoutError:
-        return _left(seen, expected)
+        alike = Descent(problem.risk(), problem.rate(), rule_of(problem.update())).alike
+        return _left(seen, expected, problem.method == "exact" or not alike)
     return 0.0
 
 
-def _left(seen: list[tuple[float, int]], expected: float) -> float:
-    """Return how much longer a run takes to some step, by the power of time by which its steps have grown."""
+def _left(seen: list[tuple[float, int]], expected: float, every: bool) -> float:
+    """Return how much longer a run takes to some step, by its second half so far.
+
+    Where ``every`` step is taken they grow like time, and where steps are skipped exponentially.
+    """
     if len(seen) < 3 or expected <= seen[-1][1] or not math.isfinite(expected):
         return 0.0
     spent, taken = seen[-1][0] - seen[0][0], seen[-1][1]
+    if every:
+        return spent * (expected / taken - 1.0)
     half = next(step for at, step in seen if at - seen[0][0] >= spent / 2)
-    power = max(1.0, math.log2(taken / max(half, 1)))
-    return float(spent * ((expected / taken) ** (1.0 / power) - 1.0))
+    return 0.5 * spent * math.log(expected / taken) / math.log(max(taken / max(half, 1), 1.1))
