@@ -14,6 +14,7 @@ from .claim import Outcome as Outcome
 from .claim import Series as Series
 from .claim import Status as Status
 from .claim import identity as identity
+from .claim import Question as Question
 from .claim import question as question
 from .claim import row as row
 from .paper import Claims as Claims

@@ -10,7 +10,7 @@ from icl_theory._validate import choice, flag, integer, refuse
 from icl_theory.engine.display import Shown
 from icl_theory.engine.progress import counted, working
 from icl_theory.families import asked, left_out
-from icl_theory.papers.claim import HEADINGS, Answer, Claim, Row, Status
+from icl_theory.papers.claim import HEADINGS, Answer, Claim, Question, Row, Status
 from icl_theory.papers.paper import Claims
 from icl_theory.results.numbers import markdown
 
@@ -31,9 +31,9 @@ def rows() -> tuple[Row, ...]:
     return tuple(row for claims in known()[0].values() for row in claims.rows)
 
 
-def questions() -> dict[str, Callable[[bool], Answer]]:
+def questions() -> dict[str, Question]:
     """Return the open questions of every family by name."""
-    return {name: ask for claims in known()[0].values() for name, ask in claims.questions.items()}
+    return {each.name: each for claims in known()[0].values() for each in claims.questions}
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
     claims, answers = list[Claim](), list[Answer]()
     families, failures = known()
     every = [*enumerate(((family, row) for family, each in families.items() for row in each.rows), start=1)]
-    asked = [(family, name) for family, each in families.items() for name in each.questions]
+    asked = [(family, name) for family, each in families.items() for name, _ in each.questions]
     wanted = every
     if claim is not None:
         claim = integer("claim", claim, minimum=1, maximum=len(every))
@@ -179,5 +179,5 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     flag("quick", quick)
     every = questions()
     with working(f"answering question {choice('question', name, every)}"):
-        found: Answer = _checked(every[name](quick), Answer)
+        found: Answer = _checked(every[name].answer(quick), Answer)
         return found

@@ -218,8 +218,8 @@ def reproduce(
         claims = tuple(claim for row in reading.rows for claim in measured(row))
         found, drawn = None, list[Drawn]()
         if reading.question:
-            with left_out(f"the question {reading.question} of the paper {name}", failures):
-                found = answer(reading.question, quick=quick)
+            with left_out(f"the question {reading.question.name} of the paper {name}", failures):
+                found = answer(reading.question.name, quick=quick)
                 caption = f"{found.y} against {found.x}"
                 drawn.append(Drawn(found.name, caption, found.command + end, plot_answer(found)))
         if reading.figure:
