@@ -62,17 +62,17 @@ def _together(made: Plan, where: NDArray[np.int64], budget: float) -> tuple[floa
 
 def _alone(made: Plan, index: NDArray[np.int64], budget: float) -> tuple[float, list[str]]:
     """Return the mean time of points simulated one by one, and why some fail."""
-    times, failed, begun = [0.0], list[str](), time.perf_counter()
-    for place in (*index[:2, None], *index[:, None]):  # the first ones twice: they load what the others share
+    times, failed, end = list[float](), list[str](), time.perf_counter() + budget
+    for place in (*index[:1, None], *index[:, None]):  # the first one twice: it loads what the others share
         start, left = time.perf_counter(), 0.0
         try:
             left = _run(made, made.grid.points(place), budget)
         except Exception as error:  # which is what the sweep records
             failed.append(str(error))
         times.append(time.perf_counter() - start + left)
-        if time.perf_counter() - begun > budget:
+        if time.perf_counter() > end:
             break
-    return float(np.mean(times[3:] or times[-1:])), failed
+    return float(np.mean(times[1:] or times or 0.0)), failed
 
 
 def _run(made: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
@@ -85,10 +85,10 @@ def _run(made: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
             raise TimeoutError
 
     problem = made.model.problem({name: value[0] for name, value in point.items()})
-    expected = min(problem.expected_steps() or math.inf, made.model.common["max_steps"])
     try:
         problem.measured(problem.simulate(callback=watch))
     except TimeoutError:
+        expected = min(problem.expected_steps() or math.inf, problem.max_steps)
         alike = Descent(problem.risk(), problem.rate(), rule_of(problem.update())).alike
         return _left(seen, expected, problem.method == "exact" or not alike)
     return 0.0
