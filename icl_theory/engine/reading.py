@@ -87,7 +87,7 @@ def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajector
         **dict.fromkeys(("stop_reason", "rule", "regime", "command", "version"), _text),
     }  # fmt: skip
     absent = {name for name in UNKNOWN if meta[name] is None}
-    facts = {name: None if name in absent else check(meta[name]) for name, check in checks.items()}
+    facts: dict[str, Any] = {n: None if n in absent else check(meta[n]) for n, check in checks.items()}
     run = Trajectory(t=t, loss=loss, states=states, observed=observed, **facts)
     if meta["holds"] != (holds := run.holds()):
         raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")
