@@ -164,7 +164,7 @@ def _parts(
                     found = Chunk(failed(model.columns, int(grid.sizes[chunk]), error), keep=False)
                 yield chunk, found
     except (BrokenExecutor, CancelledError) as error:
-        raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
+        raise ChildProcessError(f"the workers are gone: {one_line(error)}") from None
     finally:
         for future in running:
             future.cancel()
@@ -206,48 +206,7 @@ def failed(columns: tuple[Column, ...], size: int, error: Exception) -> Values:
     """Return the columns of points that failed with an error."""
     values = blank(columns, size)
     values[STATUS.name][:] = FAILED
-    values[MESSAGE.name][:] = _one_line(error)
-    return values
-
-
-def point_by_point(
-    columns: tuple[Column, ...], points: Mapping[str, NDArray[Any]], measure: Callable[..., Mapping[str, Any]]
-) -> Values:
-    """Evaluate points one by one: ``measure(**point)`` gives the columns; where it fails the point does.
-
-    Parameters
-    ----------
-    columns : tuple of Column
-        What ``measure`` gives.
-    points : mapping of str to ndarray, each (P,)
-        Parameters by name.
-    measure : callable
-        Takes the parameters of one point by name.
-
-    Returns
-    -------
-    dict of str to ndarray, each (P,)
-        The columns, status and message among them.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.grids.evaluate import point_by_point
-    >>> from icl_theory.grids.grid import Column
-    >>> columns = (Column("inverse", "f8", "", "1/x"),)
-    >>> found = point_by_point(columns, {"x": np.array([2.0, 0.0])}, lambda x: {"inverse": 1 / float(x)})
-    >>> found["inverse"].tolist(), found["message"].tolist()
-    ([0.5, nan], ['', 'ZeroDivisionError: float division by zero'])
-    """
-    size = len(next(iter(points.values())))
-    values = blank(columns, size)
-    for i in range(size):
-        try:
-            found = measure(**{name: value[i] for name, value in points.items()})
-        except Exception as error:
-            found = {STATUS.name: FAILED, MESSAGE.name: _one_line(error)}
-        for name, value in found.items():
-            values[name][i] = value
+    values[MESSAGE.name][:] = one_line(error)
     return values
 
 
@@ -260,7 +219,8 @@ def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
     return np.array([*plain], dtype=object).reshape(texts.shape)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return what an error says, as a message of a point."""
     text = " ".join(str(error).split())
     plain = isinstance(error, ValueError) and text
     said = text if plain else f"{type(error).__name__}: {text}".rstrip(": ")
