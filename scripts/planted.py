@@ -511,7 +511,7 @@ FRESH_AGAIN = (
     Fault("too-many-tiles", "tiles not enlarged enough for large grids", "grids/grid.py",
           "enough = 4 * size // _most", "enough = size // _most"),
     Fault("estimated-kinds", "points in whole arrays estimated by the time of one alone", "grids/estimate.py",
-          "many * _together(made, each, budget)", "many * each"),
+          "return last / max(count, 1), failed", "return last, failed"),
     Fault("same-ends", "a column with the same values at both ends of a tile taken for the same between them",
           "grids/grid.py", "if is_same(last, first) and is_same(block, first):", "if is_same(last, first):",
           "grids/test_grid.py"),

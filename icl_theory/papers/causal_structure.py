@@ -251,7 +251,7 @@ CAUSAL_STRUCTURE = Paper(
              reconstructed="The formula, here for layers with relative positions on Markov chains, and its limit."),
      Reading("Training in stages",
              "The first layer learns the parent, then the second one the match: an induction head.",
-             (stages, reduction), question="whole-transformer",
+             (stages, reduction), question=leaving,
              reconstructed="The stages, here with a fixed small match b in the first one."),
      Reading("Reduced circuits",
              "Reduced models of an induction head: nested logits and an abrupt drop (Reddy, arXiv:2312.03002); time"

@@ -229,10 +229,10 @@ HEADS = Paper(
     "The Evolution of Statistical Induction Heads: In-Context Learning Markov Chains",
     "B. L. Edelman, E. Edelman, S. Goel, E. Malach, N. Tsilivis", 2024, "arXiv:2402.11004",
     (Reading("Phases", "Predictions are uniform first, then unigrams of the context, then bigrams.",
-             (three_phases,), "induction-plateau",
+             (three_phases,), which_plateau,
              reconstructed="The rates, and the sink behind uniform predictions, are ours."),
      Reading("Simplicity bias", "The unigram solution delays the bigram one: without it the head is learnt faster.",
-             (useless_unigrams,), "induction-emergence", reconstructed="Times are compared; no rate is claimed."),
+             (useless_unigrams,), which_exponents, reconstructed="Times are compared; no rate is claimed."),
      Reading("Alignment", "The first layer learns as far as the second layer has come to its weights.",
              (alignment,), reconstructed="The formula is that of two softmax layers for small b."),
      Reading("Parents", "Nichani, Damian, Lee (arXiv:2402.14735): the first layer's gradient is the information of"
@@ -240,12 +240,11 @@ HEADS = Paper(
              (chi_squared,),
              reconstructed="The constant is that of two softmax layers on a chain."),
      Reading("Short sequences", "Where descent ends otherwise; for three lags see docs/theory/induction-heads.md.",
-             (short_sequences,), "induction-basins"),
+             (short_sequences,), which_basin),
      Reading("Task diversity", "How many chains it takes, and what it is worth to know them by heart.",
-             question="induction-diversity")),
+             question=how_many_chains)),
     "Both papers were read in their abstracts and summaries, and the first one's code as well.",
 )  # fmt: skip
-CLAIMS = Claims(papers=(HEADS,), questions={
-    "induction-emergence": which_exponents, "induction-plateau": which_plateau,
-    "induction-diversity": how_many_chains, "induction-basins": which_basin,
-})  # fmt: skip
+CLAIMS = Claims(papers=(HEADS,), questions=(
+    which_exponents, which_plateau, how_many_chains, which_basin,
+))  # fmt: skip

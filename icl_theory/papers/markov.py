@@ -10,7 +10,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.families.fixed_chain import SADDLE, FixedChain
-from icl_theory.papers.causal_structure import CAUSAL_STRUCTURE, leaving
+from icl_theory.papers.causal_structure import CAUSAL_STRUCTURE
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import listed, span
 from icl_theory.papers.paper import Claims, Paper, Reading
@@ -160,4 +160,4 @@ ATTENTION_WITH_MARKOV = Paper(
     " the energy and the regions where the flow ends. A further canonical number, the scale a of linear attention,"
     " is not in it and is left out.",
 )  # fmt: skip
-CLAIMS = Claims(papers=(ATTENTION_WITH_MARKOV, CAUSAL_STRUCTURE), questions={"whole-transformer": leaving})
+CLAIMS = Claims(papers=(ATTENTION_WITH_MARKOV, CAUSAL_STRUCTURE))

@@ -17,9 +17,9 @@ IN_CONTEXT_RECALL = Paper(
         Reading("Theorem 3.2", "Normalised descent without noise: the loss falls exponentially.",
                 (model.certified_bound, training.linear_convergence, training.exponents,
                  training.unequal_rate, training.plain_descent),
-                question="recall-exponent", figure="recall_exponents", reconstructed=RATE),
+                question=training.exponent, figure="recall_exponents", reconstructed=RATE),
         Reading("Theorem 3.3", "Outputs that training has never seen are recalled like seen ones.",
-                (model.UNSEEN, model.unseen_rows), question="recall-unseen", figure="recall_models",
+                (model.UNSEEN, model.unseen_rows), question=training.unseen, figure="recall_models",
                 reconstructed=WORDS),
         Reading("Lemma 4.1", "Softmax attention reaches the Bayes risk as well.", (model.lemma_averaging,),
                 reconstructed="the loss at finite length, by one integral"),
@@ -27,15 +27,15 @@ IN_CONTEXT_RECALL = Paper(
                 (training.softmax_rate, training.one_number), reconstructed=RATE),
         Reading("Theorem 5.4", "The same with noise, down to the Bayes risk.",
                 (training.noisy_convergence, training.starts),
-                question="recall-noise", reconstructed=RATE),
+                question=training.noise, reconstructed=RATE),
         Reading("Theorem 5.5", "Outputs never seen are recalled with noise, too.", (model.UNSEEN_NOISY,),
                 reconstructed=WORDS),
         Reading("Theorem 5.6", "Attention finds the output, and the feed-forward layer the noise.",
                 (model.part_roles, model.layer_logits),
-                question="recall-roles", figure="recall_roles", reconstructed=WORDS),
+                question=training.roles, figure="recall_roles", reconstructed=WORDS),
         Reading("Finite samples", "A certain number of sentences suffices for a small excess.",
                 (training.missing_triggers, training.sample_complexity, training.learnt_frequency),
-                question="recall-samples", figure="recall_samples", reconstructed="the number of sentences"),
+                question=training.samples, figure="recall_samples", reconstructed="the number of sentences"),
         Reading("Experiments, finite data", "Training on a fixed set of sentences, epoch by epoch.",
                 figure="recall_finite"),
         Reading("Experiments, layers", "Logits of the two layers during training.", figure="recall_layers"),
@@ -45,9 +45,6 @@ IN_CONTEXT_RECALL = Paper(
 )  # fmt: skip
 
 CLAIMS = Claims(
-    questions={
-        "recall-exponent": training.exponent, "recall-noise": training.noise, "recall-samples": training.samples,
-        "recall-unseen": training.unseen, "recall-roles": training.roles,
-    },
+    questions=(training.exponent, training.noise, training.samples, training.unseen, training.roles),
     papers=(IN_CONTEXT_RECALL,),
 )  # fmt: skip
