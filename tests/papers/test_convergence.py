@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,17 @@ def test_a_logarithm_is_needless_only_where_the_ratio_without_it_tends_to_one() 
     assert evidence.loose(np.array([1.2, 1.01]), "the logarithm") == "holds, loose: also without the logarithm"
     assert evidence.loose(np.array([1.2, 1.4]), "the logarithm") == "holds"
     assert evidence.loose(np.array([1.0, 1.05]), "the logarithm") == "holds"
+
+
+def test_the_size_from_which_on_phase_one_would_end_is_where_its_two_times_meet() -> None:
+    """(1 - p)K^1.98/(2p²η) steps need K²/((1 - p)η) of them, which pass first, up to that K."""
+    said = evidence.falling(True).verdict
+    log_size, p = float(said.split("K = e^")[1]), 0.2
+
+    def ahead(log_K: float) -> float:
+        return math.log((1.0 - p) / (2.0 * p**2)) + 1.98 * log_K - (2.0 * log_K - math.log(1.0 - p))
+
+    assert ahead(log_size - 0.5) > 0.0 > ahead(log_size + 0.5)
 
 
 def test_floors_that_forget_the_missing_feature_fail(monkeypatch: pytest.MonkeyPatch) -> None:
