@@ -281,10 +281,9 @@ def test_a_step_changes_the_small_parameter_as_the_sums_assume() -> None:
 @pytest.mark.parametrize("c", [0.05, 1.0, 300.0])
 def test_what_is_in_doubt_is_no_less_than_the_sum_over_all_steps(form: str, c: float) -> None:
     """Each step of a head, back in time, or of a tail misses up to M (p/P)^7, as Cauchy's estimate says."""
-    if form == "a":
-        share = min(counts.SMALL / c, 1.0 / 3.0)  # the largest attention a, with p = c a
-    else:
-        share = 1.0 - min(math.sqrt(counts.SMALL / c), 2.0 / 3.0)  # the least one, with p = c (1 - a)²
+    # the largest attention a of a head, with p = c a, or the least one of a tail, with p = c (1 - a)²
+    head, tail = min(counts.SMALL / c, 1.0 / 3.0), 1.0 - min(math.sqrt(counts.SMALL / c), 2.0 / 3.0)
+    share = head if form == "a" else tail
     w, total = 1.0 / share - 1.0, 0.0
     for _ in range(3000):
         a, s = 1.0 / (1.0 + w), w / (1.0 + w)

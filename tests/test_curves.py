@@ -145,7 +145,7 @@ def test_a_comparison_says_which_learning_rates_it_would_notice(run: icl.Traject
 
 @pytest.mark.parametrize("error", [0.003, 0.01, 0.03])
 def test_the_rates_that_are_said_are_the_nearest_that_would_be_noticed(run: icl.Trajectory, error: float) -> None:
-    """In some window the curve of such a rate is off by the limit and as much as 90 % of a normal law have above."""
+    """In some window such a curve is off by the limit, and by as much more as 90 % of a normal law have."""
     steps = np.arange(40)
     exact = np.array([run.at(int(t)).loss for t in steps])
     found = run.compare(exact, steps, errors=error)

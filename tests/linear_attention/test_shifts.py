@@ -78,7 +78,7 @@ def test_laws_of_unequal_dimension_are_refused() -> None:
 )
 def test_what_is_known_of_one_layer_is_not_said_of_several(use: Callable[[icl.LinearAttention], object]) -> None:
     use(icl.LinearAttention(d=2, N=2, above=1e-2))
-    with pytest.raises(ValueError, match="one layer|several layers"):
+    with pytest.raises(ValueError, match=r"one layer|several layers"):
         use(icl.LinearAttention(d=2, N=2, above=1e-2, depth=2))
 
 
