@@ -277,6 +277,24 @@ def test_a_step_changes_the_small_parameter_as_the_sums_assume() -> None:
         assert (change / c[use] > closed.DROP - 1e-9).all()
 
 
+@pytest.mark.parametrize("form", ["a", "s"])
+@pytest.mark.parametrize("c", [0.05, 1.0, 300.0])
+def test_what_is_in_doubt_is_no_less_than_the_sum_over_all_steps(form: str, c: float) -> None:
+    """Each step of a head, back in time, or of a tail misses up to M (p/P)^7, as Cauchy's estimate says."""
+    # the largest attention a of a head, with p = c a, or the least one of a tail, with p = c (1 - a)²
+    head, tail = min(counts.SMALL / c, 1.0 / 3.0), 1.0 - min(math.sqrt(counts.SMALL / c), 2.0 / 3.0)
+    share = head if form == "a" else tail
+    w, total = 1.0 / share - 1.0, 0.0
+    for _ in range(3000):
+        a, s = 1.0 / (1.0 + w), w / (1.0 + w)
+        total += counts.LARGEST[form] * (c * (a if form == "a" else s * s) / 0.5) ** 7
+        w *= math.exp((1.0 if form == "a" else -1.0) * c * a * s * s)
+    doubt = counts.in_doubt(form, arb(c))
+    for side in (-total, total):
+        assert doubt.contains(arb(side))
+    assert float(doubt.upper()) < 20.0 * total
+
+
 def test_counts_of_the_closed_form_are_proved_at_random_and_at_its_branches() -> None:
     rng, cases = RNG(3), []
     for _ in range(60):

@@ -143,6 +143,32 @@ def test_a_comparison_says_which_learning_rates_it_would_notice(run: icl.Traject
     assert "cannot tell learning rates apart" in run.compare([0.9], batch=BATCH, runs=4).note
 
 
+@pytest.mark.parametrize("error", [0.003, 0.01, 0.03])
+def test_the_rates_that_are_said_are_the_nearest_that_would_be_noticed(run: icl.Trajectory, error: float) -> None:
+    """In some window such a curve is off by the limit, and by as much more as 90 % of a normal law have."""
+    steps = np.arange(40)
+    exact = np.array([run.at(int(t)).loss for t in steps])
+    found = run.compare(exact, steps, errors=error)
+    told = re.findall(r"[\d.]+", found.note.split(" times that of the run would be noticed")[0])
+
+    def farthest(factor: float) -> float:
+        beside = np.interp(np.log1p(factor * steps), np.log1p(run.t), run.loss)
+        away = [beside[first : last + 1].mean() - exact[first : last + 1].mean() for first, last in found.windows]
+        return max(abs(far) / check.standard_error for far, check in zip(away, found.checks, strict=True))
+
+    assert [float(factor) > 1.0 for factor in told] == [False, True]
+    needed = found.checks[0].limit + 1.2816
+    for factor in map(float, told):
+        assert farthest(factor**1.1) > needed > farthest(factor**0.7)
+
+
+def test_a_rate_that_would_be_noticed_is_told_from_that_of_the_run(run: icl.Trajectory) -> None:
+    note = run.compare([run.at(t).loss for t in range(40)], errors=3e-4).note
+    told = re.findall(r"[\d.]+", note.split(" times that of the run would be noticed")[0])
+    assert told
+    assert 1.0 not in map(float, told)
+
+
 def test_losses_without_the_factor_one_half_are_found_and_can_be_scaled(run: icl.Trajectory) -> None:
     twice = trained(1, factor=2.0)
     with pytest.raises(ValueError, match=r"^losses: [12]\.\d\d times .* scale = 0\.5"):

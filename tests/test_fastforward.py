@@ -283,6 +283,19 @@ def test_a_tighter_tolerance_gives_more_digits() -> None:
     assert errors[2] < errors[1] < errors[0]
 
 
+@pytest.mark.parametrize("end", [200, 4000])
+@pytest.mark.parametrize("tolerance", [1e-5, 1e-9, 1e-12])
+def test_any_step_is_as_exact_as_was_asked_for(tolerance: float, end: int) -> None:
+    """Also those that are not saved, and those beyond the end, which are followed when they are asked for."""
+    risk = icl.ExchangeableRisk(5, 2.0, 7)
+    exact = icl.descend(risk, 0.05, steps=5000, method="exact")
+    run = icl.descend(risk, 0.05, steps=end, method="fast", tolerance=tolerance)
+    assert run.states_error is not None
+    for t in (190, 530, 999, 1777, 4999):
+        assert t not in run.t
+        assert abs(float(run.at(t).params - exact.at(t).params)) <= tolerance + run.states_error
+
+
 def test_a_tolerance_below_rounding_is_reported_as_missed() -> None:
     run = icl.descend(unequal(4, 8), 1.0, steps=5000, method="fast", tolerance=1e-16)
     assert run.states_error is None or run.states_error > 1e-16

@@ -340,6 +340,31 @@ def test_check_of_a_risk_refuses_wrong_arguments(arguments: dict[str, Any], sent
         check_risk(Toy(), **arguments)
 
 
+class Bent(icl.Risk):
+    """Slopes -½ to the left of 0 and 3/2 to the right of it, and any number said for that at 0 itself."""
+
+    initial = np.zeros(1)
+
+    def __init__(self, said: float) -> None:
+        self.said = said
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        x = float(params[0])
+        slope = self.said if x == 0.0 else 1.5 if x > 0.0 else -0.5
+        return 2.0 + max(1.5 * x, -0.5 * x), np.array([slope])
+
+
+@pytest.mark.parametrize("said", [-0.5, 0.0, 0.7, 1.5])
+def test_at_a_kink_any_slope_between_both_sides_will_do(said: float) -> None:
+    check_risk(Bent(said), points=[[1.0], [-1.0]])
+
+
+@pytest.mark.parametrize("said", [-40.0, -0.6, 1.6, 9.0])
+def test_at_a_kink_a_slope_beyond_both_sides_will_not(said: float) -> None:
+    with pytest.raises(AssertionError, match="gradient of the loss at the initial point"):
+        check_risk(Bent(said), points=[[1.0], [-1.0]])
+
+
 def test_check_of_a_risk_refuses_what_is_none() -> None:
     with pytest.raises(ValueError, match="risk = 3: must be a Risk"):
         check_risk(3)  # type: ignore[arg-type]

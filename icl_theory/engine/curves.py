@@ -141,7 +141,8 @@ class _Paces(NamedTuple):
         ends = [*self.factors[:middle][found[:middle]][-1:], *self.factors[middle:][found[middle:]][:1]]
         if not ends:
             return "it cannot tell learning rates apart"
-        return f"a learning rate {' or '.join(f'{end:.2g}' for end in ends)} times that of the run would be noticed"
+        said = (f"{end:.3g}" for end in ends)  # fewer digits make 1 of 1.01
+        return f"a learning rate {' or '.join(said)} times that of the run would be noticed"
 
 
 def _sped_up(

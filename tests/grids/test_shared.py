@@ -71,6 +71,41 @@ def test_the_files_are_those_that_the_run_writes(tmp_path: Path, pool: Executor)
     assert one == two
 
 
+class Losing(Executor):
+    """Computes at once, but loses some chunks: the error is the executor's own, not that of a point."""
+
+    def __init__(self, lost: set[int]) -> None:
+        self.lost = lost
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if args[0] in self.lost:
+            future.set_exception(OSError("the answer was lost on its way"))
+        else:
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_what_an_executor_loses_is_not_kept_and_the_next_call_computes_it(tmp_path: Path) -> None:
+    """Points that fail of themselves are kept as failed, those that were never computed are not."""
+    expected, lost = evaluate(grid(), Squares(fails=3.0)).values, {0, 2}
+    with store.opened(tmp_path, grid(), SQUARE, ARGUMENTS) as kept:
+        found = evaluate(grid(), Squares(fails=3.0), executor=Losing(lost), storage=kept).values
+    for chunk in range(grid().chunks):
+        where = grid().where(chunk)
+        if chunk in lost:
+            assert set(found["status"][where]) == {"failed"}
+            assert "lost on its way" in found["message"][where[0]]
+        else:
+            assert equal({name: each[where] for name, each in found.items()},
+                         {name: each[where] for name, each in expected.items()})  # fmt: skip
+    assert [chunk for chunk, there in enumerate(done(tmp_path)) if not there] == sorted(lost)
+    with store.opened(tmp_path, grid(), SQUARE, ARGUMENTS) as kept:
+        again = evaluate(grid(), Squares(fails=3.0), storage=kept).values
+    assert equal(again, expected)
+    assert equal(read(tmp_path), expected)
+
+
 def test_a_chunk_counts_from_its_name_on(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with store.opened(path, grid(), SQUARE, ARGUMENTS) as kept:

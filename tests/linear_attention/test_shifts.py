@@ -16,6 +16,8 @@ from icl_theory.families.linear_attention import (
     LayerRisk,
     diversity_limit,
     posterior_loss,
+    pretrained,
+    pretraining_limit,
     ridge_loss,
     shift_table,
     task_diversity,
@@ -62,6 +64,22 @@ def test_table_of_descent_tends_to_that_of_the_minimisers() -> None:
 def test_laws_of_unequal_dimension_are_refused() -> None:
     with pytest.raises(ValueError, match="one dimension"):
         shift_table({"a": BASE, "b": icl.LinearAttention(d=3)})
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda problem: shift_table({"one": BASE, "several": problem}),
+        lambda problem: shift_table({"several": problem}, "descent"),
+        lambda problem: task_diversity(problem, [2], draws=2),
+        lambda problem: pretrained(problem, 9),
+        lambda problem: pretraining_limit(problem, [9]),
+    ],
+)
+def test_what_is_known_of_one_layer_is_not_said_of_several(use: Callable[[icl.LinearAttention], object]) -> None:
+    use(icl.LinearAttention(d=2, N=2, above=1e-2))
+    with pytest.raises(ValueError, match=r"one layer|several layers"):
+        use(icl.LinearAttention(d=2, N=2, above=1e-2, depth=2))
 
 
 def test_loss_on_tasks_and_on_new_ones_is_that_of_all_prompts() -> None:

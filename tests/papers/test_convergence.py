@@ -61,6 +61,17 @@ def test_a_logarithm_is_needless_only_where_the_ratio_without_it_tends_to_one() 
     assert evidence.loose(np.array([1.0, 1.05]), "the logarithm") == "holds"
 
 
+def test_the_size_from_which_on_phase_one_would_end_is_where_its_two_times_meet() -> None:
+    """(1 - p)K^1.98/(2p²η) steps need K²/((1 - p)η) of them, which pass first, up to that K."""
+    said = evidence.falling(True).verdict
+    log_size, p = float(said.split("K = e^")[1]), 0.2
+
+    def ahead(log_K: float) -> float:
+        return math.log((1.0 - p) / (2.0 * p**2)) + 1.98 * log_K - (2.0 * log_K - math.log(1.0 - p))
+
+    assert ahead(log_size - 0.5) > 0.0 > ahead(log_size + 0.5)
+
+
 def test_floors_that_forget_the_missing_feature_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     right = ExchangeableRisk.floor
     monkeypatch.setattr(ExchangeableRisk, "floor", lambda self: 0.5 * right(self))

@@ -51,6 +51,22 @@ def test_no_number_of_sentences_is_printed_twice() -> None:
     assert said.count("for M = 10") == 1
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_sets_that_share_a_result_would_have_had_it(alpha: float) -> None:
+    """Training on each set by itself costs the same as where sets with the same counts are trained on once."""
+    task = RecallTask(12, 2, 3, alpha=alpha, probs=[0.7, 0.3], counts=Counts.fixed(1))
+    population = RecallRisk(task)
+
+    def reached(risk: icl.recall.RecallRisk) -> float:
+        return population.excess(icl.descend(risk, 1.0, steps=30, give_up=False).params)
+
+    sets = [task.sentences(np.random.default_rng([3, number]), 3) for number in range(12)]
+    alone = np.array([reached(RecallRisk(task, data=data)) for data in sets]) - reached(population)
+    shared = training.costs(task, 3, 12, "gd", 1.0, 30)
+    assert len(np.unique(alone.round(12))) > 2
+    np.testing.assert_allclose(shared, alone, rtol=1e-10, atol=1e-14)
+
+
 def test_the_spread_of_missing_triggers_is_that_of_drawn_sets() -> None:
     task = RecallTask(30, 3, 5, probs=[0.6, 0.3, 0.1], counts=Counts.fixed(1))
     rng = np.random.default_rng(0)

@@ -52,6 +52,20 @@ def test_rates_of_simple_tasks() -> None:
         icl.recall.decay_rate(task, 0.2, "x")
 
 
+@pytest.mark.parametrize("law", [Counts.fixed(1), Counts.fixed(2, 1)])
+@pytest.mark.parametrize(("V", "Q"), [(3, 1), (5, 3), (6, 3), (20, 3)])
+def test_the_rate_with_noise_is_that_of_runs_with_background_words_and_without(
+    V: int, Q: int, law: icl.recall.Counts
+) -> None:
+    """Besides triggers, noise and the output there may be no word at all, or one, or many."""
+    task = RecallTask(V, Q, 1, alpha=0.2, counts=law)
+    risk = RecallRisk(task, attention="softmax-limit", gamma=task.best_gamma, tied=True)
+    run = icl.descend(risk, 0.2, rule="ngd", steps=400)
+    early, late = (float(run.at(t).observed["excess"]) for t in (200, 400))
+    rate = icl.recall.decay_rate(task, 0.2, "softmax-limit")
+    assert math.log(early / late) / 200 == pytest.approx(rate, rel=0.03 if V > Q + 2 else 3e-4)
+
+
 @pytest.mark.parametrize(("Q", "alpha", "limit", "there"), [(3, 0.2, 3.5, 3.83), (6, 0.5, 5.0, 5.67)])
 def test_the_tail_with_gamma_held_approaches_its_limit_like_one_over_the_logarithm(
     Q: int, alpha: float, limit: float, there: float

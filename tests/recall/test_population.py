@@ -245,6 +245,21 @@ def test_sentences_of_another_task_are_refused() -> None:
                 use(task, data=other)
 
 
+@pytest.mark.parametrize("field", ["tokens", "answer", "output", "trigger"])
+@pytest.mark.parametrize("beyond", [-1, 0])
+def test_no_word_may_be_beyond_the_first_or_the_last(field: str, beyond: int) -> None:
+    """A word below 0 would count from the end."""
+    task = small()
+    data = task.sentences(np.random.default_rng(0), 30)
+    changed = np.array(getattr(data, field))
+    number = task.Q if field == "trigger" else task.V
+    changed.flat[3] = -1 if beyond else number
+    for use in (RecallRisk, icl.recall.TransformerRisk):
+        use(task, data=data)
+        with pytest.raises(ValueError, match=rf"must be sentences of the task, whose \w+ are 0 to {number - 1}$"):
+            use(task, data=data._replace(**{field: changed}))
+
+
 def test_parameters_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="params"):
         RecallRisk(small()).loss([1.0])

@@ -74,6 +74,18 @@ def test_the_metric_makes_steps_those_of_the_matrix() -> None:
     assert abs(run.states[-1][0] + 0.2 * entries.mean()) < 4.0 * error
 
 
+@pytest.mark.parametrize("N", [2, 40, math.inf])
+@pytest.mark.parametrize("d", [1, 3])
+def test_the_automatic_rate_is_one_over_the_largest_curvature(N: float, d: int) -> None:
+    """That of the matrix, on the way to the minimum where c stands for it, and else at the minimum."""
+    problem = icl.regression.GaussianRegression(L=1.3, d=d, curved=0.6, N=N, noise=0.2, above=1e-4)
+    risk = problem.risk()
+    unit = np.eye(d) if math.isinf(N) else np.ones(1)
+    shares = [1.0] if math.isinf(N) else np.linspace(0.0, 1.0, 33).tolist()
+    largest = max(risk.sharpness(share * risk.best * unit) for share in shares)
+    assert problem.rate() * largest == pytest.approx(1.0, rel=0.05)
+
+
 def test_the_floor_of_linear_functions_falls_like_a_power_of_n() -> None:
     """d = 1, c = 1: the local exponent between 8192 and a million tokens, which a heuristic puts at 0.618."""
     law = QuadraticLaw(1, 0.0, 1.0)

@@ -138,6 +138,23 @@ def test_queries_of_finite_prompts_are_in_their_tail_by_the_excess_over_their_ow
         assert state.t * excess * 4 * 4 * 3 / 2 <= 2.0
 
 
+@pytest.mark.parametrize("rule", ["gd", "ngd", "ngd-blocks"])
+@pytest.mark.parametrize("N", [math.inf, 40])
+def test_only_plain_descent_has_the_tail_of_its_law(rule: str, N: float) -> None:
+    """That of other rules falls faster, and passes any multiple of 1/t at some step that says nothing."""
+    problem = icl.regression.GroupedRegression(
+        L=2.0, delta=1.0, sizes=(2, 3), shares=(0.6, 0.4), N=N, eta=0.5, rule=rule, above=3e-3, max_steps=10**4
+    )
+    run = problem.simulate()
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0, [0.5, 0.3, 0.2]), tasks.Linear(2.0), N)
+    single = icl.descend(risk, 0.5, rule=rule, above=3e-3, steps=10**4)
+    for each in (*query_phases(run), *query_phases(single)):
+        assert (each.III is not None) == (rule == "gd"), each
+    if math.isinf(N):
+        assert run.phases is not None
+        assert (run.phases.III is not None) == (rule == "gd")
+
+
 def test_queries_that_are_alike_have_one_set_of_phases() -> None:
     with pytest.raises(ValueError, match=r"see run\.phases"):
         query_phases(icl.simulate(2.0, 1.0, 4.0))

@@ -75,6 +75,16 @@ def test_crosscheck_shows_them() -> None:
     assert [check.name for check in found.checks if check.name.startswith("T_")] == ["T_I", "T_II", "T_III", "T_ε"]
 
 
+@pytest.mark.parametrize("changed", ["N", "batch", "phases", "seed"])
+def test_each_option_of_a_crosscheck_reaches_its_phases(changed: str) -> None:
+    """None is lost on the way: the rows are those of sampled runs with the same options, none of them a default."""
+    given = {"N": 30, "batch": 64, "phases": 3, "seed": 3} | {changed: {"N": 25, "seed": 4}.get(changed, 5)}
+    found = icl.crosscheck(SHARP, precision=0.1, batches=3, points=1, runs=3, steps=2, **given)  # type: ignore[arg-type]
+    alone = sampled_phases(SHARP, N=given["N"], runs=given["phases"], batch=given["batch"], seed=given["seed"])
+    assert alone.exact.info["N"] == pytest.approx(given["N"])
+    assert found.checks[-len(alone.checks) :] == alone.checks
+
+
 @pytest.mark.parametrize(
     ("run", "options", "message"),
     [

@@ -178,7 +178,7 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     >>> [round(new.loss(icl.linear_attention.pretrained(problem, n)) / new.floor) for n in (9, 36, 720)]
     [5, 74, 1]
     """
-    law = instance("problem", problem, LinearAttention, "a LinearAttention").law().dense
+    law = _law(problem)
     n, d, N = integer("prompts", prompts, minimum=1), law.d, _length(law)
     check_fits("prompts", n, 24.0 * n * d * max(d, N))
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
@@ -223,7 +223,7 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
     """
     from scipy.optimize import brentq  # slow to load
 
-    law = instance("problem", problem, LinearAttention, "a LinearAttention").law().dense
+    law = _law(problem)
     new, (q, s, reach, bases) = problem.new_tasks().dense, law.modes
     assert bases is not None
     U, V = bases
@@ -322,6 +322,13 @@ def posterior_loss(
         return 0.5 * float(np.sum((query @ (weight @ known / weight.sum() - truth)) ** 2))
 
     return _estimate(loss, prompts)
+
+
+def _law(problem: LinearAttention) -> PromptLaw:
+    """Return the law of the prompts of a problem with one layer, with matrices."""
+    if instance("problem", problem, LinearAttention, "a LinearAttention").depth > 1:
+        raise refuse("problem", problem, "of one layer")
+    return problem.law().dense
 
 
 def _one_thread(count: int, unit: str = "prompts") -> Iterator[int]:

@@ -39,7 +39,10 @@ class Sentences(NamedTuple):
 def check_sentences(data: Sentences, task: RecallTask) -> Sentences:
     """Refuse what is no batch of sentences, and sentences over other words or triggers."""
     instance("data", data, Sentences, "Sentences of `RecallTask.sentences`")
-    for name, words, most in (("words", data.tokens, task.V), ("triggers", data.trigger, task.Q)):
+    for name, words, most in (
+        ("words", data.tokens, task.V), ("answers", data.answer, task.V), ("outputs", data.output, task.V),
+        ("triggers", data.trigger, task.Q),
+    ):  # fmt: skip
         if not 0 <= words.min() <= words.max() < most:
             found, allowed = f"{name} {words.min()} to {words.max()}", f"{name} are 0 to {most - 1}"
             raise ValueError(f"data has {found}: must be sentences of the task, whose {allowed}")
