@@ -1319,7 +1319,7 @@ LOCATIONS = (
     Fault("location-score-spread", "scores of the informative token vary like those of the others", _L,
           "np.stack([p.spread * x, still", "np.stack([x, still"),
     Fault("location-bias-of-last", "the bias goes to the informative token wherever it is", _L,
-          "scores[[0, 1], :, [0, 1], 2] = 1.0", "scores[[0, 0], :, [0, 1], 2] = 1.0"),
+          "slopes[[0, 1, 0, 1], :, range(4), 2] = 1.0", "slopes[[0, 0, 0, 0], :, range(4), 2] = 1.0"),
     Fault("location-odds", "the Bayes bias is the log odds of the first position over all others together", _L,
           "odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)", "odds = self.chance / (1.0 - self.chance)"),
     Fault("location-manifold-tilted", "starts on the manifold have k and v that are not orthogonal", _L,

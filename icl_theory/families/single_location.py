@@ -111,36 +111,34 @@ class SoftmaxRisk(LocationRisk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (5,)."""
         (kappa, beside, nu, rest, bias), p = params, self.problem
-        r, size = math.hypot(kappa, beside), nu * nu + rest * rest
+        r, size, chance = math.hypot(kappa, beside), nu * nu + rest * rest, np.array([p.chance, 1.0 - p.chance])
         # Nodes a power of 2 apart leave an error of e^-30 where weights grow like e^(r x) or e^(r γ x).
         apart = 2.0 ** math.floor(math.log2(min(0.25, math.pi**2 / (30.0 * max(r * max(1.0, p.spread), 1e-3)))))
-        inner = np.array([r, kappa, bias])
-        (square, by_square), (gap, by_gap) = (risk.evaluate(inner) for risk in self._tokens(apart))
+        tokens, slopes = self._tokens(apart)
+        found = tokens.moments(slopes @ [r, kappa, bias])
+        gap, square = found.loss.reshape(2, 2) @ chance  # half mean squares of o - γ and of o, for |v| = 1
         seen = gap - square - 0.5 * p.spread**2  # less γ² times the attention on the informative token
         loss = size * square + nu * seen + 0.5 * (p.spread**2 + p.noise**2)
-        by_r, by_kappa, by_bias = size * by_square + nu * (by_gap - by_square)
+        asked = np.outer([nu, size - nu], chance).ravel()
+        by_r, by_kappa, by_bias = np.einsum("uq,uqp,q->p", found.gradient, slopes, asked)
         turn = by_r * np.array([kappa, beside]) / r if r else np.zeros(2)
         by_v = 2.0 * square * np.array([nu, rest]) + [seen, 0.0]
         return float(loss), np.array([by_kappa + turn[0], turn[1], *by_v, by_bias])
 
     @lru_cache(maxsize=8)  # noqa: B019
-    def _tokens(self, step: float) -> tuple[Risk, Risk]:
-        """Risks over (r, κ, b) for the targets 0 and γ; one of two queries has the informative token first."""
+    def _tokens(self, step: float) -> tuple[TokenRisk, Array]:
+        """Tokens, and slopes of scores by (r, κ, b); targets γ and 0, with the informative token first or not."""
         (x, probs), p = normal(step), self.problem
         check_fits("N", f"{x.size} nodes", 8.0 * 2000 * x.size)
         still = np.zeros(x.size)
         others = [Kind(many, probs, still, still + 1.0) for many in (1, p.N - 2) if many]
         kinds = [Kind(1, probs, still + p.spread), *others]
-        scores = np.zeros((len(kinds), x.size, 2, 3))
-        scores[..., 0] = x[:, None]
-        scores[0, ..., :2] = np.stack([p.spread * x, still + math.sqrt(p.snr)], axis=1)[:, None]
-        scores[[0, 1], :, [0, 1], 2] = 1.0  # the first place
-        asked = np.array([p.chance, 1.0 - p.chance])
-        first, second = (
-            in_coordinates(TokenRisk(kinds, np.array(target), asked), "linear", scores.reshape(-1, 2, 3))
-            for target in (0.0, p.spread)
-        )
-        return first, second
+        slopes = np.zeros((len(kinds), x.size, 4, 3))
+        slopes[..., 0] = x[:, None]
+        slopes[0, ..., :2] = np.stack([p.spread * x, still + math.sqrt(p.snr)], axis=1)[:, None]
+        slopes[[0, 1, 0, 1], :, range(4), 2] = 1.0  # the first place
+        target = p.spread * np.array([[1.0, 1.0, 0.0, 0.0]])
+        return TokenRisk(kinds, target, np.full(4, 0.25)), slopes.reshape(-1, 4, 3)
 
     def floor(self) -> float:
         """Return the Bayes risk, where it is known: with a spread of 1, as of all other tokens."""
