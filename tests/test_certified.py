@@ -282,14 +282,14 @@ def test_a_step_changes_the_small_parameter_as_the_sums_assume() -> None:
 def test_what_is_in_doubt_is_no_less_than_the_sum_over_all_steps(form: str, c: float) -> None:
     """Each step of a head, back in time, or of a tail misses up to M (p/P)^7, as Cauchy's estimate says."""
     # the largest attention a of a head, with p = c a, or the least one of a tail, with p = c (1 - a)²
-    head, tail = min(counts.SMALL / c, 1.0 / 3.0), 1.0 - min(math.sqrt(counts.SMALL / c), 2.0 / 3.0)
+    head, tail = min(closed.SMALL / c, 1.0 / 3.0), 1.0 - min(math.sqrt(closed.SMALL / c), 2.0 / 3.0)
     share = head if form == "a" else tail
     w, total = 1.0 / share - 1.0, 0.0
     for _ in range(3000):
         a, s = 1.0 / (1.0 + w), w / (1.0 + w)
-        total += counts.LARGEST[form] * (c * (a if form == "a" else s * s) / 0.5) ** 7
+        total += closed.LARGEST[form] * (c * (a if form == "a" else s * s) / 0.5) ** 7
         w *= math.exp((1.0 if form == "a" else -1.0) * c * a * s * s)
-    doubt = counts.in_doubt(form, arb(c))
+    doubt = closed.in_doubt(form, arb(c))
     for side in (-total, total):
         assert doubt.contains(arb(side))
     assert float(doubt.upper()) < 20.0 * total
