@@ -1045,7 +1045,7 @@ PROVED = (
     Fault("nodes-on-the-left", "the nodes on the left that the rule leaves out count as nothing",
           "certified/losses.py", "+ t[0] ** n", "+ 0 * t[0]", "test_certified.py"),
     Fault("nodes-on-the-right", "the sum over nodes ends thirty times too early",
-          "certified/losses.py", "(shift - (1 - shift) * last)", "(shift - 30 * last)", "test_certified.py"),
+          "certified/losses.py", "(shift - (1 - shift) * arb(far).exp())", "(shift - 30 * arb(far).exp())", "test_certified.py"),
     Fault("sum-over-lengths", "all positions are added up instead of averaged, in balls",
           "certified/losses.py", "total = total / n", "total = total / 1",
           "test_certified.py"),

@@ -31,7 +31,7 @@ KNOWN = (TokenRisk, ExchangeableRisk, PopulationRisk, SymmetricRisk, MergedRisk)
 RISKS = "a TokenRisk, a risk of regression with features, or of linear attention, also in other coordinates"
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
 THETA = 1.5  # of the bound on the error of the rule
-NATS = 8.0  # ln E e^σ, which sets the unit of S: the larger, the fewer nodes, but the closer to each other
+NATS = 4.0  # ln E e^σ, which sets the unit of S: the larger, the fewer nodes, but the closer to each other
 
 
 def enclosed(risk: Risk, params: Array, bits: int, gamma: arb | None = None) -> tuple[arb, Balls]:
@@ -160,19 +160,19 @@ def moments(query: Query, digits: float = 87.0) -> tuple[arb, Balls]:
         unit = (unit * 0.75).mid()
     size: arb = reduce(arb.max, [*abs(query.form).flat, *abs(query.own)]).upper()
     small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300))))
-    last, rest, shift = 8.0, arb(1), arb(1) / 16
-    while not rest < arb(2) ** -small:  # what the nodes beyond it leave out
-        last *= 1.5
-        rest = mean((shift - (1 - shift) * last) * unit) / shift**3
-    t, jacobian, errors = _rule(small, last, ctx.prec)
+    far, rest, shift = 2.0, arb(1), arb(1) / 16
+    while not rest < arb(2) ** -small:  # what nodes beyond e^far leave out
+        far += 0.4
+        rest = mean((shift - (1 - shift) * arb(far).exp()) * unit) / shift**3
+    t, jacobian, errors = _rule(small, far, ctx.prec)
     loss, gradient = _sums(query, probs, weight, t * unit, jacobian)
     two, three = (mean(unit) * error + (1 + error) * rest for error in errors)
     return loss + around(size * two), gradient + around(size * (two + three))
 
 
 @lru_cache(maxsize=256)
-def _rule(bits: int, last: float, prec: int) -> tuple[Balls, Balls, list[arb]]:
-    """Return nodes t up to ``last`` at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits.
+def _rule(bits: int, far: float, prec: int) -> tuple[Balls, Balls, list[arb]]:
+    """Return nodes t up to e^far at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits.
 
     They have the precision of now, ``prec``.
     """
@@ -180,7 +180,7 @@ def _rule(bits: int, last: float, prec: int) -> tuple[Balls, Balls, list[arb]]:
     step = 2.0 * math.pi * THETA / (wanted + math.log(2.0) - 4.0 * math.log(math.cos(THETA)))
     step = math.floor(2.0**16 * step) / 2.0**16  # so that its multiples are exact
     first = -math.ceil(math.log(0.5 * wanted) / step)  # x - e^-x is below half the logarithm of the error
-    beyond = math.ceil((math.log(last) + 1.0 / last) / step) + 2  # one node more than needed, for these are doubles
+    beyond = math.ceil((far + math.exp(-far)) / step) + 2  # one node more than needed, for these are doubles
     x = balls(step * np.arange(first, beyond))
     left, theta = np.exp(-x), arb(THETA)
     t, apart = np.exp(x - left), 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
