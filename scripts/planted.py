@@ -1641,6 +1641,7 @@ FRESH_SIXTH = (
     Fault("ties-are-local", "tokens count as locally optimal beside others of equal value on the margin",
           "families/token_selection.py", "[margins < 1.0 + slack] > 0.0)", "[margins < 1.0 + slack] >= 0.0)"),
 )  # fmt: skip
+
 EXPLORER = (
     Fault(
         "explorer-triggers",
