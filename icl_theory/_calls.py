@@ -6,11 +6,9 @@ The texts need the modules ``math``, ``numpy as np`` and ``icl_theory as icl``.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,46 +16,33 @@ import numpy as np
 FAMILIES = "icl_theory.families."  # whose folders are attributes of the package: icl.regression
 
 
-def written_call(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> str | None:
-    """Return the text of a call, with those arguments that are not the defaults; results need no callback."""
-    parameters = _parameters(function)
-    defaults = {key: each.default for key, each in parameters.items() if key != "callback"}
-    more = next((key for key, each in parameters.items() if each.kind is each.VAR_KEYWORD), None)
-    given = {key: arguments[key] for key in defaults if key != more}
-    return _call(name, given | (arguments[more] if more else {}), defaults)
-
-
-_parameters = functools.cache(lambda function: inspect.signature(function).parameters)
-
-
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
     """Return the call of a sweep, of a family by its name."""
-    return _of_family("icl.sweep", family, given, repr(family.name) if named else "")
+    return _call("icl.sweep", given, family, repr(family.name) if named else "")
 
 
 def written_problem(problem: Any) -> str | None:
     """Return the call that simulates a problem."""
-    family = type(problem)
-    name = _known_as(family) or f"icl.list_families()[{family.name!r}]"
-    made = _of_family(name, family, problem.arguments())
+    family, given = type(problem), problem.arguments()
+    made = _call(
+        _known_as(family) or f"icl.list_families()[{family.name!r}]",
+        {name: value for name, value in given.items() if (name, value) != family.goal},
+        family,
+    )
     return made and f"{made}.simulate()"
 
 
-def _of_family(name: str, family: Any, given: Mapping[str, Any], first: str = "") -> str | None:
-    defaults = {key: each.default for key, each in family.parameters().items()}
-    return _call(name, {key: given[key] for key in defaults if key in given}, defaults, first)
-
-
-def _call(name: str | None, given: Mapping[str, Any], defaults: Mapping[str, Any], first: str = "") -> str | None:
-    """Return the text of a call; a class that is known by no name has none."""
+def _call(name: str | None, given: Mapping[str, Any], family: Any = None, first: str = "") -> str | None:
+    """Return the text of a call without what are defaults of the family; what has no name has no call."""
+    declared = {} if family is None else family.parameters()
     words = [first] if first else []
-    for key, value in given.items():
-        if key not in defaults or value is not defaults[key]:
-            text = _written(value)
+    for key in declared or given:
+        default = declared[key].default if key in declared else ...
+        if key in given and given[key] is not default:
+            text = _written(given[key])
             if text is None:
                 return None
-            if key not in defaults or type(value) is not type(defaults[key]) or text != _written(defaults[key]):
-                words.append(f"{key}={text}")
+            words += [f"{key}={text}"] if text != _written(default) else []
     return name and f"{name}({', '.join(words)})"
 
 
@@ -75,16 +60,17 @@ def _written(value: Any) -> str | None:
         kind: Any = type(value)
         again = kind(**fields)
         exact = all(np.array_equal(getattr(again, key), field) for key, field in fields.items())
-        return _call(_known_as(kind), fields, {}) if exact else None
+        return _call(_known_as(kind), fields) if exact else None
     return _numbers(value) if hasattr(value, "__array__") or isinstance(value, list | tuple | range) else None
 
 
 def _known_as(value: type) -> str | None:
     """Return the name by which a class of a family is known to users."""
-    parts = value.__module__.removeprefix(FAMILIES).split(".") if value.__module__.startswith(FAMILIES) else []
-    for length in reversed(range(1, len(parts))):
-        if getattr(sys.modules[FAMILIES + ".".join(parts[:length])], value.__qualname__, None) is value:
-            return ".".join(["icl", *parts[:length], value.__qualname__])
+    folders = value.__module__.partition(FAMILIES)[2].split(".")[:-1]
+    for depth in range(len(folders) + 1):
+        module = sys.modules[FAMILIES + ".".join(folders[:depth]) if depth else "icl_theory"]
+        if getattr(module, value.__qualname__, None) is value:
+            return ".".join(["icl", *folders[:depth], value.__qualname__])
     return None
 
 

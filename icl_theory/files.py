@@ -21,7 +21,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     is; a disk or a socket is a ValueError. An OSError names ``path``.
     """
     target = checked_path(path)
-    mode = _mode(target)
+    mode = os.stat(target).st_mode if os.path.exists(target) else 0
     flows = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
     if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
         raise refuse("path", str(target), "a file, a pipe or a terminal")
@@ -58,9 +58,3 @@ def checked_path(path: str | os.PathLike[str], name: str = "path") -> Path:
             os.fsencode(path)
             return Path(path)
     raise refuse(name, path, "a path")
-
-
-def _mode(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return os.stat(path).st_mode
-    return 0

@@ -47,7 +47,7 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "api"
 # classes to inherit from, words, and what takes only what the package or the author of a family makes
 MADE = {
     "Descent", "Family", "Grid", "Map", "Model", "Object", "Outcome", "Phases", "Rule", "Solution",
-    "Status", "Stop", "Storage", "Task", "assembled", "evaluate", "parameter", "point_by_point",
+    "Status", "Stop", "Storage", "Task", "assembled", "evaluate", "parameter",
 }  # fmt: skip
 # what only the engine calls, in the innermost loop or with what it has made itself
 ENGINE = {

@@ -2,7 +2,7 @@
 """A PyTorch layer on the regression task: the curves and the figure of docs/guide/your-own-run.md.
 
     python scripts/own_run.py           # writes docs/guide/curves/*.csv and docs/images/own-run.png
-    python scripts/own_run.py --time    # times a batch of PyTorch and an exact gradient
+    python scripts/own_run.py --time    # times PyTorch beside the exact gradient and the sampled step
 
 It needs PyTorch, which the package does not. With one version on one machine the curves are the same at every call.
 """
@@ -159,7 +159,46 @@ def measure(error=0.01, repeats=20):
     print(f"{needed:,} prompts, {1e3 * seconds:.0f} ms of PyTorch {torch.__version__} without drawing them")
 
 
+def steps(B=256, tokens=100, nodes=60, repeats=100):
+    """Time a step on B prompts of a `TokenRisk` that samples its tokens, and of PyTorch with the same tokens."""
+    values = np.linspace(-1.0, 1.0, nodes)
+    kind = icl.Kind(tokens, np.full(nodes, 1 / nodes), values, spread=2.0 - values**2)
+    trainer = icl.TokenRisk(kind, target=1.0).sampled(B)
+
+    def ours(step):
+        trainer.evaluate(values, step)
+
+    def torch_of(dtype):
+        mean, score = (torch.tensor(values, dtype=dtype) for _ in range(2))
+        probs, deviation = torch.full((nodes,), 1 / nodes, dtype=dtype), torch.sqrt(2.0 - mean**2)
+        score.requires_grad_()
+        generator = torch.Generator()
+
+        def step(seed):
+            generator.manual_seed(seed)
+            node = torch.multinomial(probs, B * tokens, replacement=True, generator=generator).view(B, tokens)
+            value = mean[node] + deviation[node] * torch.randn(B, tokens, generator=generator, dtype=dtype)
+            score.grad = None
+            (0.5 * (((torch.softmax(score[node], 1) * value).sum(1) - 1.0) ** 2).mean()).backward()
+
+        return step
+
+    ways = {"icl-theory": ours, "float64": torch_of(torch.float64), "float32": torch_of(torch.float32)}
+    times = {name: [] for name in ways}
+    for seed in range(repeats):  # in turn, so that all have the same share of the machine's slow minutes
+        for name, way in ways.items():
+            begin = time.process_time()
+            way(seed)
+            times[name].append(time.process_time() - begin)
+    took = ", ".join(f"{name} {1e3 * np.median(each):.2f} ms" for name, each in times.items())
+    print(f"a step on {B} prompts of {tokens} tokens, PyTorch {torch.__version__}: {took}")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--time", action="store_true", help="measure times instead")
-    measure() if parser.parse_args().time else write()
+    if parser.parse_args().time:
+        measure()
+        steps()
+    else:
+        write()

@@ -12,7 +12,8 @@ import numpy as np
 from flint import acb, arb, ctx
 
 import icl_theory as icl
-from icl_theory.certified import balls, bounds, constants, counts
+from icl_theory.certified import balls, closed
+from icl_theory.certified.facts import prove
 from icl_theory.certified.losses import enclosed
 from icl_theory.families.linear_attention.law import PromptLaw
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
@@ -34,7 +35,8 @@ def compare_counts(problems: int) -> None:
     tried = single = outside = most = 0
     start = time.perf_counter()
     for K, eta, L, epsilon in at_random(problems):
-        run, found = icl.simulate(L, 1.0, eta, K=K, epsilon=epsilon), bounds.steps_of(L, eta, K, epsilon)
+        run = icl.simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+        found = prove(run, "steps").ball
         tried, single, most = tried + 1, single + (found.low == found.high), max(most, found.high)
         if run.steps is None or not found.low <= run.steps <= found.high:
             outside += 1
@@ -53,7 +55,7 @@ def compare_modes(problems: int) -> None:
         eta = ("auto", 0.1, 0.01)[int(rng.integers(3))]
         run = icl.LinearAttention(d=d, decay=decay, N=N, noise=noise, above=above, eta=eta).simulate()
         if run.steps:
-            found = icl.certify(run, states=1).named("steps")
+            found = prove(run, "steps")
             tried, off = tried + 1, not found.ball.low <= run.steps <= found.ball.high
             outside, beyond = outside + off, beyond + (off and (found.error or 0.0) > found.stated)
     print(f"linear attention: {tried} counts, {outside} outside, {beyond} by more than the run says")
@@ -114,12 +116,16 @@ def soon_after() -> int:
     half, first = arb(1) / 2, arb(1) / 16
     if not half + 2 * first - 3 * first**2 * first.log() < 7 / arb(8):
         raise SystemExit("not proved for s <= 1/16")
-    done, missed = balls.everywhere(
-        lambda s: bool(s * s * constants.flow(s, 2) <= 7 / arb(8)), first, half
-    )  # F(1/K) is F(1/2)
-    if missed is not None:
-        raise SystemExit(f"not proved for s in {missed}")
-    return done
+    # F(1/K) is F(1/2)
+    return balls.everywhere(lambda s: bool(s * s * closed.flow(s, 2) <= 7 / arb(8)), first, half)
+
+
+def polynomial(coefficients: Any, x: Any) -> Any:
+    """Return a polynomial, lowest power first."""
+    total = x * 0
+    for coefficient in reversed(coefficients):
+        total = total * x + int(coefficient)
+    return total
 
 
 def missing(form: str, x: Any, p: Any) -> Any:
@@ -140,9 +146,7 @@ def missing(form: str, x: Any, p: Any) -> Any:
     ratio = up if form == "a" else down
     total = (up * down * down).log() / 2 - 1
     for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):
-        before, after = (
-            counts.polynomial(coefficients[power * j :], place) / denominator for place in (x, x * ratio)
-        )
+        before, after = (polynomial(coefficients[power * j :], place) / denominator for place in (x, x * ratio))
         total = total + p**j * (ratio ** (power * j) * after - before)
     return flow + p * total
 
@@ -157,15 +161,15 @@ def largest(form: str, pieces: int = 24, arcs: int = 48) -> arb:
             for k in range(arcs):  # the upper half; the lower one has the conjugate values
                 angle = arb.pi() * (arb(2 * k + 1) / (2 * arcs)) + balls.around(arb.pi() / (2 * arcs))
                 most = most.max(
-                    abs(missing(form, x, acb(counts.RADIUS * angle.cos(), counts.RADIUS * angle.sin()))).upper()
+                    abs(missing(form, x, acb(closed.RADIUS * angle.cos(), closed.RADIUS * angle.sin()))).upper()
                 )
-        return (most / counts.RADIUS).upper()
+        return (most / closed.RADIUS).upper()
 
 
-def prove() -> None:
+def boxes() -> None:
     """Prove what the counts and a bound on all parameters rest on."""
     for form in "as":
-        known = counts.LARGEST[form]
+        known = closed.LARGEST[form]
         print(f"proved: |r| <= {known} in form {form}: {bool(largest(form) <= known)}")
     print(f"proved: {(soon_after.__doc__ or '').partition('.')[0]}; {soon_after()} pieces")
 
@@ -180,7 +184,7 @@ def main() -> None:
         "counts": lambda: compare_counts(arguments.problems),
         "modes": lambda: compare_modes(arguments.problems),
         "states": lambda: compare_states(arguments.problems),
-        "boxes": prove,
+        "boxes": boxes,
     }
     parts[arguments.part]()
 

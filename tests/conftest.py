@@ -31,20 +31,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored wh
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What works say when they are updated and when they are over, as far as they would be shown if they lasted."""
     lines: list[str] = []
-    update, leave = progress.Work.update, progress.Display.leave
+    update, leave = progress.Work.update, progress.Work.__exit__
 
     def say(work: progress.Work) -> None:
-        if work in progress.DISPLAY._shown():
+        if work in progress.DISPLAY.shown():
             lines.append(work.line())
 
     def updated(work: progress.Work, *given: Any, **more: Any) -> None:
         update(work, *given, **more)
         say(work)
 
-    def left(display: progress.Display, work: progress.Work) -> None:
+    def left(work: progress.Work, *error: Any) -> None:
         say(work)
-        leave(display, work)
+        leave(work, *error)
 
     monkeypatch.setattr(progress.Work, "update", updated)
-    monkeypatch.setattr(progress.Display, "leave", left)
+    monkeypatch.setattr(progress.Work, "__exit__", left)
     return lines

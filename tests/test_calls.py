@@ -22,6 +22,7 @@ RUNS: dict[str, Callable[[], icl.Trajectory]] = {
 }
 PROBLEMS: dict[str, icl.Family] = {
     "a problem": icl.Regression(L=2.0, delta=1.0, eta="auto", K=4, task="quadratic", max_steps=9),
+    "rounded": icl.Regression(L=2.0, delta=1.0, eta=4.0, K=3, probs=(0.61, 0.29, 0.1), max_steps=20),
     "a problem of recall": icl.Recall(M=20, rule="gd", max_steps=9),
     "grouped": icl.regression.GroupedRegression(L=1.0, delta=1.0, eta=1.0, sizes=(1, 3), epsilon=0.1),
     "gaussian": icl.regression.GaussianRegression(L=1.0, d=2, eta=0.1, max_steps=5),
@@ -118,9 +119,9 @@ def test_every_family_has_a_problem_above() -> None:
 
 def test_the_call_of_a_problem_of_another_package_finds_it_by_its_name() -> None:
     run = Sound(eta=0.1, scale=2.0).simulate()
-    assert run.command == "icl.list_families()['toy'](eta=0.1, scale=2.0, above=0.001).simulate()"
+    assert run.command == "icl.list_families()['toy'](eta=0.1, scale=2.0).simulate()"
 
 
 def test_what_results_do_not_depend_on_is_left_out() -> None:
     run = icl.simulate(2.0, 1.0, 4.0, callback=lambda step, loss: None)
-    assert run.command == "icl.simulate(L=2.0, delta=1.0, eta=4.0)"
+    assert run.command == "icl.Regression(L=2.0, delta=1.0, eta=4.0).simulate()"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +16,9 @@ import pytest
 from flint import arb, ctx, fmpq, fmpq_series
 
 import icl_theory as icl
-from icl_theory.certified import balls, bounds, constants, counts, integral
+from icl_theory.certified import Proved, balls, closed, losses
+from icl_theory.certified.facts import prove
 from icl_theory.certified.losses import enclosed
-from icl_theory.certified.proof import Proved
 from icl_theory.cli import main
 from icl_theory.papers.regression import proved
 
@@ -158,8 +159,8 @@ def test_grouped_and_exchangeable_losses_hold_those_of_all_features() -> None:
                 own = balls.balls(variogram[k])
                 form = own[:, None] + own - balls.balls(variogram)
                 each = [icl.engine.tokens.square.Count(N)] if math.isfinite(N) else []
-                query = integral.Query(balls.balls(full[:, k]), probs, form, 2 * own + arb(0.3) ** 2, each)
-                loss, gradient = integral.moments(query, 100.0)
+                query = losses.Query(balls.balls(full[:, k]), probs, form, 2 * own + arb(0.3) ** 2, each)
+                loss, gradient = losses.moments(query, 100.0)
                 expected += probs[k] / probs.sum() * loss
                 parts.append(gradient * probs[k] / probs.sum())
             found, slopes = enclosed(grouped, theta, 128)
@@ -169,6 +170,15 @@ def test_grouped_and_exchangeable_losses_hold_those_of_all_features() -> None:
         one = icl.ExchangeableRisk(4, 2.0, N, 0.3)
         alike = icl.SymmetricRisk([4], [0.25], 2.0, N, 0.3)
         assert enclosed(one, np.array(1.7), 128)[0].overlaps(enclosed(alike, np.array([[1.7, 0.0]]), 128)[0])
+
+
+def test_scores_far_apart_leave_the_loss_of_the_tokens_that_matter() -> None:
+    """Two nodes: with n of N tokens at the first one, e^800 times heavier, the loss is that of no such token."""
+    risk = icl.TokenRisk(icl.Kind(3, [0.25, 0.75], [0.0, 2.0]), 0.0)
+    loss, gradient = enclosed(risk, np.array([800.0, 0.0]), 128)
+    assert float(loss.rad()) < 1e-25
+    assert loss.overlaps(arb(27) / 32)  # half of 4 (3/4)^3
+    assert all(abs(each) < 1e-25 for each in gradient)
 
 
 def test_linear_attention_and_coordinates_hold_references_of_40_digits() -> None:
@@ -200,9 +210,9 @@ def test_linear_attention_and_coordinates_hold_references_of_40_digits() -> None
 @pytest.mark.parametrize("bits", [20, 60, 100])
 def test_the_rule_is_as_close_as_its_bound_says(bits: int) -> None:
     with ctx.workprec(200):
-        t, jacobian, errors = integral._rule(bits, 400, ctx.prec)
+        t, jacobian, errors = losses._rule(bits, 23.0, ctx.prec)
         nodes, weights = ([exactly(each)[0] for each in array] for array in (t, jacobian))
-        worst = [error * arb(integral.NATS).exp() for error in errors]
+        worst = [error * arb(losses.NATS).exp() for error in errors]
     assert all(2.0**-bits / 100 < float(error) < 2.0 ** -(bits - 2) for error in worst)
     with mpmath.workdps(60):
         logs = [mpmath.log(s) for s in nodes[:2]]
@@ -237,17 +247,16 @@ def test_counts_are_those_of_single_steps_with_40_digits() -> None:
             K, c, goal = int(rng.integers(2, 40)), 10.0 ** rng.uniform(-2.5, 2.0), rng.uniform(0.1, 1.2)
             goal *= math.log(K) + 1.0
             n = iterated(K, c, mpmath.mpf(goal))
-            each = counts.Map(K, arb(c))
-            assert each.steps_to(each.start + arb(goal)) == (n, n)
+            assert closed.steps_to(K, arb(c), arb(goal) - arb(K - 1).log()) == (n, n)
         # where the goal is an iterate itself, the step is told apart from the next one
         for K, c in ((20, 0.3), (3, 5.0)):
-            each = counts.Map(K, arb(c))
-            here = each.start
+            here = -arb(K - 1).log()
             for _ in range(500):
-                a, s = counts.shares(here)
-                here = here + each.c * a * s * s
-            assert each.steps_to(here.mid()).low <= 500 <= each.steps_to(here.mid()).high
-            assert each.steps_to(here + arb(2) ** -90) == (501, 501)
+                a, s = closed.shares(here)
+                here = here + arb(c) * a * s * s
+            found = closed.steps_to(K, arb(c), here.mid())
+            assert found.low <= 500 <= found.high
+            assert closed.steps_to(K, arb(c), here + arb(2) ** -90) == (501, 501)
 
 
 def test_the_residual_of_the_abel_function_has_a_zero_of_order_seven_and_its_bound() -> None:
@@ -261,20 +270,20 @@ def test_the_residual_of_the_abel_function_has_a_zero_of_order_seven_and_its_bou
     finally:
         ctx.cap = before
     for form in "as":
-        assert proofs.largest(form) < counts.LARGEST[form]
+        assert proofs.largest(form) < closed.LARGEST[form]
 
 
 def test_a_step_changes_the_small_parameter_as_the_sums_assume() -> None:
     rng = RNG(7)
     c = 10.0 ** rng.uniform(-6, 6, 10_000)
-    p = 10.0 ** rng.uniform(-6, math.log10(counts.SMALL), 10_000)
+    p = 10.0 ** rng.uniform(-6, math.log10(closed.SMALL), 10_000)
     for form, other in (("a", p / c), ("s", np.sqrt(p / c))):
         use = other < (1.0 / 3.0 if form == "a" else 2.0 / 3.0)
         a = np.where(form == "a", other, 1.0 - other)[use]
         w = (1.0 - a) / a
         after = w * np.exp(-c[use] * a * (1.0 - a) ** 2)
         change = -(after - w) if form == "a" else (1.0 / after - 1.0 / w) * (2.0 + 1.0 / after + 1.0 / w)
-        assert (change / c[use] > counts.DROP - 1e-9).all()
+        assert (change / c[use] > closed.DROP - 1e-9).all()
 
 
 @pytest.mark.parametrize("form", ["a", "s"])
@@ -282,14 +291,14 @@ def test_a_step_changes_the_small_parameter_as_the_sums_assume() -> None:
 def test_what_is_in_doubt_is_no_less_than_the_sum_over_all_steps(form: str, c: float) -> None:
     """Each step of a head, back in time, or of a tail misses up to M (p/P)^7, as Cauchy's estimate says."""
     # the largest attention a of a head, with p = c a, or the least one of a tail, with p = c (1 - a)²
-    head, tail = min(counts.SMALL / c, 1.0 / 3.0), 1.0 - min(math.sqrt(counts.SMALL / c), 2.0 / 3.0)
+    head, tail = min(closed.SMALL / c, 1.0 / 3.0), 1.0 - min(math.sqrt(closed.SMALL / c), 2.0 / 3.0)
     share = head if form == "a" else tail
     w, total = 1.0 / share - 1.0, 0.0
     for _ in range(3000):
         a, s = 1.0 / (1.0 + w), w / (1.0 + w)
-        total += counts.LARGEST[form] * (c * (a if form == "a" else s * s) / 0.5) ** 7
+        total += closed.LARGEST[form] * (c * (a if form == "a" else s * s) / 0.5) ** 7
         w *= math.exp((1.0 if form == "a" else -1.0) * c * a * s * s)
-    doubt = counts.in_doubt(form, arb(c))
+    doubt = closed.in_doubt(form, arb(c))
     for side in (-total, total):
         assert doubt.contains(arb(side))
     assert float(doubt.upper()) < 20.0 * total
@@ -307,7 +316,7 @@ def test_counts_of_the_closed_form_are_proved_at_random_and_at_its_branches() ->
             ]
     for K, eta, L, epsilon in cases:
         run = icl.simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-        found = bounds.steps_of(L, eta, K, epsilon)
+        found = prove(run, "steps").ball
         assert found.low <= run.steps <= found.high
         assert found.high - found.low <= (run.steps > 1e12)
 
@@ -322,9 +331,9 @@ def test_constants_are_those_of_60_digits() -> None:
     with mpmath.workdps(60), ctx.workprec(160):
         for K in (3, 20, 1000):
             tail = mpmath.findroot(lambda s, K=K: s**2 * flow(s, K) - 1, icl.regression.tail_start(K))
-            assert holds(constants.tail_deficit(K), tail)
+            assert holds(closed.tail_deficit(K), tail)
         half = mpmath.findroot(lambda s: (s * (1 - s)) ** 2 * flow(s, 20) - 1, 0.136)
-        assert holds(constants.half_deficit(20), half)
+        assert holds(closed.half_deficit(20), half)
 
         def loss(u: mpmath.mpf) -> mpmath.mpf:
             K, N, gamma, noise = 5, 6, 2, mpmath.mpf("0.5")
@@ -337,7 +346,7 @@ def test_constants_are_those_of_60_digits() -> None:
             return total
 
         best = mpmath.findroot(lambda u: mpmath.diff(loss, u), 2.0)
-        assert holds(constants.least_loss(5, arb(2), 6, 0.5), loss(best))
+        assert holds(closed.least_loss(5, arb(2), 6, 0.5), loss(best))
 
 
 @pytest.mark.parametrize("goal", [{"above": 1e-5}, {"epsilon": 0.8}, {"epsilon": 0.79}])
@@ -370,8 +379,8 @@ def test_a_loss_below_the_floor_is_never_reached() -> None:
     risk = icl.LinearAttention(d=3, decay=1.0, N=10, noise=0.5).risk()
     for share in (0.5, 1.0 - 1e-9):
         with pytest.raises(ArithmeticError, match="the goal is not reached"):
-            counts.mode_steps(risk, 0.3, share * risk.floor(), None)
-    found = counts.mode_steps(risk, 0.3, (1.0 + 1e-9) * risk.floor(), None)
+            closed.mode_steps(risk, 0.3, share * risk.floor(), None)
+    found = closed.mode_steps(risk, 0.3, (1.0 + 1e-9) * risk.floor(), None)
     assert 0 < found.low == found.high < 10**4
 
 
@@ -385,20 +394,34 @@ def test_a_count_is_within_its_error_where_rounding_hides_what_a_step_gains() ->
 
 
 def test_an_inequality_is_proved_on_an_interval_or_a_piece_is_named() -> None:
-    done, missed = balls.everywhere(lambda x: bool(x * x - x > -0.26), arb(-2), arb(2))
-    assert missed is None
-    assert done > 20
-    _, missed = balls.everywhere(lambda x: bool(x * x - x > -0.24), arb(-2), arb(2))
-    assert missed is not None
-    assert 0.39 < float(missed) < 0.61
-    with pytest.raises(ArithmeticError):
-        balls.root(lambda x: x * x + 1, arb(-1), arb(1))
+    assert balls.everywhere(lambda x: bool(x * x - x > -0.26), arb(-2), arb(2)) > 20
+    with pytest.raises(ArithmeticError, match=r"^not proved at \[0\.[456]"):
+        balls.everywhere(lambda x: bool(x * x - x > -0.24), arb(-2), arb(2))
+
+
+def test_a_zero_is_enclosed_only_if_it_is_the_only_one() -> None:
+    found = balls.only_zero(lambda x: 2 - x * x, arb(0), arb(3))
+    assert float(found.rad()) < 1e-11
+    assert found.overlaps(arb(2).sqrt())
+    for function in (
+        lambda x: x * x + 1,  # no sign changes
+        lambda x: x * x - 2,  # from negative to positive
+        lambda x: (1 - x) * (2 - x) * (2.5 - x),  # there are three
+    ):
+        with pytest.raises(ArithmeticError, match=r"^not proved at "):
+            balls.only_zero(function, arb(0), arb(3))
 
 
 def test_a_bound_is_proved_on_a_box_and_a_tighter_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert proved.phase_one(True).measured == "proved on 9 and 23 pieces"
-    assert bounds.pieces(lambda K, low, high: bounds.not_later(K, low, high * 4), 0.5, 4) == 0
-    monkeypatch.setattr("icl_theory.certified.certificate.find_spec", lambda name: None)
+    assert proved.phase_one(True).measured == "proved on 25 pieces"
+    assert closed.phase_one_lies_between(20, arb(0.3))
+    assert not closed.phase_one_lies_between(20, arb(0.3, 0.1))
+    flow = closed.flow
+    monkeypatch.setattr(closed, "flow", lambda s, K: flow(s, K) + 20)
+    claim = proved.phase_one(True)
+    assert claim.verdict.startswith("fails")
+    assert claim.measured.startswith("not proved at ")
+    monkeypatch.setitem(sys.modules, "flint", None)
     claim = proved.steps(True)
     assert claim.measured.startswith("a proof needs python-flint")
     assert claim.verdict.startswith("holds only as far as")
@@ -457,11 +480,13 @@ def test_what_cannot_be_proved_is_refused(
     assert icl.certify(run, bits=64).named("steps").ball.low > 10**17
     with pytest.raises(ValueError, match=r"^risk = 'RecallRisk': must be a TokenRisk, a risk of regression"):
         icl.certify(icl.recall.simulate(alpha=0.2, max_steps=3))
+    constant = icl.certify(icl.descend(icl.ExchangeableRisk(5, 0.0), 1.0, steps=2), states=1)
+    assert [each.name for each in constant] == ["loss at step 0", "gradient at step 0", "tail constant"]
     with pytest.raises(ValueError, match="must be one on the population"):
         icl.certify(icl.descend(icl.Regression(L=1, delta=1, eta=1, K=3, N=4).sampled(2), 0.1, steps=2))
     with pytest.raises(ValueError, match="name = 'none': must be one of loss at step 0"):
         icl.certify(run).named("none")
-    monkeypatch.setattr("icl_theory.certified.certificate.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "flint", None)
     with pytest.raises(ValueError, match=r"^a proof needs python-flint: pip install 'icl-theory\[certified\]'$"):
         icl.certify(run)
     with pytest.raises(SystemExit) as end:

@@ -18,7 +18,7 @@ import typer
 import xarray
 
 import icl_theory as icl
-from icl_theory.certified.proof import Certificate, Proved, Steps
+from icl_theory.certified import Certificate, Proved, Steps
 from icl_theory.cli import app
 from icl_theory.engine.comparison import Check
 from icl_theory.papers import Audit

@@ -211,7 +211,11 @@ WRONG: dict[str, tuple[Any, Any]] = {
     r"steps\[2\] = 3\.0: must be more than 5": ([0.9, 0.8, 0.7], [0, 5, 3]),
     r"steps\[1\] = 0\.5: must be an integer": ([0.9, 0.8], [0, 0.5]),
     r"losses: 3 numbers for 2 steps": ([0.9, 0.8, 0.7], [0, 1]),
-    r"steps = .*at least one": ([], None),
+    r"losses = \[\]: must be a row of at least one number": ([], None),
+    r"losses = \[\[0\.9, 0\.8\]\]: must be a row": ([[0.9, 0.8]], None),
+    r"losses = None: must be numbers": (None, None),
+    r"losses = \[\(0\.9\+1j\)\]: must be numbers": ([0.9 + 1j], None),
+    r"steps = \[\]: must be at least one": ([0.9], []),
     r"losses = \['a'\]: must be numbers": (["a"], None),
     r"header step,loss \(its first line is '0,0\.9'\)": ("0,0.9\n1,0.8\n", None),
     r"with a number as loss in row 3": ("step,loss\n0,0.9\n1,\n", None),
@@ -245,6 +249,8 @@ def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
     assert recall.compare(recall.loss, recall.t, errors=1.0).passed
     with pytest.raises(ValueError, match="of exact losses"):
         icl.descend(PROBLEM.sampled(4, 0), 1.0, steps=3).compare([0.9], batch=4)
+    with pytest.raises(ValueError, match=r"^batch = 0: must be an integer >= 1; give errors"):
+        run.compare([0.9], batch=0)
     with pytest.raises(ValueError, match="at most 1,000,000 with batch"):
         run.compare([0.9], [10**7], batch=4)
 

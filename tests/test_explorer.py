@@ -89,7 +89,7 @@ def test_numbers_are_read_as_people_type_them(typed: str, number: float | None) 
     ("number", "text"),
     [
         (0, "0"), (0.001, "0.001"), (12345, "12\u202f300"), (1e-9, "10⁻⁹"), (2.5e9, "2.5·10⁹"), (0.05, "0.05"),
-        (-1, "−1"), (99.96, "100"),
+        (-1, "−1"), (99.96, "100"), (999999, "10⁶"), (1.5e6, "1.5·10⁶"), (0.00099, "9.9·10⁻⁴"),
     ],
 )  # fmt: skip
 def test_numbers_are_written_with_three_digits(number: float, text: str) -> None:
@@ -305,7 +305,8 @@ def test_a_run_stays_to_compare_others_with(tmp_path: Path) -> None:
       };
       const button = document.getElementById("keep"), seen = [];
       const acts = [() => button.click(), () => change("set-L", "0.2"),
-        () => { location.hash = "#regression?t=1"; }, () => { location.hash = kept; }, () => button.click()];
+        () => { location.hash = "#regression?t=1"; }, () => { location.hash = kept; }, () => button.click(),
+        () => document.querySelectorAll("#presets button")[2].click()];
       for (const act of acts) {
         dashes = [];
         act();
@@ -316,7 +317,7 @@ def test_a_run_stays_to_compare_others_with(tmp_path: Path) -> None:
       return { seen, kept };
     """
     found = visit(tmp_path, "#regression?L=5&t=1", body)
-    first, other, gone, back, dropped = found["seen"]
+    first, other, gone, back, dropped, (preset, _) = found["seen"]
     steps = icl.simulate(5.0, 1.0, 1.0, K=20, epsilon=1e-3).steps
     assert first[0].startswith("Grey dashes: Sharp")
     assert other[0].startswith("Grey dashes, L = 5: Sharp")
@@ -325,6 +326,30 @@ def test_a_run_stays_to_compare_others_with(tmp_path: Path) -> None:
     assert back == other
     assert gone == dropped == ["", False]
     assert [first[1], other[1]] == [True, True]
+    assert preset.startswith("Grey dashes, L = 0.2: Flat")
+
+
+def test_dragging_goes_to_the_place_under_the_pointer(tmp_path: Path) -> None:
+    body = """
+      const { shell } = explorer, seen = [];
+      for (const [name, setting, value] of [["loss", "t", 1000], ["steps", "L", 3]]) {
+        const { axes, canvas } = shell.cards.find(({ figure }) => figure.name === name);
+        canvas.setPointerCapture = () => {};
+        const { left, top } = canvas.getBoundingClientRect();
+        const place = { clientX: left + axes.X(value), clientY: top + 40 };
+        canvas.dispatchEvent(new PointerEvent("pointermove", place));  // not held: nothing moves
+        const before = shell.values[setting];
+        canvas.dispatchEvent(new PointerEvent("pointerdown", place));
+        canvas.dispatchEvent(new PointerEvent("pointerup", place));
+        seen.push([before, shell.values[setting]]);
+        await frames();
+      }
+      return { seen };
+    """
+    (step, moved), (size, changed) = visit(tmp_path, "#regression?t=7", body)["seen"]
+    assert (step, size) == (7, 2)
+    assert moved == pytest.approx(1000, rel=1e-3)
+    assert changed == pytest.approx(3, rel=1e-2)
 
 
 TOY = """
@@ -413,7 +438,8 @@ def test_what_is_copied_runs_and_says_the_same(
 
 
 EXTREMES = """
-const { complete, fromFragment } = require("settings"), { Axes } = require("drawing"), odd = [];
+const { complete } = require("settings"), { Axes } = require("drawing"), { random, sampled } = require("training");
+const odd = [];
 const pen = new Proxy({}, {
   get: (_, name) => (...parts) => {
     if (name === "measureText") return { width: 40 };
@@ -435,13 +461,14 @@ for (const name of given[0]) {
     Object.assign(values, panel.sound?.(values).changes);
     try {
       const model = panel.compute(values), now = panel.moment(model, values);
-      if (draw % 5 === 0) model.drawn = panel.sample?.(values, model);
+      if (draw % 5 === 0) model.drawn = sampled(panel.trainer(values, random(1), model), model.end);
       panel.words(model, now, values);
       for (const figure of panel.figures) {
         const axes = new Axes(pen, 500, 300, new Proxy({}, { get: () => "" }), ...figure.scales(model, values));
         if (!figure.bare) axes.frame();
         figure.still?.(axes, model, values);
         figure.moving?.(axes, model, now, values);
+        axes.write();
       }
     } catch (error) {
       odd.push(`${error} at ${JSON.stringify(values)}`);

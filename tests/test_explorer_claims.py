@@ -210,6 +210,11 @@ def preconditioned(said: Said) -> bool:
 
 CLAIMS: dict[str, Callable[[Said], bool]] = {
     "Small L, here 0.2 in grey dashes": two_theorems,
+    "Features that are orthonormal and equally frequent": lambda said: (
+        near(said.parameters["L"] ** 2 * said.parameters["delta"] ** 2 / 2, 1.0, 1e-7)
+        and near(said.run().phases.I[1], said.values["K"] ** 2 / said.values["eta"], 0.15)
+        and said.run().converged
+    ),
     "Noise in every fifth sentence": lambda said: (
         said.values["alpha"] == 0.2 and noise_is_known(said) and straight(said)
         and said.steps(outputs=2) == said.steps(outputs=9)
@@ -332,7 +337,21 @@ def head(said: Said) -> bool:
     return float(observed["first"][1]) > 0.9 and float(observed["attention"]) > 0.7
 
 
+def three_phases(said: Said) -> bool:
+    return levels(said) and resting(said, int(said.values["t"]))
+
+
+def stages(said: Said) -> bool:
+    """When the first layer attends to the parent, the match has made a small part of its way."""
+    run = said.run()
+    turned = run.first(lambda state: state.observed["first"][1] > 0.9)
+    start, then, end = (float(run.at(t).observed["match"]) for t in (0, turned, run.t[-1]))
+    return turned <= 1.2 * said.values["t"] and 0 < then - start < 0.1 * (end - start) and run.regime == "induction"
+
+
 INDUCTION: dict[str, Callable[[Said], bool]] = {
+    "The three phases: predictions are uniform first": three_phases,
+    "The two stages: a fast first layer": stages,
     "Log loss. The same in nats": levels,
     "Slow first layer. The match grows while both lags": lambda said: (
         resting(said, 200) and resting(said, 600) and near(emergence(said) / emergence(said, ratio=1.0), 9, 0.1)

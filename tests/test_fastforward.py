@@ -196,6 +196,13 @@ def test_a_swing_whose_phase_rounding_picks_is_in_the_estimate() -> None:
     assert "accuracy" in fast.notes
 
 
+def test_errors_that_cancel_what_parts_run_and_shadow_are_in_the_estimate() -> None:
+    """In one stride the shadow came back to the run by its own error: two thirds of the distance were forgotten."""
+    found = outcome(97_094)
+    assert found.skipped
+    assert 4e-8 < found.truth <= found.estimate, found
+
+
 def test_states_between_steps_of_the_solver_are_as_good_as_the_steps() -> None:
     """Here states inside a transition were off by 1.1e-6 where 1.1e-8 was estimated."""
     rng = np.random.default_rng(213)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import stat
 import sys
 import threading
 from pathlib import Path
@@ -106,10 +105,11 @@ def test_a_socket_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_mode", lambda path: stat.S_IFBLK | 0o660)
+    (tmp_path / "sda").touch()
+    monkeypatch.setattr(files.stat, "S_ISBLK", lambda mode: True)
     with pytest.raises(ValueError, match="must be a file"):
         write(tmp_path / "sda")
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["sda"]
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

@@ -51,20 +51,23 @@ def test_equal_attention_is_the_plain_mean(output: list[float]) -> None:
         assert found == pytest.approx(0.5 * (total**2 * (d + noise**2) / N + d), rel=1e-12)
 
 
+@pytest.mark.parametrize("batches", [1, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("d", "N", "params"), [(3, 8, [1.0, -0.8, 0.4, -0.3]), (5, 20, [0.9, 0.5]), (1, 6, [2.0, -1.0, 0.2, 0.5])]
 )
-def test_samples_of_whole_prompts(d: int, N: int, params: list[float]) -> None:
+def test_samples_of_whole_prompts(d: int, N: int, params: list[float], batches: int) -> None:
     """Inputs, tasks and labels drawn as the model says, with softmax applied to them."""
-    rng, noise, H = np.random.default_rng(4), 0.3, len(params) // 2
-    x, beta = rng.normal(size=(40_000, N + 1, d)), rng.normal(size=(40_000, d))
-    y = np.einsum("bnd,bd->bn", x, beta)
-    labels = y[:, :-1] + noise * rng.normal(size=(len(y), N))
-    scores, guess = np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1]), np.zeros(len(y))
-    for output, omega in zip(params[:H], params[H:], strict=True):
-        weight = np.exp(omega * scores)
-        guess += output * np.sum(weight * labels, axis=1) / weight.sum(axis=1)
-    losses = 0.5 * (guess - y[:, -1]) ** 2
+    rng, noise, H, found = np.random.default_rng(4), 0.3, len(params) // 2, []
+    for _ in range(batches):
+        x, beta = rng.normal(size=(40_000, N + 1, d)), rng.normal(size=(40_000, d))
+        y = np.einsum("bnd,bd->bn", x, beta)
+        labels = y[:, :-1] + noise * rng.normal(size=(len(y), N))
+        scores, guess = np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1]), np.zeros(len(y))
+        for output, omega in zip(params[:H], params[H:], strict=True):
+            weight = np.exp(omega * scores)
+            guess += output * np.sum(weight * labels, axis=1) / weight.sum(axis=1)
+        found.append(0.5 * (guess - y[:, -1]) ** 2)
+    losses = np.concatenate(found)
     exact = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=H).risk().loss(params)
     assert abs(losses.mean() - exact) < 4.0 * losses.std() / np.sqrt(len(losses))
 

@@ -17,6 +17,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 RNG = np.random.default_rng(7)
 TWO = RNG.dirichlet([0.8, 0.8], (2, 2))
 THREE = RNG.dirichlet([0.8] * 3, (2, 3))
+BETAS = ((0.4, 2.5), (1.7, 0.9))
+ROWS = ((0.5, 1.5, 3.0), (2.0, 0.7, 1.0), (1.2, 0.9, 0.6))
 
 
 def every(k: int, T: int) -> Array:
@@ -36,11 +38,11 @@ def of_chains(P: Array, probs: Array, first: Array, x: Array) -> Array:
     return np.asarray(np.einsum("cn,cny->ny", chance, P[:, x[:, -1]]))
 
 
-def of_rows(c: float, k: int, x: Array) -> Array:
+def of_rows(c: Any, k: int, x: Array) -> Array:
     """The same for Dirichlet rows and a uniform start: pairs as often as they were seen, and c times more."""
     found = np.empty((len(x), k))
     for y in range(k):
-        counts, chance = np.full((len(x), k, k), c), np.full(len(x), 1.0 / k)
+        counts, chance = np.tile(np.zeros((k, k)) + c, (len(x), 1, 1)), np.full(len(x), 1.0 / k)
         rows = np.arange(len(x))
         for before, after in zip(x.T, [*x.T[1:], np.full(len(x), y)], strict=True):
             chance = chance * counts[rows, before, after] / counts[rows, before].sum(axis=1)
@@ -85,6 +87,8 @@ def joint_law(problem: icl.InductionHeads) -> Array:
 
 CASES: dict[str, dict[str, Any]] = {
     "log, beta rows": {"T": 7, "objective": "log", "sink": 0.3, "concentration": 0.7},
+    "log, two betas": {"T": 7, "objective": "log", "sink": 0.3, "concentration": BETAS},
+    "square, two betas": {"T": 8, "concentration": BETAS, "edge": "complete", "second": "matrix"},
     "log, two chains": {"T": 8, "objective": "log", "sink": -1.0, "transitions": TWO, "start": "stationary"},
     "log, complete, matrix": {"T": 6, "objective": "log", "sink": 0.5, "edge": "complete", "second": "matrix"},
     "square, beta rows": {"T": 8, "concentration": 2.5},
@@ -109,8 +113,10 @@ def test_loss_and_gradient_are_those_of_all_sequences(name: str) -> None:
         np.testing.assert_allclose(risk.gradient(params), slopes, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize(("k", "lags", "c"), [(2, 3, 1.0), (2, 3, 0.4), (3, 2, 1.0), (3, 2, 3.0)])
-def test_averages_over_all_chains_are_within_the_stated_error(k: int, lags: int, c: float) -> None:
+@pytest.mark.parametrize(
+    ("k", "lags", "c"), [(2, 3, 1.0), (2, 3, 0.4), (2, 3, BETAS), (3, 2, 1.0), (3, 2, 3.0), (3, 2, ROWS)]
+)
+def test_averages_over_all_chains_are_within_the_stated_error(k: int, lags: int, c: Any) -> None:
     problem = icl.InductionHeads(k=k, lags=lags, T=5, concentration=c, sink=0.0, points=16 if k == 2 else 64)
     joint, largest = of_rows(c, k, every(k, 5)), 0.0
     for params in np.random.default_rng(1).normal(size=(3, len(problem.risk().initial))):
@@ -149,13 +155,31 @@ def test_known_predictions_have_the_losses_of_counting(k: int, objective: str) -
 
 
 def test_points_are_a_law_of_dirichlet_rows() -> None:
-    """Means and second moments: c = 1/k and E p² = (c + 1)/(k(kc + 1)), and rows are independent."""
-    for k, c in ((2, 0.5), (3, 0.5), (4, 2.0)):
-        P, probs = dirichlet_points(k, c, 1024, seed=2)
+    """Means m = c/Σc and second moments m(c + 1)/(Σc + 1), and rows are independent."""
+    for c in (np.full((2, 2), 0.5), np.full((3, 3), 0.5), np.full((4, 4), 2.0), np.array(BETAS), np.array(ROWS)):
+        P, probs = dirichlet_points(c, 1024, seed=2)
+        total = c.sum(axis=1, keepdims=True)
+        mean = c / total
         np.testing.assert_allclose(P.sum(axis=2), 1.0, rtol=1e-14)
-        np.testing.assert_allclose(np.einsum("c,cxy->xy", probs, P), 1.0 / k, atol=2e-4)
-        np.testing.assert_allclose(probs @ P[:, 0] ** 2, (c + 1.0) / (k * (k * c + 1.0)), atol=5e-4)
-        np.testing.assert_allclose((probs * P[:, 0, 0]) @ P[:, 1], 1.0 / k**2, atol=5e-4)
+        np.testing.assert_allclose(np.tensordot(probs, P, 1), mean, atol=2e-4)
+        np.testing.assert_allclose(np.tensordot(probs, P**2, 1), mean * (c + 1.0) / (total + 1.0), atol=5e-4)
+        np.testing.assert_allclose((probs * P[:, 0, 0]) @ P[:, 1], mean[0, 0] * mean[1], atol=5e-4)
+
+
+def test_few_chains_are_drawn_with_the_parameters_of_their_rows() -> None:
+    drawn, _ = icl.InductionHeads(k=3, concentration=ROWS, chains=4000).law()
+    c = np.array(ROWS)
+    np.testing.assert_allclose(drawn.mean(axis=0), c / c.sum(axis=1, keepdims=True), atol=0.02)
+
+
+def test_a_matrix_of_concentrations_has_the_loss_of_counting_as_its_floor() -> None:
+    """For two symbols the Bayes-optimal prediction counts as much more of each pair as its prior says."""
+    problem = icl.InductionHeads(T=6, objective="log", sink=0.0, concentration=BETAS)
+    joint = of_rows(np.array(BETAS), 2, every(2, 6))
+    o = joint / joint.sum(axis=1, keepdims=True)
+    assert problem.predictors["Bayes"] == pytest.approx(-np.sum(joint * np.log(o)), rel=1e-12)
+    assert problem.predictors["bigram"] > problem.predictors["Bayes"] + 1e-3
+    assert "Bayes" not in icl.InductionHeads(k=3, T=6, concentration=ROWS).predictors
 
 
 def test_a_run_leaves_both_plateaus_at_the_steps_that_it_says() -> None:
@@ -173,6 +197,7 @@ def test_a_run_leaves_both_plateaus_at_the_steps_that_it_says() -> None:
     assert run.phases == {"uniform": (0, ends[0]), "unigram": tuple(ends), "bigram": (ends[1], 200)}
     assert run.regime == "induction"
     assert problem.measure(run)["emergence"] == ends[1]
+    assert run.notes["emergence"].endswith(f"at step {ends[1]}")
     np.testing.assert_allclose(run.observed["first"][0], [0.5, 0.5])
     assert run.observed["attention"][-1] > 0.85
     assert set(problem.levels()) <= {text.get_text() for text in run.plot().texts}
@@ -242,6 +267,7 @@ def test_short_sequences_end_at_a_negative_match(T: int, outcome: str, b: float,
             {"T": 6, "k": 3, "transitions": THREE[:1], "second": "matrix", "sink": 0.0}, marks=pytest.mark.slow
         ),
         {"T": 5, "lags": 3, "points": 4, "stage": 3, "eta": 2.0},
+        {"T": 6, "concentration": BETAS, "sink": 0.5},
     ],
 )
 def test_family(given: dict[str, Any]) -> None:
@@ -267,6 +293,10 @@ def test_the_match_of_a_matrix_is_its_diagonal_above_the_other_entries() -> None
         ({"transitions": THREE}, r"transitions = \(2, 3, 3\): must be of shape \(C, 2, 2\)"),
         ({"concentration": 0.0}, "concentration = 0.0: must be"),
         ({"concentration": math.inf}, "concentration = inf: must be"),
+        ({"concentration": ((1.0, 0.0), (1.0, 2.0))}, "concentration = 0.0: must be a finite number > 0"),
+        ({"concentration": "uniform"}, "concentration = 'uniform': must be a finite number > 0"),
+        ({"concentration": [1.0, 2.0]}, "concentration = .*must be a finite real array with 2 dimensions"),
+        ({"concentration": ROWS}, "concentration = .*must be a positive number, or 2 rows of 2 of them"),
         ({"start": (0.7, 0.7)}, r"start = .*2 positive numbers that sum to 1"),
         ({"start": (0.2, 0.3, 0.5)}, "start = .*uniform, stationary, or 2 positive numbers"),
         ({"start": "first"}, "start = 'first': must be one of uniform, stationary"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from pathlib import Path
@@ -111,6 +112,7 @@ def test_the_panel_on_linear_attention_computes_what_python_does(changes: dict[s
         least = min(model["tested"])
         assert bold(more[0]) == [near(now["tested"])]
         assert float(re.findall(r"where ([\d.]+) would", more[0])[0]) == near(test.floor)
+        assert ("it was least" in more[0]) == (least < model["tested"][-1] * (1 - 1e-6))
         if "it was least" in more[0]:
             assert float(re.findall(r"it was least, ([\d.]+)", more[0])[0]) == near(least)
     else:
@@ -194,6 +196,88 @@ def test_the_panel_on_the_sphere_computes_what_python_does(number: int) -> None:
     assert counted > 0.2 * number
 
 
+@pytest.mark.parametrize("changes", [{}, {"N": 40, "d": 7, "L": 2.0, "noise": 0.6, "start": 1.0, "t": 30}])
+def test_what_is_said_of_the_sphere_is_what_python_says(changes: dict[str, float]) -> None:
+    found = call(MODEL, "sphere", changes)
+    values, model, now = found["values"], found["model"], found["now"]
+    given = {"d": int(values["d"]), "L": values["L"], "noise": values["noise"], "start": values["start"]}
+    N, t = int(values["N"]), int(values["t"])
+    problem = icl.Sphere(N=N, eta=model["run"]["eta"], above=values["above"], **given)
+    run = problem.simulate()
+    state = run.at(t)
+    kappa = float(state.params[0])
+    headline, best, at = found["words"]
+    assert bold(headline) == [run.steps]
+    assert f"the least loss {call(SHORT, problem.risk().least, 4)} after" in headline
+    assert bold(best) == [near(problem.risk().best)]
+    assert bold(at) == [t, near(kappa), near(state.loss)]
+    # the rate is a part of one over the largest curvature on the way to the best κ
+    assert model["run"]["eta"] == pytest.approx(values["rate"] * problem.stable_rate(), rel=2e-3)
+    risk = problem.risk()
+    for place, loss in list(zip(model["kappas"], model["valley"], strict=True))[::7]:
+        assert loss == pytest.approx(risk.loss([place]), rel=1e-6)
+    for length, kappa_best in list(zip(model["lengths"], model["best"], strict=True))[::3]:
+        assert kappa_best == pytest.approx(icl.Sphere(N=int(length), **given).risk().best, rel=1e-6)
+    # attention in long prompts has the density sin(θ)^(d-2) e^(κ cos θ); both are in percent per degree
+    angle = np.linspace(0.0, np.pi, 18001)
+    density = np.sin(angle) ** (given["d"] - 2) * np.exp(kappa * (np.cos(angle) - 1.0))
+    share = np.cumsum(density) / density.sum()
+    half = math.degrees(angle[np.searchsorted(share, 0.5)])
+    assert float(re.findall(r"within ([\d.]+)°", at)[0]) == pytest.approx(half, abs=1.0)
+    assert sum(now["near"]) == pytest.approx(100.0)
+    assert now["near"][29] == pytest.approx(100.0 * (share[3000] - share[2900]), rel=1e-3)
+
+
+INDUCTION_RUNS = """
+const { parameters, sound, compute, moment, words, found } = require("induction-heads/panel");
+return given[0].map((drawn) => {
+  const values = { ...drawn, ...sound(drawn).changes }, model = compute(values), { run } = model;
+  const states = [0, 10, 60].map((t) => moment(model, { ...values, t }));
+  const { uniform, unigram, floor } = run, { plane, gaps, matches } = model, sink = run.states.at(-1)[2];
+  return { parameters: parameters(values), states, known: [uniform, unigram, floor],
+    told: words(model, states[2], values), phases: found(model, states[2]).phases,
+    cell: [gaps[5], matches[20], sink, plane[5][20]] };
+});
+"""
+
+
+@pytest.mark.parametrize("number", [12, pytest.param(100, marks=pytest.mark.slow)])
+def test_the_panel_on_induction_heads_trains_as_python_does(number: int) -> None:
+    """Losses of known predictions, states of runs, and in the shortest runs phases and what is learnt."""
+    rng = np.random.default_rng(number)
+    drawn = [
+        {"T": int(rng.integers(4, 31)), "concentration": float(10 ** rng.uniform(-1, 1)), "batch": 0, "t": 60,
+         "objective": str(rng.choice(["square", "log"])), "eta": float(10 ** rng.uniform(-1.5, 0.3)),
+         "ratio": float(10 ** rng.uniform(-1, 1)), "match": float(rng.uniform(-1, 1)),
+         "sink": float(rng.uniform(-1, 6))}
+        for _ in range(number)
+    ]  # fmt: skip
+    # one as short as runs of the page get
+    drawn[0] |= {"T": 60, "concentration": 1.0, "eta": 1.0, "ratio": 1.0, "match": 0.01, "sink": 6.0}
+    for page in call(INDUCTION_RUNS, drawn):
+        given = page["parameters"]
+        short = given["max_steps"] < 1000
+        problem: Any = icl.InductionHeads(**given | {"max_steps": given["max_steps"] if short else 60})
+        run, known = problem.simulate(), problem.predictors
+        assert page["known"] == pytest.approx([known[name] for name in ("uniform", "unigram", "Bayes")], rel=1e-10)
+        for state in page["states"]:
+            there = run.at(state["t"])
+            assert state["loss"] == pytest.approx(there.loss, rel=1e-9)
+            assert state["lag1"] == pytest.approx(float(there.observed["first"][1]), rel=1e-7)
+            assert state["share"] == pytest.approx(float(there.observed["attention"]), rel=1e-7)
+            assert state["params"][1] == pytest.approx(float(there.observed["match"]), rel=1e-7, abs=1e-9)
+        headline, losses, at = page["told"]
+        assert bold(at) == [60, near(there.loss), near(100 * page["states"][2]["lag1"]), near(100 * state["share"])]
+        *place, cell = page["cell"]
+        assert cell == pytest.approx(float(run.risk.excess([0.0, *place])), rel=1e-8)
+        if short:
+            phases = {name: list(part) for name, part in run.phases.present().items() if part[1] > part[0]}
+            assert page["phases"] == phases
+            assert bold(headline) == [phases["bigram"][0]]
+            assert f"**{run.regime}**" in losses
+
+
+SHORT = "return require('numbers').short(...given)"
 INDUCTION = """
 const { Run, evaluate, exactRows } = require("induction/closed");
 return given[0].map((values) => {
@@ -276,17 +360,14 @@ return Array.from({ length: 400 }, (_, seed) => {
 """
 
 
-@pytest.mark.parametrize("name", ["regression", "linear-attention", "induction"])
-def test_the_first_step_of_a_sampled_run_has_the_exact_mean(name: str) -> None:
-    """Loss and gradient, by their standard errors over 400 runs."""
+def sampled_and_exact(name: str) -> tuple[dict[str, Any], list[float]]:
+    """Values for a sampled step, and its exact loss and changes of the parameters."""
     if name == "regression":
-        values = {"K": 6, "L": 1.5, "delta": 2.0, "eta": 1.0, "batch": 16}
         risk = icl.PopulationRisk(icl.Features.simplex(6, 2.0), icl.tasks.Exchangeable(1.5))
         exact = [risk.loss(risk.initial), *risk.gradient(risk.initial).T.ravel()]
-    elif name == "induction":
+        return {"K": 6, "L": 1.5, "delta": 2.0, "eta": 1.0}, exact
+    if name == "induction":
         read_induction()
-        values = {"T": 6, "concentration": 0.7, "objective": "log", "match": 0.7, "sink": 0.5, "batch": 16}
-        values |= {"eta": 1.0, "ratio": 0.5}
         x, probs, truth = sequences(6, 0.7)
 
         def loss(params: Any) -> float:
@@ -295,15 +376,92 @@ def test_the_first_step_of_a_sampled_run_has_the_exact_mean(name: str) -> None:
 
         start = np.array([0.0, 0.7, 0.5])
         exact = [loss(start), *((loss(start + e) - loss(start - e)) / 2e-5 for e in 1e-5 * np.eye(3))]
-    else:
-        values = {"d": 3, "N": 4, "noise": 0.7, "decay": 1.0, "eta": 1.0, "start": 0.2, "batch": 16}
-        law = linear_attention.PromptLaw(np.arange(1.0, 4.0) ** -1.0, N=4, noise=0.7)
-        gamma, epsilon = np.full(3, 0.2), 1e-6
-        slopes = [(law.loss(gamma + e) - law.loss(gamma - e)) / (2 * epsilon) for e in epsilon * np.eye(3)]
-        exact = [law.loss(gamma), *np.diag(slopes).ravel()]
-    found = np.array([list(each) for each in call(SAMPLED, name, values)])
+        values = {"T": 6, "concentration": 0.7, "objective": "log", "match": 0.7, "sink": 0.5}
+        return values | {"eta": 1.0, "ratio": 0.5}, exact
+    if name == "sphere":
+        values = {"d": 4, "N": 5, "L": 1.3, "noise": 0.4, "start": 1.5}
+        sphere = icl.Sphere(**values).risk()  # type: ignore[arg-type]
+        return values | {"eta": 1.0}, [sphere.loss([1.5]), float(sphere.gradient([1.5])[0])]
+    law = linear_attention.PromptLaw(np.arange(1.0, 4.0) ** -1.0, N=4, noise=0.7)
+    gamma, epsilon = np.full(3, 0.2), 1e-6
+    slopes = [(law.loss(gamma + e) - law.loss(gamma - e)) / (2 * epsilon) for e in epsilon * np.eye(3)]
+    values = {"d": 3, "N": 4, "noise": 0.7, "decay": 1.0, "eta": 1.0, "start": 0.2}
+    return values, [law.loss(gamma), *np.diag(slopes).ravel()]
+
+
+@pytest.mark.parametrize("name", ["regression", "linear-attention", "sphere", "induction"])
+def test_the_first_step_of_a_sampled_run_has_the_exact_mean(name: str) -> None:
+    """Loss and gradient, by their standard errors over 400 runs."""
+    values, exact = sampled_and_exact(name)
+    found = np.array([list(each) for each in call(SAMPLED, name, values | {"batch": 16})])
     error = found.std(axis=0, ddof=1) / len(found) ** 0.5
     assert float(np.max(np.abs(found.mean(axis=0) - exact) / error)) < 4.5
+
+
+RECALLED = """
+const { trainer } = require("recall/closed"), { random } = require("training");
+return Array.from({ length: 400 }, (_, seed) => {
+  const next = trainer(given[0], random(seed));
+  let loss;
+  for (let t = 0; t <= given[1]; t++) loss = next();
+  return [loss, ...next.params];
+});
+"""
+RECALL = {"V": 9, "alpha": 0.3, "eta": 0.7, "counts": 2, "above": 1e-3}
+
+
+def test_a_sampled_run_of_recall_steps_along_the_triggers_of_its_batch() -> None:
+    """The mean of the second step's strengths is that of all pairs of batches of two out of three triggers."""
+    V, alpha, eta, c = (RECALL[name] for name in ("V", "alpha", "eta", "counts"))
+    noise = math.log(alpha / (1 - alpha))
+
+    def loss(strength: float) -> float:
+        logits = np.zeros(int(V))
+        logits[:2] = c * strength, c * strength + noise
+        return float(np.logaddexp.reduce(logits) - (1 - alpha) * logits[0] - alpha * logits[1])
+
+    def stepped(strengths: Any, batch: tuple[int, ...]) -> Any:
+        slopes = [(loss(each + 1e-6) - loss(each - 1e-6)) / 2e-6 for each in strengths]
+        gradient = np.bincount(batch, minlength=3) * slopes
+        return strengths - eta * gradient / np.linalg.norm(gradient)
+
+    batches = list(itertools.product(range(3), repeat=2))
+    ends = [stepped(stepped(np.zeros(3), one), two) for one in batches for two in batches]
+    found = np.array(call(RECALLED, {**RECALL, "triggers": 3, "batch": 2}, 1))
+    error = found[:, 1:].std(axis=0, ddof=1) / len(found) ** 0.5
+    assert float(np.max(np.abs(found[:, 1:].mean(axis=0) - np.mean(ends, axis=0)) / error)) < 4.5
+    entropy = -alpha * math.log(alpha) - (1 - alpha) * math.log(1 - alpha)
+    firsts = sorted({tuple(stepped(np.zeros(3), batch)) for batch in batches})
+    losses = [np.mean([loss(each) for each in strengths]) - entropy for strengths in firsts]
+    assert float(np.max([np.min(np.abs(losses - each)) for each in found[:, 0]])) < 1e-9
+
+
+def test_a_sampled_run_of_recall_with_one_trigger_is_the_exact_one() -> None:
+    (excess, strength), *_ = call(RECALLED, {**RECALL, "triggers": 1, "batch": 3}, 4)
+    run = icl.Recall(triggers=1, outputs=7, **{**RECALL, "V": 9}).simulate()  # type: ignore[arg-type]
+    assert strength == pytest.approx(5 * 0.7, rel=1e-14)
+    assert excess == pytest.approx(float(run.at(4).observed["excess"]), rel=1e-12)
+
+
+AVERAGED = """
+const [work, growth, end] = given, run = Object.assign(() => run.t++, { t: 0, work, growth });
+return require("training").sampled(run, end, 1000);
+"""
+
+
+@pytest.mark.parametrize(("work", "end", "steps"), [(1, 500, 500), (10, 500, 100), (0, 500, 0)])
+def test_losses_of_a_sampled_run_are_means_over_the_steps_between_points(work: int, end: int, steps: int) -> None:
+    """A run whose loss is the number of its step; it ends with the exact one, or where time is up."""
+    found = call(AVERAGED, work, 1.1, end)
+    assert found["last"] == steps
+    first = 0
+    for loss, time in zip(found["losses"], found["times"], strict=True):
+        last = round(2 * loss) - first
+        assert loss == pytest.approx((first + last) / 2)
+        assert time == pytest.approx(max(0.5, math.sqrt(first * last)))
+        assert last < 1.1 * first + 1
+        first = last + 1
+    assert first == steps
 
 
 PLACES = """
@@ -333,3 +491,168 @@ def test_axes_put_values_where_they_are_and_read_them_back(log: tuple[bool, bool
     np.testing.assert_allclose(found["plain"], [2, 4, 6, 8, 10], rtol=1e-12)
     np.testing.assert_allclose(found["usual"], [1, 10, 100], rtol=1e-12)
     np.testing.assert_allclose(found["spread"], [2, 20, 200, 2000], rtol=1e-12)
+
+
+RECORD = """
+const { Axes, Ghost } = require("drawing"), drawn = [];
+const pen = new Proxy({}, {
+  get: (store, name) => (name in store ? store[name] : (...given) => {
+    if (name === "measureText") return { width: 6 * given[0].length };
+    drawn.push([name, ...given, store.globalAlpha, store.fillStyle]);
+  }),
+});
+const scales = [{ low: 1, high: 100, log: true, label: "x" }, { low: 10, high: 1000, log: true, label: "y" }];
+const make = (kind) => new kind(pen, 474, 250, { blue: "blue", paper: "paper" }, ...scales);
+const axes = make(Axes), ghost = make(Ghost);
+"""
+LAW = """
+axes.law((x) => 1e5 * x ** -2.5, "blue", "steep", 0.5);
+axes.write();
+const places = drawn.filter(([name]) => name === "moveTo" || name === "lineTo").map(([, x, y]) => [x, y]);
+const words = drawn.filter(([name]) => name === "fillText").map(([, text, x, y]) => [text, x, y]);
+return { places, words, frame: [axes.left, axes.right, axes.top, axes.bottom] };
+"""
+
+
+def test_a_law_keeps_its_slope_where_it_leaves_the_axes() -> None:
+    """A power law is a straight line between logarithmic axes, with its name beside it."""
+    found = call(RECORD + LAW)
+    left, right, top, bottom = found["frame"]
+    x, y = np.transpose(found["places"])
+    expected = bottom - (bottom - top) / 2 * (np.log10(1e5) - 2.5 * 2 * (x - left) / (right - left) - 1)
+    inside = (y >= top) & (y <= bottom)
+    np.testing.assert_allclose(y, expected, rtol=1e-9)
+    assert 20 < np.sum(inside) < 60
+    ((text, place, height),) = found["words"]
+    assert text == "steep"
+    # half-way along the axis the law is at 316
+    assert place == pytest.approx((left + right) / 2 + 8)
+    assert height == pytest.approx(bottom - (bottom - top) / 2 * 1.5 - 10)
+
+
+TICKS = """
+const { both } = require("drawing");
+axes.x = { low: 1, high: given[0], log: given[1], label: "x" };
+axes.frame();
+const words = drawn.filter(([name]) => name === "fillText").map(([, text, x, y]) => [text, x, y]);
+return { words, places: given[2].map((value) => axes.X(value)),
+  both: both([{ low: 1, high: 10 }, { low: 2, high: 3 }], [{ low: 0.5, high: 8 }, { low: 4, high: 5 }]) };
+"""
+
+
+@pytest.mark.parametrize(
+    ("high", "log", "ticks"),
+    [(1e4, True, {"1": 1, "10": 10, "100": 100, "1000": 1000, "10⁴": 1e4}), (1e15, True, {"1": 1, "10⁹": 1e9}),
+     (10.0, False, {"2": 2, "6": 6, "10": 10})],
+)  # fmt: skip
+def test_labels_of_an_axis_stand_at_their_values(high: float, log: bool, ticks: dict[str, float]) -> None:
+    """And two scales together have room for both."""
+    found = call(RECORD + TICKS, high, log, list(ticks.values()))
+    written: dict[str, float] = {}
+    for text, x, y in found["words"]:
+        if y > 200:  # below the horizontal axis
+            written.setdefault(text, x)
+    for text, place in zip(ticks, found["places"], strict=True):
+        assert written[text] == pytest.approx(place, abs=1.0)
+    assert found["both"] == [{"low": 0.5, "high": 10}, {"low": 2, "high": 5}]
+
+
+BOXES = """
+for (const one of [axes, ghost]) {
+  one.box([0.1, 10], [100, 1e5], "blue", 0.5);
+  one.cells([[0, 1], [1, 0]], "blue", (value) => value / 4);
+}
+const boxes = drawn.filter(([name]) => name === "fillRect");
+return { boxes, frame: [axes.left, axes.right, axes.top, axes.bottom] };
+"""
+
+
+def test_boxes_end_with_the_axes_and_a_kept_run_draws_none() -> None:
+    found = call(RECORD + BOXES)
+    left, right, top, bottom = found["frame"]
+    first, *cells = found["boxes"]
+    assert first[1:6] == pytest.approx([left, top, (right - left) / 2, (bottom - top) / 2, 0.5])
+    assert [cell[5] for cell in cells] == [0, 0.25, 0.25, 0]
+    assert [cell[2] + cell[4] for cell in cells[:2]] == pytest.approx([bottom, bottom])
+
+
+FIGURES = """
+const { Axes } = require("drawing"), calls = [];
+const { curve, dot } = Axes.prototype;
+const pen = new Proxy({}, { get: () => () => ({ width: 40 }), set: () => true });
+const panel = require(`${given[0]}/panel`), values = {};
+for (const { name, value } of panel.settings) values[name] = value;
+Object.assign(values, given[1]);
+const model = panel.compute(values), now = panel.moment(model, values), found = {};
+for (const figure of panel.figures) {
+  const axes = new Axes(pen, 500, 300, {}, ...figure.scales(model, values)), curves = [], dots = [];
+  const laws = [];
+  axes.law = (f, colour, word) => laws.push([word, f(10), f(40), f(axes.x.high)]);
+  axes.curve = (xs, ys, colour, look) => curves.push([[...xs], [...ys], colour, look?.dash ?? []]);
+  axes.dot = (x, y, colour) => dots.push([x, y, colour]);
+  figure.still?.(axes, model, values);
+  figure.moving?.(axes, model, now, values);
+  const [drag, far] = [axes.X(30), axes.right].map((x) => figure.drag?.(axes, x, 100, model, now, values));
+  const used = far && panel.sound?.({ ...values, ...far }).changes;
+  found[figure.name] = { curves, dots, laws, drag, used, scales: [axes.x, axes.y] };
+}
+return found;
+"""
+
+
+@pytest.mark.parametrize(("name", "changes"), [
+    ("regression", {"t": 400}), ("recall", {"t": 60}), ("linear-attention", {"t": 300, "test_noise": 1.5}),
+    ("sphere", {"t": 20}), ("induction-heads", {"t": 2000}),
+])  # fmt: skip
+def test_dots_are_on_their_curves_and_inside_the_axes(name: str, changes: dict[str, float]) -> None:
+    """At a step or a setting between points of the curve, as far as these are apart."""
+    figures = call(FIGURES, name, changes)
+    figures.pop("function", None)  # its dots are predictions, without a curve
+    if plane := figures.pop("plane", None):  # a path, which turns: its end is that of the run
+        ((x, y, _),), ((xs, ys, *_),) = plane["dots"], plane["curves"]
+        assert [x, y] == pytest.approx([xs[-1], ys[-1]], rel=1e-3)
+    dotted = 0
+    for figure in figures.values():
+        x_scale, y_scale = figure["scales"]
+        for x, y, colour in figure["dots"]:
+            assert x_scale["low"] <= x <= x_scale["high"]
+            assert y_scale["low"] <= y <= y_scale["high"]
+            curves = [
+                each for each in figure["curves"] if each[2] == colour or (colour, each[2]) == ("red", "blue")
+            ]
+            allowed = 0.03 * y + (0 if y_scale.get("log") else 0.02 * y_scale["high"])
+            assert min(abs(np.interp(x, xs, ys) - y) for xs, ys, *_ in curves) < allowed, colour
+            dotted += 1
+        if figure.get("drag"):
+            assert list(figure["drag"].values()) == pytest.approx([30], rel=0.02)
+        assert not figure.get("used")  # nothing has to be changed about a setting that dragging gives
+    assert dotted >= 3
+
+
+def test_laws_beside_the_curves_are_those_of_their_names() -> None:
+    """At 10 and at 40 on the axis, for the settings that a panel opens with; and where a law meets its curve."""
+
+    def laws(panel: str, figure: str) -> dict[str, list[float]]:
+        return {word: values for word, *values in call(FIGURES, panel, {})[figure]["laws"]}
+
+    K, eta, epsilon = 20, 1.0, 1e-3
+    assert laws("regression", "loss")["(K − 1)/(4ηt)"][:2] == pytest.approx(
+        [(K - 1) / (4 * eta * t) for t in (10, 40)]
+    )
+    steps = laws("regression", "steps")
+    assert steps["2K²/(ηL²Δ²)"][:2] == pytest.approx([2 * K**2 / (eta * L**2) for L in (10, 40)])
+    assert steps["(K − 1)/(4ηε)"][:2] == pytest.approx([(K - 1) / (4 * eta * epsilon)] * 2)
+    one = math.log(0.8 * 48 / 1e-3) / 0.1  # steps that the exponent ηt wants for one trigger
+    recalled = laws("recall", "steps")
+    assert recalled["ηt/|Q|"][:2] == pytest.approx([10 * one, 40 * one])
+    assert recalled["ηt"][:2] == pytest.approx([one, one])
+    exponents = {"ηt/√|Q|": 0.05, "ηt/|Q|, a misprint here": 0.025, "ηt, a misprint here": 0.1}
+    for word, rate in exponents.items():
+        assert laws("recall", "loss")[word][:2] == pytest.approx([0.8 * 48 * math.exp(-rate * t) for t in (10, 40)])
+    for panel, figure, word, power in (
+        ("linear-attention", "floor", "1/N", -1),
+        ("sphere", "best", "N^0.25", 0.25),
+    ):
+        ten, forty, last = laws(panel, figure)[word]
+        assert forty / ten == pytest.approx(4.0**power)
+        assert last == pytest.approx(call(FIGURES, panel, {})[figure]["curves"][-1][1][-1])

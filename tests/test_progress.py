@@ -178,7 +178,7 @@ def test_problems_that_take_long_to_make_say_so_in_a_run_and_when_one_is_loaded(
     plain = getattr(family, slow)
 
     def spied(self: Any) -> Any:
-        shown.extend(work.line() for work in progress.DISPLAY._shown())
+        shown.extend(work.line() for work in progress.DISPLAY.shown())
         return plain(self)
 
     monkeypatch.setattr(family, slow, spied)
@@ -222,7 +222,7 @@ def test_work_is_done_where_nobody_can_be_told(
                 spoken(capsys, "1 of 2")
             else:
                 time.sleep(0.05)
-    assert progress.DISPLAY._live is None
+    assert progress.DISPLAY.live is None
 
 
 def test_work_is_done_where_there_can_be_no_other_thread(
@@ -234,4 +234,4 @@ def test_work_is_done_where_there_can_be_no_other_thread(
     monkeypatch.setattr("threading.Thread.start", none)
     with working("adding numbers"):
         pass
-    assert progress.DISPLAY._live is None
+    assert progress.DISPLAY.live is None

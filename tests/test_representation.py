@@ -117,6 +117,12 @@ def test_two_heads_end_as_ridge_regression() -> None:
     np.testing.assert_allclose(risk.coefficients(run.params), dual, atol=2e-4)
 
 
+def test_fewer_heads_than_labels_are_said_to_be_outside_the_theorems() -> None:
+    few, enough = (icl.Representation(heads=heads, max_steps=2).simulate().notes for heads in (3, 4))
+    assert few["heads"].startswith("outside the theorems")
+    assert "heads" not in enough
+
+
 def test_family() -> None:
     check_family(icl.Representation, K=4, m=3, N=2, heads=2, above=1e-3, rows=False)
 

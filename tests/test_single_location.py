@@ -62,6 +62,34 @@ def test_samples_of_whole_prompts(case: Any, count: int) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_sampled_prompts_have_the_loss_and_the_gradient_as_means(case: Any) -> None:
+    """Within 4 standard errors over 300 batches, each of whose gradients is that of differences."""
+    names = ("attention", "N", "snr", "spread", "scale", "first")
+    problem = icl.SingleLocation(**dict(zip(names, case, strict=True)), noise=0.3)
+    full = problem if case[0] == "softmax" else problem.changed(start="sphere")
+    risk, trainer = full.risk(), full.sampled(500, seed=4)
+    params = np.random.default_rng(3).normal(size=risk.initial.shape)
+    drawn = [trainer.evaluate(params, step) for step in range(300)]
+    losses, slopes = np.array([loss for loss, _ in drawn]), np.array([slope for _, slope in drawn])
+    for found, exact in ((losses, risk.loss(params)), (slopes, risk.gradient(params))):
+        assert np.all(np.abs(found.mean(axis=0) - exact) < 4.0 * found.std(axis=0, ddof=1) / 300.0**0.5 + 1e-14)
+    for at in np.ndindex(params.shape):
+        move = np.zeros_like(params)
+        move[at] = 1e-5
+        rise = trainer.evaluate(params + move, 7)[0] - trainer.evaluate(params - move, 7)[0]
+        assert slopes[7][at] == pytest.approx(rise / 2e-5, rel=1e-6, abs=1e-8 * np.abs(slopes[7]).max())
+
+
+def test_the_trainer_stays_on_the_manifold_with_the_run() -> None:
+    """From a start there the sampled run has the parameters of the manifold, (4,), and no others."""
+    problem = icl.SingleLocation(attention="erf", N=3, d=20)
+    trainer = problem.sampled(50, seed=1)
+    assert trainer.stochastic
+    np.testing.assert_array_equal(trainer.initial, problem.risk().initial)
+    check_risk(trainer)
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_gradients_are_differences(case: Any) -> None:
     names = ("attention", "N", "snr", "spread", "scale", "first")
     problem, rng = icl.SingleLocation(**dict(zip(names, case, strict=True))), np.random.default_rng(2)
@@ -152,6 +180,13 @@ def test_columns_are_the_overlaps_with_the_planted_directions() -> None:
     assert columns["semantic"] == pytest.approx(k, abs=1e-9)
     assert columns["value"] == pytest.approx(v, abs=1e-9)
     assert problem.bayes()[[0, 2]] == pytest.approx([2.0, 1.0])
+
+
+def test_outside_the_theorems_it_says_so() -> None:
+    inside = icl.SingleLocation(attention="erf", N=2, max_steps=2)
+    assert not inside.simulate().notes.keys() & {"start", "floor"}
+    assert inside.changed(start="sphere").simulate().notes["start"].startswith("outside the theorems")
+    assert "spread = 1" in icl.SingleLocation(N=2, spread=0.5, max_steps=2).simulate().notes["floor"]
 
 
 @pytest.mark.parametrize(

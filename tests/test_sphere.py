@@ -38,21 +38,26 @@ def drawn(task: str, L: float, x: Any, rng: np.random.Generator) -> Any:
     return np.sqrt(2.0) * np.cos(L * along + rng.uniform(0.0, 2.0 * np.pi, (len(x), 1)))
 
 
+@pytest.mark.parametrize("batches", [1, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("task", "d", "N", "L", "noise", "kappa"),
     [("linear", 5, 10, 1.0, 1.0, 3.0), ("relu", 3, 12, 1.5, 0.3, 6.0), ("relu", 2, 30, 1.0, 0.0, 20.0),
      ("cosine", 4, 15, 2.0, 0.5, 5.0), ("cosine", 2, 20, 6.0, 0.1, 40.0), ("relu", 40, 8, 1.0, 0.2, 10.0)],
 )  # fmt: skip
-def test_samples_of_whole_functions(task: str, d: int, N: int, L: float, noise: float, kappa: float) -> None:
+def test_samples_of_whole_functions(
+    task: str, d: int, N: int, L: float, noise: float, kappa: float, batches: int
+) -> None:
     """Inputs on the sphere, functions and labels drawn as the model says, with softmax applied to them."""
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(20_000, N + 1, d))
-    x /= np.linalg.norm(x, axis=2, keepdims=True)
-    y = drawn(task, L, x, rng)
-    scores = kappa * np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1])
-    weight = np.exp(scores - scores.max(axis=1, keepdims=True))
-    guess = np.sum(weight * (y[:, :-1] + noise * rng.normal(size=(len(y), N))), axis=1) / weight.sum(axis=1)
-    losses = 0.5 * (guess - y[:, -1]) ** 2
+    rng, found = np.random.default_rng(5), []
+    for _ in range(batches):
+        x = rng.normal(size=(20_000, N + 1, d))
+        x /= np.linalg.norm(x, axis=2, keepdims=True)
+        y = drawn(task, L, x, rng)
+        scores = kappa * np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1])
+        weight = np.exp(scores - scores.max(axis=1, keepdims=True))
+        guess = np.sum(weight * (y[:, :-1] + noise * rng.normal(size=(len(y), N))), axis=1) / weight.sum(axis=1)
+        found.append(0.5 * (guess - y[:, -1]) ** 2)
+    losses = np.concatenate(found)
     exact = icl.Sphere(task=task, d=d, N=N, L=L, noise=noise).risk().loss([kappa])
     assert abs(losses.mean() - exact) < 4.0 * losses.std() / np.sqrt(len(losses))
 

@@ -268,19 +268,19 @@ def test_points_in_whole_arrays_are_estimated_by_the_time_that_they_take_togethe
     monkeypatch.setattr(icl.Regression, "simulate", alone)
     monkeypatch.setattr(FamilyModel, "evaluate", together)
     made = plan(find("regression"), {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02})
-    assert [*estimate(made)][1] == "about 1 s"  # 16 times 0.3 s / 4: the last piece had four
+    assert [*estimate(made, budget=0.3)][1] == "about 1 s"  # 16 times 0.3 s / 4: the last piece had four
 
 
 @pytest.mark.parametrize(
     ("budget", "each"),
-    [(1e4, 300.0 / 12), (1000.0, 300.0 / 4)],  # all points of the second kind together; no time for more than four
+    [(1e4, 300.0 / 12), (260.0, 300.0 / 4)],  # all points of the second kind together; no time for more than four
 )
 def test_both_kinds_of_points_add_up_and_workers_share_them(
     budget: float, each: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A point takes 200 s alone, the very first one 100 s more; any number together take 300 s. Four are alone."""
+    """A point takes 200 s alone, the very first one 50 s more; any number together take 300 s. Four are alone."""
     clock, kinds = Clock(monkeypatch), np.arange(16) % 4 > 0
-    clock.now, first = 5000.0, [100.0]
+    clock.now, first = 5000.0, [50.0]
     simulate, evaluated = icl.Regression.simulate, FamilyModel.evaluate
 
     def alone(problem: icl.Regression, **given: Any) -> Any:
@@ -300,7 +300,7 @@ def test_both_kinds_of_points_add_up_and_workers_share_them(
         assert lines[0] == "16 points in 1 chunk, 12 in whole arrays and 4 one by one"
         seconds = int((4 * 200.0 + 12 * each) / workers)
         assert lines[1] == f"about 0:{seconds // 60:02}:{seconds % 60:02}{said}"
-        first.append(100.0)
+        first.append(50.0)
 
 
 def test_kinds_of_many_points_are_told_from_some(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,11 +325,14 @@ def test_kinds_of_many_points_are_told_from_some(monkeypatch: pytest.MonkeyPatch
     assert asked == [1600, 400]
 
 
-@pytest.mark.parametrize("power", [1.0, 3.0])
-def test_a_run_that_is_cut_is_extrapolated_by_the_power_of_its_steps(power: float) -> None:
-    seen = [(t, round(1000 * t**power)) for t in np.linspace(0.0, 1.0, 101)]
-    assert _left(seen, 1000 * 5.0**power) == pytest.approx(4.0, rel=0.05)
-    assert _left(seen[:2], 1e9) == _left(seen, 10.0) == _left(seen, math.inf) == 0.0
+def test_a_run_that_is_cut_is_extrapolated_by_the_growth_of_its_steps() -> None:
+    moments = np.linspace(0.0, 1.0, 101).tolist()
+    taken = [(t, round(1000 * t)) for t in moments]
+    assert _left(taken, 5000.0, every=True) == pytest.approx(4.0)
+    skipped = [(t, round(math.exp(7.0 * t))) for t in moments]
+    assert _left(skipped, math.exp(35.0), every=False) == pytest.approx(4.0, rel=0.05)
+    assert _left(taken[:2], 1e9, every=True) == _left(taken, 10.0, every=True) == 0.0
+    assert _left(taken, math.inf, every=False) == 0.0
 
 
 def test_more_points_than_have_a_number_are_refused_before_the_values_are_looked_at() -> None:

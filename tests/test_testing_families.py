@@ -15,7 +15,7 @@ from icl_theory.engine.risk import Solution
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import Column, Family, Kind, Later, Number, Object, Panel, parameter, saved
 from icl_theory.grids.grid import Values, blank
-from icl_theory.papers.claim import Answer, BoundChecks, Found, Series, row
+from icl_theory.papers.claim import Answer, BoundChecks, Found, Question, Series, row
 from icl_theory.papers.paper import Claims, Paper, Reading
 from icl_theory.testing import check_family
 from tests.test_testing import Array, Steep, Toy
@@ -303,7 +303,7 @@ def drawn(*, width: float = 1.0) -> None:
 
 CLAIMS = Claims(
     (fine,),
-    {"why": why},
+    (Question("why", why),),
     (Paper("a-paper", "A Paper", "A. Author", 2026, "none", (Reading("Theorem 1", "all is well"),)),),
     lambda run: BoundChecks([]),
 )
@@ -397,13 +397,14 @@ claimed(r"check of the slot claims: expected no exception, found KeyError: 'lost
 claimed(r"check of the slot claims: expected BoundChecks, found 3", check=lambda run: 3)
 claimed(r"row raising: expected no exception, found KeyError", rows=(raising,))
 claimed(r"row .*: expected a Claim, found None", rows=(lambda quick: None,))
-claimed(r"question why: expected no exception, found KeyError", questions={"why": raising})
-claimed(r"name of the answer to other: expected other, found why", questions={"other": why})
-claimed(r"names of questions: expected letters, digits and dashes, found why\?", questions={"why?": raising})
+claimed(r"question why: expected no exception, found KeyError", questions=(Question("why", raising),))
+claimed(
+    r"names of questions: expected letters, digits and dashes, found why\?", questions=(Question("why?", raising),)
+)
 claimed(r"names of papers: .* found A Paper", papers=(Paper("A Paper", "", "", 1, "", ()),))
 claimed(
-    r"question of 1 in paper p: expected one of \['why'\], found how",
-    papers=(Paper("p", "", "", 1, "", (Reading("1", "", question="how"),)),),
+    r"question of 1 in paper p: expected one of those of the Claims, found Question",
+    papers=(Paper("p", "", "", 1, "", (Reading("1", "", question=Question("how", why)),)),),
 )
 claimed(r"compare of the slot claims: expected no exception, found KeyError", compare=raising)
 wrong(r"slot claims: expected a Claims or None, found \(\)", claims=())

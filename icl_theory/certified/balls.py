@@ -1,4 +1,4 @@
-"""Arrays and matrices of balls; inequalities proved on intervals by subdivision, and roots between signs."""
+"""Arrays and matrices of balls; inequalities proved on intervals by subdivision, and zeros between signs."""
 
 from __future__ import annotations
 
@@ -35,33 +35,32 @@ def _between(low: arb, high: arb) -> arb:
     return (low + high) / 2 + around((high - low) / 2)
 
 
-def everywhere(holds: Callable[[arb], bool], low: arb, high: arb, most: int = 10**6) -> tuple[int, arb | None]:
-    """Prove an inequality on an interval, which is halved where balls do not decide.
+def everywhere(holds: Callable[[arb], bool], low: arb, high: arb, most: int = 10**6) -> int:
+    """Prove an inequality on an interval, which is halved where balls do not decide; return the number of pieces.
 
-    Returned are the number of pieces, and the first that is not proved and cannot be halved, or is one more than
-    ``most``; None if the inequality is proved.
+    `ArithmeticError` names a piece that is not proved and cannot be halved, or is one more than ``most``.
     """
     todo, done = [(low, high)], 0
     while todo:
         low, high = todo.pop()
         done += 1
-        if holds(_between(low, high)):
-            continue
-        middle = ((low + high) / 2).mid()
-        if done > most or not low < middle < high:
-            return done, _between(low, high)
-        todo += [(low, middle), (middle, high)]
-    return done, None
+        if not holds(_between(low, high)):
+            middle = ((low + high) / 2).mid()
+            if done > most or not low < middle < high:
+                raise ArithmeticError(f"not proved at {_between(low, high).str(10)}")
+            todo += [(low, middle), (middle, high)]
+    return done
 
 
-def root(function: Callable[[arb], arb], low: arb, high: arb) -> arb:
-    """Return a ball with a root of a continuous function, whose ends are far enough apart for signs to be seen."""
-    rises = function(low) < 0 and function(high) > 0
-    if not rises and not (function(low) > 0 and function(high) < 0):
-        raise ArithmeticError("no change of sign is seen")
-    while low < (middle := ((low + high) / 2).mid()) < high:
+def only_zero(function: Callable[[arb], arb], low: arb, high: arb) -> arb:
+    """Enclose the zero at which a function turns from positive to negative, and prove that there is no other."""
+    left, right = low, high
+    while left < (middle := ((left + right) / 2).mid()) < right:
         value = function(middle)
-        if not (value < 0 or value > 0):
-            break  # too near to the root for this precision
-        low, high = (middle, high) if (value < 0) == rises else (low, middle)
-    return _between(low, high) + around((high - low) * 8 + abs(high) * arb(2) ** (12 - ctx.prec))
+        if not (value > 0 or value < 0):
+            break  # too near to the zero for this precision
+        left, right = (middle, right) if value > 0 else (left, middle)
+    found = _between(left, right) + around((right - left) * 8 + abs(right) * arb(2) ** (12 - ctx.prec))
+    everywhere(lambda x: bool(function(x) > 0), low, found.lower())
+    everywhere(lambda x: bool(function(x) < 0), found.upper(), high)
+    return found

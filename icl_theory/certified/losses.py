@@ -1,17 +1,21 @@
-"""Losses and gradients of risks in balls: which queries a risk has, and how its parameters make their scores."""
+"""Losses and gradients in balls: which queries a risk has, and their mean squares with a proved error of the rule.
+
+The sums over the nodes are those of `icl_theory.engine.tokens.square`, for a rule whose error is known: see
+docs/proved.md, "The integral over tokens".
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, reduce
+from typing import NamedTuple
 
 import numpy as np
-from flint import arb, ctx
-from numpy.typing import NDArray
+from flint import arb, arb_series, ctx
 
 from icl_theory._validate import Array, refuse
-from icl_theory.certified.balls import Balls, balls, product
-from icl_theory.certified.integral import Query, moments
+from icl_theory.certified.balls import Balls, around, balls, product
 from icl_theory.engine.pullback import Embedding, Factored, Linear, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.risk import TokenRisk
@@ -25,6 +29,9 @@ from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 MAPS = (Embedding, Factored, Linear, Heads, Pair)  # whose sums and products are the same for balls
 KNOWN = (TokenRisk, ExchangeableRisk, PopulationRisk, SymmetricRisk, MergedRisk)
 RISKS = "a TokenRisk, a risk of regression with features, or of linear attention, also in other coordinates"
+WIDEST = 2000.0  # difference of scores: the larger, the more nodes
+THETA = 1.5  # of the bound on the error of the rule
+NATS = 4.0  # ln E e^σ, which sets the unit of S: the larger, the fewer nodes, but the closer to each other
 
 
 def enclosed(risk: Risk, params: Array, bits: int, gamma: arb | None = None) -> tuple[arb, Balls]:
@@ -40,7 +47,7 @@ def enclosed(risk: Risk, params: Array, bits: int, gamma: arb | None = None) -> 
         return _evaluated(risk, balls(params), 0.7 * bits - math.log2(min(sizes)), gamma)
 
 
-def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None) -> tuple[arb, Balls]:
+def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None = None) -> tuple[arb, Balls]:
     if isinstance(risk, Pullback):
         if not isinstance(risk.map, MAPS):
             raise refuse("map", type(risk.map).__name__, "one of " + ", ".join(each.__name__ for each in MAPS))
@@ -48,83 +55,192 @@ def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None) -> t
         return loss, balls(risk.map.outward(params, inner))
     if type(risk) not in KNOWN:  # a class that inherits from one of them may have another loss
         raise refuse("risk", type(risk).__name__, RISKS)
-    if isinstance(risk, MergedRisk):
-        return _merged(risk, params)
-    found = []
-    for query, share in _queries(risk, params, gamma):
-        loss, slope = moments(query, digits)
-        found.append((share * loss, slope * share))
-    loss = sum((each for each, _ in found), start=arb(0))
-    if isinstance(risk, ExchangeableRisk):
-        return loss, found[0][1][0]  # with respect to the gap between the first score and the other one
-    beside = 0 if isinstance(risk, SymmetricRisk) else 1  # the axis of the queries
-    return loss, np.stack([slope for _, slope in found], axis=beside).reshape(params.shape)
+    match risk:
+        case MergedRisk():
+            return _merged(risk, params)
+        case ExchangeableRisk():  # one group, whose other features have the score 0
+            group = SymmetricRisk([risk.K], [1.0 / risk.K], 1.0, risk.N, risk.noise)  # type: ignore[arg-type]
+            scores = np.append(params, balls([0.0]))[None]
+            loss, slopes = _evaluated(group, scores, digits, arb(risk.gamma) if gamma is None else gamma)
+            return loss, slopes[0, 0]
+        case TokenRisk():
+            queries = _of_tokens(risk, params)
+        case PopulationRisk() | SymmetricRisk():
+            queries = _of_features(risk, params, gamma)
+    shares, found = zip(*((share, moments(query, digits)) for share, query in queries), strict=True)
+    share, (losses, slopes) = balls(shares) / sum(shares), map(np.stack, zip(*found, strict=True))
+    gradient = share[:, None] * slopes
+    return share @ losses, gradient if isinstance(risk, SymmetricRisk) else gradient.T.reshape(params.shape)
 
 
-def _queries(risk: Risk, params: Balls, gamma: arb | None) -> Iterator[tuple[Query, arb]]:
-    """Yield the queries of a risk and their probabilities."""
-    if isinstance(risk, TokenRisk):
-        yield from _of_tokens(risk, params)
-        return
-    assert isinstance(risk, PopulationRisk | ExchangeableRisk | SymmetricRisk)
+def _of_tokens(risk: TokenRisk, params: Balls) -> Iterator[tuple[arb, Query]]:
+    """Yield the queries and their probabilities, up to a factor."""
+    probs, U = balls(risk.probs), len(risk.probs)
+
+    def of(q: int, values: Array) -> Balls:  # what may be given once for all queries
+        return balls(values[..., q % values.shape[-1]])
+
+    for q, share in enumerate(balls(risk.asked)):
+        if risk.second is None:
+            errors = np.concatenate([of(q, kind.values) for kind in risk.kinds]) - of(q, risk.target)
+            form = product(errors, errors.T)
+        else:
+            form = of(q, np.reshape(risk.second, (U, U, -1)))
+        own = np.diagonal(form) + np.concatenate([of(q, kind.spread) for kind in risk.kinds])
+        yield share, Query(params.reshape(U, -1)[:, q], probs, form, own, risk.counts)
+
+
+def _of_features(
+    risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb | None
+) -> Iterator[tuple[arb, Query]]:
+    """Yield the queries and their probabilities, up to a factor; nodes are features, or classes of them."""
     counts, square = [] if math.isinf(risk.N) else [Count(risk.N)], arb(risk.noise) ** 2
+
+    def query(scores: Balls, probs: Balls, own: Balls, between: Balls) -> Query:
+        return Query(scores, probs, own[:, None] + own - between, 2 * own + square, counts)
+
     if isinstance(risk, PopulationRisk):
-        variogram, probs = balls(risk._form.variogram), balls(risk.features.probs)
+        probs, variogram = balls(risk.features.probs), balls(risk._form.variogram)
         for k, own in enumerate(variogram):
-            form = own[:, None] + own - variogram
-            yield Query(params[:, k], probs, form, 2 * own + square, counts), probs[k] / probs.sum()
-    elif isinstance(risk, ExchangeableRisk):
-        pairs, probs = balls([[0.0]]) + (arb(risk.gamma) if gamma is None else gamma), balls([1.0]) / risk.K
-        scores = np.append(params, balls([0.0]))[None, :]
-        yield from _of_groups(np.array([risk.K]), probs, pairs, square, counts, scores)
-    else:
-        sizes, pairs = risk.sizes.astype(int), balls(risk.variogram)
-        yield from _of_groups(sizes, balls(risk.probs), pairs, square, counts, params)
+            yield probs[k], query(params[:, k], probs, own, variogram)
+        return
+    probs, pairs = balls(risk.probs), balls(risk.variogram) if gamma is None else balls([[gamma]])
+    for g, members in enumerate(balls(risk.members.T)):
+        groups = [g, *range(len(pairs))]  # of the class of the query's own feature, and of the others
+        between = pairs[np.ix_(groups, groups)]
+        alike = np.diagonal(between) / balls(np.maximum(risk.members[:, g], 1.0))
+        between = between - np.diag(alike)  # two tokens of a class may show the same feature
+        share = probs[g] * int(risk.sizes[g])
+        yield share, query(params[g], probs[groups] * members, between[0], between)
 
 
-def _of_tokens(risk: TokenRisk, params: Balls) -> Iterator[tuple[Query, arb]]:
-    asked, probs = balls(risk.asked), balls(risk.probs)
-    U, Q = len(probs), len(asked)
+class Query(NamedTuple):
+    """One query over U nodes: scores, probabilities, C, (U, U), and the mean squares of the errors, in balls.
 
-    def columns(values: Array) -> Balls:  # one for each query, of what may be given for all
-        return balls(np.broadcast_to(values, (*values.shape[:-1], Q)))
+    Prompts are infinite where ``counts`` is empty.
+    """
 
-    scores, own = params.reshape(U, Q), np.concatenate([columns(kind.spread) for kind in risk.kinds])
-    if risk.second is None:
-        errors = np.concatenate([columns(kind.values) for kind in risk.kinds]) - columns(risk.target)
-        forms = [product(errors[:, :, q], errors[:, :, q].T) for q in range(Q)]
-    else:
-        forms = [*columns(np.reshape(risk.second, (U, U, -1))).transpose(2, 0, 1)]
-    for q, form in enumerate(forms):
-        yield Query(scores[:, q], probs, form, np.diagonal(form) + own[:, q], risk.counts), asked[q] / asked.sum()
+    scores: Balls
+    probs: Balls
+    form: Balls
+    own: Balls
+    counts: Sequence[Count] = ()
 
 
-def _of_groups(
-    sizes: NDArray[np.int64], probs: Balls, pairs: Balls, noise: arb, counts: list[Count], scores: Balls
-) -> Iterator[tuple[Query, arb]]:
-    """Yield the queries of groups of exchangeable features, over their own feature and the groups."""
-    G, total = len(sizes), (probs * sizes).sum()
-    for g in range(G):
-        members = sizes - (np.arange(G) == g)
-        to_own, between = pairs[g], pairs.copy()
-        for h in range(G):  # two tokens of a class may show the same feature
-            between[h, h] = pairs[h, h] * (1 - arb(1) / int(max(members[h], 1)))
-        form = balls(np.zeros((G + 1, G + 1)))
-        form[1:, 1:] = to_own[:, None] + to_own - between
-        own = np.append(balls([0.0]), 2 * to_own) + noise
-        mass = np.append(probs[g : g + 1], probs * members) / total
-        yield Query(scores[g], mass, form, own, counts), probs[g] * int(sizes[g]) / total
+def moments(query: Query, digits: float = 87.0) -> tuple[arb, Balls]:
+    """Return the loss of a query and its gradient with respect to the scores, (U,).
+
+    The error of the quadrature is about 2^-digits, in the units of the loss.
+    """
+    rows = [count.rows for count in query.counts] or [slice(None)]
+    probs: Balls = np.concatenate([query.probs[each] / query.probs[each].sum() for each in rows])
+    there = np.array([not each.is_zero() for each in probs])
+    middles = np.array([float(score.mid()) for score in query.scores])[there]
+    weight = np.exp(query.scores - arb(middles.max()))
+    weight[~there] = arb(1)  # the score of what never occurs has no say
+    if not query.counts:
+        attention = probs * weight / (probs @ weight)
+        pull = product(query.form, attention[:, None])[:, 0]
+        squared = attention @ pull
+        return squared / 2, attention * (pull - squared)
+    if not (apart := np.ptp(middles)) <= WIDEST:
+        raise refuse("params", apart, f"scores up to {WIDEST:g} apart (the largest difference is shown)")
+    if sum(count.number for count in query.counts) == 1:  # one token has all attention
+        return np.dot(probs, query.own) / 2, balls(np.zeros(len(weight)))
+
+    def mean(s: arb) -> arb:  # of e^(s S) over prompts
+        each = (probs * np.exp(weight * s))[:, None]
+        factors = (_powers(each[count.rows].sum(axis=0), count, 0)[0][0] for count in query.counts)
+        return math.prod(factors, start=arb(1))
+
+    # σ is S times a unit: the largest one that does by Jensen's inequality, and smaller ones until ln E e^σ is NATS
+    tokens = sum(int(count.number) * (probs * weight)[count.rows].sum() for count in query.counts)
+    unit = (NATS / tokens).mid()
+    while not mean(unit) < arb(NATS).exp():
+        unit = (unit * 0.75).mid()
+    size: arb = reduce(arb.max, [*abs(query.form).flat, *abs(query.own)]).upper()
+    small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300))))
+    far, rest, shift = 2.0, arb(1), arb(1) / 16
+    while not rest < arb(2) ** -small:  # what nodes beyond e^far leave out
+        far += 0.4
+        rest = mean((shift - (1 - shift) * arb(far).exp()) * unit) / shift**3
+    t, jacobian, errors = _rule(small, far, ctx.prec)
+    loss, gradient = _sums(query, probs, weight, t * unit, jacobian)
+    two, three = (mean(unit) * error + (1 + error) * rest for error in errors)
+    return loss + around(size * two), gradient + around(size * (two + three))
 
 
-def _times(left: Balls, right: Balls) -> Balls:
-    return left * right if left.ndim == 1 else product(left, right)
+@lru_cache(maxsize=256)
+def _rule(bits: int, far: float, prec: int) -> tuple[Balls, Balls, list[arb]]:
+    """Return nodes t up to e^far at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits.
+
+    They have the precision of now, ``prec``.
+    """
+    wanted = bits * math.log(2.0) + NATS
+    step = 2.0 * math.pi * THETA / (wanted + math.log(2.0) - 4.0 * math.log(math.cos(THETA)))
+    step = math.floor(2.0**16 * step) / 2.0**16  # so that its multiples are exact
+    first = -math.ceil(math.log(0.5 * wanted) / step)  # x - e^-x is below half the logarithm of the error
+    beyond = math.ceil((far + math.exp(-far)) / step) + 2  # one node more than needed, for these are doubles
+    x = balls(step * np.arange(first, beyond))
+    left, theta = np.exp(-x), arb(THETA)
+    t, apart = np.exp(x - left), 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
+    return t, (left + 1) * arb(step), [apart / theta.cos() ** (n + 1) + t[0] ** n for n in (2, 3)]
 
 
-def _trace(matrix: Balls) -> arb:
-    return matrix.sum() if matrix.ndim == 1 else np.trace(matrix)
+def _powers(mean: Balls, count: Count, order: int = 3) -> list[Balls]:
+    """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... order: n is the number, or all up to it."""
+    n = int(count.number)
+    if not count.each:
+        return [math.perm(n, k) * mean ** max(n - k, 0) for k in range(order + 1)]
+    power = np.frompyfunc(lambda mean: arb_series([mean, 1], prec=order + 1), 1, 1)(mean)  # G + ε
+    total, reached = power * 0, 0
+    for bit in f"{n:b}":  # Σ_{n <= 2M} = (1 + G^M) Σ_{n <= M}
+        total, reached = total + total * power**reached, 2 * reached
+        if bit == "1":
+            reached += 1
+            total = total + power**reached
+    total = total / n
+    return [np.frompyfunc(lambda each, k=k: each[k] * math.factorial(k), 1, 1)(total) for k in range(order + 1)]
 
 
-def moments_of(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
+def _sums(query: Query, probs: Balls, weight: Balls, s: Balls, jacobian: Balls) -> tuple[arb, Balls]:
+    """Sum the integrands over some s, where y = s w and b = π y e^-y: only s and e^-y depend on the node."""
+    rows, kinds = [count.rows for count in query.counts], range(len(query.counts))
+    x, lead, square = np.exp(-weight[:, None] * s), probs * weight, s * s * jacobian
+    squares = query.own * lead * weight
+    left = np.vstack([lead[:, None] * query.form * lead, probs, squares])
+    drawn = [product(left[:, each], x[each]) for each in rows]
+    pairs = [x * each[:-2] for each in drawn]
+    crossed = [[pair[each].sum(axis=0) for each in rows] for pair in pairs]
+    orders = [_powers(each[-2], count) for each, count in zip(drawn, query.counts, strict=True)]
+
+    def change(*kinds: int) -> Balls:  # of the product of all generating functions
+        return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=square)
+
+    def both(*more: int) -> Balls:
+        two = sum(change(k, m, *more) * crossed[m][k] for k in kinds for m in kinds)
+        return two + sum(change(k, *more) * drawn[k][-1] for k in kinds)
+
+    gradient = []
+    for k, here in enumerate(rows):
+        one, two, w = change(k), [change(k, m) for m in kinds], weight[here]
+        # -d/dy of b^T C b and of b y, times y: with b it is b (1 - y), with b y it is b y (2 - y)
+        own = product(x[here], np.column_stack([s * both(k), 2 * one, s * one]))
+        pair = np.sum([product(pairs[m][here], np.column_stack([two[m], s * two[m]])) for m in kinds], axis=0)
+        part = squares[here] * (own[:, 1] - w * own[:, 2]) - lead[here] * own[:, 0]
+        gradient.append(part / 2 + pair[:, 0] - w * pair[:, 1])
+    return both().sum() / 2, np.concatenate(gradient)
+
+
+def _merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
+    """Loss ½ tr Λq(ΓMΓᵀ - ΓΛW - WΛΓᵀ + W) and its gradient Λq(ΓM - WΛ), from the moments of the prompts."""
+    reach, tasks, query, second = second_moments(risk.law if params.ndim == 1 else risk.law.dense)
+    whole, drawn = _times(params, second), _times(params, reach)
+    left = _times(whole, params.T) - drawn - drawn.T + tasks
+    return _trace(_times(query, left)) / 2, _times(query, whole - reach.T)
+
+
+def second_moments(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
     """Return ΛW, W, Λ_q and M = ΛWΛ(1 + 1/N) + (tr ΛW + σ²)Λ/N: matrices, or their diagonals."""
     tokens, tasks, query = (balls(each) for each in law.moments)
     reach = _times(tokens, tasks)
@@ -134,9 +250,9 @@ def moments_of(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
     return reach, tasks, query, second
 
 
-def _merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
-    """Loss ½ tr Λq(ΓMΓᵀ - ΓΛW - WΛΓᵀ + W) and its gradient Λq(ΓM - WΛ), from the moments of the prompts."""
-    reach, tasks, query, second = moments_of(risk.law if params.ndim == 1 else risk.law.dense)
-    whole, drawn = _times(params, second), _times(params, reach)
-    left = _times(whole, params.T) - drawn - drawn.T + tasks
-    return _trace(_times(query, left)) / 2, _times(query, whole - reach.T)
+def _times(left: Balls, right: Balls) -> Balls:
+    return left * right if left.ndim == 1 else product(left, right)
+
+
+def _trace(matrix: Balls) -> arb:
+    return matrix.sum() if matrix.ndim == 1 else np.trace(matrix)

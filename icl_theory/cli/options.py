@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import typer
@@ -50,6 +50,20 @@ def with_options(
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in every}
     command.__doc__ = function.__doc__
+    return command
+
+
+def with_fields(function: Callable[..., int], name: str, kind: Any) -> Callable[..., int]:
+    """Return a command that has the fields of a named tuple as options, where ``function`` takes the tuple."""
+    every = dict(inspect.signature(function, eval_str=True).parameters)
+    given, fields = every.pop(name), get_type_hints(kind, include_extras=True)
+
+    def command(*places: Any, **options: Any) -> int:
+        return function(*places, **{name: kind(**{field: options.pop(field) for field in fields})}, **options)
+
+    own = [given.replace(name=field, default=None, annotation=option) for field, option in fields.items()]
+    command.__signature__ = inspect.Signature([*every.values(), *own])  # type: ignore[attr-defined]
+    command.__doc__, command.__name__ = function.__doc__, function.__name__
     return command
 
 

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import choice, integer, refuse
-from icl_theory.cli.options import from_file, help_text, parse_axis, require, with_options
+from icl_theory.cli.options import from_file, help_text, parse_axis, require, with_fields, with_options
 from icl_theory.cli.shared import Config, PlotFile, Quiet, check_targets, print_facts, print_json, silent
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
@@ -41,20 +42,16 @@ SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
 Over = Annotated[
     str | None, typer.Option("--over", help="Swept parameter that varies fastest from row to row; the first.")
 ]
-TableFile = Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")]
-CsvFile = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
-LatexFile = Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")]
-ParquetFile = Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")]
 
 
 class Outputs(NamedTuple):
     """Files to write, or None for those that were not asked for."""
 
-    table: Path | None
-    csv: Path | None
-    latex: Path | None
-    parquet: Path | None
-    plot: Path | None
+    table: Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")]
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
+    latex: Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")]
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")]
+    plot: PlotFile
 
     def check(self, over: str | None, swept: list[str], points: int) -> None:
         """Refuse what cannot be written or drawn, before anything is computed."""
@@ -103,11 +100,6 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         context: typer.Context,
         config: Config = None,
         over: Over = None,
-        table: TableFile = None,
-        csv: CsvFile = None,
-        latex: LatexFile = None,
-        parquet: ParquetFile = None,
-        plot: PlotFile = None,
         store: Annotated[
             Path | None, typer.Option("--store", help="Folder that keeps finished chunks, to go on from.")
         ] = None,
@@ -118,11 +110,10 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         ] = False,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much work it would be.")] = False,
         quiet: Quiet = False,
+        *,
+        outputs: Outputs,
     ) -> int:
-        flags = {
-            "over": over, "table": table, "csv": csv, "latex": latex, "parquet": parquet, "plot": plot,
-            "store": store, "workers": workers, "dask": dask,
-        }  # fmt: skip
+        flags = {"over": over, **outputs._asdict(), "store": store, "workers": workers, "dask": dask}
         settings: dict[str, Any] = {} if config is None else from_file(config, family, others)
         settings |= {name: value for name, value in flags.items() if value is not None}
         chosen = {name: settings.pop(name, None) for name in others}
@@ -134,7 +125,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
     sweep.__doc__ = (
         f"Simulate {family.title} over a grid of parameters, and make tables. {SPELLING} Status 3 if points failed."
     )
-    return with_options(sweep, family, help_text)
+    return with_options(with_fields(sweep, "outputs", Outputs), family, help_text)
 
 
 def _run(
@@ -184,20 +175,18 @@ def _run(
     return 130
 
 
+@partial(with_fields, name="outputs", kind=Outputs)
 def table(
     store: Annotated[Path, typer.Argument(help="Folder written by --store.")],
     over: Over = None,
-    table: TableFile = None,
-    csv: CsvFile = None,
-    latex: LatexFile = None,
-    parquet: ParquetFile = None,
-    plot: PlotFile = None,
     quiet: Quiet = False,
+    *,
+    outputs: Outputs,
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
     with silent(quiet):
         dataset = load_sweep(store)
-        outputs, size = Outputs(table, csv, latex, parquet, plot), dataset["status"].size
+        size = dataset["status"].size
         outputs.check(over, [str(name) for name in dataset.dims], size)
         pending = count(dataset, PENDING)
         if pending == size:

@@ -6,7 +6,7 @@ import csv
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,24 +19,12 @@ from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import rule_of
 from icl_theory.files import checked_path
 
+if TYPE_CHECKING:
+    from icl_theory.engine.trajectory import Interval, Trajectory
+
 Steps = NDArray[np.int64]
-Interval = tuple[int, int]
 Curve = tuple[Steps, Array, Array | None]  # steps, losses, and their standard errors where they are known
 COLUMNS = {"step": ("step", "steps", "t"), "loss": ("loss", "value"), "error": ("error", "standard_error")}
-
-
-class Run(Protocol):
-    """What is needed of a `Trajectory`."""
-
-    t: Steps
-    loss: Array
-    eta: float
-    rule: str
-    risk: Any
-    family: Any
-
-    def at(self, step: int) -> Any:
-        """Return the state at a step."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +75,9 @@ class CurveComparison(Comparison, Drawn):
         return f"leaves the exact curve at {first.name}: {away}; {self.note}"
 
 
-def beside(run: Run, curve: Curve, batch: int | None, scale: float | None, runs: int, seed: int) -> CurveComparison:
+def beside(
+    run: Trajectory, curve: Curve, batch: int | None, scale: float | None, runs: int, seed: int
+) -> CurveComparison:
     """Compare a curve with a run, see `Trajectory.compare`."""
     factor = 1.0 if scale is None else number("scale", scale, maximum=LARGEST)
     starts, kept = _windows(curve[0])
@@ -156,7 +146,7 @@ class _Paces(NamedTuple):
 
 
 def _sped_up(
-    run: Run, t: Steps, exact: Array, starts: NDArray[np.intp], errors: Array, single: Array | None
+    run: Trajectory, t: Steps, exact: Array, starts: NDArray[np.intp], errors: Array, single: Array | None
 ) -> tuple[Array, Array, Array]:
     """Return factors of time, and the means and standard errors of windows of the exact curve at such speeds."""
     factors, (known, at) = np.geomspace(1 / 16, 16, 401), np.unique(np.append(run.t, t), return_index=True)
@@ -170,7 +160,7 @@ def _sped_up(
     return factors, expected, np.where(beyond, math.inf, errors)
 
 
-def curve_of(run: Run, losses: Any, steps: Any, errors: Any) -> Curve:
+def curve_of(run: Trajectory, losses: Any, steps: Any, errors: Any) -> Curve:
     """Return a checked curve from numbers, a CSV file, or a function of a state of the run."""
     found = None
     if isinstance(losses, str | os.PathLike):
@@ -184,9 +174,13 @@ def curve_of(run: Run, losses: Any, steps: Any, errors: Any) -> Curve:
         if all(each.size > 1 for each in asked):
             found = np.array([each.std(ddof=1) / math.sqrt(each.size) for each in asked])
     try:
-        values = np.array(losses, dtype=None if np.iscomplexobj(losses) else np.float64, ndmin=1)
+        if losses is None or np.iscomplexobj(losses):
+            raise TypeError
+        values = np.array(losses, dtype=np.float64, ndmin=1)
     except (TypeError, ValueError, OverflowError):
         raise refuse("losses", losses, "numbers, a CSV file or a function of a state") from None
+    if values.ndim > 1 or not values.size:
+        raise refuse("losses", losses, "a row of at least one number")
     t = _increasing(np.arange(len(values)) if steps is None else steps)
     if values.shape != t.shape:
         raise ValueError(f"losses: {values.size} numbers for {t.size} steps")
@@ -245,7 +239,7 @@ def _windows(t: Steps, number_of: int = 24, most: int = 256) -> tuple[NDArray[np
     return np.cumsum([0, *map(len, kept[:-1])]), np.concatenate(kept)
 
 
-def _sampled(run: Run, t: Steps, batch: int, runs: int, seed: int, most: int = 10**6) -> Array:
+def _sampled(run: Trajectory, t: Steps, batch: int, runs: int, seed: int, most: int = 10**6) -> Array:
     """Return the batch losses along runs of SGD, (runs, T); ``most`` steps of one take minutes."""
     source: Any = run.risk if run.family is None else run.family
     if t[-1] > most:
@@ -255,7 +249,8 @@ def _sampled(run: Run, t: Steps, batch: int, runs: int, seed: int, most: int = 1
             raise refuse("run", repr(run), "of a risk that can be sampled")
         trainers = [source.sampled(batch, int(each)) for each in np.random.SeedSequence(seed).generate_state(runs)]
     except ValueError as error:
-        raise ValueError(f"batch = {batch}: {error}; give errors, standard errors of the losses, instead") from None
+        said = str(error) if str(error).startswith("batch = ") else f"batch = {batch}: {error}"
+        raise ValueError(f"{said}; give errors, standard errors of the losses, instead") from None
     rule = rule_of(run.rule if run.family is None else run.family.update())
     index, found = {step: place for place, step in enumerate(t.tolist())}, np.empty((runs, len(t)))
     for row, trainer in zip(found, counted(trainers, "runs of SGD"), strict=True):

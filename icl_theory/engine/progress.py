@@ -23,11 +23,13 @@ class Work:
         self._loss, self._since = math.nan, (self.start, 0)
 
     def __enter__(self) -> Self:
-        DISPLAY.enter(self)
+        DISPLAY.works.append(self)
+        DISPLAY.look()
         return self
 
     def __exit__(self, *_: object) -> None:
-        DISPLAY.leave(self)
+        DISPLAY.works.remove(self)
+        DISPLAY.look()
 
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
         """Take note of what is done: cheap. The first call says how much was done before, as does one with less."""
@@ -70,41 +72,31 @@ def working(words: str) -> Iterator[None]:
 class Display:
     """Draws a line for each work that has lasted ``delay`` seconds, the outermost first.
 
-    It begins when work is added or updated: no thread watches what says nothing.
+    It looks when work is added or updated: no thread watches what says nothing.
     """
 
     def __init__(self, delay: float = 1.0) -> None:
-        self._delay = delay
-        self._works: list[Work] = []
-        self._live: Any = None
-        self._looked = False
-
-    def enter(self, work: Work) -> None:
-        """Add work, inside of what is there already."""
-        self._works.append(work)
-        self.look()
-
-    def leave(self, work: Work) -> None:
-        """Take away work that is over."""
-        self._works.remove(work)
-        if not self._works:
-            live, self._live, self._looked = self._live, None, False
-            if live is not None:
-                with contextlib.suppress(OSError, ValueError):
-                    live.stop()
+        self.delay, self.works = delay, list[Work]()
+        self.live: Any = None  # False where nothing can be drawn
 
     def look(self) -> None:
-        """Begin to draw, once the outermost work has lasted long enough."""
-        if self._looked or not self._works or time.monotonic() < self._works[0].start + self._delay:
-            return
-        self._looked = True
-        # a broken stream or a lack of threads is no reason to end
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
-            if self._shown() and _is_terminal(sys.stderr) and not _is_taken():
-                self._live = self._begun()
+        """Begin to draw once the outermost work has lasted long enough, and end when it is over."""
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # a broken stream, or no more threads
+            if not self.works:
+                live, self.live = self.live, None
+                if live:
+                    live.stop()
+            elif self.live is None and self._lasts(self.works[0]):
+                self.live = False
+                if self.shown() and _is_terminal(sys.stderr) and not _is_taken():
+                    self.live = self._begun()
 
-    def _shown(self) -> list[Work]:
-        return [*takewhile(lambda work: not work.quiet, [*self._works])]
+    def shown(self) -> list[Work]:
+        """Return what is not hidden, the outermost first."""
+        return [*takewhile(lambda work: not work.quiet, [*self.works])]
+
+    def _lasts(self, work: Work) -> bool:
+        return time.monotonic() >= work.start + self.delay
 
     def _begun(self) -> Any:
         from rich.console import Console
@@ -122,8 +114,8 @@ class Display:
         from rich.text import Text
 
         grid = Table.grid(padding=(0, 1))
-        for work in self._shown():
-            if work.start + self._delay <= time.monotonic() and (line := work.line()):
+        for work in filter(self._lasts, self.shown()):
+            if line := work.line():
                 bar = ProgressBar(work.total, max(work.done, 0), width=20, pulse=work.total < 0)
                 grid.add_row(bar, Text(line, no_wrap=True, overflow="ellipsis"))
         return grid

@@ -111,12 +111,12 @@ class Embedding(Map):
 
 @dataclass(frozen=True, eq=False)
 class Linear(Map):
-    r"""Scores that are linear in k parameters, :math:`S = \sum_j M_j \theta_j`: a temperature, or positions.
+    r"""Scores that are linear in the parameters, :math:`S = \sum_j M_j \theta_j`: a temperature, or positions.
 
     Parameters
     ----------
     matrix : array_like, (..., k)
-        The derivatives of the scores.
+        The derivatives of the scores; the last axes are those of the parameters, which may be a matrix.
     start : array_like, (k,)
         Where the parameters start.
     """
@@ -125,10 +125,10 @@ class Linear(Map):
     start: Array
 
     def __post_init__(self) -> None:
-        start = real_array("start", self.start, 1)
-        matrix = real_array("matrix", self.matrix, max(np.asarray(self.matrix, dtype=object).ndim, 2))
-        if matrix.shape[-1] != len(start):
-            raise refuse("matrix", matrix.shape, f"finite, with {len(start)} entries along the last axis")
+        start = real_array("start", self.start, max(np.asarray(self.start, dtype=object).ndim, 1))
+        matrix = real_array("matrix", self.matrix, max(np.asarray(self.matrix, dtype=object).ndim, start.ndim + 1))
+        if matrix.shape[-start.ndim :] != start.shape:
+            raise refuse("matrix", matrix.shape, f"finite, with last axes of {start.shape}, as start")
         store(self, matrix=matrix, start=start)
 
     @property
@@ -138,11 +138,11 @@ class Linear(Map):
 
     def inward(self, params: Array) -> Array:
         """``M theta``, of the shape of the scores."""
-        return self.matrix @ params
+        return np.tensordot(self.matrix, params, axes=params.ndim)
 
     def push(self, params: Array, direction: Array) -> Array:
         """``M v`` for a direction v."""
-        return self.matrix @ direction
+        return self.inward(direction)
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """``M^T (dL/dS)``, (k,)."""
@@ -154,7 +154,7 @@ class Linear(Map):
 
     @cached_property
     def _stretch(self) -> float:
-        return float(np.linalg.norm(self.matrix.reshape(-1, self.matrix.shape[-1]), 2))
+        return float(np.linalg.norm(self.matrix.reshape(-1, self.start.size), 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -413,14 +413,15 @@ def in_coordinates(
         The scores themselves; the matrix ``Q`` of ``S = X Q Y^T``; its factors ``Q = W_K^T W_Q``; or the
         parameters of which the scores are linear functions.
     vectors : array_like, (K, d)
-        The features, one in each row. If "linear": the derivatives of the scores, (..., k), by k parameters.
+        The features, one in each row. If "linear": the derivatives of the scores, (..., k), by k parameters, or by
+        those of a matrix, (..., k, l).
     queries : array_like, (Q, d), optional
         Vectors of the queries, if they are not the features ("embedding" and "factored" only).
     rank : int, optional
         Rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` by default.
     scale, seed : float, int
         Size and seed of the random start ("factored" only).
-    start : array_like, (2, rank, d) or (k,), optional
+    start : array_like, (2, rank, d), (k,) or (k, l), optional
         Initial ``W_K`` and ``W_Q`` instead of random ones ("factored"), or parameters instead of zeros ("linear").
 
     Returns
@@ -445,9 +446,10 @@ def in_coordinates(
     shape = np.shape(instance("risk", risk, Risk, "a Risk").initial)  # type: ignore[type-abstract]
     if coordinates == "linear":
         matrix = np.asarray(vectors, dtype=np.float64)
-        if matrix.shape[:-1] != shape:
+        given = np.zeros(matrix.shape[-1:]) if start is None else np.asarray(start)
+        if matrix.shape[: matrix.ndim - given.ndim] != shape:
             raise refuse("vectors", matrix.shape, f"of shape {(*shape, 'k')}")
-        return Pullback(risk, Linear(matrix, np.zeros(matrix.shape[-1]) if start is None else np.asarray(start)))
+        return Pullback(risk, Linear(matrix, given))
     points = Embedding(np.asarray(vectors), None if queries is None else np.asarray(queries))
     if len(shape) != 2 or (shape[0] != shape[1] and queries is None):
         raise refuse("risk", shape, "one whose parameters are a square matrix, unless queries are given")

@@ -19,6 +19,8 @@ from icl_theory.engine.trajectory import Label, Phases, Stop, Trajectory, named
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
+UNKNOWN = ("steps", "phases", "regime", "command", "version", "error", "states_error", "family")  # may be None
+
 
 def read_run(path: str | os.PathLike[str]) -> Trajectory:
     """Read what `Trajectory.save` has written; ``family`` is what the file says of it, see `icl_theory.load`."""
@@ -65,29 +67,27 @@ def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajector
             raise ValueError(f"{name} is not a finite number or array at each of {len(t)} steps")
     step = partial(integer, "step", minimum=0, maximum=int(t[-1]))
 
-    def error(value: Any) -> float:
-        return math.inf if value == math.inf else number("error", value, zero=True)
-
     def phases(found: dict[str, Any]) -> Phases:
         every = {name: pair and (step(pair[0]), step(pair[1])) for name, pair in found.items()}
         if any(pair and pair[0] > pair[1] for pair in every.values()):
             raise ValueError("a phase ends before it begins")
         return Phases(every)
 
+    def error(value: Any) -> float:
+        return math.inf if value == math.inf else number("error", value, zero=True)
+
     checks: dict[str, Callable[[Any], Any]] = {
-        "stop": Stop.__getitem__, "stop_reason": _text, "rule": _text, "eta": partial(number, "eta"),
-        "method": lambda method: choice("method", method, METHODS), "floor": partial(signed, "floor"),
-        "epsilon": partial(signed, "epsilon"),
+        "stop": Stop.__getitem__, "eta": partial(number, "eta"), "steps": step, "phases": phases, "family": dict,
+        "method": lambda method: choice("method", method, METHODS),
         "notes": lambda notes: {name: _text(note) for name, note in notes.items()},
         "info": lambda info: {name: math.inf if value == "inf" else value for name, value in info.items()},
         "labels": lambda labels: {name: Label(*map(_text, label)) for name, label in labels.items()},
+        **dict.fromkeys(("floor", "epsilon"), partial(signed, "floor or epsilon")),
+        **dict.fromkeys(("error", "states_error"), error),
+        **dict.fromkeys(("stop_reason", "rule", "regime", "command", "version"), _text),
     }  # fmt: skip
-    if_known: dict[str, Callable[[Any], Any]] = {
-        "steps": step, "phases": phases, "regime": _text, "command": _text, "version": _text, "error": error,
-        "states_error": error, "family": dict,
-    }  # fmt: skip
-    facts = {name: check(meta[name]) for name, check in checks.items()}
-    facts |= {name: None if meta[name] is None else check(meta[name]) for name, check in if_known.items()}
+    absent = {name for name in UNKNOWN if meta[name] is None}
+    facts: dict[str, Any] = {n: None if n in absent else check(meta[n]) for n, check in checks.items()}
     run = Trajectory(t=t, loss=loss, states=states, observed=observed, **facts)
     if meta["holds"] != (holds := run.holds()):
         raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")

@@ -47,19 +47,21 @@ class Strides:
     length ``first`` in x. The ``tolerance`` is absolute, in scores; of a flow it is relative to the parameters as
     well. One stride uses a ``share`` of it, so that dozens of them keep to it. With ``separate`` blocks, which
     belong to different runs, those that cannot be followed are left behind. What the equations leave may move the
-    solution by ``unsolved`` times as much.
+    solution by ``unsolved`` times as much. The ``margin`` of earlier strides, (n,), is the error of the run in
+    units of its distance from the shadow.
     """
 
     def __init__(
         self, blocks: Blocks, tolerance: float, y: Array, z: Array | None, t: float, first: float, budget: int,
-        flow: bool, share: float = 0.01, separate: bool = False, unsolved: float = 2.0,
+        flow: bool, share: float = 0.01, separate: bool = False, unsolved: float = 2.0, margin: Array | None = None,
     ) -> None:  # fmt: skip
         self._blocks, self._budget, self._flow = blocks, budget, flow
         self._tolerance, self._share, self._separate, self._unsolved = tolerance, share, separate, unsolved
         n, m = y.shape
         self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))  # up to where each block is known
         self.left = np.zeros(n)  # error from what the solutions of the equations have left so far
-        self.margin = np.full(n, MARGIN)  # of the error of the run to its distance from the shadow
+        self.margin = np.full(n, MARGIN) if margin is None else margin
+        self._error = np.zeros(n) if z is None else self.margin * np.abs(z - y).max(axis=1)  # of the run
         self.records = list[Record]()
         self.apart = self.off = 0.0  # largest such distance within the strides, and largest error
         self.lost, self.swings = np.zeros(n, dtype=bool), False  # whether a mode of the last strides oscillates
@@ -177,7 +179,9 @@ class Strides:
         ok, shadow = np.ones(len(which), dtype=bool), step.terms[:, :NODES]
         if self.z is not None:
             z, nodes = self.z[which], 2.0 * radau(NODES - 1).nodes - 1.0
-            guess = legendre(nodes, NODES) @ step.terms + (z - self.y[which])[:, None]
+            behind = z - self.y[which]
+            before = np.abs(behind).max(axis=1)
+            guess = legendre(nodes, NODES) @ step.terms + behind[:, None]
             # one iterate alone would leave much of what the run has left
             follower = self._solve(NODES - 1, which, x, h, z, guess, noise, least=2)
             ok, shadow = np.isfinite(follower.left), follower.terms
@@ -194,12 +198,14 @@ class Strides:
             parted = step.terms - np.pad(shadow[ok], ((0, 0), (0, 1), (0, 0)))
             parted = legendre(2.0 * radau(NODES).nodes - 1.0, NODES) @ parted
             apart = np.abs(parted).max(axis=(1, 2))
-            # what this stride has added is the run's by its own ratio, the rest as before
-            added = np.minimum(1.0, np.abs(step.terms[:, -1]).max(axis=1) / np.maximum(apart, 1e-300))
+            # what this stride has added is the run's by its own ratio, and errors of before grow as distances do
+            new = np.abs(step.terms[:, -1]).max(axis=1)
             own = MARGIN * np.minimum(1.0, CAUTION * step.ratio)
-            self.margin[some] += added * (own - self.margin[some])
+            self._error[some] *= _grown(before[ok], np.abs(self.z[some] - step.arrival).max(axis=1), new)
+            self._error[some] += own * new
+            self.margin[some] = self._error[some] / np.maximum(apart, 1e-300)
             self.apart = max(self.apart, float(apart.max()))
-            self.off = max(self.off, float((self.margin[some] * apart).max()))
+            self.off = max(self.off, float(self._error[some].max()))
         return ok
 
     def _probe(self, which: Index, x: Array, y: Array, h: Array) -> Array:
@@ -408,9 +414,8 @@ class Skipper(Followed):
         strides = Strides(
             blocks, self.tolerance, blocks.rows(y), None if self._other is None else blocks.rows(self._other),
             start.step, first, self.budget, self.flow,
+            margin=None if self._strides is None else self._strides.margin,
         )  # fmt: skip
-        if self._strides is not None:
-            strides.margin = self._strides.margin
         self._strides = strides
         # far enough that many blocks move together; less far if they are large, so that progress is shown
         far = 0.5 if y.size > 2**18 else 5.0 if len(strides.y) > 1 else 2.0
@@ -561,6 +566,19 @@ class Skipper(Followed):
         assert self._strides is not None
         shadow = self._strides.states(np.array([t]))[1][0]
         return self.descent.point(self._blocks.params(shadow), t).loss if np.isfinite(shadow).all() else math.nan
+
+
+def _grown(before: Array, after: Array, new: Array, doubt: float = 1.0 / 3.0) -> Array:
+    """Estimate by how much distances between run and shadow grow in strides that move shadows by ``new`` as well.
+
+    A shadow's own error in a stride may add to its distance, and growth is then the least that is possible; or it
+    cancels some of the distance, but of the run's error nothing. Growth is taken to be the least possible, and with
+    the weight ``doubt`` the one nearest to none: at 0 an estimate was exceeded, at 1/2 others are twice as large.
+    """
+    before = np.where(before > 0.0, before, after + new)  # where nothing was apart nothing is known to have grown
+    low, high = np.maximum(after - new, 0.0), after + new
+    grown = low + doubt * (np.clip(before, low, high) - low)
+    return np.divide(grown, before, out=np.ones_like(before), where=before > 0.0)
 
 
 def _whole(strides: Strides) -> int:

@@ -38,12 +38,12 @@ function sound(scale) {
 // One pair of axes. A scale is { low, high, log, label, tick }, where tick writes a value of its own.
 class Axes {
   constructor(context, width, height, colours, x, y) {
-    Object.assign(this, { context, width, height, colours, x: sound(x), y: sound(y), left: 54, right: width - 20, top: 12, bottom: height - 38 });
+    Object.assign(this, { context, width, height, colours, x: sound(x), y: sound(y), left: 60, right: width - 20, top: 12, bottom: height - 38, words: [] });
   }
 
   static part({ low, high, log }, value) {
     const part = log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
-    return Number.isNaN(part) ? 0 : Math.max(-0.5, Math.min(1.5, part));
+    return Number.isNaN(part) ? 0 : Math.max(-5, Math.min(6, part));
   }
 
   X(value) { return this.left + (this.right - this.left) * Axes.part(this.x, value); }
@@ -87,15 +87,40 @@ class Axes {
   }
 
   // drawn inside the axes only
-  curve(xs, ys, colour, { width = 2, dash = [] } = {}) {
+  curve(xs, ys, colour, { width = 2.4, dash = [], alpha = 1 } = {}) {
     const { context: pen, left, right, top, bottom } = this;
     pen.save();
+    pen.globalAlpha = alpha;
     pen.beginPath();
     pen.rect(left, top, right - left, bottom - top);
     pen.clip();
     this.pen(colour, width, dash);
     this.stroke(xs.map((x, i) => [this.X(x), this.Y(ys[i])]));
     pen.restore();
+  }
+
+  // a dashed law, with its name beside it, above or below, at a part of the axis
+  law(f, colour, word, part, { dash = [6, 4], below = false } = {}) {
+    const xs = spread(this.x.low, this.x.high, 60, Boolean(this.x.log)), ys = xs.map(f), x = within(this.x, part), place = this.Y(f(x));
+    const [shift, align] = ys.at(-1) > ys[0] === below ? [8, "left"] : [-8, "right"];
+    this.curve(xs, ys, colour, { width: 1.5, dash });
+    if (place > this.top && place < this.bottom) this.text(word, this.X(x) + shift, place + (below ? 12 : -10), colour, align);
+  }
+
+  // a rectangle between values, as far as it is inside the axes
+  box([x, right], [y, top], colour, alpha = 1) {
+    const pen = this.context, [a, b] = [x, right].map((value) => Math.max(this.left, Math.min(this.right, this.X(value))));
+    const [c, d] = [y, top].map((value) => Math.max(this.top, Math.min(this.bottom, this.Y(value))));
+    pen.globalAlpha = alpha;
+    pen.fillStyle = this.colours[colour];
+    pen.fillRect(a, Math.min(c, d), Math.max(b - a, 0), Math.abs(c - d));
+    pen.globalAlpha = 1;
+  }
+
+  // the values of a table as depths of a colour, the first row at the bottom; `depth` is 0 or more and at most 1
+  cells(rows, colour, depth) {
+    const at = ({ low, high }, i, size) => [low + ((high - low) * i) / size, low + ((high - low) * (i + 1)) / size];
+    rows.forEach((row, j) => row.forEach((value, i) => this.box(at(this.x, i, row.length), at(this.y, j, rows.length), colour, depth(value))));
   }
 
   pen(colour, width = 1, dash = []) {
@@ -105,13 +130,9 @@ class Axes {
 
   // shade from x to x, with a word at the top where there is room
   shade(from, to, colour, word) {
-    const pen = this.context, a = Math.max(this.X(from), this.left), b = Math.min(this.X(to), this.right);
-    if (b <= a) return;
-    pen.globalAlpha = 0.16;
-    pen.fillStyle = this.colours[colour];
-    pen.fillRect(a, this.top, b - a, this.bottom - this.top);
-    pen.globalAlpha = 1;
-    if (word && b - a > pen.measureText(word).width + 6) this.text(word, (a + b) / 2, this.top + 9, "muted", "center");
+    const a = Math.max(this.X(from), this.left), b = Math.min(this.X(to), this.right);
+    this.box([from, to], [this.y.low, this.y.high], colour, 0.16);
+    if (word && b - a > this.context.measureText(word).width + 6) this.text(word, (a + b) / 2, this.top + 9, "muted", "center");
   }
 
   line(points, colour, { dash = [4, 4], width = 1 }) {
@@ -143,18 +164,22 @@ class Axes {
     pen.stroke();
   }
 
-  // words on a piece of the paper's colour, so that curves do not run through them
-  text(words, x, y, colour = "ink", align = "left") {
+  text(...words) { this.words.push(words); }
+
+  // words on pieces of the paper's colour and above all curves, which therefore do not run through them
+  write() {
     const pen = this.context;
     Object.assign(pen, { font: FONT, textAlign: "left", textBaseline: "middle" });
-    const wide = pen.measureText(words).width, wanted = x - { left: 0, center: wide / 2, right: wide }[align];
-    const start = Math.max(2, Math.min(this.width - wide - 2, wanted));
-    pen.globalAlpha = 0.75;
-    pen.fillStyle = this.colours.paper;
-    pen.fillRect(start - 2, y - 7, wide + 4, 14);
-    pen.globalAlpha = 1;
-    pen.fillStyle = this.colours[colour];
-    pen.fillText(words, start, y);
+    for (const [words, x, y, colour = "ink", align = "left"] of this.words) {
+      const wide = pen.measureText(words).width, wanted = x - { left: 0, center: wide / 2, right: wide }[align];
+      const start = Math.max(2, Math.min(this.width - wide - 2, wanted));
+      pen.globalAlpha = 0.75;
+      pen.fillStyle = this.colours.paper;
+      pen.fillRect(start - 2, y - 7, wide + 4, 14);
+      pen.globalAlpha = 1;
+      pen.fillStyle = this.colours[colour];
+      pen.fillText(words, start, y);
+    }
   }
 }
 
@@ -164,7 +189,7 @@ class Ghost extends Axes {
     if (!dash.length) super.curve(xs, ys, "muted", { dash: [3, 3] });
   }
 }
-for (const name of ["shade", "line", "dot", "text"]) Ghost.prototype[name] = () => {};
+for (const name of ["shade", "box", "line", "dot", "text"]) Ghost.prototype[name] = () => {};
 Ghost.prototype.silent = true; // for what figures paint by themselves
 
 // scales that have room for both

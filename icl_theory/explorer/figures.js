@@ -66,6 +66,7 @@ class Card {
       if (!figure.bare) this.axes.frame();
       if (ghost) figure.still?.(new Ghost(pen, width, height, colours, ...scales), ghost.model, ghost.values);
       figure.still?.(this.axes, model, values);
+      this.axes.write();
     }
     const pen = canvas.getContext("2d");
     pen.setTransform(1, 0, 0, 1, 0, 0);
@@ -73,8 +74,9 @@ class Card {
     pen.fillRect(0, 0, ...size);
     pen.drawImage(behind, 0, 0);
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const axes = Object.assign(Object.create(Object.getPrototypeOf(this.axes)), this.axes, { context: pen, colours });
+    const axes = Object.assign(Object.create(Object.getPrototypeOf(this.axes)), this.axes, { context: pen, colours, words: [] });
     figure.moving?.(axes, model, moment, values);
+    axes.write();
   }
 
   describe(model, moment, values) {

@@ -4,6 +4,7 @@
 const { Card, element, palette } = require("figures");
 const { complete, read, written, defaults, fromFragment, toFragment, copies } = require("settings");
 const { tour } = require("tour");
+const { random, sampled } = require("training");
 
 const SECONDS = 9; // that playing takes
 
@@ -172,7 +173,7 @@ class Shell {
     if (fresh) {
       this.model = this.panel.compute(this.values);
       clearTimeout(this.drawing);
-      if (this.panel.sample) this.drawing = setTimeout(() => this.sample(), 300);
+      if (this.panel.trainer) this.drawing = setTimeout(() => this.sample(), 300);
     }
     this.moment = this.panel.moment(this.model, this.values);
     this.panel.settings.forEach(({ name }, i) => this.controls[i].update(this.values[name]));
@@ -182,7 +183,7 @@ class Shell {
 
   // a sampled run beside the exact one, once the settings rest
   sample() {
-    this.model.drawn = this.panel.sample(this.values, this.model);
+    this.model.drawn = sampled(this.panel.trainer(this.values, random(1), this.model), this.model.end);
     this.redraw(true);
   }
 

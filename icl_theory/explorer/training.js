@@ -16,15 +16,15 @@ function bisected(low, high, holds) {
   return high;
 }
 
-// the first step at which a loss that falls is at its target, or null, and its error by the rounding of the loss
+// the first step at which a loss that falls is at its target, or null, its error by the rounding of the loss, and the last step
 function firstStep(loss, target, most) {
-  if (!(loss(most) <= target)) return { steps: null, error: 0 };
-  const steps = loss(0) <= target ? 0 : bisected(0, most, (t) => loss(t) <= target);
-  if (steps === 0) return { steps, error: 0 };
-  const before = loss(steps - 1), after = loss(steps), doubt = ROUNDING * target;
+  const found = (steps, error = 0) => ({ steps, error, reached: steps !== null, last: steps ?? most });
+  if (!(loss(most) <= target)) return found(null);
+  if (loss(0) <= target) return found(0);
+  const steps = bisected(0, most, (t) => loss(t) <= target), before = loss(steps - 1), after = loss(steps), doubt = ROUNDING * target;
   const error = doubt / Math.max(before - after, doubt * 2 ** -53);
   const close = Math.min(Math.abs(before - target), Math.abs(after - target)) <= doubt;
-  return { steps, error: close ? Math.ceil(error) : error };
+  return found(steps, close ? Math.ceil(error) : error);
 }
 
 // A run step by step, from params on by `next`, up to some most; it ends early where params stay as they are.
@@ -37,8 +37,6 @@ class Path {
       this.states.push(now = then);
     }
     Object.assign(this, firstStep((t) => this.at(t).loss, floor + above, most));
-    this.reached = this.steps !== null;
-    this.last = this.steps ?? most;
   }
 
   at(t) {
@@ -66,12 +64,12 @@ const normal = (draw) => Math.sqrt(-2 * Math.log(1 - draw())) * Math.cos(2 * Mat
 
 const batch = { name: "batch", symbol: "B", meaning: "prompts in a batch of the sampled run; 0: none", value: 8, low: 1, high: 1000, zero: true, log: true, whole: true, minimum: 0, maximum: 1e4 };
 
-// Losses of a run on samples, averaged between steps on a logarithmic scale. `next` takes a step and returns the loss of its
-// batch, which costs some work; the run ends with the exact one, or with all the work that a page has time for.
-function sampled(next, end, work, most = 3e6) {
-  const last = work ? Math.min(end, Math.floor(most / work)) : 0, times = [], losses = [];
+// Losses of a run on samples, averaged over steps on a logarithmic scale, each `growth` times as far as the one before. `next`
+// takes a step and returns a loss, for some `work`; the run ends with the exact one, or with all that a page has time for.
+function sampled(next, end, most = 3e6) {
+  const last = next?.work ? Math.min(end, Math.floor(most / next.work)) : 0, { growth = 1.1 } = next ?? {}, times = [], losses = [];
   for (let t = 0; t < last;) {
-    const from = t, to = Math.min(last, Math.ceil(1.1 * t + 0.1));
+    const from = t, to = Math.min(last, Math.ceil(growth * t + 0.1));
     let total = 0;
     for (; t < to; t++) total += next();
     if (!(total < 1e290)) break; // it diverges, where the exact run does not
@@ -80,7 +78,6 @@ function sampled(next, end, work, most = 3e6) {
   }
   return { times, losses, last };
 }
-sampled.draw = (axes, { drawn }) => { if (drawn) axes.curve(drawn.times, drawn.losses.map((loss) => Math.max(loss, 1e-300)), "pink", { width: 1.4 }); };
 
 // states of a run at steps on a logarithmic scale, to a power of ten well beyond its end
 function course(run, least, size) {
@@ -89,17 +86,37 @@ function course(run, least, size) {
   return { end, times, states: times.map((t) => run.at(Math.floor(t))) };
 }
 
-const timeScale = ({ end }) => ({ low: 0.5, high: end, log: true, label: "step t" });
-
-// a figure along the steps, to be dragged through training: `dots` are [height, colour, size] at the moment
-const along = ({ dots, ...figure }) => ({
-  ...figure,
+// A figure along the steps, to be dragged through training: curves of numbers of a state, [number, colour, look], each with a dot
+// at the moment, over `marks` and `phases`, [name, first step, last step, colour], on the scale `y`; and the losses of the run on samples, if they are asked for.
+const along = ({ curves, marks, phases, y, samples = false, ...figure }) => ({
+  height: 300,
+  scales: (model, values) => [{ ...(model.even ? { low: 0 } : { low: 0.5, log: true }), high: model.end, label: "step t" }, y(model, values)],
+  still(axes, model, values) {
+    for (const [name, from, to, colour] of phases?.(model) ?? []) axes.shade(Math.max(from, axes.x.low), to, colour, name);
+    marks?.(axes, model, values);
+    for (const [number, colour, look] of curves(values, model)) axes.curve(model.times, model.states.map(number), colour, look);
+    if (samples && model.drawn) axes.curve(model.drawn.times, model.drawn.losses, "pink", { width: 1.4 });
+  },
   moving(axes, model, now, values) {
-    const place = Math.max(axes.x.low, now.t);
-    axes.vertical(place, "axis", { dash: [] });
-    for (const [y, colour, size] of dots(now, values, model)) axes.dot(place, y, colour, size);
+    axes.vertical(Math.max(axes.x.low, now.t), "axis", { dash: [] });
+    for (const [number, colour, look] of curves(values, model)) axes.dot(now.t, number(now), colour, look?.dot);
   },
   drag: (axes, x) => ({ t: Math.round(axes.xAt(x)) }),
+  ...figure,
+});
+
+// a figure of a number against a setting, to be dragged along it: a curve of [settings, numbers], and a dot at the present one
+const against = ({ setting, curve, number, marks, read = (x) => Math.round(Number(x.toPrecision(2))), ...figure }) => ({
+  height: 300,
+  still(axes, model, values) {
+    marks?.(axes, model, values);
+    axes.curve(...curve(model), "blue");
+  },
+  moving(axes, model, now, values) {
+    if (number(model) < Infinity) axes.dot(values[setting], number(model), "red", 7);
+  },
+  drag: (axes, x, y, model, now, values) => ({ [setting]: read(axes.xAt(x), values) }),
+  ...figure,
 });
 
 // whether the loss comes within ε of what is best, and when; how far rounding leaves the count open
@@ -109,6 +126,9 @@ function headline(run, above, best) {
   return `After all ${count(run.last)} steps the loss is still ${short(run.excessAt(run.last))} above ${best}.`;
 }
 
+// phases that take a step at least
+const lasting = (phases) => Object.fromEntries(Object.entries(phases).filter(([, [from, to]]) => to > from));
+
 const doubt = ({ error }) => (error >= 1 ? ` Rounding of the loss leaves the count open by ${plural(Math.ceil(error), "step")} either way.` : "");
 
-module.exports = { bisected, random, normal, batch, sampled, Path, firstStep, step, course, timeScale, along, headline, doubt };
+module.exports = { bisected, random, normal, batch, sampled, Path, firstStep, step, course, along, against, lasting, headline, doubt };

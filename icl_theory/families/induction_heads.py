@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, distributions, real_array, refuse, signed
+from icl_theory._validate import Array, dimensions, distributions, real_array, refuse, signed
 from icl_theory.engine.pullback import Map, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES, Rule
 from icl_theory.engine.tokens.chain import ChainRisk, Chains
 from icl_theory.engine.tokens.counted import CountRisk
 from icl_theory.engine.tokens.counts import TwoStateCounts
+from icl_theory.engine.tokens.sampled import softmax
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -39,42 +40,57 @@ HIDDEN = -100.0  # score of a token that a predictor leaves out, unless there is
 LARGEST = 300.0  # initial score: what overflows in sums of a few is far
 
 
-def dirichlet_points(k: int, concentration: float, count: int, seed: int = 0) -> tuple[Array, Array]:
+def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Array]:
     """Return chains that stand for those with Dirichlet rows, (C, k, k), and their probabilities, (C,).
 
-    Two states have the products of two Gauss–Jacobi rules of √count nodes. More have ``count`` scrambled Sobol
-    points: a row is broken off a stick by independent beta variables.
+    Row s of ``prior``, (k, k), has the parameters of row s of the chains. Two states have the products of two
+    Gauss–Jacobi rules of √count nodes. More have ``count`` scrambled Sobol points: a row is broken off a stick by
+    independent beta variables.
     """
     from scipy.special import betaincinv, roots_jacobi  # slow to load
     from scipy.stats import qmc
 
+    k = len(prior)
     if k == 2:
-        x, weight = roots_jacobi(math.isqrt(count), concentration - 1.0, concentration - 1.0)
-        first, second = (each.ravel() for each in np.meshgrid(0.5 * (1.0 + x), 0.5 * (1.0 + x)))
-        probs = np.outer(weight, weight).ravel()
+        rules = [roots_jacobi(math.isqrt(count), a - 1.0, b - 1.0) for a, b in (prior[0], prior[1, ::-1])]
+        first, second = (each.ravel() for each in np.meshgrid(*(0.5 * (1.0 + x) for x, _ in rules)))
+        probs = np.outer(rules[1][1], rules[0][1]).ravel()
         return np.stack([1.0 - first, first, second, 1.0 - second], axis=1).reshape(-1, 2, 2), probs / probs.sum()
     rng = np.random.default_rng([seed, 1])
     points = qmc.Sobol(k * (k - 1), seed=rng).random(count).reshape(-1, k, k - 1)
     left, rows = np.ones(points.shape[:2]), []
     for j, u in enumerate(np.moveaxis(points, 2, 0)):
-        share = betaincinv(concentration, concentration * (k - 1 - j), np.maximum(u, 2.0**-60))
-        rows.append(left * share)
-        left = left * betaincinv(concentration * (k - 1 - j), concentration, np.maximum(1.0 - u, 2.0**-60))
+        own, others = prior[:, j], prior[:, j + 1 :].sum(axis=1)
+        rows.append(left * betaincinv(own, others, np.maximum(u, 2.0**-60)))
+        left = left * betaincinv(others, own, np.maximum(1.0 - u, 2.0**-60))
     return np.stack([*rows, left], axis=2), np.full(count, 1.0 / count)
+
+
+@dataclass(frozen=True)
+class Concentration(Number):
+    """A positive number, or from Python a matrix of them, as tuples."""
+
+    matrix = True
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return the number, or the rows."""
+        if isinstance(value, str) or not dimensions(value):
+            return super().value(name, value)
+        rows = real_array(name, value, 2).tolist()
+        return tuple(tuple(super(Concentration, self).value(name, each) for each in row) for row in rows)
 
 
 @dataclass(frozen=True, eq=False)
 class TwoLayers(Map):
     r"""Scores of the second layer, from those of the first one over lags, a match, and perhaps a sink.
 
-    .. math:: S_{rq} = \sum_l \alpha_{rl} B_{x_{rl} q}, \qquad \alpha_{rl} \propto e^{a_l} [x_{rl} \ge 0]
+    .. math:: S = f B, \qquad f_r = \sum_l \alpha_{rl} X_{rl}, \qquad \alpha_{rl} \propto e^{a_l}
 
-    for tokens r that see the symbols :math:`x_{rl}` at lags l, and a last row c for the sink.
+    for tokens r that see the symbols :math:`X_{rl}` at lags l, and a last row c for the sink.
     """
 
-    seen: NDArray[np.intp]  # symbols at the lags of each token, -1 where the sequence has not begun, (R, m)
+    seen: Array  # X, one-hot, and zero where the sequence has not begun, (R, m, k)
     index: NDArray[np.intp]  # the row of S of each row of the inner risk's scores
-    k: int
     start: Array  # initial (a, B, c): m numbers; b with B = bI, or k² numbers; one number if there is a sink
     matrix: bool  # whether B is any matrix
 
@@ -85,9 +101,9 @@ class TwoLayers(Map):
 
     def split(self, params: Array) -> tuple[Array, Array, Array]:
         """Return a, (m,), B, (k, k), and c, (1,) or (0,)."""
-        m = self.seen.shape[1]
-        a, b, c = np.split(params, [m, m + (self.k**2 if self.matrix else 1)])
-        return a, b.reshape(self.k, self.k) if self.matrix else b[0] * np.eye(self.k), c
+        m, k = self.seen.shape[1:]
+        a, b, c = np.split(params, [m, m + (k**2 if self.matrix else 1)])
+        return a, b.reshape(k, k) if self.matrix else b[0] * np.eye(k), c
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """The first layer and the second one."""
@@ -95,31 +111,28 @@ class TwoLayers(Map):
 
     def first(self, a: Array) -> Array:
         """Attention of the first layer on the lags of each token, (R, m)."""
-        scores = np.where(self.seen < 0, -np.inf, a)
-        weight = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+        return softmax(np.where(self.seen.any(axis=2), a, -np.inf))[0]
 
     def inward(self, params: Array) -> Array:
         """Scores of the inner risk."""
         a, B, c = self.split(params)
-        return self._rows(np.einsum("rl,rlq->rq", self.first(a), B[self.seen]), c)
+        return self._rows(self._found(self.first(a)) @ B, c)
 
     def push(self, params: Array, direction: Array) -> Array:
         """Derivative of the scores along a direction."""
         (a, B, _), (da, dB, dc) = self.split(params), self.split(direction)
         alpha = self.first(a)
-        found = np.einsum("rl,rlq->rq", _drift(alpha, da), B[self.seen])
-        return self._rows(found + np.einsum("rl,rlq->rq", alpha, dB[self.seen]), dc)
+        return self._rows(self._found(_drift(alpha, da)) @ B + self._found(alpha) @ dB, dc)
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Gradient in (a, B, c)."""
         a, B, _ = self.split(params)
-        alpha, rows = self.first(a), self.summed(gradient)
-        pull = np.einsum("rq,rlq->rl", rows[: len(alpha)], B[self.seen])
-        B = np.zeros((self.k, self.k))
-        np.add.at(B, self.seen, alpha[:, :, None] * rows[: len(alpha), None])
-        match = B.ravel() if self.matrix else [np.trace(B)]
-        return np.concatenate([_drift(alpha, pull).sum(axis=0), match, rows[len(alpha) :].sum(axis=1)])
+        alpha = self.first(a)
+        tokens, sink = np.split(self.summed(gradient), [len(alpha)])
+        pull = np.einsum("rx,rlx->rl", tokens @ B.T, self.seen)
+        slope = self._found(alpha).T @ tokens
+        match = slope.ravel() if self.matrix else [np.trace(slope)]
+        return np.concatenate([_drift(alpha, pull).sum(axis=0), match, sink.sum(axis=1)])
 
     def stretch(self, params: Array) -> float:
         """Norm of the derivative of the scores."""
@@ -127,12 +140,15 @@ class TwoLayers(Map):
 
     def summed(self, scores: Array) -> Array:
         """Return what the scores of the inner risk have, summed for each row of S."""
-        rows = np.zeros((int(self.index.max()) + 1, self.k))
+        rows = np.zeros((int(self.index.max()) + 1, scores.shape[-1]))
         np.add.at(rows, self.index, scores)
         return rows
 
+    def _found(self, alpha: Array) -> Array:
+        return np.asarray(np.einsum("rl,rlx->rx", alpha, self.seen))
+
     def _rows(self, tokens: Array, c: Array) -> Array:
-        return np.asarray(np.concatenate([tokens, np.tile(c[:, None], self.k)])[self.index])
+        return np.asarray(np.concatenate([tokens, np.tile(c[:, None], tokens.shape[1])])[self.index])
 
 
 def _drift(alpha: Array, change: Array) -> Array:
@@ -181,8 +197,7 @@ class InductionRisk(Pullback):
         found = {"first": self.map.first(a)[0], "match": B if self.map.matrix else B[0, 0]}
         known = self.risk.observe(self.map.inward(params), step)
         if "attention" in known:
-            second = self.map.summed(known["attention"])
-            follows = self.map.seen[:, 1, None] == np.arange(self.map.k)
+            second, follows = self.map.summed(known["attention"]), self.map.seen[:, 1]
             share = self.often @ (second[: len(follows)] * follows).sum(axis=0)
             found |= {"second": second, "attention": share} | ({"sink": self.often @ second[-1]} if len(c) else {})
         return {name: np.asarray(value) for name, value in found.items()}
@@ -235,8 +250,9 @@ class InductionHeads(Family):
     edge : {"causal", "complete"}
         "causal": the second layer attends to all T tokens, the first m - 1 of which see as many lags as there are
         symbols. "complete": it attends to the T - m + 1 tokens that see all m lags.
-    concentration : float
-        Each row of a chain has the Dirichlet law with this number for each symbol.
+    concentration : float or array_like, (k, k)
+        Each row of a chain has the Dirichlet law with this number for each symbol. A matrix has the parameters of
+        each row of a chain in a row: for two symbols those of two Beta laws.
     chains : int, optional
         Train on so many chains drawn from that law; by default on all of it.
     transitions : array_like, (C, k, k), optional
@@ -300,9 +316,10 @@ class InductionHeads(Family):
     T: int = parameter(50, kind=Whole(minimum=2, maximum=10**6), symbol="T", tex="T", meaning="length")
     lags: int = parameter(2, kind=Whole(minimum=2, maximum=20), symbol="m", tex="m", meaning="number of lags")
     edge: str = parameter("causal", kind=Word(words=("causal", "complete")), meaning="tokens that are attended to")
-    concentration: float = parameter(
-        1.0, kind=Number(minimum=0.01, maximum=1e6), symbol="α", tex=r"\alpha", meaning="Dirichlet concentration"
-    )
+    concentration: Any = parameter(
+        1.0, kind=Concentration(minimum=0.01, maximum=1e6), symbol="α", tex=r"\alpha",
+        meaning="Dirichlet concentration",
+    )  # fmt: skip
     chains: int | None = parameter(
         None, kind=Whole(optional=True), symbol="C", tex="C", meaning="chains that are trained on; by default all"
     )
@@ -318,10 +335,7 @@ class InductionHeads(Family):
     )
     scores: Any = parameter(None, kind=Object(optional=True, checker=_scores), meaning="lag scores at step 0")
     sink: float | None = parameter(
-        None,
-        kind=Number(signed=True, optional=True, maximum=LARGEST),
-        tex="c_0",
-        meaning="score of a sink at step 0",
+        None, kind=Number(signed=True, optional=True, maximum=LARGEST), tex="c_0", meaning="sink's score at step 0"
     )
     ratio: float = parameter(1.0, kind=Number(minimum=1e-9, maximum=1e9), meaning="first layer's rate over eta")
     stage: int = parameter(0, kind=Whole(minimum=0), meaning="steps of the first layer alone, before the second")
@@ -334,6 +348,8 @@ class InductionHeads(Family):
         if self.T - 2 * m + 1 < 0:
             raise refuse("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
         check_fits("lags", m, 64.0 * k ** (m + 1.0))
+        if np.shape(self.concentration) not in ((), (k, k)):
+            raise refuse("concentration", self.concentration, f"a positive number, or {k} rows of {k} of them")
         if self.transitions is not None and np.shape(self.transitions)[1:] != (k, k):
             raise refuse("transitions", np.shape(self.transitions), f"of shape (C, {k}, {k})")
         if self.transitions is not None and self.chains is not None:
@@ -363,16 +379,21 @@ class InductionHeads(Family):
         """Whether a finite number of chains is trained on."""
         return self.chains is not None or self.transitions is not None
 
+    @property
+    def prior(self) -> Array:
+        """Parameters of the Dirichlet laws of the rows, (k, k)."""
+        return np.broadcast_to(np.asarray(self.concentration), (self.k, self.k))
+
     def law(self) -> tuple[Array, Array]:
         """Return the chains that are averaged over, (C, k, k), and their probabilities, (C,)."""
         if not self.few:
-            return dirichlet_points(self.k, self.concentration, self.points, self.seed)
+            return dirichlet_points(self.prior, self.points, self.seed)
         if self.chains is None:
             drawn = np.array(self.transitions)
         else:
             check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
             rng = np.random.default_rng([self.seed, 0])
-            drawn = rng.dirichlet(np.full(self.k, self.concentration), (self.chains, self.k))
+            drawn = np.array([[rng.dirichlet(row) for row in self.prior] for _ in range(self.chains)])
         return drawn, np.full(len(drawn), 1.0 / len(drawn))
 
     def _made(self) -> InductionRisk:
@@ -385,7 +406,7 @@ class InductionHeads(Family):
         value = np.full(k, 1.0 / k) if sink else None
         if self.counted:
             counts = self._count_law(causal)
-            layers = TwoLayers(seen, np.arange(len(seen) + sink), k, start, self.second == "matrix")
+            layers = TwoLayers(seen, np.arange(len(seen) + sink), start, self.second == "matrix")
             often = counts.table.mean(counts.table.query[:, None] == np.arange(2))
             inner = CountRisk(counts, self.objective, value)
             return InductionRisk(inner, layers, often, self.ratio, 0.0, inner.floor())
@@ -394,20 +415,21 @@ class InductionHeads(Family):
         # quasi-random points are off by more than the rule with long steps is, 1e-9 of the loss
         step = 0.4 if self.approximate and k > 2 else 0.2
         attention = ChainRisk(chains, length, np.zeros((*index.shape, k)), sink=value, step=step)
-        layers, often = TwoLayers(seen, index, k, start, self.second == "matrix"), chains.last(length).sum(axis=0)
+        layers, often = TwoLayers(seen, index, start, self.second == "matrix"), chains.last(length).sum(axis=0)
         added = chains.irreducible(length)
         least = self._pairs().risk().floor() if k == 2 else added
         return InductionRisk(attention, layers, often, self.ratio, added, least)
 
-    def _tokens(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the symbols that tokens see, (R, m), and which token stands at each place with each window.
+    def _tokens(self) -> tuple[Array, NDArray[np.intp]]:
+        """Return the symbols that tokens see, (R, m, k), and which token stands at each place with each window.
 
         Tokens that see all lags come first, and then those with one, two, ... symbols; R stands for the sink.
         """
         k, m, whole = self.k, self.lags, np.arange(self.k**self.lags)
         sizes = [k ** (t + 1) for t in range(m - 1)] if self.edge == "causal" else []
-        every = whole[:, None] // k ** np.arange(m) % k
-        seen = np.concatenate([every, *(np.where(np.arange(m) <= t, every[:n], -1) for t, n in enumerate(sizes))])
+        every = np.eye(k)[whole[:, None] // k ** np.arange(m) % k]
+        begun = np.arange(m)[:, None]
+        seen = np.concatenate([every, *(every[:n] * (begun <= t) for t, n in enumerate(sizes))])
         places = [] if self.sink is None else [np.full_like(whole, len(seen))]
         places += [len(whole) + sum(sizes[:t]) + whole % size for t, size in enumerate(sizes)]
         return seen, np.stack([*places, whole])
@@ -415,10 +437,10 @@ class InductionHeads(Family):
     def _count_law(self, first: bool) -> TwoStateCounts:
         """Return the law of the counts of pairs: in closed form for all chains with a given start."""
         start = "stationary" if self.start == "stationary" else float(self._first()[0, 1])
-        if not (self.few or self.approximate):
-            return TwoStateCounts(self.T, self.concentration, start=start, first=first)
-        chains, probs = self.law()
-        return TwoStateCounts(self.T, transitions=chains, probs=probs, start=start, first=first)
+        if self.few or self.approximate:
+            chains, probs = self.law()
+            return TwoStateCounts(self.T, transitions=chains, probs=probs, start=start, first=first)
+        return TwoStateCounts(self.T, self.prior, start=start, first=first)
 
     def _chain_law(self) -> Chains:
         """Return the chains with the law of the first window, of which the last symbol is the first to be seen."""
@@ -453,18 +475,19 @@ class InductionHeads(Family):
         """Losses of known predictions, by name.
 
         The unigram's and the bigram's are shares of the symbols so far, and of those that followed the last symbol,
-        with ``concentration`` more of each symbol. "Bayes" is the least loss, left out where it is not known.
+        with ``concentration`` more of each symbol, or its mean. "Bayes" is the least loss, if it is known.
         """
         k, risk = self.k, self._pairs().risk()
-        prior = np.full((1, k), math.log(k * self.concentration))
-        follows = np.where(risk.map.seen[:, 1, None] == np.arange(k), 0.0, HIDDEN)
+        prior = np.full((1, k), math.log(k * self.prior.mean()))
+        follows = np.where(risk.map.seen[:, 1] > 0.0, 0.0, HIDDEN)
         found = {"uniform": math.log(k) if self.objective == "log" else 0.5 * (1.0 - 1.0 / k)}
         for name, rows in (("unigram", 0.0 * follows), ("bigram", follows)):
             scores = np.concatenate([rows, prior])[risk.map.index]
             found[name] = risk.risk.loss(scores) + risk.added
         if k == 2:
             return found | {"Bayes": risk.floor()}
-        return found | ({"Bayes": found["bigram"]} if not self.few and self.start != "stationary" else {})
+        counting = not self.few and self.start != "stationary" and np.ndim(self.concentration) == 0
+        return found | ({"Bayes": found["bigram"]} if counting else {})
 
     def levels(self) -> Mapping[str, float]:
         """Return the losses that are drawn as lines beside the floor, where they can be told from it."""
@@ -517,6 +540,8 @@ class InductionHeads(Family):
         run.regime = self.outcome(run.params)
         first = ", ".join(f"{share:.3g}" for share in run.observed["first"][-1])
         run.notes["learnt"] = f"{run.regime}: the first layer attends to lags 0, 1, ... by {first}"
+        if bigram is not None:
+            run.notes["emergence"] = f"the loss is halfway from unigram to bigram at step {bigram}"
         run.notes["match"] = f"b = {self._strength(run.params):.4g}"
         run.notes["predictors"] = ", ".join(f"{name} {loss:.6g}" for name, loss in known.items())
         if self.approximate:

@@ -54,6 +54,7 @@ class Kind:
     text = False  # whether the command line and TOML files can spell the values
     numeric = False  # whether the values other than words are numbers
     whole = False  # whether these numbers are integers
+    matrix = False  # whether a matrix is a value, too, which no sweep varies
 
     def check(self, name: str, value: Any) -> Any:
         """Return a sound value, or raise a ValueError with the name, the value and what is allowed."""

@@ -11,6 +11,7 @@ import numpy as np
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Later, Number, Whole, Word, label_noise, learning_rate, parameter
 
@@ -184,6 +185,11 @@ class Representation(Family):
             raise refuse("N", self.N, f"at most K = {self.K}")
         if self.noise < 1e-5 and self.m < self.N:  # rounding would choose the ridge
             raise refuse("noise", self.noise, "at least 1e-5 if N > m, where many predictors are best without it")
+
+    def describe(self, run: Trajectory) -> None:
+        """Say what is outside the theorems."""
+        if self.heads < self.N:
+            run.notes["heads"] = f"outside the theorems, as reconstructed: fewer than {self.N} labels need"
 
     def risk(self) -> DictionaryRisk:
         """Return the risk over output weights and scores."""

@@ -11,141 +11,169 @@ import numpy as np
 
 from icl_theory._validate import Array, refuse, store
 from icl_theory.engine import Risk, Trajectory, in_coordinates
+from icl_theory.engine.tokens.gaussian import normal
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
+from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
 from icl_theory.families import Column, Family, Later, Number, Whole, Word, parameter
 from icl_theory.families.parameters import Fraction, label_noise, learning_rate
 from icl_theory.memory import check_fits
 
 ATTENTION = ("softmax", "erf", "linear")
-
-
-def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
-    """Return nodes and weights of the trapezoid rule for the normal law."""
-    x = np.asarray(step * np.arange(-math.ceil(reach / step), math.ceil(reach / step) + 1), dtype=np.float64)
-    weight: Array = np.exp(-0.5 * x * x)
-    weight /= weight.sum()
-    return x, weight
+HELD = np.eye(9)[[0, 2, 5, 7, 8]]  # of k, v and the bias, what the manifold leaves: κ, κ', ν, ν', b
 
 
 @dataclass(frozen=True, eq=False)
-class SeparateRisk(Risk):
-    r"""Loss of :math:`\hat y = \sum_l f(k^\top X_l)\,v^\top X_l` with unit k and v, a function of 2 by 4 numbers.
-
-    The coordinates are those along k*, v* and two more directions, which hold any k and v; only directions count.
-    With ``linear`` :math:`f(s) = \lambda s`, else :math:`f(s) = \mathrm{erf}(\lambda s)`.
-    """
+class LocationRisk(Risk):
+    """Loss of what a single location is attended with, in coordinates along k*, v* and two more directions."""
 
     problem: SingleLocation
     start: Array
 
     @property
     def initial(self) -> Array:
-        """Where k and v start, (2, 4)."""
+        """Where training starts."""
         return self.start
+
+    def vectors(self, params: Array) -> tuple[Array, Array]:
+        """Return k, v and the bias, (9,), and their derivatives by the parameters, (9, P)."""
+        return params @ HELD, HELD.T
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledLocation:
+        """Return the trainer on sampled prompts."""
+        return SampledLocation(self, batch, seed)
+
+
+class SeparateRisk(LocationRisk):
+    r"""Loss of :math:`\hat y = \sum_l f(k^\top X_l)\,v^\top X_l` with unit k and v, a function of 2 by 4 numbers.
+
+    Four directions hold any k and v. With ``linear`` :math:`f(s) = \lambda s`, else
+    :math:`f(s) = \mathrm{erf}(\lambda s)`.
+    """
+
+    def vectors(self, params: Array) -> tuple[Array, Array]:
+        """Return the directions of k and v, and their derivatives, (9, 8)."""
+        sizes, slopes = np.linalg.norm(params, axis=1), np.zeros((9, 8))
+        unit = params / sizes[:, None]
+        for at in (0, 1):
+            rows = slice(4 * at, 4 * at + 4)
+            slopes[rows, rows] = (np.eye(4) - np.outer(unit[at], unit[at])) / sizes[at]
+        return np.append(unit, 0.0), slopes
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient, which is tangential to both spheres."""
-        sizes = np.linalg.norm(params, axis=1)[:, None]
-        (k, v), p = params / sizes, self.problem
+        both, slopes = self.vectors(params)
+        k, v, p = both[:4], both[4:8], self.problem
         a, g, n = math.sqrt(p.snr), p.spread, p.N - 1.0
-        (F, dF), (G, dG) = self._moments(a * k[0], g)  # E f x^j and E f² x^j of the informative token, and slopes
-        ((_, f, _), _), ((g0, _, g2), _) = self._moments(0.0, 1.0)  # of the others
-        t, rho, nu, eta = a * v[0], float(k @ v), v[1], k[1]
+        rho, nu, eta = float(k @ v), v[1], k[1]
+        x, weight, f, rise = self._activations(a * k[0], g)  # of the informative token
+        z, chance, h, _ = self._activations(0.0, 1.0)  # of the others
+        one, even, odd = float(chance @ (h * z)), float(chance @ h**2), float(chance @ (h * z) ** 2)
+        # Given x, value and label are normal with means u and y; the variance of the value, and the covariance
+        u, y, rest, along = a * v[0] + g * rho * x, g * eta * x, g * g * (1.0 - rho**2), g * g * (nu - rho * eta)
+        seen = n * rho * one  # mean of what the others add
+        loss = float(weight @ (f * f * (0.5 * (u * u + rest)) - f * (u * y + along - seen * u)))
+        loss += 0.5 * (g * g + p.noise**2 + n * (rho * rho * odd + (1.0 - rho * rho) * even))
+        loss += 0.5 * n * (n - 1.0) * (rho * one) ** 2
+        by_f, by_u = f * (u * u + rest) - u * y - along + seen * u, f * (f * u - y + seen)
+        by_rho = weight @ (g * x * by_u - g * g * f * (rho * f - eta) + n * one * f * u)
+        by_rho += n * rho * (odd - even) + n * (n - 1.0) * rho * one**2
+        found = np.append(by_rho * v, by_rho * k)
+        found[0] += a * (weight @ (by_f * rise))
+        found[1] -= weight @ (f * g * (u * x - g * rho))
+        found[4] += a * (weight @ by_u)
+        found[5] -= g * g * (weight @ f)
+        return float(loss), (found @ slopes[:8]).reshape(2, 4)
 
-        def own(F: Array, G: Array) -> float:  # terms with moments of the informative token
-            return float(
-                0.5 * (t * t * G[0] + 2.0 * t * g * rho * G[1] + g * g * (rho * rho * G[2] + (1.0 - rho**2) * G[0]))
-                - g * (t * eta * F[1] + g * rho * eta * F[2] + g * (nu - rho * eta) * F[0])
-                + n * rho * f * (t * F[0] + g * rho * F[1])
-            )
-
-        loss = own(F, G) + 0.5 * (g * g + p.noise**2 + n * (rho * rho * g2 + (1.0 - rho * rho) * g0))
-        loss += 0.5 * n * (n - 1.0) * (rho * f) ** 2
-        by_t = t * G[0] + g * rho * G[1] - g * eta * F[1] + n * rho * f * F[0]
-        by_rho = g * t * G[1] + g * g * rho * (G[2] - G[0]) - g * g * eta * (F[2] - F[0])
-        by_rho += n * f * (t * F[0] + 2.0 * g * rho * F[1]) + n * rho * (g2 - g0) + n * (n - 1.0) * rho * f**2
-        by_eta = -g * (t * F[1] + g * rho * (F[2] - F[0]))
-        slopes = by_rho * np.stack([v, k])
-        slopes[0, 0] += a * own(dF, dG)
-        slopes[0, 1] += by_eta
-        slopes[1, 0] += a * by_t
-        slopes[1, 1] -= g * g * F[0]
-        unit = params / sizes
-        return float(loss), (slopes - np.sum(slopes * unit, axis=1)[:, None] * unit) / sizes
-
-    def _moments(self, mean: float, spread: float) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """E f x^j and E f² x^j, j = 0, 1, 2, for scores ``mean + spread x``, and their slopes in the mean."""
+    def _activations(self, mean: float, spread: float) -> tuple[Array, Array, Array, Array]:
+        """Nodes x and their weights, f at ``mean + spread x``, and its slopes."""
         from scipy.special import erf  # slow to load
 
-        scale, linear = self.problem.scale, self.problem.attention == "linear"
+        scale = self.problem.scale
         x, weight = normal(0.7 / math.sqrt(1.0 + 4.0 * (scale * spread) ** 2))  # where erf² leaves e^-40
         s = scale * (mean + spread * x)
-        f = s if linear else erf(s)
-        slope = np.full_like(s, scale) if linear else scale * 2.0 / math.sqrt(math.pi) * np.exp(-s * s)
-        powers = np.stack([weight, weight * x, weight * x * x])
-        return (powers @ f, powers @ slope), (powers @ f**2, powers @ (2.0 * f * slope))
+        if self.problem.attention == "linear":
+            return x, weight, s, np.full_like(s, scale)
+        return x, weight, erf(s), scale * 2.0 / math.sqrt(math.pi) * np.exp(-s * s)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """The overlaps κ = kᵀk*, ν = vᵀv*, θ = vᵀk*, η = kᵀv* and ρ = kᵀv."""
-        k, v = params / np.linalg.norm(params, axis=1)[:, None]
+        k, v = self.vectors(params)[0][:8].reshape(2, 4)
         return {"overlaps": np.array([k[0], v[1], v[0], k[1], k @ v])}
 
 
-@dataclass(frozen=True, eq=False)
-class SoftmaxRisk(Risk):
+class SoftmaxRisk(LocationRisk):
     r"""Loss of :math:`\hat y = \sum_l a_l v^\top X_l`, :math:`a = \mathrm{softmax}(k^\top X_l + b[l = 1])`.
 
     It is a function of (κ, κ', ν, ν', b): k = κk* + κ'e and v = νv* + ν'e' with directions beside k*, v* and each
     other: the manifold that training does not leave. Values are then independent of scores.
     """
 
-    problem: SingleLocation
-    start: Array
-
-    @property
-    def initial(self) -> Array:
-        """Where training starts, (5,)."""
-        return self.start
-
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (5,)."""
         (kappa, beside, nu, rest, bias), p = params, self.problem
-        r, a, g = math.hypot(kappa, beside), math.sqrt(p.snr), p.spread
-        turn = np.array([kappa, beside]) / r if r else np.zeros(2)
-        size, sums, slopes = nu * nu + rest * rest, np.zeros(2), np.zeros((2, 3))
-        # Nodes a power of 2 apart leave an error of e^-30 where weights grow like e^(r x) or e^(r g x).
-        apart = 2.0 ** math.floor(math.log2(min(0.25, math.pi**2 / (30.0 * max(r * max(1.0, g), 1e-3)))))
-        for share, bare, against, x, own, first in self._cases(apart):
-            scores = r * x * np.where(own, g, 1.0) + a * kappa * own + bias * first
-            found = [risk.evaluate(scores) for risk in (bare, against)]
-            sums += share * np.array([loss for loss, _ in found])
-            for at, (_, gradient) in enumerate(found):
-                by_r = float(gradient @ (x * np.where(own, g, 1.0)))
-                slopes[at] += share * np.array([a * float(gradient @ own) + by_r * turn[0], by_r * turn[1],
-                                                float(gradient @ first)])  # fmt: skip
-        seen = sums[1] - sums[0] - 0.5 * g * g  # less γ² times the attention on the informative token
-        loss = size * sums[0] + nu * seen + 0.5 * (g * g + p.noise**2)
-        by = size * slopes[0] + nu * (slopes[1] - slopes[0])
-        return float(loss), np.array([by[0], by[1], 2.0 * nu * sums[0] + seen, 2.0 * rest * sums[0], by[2]])
+        r, size, chance = math.hypot(kappa, beside), nu * nu + rest * rest, np.array([p.chance, 1.0 - p.chance])
+        # Nodes a power of 2 apart leave an error of e^-30 where weights grow like e^(r x) or e^(r γ x).
+        apart = 2.0 ** math.floor(math.log2(min(0.25, math.pi**2 / (30.0 * max(r * max(1.0, p.spread), 1e-3)))))
+        tokens, slopes = self._tokens(apart)
+        found = tokens.moments(slopes @ [r, kappa, bias])
+        gap, square = found.loss.reshape(2, 2) @ chance  # half mean squares of o - γ and of o, for |v| = 1
+        seen = gap - square - 0.5 * p.spread**2  # less γ² times the attention on the informative token
+        loss = size * square + nu * seen + 0.5 * (p.spread**2 + p.noise**2)
+        asked = np.outer([nu, size - nu], chance).ravel()
+        by_r, by_kappa, by_bias = np.einsum("uq,uqp,q->p", found.gradient, slopes, asked)
+        turn = by_r * np.array([kappa, beside]) / r if r else np.zeros(2)
+        by_v = 2.0 * square * np.array([nu, rest]) + [seen, 0.0]
+        return float(loss), np.array([by_kappa + turn[0], turn[1], *by_v, by_bias])
 
     @lru_cache(maxsize=8)  # noqa: B019
-    def _cases(self, step: float) -> list[tuple[float, TokenRisk, TokenRisk, Array, Array, Array]]:
-        """Where the informative token is: probability, risks against 0 and γ, and of each node x and its roles."""
+    def _tokens(self, step: float) -> tuple[TokenRisk, Array]:
+        """Tokens, and slopes of scores by (r, κ, b); targets γ and 0, with the informative token first or not."""
         (x, probs), p = normal(step), self.problem
         check_fits("N", f"{x.size} nodes", 8.0 * 2000 * x.size)
-        special = Kind(1, probs, np.full(x.size, p.spread))
-        found, q = [], 1.0 / p.N if p.first is None else p.first
-        for share, first, others in ((q, (1.0, 0.0), [p.N - 1]), (1.0 - q, (0.0, 1.0, 0.0), [1, p.N - 2])):
-            kinds = [special, *(Kind(many, probs, np.zeros(x.size), np.ones(x.size)) for many in others if many)]
-            risks = (TokenRisk(kinds, np.array(target)) for target in (0.0, p.spread))
-            roles = np.repeat([(at == 0, first[at]) for at in range(len(kinds))], x.size, axis=0).T
-            found.append((share, *risks, np.tile(x, len(kinds)), *roles))
-        return found
+        still = np.zeros(x.size)
+        others = [Kind(many, probs, still, still + 1.0) for many in (1, p.N - 2) if many]
+        kinds = [Kind(1, probs, still + p.spread), *others]
+        slopes = np.zeros((len(kinds), x.size, 4, 3))
+        slopes[..., 0] = x[:, None]
+        slopes[0, ..., :2] = np.stack([p.spread * x, still + math.sqrt(p.snr)], axis=1)[:, None]
+        slopes[[0, 1, 0, 1], :, range(4), 2] = 1.0  # the first place
+        target = p.spread * np.array([[1.0, 1.0, 0.0, 0.0]])
+        return TokenRisk(kinds, target, np.full(4, 0.25)), slopes.reshape(-1, 4, 3)
 
     def floor(self) -> float:
         """Return the Bayes risk, where it is known: with a spread of 1, as of all other tokens."""
         p = self.problem
         return self.evaluate(p.bayes())[0] if p.spread == 1.0 else 0.5 * p.noise**2
+
+
+class SampledLocation(Sampled):
+    """Mean of ½(ŷ - y)² over prompts whose tokens are drawn in the four directions; made by the risks."""
+
+    def __init__(self, exact: LocationRisk, batch: int, seed: int) -> None:
+        self._exact = exact
+        super().__init__(exact.initial, batch, seed, 12.0 * exact.problem.N)
+
+    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
+        from scipy.special import erf  # slow to load
+
+        p, rng, B = self._exact.problem, self.generator(step), self.batch
+        tokens, rows = rng.normal(size=(B, p.N, 4)), np.arange(B)
+        place = np.where(rng.random(B) < p.chance, 0, rng.integers(1, p.N, B))
+        tokens[rows, place] = p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
+        label = tokens[rows, place, 1] + p.noise * rng.normal(size=B)
+        vectors, slopes = self._exact.vectors(params)
+        scores, values = p.scale * tokens @ vectors[:4], tokens @ vectors[4:8]
+        if p.attention == "softmax":
+            weight, _ = softmax(scores / p.scale + vectors[8] * (np.arange(p.N) == 0))
+            pull = weight * (values - np.sum(weight * values, axis=1)[:, None])
+        elif p.attention == "erf":
+            weight, pull = erf(scores), p.scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scores**2)) * values
+        else:
+            weight, pull = scores, p.scale * values
+        error = np.sum(weight * values, axis=1) - label
+        by = [*(np.einsum("bn,bnd->bd", each, tokens) for each in (pull, weight)), pull[:, :1]]
+        back = error[:, None] * np.concatenate(by, axis=1) @ slopes
+        return 0.5 * error**2, np.broadcast_to(np.arange(params.size), back.shape), back
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,22 +261,32 @@ class SingleLocation(Family):
         free = np.array([start[0, 0], start[0, 2], start[1, 1], start[1, 3], 0.0])
         risk: Risk = SoftmaxRisk(self, free) if self.attention == "softmax" else SeparateRisk(self, start)
         if self.attention != "softmax" and self.start == "manifold":
-            held = np.zeros((2, 4, 4))
-            held[(0, 0, 1, 1), (0, 2, 1, 3), range(4)] = 1.0
-            risk = in_coordinates(risk, "linear", held, start=free[:4])
+            risk = in_coordinates(risk, "linear", HELD[:4, :8].T.reshape(2, 4, 4), start=free[:4])
         store(self, _risk=risk)
 
     def risk(self) -> Risk:
         """Return the risk over what is trained."""
         return self._risk  # type: ignore[attr-defined, no-any-return]
 
+    @property
+    def chance(self) -> float:
+        """Probability that the first token is the informative one."""
+        return 1.0 / self.N if self.first is None else self.first
+
     def bayes(self) -> Array:
         r"""Return the parameters of softmax attention that make it the posterior mean if γ = 1.
 
         They are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds of the first position.
         """
-        q = 1.0 / self.N if self.first is None else self.first
-        return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(q * (self.N - 1.0) / (1.0 - q))])
+        odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)
+        return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(odds)])
+
+    def describe(self, run: Trajectory) -> None:
+        """Say what is outside the theorems."""
+        if self.start == "sphere":
+            run.notes["start"] = "outside the theorems: off the manifold k and v may end with swapped roles"
+        if self.attention == "softmax" and self.spread != 1.0:
+            run.notes["floor"] = "half the noise: the Bayes risk is known for spread = 1 alone"
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory.engine.progress import duration
-from icl_theory.grids.grid import bytes_of, is_large
+from icl_theory.engine.rules import rule_of
+from icl_theory.engine.steps import Descent
+from icl_theory.grids.evaluate import attempt
+from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, bytes_of, is_large
 from icl_theory.grids.sweep import Plan
 from icl_theory.memory import free, size
 
 
-class _EnoughError(Exception):
-    """A run has taken as long as it may."""
-
-
-def estimate(made: Plan, workers: int = 1, *, budget: float = 1.0, asked: int = 2000) -> Iterator[str]:
+def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 2000) -> Iterator[str]:
     """Say how much work a sweep is: its points, and then, from a few of them, time and memory.
 
-    Points of a kind are timed for ``budget`` seconds; ``asked`` random ones tell how many there are of each kind.
+    Points of a kind are timed for some ``budget`` seconds; ``asked`` random ones tell how many each kind has.
     """
-    grid, rng = made.grid, np.random.default_rng(0)
+    grid, columns, rng = made.grid, made.model.columns, np.random.default_rng(0)
     exact = grid.size <= asked
     index = rng.permutation(grid.size) if exact else rng.integers(grid.size, size=asked)
     arrays = _in_arrays(made, index)
@@ -34,65 +33,76 @@ def estimate(made: Plan, workers: int = 1, *, budget: float = 1.0, asked: int = 
     ways = f"{many:,} in whole arrays and {grid.size - many:,} one by one"
     yield f"{points}, {'' if exact else 'about '}{ways}"
     alone, failed = _alone(made, index[~arrays], budget)
-    each, errors = _alone(made, index[arrays][:3], budget)
-    seconds = ((grid.size - many) * alone + many * _together(made, each, budget)) / workers
+    chunk = grid.where(grid.chunks // 2)
+    together, errors = _together(made, chunk[_in_arrays(made, chunk)], budget) if many else (0.0, [])
+    seconds = ((grid.size - many) * alone + many * together) / workers
     by = f" on {workers} workers" if workers > 1 else ""
     yield f"about {duration(seconds) if seconds >= 10 else f'{seconds:.1g} s'}{by}"
     for error in (*errors, *failed)[:1]:
         yield f"points that were tried fail: {error}"
-    large = ", more than is well held: with a store they stay in it" if is_large(made.model.columns, grid) else ""
-    yield f"{size(bytes_of(made.model.columns, grid.size))} of memory for the results, {size(free())} free{large}"
+    large = ", more than is well held: with a store they stay in it" if is_large(columns, grid) else ""
+    yield f"{size(bytes_of(columns, grid.size))} of memory for the results, {size(free())} free{large}"
 
 
 def _in_arrays(made: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
     return ~np.isnan(made.model.batched(made.grid.points(index), max_steps=0)["loss"])
 
 
+def _together(made: Plan, where: NDArray[np.int64], budget: float) -> tuple[float, list[str]]:
+    """Return the time a point of more and more points of a chunk, as long as there is time, and why some fail."""
+    count, last, failed, end = 0, 0.0, list[str](), time.perf_counter() + 3.0 * budget
+    while count < len(where) and time.perf_counter() + last < end:
+        count, start = min(max(1, 4 * count), len(where)), time.perf_counter()
+        some = where[np.linspace(0, len(where) - 1, count).astype(int)]
+        values = attempt(made.model, made.grid.points(some))
+        failed += values[MESSAGE.name][values[STATUS.name] == FAILED].tolist()
+        last = time.perf_counter() - start
+    return last / max(count, 1), failed
+
+
 def _alone(made: Plan, index: NDArray[np.int64], budget: float) -> tuple[float, list[str]]:
     """Return the mean time of points simulated one by one, and why some fail."""
-    times, failed, begun = [0.0], [], time.perf_counter()
-    for place in (*index[:2, None], *index[:, None]):  # the first ones twice: they load what the others share
-        seen: list[tuple[float, int]] = []
-        start, left, expected = time.perf_counter(), 0.0, math.inf
-
-        def watch(step: int, loss: float, seen: list[tuple[float, int]] = seen) -> None:
-            seen.append((time.perf_counter(), step))
-            if len(seen) > 2 and seen[-1][0] - seen[0][0] > budget:  # enough to tell how it goes on
-                raise _EnoughError
-
+    times, failed, end = list[float](), list[str](), time.perf_counter() + budget
+    for place in (*index[:1, None], *index[:, None]):  # the first one twice: it loads what the others share
+        start, left = time.perf_counter(), 0.0
         try:
-            problem = made.model.problem({name: value[0] for name, value in made.grid.points(place).items()})
-            expected = min(problem.expected_steps() or math.inf, made.model.common["max_steps"])
-            problem.measured(problem.simulate(callback=watch))
-        except _EnoughError:
-            left = _left(seen, expected)
+            left = _run(made, made.grid.points(place), budget)
         except Exception as error:  # which is what the sweep records
             failed.append(str(error))
         times.append(time.perf_counter() - start + left)
-        if time.perf_counter() - begun > budget:
+        if time.perf_counter() > end:
             break
-    return float(np.mean(times[3:] or times[-1:])), failed
+    return float(np.mean(times[1:] or times or 0.0)), failed
 
 
-def _left(seen: list[tuple[float, int]], expected: float) -> float:
-    """Return how much longer a run takes to some step, by the power of time by which its steps have grown."""
+def _run(made: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
+    """Simulate a point; return how much longer it would take where it is cut after some time."""
+    seen: list[tuple[float, int]] = []
+
+    def watch(step: int, loss: float) -> None:
+        seen.append((time.perf_counter(), step))
+        if len(seen) > 2 and seen[-1][0] - seen[0][0] > budget:  # enough to tell how it goes on
+            raise TimeoutError
+
+    problem = made.model.problem({name: value[0] for name, value in point.items()})
+    try:
+        problem.measured(problem.simulate(callback=watch))
+    except TimeoutError:
+        expected = min(problem.expected_steps() or math.inf, problem.max_steps)
+        alike = Descent(problem.risk(), problem.rate(), rule_of(problem.update())).alike
+        return _left(seen, expected, problem.method == "exact" or not alike)
+    return 0.0
+
+
+def _left(seen: list[tuple[float, int]], expected: float, every: bool) -> float:
+    """Return how much longer a run takes to some step, by its second half so far.
+
+    Where ``every`` step is taken they grow like time, and where steps are skipped exponentially.
+    """
     if len(seen) < 3 or expected <= seen[-1][1] or not math.isfinite(expected):
         return 0.0
     spent, taken = seen[-1][0] - seen[0][0], seen[-1][1]
+    if every:
+        return spent * (expected / taken - 1.0)
     half = next(step for at, step in seen if at - seen[0][0] >= spent / 2)
-    power = max(1.0, math.log2(taken / max(half, 1)))
-    return float(spent * ((expected / taken) ** (1.0 / power) - 1.0))
-
-
-def _together(made: Plan, alone: float, budget: float) -> float:
-    """Return the time a point of larger and larger pieces of a chunk, as long as there is time for the next one."""
-    where = made.grid.where(made.grid.chunks // 2)
-    where = where[_in_arrays(made, where)]
-    count, end, last = 1, time.perf_counter() + budget, alone
-    while count < len(where) and time.perf_counter() + 2 * last < end:
-        count, start = min(2 * count, len(where)), time.perf_counter()
-        with contextlib.suppress(Exception):  # which is recorded by point
-            made.model.evaluate(made.grid.points(where[:count]))
-        last = time.perf_counter() - start
-        alone = last / count
-    return alone
+    return 0.5 * spent * math.log(expected / taken) / math.log(max(taken / max(half, 1), 1.1))

@@ -164,7 +164,7 @@ def _parts(
                     found = Chunk(failed(model.columns, int(grid.sizes[chunk]), error), keep=False)
                 yield chunk, found
     except (BrokenExecutor, CancelledError) as error:
-        raise ChildProcessError(f"the workers are gone: {_one_line(error)}") from None
+        raise ChildProcessError(f"the workers are gone: {one_line(error)}") from None
     finally:
         for future in running:
             future.cancel()
@@ -180,14 +180,14 @@ def _evaluate_chunk(
     away = home != (_HOME, os.getpid())
     if away:
         _prepare(os.getpid())
-    found, lengths = _attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
+    found, lengths = attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
     values = {name: once(column, lengths) for name, column in found.items()}
     values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
     part = share.put_from_worker(chunk, values) if away and share is not None else None
     return Chunk(values if hold or part is None else {}, part)
 
 
-def _attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
+def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
     """Evaluate some points; where the model fails, halve them until those at fault are found."""
     size = len(next(iter(points.values())))
     try:
@@ -196,7 +196,7 @@ def _attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
         if size == 1:
             return failed(model.columns, 1, error)
     halves = [
-        _attempt(model, {name: value[part] for name, value in points.items()})
+        attempt(model, {name: value[part] for name, value in points.items()})
         for part in (slice(0, size // 2), slice(size // 2, size))
     ]
     return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}
@@ -206,48 +206,7 @@ def failed(columns: tuple[Column, ...], size: int, error: Exception) -> Values:
     """Return the columns of points that failed with an error."""
     values = blank(columns, size)
     values[STATUS.name][:] = FAILED
-    values[MESSAGE.name][:] = _one_line(error)
-    return values
-
-
-def point_by_point(
-    columns: tuple[Column, ...], points: Mapping[str, NDArray[Any]], measure: Callable[..., Mapping[str, Any]]
-) -> Values:
-    """Evaluate points one by one: ``measure(**point)`` gives the columns; where it fails the point does.
-
-    Parameters
-    ----------
-    columns : tuple of Column
-        What ``measure`` gives.
-    points : mapping of str to ndarray, each (P,)
-        Parameters by name.
-    measure : callable
-        Takes the parameters of one point by name.
-
-    Returns
-    -------
-    dict of str to ndarray, each (P,)
-        The columns, status and message among them.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from icl_theory.grids.evaluate import point_by_point
-    >>> from icl_theory.grids.grid import Column
-    >>> columns = (Column("inverse", "f8", "", "1/x"),)
-    >>> found = point_by_point(columns, {"x": np.array([2.0, 0.0])}, lambda x: {"inverse": 1 / float(x)})
-    >>> found["inverse"].tolist(), found["message"].tolist()
-    ([0.5, nan], ['', 'ZeroDivisionError: float division by zero'])
-    """
-    size = len(next(iter(points.values())))
-    values = blank(columns, size)
-    for i in range(size):
-        try:
-            found = measure(**{name: value[i] for name, value in points.items()})
-        except Exception as error:
-            found = {STATUS.name: FAILED, MESSAGE.name: _one_line(error)}
-        for name, value in found.items():
-            values[name][i] = value
+    values[MESSAGE.name][:] = one_line(error)
     return values
 
 
@@ -260,7 +219,8 @@ def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
     return np.array([*plain], dtype=object).reshape(texts.shape)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return what an error says, as a message of a point."""
     text = " ".join(str(error).split())
     plain = isinstance(error, ValueError) and text
     said = text if plain else f"{type(error).__name__}: {text}".rstrip(": ")

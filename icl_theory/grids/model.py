@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from icl_theory.engine.trajectory import Stop
 from icl_theory.families import Family
-from icl_theory.grids.evaluate import point_by_point
-from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, uniform
+from icl_theory.grids.evaluate import one_line
+from icl_theory.grids.grid import FAILED, MESSAGE, NOT_REACHED, REACHED, STATUS, Column, Values, blank, uniform
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,20 @@ class FamilyModel:
         return values
 
     def one_by_one(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        """Simulate each of some points alone."""
-
-        def measure(**point: Any) -> Mapping[str, Any]:
-            problem = self.problem(point)
-            run = problem.simulate()
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                return problem.measured(run)
-
-        return point_by_point(self.columns, points, measure)
+        """Simulate each of some points alone; where that fails, the point does."""
+        size = len(next(iter(points.values())))
+        values = blank(self.columns, size)
+        for i in range(size):
+            try:
+                problem = self.problem({name: value[i] for name, value in points.items()})
+                run = problem.simulate()
+                with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                    found = problem.measured(run)
+            except Exception as error:
+                found = {STATUS.name: FAILED, MESSAGE.name: one_line(error)}
+            for name, value in found.items():
+                values[name][i] = value
+        return values
 
     def problem(self, point: Mapping[str, Any], **changes: Any) -> Family:
         """Return the problem at a point."""

@@ -133,7 +133,8 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
         if not declared.axis or value is None or not (swept or declared.kind.numeric or isinstance(value, str)):
             common[name] = declared.check(value)
             continue
-        if declared.kind.numeric and isinstance(value, str):
+        matrix = declared.kind.matrix and dimensions(value) > 1
+        if declared.kind.numeric and (isinstance(value, str) or matrix):
             common[name] = declared.check(value)  # a word for a number, "auto" say, is no value of an axis
             continue
         found, swept = axis_values(name, value, declared.check_all)

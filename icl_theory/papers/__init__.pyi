@@ -11,6 +11,7 @@ from .claim import BoundChecks as BoundChecks
 from .claim import Claim as Claim
 from .claim import Found as Found
 from .claim import Outcome as Outcome
+from .claim import Question as Question
 from .claim import Series as Series
 from .claim import Status as Status
 from .claim import identity as identity

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from icl_theory._validate import choice, flag, integer, refuse
+from icl_theory._validate import choice, flag, integer
 from icl_theory.engine.display import Shown
 from icl_theory.engine.progress import counted, working
 from icl_theory.families import asked, left_out
-from icl_theory.papers.claim import HEADINGS, Answer, Claim, Row, Status
+from icl_theory.papers.claim import HEADINGS, Answer, Claim, Question, Row, Status
 from icl_theory.papers.paper import Claims
 from icl_theory.results.numbers import markdown
 
@@ -31,9 +30,9 @@ def rows() -> tuple[Row, ...]:
     return tuple(row for claims in known()[0].values() for row in claims.rows)
 
 
-def questions() -> dict[str, Callable[[bool], Answer]]:
+def questions() -> dict[str, Question]:
     """Return the open questions of every family by name."""
-    return {name: ask for claims in known()[0].values() for name, ask in claims.questions.items()}
+    return {each.name: each for claims in known()[0].values() for each in claims.questions}
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Audit(Shown):
         }
 
 
-def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[str], None] | None = None) -> Audit:
+def audit(*, quick: bool = False, claim: int | None = None) -> Audit:
     """Measure every claim and answer every open question.
 
     Parameters
@@ -93,8 +92,6 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
         Smaller grids.
     claim : int, optional
         Measure one claim, the one with this number in the table (the first is 1), and answer no question.
-    callback : callable, optional
-        Called with the name of each row before it is measured, for progress displays.
 
     Returns
     -------
@@ -117,23 +114,18 @@ def audit(*, quick: bool = False, claim: int | None = None, callback: Callable[[
     'derivatives'
     """
     flag("quick", quick)
-    if not (callback is None or callable(callback)):
-        raise refuse("callback", callback, "a function of a row's name")
-    tell = callback or (lambda name: None)
     claims, answers = list[Claim](), list[Answer]()
     families, failures = known()
-    every = [*enumerate(((family, row) for family, each in families.items() for row in each.rows), start=1)]
-    asked = [(family, name) for family, each in families.items() for name in each.questions]
+    every = [(family, row) for family, each in families.items() for row in each.rows]
+    asked = [(family, name) for family, each in families.items() for name, _ in each.questions]
     wanted = every
     if claim is not None:
         claim = integer("claim", claim, minimum=1, maximum=len(every))
         wanted, asked, failures = every[claim - 1 : claim], [], []
-    for number, (family, row) in counted(wanted, "claims"):
-        tell(f"claim {number} of {len(every)}")
+    for family, row in counted(wanted, "claims"):
         with left_out(f"the row {name_of(row)} of the family {family}", failures):
             claims.append(_checked(row(quick), Claim))
     for family, name in asked:
-        tell(f"question {name}")
         with left_out(f"the question {name} of the family {family}", failures):
             answers.append(answer(name, quick=quick))
     return Audit(tuple(claims), tuple(answers), tuple(failures))
@@ -179,5 +171,5 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     flag("quick", quick)
     every = questions()
     with working(f"answering question {choice('question', name, every)}"):
-        found: Answer = _checked(every[name](quick), Answer)
+        found: Answer = _checked(every[name].answer(quick), Answer)
         return found

@@ -234,20 +234,26 @@ class Answer(Drawn):
         return f"icl-theory audit --question {self.name} --plot {self.name}.png"
 
 
+class Question(NamedTuple):
+    """An open question: what the command line calls it, and what answers it, more quickly if asked to."""
+
+    name: str
+    answer: Callable[[bool], Answer]
+
+
 def question(
     name: str, x: str, y: str, x_scale: str = "log", y_scale: str = "log"
-) -> Callable[[Callable[[bool], tuple[str, Iterable[Series]]]], Callable[[bool], Answer]]:
-    """Make a function that returns an answer in words and its curves one that answers an open question.
+) -> Callable[[Callable[[bool], tuple[str, Iterable[Series]]]], Question]:
+    """Make a function that returns an answer in words and its curves an open question.
 
     The docstring of the function is the question; the other arguments are as in `Answer`.
     """
 
-    def made(find: Callable[[bool], tuple[str, Iterable[Series]]]) -> Callable[[bool], Answer]:
-        @functools.wraps(find)
-        def answered(quick: bool) -> Answer:
-            answer, series = find(quick)
-            return Answer(name, words(find), answer, tuple(series), x, y, x_scale, y_scale)
+    def made(find: Callable[[bool], tuple[str, Iterable[Series]]]) -> Question:
+        def answer(quick: bool) -> Answer:
+            found, series = find(quick)
+            return Answer(name, words(find), found, tuple(series), x, y, x_scale, y_scale)
 
-        return answered
+        return Question(name, answer)
 
     return made

@@ -446,7 +446,7 @@ PAPERS = (
                  (population_loss, layers.whole_layer)),
          Reading("several layers",
                  "Each layer is a step of gradient descent on the prompt, and more layers reach a lower loss.",
-                 (depth,), question="linear-attention-depth", figure="depth"),
+                 (depth,), question=what_depth_buys, figure="depth"),
          Reading("Σ⁻¹ layers",
                  "If tasks have the covariance Σ⁻¹, layers that descend with multiples of Σ⁻¹ are critical.",
                  (layers.inverse_layers,), reconstructed="that these layers are the best ones"),
@@ -477,7 +477,7 @@ PAPERS = (
         (Reading("fixed points", "Heads with separate keys and queries have exponentially many fixed points.",
                  (fixed_points,), reconstructed="the matrices and the loss at each of them"),
          Reading("merged keys and queries", "From a small start the loss has one plateau and one abrupt drop.",
-                 (one_drop, plateau_lengths), question="linear-attention-plateau"),
+                 (one_drop, plateau_lengths), question=which_plateau),
          Reading("separate keys and queries",
                  "Heads go from saddle to saddle and learn one principal direction after another.",
                  (staircase, levels), figure="staircase"),
@@ -497,9 +497,4 @@ PAPERS = (
         NOTE + " The transition was observed by Raventós et al. 2023, arXiv:2306.15063.",
     ),
 )  # fmt: skip
-CLAIMS = Claims(
-    (population_loss, every_mode, one_drop, small_starts, plateau_lengths, staircase, shifts, transition,
-     double_descent, depth, layers.whole_layer, layers.inverse_layers, layers.plus_plus, fixed_points, levels,
-     few_heads, other_covariances, length_of_test, random_covariances),
-    {"linear-attention-plateau": which_plateau, "linear-attention-depth": what_depth_buys}, PAPERS,
-)  # fmt: skip
+CLAIMS = Claims(questions=(which_plateau, what_depth_buys), papers=PAPERS)

@@ -10,7 +10,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.families.fixed_chain import SADDLE, FixedChain
-from icl_theory.papers.causal_structure import CAUSAL_STRUCTURE, leaving
+from icl_theory.papers.causal_structure import CAUSAL_STRUCTURE
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import listed, span
 from icl_theory.papers.paper import Claims, Paper, Reading
@@ -156,7 +156,8 @@ ATTENTION_WITH_MARKOV = Paper(
              " p + q > 1 (arXiv:2406.03072).",
              (energy, basins, small_starts, steps),
              reconstructed="The theorems' text; logit, energy and basins are those of the authors' code.")),
-    "Abstracts and the authors' code (the canonical model and its pictures) were read, the theorems' text was not."
-    " The third canonical number, the scale a of linear attention, is left out: its formula was not read.",
+    "Abstracts and the authors' code were read, the theorems' text was not. The code trains e, w and b, and draws"
+    " the energy and the regions where the flow ends. A further canonical number, the scale a of linear attention,"
+    " is not in it and is left out.",
 )  # fmt: skip
-CLAIMS = Claims(papers=(ATTENTION_WITH_MARKOV, CAUSAL_STRUCTURE), questions={"whole-transformer": leaving})
+CLAIMS = Claims(papers=(ATTENTION_WITH_MARKOV, CAUSAL_STRUCTURE))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from icl_theory._validate import refuse
-from icl_theory.papers.claim import Answer, Row
+from icl_theory._validate import refuse, store
+from icl_theory.papers.claim import Question, Row
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Reading:
         What it says, in our words.
     rows : tuple of callable
         Rows of the audit that measure it.
-    question : str
-        Name of an open question of the family that belongs to it, if any.
+    question : Question, optional
+        An open question that belongs to it.
     figure : str
         Name of the figure that shows it, one of `icl_theory.figures.available`, if any.
     reconstructed : str
@@ -33,7 +33,7 @@ class Reading:
     name: str
     says: str
     rows: tuple[Row, ...] = ()
-    question: str = ""
+    question: Question | None = None
     figure: str = ""
     reconstructed: str = ""
 
@@ -88,8 +88,8 @@ class Claims:
     rows : tuple of callable
         Rows of the audit: each takes whether to be quick and returns a `Claim`. `row` makes them. Unless given,
         those that the papers name, in their order.
-    questions : dict of callable
-        Open questions by name: each takes whether to be quick and returns an `Answer`. `question` makes them.
+    questions : tuple of Question
+        Open questions, which `question` makes; unless given, those that the papers name.
     papers : tuple of Paper
         Papers behind the family and what measures their statements, for ``icl-theory reproduce``.
     check : callable, optional
@@ -104,7 +104,7 @@ class Claims:
     """
 
     rows: tuple[Row, ...] = ()
-    questions: Mapping[str, Callable[[bool], Answer]] = field(default_factory=dict)
+    questions: tuple[Question, ...] = ()
     papers: tuple[Paper, ...] = ()
     check: Callable[..., Any] | None = None
     compare: Callable[..., Any] | None = None
@@ -112,9 +112,11 @@ class Claims:
     def __post_init__(self) -> None:
         if not (isinstance(self.rows, tuple) and all(map(callable, self.rows))):
             raise refuse("rows", self.rows, "a tuple of functions that return a Claim")
-        if not (isinstance(self.questions, Mapping) and all(map(callable, self.questions.values()))):
-            raise refuse("questions", self.questions, "a dict of functions that return an Answer")
+        if not (isinstance(self.questions, tuple) and all(isinstance(each, Question) for each in self.questions)):
+            raise refuse("questions", self.questions, "a tuple of Questions")
         if not (isinstance(self.papers, tuple) and all(isinstance(paper, Paper) for paper in self.papers)):
             raise refuse("papers", self.papers, "a tuple of Papers")
-        named = (row for paper in self.papers for reading in paper.readings for row in reading.rows)
-        object.__setattr__(self, "rows", self.rows or tuple(dict.fromkeys(named)))
+        readings = [reading for paper in self.papers for reading in paper.readings]
+        rows = dict.fromkeys(row for reading in readings for row in reading.rows)
+        questions = dict.fromkeys(reading.question for reading in readings if reading.question)
+        store(self, rows=self.rows or (*rows,), questions=self.questions or (*questions,))

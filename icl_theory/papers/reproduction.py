@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -165,9 +164,7 @@ def papers() -> dict[str, Paper]:
     return {paper.name: paper for claims in known()[0].values() for paper in claims.papers}
 
 
-def reproduce(
-    name: str, *, only: str | None = None, quick: bool = False, callback: Callable[[str], None] | None = None
-) -> Reproduction:
+def reproduce(name: str, *, only: str | None = None, quick: bool = False) -> Reproduction:
     """Measure every statement of a paper.
 
     Parameters
@@ -178,8 +175,6 @@ def reproduce(
         Name of a statement, to measure no other.
     quick : bool
         Smaller grids and shorter runs.
-    callback : callable, optional
-        Called with the name of each statement before it is measured, for progress displays.
 
     Returns
     -------
@@ -203,7 +198,7 @@ def reproduce(
     readings = {reading.name: reading for reading in paper.readings}
     if only is not None:
         readings = {only: readings[choice("only", only, readings)]}
-    begin, end, tell = f"icl-theory reproduce {name}", " --quick" if quick else "", callback or (lambda name: None)
+    begin, end = f"icl-theory reproduce {name}", " --quick" if quick else ""
     failures: list[str] = []
 
     @cache
@@ -214,12 +209,11 @@ def reproduce(
 
     parts = []
     for reading in counted([*readings.values()], "statements"):
-        tell(reading.name)
         claims = tuple(claim for row in reading.rows for claim in measured(row))
         found, drawn = None, list[Drawn]()
         if reading.question:
-            with left_out(f"the question {reading.question} of the paper {name}", failures):
-                found = answer(reading.question, quick=quick)
+            with left_out(f"the question {reading.question.name} of the paper {name}", failures):
+                found = answer(reading.question.name, quick=quick)
                 caption = f"{found.y} against {found.x}"
                 drawn.append(Drawn(found.name, caption, found.command + end, plot_answer(found)))
         if reading.figure:

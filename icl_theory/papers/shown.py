@@ -8,6 +8,11 @@ SHOWN = {
         "Small L, here 0.2 in grey dashes: the run ends in Phase II, as in Theorem 1. Large L: most steps go into"
         " Phase III, about K/(4ηε) of them, as in Theorem 2.",
     ),
+    "in-context-convergence": (
+        "regression?L=1&delta=1.41421356&K=100&t=10000",
+        "Features that are orthonormal and equally frequent, and linear functions with w ~ N(0, I): attention grows"
+        " in Phase I, which takes about K²/η steps, and then the loss converges.",
+    ),
     "in-context-recall": (
         "recall?alpha=0.2&t=100",
         "Noise in every fifth sentence: the loss falls exponentially to the Bayes risk, as in Theorem 5.4. An"
@@ -33,5 +38,15 @@ SHOWN = {
         "sphere?N=10000&t=1000~N=100",
         "The window adapts: with a hundred times as many pairs as in grey dashes it gets narrower. Steeper tasks, a"
         " larger L, narrow it further, and noise widens it.",
+    ),
+    "statistical-induction-heads": (
+        "induction-heads?objective=log&ratio=0.1&t=100",
+        "The three phases: predictions are uniform first, then those of the unigram, and in the end nearly those of"
+        " the bigram.",
+    ),
+    "causal-structure": (
+        "induction-heads?T=50&eta=0.2&ratio=100&match=0.3&sink=0&t=20",
+        "The two stages: a fast first layer turns to the parent of a symbol, here the symbol before, while the"
+        " match hardly moves. Then the match grows, and there is an induction head.",
     ),
 }

@@ -67,7 +67,7 @@ def html_report(
     --------
     >>> import icl_theory as icl
     >>> page = icl.html_report(icl.simulate(2.0, 1.0, 4.0))
-    >>> page[:15], "icl.simulate(L=2.0, delta=1.0, eta=4.0)" in page
+    >>> page[:15], "icl.Regression(L=2.0, delta=1.0, eta=4.0).simulate()" in page
     ('<!DOCTYPE html>', True)
     """
     if not (source is None or isinstance(source, str)):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from icl_theory.grids.evaluate import _plain_texts, evaluate, failed, point_by_point
+from icl_theory.grids.evaluate import _plain_texts, evaluate, failed
 from icl_theory.grids.grid import (
     LARGEST_CHUNK,
     LONGEST,
@@ -173,16 +173,6 @@ def test_an_executor_that_cannot_send_the_model_fails_its_points() -> None:
         found = evaluate(grid(3, 2), Local(), executor=pool).values
     assert set(found["status"]) == {"failed"}
     assert "Local" in found["message"][0]
-
-
-def test_point_by_point_records_failures() -> None:
-    def measure(x: float) -> dict[str, Any]:
-        return {"square": math.sqrt(x), "status": "done"}
-
-    found = point_by_point(SQUARE, {"x": np.array([4.0, -1.0])}, measure)
-    assert found["square"][0] == 2.0
-    assert found["status"].tolist() == ["done", "failed"]
-    assert found["message"][1].startswith("math domain error") or "expected a nonnegative" in found["message"][1]
 
 
 def floats(values: Iterable[Any]) -> list[float]:

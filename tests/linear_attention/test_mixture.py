@@ -35,6 +35,21 @@ def test_loss_and_gradient_are_those_over_all_prompts() -> None:
     check_risk(mixed(start=[[0.3, 0.1], [-0.2, 0.5]]))
 
 
+def test_losses_and_gradients_of_two_hundred_mixtures() -> None:
+    """Of one law to three, with matrices that do not commute, in one dimension or two."""
+    rng = np.random.default_rng(4)
+    for seed in range(200):
+        d, count = 1 + seed % 2, 1 + seed % 3
+        laws = [references.random_law(d, 1 + (seed + at) % 2, 0.4 * at, 3 * seed + at) for at in range(count)]
+        probs, gamma = rng.dirichlet(np.ones(count)), rng.normal(size=(d, d))
+        parts = [references.merged(law, gamma) for law in laws]
+        risk = MixtureRisk([PromptLaw(*law) for law in laws], probs, start=np.zeros((d, d)))
+        loss = sum(p * each[0] for p, each in zip(probs, parts, strict=True))
+        assert risk.loss(gamma) == pytest.approx(loss, rel=1e-10)
+        wanted = sum(p * each[1] for p, each in zip(probs, parts, strict=True))
+        np.testing.assert_allclose(risk.gradient(gamma), wanted, rtol=1e-10, atol=1e-10 * np.abs(wanted).max())
+
+
 def test_a_diagonal_mixture_is_that_of_matrices() -> None:
     laws = [PromptLaw([1.0, 0.2], N=4), PromptLaw([0.3, 0.9], prior=[1.0, 2.0], N=20, noise=0.5)]
     few, all_entries = MixtureRisk(laws), MixtureRisk(laws, start=np.zeros((2, 2)))

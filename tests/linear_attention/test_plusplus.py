@@ -41,6 +41,14 @@ def test_loss_is_that_of_layers_on_all_prompts(d: int, N: int) -> None:
         assert PlusPlusRisk(d, N).loss(params) == pytest.approx(layers((a, c), b, d, N), rel=1e-12)
 
 
+def test_losses_of_two_hundred_layers() -> None:
+    rng = np.random.default_rng(2)
+    for at in range(200):
+        d, N = ((1, 1), (1, 2), (2, 1))[at % 3]
+        a, c, b = params = rng.uniform(-1.0, 1.5, 3)
+        assert PlusPlusRisk(d, N).loss(params) == pytest.approx(layers((a, c), b, d, N), rel=1e-10)
+
+
 @pytest.mark.parametrize(("d", "N"), [(2, 2), (8, 20), (8, 1000)])
 def test_no_parameters_have_a_lower_loss(d: int, N: int) -> None:
     risk = PlusPlusRisk(d, N)

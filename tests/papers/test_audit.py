@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.papers.claim import Claim, Errors, Outcome, Status, identity
+from icl_theory.papers.claim import Claim, Errors, Outcome, Question, Status, identity
 from icl_theory.papers.paper import Claims
 from icl_theory.papers.regression import dynamics
 from icl_theory.papers.reproduction import papers
@@ -128,7 +128,7 @@ def test_it_says_which_row_is_measured(monkeypatch: pytest.MonkeyPatch, heard: l
         raise ValueError
 
     module = importlib.import_module("icl_theory.papers.audit")
-    monkeypatch.setattr(module, "known", lambda: ({"spy": Claims((spying,), {"why": spying})}, []))
+    monkeypatch.setattr(module, "known", lambda: ({"spy": Claims((spying,), (Question("why", spying),))}, []))
     assert [line.split(" is left out")[0] for line in icl.audit().failures] == [
         "the row spying of the family spy", "the question why of the family spy",
     ]  # fmt: skip

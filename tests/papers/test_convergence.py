@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
+import icl_theory as icl
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 from icl_theory.papers import convergence as evidence
@@ -26,6 +28,26 @@ def iterated(K: int, p: float, epsilon: float) -> list[int]:
         scores = scores - chance[0] * attention * (short - attention @ short)
         step += 1
     return ends
+
+
+def test_losses_of_two_hundred_matrices_are_sums_over_all_prompts() -> None:
+    """f = wᵀx with w ~ (0, I) on orthonormal features: ½|a - e_k|² for attention a, averaged over all prompts."""
+    rng = np.random.default_rng(6)
+    for at in range(200):
+        K, N = 2 + at % 3, 1 + at % 4
+        features = icl.Features.orthonormal(K, probs=rng.dirichlet(np.ones(K)))
+        problem = icl.Regression(
+            L=math.sqrt(K), delta=math.sqrt(2.0), K=K, N=N, eta=1.0, task="linear", features=features,
+            coordinates="embedding",
+        )  # fmt: skip
+        Q, expected = rng.normal(size=(K, K)) * 10.0 ** rng.uniform(-1.0, 0.7), 0.0
+        scores = features.vectors @ Q @ features.vectors.T  # of each feature, one query a column
+        for prompt in itertools.product(range(K), repeat=N):
+            chance, count = np.prod(features.probs[[*prompt]]), np.bincount(prompt, minlength=K)
+            weight = count[:, None] * np.exp(scores)
+            short = weight / weight.sum(axis=0) - np.eye(K)
+            expected += 0.5 * chance * float(features.probs @ np.sum(short**2, axis=0))
+        assert problem.risk().loss(Q) == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize(("K", "p"), [(12, 0.6), (5, 0.8)])

@@ -13,6 +13,7 @@ import icl_theory as icl
 from icl_theory import explorer, figures
 from icl_theory.families import Family, Later, Panel, asked, find, list_families
 from icl_theory.papers import Claims, Found, Paper, Reading, row
+from icl_theory.papers.claim import Question
 from icl_theory.papers.reproduction import papers, reproduce
 from tests.browser import visit
 from tests.test_cli import run_main
@@ -44,7 +45,7 @@ PAPER = Paper("theirs", "T", "A", 2026, "none", (Reading("one", "1 + 1 = 2", (fi
 @dataclass(frozen=True, eq=False)
 class Good(Bowl):
     name, title = "good", "a sound family"
-    claims = Claims((raising, fine), {"why": raising}, (PAPER,))
+    claims = Claims((raising, fine), (Question("why", raising),), (PAPER,))
     figures = {"disc": disc}  # noqa: RUF012
 
 
@@ -200,7 +201,6 @@ def test_rows_that_are_not_given_are_those_of_the_papers() -> None:
         ("rows", raising),
         ("rows", (3,)),
         ("questions", (raising,)),
-        ("questions", {"why": 3}),
         ("papers", ("a paper",)),
     ],
 )

@@ -48,6 +48,21 @@ def test_loss_is_the_mean_over_all_sentences(
         np.testing.assert_allclose(risk.gradient(params), slopes(risk.loss, params), rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.slow
+def test_two_hundred_problems_of_one_number_for_attention_and_value() -> None:
+    """𝒱 = λI and W of the strength λ, with noise and without, in short sentences of few words."""
+    rng = np.random.default_rng(5)
+    for at in range(200):
+        alpha, H = (0.0, float(rng.uniform(0.05, 0.95)))[at % 2], int(rng.integers(5, 7))
+        task = RecallTask(4, 1, 1 + (alpha == 0.0), alpha=alpha, H=H, law=("markov", "planted")[at % 4 > 0])
+        both = RecallRisk(task, "softmax", tied=True, weights="identity")
+        size, gamma = float(rng.normal() * 10.0 ** rng.uniform(-1.0, 0.7)), float(rng.normal())
+        expected = loss(task, "softmax", "identity", both.kappa, np.full(1, size), size, gamma if alpha else 0.0)
+        params = np.full(both.initial.shape, size)
+        params[2:] = gamma
+        assert both.loss(params) == pytest.approx(expected, rel=1e-10)
+
+
 def test_attention_of_each_trigger_is_a_mean_over_its_own_sentences() -> None:
     """Where all words weigh alike it is the share of those that are the output after the trigger."""
     task = RecallTask(5, 2, 2, H=6, probs=[0.7, 0.3])

@@ -13,7 +13,7 @@ from scipy.integrate import solve_ivp
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.families.regression import SymmetricRisk, step_rate, tail_constant, tail_steps
-from icl_theory.families.regression.theorems.certified import least_progress, slowest_tail
+from icl_theory.families.regression.theorems.checks import ONE_STEP, TAIL_STEPS
 from icl_theory.families.regression.theorems.tails import query_constants
 from tests.references import compositions, enumerate_finite
 
@@ -277,10 +277,11 @@ def unequal(seed: int, eta: float, steps: int, K: int = 4) -> icl.Trajectory:
 @pytest.mark.parametrize("seed", range(6))
 def test_no_step_falls_short_of_its_certified_progress(seed: int) -> None:
     run = unequal(seed, 0.3, 3000)
-    least = least_progress(run)
+    least = ONE_STEP.check(run).measured
+    assert least is not None
     assert least >= 1.0
-    found = slowest_tail(run)
-    assert found[0] <= found[1]
+    found = TAIL_STEPS.check(run)
+    assert found.measured <= found.bound  # type: ignore[operator]
 
 
 def test_certified_progress_is_attained_by_exchangeable_tasks() -> None:
@@ -288,7 +289,8 @@ def test_certified_progress_is_attained_by_exchangeable_tasks() -> None:
     features = icl.Features.simplex(5, 1.0)
     risk = icl.PopulationRisk(features, tasks.Exchangeable(2.0))
     run = icl.descend(risk, 1e-3, steps=100)
-    least = least_progress(run)
+    least = ONE_STEP.check(run).measured
+    assert least is not None
     assert 1.0 <= least < 1.0002
     np.testing.assert_allclose(step_rate(risk, 1e-3), 4e-3 / 4, rtol=1e-4)
 

@@ -15,7 +15,7 @@ from icl_theory import regression, tasks
 from icl_theory.engine.statement import UnstatedError
 from icl_theory.families.regression.phases import phases_of
 from icl_theory.families.regression.theorems import orderwise
-from icl_theory.families.regression.theorems.certified import tail_ratio
+from icl_theory.families.regression.theorems.checks import tail_ratio
 from icl_theory.families.regression.theorems.enumeration import functions_of, lipschitz_values
 from icl_theory.families.regression.theorems.tails import infima_of, resting_loss, tail_limits
 from tests.references import slopes

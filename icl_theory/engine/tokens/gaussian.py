@@ -20,6 +20,14 @@ class Query(NamedTuple):
     probs: Array  # (U,)
 
 
+def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
+    """Return nodes and weights of the trapezoid rule for the normal law."""
+    end = math.ceil(reach / step)
+    x = step * np.arange(-end, end + 1.0)
+    weight = np.exp(-0.5 * x * x)
+    return x, weight / weight.sum()
+
+
 def gaussian_queries(d: int, N: int, largest: float, radii: int = 64, digits: float = 30.0) -> list[Query]:
     r"""Return nodes for N tokens in d dimensions, fine enough for scores :math:`c r X`, \|c\| up to ``largest``.
 
@@ -40,12 +48,10 @@ def gaussian_queries(d: int, N: int, largest: float, radii: int = 64, digits: fl
             continue
         h = min(0.7, math.pi**2 / (largest * r * (needed + 2.0)))
         reach = math.sqrt(2.0 * (math.log(N) + needed + 6.0))
-        end = math.ceil(reach / h)
         # a node takes some arrays over values of s, which span all weights
-        check_fits("scores", f"of size {largest:g}", 64.0 * (2 * end + 1) * (50.0 + 10.0 * largest * r * reach))
-        X = h * np.arange(-end, end + 1.0)
-        p = np.exp(-0.5 * X * X)
-        queries.append(Query(weight, r, X, p / p.sum()))
+        nodes = 2.0 * math.ceil(reach / h) + 1.0
+        check_fits("scores", f"of size {largest:g}", 64.0 * nodes * (50.0 + 10.0 * largest * r * reach))
+        queries.append(Query(weight, r, *normal(h, reach)))
     return queries
 
 

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -80,7 +79,7 @@ class Quadrature(NamedTuple):
 def quadrature(d: int, N: float, depth: int) -> Quadrature:
     r"""Quadrature with :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for polynomials of degree 2·depth.
 
-    The Gauss–Radau rule with a node at 0, by Chebyshev's algorithm in 400 digits from the exact moments.
+    The Gauss–Radau rule with a node at 0, by Chebyshev's algorithm in fractions from the exact moments.
     See docs/linear-attention-theory.md, "Loops".
 
     Parameters
@@ -110,23 +109,21 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
 def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     if math.isinf(N):
         return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
-    with localcontext(Context(prec=400)):  # Chebyshev's algorithm loses digits at every step
-        moments = _moments(d, int(N), 2 * depth)
-        row = [Decimal(each.numerator) / each.denominator for each in moments]
-        older = [Decimal(0)] * len(row)
-        alpha, beta, norms = [row[1] / row[0]], [Decimal(0)], [row[0]]
-        for k in range(1, depth + 1):
-            new = [row[i + 1] - alpha[-1] * row[i] - beta[-1] * older[i + 1] for i in range(1, len(row) - 1)]
-            beta.append(new[0] / row[0])
-            norms.append(new[0])
-            if k < depth:
-                alpha.append(new[1] / new[0] - row[1] / row[0])
-            older, row = row, new
-        values = [Decimal(1), -alpha[0]]  # of the monic orthogonal polynomials at 0
-        for k in range(1, depth):
-            values.append(-alpha[k] * values[-1] - beta[k] * values[-2])
-        alpha.append(-beta[depth] * values[depth - 1] / values[depth])  # puts a node at 0
-        at_zero = float(1 / sum(p * p / h for p, h in zip(values, norms, strict=True)))
+    row = list(_moments(d, int(N), 2 * depth))  # Chebyshev's algorithm loses digits at every step: these have all
+    older = [Fraction(0)] * len(row)
+    alpha, beta, norms = [row[1] / row[0]], [Fraction(0)], [row[0]]
+    for k in range(1, depth + 1):
+        new = [row[i + 1] - alpha[-1] * row[i] - beta[-1] * older[i + 1] for i in range(1, len(row) - 1)]
+        beta.append(new[0] / row[0])
+        norms.append(new[0])
+        if k < depth:
+            alpha.append(new[1] / new[0] - row[1] / row[0])
+        older, row = row, new
+    values = [Fraction(1), -alpha[0]]  # of the monic orthogonal polynomials at 0
+    for k in range(1, depth):
+        values.append(-alpha[k] * values[-1] - beta[k] * values[-2])
+    alpha.append(-beta[depth] * values[depth - 1] / values[depth])  # puts a node at 0
+    at_zero = float(1 / sum(p * p / h for p, h in zip(values, norms, strict=True)))
     off = np.sqrt([float(each) for each in beta[1:]])
     matrix = np.diag([float(each) for each in alpha]) + np.diag(off, 1) + np.diag(off, -1)
     nodes, vectors = np.linalg.eigh(matrix)

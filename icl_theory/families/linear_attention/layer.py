@@ -50,6 +50,8 @@ class SampledRisk(Risk):
     batch: int
     seed: int = 0
 
+    stochastic = True  # every step draws its prompts
+
     def __post_init__(self) -> None:
         if not np.isfinite(prompt_law(self.law).N):
             raise refuse("N", self.law.N, "finite: infinite prompts cannot be sampled")
@@ -66,11 +68,6 @@ class SampledRisk(Risk):
     def initial(self) -> Array:
         """Parameters at step 0."""
         return self.start
-
-    @property
-    def stochastic(self) -> bool:
-        """Every step draws its prompts."""
-        return True
 
     def prompts(self, step: int) -> Prompts:
         """Draw the prompts of a step."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numpy.typing import ArrayLike
 
-from icl_theory._calls import written_call
 from icl_theory.engine.descent import MAX_STEPS, Callback
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.trajectory import Trajectory
@@ -102,11 +99,7 @@ def simulate(
     >>> icl.recall.simulate(eta=0.5, counts=icl.recall.Counts.fixed(1), method="exact").steps
     44
     """
-    arguments: dict[str, Any] = dict(locals())
+    arguments = {name: value for name, value in locals().items() if name != "callback"}
     plain = ("eta", "attention", "seed", "rule", "method", "max_steps")  # for which None stands for nothing
     given = {name: value for name, value in arguments.items() if value is not None or name in plain}
-    given.pop("callback", None)
-    run = Recall(**Recall.unfolded(given)).simulate(callback=callback)
-    parts = {} if task is None or task.parts is None else {**task.parts, "task": None}
-    run.command = written_call("icl.recall.simulate", simulate, arguments | parts)
-    return run
+    return Recall(**Recall.unfolded(given)).simulate(callback=callback)

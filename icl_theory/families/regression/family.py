@@ -206,8 +206,8 @@ class Regression(Family):
         """Return the risk of one number if all queries are alike, else that of K x K scores."""
         plain = self.task == "exchangeable" and self.features is None and self.probs is None
         if plain and self.coordinates != "factored":
-            speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
-            return ExchangeableRisk(self.K, exchangeable_gamma(self.L, self.delta), self.N, self.noise, speed)
+            gamma = exchangeable_gamma(self.L, self.delta)
+            return ExchangeableRisk(self.K, gamma, self.N, self.noise, self._speed())
         features = self.features or Features.simplex(self.K, self.delta, self.probs)
         law = self.law()
         reduced = alike(features, law, self.N, self.noise, self.coordinates)
@@ -235,14 +235,13 @@ class Regression(Family):
         """Return a learning rate at which every step lowers the loss: one over a bound on the curvature."""
         if self.coordinates == "factored":
             raise refuse("eta", self.eta, "a number: in factored coordinates the curvature has no bound")
-        speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
         if self.task == "exchangeable" and self.features is None:  # K may be too large for features
             largest = exchangeable_gamma(self.L, self.delta)
             most = 1.0 / self.K if self.probs is None else probabilities("probs", self.probs, self.K).max()
         else:
             features = self.features or Features.simplex(self.K, self.delta, self.probs)
             largest, most = float(self.law().variogram(features).max()), features.probs.max()
-        return float(stable_rate(largest, 1.0 / most, noise=self.noise, N=self.N, speed=speed))
+        return float(stable_rate(largest, 1.0 / most, noise=self.noise, N=self.N, speed=self._speed()))
 
     def describe(self, run: Trajectory) -> None:
         """Add phases and regime, and the paper's own rule if an imbalance is given."""
@@ -267,10 +266,12 @@ class Regression(Family):
 
     def expected_steps(self) -> float | None:
         """Return the leading order of the exchangeable case."""
-        speed = embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
-        gamma = exchangeable_gamma(self.L, self.delta)
+        eta, gamma = self.rate() * self._speed(), exchangeable_gamma(self.L, self.delta)
         goal = self.epsilon if self.epsilon is not None else self.above
-        return float(leading_order(*map(np.asarray, (self.rate() * speed, gamma, float(self.K), goal, math.inf))))
+        return float(leading_order(*map(np.asarray, (eta, gamma, float(self.K), goal, math.inf))))
+
+    def _speed(self) -> float:
+        return embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:

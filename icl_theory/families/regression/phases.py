@@ -239,11 +239,7 @@ def _presence(risk: Risk | None) -> Array:
     risk, _ = innermost(risk)
     if isinstance(risk, ExchangeableRisk):
         return presence(np.asarray(1.0 / risk.K), risk.N)
-    if isinstance(risk, PopulationRisk):
-        return presence(risk.features.probs, risk.N)
-    if isinstance(risk, SymmetricRisk):
-        return presence(risk.probs, risk.N)
-    return np.ones(())
+    return presence(risk.probs, risk.N) if isinstance(risk, PopulationRisk | SymmetricRisk) else np.ones(())
 
 
 def phases_of(last: int, first: int | None, second: int | None) -> Phases:

@@ -8,7 +8,6 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from icl_theory._calls import written_call
 from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, Callback
 from icl_theory.engine.interrupts import returns_runs
@@ -110,9 +109,7 @@ def simulate(
         above=above, noise=noise, probs=probs, task="exchangeable" if task is None else task, features=features,
         coordinates=coordinates, method=method, max_steps=max_steps, imbalance=imbalance,
     )  # fmt: skip
-    run = problem.simulate(callback=callback)
-    run.command = written_call("icl.simulate", simulate, locals())
-    return run
+    return problem.simulate(callback=callback)
 
 
 @returns_runs

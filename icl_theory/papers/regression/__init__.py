@@ -2,9 +2,8 @@
 
 from icl_theory.families.regression import check_bounds, crosscheck
 from icl_theory.papers.paper import Claims, Paper, Reading
-from icl_theory.papers.regression import dynamics, experiments, lemmas, proved
+from icl_theory.papers.regression import dynamics, experiments, lemmas, proved, questions
 from icl_theory.papers.regression.lemmas import ORDERS
-from icl_theory.papers.regression.questions import QUESTIONS
 
 ORDER = "the order of magnitude, from the proofs; its constant is fitted on runs from a smaller range of parameters"
 CHOSEN = "we chose all parameters"
@@ -18,8 +17,9 @@ NONLINEAR_REGRESSION = Paper(
                 " own feature.",
                 (lemmas.lemma_1_identity, lemmas.direct_sums, lemmas.lemma_1_samples, lemmas.lemma_1_envelope,
                  lemmas.lemma_1_degenerate),
-                question="degenerate", reconstructed="the order of magnitude; exact form and constants of the"
-                " envelope are this package's"),
+                question=questions.degenerate,
+                reconstructed="the order of magnitude; exact form and constants of the envelope are this"
+                " package's"),
         Reading("Lemma 2", "In one step the score of the query's own feature changes by α_k >= 0, and another score"
                 " by β_mk of either sign.",
                 (lemmas.lemma_2_identity, lemmas.lemma_2_signs),
@@ -44,7 +44,8 @@ NONLINEAR_REGRESSION = Paper(
                 " missing"),
         Reading("Theorem 1", "Flat regime, L <= 1/(Δδ): after Phase I, the loss is ε after a further K ln(K LΔ"
                 " ε^-½)/(ηL²Δ²δ²) steps.",
-                (ORDERS["Theorem 1"], lemmas.theorem_1_explicit), question="tightness", reconstructed=ORDER),
+                (ORDERS["Theorem 1"], lemmas.theorem_1_explicit), question=questions.tightness,
+                reconstructed=ORDER),
         Reading("Proposition 4", "Phase III, sharp regime: the score of the own feature grows at the slow rate"
                 " ηε/K.",
                 (ORDERS["Phase III growth"], ORDERS["Phase III cross terms"],
@@ -55,7 +56,8 @@ NONLINEAR_REGRESSION = Paper(
         Reading("The transition", "The regimes change at an L of the order 1/(Δδ). Far above this L, training is"
                 " much faster.",
                 (dynamics.papers_rule, dynamics.regimes, dynamics.total_time, experiments.larger_steps),
-                question="separation", figure="transition", reconstructed="the threshold, with the constant 1"),
+                question=questions.separation, figure="transition",
+                reconstructed="the threshold, with the constant 1"),
         Reading("Proposition 1", "If the loss is small, the attention on the query's own feature is near 1, and the"
                 " prediction for any L-Lipschitz function is near its value, whether or not training has seen that"
                 " function.",
@@ -80,7 +82,7 @@ NONLINEAR_REGRESSION = Paper(
         Reading("Figure 4", "Random quadratic functions of Gaussian inputs: the same phases, faster for larger L.",
                 (experiments.gaussian_inputs,), figure="figure4", reconstructed=CHOSEN),
         Reading("Unequal frequencies", "The results are robust if features are not equally frequent.",
-                (experiments.unequal_frequencies,), question="unequal-features", figure="frequencies",
+                (experiments.unequal_frequencies,), question=questions.unequal, figure="frequencies",
                 reconstructed=CHOSEN),
         Reading("Function classes", "Piecewise polynomials and small networks are in the class, too.",
                 (experiments.other_functions,), reconstructed=CHOSEN),
@@ -103,5 +105,5 @@ CLAIMS = Claims(
      lemmas.unseen_functions, experiments.phases_by_size, experiments.attention_maps, experiments.block,
      experiments.gaussian_inputs, lemmas.noise_floor, lemmas.lengths, experiments.unequal_frequencies,
      experiments.other_functions),
-    QUESTIONS, (NONLINEAR_REGRESSION,), check_bounds, crosscheck,
+    questions.QUESTIONS, (NONLINEAR_REGRESSION,), check_bounds, crosscheck,
 )  # fmt: skip

@@ -23,7 +23,7 @@ from icl_theory.families.regression.sampled.risk import SampledRisk
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems import checks as bounds
 from icl_theory.families.regression.theorems.certified import step_bounds
-from icl_theory.families.regression.theorems.enumeration import differences, direct, tails
+from icl_theory.families.regression.theorems.enumeration import differences, direct
 from icl_theory.families.regression.theorems.orderwise import DRAWS, SEED, law_runs
 from icl_theory.families.regression.theorems.tails import query_constants, tail_constant, tail_limits
 from icl_theory.papers.claim import Errors, Found, identity, row
@@ -257,8 +257,18 @@ def _over_tail(run: Trajectory, K: int) -> float:
 def _tails(risk: PopulationRisk, time: float) -> tuple[list[float], str]:
     unit, limits = (risk.features.K - 1.0) / (4.0 * risk.features.K), query_constants(risk)
     assert limits is not None
-    pairs = [*zip(tails(risk, time) / unit, limits / unit, strict=True)]
+    pairs = [*zip(_excesses(risk, time) / unit, limits / unit, strict=True)]
     return [x / c if c else 1.0 + x for x, c in pairs], ", ".join(f"{x:.2f} ({c:.4g})" for x, c in pairs)
+
+
+def _excesses(risk: PopulationRisk, time: float) -> Array:
+    """``t p_k (ℓ_k - ℓ'_k)`` along the flow, (K,); for ℓ' features that drift apart are set 60 nats apart."""
+    run = descend(risk, 1.0, steps=int(time), method="flow")
+    before, scores, far = run.at(int(time / 100.0)).params, run.params, run.params.copy()
+    for k, order in enumerate(np.argsort(-scores, axis=0).T):
+        parting = np.diff(before[order, k] - scores[order, k]) > 0.7
+        far[order[1:], k] -= 60.0 * np.cumsum(parting)
+    return np.asarray(time * risk.features.probs * (direct(risk, scores).loss - direct(risk, far).loss))
 
 
 @row("tail law, embeddings", bound="1")

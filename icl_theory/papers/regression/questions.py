@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from icl_theory.engine import Risk, descend, in_coordinates, largest_stable_eta
 from icl_theory.families.regression import ExchangeableRisk, Features, PopulationRisk, SampledRisk, crossover, tasks
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems.orderwise import closed
-from icl_theory.papers.claim import Answer, Series, curves, question
+from icl_theory.papers.claim import Series, curves, question
 from icl_theory.papers.numbers import decade, off, power
 from icl_theory.papers.regression.common import equivalent, plain_descent, rescaled
 
@@ -278,8 +278,7 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     ]
 
 
-QUESTIONS: dict[str, Callable[[bool], Answer]] = {
-    "linear": linear, "tightness": tightness, "separation": separation, "learning-rate": learning_rate,
-    "unequal-features": unequal, "large-L": large_lipschitz, "label-noise": label_noise, "factored": factored,
-    "finite-samples": finite_samples, "degenerate": degenerate,
-}  # fmt: skip
+QUESTIONS = (
+    linear, tightness, separation, learning_rate, unequal, large_lipschitz, label_noise, factored, finite_samples,
+    degenerate,
+)  # fmt: skip

@@ -46,9 +46,7 @@ class Run {
     this.initial = this.excessAt(0);
     const { floor } = this.law;
     Object.assign(this, firstStep((t) => floor + this.excessAt(t), floor + above, most));
-    this.reached = this.steps !== null;
-    this.last = this.steps ?? most;
-    this.plateau = Math.min(this.last, firstStep((t) => this.excessAt(t), PLATEAU * this.initial, most).steps ?? most);
+    this.plateau = Math.min(this.last, firstStep((t) => this.excessAt(t), PLATEAU * this.initial, most).last);
   }
 
   gammaAt(t) {
@@ -95,7 +93,7 @@ function trainer({ d, N, noise, decay, eta, start, batch }, draw) {
     slopes.forEach((slope, k) => { gamma[k] -= eta * slope; });
     return loss;
   };
-  return Object.assign(next, { params: gamma });
+  return Object.assign(next, { params: gamma, work: batch * d * (N + d) });
 }
 
 module.exports = { Law, Run, limit, trainer, product };

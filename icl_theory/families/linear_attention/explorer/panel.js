@@ -3,7 +3,7 @@
 
 const { spread } = require("drawing");
 const { count, short } = require("numbers");
-const { along, batch, course, doubt, headline, random, sampled, step, timeScale } = require("training");
+const { against, along, batch, course, doubt, headline, lasting, step } = require("training");
 const { Law, Run, limit, product, trainer } = require("./closed");
 
 const MODES = 12; // whose curves are drawn
@@ -53,16 +53,13 @@ const testOf = ({ d, test_decay, test_N, test_noise }) => new Law({ d, decay: te
 
 function compute(values) {
   const run = new Run(values), { decay, eta } = values, { end, times, states } = course(run, 100, 260), test = testOf(values);
-  const tested = states.map(({ gamma }) => test.loss(gamma));
+  const tested = states.map((state) => { state.tested = test.loss(state.gamma); return state.tested; });
   const least = tested.indexOf(Math.min(...tested));
   const waits = decay === 0 ? times.map((t) => run.law.loss(run.law.best.map(() => product(values, run.law, eta * Math.floor(t))))) : null;
   const lengths = [...new Set(spread(1, Math.max(1e5, 10 * values.N), 60).map(Math.round))];
   const floors = lengths.map((N) => new Law({ ...values, N }).floor);
   return { run, end, times, states, test, tested, least, waits, lengths, floors };
 }
-
-// a run on sampled prompts
-const sample = (values, { end }) => sampled(trainer(values, random(1)), end, values.batch * values.d * (values.N + values.d));
 
 function moment({ run, test }, { t }) {
   const state = run.at(t);
@@ -84,35 +81,22 @@ function words(model, now, values) {
   return [headline(run, above, `the floor ${short(run.law.floor)}`), ...lines];
 }
 
-const PHASES = (axes, { run }) => {
-  axes.shade(0.5, run.plateau, "orange", "plateau");
-  axes.shade(Math.max(0.5, run.plateau), run.last, "blue", "learning");
-};
+const phases = ({ run }) => [["plateau", 0, run.plateau, "orange"], ["learning", run.plateau, run.last, "blue"]];
 
 const loss = along({
-  name: "loss", title: "Loss", height: 300,
+  name: "loss", title: "Loss", samples: true,
   caption: "and the best that any Γ can do; in pink, as far as the page has time for, with batches of B sampled prompts. Drag to move through training.",
-  scales(model, values) {
-    const all = [...model.states.map((state) => state.loss), ...(same(values) ? [] : model.tested)];
-    return [timeScale(model), { low: 0, high: 1.12 * Math.max(...all), label: "loss" }];
-  },
-  still(axes, model, values) {
-    const { run, times, states, tested, waits } = model;
-    PHASES(axes, model);
+  y: ({ states, tested }, values) => ({ low: 0, high: 1.12 * Math.max(...states.map((state) => state.loss), ...(same(values) ? [] : tested)), label: "loss" }),
+  phases,
+  marks(axes, { run, times, tested, waits }, values) {
     axes.horizontal(run.law.floor, "red", { word: "floor" });
-    if (waits) {
-      axes.curve(times, waits, "muted", { width: 1.6, dash: [6, 4] });
-      const place = waits.findIndex((value) => value < 0.75 * waits[0]);
-      if (place > 0) axes.text("as a product vA", axes.X(times[place]) + 8, axes.Y(waits[place]) - 4, "muted");
-    }
-    if (!same(values)) {
-      axes.curve(times, tested, "green", { width: 2.2, dash: [2, 3] });
-      axes.text("test", axes.right - 6, axes.Y(tested[tested.length - 1]) - 10, "green", "right");
-    }
-    axes.curve(times, states.map((state) => state.loss), "blue", { width: 2.6 });
-    sampled.draw(axes, model);
+    if (!same(values)) axes.text("test", axes.right - 6, axes.Y(tested.at(-1)) - 10, "green", "right");
+    if (!waits) return;
+    axes.curve(times, waits, "muted", { width: 1.6, dash: [6, 4] });
+    const place = waits.findIndex((value) => value < 0.75 * waits[0]);
+    if (place > 0) axes.text("as a product vA", axes.X(times[place]) + 8, axes.Y(waits[place]) - 4, "muted");
   },
-  dots: (now, values) => [...(same(values) ? [] : [[now.tested, "green", 4]]), [now.loss, "blue"]],
+  curves: (values) => [...(same(values) ? [] : [[(state) => state.tested, "green", { width: 2.2, dash: [2, 3], dot: 4 }]]), [(state) => state.loss, "blue"]],
   describe: ({ run }, now) => `${short(now.loss, 4)} at step ${now.t}; the floor is ${short(run.law.floor, 4)}, reached to ε ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
 });
 
@@ -122,40 +106,28 @@ const shown = (d) => (d <= MODES ? [...Array(d).keys()] : [...new Set(spread(1, 
 const modes = along({
   name: "modes", title: "Directions", height: 290, wide: true,
   caption: "Γ over the best Γ, along each eigenvector of Λ; the largest eigenvalue is darkest.",
-  scales: (model) => [timeScale(model), { low: 0, high: 1.05, label: "share learnt" }],
-  still(axes, model, { d }) {
-    const { run, times, states } = model, drawn = shown(d);
-    PHASES(axes, model);
-    axes.horizontal(0.5, "axis");
-    drawn.forEach((j, i) => {
-      axes.context.globalAlpha = 1 - (0.75 * i) / drawn.length;
-      axes.curve(times, states.map(({ gamma }) => gamma[j] / run.law.best[j]), "blue", { width: 2 });
-      axes.context.globalAlpha = 1;
-    });
-  },
-  dots: (now, { d }, { run }) => shown(d).map((j) => [now.gamma[j] / run.law.best[j], "blue", 3.5]),
+  y: () => ({ low: 0, high: 1.15, label: "share learnt" }),
+  phases,
+  marks: (axes) => axes.horizontal(0.5, "axis"),
+  curves: ({ d }, { run }) => shown(d).map((j, i, { length }) => [({ gamma }) => gamma[j] / run.law.best[j], "blue", { width: 2, alpha: 1 - (0.75 * i) / length, dot: 3.5 }]),
   describe: (model, now, { d }) => `${now.learnt} of ${d} directions are learnt by half or more at step ${now.t}.`,
 });
 
-const floor = {
-  name: "floor", title: "Floor, against N", height: 300,
+const floor = against({
+  name: "floor", title: "Floor, against N", setting: "N",
   caption: "the loss of the best Γ by the length of prompts. Drag to change N.",
-  scales: ({ lengths, floors }) => [{ low: 1, high: lengths[lengths.length - 1], log: true, label: "pairs in a prompt N" },
-    { low: floors[floors.length - 1] / 2, high: floors[0] * 2, log: true, label: "floor" }],
-  still(axes, { lengths, floors, run }, { N }) {
-    axes.curve(lengths, floors, "blue", { width: 2.6 });
-    axes.curve(lengths, lengths.map((length) => floors[floors.length - 1] * (lengths[lengths.length - 1] / length)), "green", { width: 1.4, dash: [5, 5] });
-    axes.text("1/N", axes.X(lengths[lengths.length - 1]) - 20, axes.Y(floors[floors.length - 1]) - 26, "green", "right");
-    axes.dot(N, run.law.floor, "red", 7);
-  },
-  drag: (axes, x) => ({ N: Math.max(1, Number(axes.xAt(x).toPrecision(2))) | 0 }),
+  scales: ({ lengths, floors }) => [{ low: 1, high: lengths.at(-1), log: true, label: "pairs in a prompt N" },
+    { low: floors.at(-1) / 2, high: floors[0] * 2, log: true, label: "floor" }],
+  marks: (axes, { lengths, floors }) => axes.law((N) => (floors.at(-1) * lengths.at(-1)) / N, "green", "1/N", 0.8),
+  curve: ({ lengths, floors }) => [lengths, floors],
+  number: ({ run }) => run.law.floor,
   describe: ({ run }, now, { N }) => `${short(run.law.floor, 4)} for prompts of ${N} pairs.`,
-};
+});
 
 module.exports = {
   tab: "Linear attention",
   lead: "In-context linear regression: one layer of linear attention is one preconditioned step of least squares on the prompt. Its loss, and gradient descent on it, in closed form, direction by direction.",
-  settings, presets, tour, compute, sample, moment, words, parameters, sound,
-  found: ({ run }, now) => ({ steps: run.steps, error: run.error, t: now.t, loss: now.loss, excess: now.excess, floor: run.law.floor, learnt: now.learnt, phases: { ...(run.plateau > 0 ? { plateau: [0, run.plateau] } : {}), ...(run.last > run.plateau ? { learning: [run.plateau, run.last] } : {}) } }),
+  settings, presets, tour, compute, trainer, moment, words, parameters, sound,
+  found: ({ run }, now) => ({ steps: run.steps, error: run.error, t: now.t, loss: now.loss, excess: now.excess, floor: run.law.floor, learnt: now.learnt, phases: lasting({ plateau: [0, run.plateau], learning: [run.plateau, run.last] }) }),
   figures: [loss, floor, modes],
 };

@@ -74,7 +74,7 @@ class Run extends Path {
     const floor = mean(ENTROPY[objective]), uniform = objective === "log" ? Math.LN2 : 0.25;
     const unigram = floor + mean((truth, same, out, back, rest, first) => EXCESS[objective]((out + rest + 1 - first + concentration) / (T + 2 * concentration), truth));
     super([0, match, sink], (params) => moved(params, evaluate(rows, objective, params).slopes, values), (params) => floor + evaluate(rows, objective, params).excess, floor, 0.5 * (unigram - floor), mostSteps(values));
-    Object.assign(this, { rows, objective, uniform, unigram, begun: firstStep((t) => this.at(t).loss, 0.5 * (uniform + unigram), this.most).steps });
+    Object.assign(this, { rows, objective, uniform, unigram, begun: firstStep((t) => this.at(t).loss, 0.5 * (uniform + unigram), this.most).last });
   }
 
   // a state with what both layers attend to
@@ -91,7 +91,7 @@ function trainer(values, draw) {
     moved(params, slopes, values).forEach((value, i) => { params[i] = value; });
     return excess;
   };
-  return Object.assign(next, { params });
+  return Object.assign(next, { params, work: values.batch * values.T });
 }
 
 module.exports = { Run, exactRows, evaluate, mostSteps, trainer };

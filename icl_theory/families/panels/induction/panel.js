@@ -3,7 +3,7 @@
 
 const { spread } = require("drawing");
 const { count, short, percent } = require("numbers");
-const { along, batch, course, random, sampled, step, timeScale } = require("training");
+const { along, batch, course, lasting, step } = require("training");
 const { Run, evaluate, mostSteps, trainer } = require("./closed");
 
 const settings = [
@@ -39,14 +39,13 @@ function sound({ T, t }) {
 }
 
 function compute(values) {
-  const run = new Run(values), made = course(run, 10, 200), ends = [...run.states.filter((_, i) => i % 50 === 0), run.states.at(-1)];
+  const run = new Run(values), made = course(run, run.most, 200), ends = [...run.states.filter((_, i) => i % 50 === 0), run.states.at(-1)];
   const wide = 1.3 * Math.max(1, ...ends.map(([, b]) => Math.abs(b))), tall = 1.3 * Math.max(2, ...ends.map(([gap]) => Math.abs(gap)));
   const sink = run.states.at(-1)[2], gaps = spread(-tall, tall, 23, false), matches = spread(-wide, wide, 31, false);
   const plane = gaps.map((gap) => matches.map((b) => evaluate(run.rows, run.objective, [gap, b, sink]).excess));
   return { run, ...made, states: made.states.map((state) => run.seen(state)), gaps, matches, plane };
 }
 
-const sample = (values, { run }) => sampled(trainer(values, random(1)), run.most, values.batch * values.T);
 const moment = ({ run }, { t }) => run.seen(run.at(t));
 const learnt = ([gap, b]) => `${b < 0 ? "anti-" : ""}${gap > 0 ? "induction" : "lag 0"}`;
 
@@ -58,57 +57,42 @@ function words({ run }, now) {
 }
 
 const loss = along({
-  name: "loss", title: "Loss", height: 300, caption: "with those of known predictions; in pink with batches of B sampled sequences. Drag to move through training.",
-  scales: (model) => [timeScale(model), { low: model.run.floor - 0.25 * (model.run.uniform - model.run.floor), high: Math.max(1.15 * model.run.uniform, ...model.states.map((state) => state.loss)), label: "loss" }],
-  still(axes, model) {
-    const { run, times, states } = model;
+  name: "loss", title: "Loss", samples: true, caption: "with those of known predictions; in pink with batches of B sampled sequences. Drag to move through training.",
+  y: ({ run, states }) => ({ low: run.floor - 0.25 * (run.uniform - run.floor), high: Math.max(1.15 * run.uniform, ...states.map((state) => state.loss)), label: "loss" }),
+  marks(axes, { run }) {
     for (const [name, colour, word] of [["uniform", "muted", "uniform"], ["unigram", "orange", "unigram"], ["floor", "red", "Bayes"]]) axes.horizontal(run[name], colour, { word });
-    axes.curve(times, states.map((state) => state.loss), "blue", { width: 2.6 });
-    sampled.draw(axes, model);
   },
-  dots: (now) => [[now.loss, "blue"]],
+  curves: () => [[(state) => state.loss, "blue"]],
   describe: ({ run }, now) => `${short(now.loss, 4)} at step ${now.t}; uniform ${short(run.uniform, 4)}, unigram ${short(run.unigram, 4)}, Bayes ${short(run.floor, 4)}.`,
 });
 
 const layers = along({
-  name: "layers", title: "Attention", height: 300, caption: "Orange: of the first layer on lag 1. Blue: of the second on tokens that follow an equal of the last symbol.",
-  scales: (model) => [timeScale(model), { low: 0, high: 1.02, label: "attention" }],
-  still(axes, { times, states }) {
-    axes.curve(times, states.map((state) => state.lag1), "orange", { width: 2.4 });
-    axes.curve(times, states.map((state) => state.share), "blue", { width: 2.4 });
-  },
-  dots: (now) => [[now.lag1, "orange", 4], [now.share, "blue"]],
+  name: "layers", title: "Attention", caption: "Orange: of the first layer on lag 1. Blue: of the second on tokens that follow an equal of the last symbol.",
+  y: () => ({ low: 0, high: 1.02, label: "attention" }),
+  curves: () => [[(state) => state.lag1, "orange", { dot: 4 }], [(state) => state.share, "blue"]],
   describe: (model, now) => `First layer on lag 1: ${percent(now.lag1)}; second on tokens after an equal: ${percent(now.share)}.`,
 });
 
 const plane = {
   name: "plane", title: "The path over the loss", height: 320, wide: true, caption: "Dark is low. Across: the match b of the second layer. Up: the score of lag 1 above that of lag 0 in the first. The sink is that of the end.",
   scales: ({ gaps, matches }) => [{ low: matches[0], high: matches.at(-1), label: "match b" }, { low: gaps[0], high: gaps.at(-1), label: "lag 1 above lag 0" }],
-  still(axes, { run, gaps, matches, plane: cells }) {
-    const pen = axes.context, all = cells.flat().map(Math.log), low = Math.min(...all), high = Math.max(...all);
-    const wide = (axes.right - axes.left) / matches.length, tall = (axes.bottom - axes.top) / gaps.length;
-    if (!axes.silent) cells.forEach((row, j) => row.forEach((excess, i) => {
-      pen.globalAlpha = 0.05 + (0.75 * (high - Math.log(excess))) / (high - low || 1);
-      pen.fillStyle = axes.colours.green;
-      pen.fillRect(axes.left + i * wide, axes.bottom - (j + 1) * tall, wide, tall);
-      pen.globalAlpha = 1;
-    }));
+  still(axes, { run, plane: cells }) {
+    const all = cells.flat(), low = Math.min(...all), high = Math.max(...all);
+    axes.cells(cells, "green", (excess) => 0.05 + (0.75 * Math.log(high / excess)) / (Math.log(high / low) || 1));
     const path = run.states.filter((_, i) => i < 200 || i % 20 === 0);
-    axes.curve(path.map(([, b]) => b), path.map(([gap]) => gap), "ink", { width: 2.2 });
+    axes.curve(path.map(([, b]) => b), path.map(([gap]) => gap), "ink");
   },
   moving: (axes, model, now) => axes.dot(now.params[1], now.params[0], "red", 6),
   describe: (model, now) => `The match is ${short(now.params[1])}, and lag 1 is ${short(now.params[0])} above lag 0.`,
 };
 
-const part = (name, from, to) => (to > from ? { [name]: [from, to] } : {});
 module.exports = {
   tab: "Induction heads",
   lead: "Two layers of attention on two-state Markov chains: the first looks back by a lag, the second compares what it finds with the last symbol. Descent on the exact loss, a sum over counts of pairs.",
-  settings, presets, tour, compute, sample, moment, words, sound,
+  settings, presets, tour, compute, trainer, moment, words, sound,
   parameters: ({ T, concentration, objective, eta, ratio, match, sink }) => ({ T, concentration, objective, eta, ratio, match, sink, max_steps: mostSteps({ T }) }),
   found({ run }, now) {
-    const begun = run.begun ?? run.most, head = run.steps ?? run.most;
-    return { steps: null, t: now.t, loss: now.loss, lag1: now.lag1, share: now.share, phases: { ...part("uniform", 0, begun), ...part("unigram", begun, head), ...part("bigram", head, run.most) } };
+    return { steps: null, t: now.t, loss: now.loss, lag1: now.lag1, share: now.share, phases: lasting({ uniform: [0, run.begun], unigram: [run.begun, run.last], bigram: [run.last, run.most] }) };
   },
   figures: [loss, layers, plane],
 };

@@ -2,7 +2,7 @@
 // touched here.
 "use strict";
 
-const { Path } = require("training");
+const { Path, normal } = require("training");
 
 const STEP = 0.2; // of the trapezoid rule in x, N s = exp(x − exp(−x))
 const POINTS = 40; // of the interpolation between the start and the best κ
@@ -46,16 +46,18 @@ class Tokens {
     return { loss, slope };
   }
 
-  // the κ with the least loss: doubled until the slope is positive, then its root
+  // the κ with the least loss: doubled until the slope is positive, then its root by false position, where the slope at an end
+  // that stays counts half
   best() {
-    let low = 0, high = 1 / 16, down = -1, up;
+    let low = 0, high = 1 / 16, down = -1, up, stays = 0, place = high, change = 1;
     while ((up = this.at(high).slope) < 0) [low, high, down] = [high, 2 * high, up];
-    for (let i = 0; i < 60 && high - low > 1e-14 * high; i++) {
-      const place = i % 3 ? (low * up - high * down) / (up - down) : 0.5 * (low + high), { slope } = this.at(place);
-      if (slope < 0) [low, down, up] = [place, slope, 0.5 * up];
-      else [high, up, down] = [place, slope, 0.5 * down];
+    for (let i = 0; i < 100 && change > 1e-15 * place; i++) {
+      const next = (low * up - high * down) / (up - down), { slope } = this.at(next), side = Math.sign(slope);
+      if (side < 0) [low, down, up] = [next, slope, side === stays ? up / 2 : up];
+      else [high, up, down] = [next, slope, side === stays ? down / 2 : down];
+      [place, change, stays] = [next, Math.abs(next - place), side];
     }
-    return 0.5 * (low + high);
+    return place;
   }
 }
 
@@ -87,4 +89,33 @@ class Run extends Path {
   }
 }
 
-module.exports = { Tokens, Run };
+// A step of descent on κ with sampled prompts, f(x) = L β·x for a normal β, which returns their mean loss before it.
+function trainer({ d, N, L, noise, start, eta, batch }, draw) {
+  const params = [start], vector = () => Array.from({ length: d }, () => normal(draw)), dot = (x, y) => x.reduce((sum, value, i) => sum + value * y[i], 0);
+  const point = () => {
+    const x = vector(), size = Math.hypot(...x);
+    return x.map((value) => value / size);
+  };
+  const next = () => {
+    let loss = 0, slope = 0;
+    for (let b = 0; b < batch; b++) {
+      const beta = vector(), query = point(), most = Math.abs(params[0]);
+      let total = 0, answer = 0, score = 0, both = 0;
+      for (let i = 0; i < N; i++) {
+        const x = point(), y = L * dot(beta, x) + noise * normal(draw), c = dot(x, query), weight = Math.exp(params[0] * c - most);
+        total += weight;
+        answer += weight * y;
+        score += weight * c;
+        both += weight * c * y;
+      }
+      const error = answer / total - L * dot(beta, query);
+      loss += (0.5 * error * error) / batch;
+      slope += (error * (both - (score * answer) / total)) / total / batch;
+    }
+    params[0] -= eta * slope;
+    return loss;
+  };
+  return Object.assign(next, { params, work: 2 * batch * N * d });
+}
+
+module.exports = { Tokens, Run, trainer };

@@ -3,8 +3,8 @@
 
 const { spread } = require("drawing");
 const { count, short } = require("numbers");
-const { along, course, headline, step, timeScale } = require("training");
-const { Tokens, Run } = require("./closed");
+const { against, along, batch, course, headline, step } = require("training");
+const { Tokens, Run, trainer } = require("./closed");
 
 const settings = [
   { name: "N", value: 100, low: 2, high: 1e5, log: true, minimum: 2, maximum: 1e5 },
@@ -14,6 +14,7 @@ const settings = [
   { name: "start", symbol: "κ₀", value: 0, low: 0, high: 20, steps: 40, maximum: 100 },
   { name: "rate", symbol: "η", meaning: "learning rate over the largest that is stable up to the best κ", value: 0.1, low: 0.01, high: 1, log: true, minimum: 1e-3, maximum: 1 },
   { name: "above", symbol: "ε", meaning: "target loss above the least one", value: 1e-3, low: 1e-8, high: 0.1, log: true, minimum: 1e-9, maximum: 1e6 },
+  batch,
   { ...step(20), high: 1e5, maximum: 1e5 },
 ];
 
@@ -40,41 +41,38 @@ function sound({ N, L, noise }) {
 const fits = (size, N) => sound({ ...size, N }).changes === undefined;
 
 function compute(values) {
-  const run = new Run(values), lengths = spread(2, 1e5, 7).map(Math.round).filter((N) => fits(values, N));
+  const run = new Run(values), lengths = spread(2, 1e5, 18).map(Math.round).filter((N) => fits(values, N));
   const kappas = spread(0, 2 * Math.max(run.best, values.start), 60, false);
   return { run, ...course(run, 100, 260), kappas, valley: kappas.map((kappa) => run.tokens.at(kappa).loss), lengths, best: lengths.map((N) => new Tokens({ ...values, N }).best()) };
 }
 
-// the share of tokens and, in long prompts, of attention within a degree of an angle, over that at the highest place
+// the tokens and, in long prompts, the attention within a degree of an angle, in percent
 function shares({ d }, kappa, degrees) {
   const raw = degrees.map((angle) => Math.sin((angle * Math.PI) / 180) ** (d - 2) * Math.exp(kappa * (Math.cos((angle * Math.PI) / 180) - 1)));
   const most = raw.reduce((x, y) => x + y);
-  return raw.map((value) => value / most);
+  return raw.map((value) => (100 * value) / most);
 }
 const DEGREES = spread(0.5, 179.5, 180, false);
 
 function moment({ run }, values) {
   const state = run.at(values.t), [kappa] = state.params, near = shares(values, kappa, DEGREES);
   let within = 0;
-  const half = DEGREES.find((_, i) => (within += near[i]) >= 0.5);
+  const half = DEGREES.find((_, i) => (within += near[i]) >= 50);
   return { ...state, kappa, near, half };
 }
 
 function words({ run }, now, { above }) {
-  return [headline(run, above, `the least one, ${short(run.floor, 4)}`),
+  return [headline(run, above, `the least loss ${short(run.floor, 4)}`),
     `The best κ is **${short(run.best, 4)}**; the learning rate is ${short(run.eta, 4)}.`,
     `At step **${count(now.t)}**: κ = **${short(now.kappa, 4)}**, loss **${short(now.loss, 4)}**; half of the attention is within ${short(now.half)}° of the query.`];
 }
 
 const loss = along({
-  name: "loss", title: "Loss", height: 300, caption: "and the least that any κ has. Drag to move through training.",
-  scales: (model) => [timeScale(model), { low: 0, high: 1.1 * Math.max(...model.states.map((state) => state.loss)), label: "loss" }],
-  still(axes, { run, times, states, end }) {
-    if (run.reached) axes.shade(Math.max(0.5, run.steps), end, "green", "within ε");
-    axes.horizontal(run.floor, "red", { word: "least" });
-    axes.curve(times, states.map((state) => state.loss), "blue", { width: 2.6 });
-  },
-  dots: (now) => [[now.loss, "blue"]],
+  name: "loss", title: "Loss", samples: true, caption: "and the least that any κ has; in pink, as far as the page has time for, with batches of B sampled prompts. Drag to move through training.",
+  y: ({ states }) => ({ low: 0, high: 1.1 * Math.max(...states.map((state) => state.loss)), label: "loss" }),
+  phases: ({ run, end }) => [["within ε", run.steps ?? end, end, "green"]],
+  marks: (axes, { run }) => axes.horizontal(run.floor, "red", { word: "least" }),
+  curves: () => [[(state) => state.loss, "blue"]],
   describe: ({ run }, now) => `${short(now.loss, 4)} at step ${now.t}; the least is ${short(run.floor, 4)}, at κ = ${short(run.best, 4)}.`,
 });
 
@@ -91,30 +89,26 @@ const valley = {
 
 const window = {
   name: "window", title: "Window", height: 290, caption: "Grey: pairs by their angle with the query. Blue: attention on them, in long prompts.",
-  scales: (model, values) => [{ low: 0, high: 180, label: "angle θ in degrees" }, { low: 0, high: 1.1 * Math.max(...shares(values, Math.max(model.run.best, values.start), DEGREES)), label: "share per degree" }],
+  scales: (model, values) => [{ low: 0, high: 180, label: "angle θ in degrees" }, { low: 0, high: 1.1 * Math.max(...shares(values, Math.max(model.run.best, values.start), DEGREES)), label: "% per degree" }],
   still: (axes, model, values) => axes.curve(DEGREES, shares(values, 0, DEGREES), "muted"),
   moving: (axes, model, now) => axes.curve(DEGREES, now.near, "blue", { width: 2.6 }),
   describe: (model, now) => `Half of the attention is within ${short(now.half)} degrees of the query.`,
 };
 
-const best = {
-  name: "best", title: "Best κ, against N", height: 290, caption: "exact, and the power that long prompts have in theory. Drag to change N.",
+const best = against({
+  name: "best", title: "Best κ, against N", height: 290, setting: "N", caption: "exact, and the power that long prompts have in theory. Drag to change N.",
   scales: ({ best: all }) => [{ low: 2, high: 1e5, log: true, label: "pairs in a prompt N" }, { low: Math.min(...all) / 2, high: Math.max(...all) * 2, log: true, label: "best κ" }],
-  still(axes, { run, lengths, best: all }, { N, d }) {
-    const power = 2 / (d + 3);
-    axes.curve([2, 1e5], [2, 1e5].map((length) => all.at(-1) * (length / lengths.at(-1)) ** power), "green", { width: 1.4, dash: [5, 5] });
-    axes.text(`N^${short(power)}`, axes.left + 0.3 * (axes.right - axes.left), axes.top + 12, "green");
-    axes.curve(lengths, all, "blue", { width: 2.6 });
-    axes.dot(N, run.best, "red", 7);
-  },
-  drag: (axes, x) => ({ N: Math.max(2, Math.round(Number(axes.xAt(x).toPrecision(2)))) }),
+  marks: (axes, { lengths, best: all }, { d }) => axes.law((N) => all.at(-1) * (N / lengths.at(-1)) ** (2 / (d + 3)), "green", `N^${short(2 / (d + 3))}`, 0.2),
+  curve: ({ lengths, best: all }) => [lengths, all],
+  number: ({ run }) => run.best,
   describe: ({ run }, now, { N }) => `${short(run.best, 4)} for prompts of ${N} pairs.`,
-};
+});
 
 module.exports = {
   tab: "Sphere",
   lead: "Linear tasks on the unit sphere: softmax attention of one trained number κ averages the noisy values near the query. Descent on the exact loss; the package has tasks with kinks and waves, too.",
   settings, presets, tour, compute, moment, words, sound,
+  trainer: (values, draw, { run }) => trainer({ ...values, eta: run.eta }, draw),
   parameters: ({ N, noise, L, d, start, above }, { run }) => ({ d, N, L, noise, start, eta: run.eta, above, max_steps: 1e5 }),
   found: ({ run }, now) => ({ steps: run.steps, t: now.t, loss: now.loss, kappa: now.kappa, best: run.best }),
   figures: [loss, valley, window, best],

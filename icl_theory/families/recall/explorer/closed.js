@@ -19,8 +19,6 @@ class Run {
     this.epsilon = this.floor + above;
     Object.assign(this, firstStep((t) => this.lossAt(t), this.epsilon, most));
     this.error += 2 ** -51 * (this.steps ?? 0); // rounding of λ
-    this.reached = this.steps !== null;
-    this.last = this.steps ?? most;
   }
 
   lossAt(t) {
@@ -47,4 +45,26 @@ class Run {
   }
 }
 
-module.exports = { Run, logAddExp };
+// A step of normalised descent on a strength for each trigger, by a batch of sentences with sampled triggers; it returns how far
+// the loss of all sentences was above the Bayes risk before it. The gradient by a strength is −c times the probability of wrong
+// words, whichever word the output is, and whether it comes next or noise does.
+function trainer({ batch, ...values }, draw) {
+  const { triggers, eta } = values, run = new Run({ ...values, triggers: 1, eta: 1 });
+  const strengths = new Float64Array(triggers), excess = strengths.map((strength) => run.excessAt(strength));
+  const next = () => {
+    const before = excess.reduce((x, y) => x + y) / triggers, slopes = new Map();
+    for (let b = 0; b < batch; b++) {
+      const trigger = Math.floor(draw() * triggers);
+      slopes.set(trigger, (slopes.get(trigger) ?? 0) - Math.expm1(-excess[trigger]));
+    }
+    const size = Math.hypot(...slopes.values()) || 1;
+    for (const [trigger, slope] of slopes) {
+      strengths[trigger] += (eta * slope) / size;
+      excess[trigger] = run.excessAt(strengths[trigger]);
+    }
+    return before;
+  };
+  return Object.assign(next, { params: strengths, work: batch ? 10 * batch + triggers / 10 : 0, growth: 1.01 });
+}
+
+module.exports = { Run, trainer };

@@ -3,8 +3,8 @@
 
 const { spread } = require("drawing");
 const { count, short, percent } = require("numbers");
-const { along, doubt, headline, step } = require("training");
-const { Run } = require("./closed");
+const { against, along, batch, doubt, headline, step } = require("training");
+const { Run, trainer } = require("./closed");
 
 const OUTPUTS = 8; // words that follow triggers, where there is room for them
 
@@ -15,6 +15,7 @@ const settings = [
   { name: "eta", value: 0.1, low: 1e-6, high: 2, log: true, minimum: 1e-30, maximum: 1e6 },
   { name: "counts", value: 1, low: 1, high: 16, steps: 15, meaning: "times that the output follows the trigger", symbol: "c", maximum: 1e6, minimum: 1 },
   { name: "above", value: 1e-3, low: 1e-9, high: 1, log: true, meaning: "target loss above the Bayes risk", symbol: "ε", minimum: 1e-12, maximum: 1e6 },
+  { ...batch, meaning: "sentences in a batch of the sampled run; 0: none" },
   step(60),
 ];
 
@@ -51,7 +52,6 @@ const EXPONENTS = [
   { words: "ηt/|Q|", power: -1, colour: "orange" },
   { words: "ηt", power: 0, colour: "pink" },
 ];
-const lowest = 1e-300;
 
 function compute(values) {
   const run = new Run(values), { triggers, eta, counts, above } = values;
@@ -62,7 +62,7 @@ function compute(values) {
   });
   const sizes = [...new Set(spread(1, Math.max(1e4, 10 * triggers), 80).map(Math.round))];
   const bySize = sizes.map((Q) => new Run({ ...values, triggers: Q }).steps).map((steps) => steps ?? Infinity);
-  return { run, end, times, states: times.map((t) => run.at(t)), laws, sizes, bySize };
+  return { run, end, even: true, times, states: times.map((t) => run.at(t)), laws, sizes, bySize };
 }
 
 const moment = ({ run }, { t }) => run.at(t);
@@ -77,26 +77,19 @@ function words({ run, laws }, now, { alpha, above }) {
   ];
 }
 
-const timeScale = ({ end }) => ({ low: 0, high: end, label: "step t" });
-
 const loss = along({
-  name: "loss", title: "Loss above the Bayes risk", height: 300,
-  caption: "exact, and the laws with the three exponents in print. Drag to move through training.",
-  scales(model, { above }) {
-    const low = Math.max(lowest, Math.min(above, model.run.excessAt(0)) / 30);
-    return [timeScale(model), { low, high: Math.max(model.run.excessAt(0), above) * 8, log: true, label: "nats" }];
+  name: "loss", title: "Loss above the Bayes risk", samples: true,
+  caption: "exact, and the laws with the three exponents in print; in pink for batches of B sentences: a step is as long as ever, but serves the triggers of its batch only. Drag to move through training.",
+  y({ run }, { above }) {
+    const first = run.excessAt(0);
+    return { low: Math.max(1e-300, Math.min(above, first) / 30), high: Math.max(first, above) * 8, log: true, label: "nats" };
   },
-  still(axes, { run, times, states, laws, end }, { above }) {
-    if (run.reached) axes.shade(run.steps, end, "green", "within ε");
+  phases: ({ run, end }) => [["within ε", run.steps ?? end, end, "green"]],
+  marks(axes, { laws }, { above }) {
     axes.horizontal(above, "red", { word: `ε = ${short(above)}` });
-    laws.forEach(({ words: name, colour, at }, i) => {
-      axes.curve(times, times.map((t) => Math.max(at(t), lowest)), colour, { width: 1.6, dash: i ? [5, 5] : [2, 3] });
-      const t = [0.3, 0.75, 0.05][i] * end, y = at(t);
-      if (y > axes.y.low && y < axes.y.high) axes.text(i ? `${name}, a misprint here` : name, axes.X(t) + 8, axes.Y(y) - 10, colour);
-    });
-    axes.curve(times, states.map((state) => Math.max(state.excess, lowest)), "blue", { width: 2.6 });
+    laws.forEach(({ words: name, colour, at }, i) => axes.law(at, colour, i ? `${name}, a misprint here` : name, [0.3, 0.75, 0.05][i], { dash: i ? [5, 5] : [2, 3] }));
   },
-  dots: (now) => [[Math.max(now.excess, lowest), "blue"]],
+  curves: () => [[(state) => state.excess, "blue"]],
   describe: ({ run }, now) => `${short(now.excess)} nats at step ${now.t}; the target is reached ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
 });
 
@@ -105,19 +98,18 @@ const KINDS = [["output", "blue", "output y"], ["noise", "red", "noise τ"], ["r
 const probabilities = along({
   name: "probabilities", title: "Probabilities", height: 290,
   caption: "of the next word; dashed is what is best.",
-  scales: (model) => [timeScale(model), { low: 0, high: 1.02, label: "probability" }],
-  still(axes, { times, states }, { alpha }) {
+  y: () => ({ low: 0, high: 1.02, label: "probability" }),
+  marks(axes, { states }, { alpha }) {
     axes.horizontal(1 - alpha, "blue");
     if (alpha > 0) axes.horizontal(alpha, "red");
-    for (const [name, colour] of KINDS) axes.curve(times, states.map((state) => state[name]), colour, { width: 2.2 });
     let place = Infinity; // words stand above the ends of their curves, the lowest first, and never on each other
-    const last = states[states.length - 1];
+    const last = states.at(-1);
     for (const [name, colour, title] of [...KINDS].sort((a, b) => last[a[0]] - last[b[0]])) {
       place = Math.min(axes.Y(last[name]) - 9, place - 15);
       axes.text(title, axes.right - 4, Math.max(place, axes.top + 8), colour, "right");
     }
   },
-  dots: (now) => KINDS.map(([name, colour]) => [now[name], colour, 4]),
+  curves: () => KINDS.map(([name, colour]) => [(state) => state[name], colour, { dot: 4 }]),
   describe: (model, now) => `Output ${percent(now.output)}, noise ${percent(now.noise)}, all other words ${percent(now.rest)}.`,
 });
 
@@ -126,52 +118,42 @@ const next = {
   caption: "An output of the training sentences, and one that never occurred in them. Full matrices, trained on the same sentences, know only the first.",
   scales: () => [{ low: 0, high: 2, label: "", tick: () => "" }, { low: 0, high: 1.02, label: "probability" }],
   moving(axes, model, now, { alpha }) {
-    const pen = axes.context;
     ["… q y … q →", "… q y′ … q →"].forEach((sentence, group) => {
       axes.text(sentence, axes.X(group + 0.5), axes.bottom + 14, "muted", "center");
       KINDS.forEach(([name, colour, title], i) => {
-        const left = axes.X(group + 0.16 + 0.24 * i), wide = axes.X(0.2) - axes.X(0), top = axes.Y(now[name]);
-        pen.fillStyle = axes.colours[colour];
-        pen.fillRect(left, top, wide, axes.bottom - top);
-        const best = { output: 1 - alpha, noise: alpha, rest: 0 }[name];
-        axes.pen("ink", 2);
-        axes.stroke([[left - 2, axes.Y(best)], [left + wide + 2, axes.Y(best)]]);
-        axes.text(i === 0 && group ? "y′, unseen" : title.split(" ").at(i === 2 ? 1 : -1), left + wide / 2, Math.min(top, axes.Y(best)) - 10, colour, "center");
+        const left = group + 0.16 + 0.24 * i, wide = [left, left + 0.2], best = { output: 1 - alpha, noise: alpha, rest: 0 }[name];
+        axes.box(wide, [0, now[name]], colour);
+        axes.line(wide.map((x) => [axes.X(x), axes.Y(best)]), "ink", { dash: [], width: 2 });
+        axes.text(i === 0 && group ? "y′, unseen" : title.split(" ").at(i === 2 ? 1 : -1), axes.X(left + 0.1), axes.Y(Math.max(now[name], best)) - 10, colour, "center");
       });
     });
   },
   describe: (model, now) => `For both outputs the same: output ${percent(now.output)}, noise ${percent(now.noise)}, all other words ${percent(now.rest)}.`,
 };
 
-const steps = {
-  name: "steps", title: "Steps to ε, against the number of triggers", height: 300,
+const steps = against({
+  name: "steps", title: "Steps to ε, against the number of triggers", setting: "triggers",
   caption: "exact, and what the exponents in print would say. Drag to change |Q|.",
   scales({ sizes, bySize }) {
     const finite = bySize.filter((T) => T < Infinity && T > 0), most = Math.max(10, ...finite), least = Math.min(most / 10, ...finite);
-    return [{ low: 1, high: sizes[sizes.length - 1], log: true, label: "triggers |Q|" }, { low: Math.max(0.5, least / 5), high: most * 5, log: true, label: "steps" }];
+    return [{ low: 1, high: sizes.at(-1), log: true, label: "triggers |Q|" }, { low: Math.max(0.5, least / 5), high: most * 5, log: true, label: "steps" }];
   },
-  still(axes, { run, sizes, bySize, laws }, { triggers, V }) {
-    if (V < sizes[sizes.length - 1]) axes.shade(Math.max(1, V - 2), sizes[sizes.length - 1], "red", "more than V words");
+  marks(axes, { run, sizes, laws }, { triggers, V }) {
+    if (V < sizes.at(-1)) axes.shade(Math.max(1, V - 2), sizes.at(-1), "red", "more than V words");
     if (!run.reached || run.steps === 0) return;
-    laws.slice(1).forEach(({ words: name, colour }, i) => {
-      const at = (Q) => (laws[0].steps / triggers ** 0.5) * Q ** (i ? 0 : 1); // all start at one trigger
-      axes.curve(sizes, sizes.map(at), colour, { width: 1.6, dash: [5, 5] });
-      const Q = axes.xAt(axes.left + (i ? 0.72 : 0.42) * (axes.right - axes.left));
-      axes.text(name, axes.X(Q), axes.Y(at(Q)) - 11, colour, "right");
-    });
-    axes.curve(sizes, bySize, "blue", { width: 2.6 });
+    const one = laws[0].steps / triggers ** 0.5; // at one trigger, where all start
+    laws.slice(1).forEach(({ words: name, colour }, i) => axes.law((Q) => one * Q ** (i ? 0 : 1), colour, name, i ? 0.72 : 0.42, { dash: [5, 5] }));
   },
-  moving(axes, { run }, now, { triggers }) {
-    if (run.reached) axes.dot(triggers, Math.max(run.steps, axes.y.low), "red", 7);
-  },
-  drag: (axes, x, y, model, now, { V }) => ({ triggers: Math.max(1, Math.min(V - 2, Math.round(axes.xAt(x)))) }),
+  curve: ({ sizes, bySize }) => [sizes, bySize],
+  number: ({ run }) => run.steps ?? Infinity,
+  read: (Q, { V }) => Math.min(V - 2, Math.round(Q)),
   describe: ({ run }, now, { triggers }) => `${triggers} triggers take ${run.reached ? `${run.steps} steps` : "more than 10¹⁵ steps"}; the number grows like the root of theirs.`,
-};
+});
 
 module.exports = {
   tab: "Recall",
   lead: "In-context recall: a sentence ends with a trigger, and the model says what followed it before. Linear attention, one strength for all triggers, normalised descent: a straight line in λ, and all else in closed form.",
-  settings, presets, tour, compute, moment, words, parameters, sound,
+  settings, presets, tour, compute, trainer, moment, words, parameters, sound,
   found: ({ run }, now) => ({ steps: run.steps, error: run.error, t: now.t, loss: now.loss, excess: now.excess, output: now.output, noise: now.noise }),
   figures: [loss, steps, probabilities, next],
 };

@@ -29,7 +29,6 @@ from icl_theory.families.regression.theorems.orderwise import (
     BOUNDED,
     STATEMENTS,
     Runs,
-    check_order,
     fitted_constants,
     measured_ratios,
 )
@@ -215,7 +214,7 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
 
 
 def _theorems(runs: Runs, stated: Any) -> Values:
-    """Bounds on ``steps - T_I`` by the two theorems, as `check_order` finds them for one run."""
+    """Bounds on ``steps - T_I`` by the two theorems, as their checks find them for one run."""
     values = {}
     for i, statement in enumerate(THEOREMS, 1):
         scale, highest = statement.scale(runs), fitted_constants()[statement.name].highest
@@ -239,7 +238,7 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N):
         found |= _predictions(run, risk)
     for i, statement in enumerate(THEOREMS, 1):
-        check = check_order(statement, run)
+        check = statement.check(run)
         if check.holds is not None:
             found |= {f"theorem_{i}_bound": check.bound, f"theorem_{i}": int(check.holds)}
     if problem.task == "exchangeable" and math.isinf(problem.N) and problem.features is None:

@@ -276,7 +276,7 @@ function trainer({ K, L, delta, eta, batch }, draw) {
     rows.forEach((row, b) => row.forEach((_, m) => { row[m] -= eta * slopes[b * K + m]; }));
     return loss;
   };
-  return Object.assign(next, { params: scores });
+  return Object.assign(next, { params: scores, work: batch * K });
 }
 
 module.exports = { StepCounter, Run, trainer, tailStart, halfWayDeficit, predicted };

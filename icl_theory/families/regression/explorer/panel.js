@@ -3,7 +3,7 @@
 
 const { spread } = require("drawing");
 const { count, short, percent, plural } = require("numbers");
-const { along, batch, course, random, sampled, step, timeScale } = require("training");
+const { against, along, batch, course, random, step } = require("training");
 const { Run, predicted, trainer } = require("./closed");
 
 const PEAK = 4 / 27; // of the speed a s² of that gap
@@ -84,9 +84,6 @@ function compute(values) {
   return { run, ...course(run, 1000, 500), transition: transition(values, run) };
 }
 
-// a run on sampled functions and queries, for as many features as scores fit into memory
-const sample = (values, { end }) => (values.K > 1000 ? null : sampled(trainer(values, random(1)), end, values.batch * values.K));
-
 function moment({ run }, values) {
   const state = run.at(values.t), size = values.L * values.delta;
   const truth = functionValues(values.f, values.K).map((value) => value * size);
@@ -113,47 +110,32 @@ function words(model, now, { L, epsilon, eta, K }) {
   return [headline, ...lines];
 }
 
-const lowest = 1e-300;
-
-function shadePhases(axes, { run }) {
-  const colours = { I: "orange", II: "blue", III: "green" };
-  for (const { name, from, to } of run.phases) axes.shade(from || 0.5, to, colours[name], name);
-}
+const COLOURS = { I: "orange", II: "blue", III: "green" };
+const phases = ({ run }) => run.phases.map(({ name, from, to }) => [name, from, to, COLOURS[name]]);
 
 const loss = along({
-  name: "loss", title: "Loss", height: 300,
+  name: "loss", title: "Loss", samples: true,
   caption: "by gradient descent, phases shaded; in pink, as far as the page has time for, with batches of B sampled functions and queries. Drag to move through training.",
-  scales(model, { epsilon }) {
-    const { run, states } = model, last = states[states.length - 1].loss;
-    const low = Math.max(lowest, Math.min(epsilon, Math.max(last, epsilon * 1e-3)) / 5);
-    return [timeScale(model), { low, high: Math.max(run.initial, epsilon, 10 * low) * 3, log: true, label: "loss" }];
+  y({ run, states }, { epsilon }) {
+    const low = Math.max(1e-300, Math.min(epsilon, Math.max(states.at(-1).loss, epsilon * 1e-3)) / 5);
+    return { low, high: Math.max(run.initial, epsilon, 10 * low) * 3, log: true, label: "loss" };
   },
-  still(axes, model, { K, eta, epsilon }) {
-    const { times, states, end } = model;
-    shadePhases(axes, model);
-    axes.curve([0.5, end], [0.5, end].map((t) => (K - 1) / (4 * eta * t)), "muted", { width: 1.2, dash: [6, 4] });
+  phases,
+  marks(axes, model, { K, eta, epsilon }) {
+    axes.law((t) => (K - 1) / (4 * eta * t), "muted", "(K − 1)/(4ηt)", 0.3, { below: true });
     axes.horizontal(epsilon, "red", { word: `ε = ${short(epsilon)}` });
-    axes.curve(times, states.map((state) => Math.max(state.loss, lowest)), "blue", { width: 2.4 });
-    sampled.draw(axes, model);
-    const place = axes.xAt(axes.left + 0.3 * (axes.right - axes.left)), tail = (K - 1) / (4 * eta * place);
-    if (tail < axes.y.high && tail > axes.y.low) axes.text("(K − 1)/(4ηt)", axes.X(place) - 6, axes.Y(tail) + 12, "muted", "right");
   },
-  dots: (now) => [[Math.max(now.loss, lowest), "blue"]],
+  curves: () => [[(state) => state.loss, "blue"]],
   describe: ({ run }, now, { epsilon }) => `It starts at ${short(run.initial)}, is ${short(now.loss)} at step ${now.t}, and reaches ${short(epsilon)} ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
 });
 
 const attention = along({
   name: "attention", title: "Attention", height: 280,
   caption: "on the target, and on each of the other K − 1 features.",
-  scales: (model) => [timeScale(model), { low: 0, high: 1.02, label: "attention" }],
-  still(axes, model, { K }) {
-    const { times, states } = model;
-    shadePhases(axes, model);
-    axes.curve(times, states.map((state) => state.attention), "blue", { width: 2.4 });
-    axes.curve(times, states.map((state) => state.deficit / (K - 1)), "red");
-    axes.horizontal(0.5, "axis");
-  },
-  dots: (now, { K }) => [[now.attention, "blue"], [now.deficit / (K - 1), "red", 4]],
+  y: () => ({ low: 0, high: 1.02, label: "attention" }),
+  phases,
+  marks: (axes) => axes.horizontal(0.5, "axis"),
+  curves: ({ K }) => [[(state) => state.attention, "blue"], [(state) => state.deficit / (K - 1), "red", { dot: 4 }]],
   describe: (model, now, { K }) => `${percent(now.attention)} on the target, ${percent(now.deficit / (K - 1))} on each other feature at step ${now.t}.`,
 });
 
@@ -162,17 +144,9 @@ const map = {
   caption: "Rows are queries, columns features; the share of attention is the depth of colour.",
   scales: () => [{ low: 0, high: 1 }, { low: 0, high: 1 }],
   moving(axes, model, now, { K }) {
-    const { context: pen, width, height, colours } = axes, size = Math.min(K, MOST);
-    const side = Math.min(width, height - 22), left = (width - side) / 2, cell = side / size, gap = cell > 8 ? 1 : 0;
-    for (let row = 0; row < size; row++) {
-      for (let column = 0; column < size; column++) {
-        const share = row === column ? now.attention : now.deficit / (K - 1);
-        pen.globalAlpha = 0.05 + 0.95 * share;
-        pen.fillStyle = colours.blue;
-        pen.fillRect(left + column * cell, row * cell, cell - gap, cell - gap);
-      }
-    }
-    pen.globalAlpha = 1;
+    const { width, height } = axes, size = Math.min(K, MOST), side = Math.min(width, height - 22), left = (width - side) / 2;
+    const rows = Array.from({ length: size }, (_, row) => Array.from({ length: size }, (_, column) => (row + column === size - 1 ? now.attention : now.deficit / (K - 1))));
+    Object.assign(axes, { left, right: left + side, top: 0, bottom: side }).cells(rows, "blue", (share) => 0.05 + 0.95 * share);
     const shown = size < K ? `${size} of ${count(K)} features` : `${K} features`;
     axes.text(`${percent(now.attention)} on the diagonal, ${shown}`, width / 2, height - 9, "muted", "center");
   },
@@ -188,20 +162,13 @@ const prediction = {
       { low: -0.8 * size, high: 0.8 * size, label: "label" }];
   },
   moving(axes, model, { truth, guess, band }) {
-    const pen = axes.context, wide = (axes.right - axes.left) / truth.length, zero = axes.Y(0);
+    const size = Math.min(5, (0.3 * (axes.right - axes.left)) / truth.length + 1);
     truth.forEach((value, i) => {
-      const x = axes.X(i), top = axes.Y(value);
-      pen.fillStyle = axes.colours.muted;
-      pen.globalAlpha = 0.3;
-      pen.fillRect(x - 0.36 * wide, Math.min(zero, top), 0.72 * wide, Math.abs(top - zero));
-      pen.fillStyle = axes.colours.green;
-      pen.globalAlpha = 0.22;
-      const high = Math.max(axes.top, axes.Y(value + band)), low = Math.min(axes.bottom, axes.Y(value - band));
-      pen.fillRect(x - 0.36 * wide, high, 0.72 * wide, low - high);
-      pen.globalAlpha = 1;
-      axes.pen("ink", 2);
-      axes.stroke([[x - 0.36 * wide, top], [x + 0.36 * wide, top]]);
-      axes.dot(i, guess[i], "blue", Math.min(5, 0.3 * wide + 1));
+      const wide = [i - 0.36, i + 0.36];
+      axes.box(wide, [0, value], "muted", 0.3);
+      axes.box(wide, [value - band, value + band], "green", 0.22);
+      axes.line(wide.map((x) => [axes.X(x), axes.Y(value)]), "ink", { dash: [], width: 2 });
+      axes.dot(i, guess[i], "blue", size);
     });
   },
   drag(axes, x, y, model, { truth, size }) {
@@ -215,37 +182,33 @@ const prediction = {
   },
 };
 
-const steps = {
-  name: "steps", title: "Steps to ε, against L", height: 300,
+const steps = against({
+  name: "steps", title: "Steps to ε, against L", setting: "L",
   caption: "with the power laws of the flat and the sharp regime, and where the one gives way to the other. Shaded red: single steps are so large that one of them may end the run. Drag to change L.",
   scales({ run, transition: { low, high, steps: all, tail } }) {
     const most = Math.max(10 * tail, ...all), bottom = Math.max(0.5, Math.min(tail / 20, Math.max(run.steps, 1) / 3));
     return [{ low, high, log: true, label: "Lipschitz constant L" }, { low: bottom, high: Math.max(most * 3, 100 * bottom), log: true, label: "steps T" }];
   },
-  still(axes, { run, transition: { low, high, L, steps: all, attending, tail, leaps } }) {
+  marks(axes, { run, transition: { low, high, attending, tail, leaps } }) {
     axes.shade(low, run.boundary, "orange", "flat");
     axes.shade(run.boundary, Math.min(high, Math.max(leaps, run.boundary)), "green", "sharp");
     axes.shade(Math.max(leaps, low), high, "red", "large steps");
-    axes.curve([low, high], [attending(low), attending(high)], "orange", { width: 1.4, dash: [6, 4] });
-    axes.curve([low, high], [tail, tail], "green", { width: 1.4, dash: [6, 4] });
+    axes.law(attending, "orange", "2K²/(ηL²Δ²)", 0.14);
+    axes.law(() => tail, "green", "(K − 1)/(4ηε)", 0.75);
     axes.vertical(run.boundary, "ink", { word: `L* = ${short(run.boundary)}`, row: 1 });
     if (run.half !== null) axes.vertical(run.half, "pink", { word: `half-way ${short(run.half)}`, row: 2 });
-    axes.curve(L, all, "blue", { width: 2.4 });
-    const left = axes.xAt(axes.left + 12);
-    axes.text("2K²/(ηL²Δ²)", axes.left + 14, Math.max(axes.top + 26, Math.min(axes.bottom - 10, axes.Y(attending(left)) + 30)), "orange");
-    axes.text("(K − 1)/(4ηε)", axes.right - 8, Math.min(axes.bottom - 10, axes.Y(tail) + 12), "green", "right");
   },
-  moving(axes, { run }, now, { L }) {
-    if (run.steps < Infinity) axes.dot(L, Math.max(run.steps, axes.y.low), "red", 7);
-  },
-  drag: (axes, x) => ({ L: Number(axes.xAt(x).toPrecision(3)) }),
+  curve: ({ transition: { L, steps: all } }) => [L, all],
+  number: ({ run }) => run.steps,
+  read: (L) => Number(L.toPrecision(3)),
   describe: ({ run, transition: { tail } }) => `L* is ${short(run.boundary)}${run.half === null ? "" : `, half-way is ${short(run.half)}`}; for large L the number of steps tends to ${short(tail)}.`,
-};
+});
 
 module.exports = {
   tab: "Regression",
   lead: "In-context regression: softmax attention learns to find the query among K features, on tasks that are L-Lipschitz. Infinite prompts, exchangeable tasks: the whole run of gradient descent in closed form.",
-  settings, presets, tour, compute, sample, moment, words, parameters,
+  settings, presets, tour, compute, moment, words, parameters,
+  trainer: (values, draw) => (values.K > 1000 ? null : trainer(values, draw)), // scores of so many features fit into memory
   found: ({ run }, now) => ({ steps: run.reached ? run.steps : null, error: run.error, regime: run.regime, phases: Object.fromEntries(run.phases.map(({ name, from, to }) => [name, [from, to]])), t: now.t, loss: now.loss, attention: now.attention }),
   figures: [loss, steps, attention, map, prediction],
 };

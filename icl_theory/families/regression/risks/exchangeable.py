@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,6 @@ from icl_theory.families.regression.closed.runs import ExchangeableSteps, step_c
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Exchangeable, Task
 from icl_theory.memory import check_fits
-
-if TYPE_CHECKING:
-    from icl_theory.families.regression.risks.population import PopulationRisk
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,17 +275,6 @@ def expanded(risk: Risk) -> Risk:
 
     full = PopulationRisk(features, law, risk.N, risk.noise)
     return full if risk.speed == 1.0 else Pullback(full, Embedding(features.vectors))
-
-
-def is_nondegenerate(risk: PopulationRisk) -> bool:
-    """Whether all c_k are positive; False also for more than 200 features if the quick test does not decide."""
-    K = risk.features.K
-    variogram = risk.task.variogram(risk.features)
-    row = variogram.mean(axis=1)
-    eigenvalues = np.linalg.eigvalsh(row[:, None] + row - variogram - row.mean())
-    if eigenvalues[1] > 1e-10 * eigenvalues[-1]:  # definite on zero-sum vectors
-        return True
-    return K <= 200 and float(risk.task.nondegeneracy(risk.features).min()) > 0.0
 
 
 def _constant(values: Array, scale: float) -> bool:

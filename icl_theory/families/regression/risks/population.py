@@ -96,6 +96,11 @@ class PopulationRisk(Risk):
         store(self, N=prompt_length(self.N), noise=noise, _form=ErrorForm(self.task, self.features))
 
     @property
+    def probs(self) -> Array:
+        """Probabilities of the features, (K,)."""
+        return self.features.probs
+
+    @property
     def initial(self) -> Array:
         """Zero scores, (K, K)."""
         return np.zeros((self.features.K, self.features.K))
@@ -170,6 +175,16 @@ class PopulationRisk(Risk):
         if self.levels is not None:
             return np.array([each.lowest for each in self.levels])
         return infima(self._moments, np.eye(K, dtype=bool), self.N, self.noise)
+
+    @cached_property
+    def nondegenerate(self) -> bool:
+        """Whether all c_k are positive; False also for more than 200 features if the quick test does not decide."""
+        K, variogram = self.features.K, self.task.variogram(self.features)
+        row = variogram.mean(axis=1)
+        eigenvalues = np.linalg.eigvalsh(row[:, None] + row - variogram - row.mean())
+        if eigenvalues[1] > 1e-10 * eigenvalues[-1]:  # definite on zero-sum vectors
+            return True
+        return K <= 200 and float(self.task.nondegeneracy(self.features).min()) > 0.0
 
     @cached_property
     def levels(self) -> tuple[Levels, ...] | None:

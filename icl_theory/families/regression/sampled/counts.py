@@ -43,6 +43,8 @@ class CountedRisk(Risk):
     noise: float = 0.0
     every_query: bool = True
 
+    stochastic = True  # the steps draw different prompts
+
     def __post_init__(self) -> None:
         store(self, N=integer("N", self.N, minimum=1, maximum=EXACT), batch=integer("batch", self.batch, minimum=1))
         store(self, seed=integer("seed", self.seed, minimum=0))
@@ -55,11 +57,6 @@ class CountedRisk(Risk):
     def initial(self) -> Array:
         """Zero scores, (K, K)."""
         return np.zeros((self.features.K, self.features.K))
-
-    @property
-    def stochastic(self) -> bool:
-        """The steps draw different prompts."""
-        return True
 
     @property
     def _by_tokens(self) -> bool:

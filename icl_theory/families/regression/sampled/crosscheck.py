@@ -102,11 +102,10 @@ def crosscheck(
     points, seed = integer("points", points, minimum=1), integer("seed", seed, minimum=0)
     precision = number("precision", precision, minimum=1e-6)
     population, note = _population(run_or_risk, N)
-    if phases and not isinstance(run_or_risk, Trajectory):
+    run = run_or_risk if isinstance(run_or_risk, Trajectory) else None
+    if phases and run is None:
         raise refuse("phases", phases, "0 for a risk, which has no phases")
-    if eta is None:
-        eta = run_or_risk.eta if isinstance(run_or_risk, Trajectory) else 1.0
-    eta = number("eta", eta)
+    eta = number("eta", eta if eta is not None else 1.0 if run is None else run.eta)
     core, K = innermost(population)[0], innermost(population)[0].features.K
     counted_batches = 64  # enough for Student's law to be nearly normal
     check_fits("points", points, 8.0 * points * (max(batches, counted_batches) + 4) * (K**2 + 2.0))
@@ -145,9 +144,8 @@ def crosscheck(
     else:
         left_out.append("nothing is left to learn for SGD")
     band = _curve_limit(max(t.size, 1), runs - 1) * spread
-    if phases:
-        assert isinstance(run_or_risk, Trajectory)
-        passed = sampled_phases(run_or_risk, N=N, runs=phases, batch=batch, seed=seed)
+    if phases and run is not None:
+        passed = sampled_phases(run, N=N, runs=phases, batch=batch, seed=seed)
         checks += passed.checks
         left_out.append(f"phases: {passed.note}")
     return CrossCheck(tuple(checks), "; ".join([note, *left_out]), power, t, expected, losses[-1], band)

@@ -17,13 +17,9 @@ from icl_theory._validate import (
     real_array,
     refuse,
 )
-from icl_theory.engine.pullback import Pullback
-from icl_theory.engine.statement import UnstatedError, require
-from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.closed.flow import flow_difference
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import curvature_bound
-from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 
 
 def step_bounds(K: float | Array, c: float | Array, u: float | Array) -> tuple[Array, Array]:
@@ -185,7 +181,7 @@ def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[floa
     (0.4, [0.0, 2.0, 2.0])
     """
     from scipy.optimize import linprog
-    from scipy.sparse import coo_array
+    from scipy.sparse import eye_array
 
     attention, distances = real_array("attention", attention, 1), real_array("distances", distances, 2)
     K = len(attention)
@@ -193,18 +189,14 @@ def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[floa
         raise refuse("distances", distances.shape, f"of shape ({K}, {K})")
     L = number("L", L)
     first, second = np.nonzero(~np.eye(K, dtype=bool))
-    rows = np.arange(len(first))
-    signs = np.concatenate([np.ones(len(first)), -np.ones(len(first))])
-    differences = coo_array(
-        (signs, (np.concatenate([rows, rows]), np.concatenate([first, second]))), shape=(len(first), K)
-    )
+    each = eye_array(K, format="csr")
     # in units of L times the largest distance, so that the solver's absolute tolerances are relative
     unit = L * distances.max()
     if unit == 0.0:
         return 0.0, np.zeros(K)
     bounds = [(0.0, 0.0), *[(None, None)] * (K - 1)]
     limits = L * distances[first, second] / unit
-    found = linprog(-attention, A_ub=differences.tocsr(), b_ub=limits, bounds=bounds, method="highs")
+    found = linprog(-attention, A_ub=each[first] - each[second], b_ub=limits, bounds=bounds, method="highs")
     return -float(found.fun) * float(unit), np.asarray(found.x) * unit
 
 
@@ -273,87 +265,3 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     return float(4.0 / (c * rate) * flow_difference(near, far, 2.0)) + 2.0 * (
         math.log1p(-last) - math.log1p(-first)
     )
-
-
-def least_progress(run: Trajectory, visible: float = 1e-8) -> float:
-    """Smallest growth of 1/ℓ_k in a step from a saved state, divided by the certified growth.
-
-    Steps with a relative fall below ``visible`` are left out: rounding leaves it fewer than seven digits.
-    """
-    risk = _single(run)
-    rate = step_rate(risk, run.eta)
-    least = math.inf
-    for scores in run.states:
-        before = risk.loss_per_query(scores)
-        after = risk.loss_per_query(scores - run.eta * risk.gradient(scores))
-        attention = np.diagonal(risk.attention(scores))
-        use = (rate > 0) & (before > 1e-280) & (np.abs(before - after) > visible * before) & (after > 1e-280)
-        growth = (before - after)[use] / before[use] / after[use]
-        least = min(least, float(np.min(growth / (rate * attention**2)[use], initial=math.inf)))
-    require(math.isfinite(least), "no step is short enough to be certified and long enough to be seen")
-    return least
-
-
-def slowest_tail(run: Trajectory) -> tuple[float, float]:
-    """Steps and bound (see `tail_steps`) of the query that comes closest to its bound."""
-    risk = _single(run)
-    c, rate = risk.task.nondegeneracy(risk.features), step_rate(risk, run.eta)
-    losses = run.observed["loss_per_query"]
-    found = []
-    for k in np.flatnonzero((c > 0) & (rate > 0)):
-        inside = np.flatnonzero((losses[:, k] <= c[k] / 8.0) & (losses[:, k] > 1e-280))
-        if inside.size > 1:
-            steps = float(run.t[inside[-1]] - run.t[inside[0]])
-            first, last = (float(losses[i, k]) for i in inside[[0, -1]])
-            found.append((steps, tail_steps(first, last, float(c[k]), float(rate[k]))))
-    require(bool(found), "no query with a certified rate has two saved states with a loss below c_k/8")
-    return max(found, key=lambda pair: pair[0] / max(pair[1], 1e-300))
-
-
-def tail_ratio(run: Trajectory, apart: float = 0.05, lost: float = 1e-10) -> tuple[float, float]:
-    """``t (loss - floor)`` at the end over its limit, and its largest distance from 1.
-
-    The law is judged only if a token has at most the weight ``apart`` relative to one of the level above it, and if
-    the excess is at least the share ``lost`` of the floor, below which rounding dominates.
-    """
-    limit = tail_limit(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
-    if limit is None:
-        raise UnstatedError("no tail law is known for this problem, or the excess falls faster")
-    if run.phases is None or run.phases.III is None:
-        raise UnstatedError("the run does not reach Phase III")
-    embedded = isinstance(run.risk, Pullback)
-    require(not embedded, "over embeddings the attention may settle too slowly for a verdict")
-    begin, end = run.phases.III
-    start, rest = run.at(begin), resting_loss(run.risk, run.floor)
-    # 1/excess = t/limit + const: t must outgrow the constant, which may be large after large first steps
-    own = limit / max(start.loss - rest, 1e-300)
-    missed = 1.0 - float(np.min(run.attention[-1]))
-    if isinstance(run.risk, PopulationRisk) and math.isfinite(run.risk.N):
-        missed = _beside(run.risk, run.params)
-        require(missed <= apart, "the features have not come far enough apart")
-    elif isinstance(run.risk, PopulationRisk):
-        each = run.risk.features.probs * start.observed["loss_per_query"]
-        own = limit / len(each) / max(float(each.min()), 1e-300)
-    lasted = end >= 100.0 * max(begin, own, 1.0)
-    require(lasted, "Phase III has not lasted for two decades of its own time scale")
-    excess = float(run.loss[-1]) - rest
-    require(excess >= lost * rest, "the excess over the floor is lost in rounding")
-    return float(run.t[-1]) * excess / limit, 0.05 + 8.0 * missed
-
-
-def _single(run: Trajectory, most: int = 200) -> PopulationRisk:
-    """Risk of a run of gradient descent on class scores with N = ∞; more than ``most`` features take too long."""
-    risk, stepped = run.risk, run.rule == "gd" and run.method != "flow"
-    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and most >= risk.features.K and stepped:
-        return risk
-    raise UnstatedError(f"for gradient descent on the scores of up to {most} single features, N = inf")
-
-
-def _beside(risk: PopulationRisk, scores: Array) -> float:
-    """Largest weight of a token relative to the lightest one of the level above it."""
-    largest = 0.0
-    assert risk.levels is not None
-    for levels, column in zip(risk.levels, scores.T, strict=True):
-        for upper, lower in zip(levels.classes, levels.classes[1:], strict=False):
-            largest = max(largest, float(np.exp(column[lower].max() - column[upper].min())))
-    return largest

@@ -8,7 +8,7 @@ import numpy as np
 
 from icl_theory._validate import Array, instance, refuse
 from icl_theory.engine.comparison import limit_of, mean_check
-from icl_theory.engine.pullback import around, innermost
+from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.statement import (
     OURS,
@@ -30,11 +30,10 @@ from icl_theory.families.regression.tasks import FiniteTask
 from icl_theory.families.regression.theorems.certified import (
     after_phase_one,
     flow_between,
-    least_progress,
     phase_one_bounds,
-    slowest_tail,
     step_bounds,
-    tail_ratio,
+    step_rate,
+    tail_steps,
 )
 from icl_theory.families.regression.theorems.enumeration import (
     STEP,
@@ -44,7 +43,8 @@ from icl_theory.families.regression.theorems.enumeration import (
     lipschitz_values,
     prompts,
 )
-from icl_theory.families.regression.theorems.orderwise import STATEMENTS, check_order
+from icl_theory.families.regression.theorems.orderwise import STATEMENTS
+from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 
 LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
 FEWEST = 20  # saved steps for a mean with a standard error
@@ -71,11 +71,10 @@ def check_bounds(run: Trajectory) -> BoundChecks:
             checks = [statement.unstated(TOO_LARGE) for statement in ON_SCORES]
         else:
             checks = [statement.check(risk, scores) for statement in ON_SCORES]
-        checks += [statement.check(run) for statement in ON_RUNS]
-    orders = [check_order(statement, run) for statement in STATEMENTS if "L" in run.info]
+        checks += [statement.check(run) for statement in (*ON_RUNS, *(STATEMENTS if "L" in run.info else ()))]
     population = None if run.risk is None else population_of(run.risk)
     sampled = [] if population is None else within_noise(run, population)
-    return BoundChecks([*checks, *orders, *sampled])
+    return BoundChecks([*checks, *sampled])
 
 
 def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
@@ -276,17 +275,46 @@ def THEOREM_1(run: Trajectory) -> Sides:
     return _after_phase_one(run, least)
 
 
+def _single(run: Trajectory, most: int = 200) -> PopulationRisk:
+    """Risk of a run of gradient descent on class scores with N = ∞; more than ``most`` features take too long."""
+    risk, stepped = run.risk, run.rule == "gd" and run.method != "flow"
+    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and most >= risk.features.K and stepped:
+        return risk
+    raise UnstatedError(f"for gradient descent on the scores of up to {most} single features, N = inf")
+
+
 @stated("one step, any task", OURS, "lower")
 def ONE_STEP(run: Trajectory) -> Sides:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
-    least = least_progress(run)
+    # from each saved state; below a relative fall of 1e-8 rounding leaves the growth fewer than seven digits
+    risk = _single(run)
+    rate, least = step_rate(risk, run.eta), math.inf
+    for scores in run.states:
+        before = risk.loss_per_query(scores)
+        after = risk.loss_per_query(scores - run.eta * risk.gradient(scores))
+        attention = np.diagonal(risk.attention(scores))
+        use = (rate > 0) & (before > 1e-280) & (np.abs(before - after) > 1e-8 * before) & (after > 1e-280)
+        growth = (before - after)[use] / before[use] / after[use]
+        least = min(least, float(np.min(growth / (rate * attention**2)[use], initial=math.inf)))
+    require(math.isfinite(least), "no step is short enough to be certified and long enough to be seen")
     return Sides(least, 1.0, least >= 1.0 - 1e-6, least)
 
 
 @stated("tail steps, any task", OURS, "upper")
 def TAIL_STEPS(run: Trajectory) -> Sides:
     """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
-    steps, bound = slowest_tail(run)
+    risk = _single(run)
+    c, rate = risk.task.nondegeneracy(risk.features), step_rate(risk, run.eta)
+    losses = run.observed["loss_per_query"]
+    found = []
+    for k in np.flatnonzero((c > 0) & (rate > 0)):
+        inside = np.flatnonzero((losses[:, k] <= c[k] / 8.0) & (losses[:, k] > 1e-280))
+        if inside.size > 1:
+            count = float(run.t[inside[-1]] - run.t[inside[0]])
+            first, last = (float(losses[i, k]) for i in inside[[0, -1]])
+            found.append((count, tail_steps(first, last, float(c[k]), float(rate[k]))))
+    require(bool(found), "no query with a certified rate has two saved states with a loss below c_k/8")
+    steps, bound = max(found, key=lambda pair: pair[0] / max(pair[1], 1e-300))  # the closest to its bound
     return Sides(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
 
 
@@ -295,6 +323,47 @@ def TAIL(run: Trajectory) -> Sides:
     """η t (L(t) - L_∞) -> tail_constant"""
     ratio, within = tail_ratio(run)
     return _same(ratio, 1.0, within, "asymptotic: 1 + O(1 - Attn)")
+
+
+def tail_ratio(run: Trajectory, apart: float = 0.05, lost: float = 1e-10) -> tuple[float, float]:
+    """``t (loss - floor)`` at the end over its limit, and its largest distance from 1.
+
+    The law is judged only if a token has at most the weight ``apart`` relative to one of the level above it, and if
+    the excess is at least the share ``lost`` of the floor, below which rounding dominates.
+    """
+    limit = tail_limit(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
+    if limit is None:
+        raise UnstatedError("no tail law is known for this problem, or the excess falls faster")
+    if run.phases is None or run.phases.III is None:
+        raise UnstatedError("the run does not reach Phase III")
+    embedded = isinstance(run.risk, Pullback)
+    require(not embedded, "over embeddings the attention may settle too slowly for a verdict")
+    begin, end = run.phases.III
+    start, rest = run.at(begin), resting_loss(run.risk, run.floor)
+    # 1/excess = t/limit + const: t must outgrow the constant, which may be large after large first steps
+    own = limit / max(start.loss - rest, 1e-300)
+    missed = 1.0 - float(np.min(run.attention[-1]))
+    if isinstance(run.risk, PopulationRisk) and math.isfinite(run.risk.N):
+        missed = _beside(run.risk, run.params)
+        require(missed <= apart, "the features have not come far enough apart")
+    elif isinstance(run.risk, PopulationRisk):
+        each = run.risk.features.probs * start.observed["loss_per_query"]
+        own = limit / len(each) / max(float(each.min()), 1e-300)
+    lasted = end >= 100.0 * max(begin, own, 1.0)
+    require(lasted, "Phase III has not lasted for two decades of its own time scale")
+    excess = float(run.loss[-1]) - rest
+    require(excess >= lost * rest, "the excess over the floor is lost in rounding")
+    return float(run.t[-1]) * excess / limit, 0.05 + 8.0 * missed
+
+
+def _beside(risk: PopulationRisk, scores: Array) -> float:
+    """Largest weight of a token relative to the lightest one of the level above it."""
+    largest = 0.0
+    assert risk.levels is not None
+    for levels, column in zip(risk.levels, scores.T, strict=True):
+        for upper, lower in zip(levels.classes, levels.classes[1:], strict=False):
+            largest = max(largest, float(np.exp(column[lower].max() - column[upper].min())))
+    return largest
 
 
 ON_SCORES = (LEMMA_1, LEMMA_2, GROWTH_SIGN, ENVELOPE, ATTENTION)

@@ -104,41 +104,6 @@ def direct(risk: PopulationRisk, scores: Array) -> Direct:
     return Direct(loss, slope, attention)
 
 
-def flow(risk: PopulationRisk, times: Array) -> Array:
-    """Scores along gradient flow from zero at increasing times (units of 1/η), (T, K, K), by Radau in ln t."""
-    from scipy.integrate import solve_ivp
-
-    p = risk.features.probs
-    K = len(p)
-
-    def rate(x: float, scores: Array) -> Array:
-        return np.asarray(-math.exp(x) * (p * direct(risk, scores.reshape(K, K)).slope).ravel())
-
-    def bend(x: float, scores: Array) -> Array:
-        """Jacobian by differences; as columns do not mix, a row is shifted in all columns at once."""
-        found = np.zeros((K, K, K, K))
-        for m in range(K):
-            shift = np.repeat(1e-4 * (np.arange(K) == m), K)
-            change = (rate(x, scores + shift) - rate(x, scores - shift)) / 2e-4
-            found[:, range(K), m, range(K)] = change.reshape(K, K)
-        return found.reshape(K * K, K * K)
-
-    span = (0.0, math.log(times[-1]))
-    found = solve_ivp(rate, span, np.zeros(K * K), "Radau", np.log(times), jac=bend, rtol=1e-5, atol=1e-6)
-    return np.asarray(found.y.T.reshape(-1, K, K))
-
-
-def tails(risk: PopulationRisk, time: float) -> Array:
-    """``t p_k (ℓ_k - ℓ'_k)`` along the flow, (K,); for ℓ' features that drift apart are set 60 nats apart."""
-    before, scores = flow(risk, np.array([time / 100.0, time]))
-    apart = scores.copy()
-    for k in range(len(scores)):
-        order = np.argsort(-scores[:, k])
-        parting = np.diff(before[order, k] - scores[order, k]) > 0.7
-        apart[order[1:], k] -= 60.0 * np.cumsum(parting)
-    return np.asarray(time * risk.features.probs * (direct(risk, scores).loss - direct(risk, apart).loss))
-
-
 def differences(function: Callable[[Array], Any], at: Array, toward: Array) -> Any:
     """Return the derivative in a direction, by a sixth-order difference."""
     ahead = [function(at + i * STEP * toward) - function(at - i * STEP * toward) for i in (1, 2, 3)]

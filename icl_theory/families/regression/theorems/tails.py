@@ -13,7 +13,7 @@ import numpy as np
 from icl_theory._validate import Array, flag
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, is_nondegenerate
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.risks.floors import on_levels
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.symmetric import SymmetricRisk
@@ -77,10 +77,8 @@ def query_constants(risk: Risk) -> Array | None:
         return None
     members = risk.members if isinstance(risk, SymmetricRisk) else np.ones((risk.features.K, risk.features.K))
     if math.isinf(risk.N):
-        if not (risk.nondegenerate if isinstance(risk, SymmetricRisk) else is_nondegenerate(risk)):
-            return None
         K = float(members[:, 0].sum())
-        return np.full(members.shape[1], (K - 1.0) / (4.0 * K))
+        return np.full(members.shape[1], (K - 1.0) / (4.0 * K)) if risk.nondegenerate else None
     if risk.levels is None:
         return None
     return np.array(
@@ -91,10 +89,7 @@ def query_constants(risk: Risk) -> Array | None:
 def tail_limits(risk: Risk, eta: float) -> Array | None:
     """Limits of t (ℓ_k - inf ℓ_k) over class scores for each query or group; None if unknown."""
     each = query_constants(risk)
-    if each is None:
-        return None
-    probs = risk.probs if isinstance(risk, SymmetricRisk) else risk.features.probs  # type: ignore[attr-defined]
-    return np.asarray(each / (eta * probs))
+    return None if each is None else np.asarray(each / (eta * risk.probs))  # type: ignore[attr-defined]
 
 
 def infima_of(risk: Risk) -> Array:
@@ -131,7 +126,7 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool, most: int = 10
     others = [(k, m) for k in range(K) for m in range(K) if m != k]
     every = np.array([between(k, k, m) for k, m in others])
     if math.isinf(risk.N):
-        smallest = smallest_above(every, np.full(len(every), 0.5)) if is_nondegenerate(risk) else None
+        smallest = smallest_above(every, np.full(len(every), 0.5)) if risk.nondegenerate else None
         if smallest is None or (proved and not _monotone(risk, others, every @ smallest)):
             return None
     else:

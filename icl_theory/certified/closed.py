@@ -1,0 +1,195 @@
+"""Closed forms in balls: steps, bounds and constants of the exchangeable class, and steps of linear attention.
+
+The exchangeable map is u ← u + c a s², where the gap u is 0 at attention 1/2. Its steps are counted with the Abel
+function B of `closed.abel`. What a step misses of it, r, is bounded by M (p/P)^7 with p = c a while a <= 1/3, and
+p = c s² beyond; where p is larger, steps are taken one by one. See docs/proved.md, "Numbers of steps".
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable
+
+import numpy as np
+from flint import arb, arb_poly, ctx
+
+from icl_theory.certified.balls import around, balls, only_zero
+from icl_theory.certified.certificate import Steps
+from icl_theory.certified.losses import second_moments
+from icl_theory.families.linear_attention.risks import MergedRisk
+from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
+from icl_theory.families.regression.phases import crossover, half_way
+
+SMALL = 1.0 / 128.0  # p up to which B counts: 5e-10 of a step is in doubt, and some 1000 steps are single
+RADIUS = 0.5  # of the circle, P
+LARGEST = {"a": 0.8, "s": 20.0}  # M in head and tail, which scripts/proofs.py encloses
+DROP = 0.2  # 1/p changes by more than this in a step, see docs/proved.md
+MOST = 10**6  # steps that are taken one by one where the sums leave several integers
+LAST = 2**60  # steps of linear attention that are looked at
+
+
+def gap(s: arb) -> arb:
+    """Return the gap at which the attention is 1 - s."""
+    return ((1 - s) / s).log()
+
+
+def shares(u: arb) -> tuple[arb, arb]:
+    """Attention a and s = 1 - a, each with w in it once, so that balls stay small."""
+    w = (-u).exp()
+    return 1 / (1 + w), 1 / (1 + 1 / w)
+
+
+def flow_time(u: arb, a: arb, s: arb) -> arb:
+    """Return F, the time of gradient flow in units of 1/c."""
+    return 3 * u - 1 / a + 2 / s + 1 / (2 * s * s)
+
+
+def flow(s: arb, K: int) -> arb:
+    """Return Φ(s) = F(1 - s) - F(1/K), the time to the attention deficit s."""
+    start = 1 / arb(K)
+    return flow_time(gap(s), 1 - s, s) - flow_time(gap(1 - start), start, 1 - start)
+
+
+def abel(u: arb, c: arb, form: str) -> arb:
+    """Return B(u) with the polynomials in a or in s, between which constants differ; s is small in the tail."""
+    a, s = shares(u)
+    total = flow_time(u, a, s) / c + (a * s * s).log() / 2
+    for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):
+        total += c**j * arb_poly(coefficients)(a if form == "a" else s) / denominator
+    return total
+
+
+def in_doubt(form: str, c: arb) -> arb:
+    """Return a ball for the sum of r over all steps of a head or tail, from Σ (1/p + DROP k)^-7."""
+    p = arb(SMALL).min(c)
+    return around(LARGEST[form] * (p**7 + p**6 / (6 * arb(DROP))) / arb(RADIUS) ** 7)
+
+
+def steps_to(K: int, c: arb, goal: arb, sums: bool = True) -> Steps:
+    """Enclose the first step at which u is ``goal`` or above; without ``sums`` all steps are taken one by one."""
+    here, done, low = -arb(K - 1).log(), 0, None
+    if sums and K > 3 and c < SMALL * K:
+        here, done = _after_head(here, c, goal)
+    while not here >= goal:
+        if not here.rad() < 1:
+            raise ArithmeticError("the balls have become too wide to tell steps apart")
+        if low is None and not here < goal:
+            low = done
+        a, s = shares(here)
+        if sums and a > 0.33 and c * s * s < SMALL:  # the tail
+            left = abel(goal, c, "s") - abel(here, c, "s") + in_doubt("s", c)
+            low = done + _whole(left.lower()) if low is None else low
+            done += _whole(left.upper())
+            break
+        here, done = here + c * a * s * s, done + 1
+    found = Steps(done if low is None else low, done)
+    return steps_to(K, c, goal, sums=False) if sums and found.low < found.high <= MOST else found
+
+
+def _after_head(start: arb, c: arb, goal: arb) -> tuple[arb, int]:
+    """Return an iterate shortly before the end of the head or the goal, and how many steps lead to it."""
+    end = goal.min(gap(1 - (1 / arb(3) if c < 3 * SMALL else SMALL / c))).mid()
+    begin = abel(start, c, "a")
+    taken = _whole((abel(end, c, "a") - begin).lower()) - 2
+    if taken <= 0:
+        return start, 0
+    aim = begin + taken + in_doubt("a", c)
+    for _ in range(ctx.prec.bit_length()):  # Newton's method; B' is nearly 1/(c g)
+        a, s = shares(end)
+        end = (end + (aim - abel(end, c, "a")) * c * a * s * s).mid()
+    apart = (aim - abel(end, c, "a")) * 3 * c * shares(end)[0]  # B' is at least 1/(2p) where p <= 0.01
+    if not abs(apart) < 0.1:  # within which p changes by a factor below 3/2
+        raise ArithmeticError("the end of the head is not found")
+    return end + around(apart), taken
+
+
+def _whole(steps: arb) -> int:
+    """Return the least whole number from 0 on that is not below the end of a ball."""
+    found = steps.max(arb(0)).ceil().unique_fmpz()
+    if found is None:
+        raise ArithmeticError("the steps are not counted")
+    return int(found)
+
+
+def steps_to_loss(K: int, c: arb, gamma: arb, epsilon: float) -> Steps:
+    """Enclose the first step at which the loss ½ γ K/(K-1) s² is ``epsilon`` or less."""
+    with ctx.workprec(512):  # products of doubles are exact
+        if 2 * arb(epsilon) * K >= gamma * (K - 1):  # at step 0, s = (K - 1)/K
+            return Steps(0, 0)
+    return steps_to(K, c, gap((2 * arb(epsilon) * (K - 1) / (gamma * K)).sqrt()))
+
+
+def phase_one_lies_between(K: int, c: arb) -> bool:
+    """The attention is 1/2 after (F(1/3) - F(1/K))/c steps at least, and 3K²/(2ηγ) + ln(K/3) + 2 at most.
+
+    Larger c take no more steps (docs/proved.md): the ends of a ball of them decide.
+    """
+    least, most = steps_to(K, c.upper(), arb(0)).low, steps_to(K, c.lower(), arb(0)).high
+    bound = 3 * arb(K) ** 3 / (2 * arb(K - 1) ** 2 * c.upper()) + (arb(K) / 3).log() + 2
+    return bool(flow(arb(2) / 3, K) / c.lower() <= least and most <= bound)
+
+
+def tail_deficit(K: int) -> arb:
+    """Enclose s* of `tail_start`: s² Φ(s) is 1 there, and proved to be below 1 for all smaller s."""
+    return arb(1) / 2 if K == 2 else _first_one(K, 0, crossover)
+
+
+def half_deficit(K: int) -> arb:
+    """Enclose the s of `half_way`: a² s² Φ(s) is 1 there, and proved to be below 1 for all smaller s."""
+    return _first_one(K, 2, half_way)
+
+
+def _first_one(K: int, power: int, double: Callable[[float, float, int], float]) -> arb:
+    """Enclose the least s at which a^power s² Φ(s) is 1; the loss is ε there for an L that is known as a double."""
+    near = arb(math.sqrt(4.0 * (K - 1.0) / K) / double(1.0, 1.0, K))
+    first = near / 64
+    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s², which grows up to here
+    if not 2 * first - 3 * first**2 * first.log() + (K + 3) * first**2 < 0.5:
+        raise ArithmeticError("a smaller root is not excluded")
+    return only_zero(lambda s: 1 - (1 - s) ** power * s * s * flow(s, K), first, near * (1 + arb(2) ** -30))
+
+
+def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
+    r"""Enclose the least loss over the gap u for finite prompts, the floor of `ExchangeableRisk`.
+
+    Without noise it is the limit at u = ∞. With noise and w = e^-u, M = N - n, T = n + M w the slope in u is w
+    times :math:`\psi(w) = E[n M T^{-3} (\sigma^2 - w (\sigma^2 + \gamma M q_n))]`, negative for w >= 1. That ψ is
+    positive below its root and negative up to 1 is proved by subdivision.
+    """
+    p, square, counts = 1 / arb(K), arb(noise) ** 2, np.arange(N + 1)
+    chance = np.array([arb.bin_uiui(N, k) * p**k * (1 - p) ** (N - k) for k in counts.tolist()], dtype=object)
+    q = 1 + 1 / arb(K - 1) + (1 - 1 / arb(K - 1)) / balls(np.maximum(N - counts, 1))
+    missing = chance[0] * (gamma * q[0] + square / N) / 2  # of prompts without the feature
+    n, M, chance, q = balls(counts[1:]), balls(N - counts[1:]), chance[1:], q[1:]
+
+    def psi(w: arb) -> arb:
+        return (chance * n * M / (n + M * w) ** 3 * (square - w * (square + gamma * M * q))).sum()
+
+    w = arb(noise > 0.0)  # without noise 0, and one token has all attention
+    if noise > 0.0 and N > 1:
+        w = only_zero(psi, arb(0), arb(1))
+    found = gamma * (M * w) ** 2 * q + square * (n + M * w * w)
+    return missing + (chance * found / (n + M * w) ** 2).sum() / 2
+
+
+def mode_steps(risk: MergedRisk, eta: float, epsilon: float, above: float | None) -> Steps:
+    """Enclose the first step at which descent on the diagonal Γ has the loss ``epsilon``, or ``above`` the floor.
+
+    The excess Σ ½ q m (γ - γ*)² of the modes shrinks by (1 - η q m)² in each step.
+    """
+    reach, tasks, query, second = second_moments(risk.law)
+    best = np.array([arb(0) if m.is_zero() else r / m for r, m in zip(reach, second, strict=True)])
+    weight, shrink = query * second * (balls(risk.start) - best) ** 2 / 2, 1 - arb(eta) * query * second
+    if any(not abs(each) <= 1 for each in shrink):
+        raise ArithmeticError("the loss may rise")
+    goal = arb(epsilon) - (query * (tasks - best * reach)).sum() / 2 if above is None else arb(above)
+
+    def left(n: int) -> arb:  # of the excess
+        return (weight * shrink ** (2 * n)).sum()
+
+    low = bisect.bisect_left(range(LAST), True, key=lambda n: not left(n) > goal)
+    high = bisect.bisect_left(range(LAST), True, key=lambda n: bool(left(n) <= goal))
+    if high == LAST:
+        raise ArithmeticError("the goal is not reached")
+    return Steps(low, high)
