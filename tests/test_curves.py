@@ -119,6 +119,15 @@ def test_another_learning_rate_is_a_factor_of_time(run: icl.Trajectory, factor: 
     assert run.compare(2.0 * losses, steps, errors=0.06, scale=0.5).pace == pytest.approx(factor, rel=0.1)
 
 
+@pytest.mark.parametrize("factor", [2, 4])
+@pytest.mark.parametrize("last", [40, 50, 60])
+def test_a_factor_is_found_from_what_the_run_has_seen(factor: int, last: int) -> None:
+    """The run ends while it learns, so that a faster curve goes on to where nothing is known of the exact one."""
+    short = icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, N=12, noise=0.1, above=1e-3, max_steps=60).simulate()
+    ahead = [short.at(factor * t).loss for t in range(last)]
+    assert short.compare(ahead, errors=3e-4, scale=1.0).pace == pytest.approx(factor, rel=0.01)
+
+
 def test_what_is_no_factor_of_time_is_not_called_one(run: icl.Trajectory) -> None:
     assert run.compare(run.loss, run.t, errors=0.01).pace is None
     assert run.compare(1.3 * run.loss, run.t, errors=0.01).pace is None

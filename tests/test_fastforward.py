@@ -15,6 +15,7 @@ from skipping import outcome  # in scripts: the random problems of `measurements
 import icl_theory as icl
 from icl_theory import tasks
 from tests.linear import LinearAttention, MergedLinearAttention
+from tests.references import Array
 
 QUICK = (2, 11, 12, 16, 31, 37, 180, 4114)  # problems that take a second at most; 180 is stiff
 SLOWER = (3, 5, 7, 14, 18, 20, 25, 28, 32, 36, 4165)
@@ -294,6 +295,22 @@ def test_any_step_is_as_exact_as_was_asked_for(tolerance: float, end: int) -> No
     for t in (190, 530, 999, 1777, 4999):
         assert t not in run.t
         assert abs(float(run.at(t).params - exact.at(t).params)) <= tolerance + run.states_error
+
+
+class Bowl(icl.Risk):
+    """½|θ|², which falls from the first step on, however slowly."""
+
+    initial = np.ones(2)
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        return 0.5 * float(params @ params), params
+
+
+@pytest.mark.parametrize("eta", [1e-4, 1e-8, 1e-12])
+def test_a_slow_beginning_is_no_end(eta: float) -> None:
+    """With so small a rate thousands of steps move nothing by the tolerance, but each as much as the last one."""
+    run = icl.descend(Bowl(), eta, epsilon=0.1, method="fast")
+    assert run.steps == pytest.approx(np.log(0.1) / (2.0 * np.log1p(-eta)), rel=1e-5, abs=1.0)
 
 
 def test_a_tolerance_below_rounding_is_reported_as_missed() -> None:

@@ -61,6 +61,29 @@ def test_a_wrong_population_is_found_out() -> None:
     assert "FAIL" in checked.to_markdown()
 
 
+@dataclass
+class Given(icl.Risk):
+    """Batches that are off a gradient of ones, by so many of their own deviations."""
+
+    off: float
+
+    @property
+    def initial(self) -> np.ndarray:
+        return np.zeros((2, 2))
+
+    def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        return 1.0, 1.0 + (-1.0) ** step + self.off * np.ones((2, 2))
+
+
+@pytest.mark.parametrize("offs", [(-9.0, 1.0), (9.0, -1.0), (0.5, -5.0), (-5.0, -1.0)])
+def test_the_entry_that_is_shown_is_the_farthest_on_either_side(offs: tuple[float, float]) -> None:
+    known = [MODULE._Known(np.zeros((2, 2)), 1.0, np.ones((2, 2)), 2.0)] * 2
+    found = MODULE._point_checks(known, [Given(off) for off in offs], 10, np.ones(4, dtype=bool), lambda: None)
+    farthest = max(offs, key=abs)
+    assert found[-1].name == "worst of 8 entries"
+    assert found[-1].sampled - found[-1].population == pytest.approx(farthest)
+
+
 def test_the_same_seed_gives_the_same_table() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
     tables = [icl.crosscheck(risk, precision=0.1, batch=32, steps=5, seed=9).to_markdown() for _ in range(2)]

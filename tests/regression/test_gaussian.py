@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable
 
@@ -355,3 +356,14 @@ def test_huge_scores_are_hard_attention() -> None:
 def test_refuses_wrong_arguments(call: Callable[[], object], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         call()
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_what_is_observed_is_measured_from_the_minimum_that_descent_finds(d: int) -> None:
+    risk = icl.GaussianRisk(icl.regression.QuadraticLaw(d, 0.6, 0.9))
+    best = icl.descend(risk, 0.5 / risk.rate, steps=200).params
+    Q = np.random.default_rng(0).normal(size=(d, d))
+    seen = risk.observe(Q)
+    assert seen["alignment"] == pytest.approx(sum(Q[i, i] for i in range(d)) / d)
+    assert seen["residual"] == pytest.approx(math.sqrt(((Q - best) ** 2).sum() / d), rel=1e-8)
+    assert seen["excess"] == pytest.approx(risk.loss(Q) - risk.loss(best), rel=1e-8)

@@ -155,6 +155,22 @@ def test_only_plain_descent_has_the_tail_of_its_law(rule: str, N: float) -> None
         assert (run.phases.III is not None) == (rule == "gd")
 
 
+def test_the_tail_begins_for_good_after_the_last_feature_is_learned() -> None:
+    """Frequent features are long in their tail when the loss of a rare one begins to weigh as much as theirs."""
+    problem = icl.regression.GroupedRegression(
+        L=1.0, delta=1.0, sizes=(20, 1), shares=(1.0 - 1e-4, 1e-4), eta=1.0, above=3e-8, method="fast"
+    )
+    run = problem.simulate()
+    ratio = run.t * run.loss * 4.0 / 20.0
+    assert len(np.flatnonzero((ratio[1:] > 2.0) & (ratio[:-1] <= 2.0))) == 2
+    assert run.phases is not None
+    assert run.phases.III is not None
+    begin = run.phases.III[0]
+    assert (ratio[run.t >= begin] <= 2.0).all()
+    before = run.at(begin - 1)
+    assert before.t * before.loss * 4.0 / 20.0 > 2.0
+
+
 def test_queries_that_are_alike_have_one_set_of_phases() -> None:
     with pytest.raises(ValueError, match=r"see run\.phases"):
         query_phases(icl.simulate(2.0, 1.0, 4.0))
