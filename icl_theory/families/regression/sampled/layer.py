@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import EXACT, Array, integer, store
-from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 
@@ -60,18 +59,6 @@ def parts_of(size: int, N: int, tokens: int = 2**20) -> list[slice]:
     """Split prompts of N tokens into parts: larger arrays are allocated anew, which takes longer than the work."""
     rows = max(1, tokens // N)
     return [slice(start, min(start + rows, size)) for start in range(0, size, rows)]
-
-
-def valued(function: Callable[[Array], Array], points: Array) -> Array:
-    """Values at points (B, N, d) of one function for each prompt, some tokens at a time."""
-    size, N, _ = points.shape
-    parts = parts_of(N, size)
-    if len(parts) == 1:
-        return function(points)
-    values = np.empty((size, N))
-    for tokens in counted(parts, "parts of the labels"):
-        values[:, tokens] = function(points[:, tokens])
-    return values
 
 
 class PromptRisk(Risk):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, number, store
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.sampled.layer import PromptRisk, Prompts, valued
+from icl_theory.families.regression.sampled.layer import PromptRisk, Prompts
 from icl_theory.families.regression.tasks import Task, variogram_of
 from icl_theory.memory import check_fits
 
@@ -124,7 +124,7 @@ class SampledRisk(PromptRisk):
         if self.token_noise:
             points = self.features.vectors[np.column_stack([token, query])]
             points += rng.normal(0.0, self.token_noise, points.shape)
-            values = valued(self.task.functions(self.features, rng, size), points)
+            values = self.task.functions(self.features, rng, size)(points)
             label, answer = values[:, :-1], values[:, -1]
             key, asked = points[:, :-1], points[:, -1]
         else:
