@@ -1554,8 +1554,8 @@ FRESH_FIFTH = (
 FRESH_SIXTH = (
     Fault("crosscheck-length", "crosscheck(N=...) compares phases at N = 100 whatever N is given",
           "regression/sampled/crosscheck.py",
-          "passed = sampled_phases(run_or_risk, N=N, runs=phases, batch=batch, seed=seed)",
-          "passed = sampled_phases(run_or_risk, runs=phases, batch=batch, seed=seed)",
+          "passed = sampled_phases(run, N=N, runs=phases, batch=batch, seed=seed)",
+          "passed = sampled_phases(run, runs=phases, batch=batch, seed=seed)",
           "regression/test_sampled_phases.py"),
     Fault("rate-of-entries",
           "rate of finite Gaussian prompts: the curvature is not divided by the entries that c stands for",
@@ -1634,13 +1634,13 @@ FRESH_SIXTH = (
     Fault("status-of-failures", "reproduce ends with status 0 though rows could not be measured", "cli/pages.py",
           "return 1 if found.violations or found.failures else 0", "return 1 if found.violations else 0"),
     Fault("radius-missing", "the proved bound on what a step misses lacks the radius: 128 times too small",
-          "certified/counts.py", "/ arb(RADIUS) ** 7)", ")"),
+          "certified/closed.py", "/ arb(RADIUS) ** 7)", ")"),
     Fault("any-at-a-kink", "check_risk accepts any gradient at a kink", "testing/risks.py",
           "beyond = max(low - found, found - high) - error - tolerance * size",
           "beyond = min(low - found, found - high) - error - tolerance * size"),
     Fault("ties-are-local", "tokens count as locally optimal beside others of equal value on the margin",
-          "families/token_selection.py", "(beside[margins < 1.0 + slack] > 0.0)",
-          "(beside[margins < 1.0 + slack] >= 0.0)"),
+          "families/token_selection.py", "(lead(values, selected)[margins < 1.0 + slack] > 0.0)",
+          "(lead(values, selected)[margins < 1.0 + slack] >= 0.0)"),
 )  # fmt: skip
 
 GROUPS = (
