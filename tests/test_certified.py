@@ -375,6 +375,18 @@ def test_steps_of_linear_attention_are_those_of_40_digits(goal: dict[str, float]
     assert found == (n, n)
 
 
+@pytest.mark.parametrize("share", [1.0001, 1.5])
+def test_steps_are_not_proved_at_a_rate_at_which_a_mode_grows(share: float) -> None:
+    """Though the run reached its target before: it would not stay there, and no number of bits would help."""
+    law = icl.linear_attention.PromptLaw([1.0, 0.3], N=20, noise=0.1)
+    risk = icl.linear_attention.MergedRisk(law, law.best * [1.0 + 1e-6, 0.0])
+    largest = float(risk.curvature.max())
+    run = icl.descend(risk, share * 2.0 / largest, epsilon=0.7 * risk.evaluate(risk.start)[0], method="exact")
+    assert run.steps
+    with pytest.raises(ValueError, match=r"^eta = .*: must be at most 2 over the largest curvature"):
+        icl.certify(run, states=1)
+
+
 def test_a_loss_below_the_floor_is_never_reached() -> None:
     risk = icl.LinearAttention(d=3, decay=1.0, N=10, noise=0.5).risk()
     for share in (0.5, 1.0 - 1e-9):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from flint import arb, arb_poly, ctx
 
+from icl_theory._validate import refuse
 from icl_theory.certified.balls import around, balls, only_zero
 from icl_theory.certified.certificate import Steps
 from icl_theory.certified.losses import second_moments
@@ -181,6 +182,8 @@ def mode_steps(risk: MergedRisk, eta: float, epsilon: float, above: float | None
     reach, tasks, query, second = second_moments(risk.law)
     best = np.array([arb(0) if m.is_zero() else r / m for r, m in zip(reach, second, strict=True)])
     weight, shrink = query * second * (balls(risk.start) - best) ** 2 / 2, 1 - arb(eta) * query * second
+    if any(abs(each) > 1 for each in shrink):
+        raise refuse("eta", eta, "at most 2 over the largest curvature: beyond it the loss may rise")
     if any(not abs(each) <= 1 for each in shrink):
         raise ArithmeticError("the loss may rise")
     goal = arb(epsilon) - (query * (tasks - best * reach)).sum() / 2 if above is None else arb(above)
