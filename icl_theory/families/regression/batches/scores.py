@@ -201,8 +201,10 @@ def _crossings(
         # where the value is bent in one sense, it rises by no less than it does on one of the sides
         slope = np.fmin(ends[2] / (ends[0] - time), ends[3] / (ends[1] - time))
         margin = found.strides.margin.reshape(batch.count, -1).max(axis=1)[points]
-        late = np.maximum(margin * np.abs(at(x, 1)) / slope, _late(batch, found.strides, *states(x), points))
-        error[points] = late + blur[points] / slope
+        missed = at(x)
+        apart = at(x, 1) - missed
+        late = np.maximum(margin * np.abs(apart) / slope, _late(batch, found.strides, *states(x), points))
+        error[points] = late + (blur[points] + np.abs(missed)) / slope
     near = np.abs(values[: SINGLE + 1]) <= BLUR / ROUNDING * blur
     clear = ~near.any(axis=0) & (np.ceil(steps - error) == np.ceil(steps + error)) & (error < DOUBT)
     last = values[np.isfinite(values).sum(axis=0) - 1, np.arange(batch.count)]
@@ -219,7 +221,7 @@ def _late(batch: ScoreBatch, strides: Strides, run: Array, shadow: Array, points
 
 def _root(value: Callable[[Array], Array], low: Array, high: Array, below: Array, above: Array) -> Array:
     """Zeros between two places by the method of Pegasus; the values are of different signs."""
-    for _ in range(10):
+    for _ in range(30):
         with np.errstate(divide="ignore", invalid="ignore"):
             middle = high - above * (high - low) / (above - below)
             middle = np.where(above == 0.0, high, middle)
