@@ -459,7 +459,7 @@ FRESH = (
 # as those, a second time, chosen by reading the package alone; written on 2026-11-23 before any of them was planted
 FRESH_AGAIN = (
     Fault("left-last", "what strides leave of the last one alone, not of all", "engine/skip.py",
-          "self.left[some] += self._unsolved * step.left", "self.left[some] = self._unsolved * step.left"),
+          "self.left[some] += UNSOLVED * step.left", "self.left[some] = UNSOLVED * step.left"),
     Fault("flow-axis", "speeds of the flow at the nodes along the wrong axis", "engine/collocation.py",
           "weights * np.exp(places)[:, None, :]", "weights * np.exp(places)[:, :, None]", "test_flow.py"),
     Fault("columns-apart", "columns move apart under rules that mix them", "engine/blocks.py",

@@ -24,6 +24,7 @@ from icl_theory.engine.trajectory import Stop
 Mask = NDArray[np.bool_]
 NODES = 9  # of a stride of the run; the shadow has one less
 SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)  # twice those of Legendre's polynomials at 1
+UNSOLVED = 2.0  # what the equations leave may move the solution by this factor times as much
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 CAUTION = 3.0  # the run's share of what parts it from its shadow may be larger than estimated, by this factor
 ROUNDING = 2.0**-52
@@ -46,17 +47,17 @@ class Strides:
     The run begins at ``y`` and its shadow, if there is one, at ``z``, (n, m) each, at time ``t``, with strides of
     length ``first`` in x. The ``tolerance`` is absolute, in scores; of a flow it is relative to the parameters as
     well. One stride uses a ``share`` of it, so that dozens of them keep to it. With ``separate`` blocks, which
-    belong to different runs, those that cannot be followed are left behind. What the equations leave may move the
-    solution by ``unsolved`` times as much. The ``margin`` of earlier strides, (n,), is the error of the run in
+    belong to different runs, those that cannot be followed are left behind. The equations may leave the part
+    ``solved`` of the error that a stride may have. The ``margin`` of earlier strides, (n,), is the error of the run in
     units of its distance from the shadow.
     """
 
     def __init__(
         self, blocks: Blocks, tolerance: float, y: Array, z: Array | None, t: float, first: float, budget: int,
-        flow: bool, share: float = 0.01, separate: bool = False, unsolved: float = 2.0, margin: Array | None = None,
+        flow: bool, share: float = 0.01, separate: bool = False, solved: float = 0.001, margin: Array | None = None,
     ) -> None:  # fmt: skip
         self._blocks, self._budget, self._flow = blocks, budget, flow
-        self._tolerance, self._share, self._separate, self._unsolved = tolerance, share, separate, unsolved
+        self._tolerance, self._share, self._separate, self._solved = tolerance, share, separate, solved
         n, m = y.shape
         self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))  # up to where each block is known
         self.left = np.zeros(n)  # error from what the solutions of the equations have left so far
@@ -72,6 +73,13 @@ class Strides:
         self._direction = np.random.default_rng(n).normal(size=(n, m))  # near that of the fastest mode, later
         self._modes: Modes | None = None
         self._wasted = self._owed = 0.0
+
+    def expect(self, taken: dict[int, Array]) -> None:
+        """Guess that the first strides go on like these iterates by their steps, of which there are NODES + 1."""
+        x = np.log1p([*taken])
+        rows, degree = np.stack([*taken.values()], axis=1), len(x) - 1
+        self._begin[:], self._length[:] = x[0], x[-1] - x[0]
+        self._terms = np.linalg.inv(legendre(2.0 * (x - x[0]) / (x[-1] - x[0]) - 1.0, degree)) @ rows
 
     def reach(self, x: Array | float, cached: int = 2**20) -> None:
         """Move all blocks to a time ln(1 + t) or beyond, in groups of ``cached`` numbers, which a cache holds.
@@ -112,7 +120,7 @@ class Strides:
     def _plan(self, which: Index, h: Array, ratio: Array, iterations: NDArray[np.int64], good: Mask) -> None:
         """Lengths of the next strides from the errors of these, in units of what is allowed."""
         with np.errstate(divide="ignore", over="ignore"):
-            factor = 0.9 * ratio ** (-1.0 / (NODES + 1))
+            factor = 0.8 * ratio ** (-1.0 / (NODES + 1))
         factor = np.clip(factor, 0.2, np.where(good, np.where(iterations > 7, 0.8, 2.0), 0.7))
         ideal, before = np.where(np.isfinite(ratio), factor, 0.4) * h, self._ideal[which]
         trend = np.divide(ideal, before, out=np.ones(len(h)), where=good & (before > 0.0))
@@ -158,7 +166,7 @@ class Strides:
     ) -> Solved:
         """Solve the equations of strides: by fixed-point iterates, or Newton's method where modes are known."""
         weights, modes = weights_of(stages, x, h, self._flow), self._modes
-        wanted = 0.001 * self._allowed(y, self._pace[which])
+        wanted = self._solved * self._allowed(y, self._pace[which])
         if modes is None:
             return collocate(self._moves, which, weights, y, guess, wanted, noise, None, least)
         growth = modes.growth(x[:, None] + radau(stages).nodes * h[:, None], which)
@@ -186,13 +194,13 @@ class Strides:
             follower = self._solve(NODES - 1, which, x, h, z, guess, noise, least=2)
             ok, shadow = np.isfinite(follower.left), follower.terms
             self.z[which[ok]] = follower.arrival[ok]
-            self.left[which[ok]] += self._unsolved * follower.left[ok]
+            self.left[which[ok]] += UNSOLVED * follower.left[ok]
         if not ok.any():
             return ok
         step, some, begin, length = step.of(ok), which[ok], x[ok], h[ok]
         self.y[some], self.x[some], self._terms[some] = step.arrival, begin + length, step.terms
         self._begin[some], self._length[some] = begin, length
-        self.left[some] += self._unsolved * step.left
+        self.left[some] += UNSOLVED * step.left
         self.records.append(Record(some, begin, length, step.terms, shadow[ok]))
         if self.z is not None:
             parted = step.terms - np.pad(shadow[ok], ((0, 0), (0, 1), (0, 0)))

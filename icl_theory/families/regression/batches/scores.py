@@ -20,7 +20,7 @@ from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.rules import GradientDescent
-from icl_theory.engine.skip import Strides
+from icl_theory.engine.skip import NODES, Strides
 from icl_theory.engine.steps import Descent
 from icl_theory.engine.stops import SETTLED, STALL_AFTER
 from icl_theory.engine.tokens.square import Count, moments
@@ -34,12 +34,12 @@ from icl_theory.grids.grid import Values, blank
 
 Mask = NDArray[np.bool_]
 SINGLE = 64  # steps that are taken one by one at first
-GRID = 0.1  # in x: distance of the times at which runs are looked at; crossings between them are found by iteration
+FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)  # those that show where runs lead
+FIRST, GRID = 0.6, 0.2  # in x: first stride, and distance of the times at which runs are looked at
 FARTHEST = 1e9  # steps
 ROUNDING, BLUR = 2.0**-50, 1e-11  # relative: of a loss, and distance to a level at which rounding might decide
 DOUBT, APART = 0.1, 3e-8  # steps by which a count may be off, and relative distance of run and shadow at the end
 CAUTION = 2.0  # how far, by this factor, a run must be from where a simulation gives up
-NEAR = 0.01  # relative distance of a maximum to a level that it might pass between two looks
 
 
 class ScoreBatch(Risk):
@@ -112,11 +112,10 @@ def look(batch: ScoreBatch, rows: Array, points: Index) -> Seen:
 
 
 class _Followed(NamedTuple):
-    """Runs and shadows at the times t, (T,): what `_summary` says, (4, T, P)."""
+    """Runs at the times t, (T,): what `_summary` says, (4, T, P)."""
 
     t: Array
-    run: Array
-    shadow: Array
+    seen: Array
     strides: Strides
 
 
@@ -127,43 +126,42 @@ def _summary(batch: ScoreBatch, seen: Seen, points: Index) -> Array:
 
 
 def _follow(batch: ScoreBatch, target: Array, last: float) -> _Followed:
-    """Follow points until run and shadow have their target losses."""
+    """Follow points until they have their target losses."""
     rows = np.ascontiguousarray(batch.initial.T)
-    every, carry, single = np.arange(batch.count), np.zeros_like(rows), []
-    while True:
-        seen = look(batch, rows, every)
-        single.append(_summary(batch, seen, every))
-        if len(single) > SINGLE:
-            break
-        part = -seen.gradient.reshape(rows.shape) - carry  # Kahan's compensated sum
-        moved = rows + part
-        carry, rows = (moved - rows) - part, moved
-    t, run, shadow = [*map(float, range(SINGLE + 1))], single, single.copy()
+    every, carry, seen, taken = np.arange(batch.count), np.zeros_like(rows), [], {}
+    for t in range(SINGLE + 1):
+        here = look(batch, rows, every)
+        seen.append(_summary(batch, here, every))
+        if t in FITTED:
+            taken[t] = rows
+        if t < SINGLE:
+            part = -here.gradient.reshape(rows.shape) - carry  # Kahan's compensated sum
+            moved = rows + part
+            carry, rows = (moved - rows) - part, moved
     finite = np.isfinite(rows).reshape(batch.count, -1).all(axis=1)
-    active: Mask = np.asarray((np.array(single)[:, 0] > target).all(axis=0) & finite)
+    active: Mask = np.asarray((np.array(seen)[:, 0] > target).all(axis=0) & finite)
     # moved by what rounding does in many steps, which an orbit may enlarge
     other = rows * (1.0 + np.where(np.arange(batch.K) % 2, 2.0**-44, -(2.0**-44)))
     strides = Strides(
-        Blocks(Descent(batch, 1.0, GradientDescent())), TOLERANCE, rows, other, SINGLE, 0.25, 10**9, False,
-        separate=True,
+        Blocks(Descent(batch, 1.0, GradientDescent())), TOLERANCE, rows, other, SINGLE, FIRST, 10**9, False,
+        share=0.03, separate=True, solved=0.01,
     )  # fmt: skip
-    x = math.log1p(SINGLE)
-    while active.any() and t[-1] < last:
-        ahead = x + GRID * np.arange(1, 4)
+    strides.expect(taken)
+    times, x = [*map(float, range(SINGLE + 1))], math.log1p(SINGLE)
+    while active.any() and times[-1] < last:
+        ahead = x + GRID * np.arange(1, 3)
         strides.reach(np.where(active[batch.point], ahead[-1], 0.0))
         active &= (strides.x >= ahead[-1] - 1e-9).reshape(batch.count, -1).all(axis=1)
         for x in ahead.tolist():
-            points = np.flatnonzero(active)
-            columns = batch.of(points)
-            for kept, states in zip(
-                (run, shadow), strides.at(np.full(len(rows), x)[columns], columns), strict=True
-            ):
-                kept.append(np.full((4, batch.count), np.nan))
-                if points.size:
-                    kept[-1][:, points] = _summary(batch, look(batch, states, points), points)
-            t.append(math.expm1(x))
-            active &= ~((run[-1][0] <= target) & (shadow[-1][0] <= target))
-    return _Followed(np.array(t), np.array(run).swapaxes(0, 1), np.array(shadow).swapaxes(0, 1), strides)
+            points, row = np.flatnonzero(active), np.full((4, batch.count), np.nan)
+            if points.size:
+                columns = batch.of(points)
+                run, _ = strides.at(np.full(len(columns), x), columns)
+                row[:, points] = _summary(batch, look(batch, run, points), points)
+            times.append(math.expm1(x))
+            seen.append(row)
+            active &= ~(row[0] <= target)
+    return _Followed(np.array(times), np.array(seen).swapaxes(0, 1), strides)
 
 
 class _Count(NamedTuple):
@@ -178,41 +176,39 @@ Value = Callable[[Array, Seen, Index], Array]
 
 
 def _crossings(
-    batch: ScoreBatch, found: _Followed, values: Sequence[Array], value: Value, blur: Array, after: Array
+    batch: ScoreBatch, found: _Followed, values: Array, value: Value, blur: Array, after: Array
 ) -> _Count:
-    """Count steps until a value of run and shadow, (T, P), has risen to zero for the first time after some rows."""
-    times, slope = [], np.full(batch.count, np.inf)
-    late = np.zeros(batch.count)
-    for side, each in enumerate(values):
-        beyond = (each >= 0.0) & (np.arange(len(each))[:, None] > after)
-        row = beyond.argmax(axis=0)
-        time = np.where(beyond.any(axis=0), found.t[row], np.inf)
-        points = np.flatnonzero(beyond.any(axis=0) & (row > SINGLE))
-        if points.size:
-            columns = batch.of(points)
+    """Count steps until a value, (T, P), has risen to zero for the first time after some rows.
 
-            def states(x: Array, columns: Index = columns) -> tuple[Array, Array]:
-                return found.strides.at(np.repeat(x, batch.K), columns)
+    How far the value of the shadow is from that of the run there says how late the run may be.
+    """
+    beyond = (values >= 0.0) & (np.arange(len(values))[:, None] > after)
+    row, ever = beyond.argmax(axis=0), beyond.any(axis=0)
+    steps, error = np.where(ever, found.t[row], np.inf), np.zeros(batch.count)
+    points = np.flatnonzero(ever & (row > SINGLE))
+    if points.size:
+        columns, low, high = batch.of(points), row[points] - 1, row[points]
+        ends = found.t[low], found.t[high], values[low, points], values[high, points]
 
-            def at(x: Array, points: Index = points, side: int = side, states: Any = states) -> Array:
-                return value(np.expm1(x), look(batch, states(x)[side], points), points)
+        def states(x: Array) -> tuple[Array, Array]:
+            return found.strides.at(np.repeat(x, batch.K), columns)
 
-            low, high = row[points] - 1, row[points]
-            x = _root(at, np.log1p(found.t[low]), np.log1p(found.t[high]), each[low, points], each[high, points])
-            time[points] = np.expm1(x)
-            rise = (each[high, points] - each[low, points]) / (found.t[high] - found.t[low])
-            slope[points] = np.minimum(slope[points], rise)
-            late[points] = np.maximum(late[points], _late(batch, found.strides, *states(x), points))
-        times.append(time)
-    ours, theirs = times
-    with np.errstate(invalid="ignore"):
-        margin = found.strides.margin.reshape(batch.count, -1).max(axis=1)
-        error = np.maximum(margin * np.abs(ours - theirs), late) + blur / slope
-    never, exact = np.isinf(ours) & np.isinf(theirs), (ours <= SINGLE) & (ours == theirs)
-    error = np.where(never | exact, 0.0, error)
-    near = np.abs(values[0][: SINGLE + 1]) <= BLUR / ROUNDING * blur
-    clear = ~near.any(axis=0) & (np.ceil(ours - error) == np.ceil(ours + error)) & (error < DOUBT)
-    return _Count(np.ceil(ours), error, never | clear)
+        def at(x: Array, side: int = 0) -> Array:
+            return value(np.expm1(x), look(batch, states(x)[side], points), points)
+
+        x = _root(at, np.log1p(ends[0]), np.log1p(ends[1]), *ends[2:])
+        steps[points] = time = np.expm1(x)
+        # where the value is bent in one sense, it rises by no less than it does on one of the sides
+        slope = np.fmin(ends[2] / (ends[0] - time), ends[3] / (ends[1] - time))
+        margin = found.strides.margin.reshape(batch.count, -1).max(axis=1)[points]
+        missed = at(x)
+        apart = at(x, 1) - missed
+        late = np.maximum(margin * np.abs(apart) / slope, _late(batch, found.strides, *states(x), points))
+        error[points] = late + (blur[points] + np.abs(missed)) / slope
+    near = np.abs(values[: SINGLE + 1]) <= BLUR / ROUNDING * blur
+    clear = ~near.any(axis=0) & (np.ceil(steps - error) == np.ceil(steps + error)) & (error < DOUBT)
+    last = values[np.isfinite(values).sum(axis=0) - 1, np.arange(batch.count)]
+    return _Count(np.ceil(steps), error, np.where(ever, clear, last < -APART))
 
 
 def _late(batch: ScoreBatch, strides: Strides, run: Array, shadow: Array, points: Index) -> Array:
@@ -225,7 +221,7 @@ def _late(batch: ScoreBatch, strides: Strides, run: Array, shadow: Array, points
 
 def _root(value: Callable[[Array], Array], low: Array, high: Array, below: Array, above: Array) -> Array:
     """Zeros between two places by the method of Pegasus; the values are of different signs."""
-    for _ in range(10):
+    for _ in range(30):
         with np.errstate(divide="ignore", invalid="ignore"):
             middle = high - above * (high - low) / (above - below)
             middle = np.where(above == 0.0, high, middle)
@@ -269,16 +265,16 @@ def _measured(problems: Sequence[Any], risks: Sequence[PopulationRisk], max_step
     batch = ScoreBatch(risks, eta)
     with np.errstate(all="ignore"):
         found = _follow(batch, np.where(plain, target, np.inf), min(max_steps + 1.0, FARTHEST))
-        t, share, first_row = found.t[:, None], found.run[1], np.full(len(risks), -1)
+        t, share, first_row = found.t[:, None], found.seen[1], np.full(len(risks), -1)
         hit = _crossings(
-            batch, found, [target - side[0] for side in (found.run, found.shadow)],
+            batch, found, target - found.seen[0],
             lambda t, seen, points: target[points] - seen.loss, ROUNDING * target, first_row,
         )  # fmt: skip
         last = np.where(hit.sure & (hit.steps <= max_steps), hit.steps, 0.0)
         sure = plain & hit.sure & (hit.steps <= max_steps) & _undisturbed(found, last)
         present = presence(batch.probs, batch.N)
         attends = _crossings(
-            batch, found, [side[1] - 0.5 for side in (found.run, found.shadow)],
+            batch, found, share - 0.5,
             lambda t, seen, points: (seen.attention / present[points]).min(axis=1) - 0.5,
             np.full(len(risks), ROUNDING), first_row,
         )  # fmt: skip
@@ -304,7 +300,7 @@ def _measured(problems: Sequence[Any], risks: Sequence[PopulationRisk], max_step
 
 def _ends(batch: ScoreBatch, found: _Followed, last: Array) -> tuple[Array, Array]:
     """Loss and mean attention at the last steps, (P,); NaN where run and shadow are too far apart."""
-    loss, _, _, attention = found.run[:, np.minimum(last, SINGLE).astype(int), np.arange(batch.count)]
+    loss, _, _, attention = found.seen[:, np.minimum(last, SINGLE).astype(int), np.arange(batch.count)]
     points = np.flatnonzero(last > SINGLE)
     if points.size:
         columns = batch.of(points)
@@ -317,7 +313,7 @@ def _ends(batch: ScoreBatch, found: _Followed, last: Array) -> tuple[Array, Arra
 
 def _undisturbed(found: _Followed, last: Array) -> Mask:
     """Whether the loss of each run falls all the way, and a simulation sees neither a stall nor a standstill."""
-    t, (loss, _, move, _), decade = found.t[:, None], found.run, round(math.log(10.0) / GRID) - 1
+    t, (loss, _, move, _), decade = found.t[:, None], found.seen, round(math.log(10.0) / GRID) - 1
     until = t < last
     rises = until[1:] & (np.diff(loss, axis=0) >= 0.0)
     slow = until & (t > SINGLE) & (move * (1.0 + t) < CAUTION * SETTLED * TOLERANCE)
@@ -334,8 +330,8 @@ def _tail(
     A simulation looks for it behind the last saved step that is above the limit.
     """
     t = found.t[:, None]
-    under = [limit - t * (side[0] - rest) for side in (found.run, found.shadow)]
-    over, end = (under[0] < 0.0) & (t <= last), last * (loss - rest)
+    under = limit - t * (found.seen[0] - rest)
+    over, end = (under < 0.0) & (t <= last), last * (loss - rest)
     rises = over.copy()
     rises[1:] &= ~over[:-1]
     begins = len(over) - 1 - rises[::-1].argmax(axis=0)  # meaningless if it is never above
@@ -346,10 +342,10 @@ def _tail(
     until = np.minimum(count.steps - 1.0, last)
     saved = np.searchsorted(schedule, until, side="right") > np.searchsorted(schedule, found.t[begins])
     passes = over.any(axis=0) & (end <= limit)
-    inner, before, after = under[0][1:-1], under[0][:-2], under[0][2:]
-    turns = ((inner >= before) & (inner >= after)) | ((inner <= before) & (inner <= after))
-    nearly = (turns & (np.abs(inner) <= NEAR * limit) & (t[1:-1] <= last)).any(axis=0)
-    sure = (~passes | (count.sure & saved)) & (np.abs(end - limit) > APART * limit) & ~nearly
+    # a parabola through three looks passes the one in the middle by an eighth of their second difference at most
+    rise, fall = under[1:-1] - under[:-2], under[1:-1] - under[2:]
+    nearly = (rise * fall >= 0.0) & (np.abs(under[1:-1]) <= np.abs(rise + fall)) & (t[1:-1] <= last)
+    sure = (~passes | (count.sure & saved)) & (np.abs(end - limit) > APART * limit) & ~nearly.any(axis=0)
     steps = np.where(end > limit, np.inf, np.where(passes, count.steps, 0.0))
     without = np.isnan(limit)
     return np.where(without, np.inf, steps), without | sure

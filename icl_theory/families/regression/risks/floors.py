@@ -7,7 +7,7 @@ amounts. See docs/tail-laws.md, "Finite prompts".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -194,58 +194,78 @@ def _below(query: Query, level: Mask, above: Mask, further: Levels | None, score
     )
 
 
-def _lowest(query: Query, known: float, apart: float = 4.0) -> float:
-    """Infimum of the loss from many starts, ``known`` if none leads lower.
+def _lowest(queries: Sequence[Query], known: Array, apart: float = 4.0) -> Array:
+    """Infima of the losses from many starts, (Q,), those ``known`` if none leads lower.
 
     The starts are each class ``apart`` nats above the others, so that it dominates, and normal scores. A BFGS
     method minimises for all starts at once; an end below ``known`` is minimised further, and sorted into levels.
     """
-    none = np.zeros(len(query.probs), dtype=bool)
-    # without noise the query's own feature is the first level, and the loss is that of prompts without it
-    above = (np.arange(len(none)) == query.target) & (query.noise == 0.0)
-    C = int((~above).sum())
-    if query.N == 1 or C < 2 or known < 1e-290:
-        return known
-    starts = np.zeros((2 * C, len(none)))
-    starts[:C, ~above] = apart * np.eye(C)
-    starts[C:, ~above] = apart * np.random.default_rng(0).standard_normal((C, C))
-    losses, ends = _minimised(query, above, starts, known, apart)
-    if losses.min() < known * (1.0 - query.alike):
-        end = _descended(query, ~above, above, ends[losses.argmin()])
-        found = _levels_from(query, above, end)
-        best = min(float(losses.min()), query.seen(end, ~above, above).loss)
-        known = best if found is None else min(best, found.loss)
-    return known
+    lowest = known.copy()
+    for size in {len(query.probs) for query in queries}:
+        some = [i for i, query in enumerate(queries) if len(query.probs) == size and known[i] >= 1e-290]
+        asked = [queries[i] for i in some]
+        # without noise the query's own feature is the first level, and the loss is that of prompts without it
+        above = np.array([(np.arange(size) == query.target) & (query.noise == 0.0) for query in asked])
+        C = int((~above).sum(axis=-1).max(initial=0))
+        if C < 2 or asked[0].N == 1:
+            continue
+        starts = np.zeros((len(some), 2 * C, size))
+        for each, start in zip(above, starts, strict=True):
+            start[:C, ~each] = apart * np.eye(C)
+            start[C:, ~each] = apart * np.random.default_rng(0).standard_normal((C, C))
+        losses, ends = _minimised(asked, above, starts, known[some], apart)
+        for i, query, each, loss, scores in zip(some, asked, above, losses, ends, strict=True):
+            if loss.min() < known[i] * (1.0 - query.alike):
+                end = _descended(query, ~each, each, scores[loss.argmin()])
+                found = _levels_from(query, each, end)
+                best = query.seen(end, ~each, each).loss
+                lowest[i] = min(known[i], best, math.inf if found is None else found.loss)
+    return lowest
 
 
 def _minimised(
-    query: Query, above: Mask, scores: Array, scale: float, longest: float, rounds: int = 60
-) -> tuple[Array, Array]:
-    """Losses near the minima that S starts lead to, (S,), and the scores there, (S, C).
+    queries: Sequence[Query], above: Array, starts: Array, known: Array, longest: float, rounds: int = 60,
+    slow: float = 1e-3,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Losses near the minima that the starts of each query lead to, (Q, S), and the scores there, (Q, S, C).
 
-    The best end is minimised further, so that ``rounds`` need not be enough for all starts to converge.
+    Losses are right to less than `Query.alike`. The best ends are minimised further, so that ``rounds`` need not be
+    enough for all starts to converge. A start is left once its next move promises less than the part ``slow`` of
+    what is missing below the least loss of its query so far.
     """
+    matrices, owns, probs = (
+        np.array([getattr(query, name) for query in queries]) for name in ("matrix", "own", "probs")
+    )
+    shape, scores = starts.shape[:2], starts.reshape(-1, starts.shape[2])
 
-    def seen(scores: Array) -> tuple[Array, Array]:
-        log_w = np.where(above, -np.inf, scores).T
-        own = np.broadcast_to(query.own[:, None], log_w.shape)
-
-        def form(queries: NDArray[np.intp], rows: slice, z: Array, out: Array) -> Array:
-            np.matmul(query.matrix, z, out=out)
+    def seen(scores: Array, of: NDArray[np.intp]) -> tuple[Array, Array]:
+        def form(some: NDArray[np.intp], rows: slice, z: Array, out: Array) -> Array:
+            np.matmul(matrices[of[some]], z, out=out)
             return np.asarray(np.einsum("qcj,qcj->qj", z, out))
 
-        found = moments(log_w, query.probs[:, None], own, [Count(query.N)], form)
-        return found.loss / scale, np.where(above, 0.0, found.gradient.T / scale)
+        log_w, count = np.where(above[of], -np.inf, scores), Count(queries[0].N)
+        # the rule's error is 2e-8 of the loss
+        found = moments(log_w.T, probs[of].T, owns[of].T, [count], form, step=0.4)
+        return found.loss / known[of], np.where(above[of], 0.0, found.gradient.T / known[of, None])
 
-    unit, length = np.eye(scores.shape[1]), np.ones(len(scores))
-    loss, slope = seen(scores)
+    unit, length, on = np.eye(scores.shape[1]), np.ones(len(scores)), np.arange(len(scores))
+    of = on // shape[1]
+    loss, slope = seen(scores, of)
+    losses, ends = loss.copy(), scores.copy()
     inverse = unit / np.maximum(np.abs(slope).max(axis=1), 1e-300)[:, None, None]
-    for _ in range(rounds):
+    for done in range(rounds):
         move = -np.einsum("sij,sj->si", inverse, slope)
+        least = np.minimum(1.0, losses.reshape(shape).min(axis=1))
+        missing = loss - least[of] * (1.0 - queries[0].alike)
+        go = (-np.einsum("si,si->s", slope, move) > slow * missing) | (done < 5)
+        if not go.any():
+            break
+        on, of, scores, loss, slope = on[go], of[go], scores[go], loss[go], slope[go]
+        move, inverse, length = move[go], inverse[go], length[go]
         move *= (length * np.minimum(1.0, longest / np.maximum(np.abs(move).max(axis=1), 1e-300)))[:, None]
         ahead = scores + move
-        ahead = np.maximum(ahead, ahead.max(axis=1, keepdims=True) - query.deep)
-        new, steeper = seen(ahead)
+        ahead = np.maximum(ahead, ahead.max(axis=1, keepdims=True) - queries[0].deep)
+        new, steeper = seen(ahead, of)
         falls = new <= loss + 1e-4 * np.einsum("si,si->s", slope, move)
         step, bend = ahead - scores, steeper - slope
         curved = np.einsum("si,si->s", step, bend)
@@ -258,7 +278,8 @@ def _minimised(
         length = np.where(falls, 1.0, 0.3 * length)
         scores, loss = np.where(falls[:, None], ahead, scores), np.where(falls, new, loss)
         slope = np.where(falls[:, None], steeper, slope)
-    return loss * scale, scores
+        losses[on], ends[on] = loss, scores
+    return losses.reshape(shape) * known[:, None], ends.reshape(starts.shape)
 
 
 def on_levels(levels: Levels, members: Array) -> float:
@@ -271,13 +292,14 @@ def on_levels(levels: Levels, members: Array) -> float:
 
 def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | None:
     """Levels of several queries; None for more than `MOST` classes, or if those of a query are unknown."""
-    found: list[Levels] = []
-    for query in queries if classes <= MOST else ():
+    asked, found = list(queries) if classes <= MOST else [], []
+    for query in asked:
         each = find_levels(query)
         if each is None:
             return None
-        found.append(each._replace(lowest=_lowest(query, each.loss)))
-    return tuple(found) or None
+        found.append(each)
+    lowest = _lowest(asked, np.array([each.loss for each in found])).tolist()
+    return tuple(each._replace(lowest=loss) for each, loss in zip(found, lowest, strict=True)) or None
 
 
 def single_features(variogram: Array, probs: Array, N: float, noise: float) -> tuple[Levels, ...] | None:
