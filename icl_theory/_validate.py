@@ -213,15 +213,11 @@ def indexed(values: Array) -> tuple[Array, NDArray[np.intp]]:
 
 
 def probabilities(name: str, value: ArrayLike, size: int) -> Array:
-    """Return positive probabilities of the given length that sum to 1 (to 1e-6, then normalised).
-
-    What sums to 1 to rounding stays as it is, so that a result that is given again is the same.
-    """
+    """Return positive probabilities of the given length that sum to 1 (to 1e-6, then normalised)."""
     result = real_array(name, value, 1)
-    total = float(result.sum())
-    if result.size != size or (result <= 0).any() or abs(total - 1.0) > 1e-6:
-        raise refuse(name, value, f"{size} positive numbers that sum to 1 (these sum to {total:.9g})")
-    return result if abs(total - 1.0) <= size * np.finfo(float).eps else result / total
+    if result.size != size or (result <= 0).any() or abs(result.sum() - 1.0) > 1e-6:
+        raise refuse(name, value, f"{size} positive numbers that sum to 1 (these sum to {result.sum():.9g})")
+    return result / result.sum()
 
 
 def distributions(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:

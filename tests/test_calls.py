@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,14 @@ def test_the_call_of_a_run_makes_the_same_run(name: str) -> None:
     np.testing.assert_array_equal(again.states, run.states)
     np.testing.assert_array_equal(again.loss, run.loss)
     assert again.command == run.command
+
+
+def test_a_problem_from_a_file_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    """Also where probabilities sum to 1 up to rounding: they are normalised once."""
+    run = PROBLEMS["rounded"].simulate()
+    run.save(tmp_path / "run.npz")
+    again = icl.load(tmp_path / "run.npz").family.simulate()
+    np.testing.assert_array_equal(again.states, run.states)
 
 
 @pytest.mark.parametrize(

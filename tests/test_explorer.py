@@ -437,6 +437,13 @@ def test_what_is_copied_runs_and_says_the_same(
         assert json.loads(capsys.readouterr().out)["steps"] == run.steps
 
 
+def test_options_of_a_copied_command_are_those_of_the_command_line() -> None:
+    family = description(list_families()["induction-heads"])
+    copied = call("return require('settings').copies(...given)", family, {"max_steps": 7, "objective": "log"}, {})
+    assert copied["Command"] == "icl-theory induction-heads simulate --max-steps 7 --objective log"
+    assert 'icl.InductionHeads(max_steps=7, objective="log")' in copied["Python"]
+
+
 EXTREMES = """
 const { complete } = require("settings"), { Axes } = require("drawing"), { random, sampled } = require("training");
 const odd = [];

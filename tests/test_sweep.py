@@ -17,6 +17,7 @@ from icl_theory.families import find
 from icl_theory.families.regression.tasks import Task
 from icl_theory.grids.estimate import _left, estimate
 from icl_theory.grids.exponents import local_exponent
+from icl_theory.grids.grid import Grid
 from icl_theory.grids.model import FamilyModel
 from icl_theory.grids.sweep import plan
 from tests.models import finite
@@ -301,6 +302,23 @@ def test_both_kinds_of_points_add_up_and_workers_share_them(
         seconds = int((4 * 200.0 + 12 * each) / workers)
         assert lines[1] == f"about 0:{seconds // 60:02}:{seconds % 60:02}{said}"
         first.append(50.0)
+
+
+def test_points_in_whole_arrays_are_timed_also_where_the_chunk_in_the_middle_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three chunks of eight points; any number of points take 300 s together, and one alone takes no time."""
+    clock, evaluated = Clock(monkeypatch), FamilyModel.evaluate
+
+    def together(model: FamilyModel, points: Any) -> Any:
+        clock.now += 300.0
+        return evaluated(model, points)
+
+    monkeypatch.setattr(FamilyModel, "evaluate", together)
+    monkeypatch.setattr("icl_theory.grids.estimate._in_arrays", lambda made, index: (index < 8) | (index >= 16))
+    made = plan(find("regression"), {"L": np.linspace(1, 2, 24), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02})
+    lines = [*estimate(made._replace(grid=Grid(made.grid.axes, 8)), budget=1e4)]
+    assert lines[:2] == ["24 points in 3 chunks, 16 in whole arrays and 8 one by one", "about 0:05:00"]
 
 
 def test_kinds_of_many_points_are_told_from_some(monkeypatch: pytest.MonkeyPatch) -> None:

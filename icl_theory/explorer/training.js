@@ -86,10 +86,12 @@ function course(run, least, size) {
   return { end, times, states: times.map((t) => run.at(Math.floor(t))) };
 }
 
-// A figure along the steps, to be dragged through training: curves of numbers of a state, [number, colour, look], each with a dot
-// at the moment, over `marks` and `phases`, [name, first step, last step, colour], on the scale `y`; and the losses of the run on samples, if they are asked for.
-const along = ({ curves, marks, phases, y, samples = false, ...figure }) => ({
+// A figure along the steps, to be dragged through training: curves of numbers of a state, [number, colour, look], by default of
+// its loss, each with a dot at the moment, over `marks` and `phases`, [name, first step, last step, colour], on the scale `y`.
+// `samples` says what is in a batch of the sampled run, whose losses are drawn as well.
+const along = ({ curves = () => [[(state) => state.loss, "blue"]], marks, phases, y, samples = "", caption, ...figure }) => ({
   height: 300,
+  caption: samples ? `${caption}; in pink, as far as the page has time for, with batches of B ${samples}. Drag to move through training.` : caption,
   scales: (model, values) => [{ ...(model.even ? { low: 0 } : { low: 0.5, log: true }), high: model.end, label: "step t" }, y(model, values)],
   still(axes, model, values) {
     for (const [name, from, to, colour] of phases?.(model) ?? []) axes.shade(Math.max(from, axes.x.low), to, colour, name);
@@ -104,6 +106,8 @@ const along = ({ curves, marks, phases, y, samples = false, ...figure }) => ({
   drag: (axes, x) => ({ t: Math.round(axes.xAt(x)) }),
   ...figure,
 });
+
+const when = ({ reached, steps }) => (reached ? `after ${steps} steps` : "not within 10¹⁵ steps");
 
 // a figure of a number against a setting, to be dragged along it: a curve of [settings, numbers], and a dot at the present one
 const against = ({ setting, curve, number, marks, read = (x) => Math.round(Number(x.toPrecision(2))), ...figure }) => ({
@@ -131,4 +135,4 @@ const lasting = (phases) => Object.fromEntries(Object.entries(phases).filter(([,
 
 const doubt = ({ error }) => (error >= 1 ? ` Rounding of the loss leaves the count open by ${plural(Math.ceil(error), "step")} either way.` : "");
 
-module.exports = { bisected, random, normal, batch, sampled, Path, firstStep, step, course, along, against, lasting, headline, doubt };
+module.exports = { bisected, random, normal, batch, sampled, Path, firstStep, step, course, along, when, against, lasting, headline, doubt };

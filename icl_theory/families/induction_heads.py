@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, dimensions, distributions, real_array, refuse, signed
+from icl_theory._validate import Array, dimensions, distributions, probabilities, real_array, refuse, signed
 from icl_theory.engine.pullback import Map, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES, Rule
@@ -456,7 +456,10 @@ class InductionHeads(Family):
 
     def _first(self) -> Array:
         """Return the law of the first symbol where it is given, (1, k)."""
-        return np.full((1, self.k), 1.0 / self.k) if self.start == "uniform" else np.array([self.start])
+        law = (
+            np.full(self.k, 1.0 / self.k) if self.start == "uniform" else probabilities("start", self.start, self.k)
+        )
+        return law[None]
 
     def _pairs(self) -> InductionHeads:
         """Return the same law with the model in which counts of symbols and of pairs are seen, and a sink."""

@@ -208,7 +208,10 @@ class Wholes(Kind):
 
 @dataclass(frozen=True)
 class Probabilities(Kind):
-    """Positive numbers that sum to 1, as a tuple of floats; ``0.5,0.3,0.2`` as text."""
+    """Positive numbers that sum to 1, as a tuple of floats as they are given; ``0.5,0.3,0.2`` as text.
+
+    They may be off by 1e-6 and are normalised once, by what is made of them: twice, their last bits may change.
+    """
 
     text = True
 
@@ -218,7 +221,8 @@ class Probabilities(Kind):
             size = len(value)
         except TypeError:
             raise refuse(name, value, "positive numbers that sum to 1") from None
-        return tuple(_validate.probabilities(name, value, size).tolist())
+        _validate.probabilities(name, value, size)
+        return tuple(map(float, value))
 
     def parse(self, name: str, text: str) -> Any:
         """Read numbers separated by commas, or one of the words."""

@@ -34,7 +34,8 @@ def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 
     yield f"{points}, {'' if exact else 'about '}{ways}"
     alone, failed = _alone(made, index[~arrays], budget)
     chunk = grid.where(grid.chunks // 2)
-    together, errors = _together(made, chunk[_in_arrays(made, chunk)], budget) if many else (0.0, [])
+    beside = chunk[_in_arrays(made, chunk)]  # those of a chunk share more than random ones do
+    together, errors = _together(made, beside if beside.size else index[arrays], budget)
     seconds = ((grid.size - many) * alone + many * together) / workers
     by = f" on {workers} workers" if workers > 1 else ""
     yield f"about {duration(seconds) if seconds >= 10 else f'{seconds:.1g} s'}{by}"

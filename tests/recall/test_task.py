@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.stats import chi2, chisquare
 
 import icl_theory as icl
-from icl_theory.families.recall import task
 from tests.recall.references import bigrams, enumerate_sentences
 
 Counts, RecallTask = icl.recall.Counts, icl.recall.RecallTask
@@ -167,17 +165,6 @@ def test_outputs_of_a_sample_are_checked() -> None:
     for words in ([0], [7], [8], []):
         with pytest.raises(ValueError, match="outputs"):
             task.sentences(np.random.default_rng(0), 3, words)
-
-
-@pytest.mark.parametrize("law", task.LAWS)
-def test_sentences_are_the_same_however_many_words_are_drawn_at_a_time(
-    law: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = RecallTask(12, 2, 3, H=17, law=law)
-    whole = made.sentences(np.random.default_rng(5), 301)
-    monkeypatch.setattr(task, "_starts", partial(task._starts, words=100))
-    for one, other in zip(whole, made.sentences(np.random.default_rng(5), 301), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_planted_bigrams_are_anywhere_and_in_either_order() -> None:

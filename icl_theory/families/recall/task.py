@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, choice, instance, integer, probabilities, refuse
-from icl_theory.engine.progress import counted
 from icl_theory.families.recall.counts import Counts, noise_level
 from icl_theory.memory import check_fits
 
@@ -220,14 +219,11 @@ class RecallTask:
         output = words[(rng.random(size) * len(words)).astype(np.intp)]
         c, c_tau = self._draw_counts(rng, trigger)
         q = self.triggers[trigger]
-        tokens = np.empty((size, self.H), dtype=np.intp)
-        for start in counted(starts := _starts(size, self.H), "blocks of sentences"):
-            part = tokens[start : start + starts.step]
-            if self.law == "planted":
-                part[:] = self.passing[rng.integers(len(self.passing), size=part.shape)]
-            else:
-                part[:] = rng.integers(self.V - 1, size=part.shape)
-                part += part >= q[start : start + starts.step, None]  # any word but the sentence's trigger
+        if self.law == "planted":
+            tokens = self.passing[rng.integers(len(self.passing), size=(size, self.H))]
+        else:
+            tokens = rng.integers(self.V - 1, size=(size, self.H), dtype=np.intp)
+            tokens += tokens >= q[:, None]  # any word but the sentence's trigger
         tokens[:, -1] = q
         blocks = c + c_tau
         for k in np.unique(blocks):
@@ -335,8 +331,3 @@ class RecallTask:
 def entropy(alpha: float) -> float:
     """Binary entropy, nats."""
     return float(-alpha * math.log(alpha) - (1.0 - alpha) * math.log1p(-alpha)) if 0 < alpha < 1 else 0.0
-
-
-def _starts(size: int, H: int, words: int = 2**22) -> range:
-    """Starts of parts with up to ``words`` words, which take little memory."""
-    return range(0, size, max(1, words // H))

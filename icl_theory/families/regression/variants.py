@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import MOST_FEATURES, integer, refuse
+from icl_theory._validate import MOST_FEATURES, integer, probabilities, refuse
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -97,7 +97,7 @@ class GroupedRegression(Family):
             raise refuse("shares", self.shares, f"{len(self.sizes)} numbers, one for each entry of sizes")
 
     def _probs(self) -> Any:
-        return np.asarray(self.shares) / np.asarray(self.sizes, dtype=float)
+        return probabilities("shares", self.shares, len(self.sizes)) / np.asarray(self.sizes, dtype=float)
 
     def risk(self) -> SymmetricRisk:
         """Return the risk over G(G + 1) scores."""

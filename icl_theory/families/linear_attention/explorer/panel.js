@@ -3,7 +3,7 @@
 
 const { spread } = require("drawing");
 const { count, short } = require("numbers");
-const { against, along, batch, course, doubt, headline, lasting, step } = require("training");
+const { against, along, batch, course, doubt, headline, lasting, step, when } = require("training");
 const { Law, Run, limit, product, trainer } = require("./closed");
 
 const MODES = 12; // whose curves are drawn
@@ -84,8 +84,7 @@ function words(model, now, values) {
 const phases = ({ run }) => [["plateau", 0, run.plateau, "orange"], ["learning", run.plateau, run.last, "blue"]];
 
 const loss = along({
-  name: "loss", title: "Loss", samples: true,
-  caption: "and the best that any Γ can do; in pink, as far as the page has time for, with batches of B sampled prompts. Drag to move through training.",
+  name: "loss", title: "Loss", caption: "and the best that any Γ can do", samples: "sampled prompts",
   y: ({ states, tested }, values) => ({ low: 0, high: 1.12 * Math.max(...states.map((state) => state.loss), ...(same(values) ? [] : tested)), label: "loss" }),
   phases,
   marks(axes, { run, times, tested, waits }, values) {
@@ -97,7 +96,7 @@ const loss = along({
     if (place > 0) axes.text("as a product vA", axes.X(times[place]) + 8, axes.Y(waits[place]) - 4, "muted");
   },
   curves: (values) => [...(same(values) ? [] : [[(state) => state.tested, "green", { width: 2.2, dash: [2, 3], dot: 4 }]]), [(state) => state.loss, "blue"]],
-  describe: ({ run }, now) => `${short(now.loss, 4)} at step ${now.t}; the floor is ${short(run.law.floor, 4)}, reached to ε ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
+  describe: ({ run }, now) => `${short(now.loss, 4)} at step ${now.t}; the floor is ${short(run.law.floor, 4)}, reached to ε ${when(run)}.`,
 });
 
 // modes that are drawn: some of all, evenly on a logarithmic scale

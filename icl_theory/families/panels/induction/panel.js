@@ -57,12 +57,11 @@ function words({ run }, now) {
 }
 
 const loss = along({
-  name: "loss", title: "Loss", samples: true, caption: "with those of known predictions; in pink with batches of B sampled sequences. Drag to move through training.",
+  name: "loss", title: "Loss", caption: "with those of known predictions", samples: "sampled sequences",
   y: ({ run, states }) => ({ low: run.floor - 0.25 * (run.uniform - run.floor), high: Math.max(1.15 * run.uniform, ...states.map((state) => state.loss)), label: "loss" }),
   marks(axes, { run }) {
     for (const [name, colour, word] of [["uniform", "muted", "uniform"], ["unigram", "orange", "unigram"], ["floor", "red", "Bayes"]]) axes.horizontal(run[name], colour, { word });
   },
-  curves: () => [[(state) => state.loss, "blue"]],
   describe: ({ run }, now) => `${short(now.loss, 4)} at step ${now.t}; uniform ${short(run.uniform, 4)}, unigram ${short(run.unigram, 4)}, Bayes ${short(run.floor, 4)}.`,
 });
 

@@ -68,11 +68,10 @@ function words({ run }, now, { above }) {
 }
 
 const loss = along({
-  name: "loss", title: "Loss", samples: true, caption: "and the least that any κ has; in pink, as far as the page has time for, with batches of B sampled prompts. Drag to move through training.",
+  name: "loss", title: "Loss", caption: "and the least that any κ has", samples: "sampled prompts",
   y: ({ states }) => ({ low: 0, high: 1.1 * Math.max(...states.map((state) => state.loss)), label: "loss" }),
   phases: ({ run, end }) => [["within ε", run.steps ?? end, end, "green"]],
   marks: (axes, { run }) => axes.horizontal(run.floor, "red", { word: "least" }),
-  curves: () => [[(state) => state.loss, "blue"]],
   describe: ({ run }, now) => `${short(now.loss, 4)} at step ${now.t}; the least is ${short(run.floor, 4)}, at κ = ${short(run.best, 4)}.`,
 });
 

@@ -3,7 +3,7 @@
 
 const { spread } = require("drawing");
 const { count, short, percent } = require("numbers");
-const { against, along, batch, doubt, headline, step } = require("training");
+const { against, along, batch, doubt, headline, step, when } = require("training");
 const { Run, trainer } = require("./closed");
 
 const OUTPUTS = 8; // words that follow triggers, where there is room for them
@@ -78,8 +78,8 @@ function words({ run, laws }, now, { alpha, above }) {
 }
 
 const loss = along({
-  name: "loss", title: "Loss above the Bayes risk", samples: true,
-  caption: "exact, and the laws with the three exponents in print; in pink for batches of B sentences: a step is as long as ever, but serves the triggers of its batch only. Drag to move through training.",
+  name: "loss", title: "Loss above the Bayes risk",
+  caption: "exact, and the laws with the three exponents in print", samples: "sentences: a step is as long as ever, but serves the triggers of its batch only",
   y({ run }, { above }) {
     const first = run.excessAt(0);
     return { low: Math.max(1e-300, Math.min(above, first) / 30), high: Math.max(first, above) * 8, log: true, label: "nats" };
@@ -90,7 +90,7 @@ const loss = along({
     laws.forEach(({ words: name, colour, at }, i) => axes.law(at, colour, i ? `${name}, a misprint here` : name, [0.3, 0.75, 0.05][i], { dash: i ? [5, 5] : [2, 3] }));
   },
   curves: () => [[(state) => state.excess, "blue"]],
-  describe: ({ run }, now) => `${short(now.excess)} nats at step ${now.t}; the target is reached ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
+  describe: ({ run }, now) => `${short(now.excess)} nats at step ${now.t}; the target is reached ${when(run)}.`,
 });
 
 const KINDS = [["output", "blue", "output y"], ["noise", "red", "noise τ"], ["rest", "muted", "all other words"]];

@@ -3,7 +3,7 @@
 
 const { spread } = require("drawing");
 const { count, short, percent, plural } = require("numbers");
-const { against, along, batch, course, random, step } = require("training");
+const { against, along, batch, course, random, step, when } = require("training");
 const { Run, predicted, trainer } = require("./closed");
 
 const PEAK = 4 / 27; // of the speed a s² of that gap
@@ -114,8 +114,7 @@ const COLOURS = { I: "orange", II: "blue", III: "green" };
 const phases = ({ run }) => run.phases.map(({ name, from, to }) => [name, from, to, COLOURS[name]]);
 
 const loss = along({
-  name: "loss", title: "Loss", samples: true,
-  caption: "by gradient descent, phases shaded; in pink, as far as the page has time for, with batches of B sampled functions and queries. Drag to move through training.",
+  name: "loss", title: "Loss", caption: "by gradient descent, phases shaded", samples: "sampled functions and queries",
   y({ run, states }, { epsilon }) {
     const low = Math.max(1e-300, Math.min(epsilon, Math.max(states.at(-1).loss, epsilon * 1e-3)) / 5);
     return { low, high: Math.max(run.initial, epsilon, 10 * low) * 3, log: true, label: "loss" };
@@ -125,8 +124,7 @@ const loss = along({
     axes.law((t) => (K - 1) / (4 * eta * t), "muted", "(K − 1)/(4ηt)", 0.3, { below: true });
     axes.horizontal(epsilon, "red", { word: `ε = ${short(epsilon)}` });
   },
-  curves: () => [[(state) => state.loss, "blue"]],
-  describe: ({ run }, now, { epsilon }) => `It starts at ${short(run.initial)}, is ${short(now.loss)} at step ${now.t}, and reaches ${short(epsilon)} ${run.reached ? `after ${run.steps} steps` : "not within 10¹⁵ steps"}.`,
+  describe: ({ run }, now, { epsilon }) => `It starts at ${short(run.initial)}, is ${short(now.loss)} at step ${now.t}, and reaches ${short(epsilon)} ${when(run)}.`,
 });
 
 const attention = along({

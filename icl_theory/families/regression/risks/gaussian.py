@@ -17,7 +17,7 @@ from icl_theory._validate import LARGEST, Array, instance, integer, lipschitz, n
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import MOST_TOKENS, Kind, TokenRisk
-from icl_theory.families.regression.sampled.layer import PromptRisk, Prompts, in_parts, valued
+from icl_theory.families.regression.sampled.layer import PromptRisk, Prompts
 from icl_theory.families.regression.tasks import quadratics
 
 MOST_DIMENSIONS = 10_000  # a matrix of them takes 0.8 GB
@@ -415,8 +415,8 @@ class SampledGaussianRisk(PromptRisk):
 
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
         d = self.law.d
-        points = in_parts(lambda rows: rng.normal(size=(rows.stop - rows.start, self.N + 1, d)), size, self.N)
-        values = valued(quadratics(rng, size, d, self.law.sigma_a, self.law.sigma_b), points)
+        points = rng.normal(size=(size, self.N + 1, d))
+        values = quadratics(rng, size, d, self.law.sigma_a, self.law.sigma_b)(points)
         label = values[:, :-1]
         if self.noise:
             label = label + rng.normal(0.0, self.noise, label.shape)

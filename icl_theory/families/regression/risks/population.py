@@ -17,7 +17,7 @@ from icl_theory._validate import LARGEST, Array, instance, number, prompt_length
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.tokens.square import Count, Moments, moments
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.risks.error_form import ErrorForm, at_nodes, blocks
+from icl_theory.families.regression.risks.error_form import ErrorForm, at_nodes
 from icl_theory.families.regression.risks.floors import Levels, single_features
 from icl_theory.families.regression.risks.prompts import infima
 from icl_theory.families.regression.tasks import Task
@@ -253,15 +253,11 @@ class PopulationRisk(Risk):
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
         """N = ∞: attention a_mq ∝ p_m e^S_mq as weights (K, Q), and their column sums (Q,)."""
         # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
-        weight, total, tilted = np.empty(scores.shape), np.zeros(scores.shape[1]), scores
+        weight, tilted = np.empty(scores.shape), scores
         if not self.features.uniform:
             tilted = np.add(scores, np.log(self.features.probs)[:, None], out=weight)
-        top = tilted.max(axis=0)
-        for rows in blocks(*scores.shape):
-            part = np.subtract(tilted[rows], top, out=weight[rows])
-            np.exp(part, out=part)
-            total += part.sum(axis=0)
-        return weight, total
+        np.exp(np.subtract(tilted, tilted.max(axis=0), out=weight), out=weight)
+        return weight, weight.sum(axis=0)
 
     def _infinite(self, scores: Array, query: NDArray[np.intp] | None = None) -> tuple[Array, Array, Array]:
         """N = ∞, Lemma 2: losses R_k/2, (Q,), gradients p_k a_m (r_m - R_k), (K, Q), and target attention, (Q,)."""

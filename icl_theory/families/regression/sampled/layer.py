@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import EXACT, Array, integer, store
-from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 
@@ -60,31 +59,6 @@ def parts_of(size: int, N: int, tokens: int = 2**20) -> list[slice]:
     """Split prompts of N tokens into parts: larger arrays are allocated anew, which takes longer than the work."""
     rows = max(1, tokens // N)
     return [slice(start, min(start + rows, size)) for start in range(0, size, rows)]
-
-
-def in_parts(make: Callable[[slice], NDArray[Any]], size: int, N: int) -> NDArray[Any]:
-    """An array with a row for each prompt, computed part by part under a progress bar."""
-    first, *others = parts_of(size, N)
-    made = make(first)
-    if not others:
-        return made
-    whole = np.empty((size, *made.shape[1:]), dtype=made.dtype)
-    whole[first] = made
-    for rows in counted(others, "parts of the prompts"):
-        whole[rows] = make(rows)
-    return whole
-
-
-def valued(function: Callable[[Array], Array], points: Array) -> Array:
-    """Values at points (B, N, d) of one function for each prompt, some tokens at a time."""
-    size, N, _ = points.shape
-    parts = parts_of(N, size)
-    if len(parts) == 1:
-        return function(points)
-    values = np.empty((size, N))
-    for tokens in counted(parts, "parts of the labels"):
-        values[:, tokens] = function(points[:, tokens])
-    return values
 
 
 class PromptRisk(Risk):

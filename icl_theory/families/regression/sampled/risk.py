@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, Array, integer, number, store
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.sampled.layer import PromptRisk, Prompts, in_parts, valued
+from icl_theory.families.regression.sampled.layer import PromptRisk, Prompts
 from icl_theory.families.regression.tasks import Task, variogram_of
 from icl_theory.memory import check_fits
 
@@ -118,27 +118,22 @@ class SampledRisk(PromptRisk):
         return super()._bytes(size) + values + bool(self.token_noise) * 32.0 * size * (self.N + 1) * self.features.d
 
     def _draw(self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None) -> Prompts:
-        token = in_parts(lambda rows: self._choose(rng, (rows.stop - rows.start, self.N)), size, self.N)
+        token = self._choose(rng, (size, self.N))
         query = self._choose(rng, (size,)) if query is None else query
         key = asked = None
         if self.token_noise:
-            index = np.column_stack([token, query])
-            points = in_parts(lambda rows: self._noisy(rng, index[rows]), size, self.N)
-            values = valued(self.task.functions(self.features, rng, size), points)
+            points = self.features.vectors[np.column_stack([token, query])]
+            points += rng.normal(0.0, self.token_noise, points.shape)
+            values = self.task.functions(self.features, rng, size)(points)
             label, answer = values[:, :-1], values[:, -1]
             key, asked = points[:, :-1], points[:, -1]
         else:
             values = self.task.sample(self.features, rng, size)
-            label = in_parts(lambda rows: np.take_along_axis(values[rows], token[rows], axis=1), size, self.N)
+            label = np.take_along_axis(values, token, axis=1)
             answer = values[np.arange(size), query]
         if self.noise:
             label = label + rng.normal(0.0, self.noise, label.shape)
         return Prompts(token, query, label, answer, key, asked)
-
-    def _noisy(self, rng: np.random.Generator, index: NDArray[np.intp]) -> Array:
-        points = self.features.vectors[index]
-        points += rng.normal(0.0, self.token_noise, points.shape)
-        return points
 
     def _choose(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.intp]:
         if self.features.uniform:

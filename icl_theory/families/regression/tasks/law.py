@@ -86,12 +86,12 @@ class Task(ABC):
 
         A family that is defined at the features alone gives every point the value of the nearest feature.
         """
-        values = self.sample(features, rng, size)
+        from scipy.spatial import KDTree  # slow to load
+
+        values, tree = self.sample(features, rng, size), KDTree(features.vectors)
 
         def nearest(points: Array) -> Array:
-            squares = np.sum(features.vectors**2, axis=1)
-            index = np.argmin(squares - 2.0 * points @ features.vectors.T, axis=-1)
-            return np.take_along_axis(values, index, axis=1)
+            return np.take_along_axis(values, tree.query(points)[1], axis=1)
 
         return nearest
 
