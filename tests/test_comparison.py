@@ -186,3 +186,16 @@ def test_a_reduced_risk_is_compared_by_its_loss_and_the_square_of_its_gradient()
     assert [check.population for check in checks] == pytest.approx([2.0, 4.0])
     assert all(check.passed for check in checks)
     assert not all(check.passed for check in compare(Tied(1, 0.0, metric=3.0), Sampled(4, 0.2), {}, 400))
+
+
+@pytest.mark.parametrize("family", [icl.Sphere, icl.InductionHeads])
+def test_samples_are_compared_along_a_whole_run(family: type[icl.Family]) -> None:
+    """At the first, a middle and the last saved state, which all have losses of their own."""
+    run = family(max_steps=200).simulate()
+    found = icl.crosscheck(run, batch=16, batches=4)
+    losses = [check.population for check in found.checks if check.name.startswith("loss at")]
+    assert [check.name for check in found.checks if check.name.startswith("loss at")] == [
+        f"loss at {where}" for where in ("the beginning", "the middle", "the end")
+    ]
+    assert losses == pytest.approx([run.loss[0], run.loss[len(run.t) // 2], run.loss[-1]])
+    assert losses[0] > losses[1] > losses[2]

@@ -75,7 +75,7 @@ class Paper:
     @property
     def reference(self) -> str:
         """Return the full reference."""
-        end = "" if self.title.endswith("?") else "."
+        end = "" if self.title.endswith(("?", "!", ".")) else "."
         return f"{self.authors}. {self.title}{end} {self.year}. {self.identifier}."
 
 

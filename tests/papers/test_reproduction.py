@@ -28,6 +28,20 @@ def paper_of(*claims: Claim) -> Paper:
     return Paper("theirs", "Is it <so>?", "A. Author", 2025, "arXiv:0000.00000", (Reading("Claim", "so", rows),))
 
 
+@pytest.mark.parametrize(
+    ("title", "said"),
+    [
+        ("On it", "On it. 2025"),
+        ("Is it so?", "Is it so? 2025"),
+        ("It is!", "It is! 2025"),
+        ("It is ...", "It is ... 2025"),
+    ],
+)
+def test_a_title_ends_in_one_stop(title: str, said: str) -> None:
+    paper = Paper("theirs", title, "A. Author", 2025, "arXiv:0000.00000", ())
+    assert paper.reference == f"A. Author. {said}. arXiv:0000.00000."
+
+
 def stops_with(status: int, *arguments: str) -> None:
     with pytest.raises(SystemExit) as stop:
         main(list(arguments))
