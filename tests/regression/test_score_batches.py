@@ -9,7 +9,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.batches.scores import ScoreBatch, look
+from icl_theory.families.regression.batches.scores import ScoreBatch, crossing, look
 from icl_theory.grids.sweep import plan
 
 NUMBERS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status", "message")
@@ -112,6 +112,17 @@ def test_a_tail_that_begins_within_the_last_stride_is_no_tail() -> None:
     run = icl.simulate(above=0.0438142, task="linear", **given)
     assert run.phases.III is None
     assert (int(found.steps[0]), int(found.T_III[0]), str(found.regime.values[0])) == (run.steps, 0, run.regime)
+
+
+def test_a_crossing_on_a_sharp_bend_is_found() -> None:
+    """The method of Pegasus comes near to it slowly: after ten iterations it is half of the way off."""
+    power, level = np.array([3.0, 20.0]), np.array([0.3, 1e-4])
+
+    def value(x: np.ndarray) -> np.ndarray:
+        return x**power - level
+
+    found = crossing(value, np.zeros(2), np.ones(2), -level, 1.0 - level)
+    np.testing.assert_allclose(found, level ** (1.0 / power), rtol=1e-12)
 
 
 @pytest.mark.slow

@@ -196,7 +196,7 @@ def _crossings(
         def at(x: Array, side: int = 0) -> Array:
             return value(np.expm1(x), look(batch, states(x)[side], points), points)
 
-        x = _root(at, np.log1p(ends[0]), np.log1p(ends[1]), *ends[2:])
+        x = crossing(at, np.log1p(ends[0]), np.log1p(ends[1]), *ends[2:])
         steps[points] = time = np.expm1(x)
         # where the value is bent in one sense, it rises by no less than it does on one of the sides
         slope = np.fmin(ends[2] / (ends[0] - time), ends[3] / (ends[1] - time))
@@ -219,7 +219,7 @@ def _late(batch: ScoreBatch, strides: Strides, run: Array, shadow: Array, points
     return np.asarray(np.sum(off * np.abs(gradient), axis=1) / np.sum(gradient**2, axis=1))
 
 
-def _root(value: Callable[[Array], Array], low: Array, high: Array, below: Array, above: Array) -> Array:
+def crossing(value: Callable[[Array], Array], low: Array, high: Array, below: Array, above: Array) -> Array:
     """Zeros between two places by the method of Pegasus; the values are of different signs."""
     for _ in range(30):
         with np.errstate(divide="ignore", invalid="ignore"):
