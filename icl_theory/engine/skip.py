@@ -46,18 +46,21 @@ class Strides:
 
     The run begins at ``y`` and its shadow, if there is one, at ``z``, (n, m) each, at time ``t``, with strides of
     length ``first`` in x. The ``tolerance`` is absolute, in scores; of a flow it is relative to the parameters as
-    well. One stride uses a ``share`` of it, so that dozens of them keep to it. With ``separate`` blocks, which
-    belong to different runs, those that cannot be followed are left behind. The equations may leave the part
-    ``solved`` of the error that a stride may have. The ``margin`` of earlier strides, (n,), is the error of the run in
-    units of its distance from the shadow.
+    well. One stride uses a ``share`` of it, so that dozens of them keep to it, and aims at the part ``aim`` of the
+    length that would: where blocks wait for each other, a shorter one is refused less often. With ``separate``
+    blocks, which belong to different runs, those that cannot be followed are left behind. The equations may leave
+    the part ``solved`` of the error that a stride may have. The ``margin`` of earlier strides, (n,), is the error
+    of the run in units of its distance from the shadow.
     """
 
     def __init__(
         self, blocks: Blocks, tolerance: float, y: Array, z: Array | None, t: float, first: float, budget: int,
-        flow: bool, share: float = 0.01, separate: bool = False, solved: float = 0.001, margin: Array | None = None,
+        flow: bool, share: float = 0.01, aim: float = 0.9, separate: bool = False, solved: float = 0.001,
+        margin: Array | None = None,
     ) -> None:  # fmt: skip
         self._blocks, self._budget, self._flow = blocks, budget, flow
-        self._tolerance, self._share, self._separate, self._solved = tolerance, share, separate, solved
+        self._tolerance, self._share, self._aim, self._solved = tolerance, share, aim, solved
+        self._separate = separate
         n, m = y.shape
         self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))  # up to where each block is known
         self.left = np.zeros(n)  # error from what the solutions of the equations have left so far
@@ -120,7 +123,7 @@ class Strides:
     def _plan(self, which: Index, h: Array, ratio: Array, iterations: NDArray[np.int64], good: Mask) -> None:
         """Lengths of the next strides from the errors of these, in units of what is allowed."""
         with np.errstate(divide="ignore", over="ignore"):
-            factor = 0.8 * ratio ** (-1.0 / (NODES + 1))
+            factor = self._aim * ratio ** (-1.0 / (NODES + 1))
         factor = np.clip(factor, 0.2, np.where(good, np.where(iterations > 7, 0.8, 2.0), 0.7))
         ideal, before = np.where(np.isfinite(ratio), factor, 0.4) * h, self._ideal[which]
         trend = np.divide(ideal, before, out=np.ones(len(h)), where=good & (before > 0.0))

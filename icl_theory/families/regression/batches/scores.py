@@ -144,7 +144,7 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> _Followed:
     other = rows * (1.0 + np.where(np.arange(batch.K) % 2, 2.0**-44, -(2.0**-44)))
     strides = Strides(
         Blocks(Descent(batch, 1.0, GradientDescent())), TOLERANCE, rows, other, SINGLE, FIRST, 10**9, False,
-        share=0.03, separate=True, solved=0.01,
+        share=0.03, aim=0.8, separate=True, solved=0.01,
     )  # fmt: skip
     strides.expect(taken)
     times, x = [*map(float, range(SINGLE + 1))], math.log1p(SINGLE)
