@@ -113,7 +113,7 @@ class Axes {
     const [c, d] = [y, top].map((value) => Math.max(this.top, Math.min(this.bottom, this.Y(value))));
     pen.globalAlpha = alpha;
     pen.fillStyle = this.colours[colour];
-    pen.fillRect(a, Math.min(c, d), Math.max(b - a, 0), Math.abs(c - d));
+    if (b > a) pen.fillRect(a, Math.min(c, d), b - a, Math.abs(c - d));
     pen.globalAlpha = 1;
   }
 

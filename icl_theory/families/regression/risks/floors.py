@@ -203,6 +203,8 @@ def _lowest(queries: Sequence[Query], known: Array, apart: float = 4.0) -> Array
     lowest = known.copy()
     for size in {len(query.probs) for query in queries}:
         some = [i for i, query in enumerate(queries) if len(query.probs) == size and known[i] >= 1e-290]
+        if not some:
+            continue
         asked = [queries[i] for i in some]
         # without noise the query's own feature is the first level, and the loss is that of prompts without it
         above = np.array([(np.arange(size) == query.target) & (query.noise == 0.0) for query in asked])
