@@ -75,7 +75,7 @@ def states(problems: int) -> Iterator[tuple[str, icl.Risk, np.ndarray]]:
                 features = icl.Features.random(K, 3, 0.3, seed=seed, probs=rng.dirichlet(np.full(K, 4.0)))
                 risk = icl.PopulationRisk(features, icl.tasks.Linear(1.5), N if seed % 5 == 1 else math.inf, noise)
             case 3:
-                risk = icl.ExchangeableRisk(int(rng.integers(2, 100)), 2.0, rng.choice([N, math.inf]), noise)
+                risk = icl.ExchangeableRisk(int(rng.integers(2, 100)), 2.0, float(rng.choice([N, math.inf])), noise)
             case _:
                 square, other = rng.normal(size=(2, 3, 3))
                 law = PromptLaw(square @ square.T, other @ other.T, N=N, noise=noise)
