@@ -134,11 +134,11 @@ def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int 
     import numpy as np
     from matplotlib import animation
 
-    check_folder(folder)
-    last = parameters("maps")["steps"][-1]
+    last, chosen = parameters("maps")["steps"][-1], parameters("maps", quick=quick)
     count = integer("frames", frames, minimum=2)
+    check_folder(folder)
     steps = np.unique(np.rint(np.expm1(np.linspace(0.0, np.log1p(last), count))).astype(int))
-    rows = _recipe("maps")["attention"](**parameters("maps", quick=quick) | {"steps": tuple(steps.tolist())})
+    rows = _recipe("maps")["attention"](**chosen | {"steps": tuple(steps.tolist())})
     figure = draw_maps({name: maps[:1] for name, maps in rows.items()}, ["step 0"], size=1.9)
     release(figure)
     first, *_ = figure.axes

@@ -321,9 +321,11 @@ FLAGS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", FLAGS)
 @pytest.mark.parametrize("value", [ODD, "yes", np.ma.masked])
-def test_a_flag_is_true_or_false(name: str, value: Any) -> None:
+def test_a_flag_is_true_or_false(name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=rf"^{name.split()[0]} = .*: must be True or False"):
         FLAGS[name](value)
+    assert not [*tmp_path.iterdir()]  # what is refused leaves nothing behind
 
 
 MASKED = np.ma.masked_array([1.0, 2.0], mask=[False, True])
