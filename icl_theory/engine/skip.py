@@ -584,7 +584,7 @@ def _grown(before: Array, after: Array, new: Array, doubt: float = 1.0 / 3.0) ->
 
     A shadow's own error in a stride may add to its distance, and growth is then the least that is possible; or it
     cancels some of the distance, but of the run's error nothing. Growth is taken to be the least possible, and with
-    the weight ``doubt`` the one nearest to none: at 0 an estimate was exceeded, at 1/2 others are twice as large.
+    the weight ``doubt`` the one nearest to none: at 0 an estimate hardly held, at 1/2 others are twice as large.
     """
     before = np.where(before > 0.0, before, after + new)  # where nothing was apart nothing is known to have grown
     low, high = np.maximum(after - new, 0.0), after + new
