@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from icl_theory._validate import Array
@@ -30,8 +31,6 @@ from icl_theory.testing.risks import check_risk, evaluated
 from icl_theory.testing.slots import check_claims, check_slots
 
 ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
-OFF = 0.5  # standard deviation of a random point beside a run
-FEW, BATCH, BATCHES = 64, 1024, 64  # prompts of a small and a large batch, and how many batches
 
 
 def check_family(family: type[Family], /, *, rows: bool = True, **parameters: Any) -> Power | None:
@@ -101,9 +100,7 @@ def check_family(family: type[Family], /, *, rows: bool = True, **parameters: An
     # the order in which BLAS adds depends on its threads, and a sweep uses one
     with threadpool_limits(limits=1):
         run = attempt("simulate", lambda: _run(problem))
-        start = np.asarray(risk.initial)
-        off = start + OFF * np.random.default_rng(0).normal(size=start.shape)
-        check_risk(risk, points=[run.states[len(run.t) // 2], run.states[-1], off])
+        check_risk(risk, points=[run.states[len(run.t) // 2], run.states[-1], _beside(risk.initial)])
         attempt("columns", lambda: _columns(problem, run))
         attempt("slots", lambda: check_slots(problem, run))
         attempt("sweep", lambda: _sweep(problem, parameters))
@@ -113,6 +110,11 @@ def check_family(family: type[Family], /, *, rows: bool = True, **parameters: An
         if rows:
             attempt("claims", lambda: check_claims(family, run))
         return power
+
+
+def _beside(start: ArrayLike, deviation: float = 0.5) -> Array:
+    """Return a random point at some standard deviation from the start."""
+    return np.asarray(start + deviation * np.random.default_rng(0).normal(size=np.shape(start)))
 
 
 def _parameters(family: type[Family], given: Mapping[str, Any]) -> None:
@@ -293,17 +295,17 @@ def _saved(problem: Family, run: Trajectory) -> None:
     expect_same(state.params, other.params, f"parameters at step {t} of {loaded}")
 
 
-def _sampled(problem: Family, run: Trajectory) -> Power | None:
+def _sampled(problem: Family, run: Trajectory, batch: int = 1024, batches: int = 64) -> Power | None:
     """Check the trainer on samples, if there is one, by Student's t at the first and last parameters of a run."""
     try:
-        few = problem.sampled(FEW, 0)
+        few = problem.sampled(batch // 16, 0)
     except ValueError:  # there is none, as for infinite prompts
         return None
     expect(isinstance(few, Risk), "sampled", "a Risk", few)
     check_risk(few)
-    trainer, again, other = (problem.sampled(BATCH, seed) for seed in (0, 0, 1))
+    trainer, again, other = (problem.sampled(batch, seed) for seed in (0, 0, 1))
     start = trainer.initial
-    beside = start + OFF * np.random.default_rng(0).normal(size=np.shape(start))
+    beside = _beside(start)
     places = {"the initial point": start, "a random point": beside}
     first = {where: evaluated(trainer, at, 0, where) for where, at in places.items()}
     for where, (loss, gradient) in first.items():
@@ -315,23 +317,24 @@ def _sampled(problem: Family, run: Trajectory) -> Power | None:
             same(mine, yours) for where in places for mine, yours in zip(first[where], seen[where], strict=True)
         )
         expect(not alike, "losses and gradients of trainers of two seeds", "different ones", "the same")
-        _scatter(few, trainer, beside)
+        _scatter(few, trainer, beside, batches)
     points = {"the beginning": np.array(problem.risk().initial), "the end": run.states[-1]}
-    checks = compare(problem.risk(), trainer, points, BATCHES)
+    checks = compare(problem.risk(), trainer, points, batches)
     for check in checks:
         expected = f"{check.population:.6g} within {check.limit:.2f} standard errors of {check.standard_error:.2g}"
         expect(check.passed, f"sampled {check.name}", expected, f"{check.sampled:.6g}")
     least = [
-        min(detectable(check, BATCHES - 1) for check in checks if word in check.name)
+        min(detectable(check, batches - 1) for check in checks if word in check.name)
         for word in ("loss", "gradient")
     ]
     return Power(*least)
 
 
-def _scatter(few: Risk, many: Risk, params: Array) -> None:
-    """Check that the loss scatters like one over the root of the batch, within a factor of two."""
-    found = [float(np.std([risk.evaluate(params, step)[0] for step in range(BATCHES)])) for risk in (few, many)]
-    wanted = (BATCH / FEW) ** 0.5
-    if found[0] > 1e-12 * abs(many.evaluate(params)[0]):
-        expected = f"about {found[0] / wanted:.2g}, as batches of {FEW} scatter by {found[0]:.2g}"
-        expect(found[1] < 2.0 * found[0] / wanted, f"scatter of the loss of batches of {BATCH}", expected, found[1])
+def _scatter(few: Risk, many: Risk, params: Array, batches: int) -> None:
+    """Check that losses of batches 16 times as large scatter by a quarter, within a factor of two."""
+    small, large = (
+        float(np.std([risk.evaluate(params, step)[0] for step in range(batches)])) for risk in (few, many)
+    )
+    if small > 1e-12 * abs(many.evaluate(params)[0]):
+        expected = f"about {small / 4.0:.2g}, a quarter of that of batches a sixteenth as large"
+        expect(large < small / 2.0, "scatter of the loss of large batches", expected, large)
