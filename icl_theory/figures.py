@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import choice, flag, integer, number, refuse
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import Work
 from icl_theory.families import asked, left_out
 from icl_theory.files import checked_path, replacing
 from icl_theory.results.numbers import markdown
@@ -91,7 +91,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     for key, value in changes.items():
         choice("parameter", key, values)
         values[key] = _checked(key, value, known[key].default, "..." not in known[key].annotation)
-    with working(f"drawing {name}"):
+    with Work(f"drawing {name}"):
         figure: Figure = drawn(**values)
     return figure
 
@@ -124,7 +124,7 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
     return paths
 
 
-@working("drawing the film")
+@Work("drawing the film")
 def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int = 60) -> list[Path]:
     """Write the attention maps of a flat and a sharp run during training, as a film of two frames or more.
 

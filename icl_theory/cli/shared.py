@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import refuse
-from icl_theory.engine.progress import Work, working
+from icl_theory.engine.progress import Work
 
 FORMATS = (".png", ".pdf", ".svg")
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file of these options; flags win.")]
@@ -53,7 +53,7 @@ def print_facts(facts: Mapping[str, str]) -> None:
     Console(highlight=False).print(table)
 
 
-@working("making JSON")
+@Work("making JSON")
 def print_json(value: Any) -> None:
     """Print one JSON document, with null for missing numbers and a text for infinite ones."""
     print(json.dumps(_strict(value), allow_nan=False, default=str))

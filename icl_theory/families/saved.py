@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine.descent import attach
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import Work
 from icl_theory.engine.reading import read_run
 from icl_theory.engine.risk import Solution
 from icl_theory.engine.rules import rule_of
@@ -22,7 +22,7 @@ from icl_theory.families import find
 from icl_theory.families.family import Family
 
 
-@working("making the problem of the run")
+@Work("making the problem of the run")
 def load(path: str | os.PathLike[str]) -> Trajectory:
     """Read a run written by `Trajectory.save`.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory import _validate
 from icl_theory._validate import flag, refuse
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import Work
 from icl_theory.files import checked_path, replacing
 from icl_theory.grids.grid import PENDING, REACHED
 from icl_theory.results.columns import dimension, dimensions, meanings, symbol, with_role
@@ -26,7 +26,7 @@ SIGNS = {"✓": r"$\checkmark$", "✗": r"$\times$", "∞": r"$\infty$", "−": 
 ESCAPES = str.maketrans({x: rf"\{x}" for x in "&%$#_{}"} | SIGNS | {"\\": r"\textbackslash{}"})
 
 
-@working("making the table")
+@Work("making the table")
 def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool = False) -> pd.DataFrame:
     r"""Return the results of a sweep as a table with one row for each point.
 
@@ -134,7 +134,7 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
         raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
     over = dimension(dataset, over)
     check_format(target, dataset["status"].size)
-    with replacing(target) as temporary, working(f"writing {target}"):
+    with replacing(target) as temporary, Work(f"writing {target}"):
         if target.suffix == ".parquet":
             _write_parquet(dataset, temporary, over)
         elif target.suffix == ".csv":
