@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from icl_theory import figures
 from icl_theory._validate import refuse
-from icl_theory.cli.shared import Quiet, check_targets, say_left_out, silent
+from icl_theory.cli.shared import Quiet, check_targets, print_rows, say_left_out, silent
 from icl_theory.explorer import page, panels
 from icl_theory.families.saved import load
 from icl_theory.files import replacing
@@ -80,23 +77,15 @@ def reproduce(
 
     Example: icl-theory reproduce nonlinear-regression --quick --out reproduced
     """
-    console = Console(highlight=False)
-    table = Table(box=box.SIMPLE, pad_edge=False, show_header=name is not None)
     say_left_out(known()[1])
     if name is None:
-        for paper in reproduction.papers().values():
-            table.add_row(paper.name, paper.reference)
-        console.print(table)
+        print_rows((paper.name, paper.reference) for paper in reproduction.papers().values())
         return 0
     figures.check_folder(out)
     found = reproduction.reproduce(name, only=only, quick=quick)
     paths = found.write(out)
     headings = ("statement", "tested by", "verdict")
-    for heading in headings:
-        table.add_column(heading)
-    for row in zip(*(found.overview[heading] for heading in headings), strict=True):
-        table.add_row(*row)
-    console.print(table)
+    print_rows(zip(*(found.overview[heading] for heading in headings), strict=True), *headings)
     for path in paths:
         print(path)
     say_left_out(found.failures)

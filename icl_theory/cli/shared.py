@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -50,6 +51,14 @@ def print_facts(facts: Mapping[str, str]) -> None:
     table.add_column(overflow="fold")
     for name, value in facts.items():
         table.add_row(name, value)
+    Console(highlight=False).print(table)
+
+
+def print_rows(rows: Iterable[Iterable[str]], *headings: str) -> None:
+    """Print rows as a table, with headings if there are some."""
+    table = Table(*headings, box=box.SIMPLE, pad_edge=False, show_header=bool(headings))
+    for row in rows:
+        table.add_row(*row)
     Console(highlight=False).print(table)
 
 
