@@ -13,7 +13,8 @@ import typer
 
 from icl_theory import figures
 from icl_theory._validate import refuse
-from icl_theory.cli.shared import Quiet, check_targets, print_rows, say_left_out, silent
+from icl_theory.cli.shared import Quiet, check_targets, print_rows, say_left_out
+from icl_theory.engine.progress import Work
 from icl_theory.explorer import page, panels
 from icl_theory.families.saved import load
 from icl_theory.files import replacing
@@ -42,7 +43,7 @@ def report(
         raise refuse("out", str(out), "a file name ending in .html, other than the one that is read")
     if not found.exists():
         raise refuse("path", str(found), "a run written with --save, or a folder written with --store")
-    with silent(quiet):
+    with Work(quiet=quiet):
         read = load(str(found)) if found.is_file() else load_sweep(found)
         text = html_report(read, over=over, source=str(found), date=datetime.date.today())
     with replacing(out) as temporary:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import sys
@@ -22,11 +21,6 @@ FORMATS = (".png", ".pdf", ".svg")
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file of these options; flags win.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
-
-
-def silent(quiet: bool) -> contextlib.AbstractContextManager[object]:
-    """Show no progress within, if so."""
-    return Work(quiet=True) if quiet else contextlib.nullcontext()
 
 
 def check_targets(plot: Path | None, **others: Path | None) -> None:

@@ -17,7 +17,8 @@ from rich.table import Table
 
 from icl_theory._validate import choice, integer, refuse
 from icl_theory.cli.options import from_file, help_text, parse_axis, require, with_fields, with_options
-from icl_theory.cli.shared import Config, PlotFile, Quiet, check_targets, print_facts, print_json, silent
+from icl_theory.cli.shared import Config, PlotFile, Quiet, check_targets, print_facts, print_json
+from icl_theory.engine.progress import Work
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
 from icl_theory.grids.grid import FAILED, PENDING
@@ -119,8 +120,8 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         chosen = {name: settings.pop(name, None) for name in others}
         known = family.parameters()
         settings |= {name: parse_axis(known[name], text) for name, text in given.items()}
-        with silent(quiet):
-            return _run(family, settings, chosen, dry_run, quiet, as_json, context.obj)
+        with Work(quiet=quiet):
+            return _run(family, settings, chosen, dry_run, as_json, context.obj)
 
     sweep.__doc__ = (
         f"Simulate {family.title} over a grid of parameters, and make tables. {SPELLING} Status 3 if points failed."
@@ -129,8 +130,8 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
 
 
 def _run(
-    family: type[Family], settings: dict[str, Any], chosen: dict[str, Any], dry_run: bool, quiet: bool,
-    as_json: bool, command: str,
+    family: type[Family], settings: dict[str, Any], chosen: dict[str, Any], dry_run: bool, as_json: bool,
+    command: str,
 ) -> int:  # fmt: skip
     outputs = Outputs(*(None if chosen[name] is None else Path(chosen[name]) for name in Outputs._fields))
     if chosen["workers"] is not None:
@@ -155,7 +156,7 @@ def _run(
             executor = stack.enter_context(processes(chosen["workers"]))
         elif chosen["dask"] is not None:
             executor = stack.enter_context(cluster(str(chosen["dask"])))
-        dataset = run_with(*made, executor=executor, store=chosen["store"], progress=not quiet, command=command)
+        dataset = run_with(*made, executor=executor, store=chosen["store"], command=command)
     done = dataset["status"].size - count(dataset, PENDING)
     if done:
         outputs.write(dataset, chosen["over"])
@@ -184,7 +185,7 @@ def table(
     outputs: Outputs,
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
-    with silent(quiet):
+    with Work(quiet=quiet):
         dataset = load_sweep(store)
         size = dataset["status"].size
         outputs.check(over, [str(name) for name in dataset.dims], size)

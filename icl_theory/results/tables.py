@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,12 +167,8 @@ def check_format(path: Path, rows: int, most: int = 100_000) -> None:
     if path.suffix in (".md", ".tex") and rows > most:
         form = FORMATS[path.suffix]
         raise ValueError(f"path = {str(path)!r}: {rows:,} rows are too many for {form}; write CSV or Parquet")
-    if path.suffix == ".parquet":
-        try:
-            import pyarrow  # noqa: F401
-        except ModuleNotFoundError:
-            needed = "another format: Parquet needs pip install 'icl-theory[parquet]'"
-            raise refuse("path", str(path), needed) from None
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise refuse("path", str(path), "another format: Parquet needs pip install 'icl-theory[parquet]'")
 
 
 def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
