@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import pickle
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from icl_theory.families import Family, Number, Object, Parameter, Whole, Word, 
 from icl_theory.families.saved import revived
 from icl_theory.grids.grid import FAILED, MESSAGE, NOT_REACHED, REACHED, STATUS, blank
 from icl_theory.grids.sweep import sweep
-from icl_theory.testing.common import attempt, expect, expect_same, same
+from icl_theory.testing.common import attempt, copied, expect, expect_same, same
 from icl_theory.testing.risks import check_risk, evaluated
 from icl_theory.testing.slots import check_claims, check_slots
 
@@ -91,30 +90,30 @@ def check_family(family: type[Family], /, *, rows: bool = True, **parameters: An
     ...
     AssertionError: the problem: expected no exception, found ValueError: counts = 0: must be an integer >= 1
     """
-    attempt("the family", lambda: sound(family))
-    problem = attempt("the problem", lambda: family(**parameters))
-    attempt("parameters", lambda: _parameters(family, parameters))
-    attempt("parameters", lambda: _problem(problem))
+    attempt("the family", sound, family)
+    problem = attempt("the problem", family, **parameters)
+    attempt("parameters", _parameters, family, parameters)
+    attempt("parameters", _problem, problem)
     risk: Any = attempt("risk", problem.risk)
     expect(isinstance(risk, Risk), "risk", "a Risk", risk)
     # the order in which BLAS adds depends on its threads, and a sweep uses one
     with threadpool_limits(limits=1):
-        run = attempt("simulate", lambda: _run(problem))
+        run = attempt("simulate", _run, problem)
         check_risk(risk, points=[run.states[len(run.t) // 2], run.states[-1], _beside(risk.initial)])
-        attempt("columns", lambda: _columns(problem, run))
-        attempt("slots", lambda: check_slots(problem, run))
-        attempt("sweep", lambda: _sweep(problem, parameters))
-        attempt("closed form", lambda: _closed_form(problem))
-        attempt("saved run", lambda: _saved(problem, run))
-        power = attempt("slot sampled", lambda: _sampled(problem, run))
+        attempt("columns", _columns, problem, run)
+        attempt("slots", check_slots, problem, run)
+        attempt("sweep", _sweep, problem, parameters)
+        attempt("closed form", _closed_form, problem)
+        attempt("saved run", _saved, problem, run)
+        power = attempt("slot sampled", _sampled, problem, run)
         if rows:
-            attempt("claims", lambda: check_claims(family, run))
+            attempt("claims", check_claims, family, run)
         return power
 
 
 def _beside(start: ArrayLike, deviation: float = 0.5) -> Array:
     """Return a random point at some standard deviation from the start."""
-    return np.asarray(start + deviation * np.random.default_rng(0).normal(size=np.shape(start)))
+    return np.asarray(start) + deviation * np.random.default_rng(0).normal(size=np.shape(start))
 
 
 def _parameters(family: type[Family], given: Mapping[str, Any]) -> None:
@@ -122,7 +121,7 @@ def _parameters(family: type[Family], given: Mapping[str, Any]) -> None:
         what = f"parameter {name} of {family.__name__}"
         expect(declared.meaning.strip(), f"meaning of {what}", "a few words", declared.meaning)
         if not declared.required:
-            value = attempt(f"default of {what}", lambda declared=declared: declared.check(declared.default))  # type: ignore[misc]
+            value = attempt(f"default of {what}", declared.check, declared.default)
             again = declared.check(value)
             expect(value is again or value == again, f"{what}, checked twice", f"the same, {value!r}", again)
         for wrong in _wrong(declared):
@@ -152,9 +151,9 @@ def _wrong(declared: Parameter) -> list[Any]:
 def _problem(problem: Family) -> None:
     family = type(problem)
     arguments = problem.arguments()
-    again = attempt("changed() without changes", lambda: problem.changed())
+    again = attempt("changed() without changes", problem.changed)
     expect(_alike(arguments, again.arguments()), "parameters after changed()", arguments, again.arguments())
-    copy = attempt("pickle, by which a problem is sent to workers", lambda: pickle.loads(pickle.dumps(problem)))
+    copy = attempt("pickle, by which a problem is sent to workers", copied, problem)
     kept = copy.arguments()
     expect(arguments.keys() == kept.keys(), "parameters of a copy by pickle", arguments, kept)
     both = f"{family.__name__} with epsilon and above"
@@ -202,7 +201,7 @@ def _columns(problem: Family, run: Trajectory) -> None:
     words = {name for name, declared in problem.parameters().items() if declared.axis}
     clash = sorted((words & {*names, STATUS.name, MESSAGE.name}) - {"method"})
     expect(not clash, "names of columns", "none that is also a parameter's", clash)
-    measured: Any = attempt("measure", lambda: problem.measured(run))
+    measured: Any = attempt("measure", problem.measured, run)
     unknown = sorted(measured.keys() - {*names, STATUS.name, MESSAGE.name})
     expect(not unknown, "columns that are measured", "those declared", f"also {', '.join(unknown)}")
     status = measured[STATUS.name]
@@ -225,7 +224,7 @@ def _columns(problem: Family, run: Trajectory) -> None:
 def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
     rates = [problem.rate(), 0.8 * problem.rate()]
     batches = inspect.getattr_static(type(problem), "batched") is not inspect.getattr_static(Family, "batched")
-    found = attempt("sweep", lambda: sweep(type(problem), progress=False, **{**parameters, "eta": rates}))
+    found = attempt("sweep", sweep, type(problem), progress=False, **{**parameters, "eta": rates})
     for i, rate in enumerate(rates):
         point = problem.changed(eta=rate)
         wanted = point.measured(point.simulate())
@@ -249,7 +248,7 @@ def _closed_form(problem: Family, exact_steps: int = 20_000, tolerance: float = 
     """Compare a closed form with ``exact_steps`` single steps at most, which take a second or two."""
     risk, rate = problem.risk(), problem.rate()
     rule = attempt("slot update", problem.update)
-    form = attempt("closed_form", lambda: risk.closed_form(rate, rule_of(rule).name))
+    form = attempt("closed_form", risk.closed_form, rate, rule_of(rule).name)
     if form is None:
         return
     goal: dict[str, Any] = {"epsilon": problem.epsilon, "above": problem.above}
@@ -275,7 +274,7 @@ def _saved(problem: Family, run: Trajectory) -> None:
     loaded = "a run that was saved and loaded"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.npz"
-        attempt("save", lambda: run.save(path))
+        attempt("save", run.save, path)
         again = attempt("load", lambda: revived(read_run(path), lambda name: type(problem)))
     for name in ("t", "loss", "states", "observed"):
         expect_same(getattr(run, name), getattr(again, name), f"{name} of {loaded}")
@@ -290,8 +289,8 @@ def _saved(problem: Family, run: Trajectory) -> None:
     expect(_alike(one, two), f"problem of {loaded}", one, two)
     saved = {*run.t.tolist()}
     t = next(t for t in range(len(saved) + 1) if t not in saved)
-    state = attempt(f"step {t} of a run", lambda: run.at(t))
-    other = attempt(f"step {t} of {loaded}", lambda: again.at(t))
+    state = attempt(f"step {t} of a run", run.at, t)
+    other = attempt(f"step {t} of {loaded}", again.at, t)
     expect_same(state.params, other.params, f"parameters at step {t} of {loaded}")
 
 
