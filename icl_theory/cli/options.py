@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -120,29 +120,28 @@ def parse_value(declared: Parameter, text: str) -> Any:
     """Read one value, for a single run."""
     if declared.axis and declared.kind.numeric and (":" in text or "," in text):
         raise ValueError(f"{declared.name} = {text!r}: simulate takes one value; sweep takes lists and ranges")
-    return declared.kind.parse(declared.name, text.strip())
+    return declared.kind.parse(declared.name, text.strip().removesuffix(","))
 
 
 def parse_axis(declared: Parameter, text: str) -> Any:
     """Read one value, a list or a range, for a sweep.
 
     The text is like ``2``, ``0.5,1,2``, ``0.03:30:log:25`` or ``0:1:lin:11``, or words. A list or a range makes a
-    dimension, even of one value; a range of integers is rounded.
+    dimension, even of one value, ``2,``; a range of integers is rounded.
     """
-    text = text.strip()
+    text, is_list = text.strip().removesuffix(","), "," in text
     if not declared.axis:
         return declared.kind.parse(declared.name, text)
     if ":" in text and declared.kind.numeric:
         return _range(declared, text)
-    parts = text.split(",")
     try:
-        values = [declared.kind.parse(declared.name, part.strip()) for part in parts]
+        values = [declared.kind.parse(declared.name, part.strip()) for part in text.split(",")]
     except ValueError:
         if not declared.kind.numeric:
             raise
         words = f", or {declared.kind.allowed}" if declared.kind.words else ""
         raise refuse(declared.name, text, RANGE + words) from None
-    return values if len(parts) > 1 else values[0]
+    return values if is_list else values[0]
 
 
 def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
@@ -169,30 +168,23 @@ def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
     return values
 
 
-def from_file(path: Path, family: type[Family], others: Mapping[str, type]) -> dict[str, Any]:
-    """Read a TOML file of parameters (numbers, texts, or lists of them) and of other options with their types."""
-    declared = {name: each for name, each in family.parameters().items() if each.kind.text}
-    known = [*declared, *others]
-    read: dict[str, Any] = {}
+def _configured(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the options in a TOML file as defaults, each spelt as on the command line."""
+    if path is None:
+        return None
+    every = [each for each in context.command.params if each.name != "config"]
+    known = {option.lstrip("-").replace("-", "_"): each.name for each in every for option in each.opts}
+    context.default_map = {}
     for key, value in _toml(path).items():
         name = key.replace("-", "_")
         if name not in known:
             raise refuse("config", key, f"made of the keys {', '.join(known)}{nearest(name, known)}")
-        if name in others:
-            kind = others[name]
-            if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-                words = {str: "a text", int: "a number"}
-                raise refuse(name, value, words.get(kind, "true or false"))
-            read[name] = value
-            continue
-        values = [
-            parse_axis(declared[name], each) if isinstance(each, str) else each
-            for each in (value if isinstance(value, list) else [value])
-        ]
+        values = value if isinstance(value, list) else [value]
         if any(isinstance(each, dict | list) for each in values):
             raise refuse(name, value, "a number, a text, or a list of them")
-        read[name] = values if isinstance(value, list) else values[0]
-    return read
+        alone = isinstance(value, list) and len(values) == 1
+        context.default_map[known[name]] = ",".join(map(str, values)) + "," * alone
+    return path
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -205,3 +197,9 @@ def _toml(path: Path) -> dict[str, Any]:
     except ValueError:  # Python's limit on the digits of an integer
         most = sys.get_int_max_str_digits()
         raise refuse("config", str(path), f"a TOML file with integers of at most {most} digits") from None
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", is_eager=True, callback=_configured, help="TOML file of these options; flags win."),
+]

@@ -18,7 +18,6 @@ from icl_theory._validate import refuse
 from icl_theory.engine.progress import Work
 
 FORMATS = (".png", ".pdf", ".svg")
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file of these options; flags win.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich import box
@@ -16,14 +15,14 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import choice, integer, refuse
-from icl_theory.cli.options import from_file, help_text, parse_axis, require, with_fields, with_options
-from icl_theory.cli.shared import Config, PlotFile, Quiet, check_targets, print_facts, print_json
+from icl_theory.cli.options import Config, help_text, parse_axis, require, with_fields, with_options
+from icl_theory.cli.shared import PlotFile, Quiet, check_targets, print_facts, print_json
 from icl_theory.engine.progress import Work
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
 from icl_theory.grids.grid import FAILED, PENDING
-from icl_theory.grids.sweep import check_picklable, load_sweep, plan, run_with
-from icl_theory.grids.workers import cluster, processes
+from icl_theory.grids.sweep import load_sweep, plan, run_with
+from icl_theory.grids.workers import cluster
 from icl_theory.results.columns import dimension, meanings, point_facts, symbol, with_role
 from icl_theory.results.numbers import goes_right, number
 from icl_theory.results.plots.style import save
@@ -94,7 +93,7 @@ class Outputs(NamedTuple):
 
 def sweep_command(family: type[Family]) -> Callable[..., int]:
     """Return the command that sweeps a family."""
-    others: dict[str, type] = {**dict.fromkeys(("over", *Outputs._fields, "store", "dask"), str), "workers": int}
+    known = family.parameters()
 
     def sweep(
         given: dict[str, str],
@@ -114,14 +113,21 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         *,
         outputs: Outputs,
     ) -> int:
-        flags = {"over": over, **outputs._asdict(), "store": store, "workers": workers, "dask": dask}
-        settings: dict[str, Any] = {} if config is None else from_file(config, family, others)
-        settings |= {name: value for name, value in flags.items() if value is not None}
-        chosen = {name: settings.pop(name, None) for name in others}
-        known = family.parameters()
-        settings |= {name: parse_axis(known[name], text) for name, text in given.items()}
+        if workers is not None:
+            integer("workers", workers, minimum=1, maximum=10_000)
+            if dask is not None:
+                raise ValueError("give --workers or --dask, not both: a scheduler has its own workers")
+        settings = {name: parse_axis(known[name], text) for name, text in given.items()}
+        require(family, settings)
         with Work(quiet=quiet):
-            return _run(family, settings, chosen, dry_run, as_json, context.obj)
+            made = plan(family, settings)
+            outputs.check(over, [axis.name for axis in made.grid.axes if axis.swept], made.grid.size)
+            if dry_run:
+                _print_estimate(estimate(made, workers or 1), as_json)
+                return 0
+            with contextlib.nullcontext() if dask is None else cluster(dask) as executor:
+                dataset = run_with(*made, executor=executor, workers=workers, store=store, command=context.obj)
+            return _show(dataset, outputs, over, store, as_json)
 
     sweep.__doc__ = (
         f"Simulate {family.title} over a grid of parameters, and make tables. {SPELLING} Status 3 if points failed."
@@ -129,50 +135,33 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
     return with_options(with_fields(sweep, "outputs", Outputs), family, help_text)
 
 
-def _run(
-    family: type[Family], settings: dict[str, Any], chosen: dict[str, Any], dry_run: bool, as_json: bool,
-    command: str,
-) -> int:  # fmt: skip
-    outputs = Outputs(*(None if chosen[name] is None else Path(chosen[name]) for name in Outputs._fields))
-    if chosen["workers"] is not None:
-        integer("workers", chosen["workers"], minimum=1, maximum=10_000)
-        if chosen["dask"] is not None:
-            raise ValueError("give --workers or --dask, not both: a scheduler has its own workers")
-    require(family, settings)
-    made = plan(family, settings)
-    outputs.check(chosen["over"], [axis.name for axis in made.grid.axes if axis.swept], made.grid.size)
-    if dry_run:
-        said = estimate(made, chosen["workers"] or 1)
-        if as_json:
-            print_json({"estimate": [*said]})
-        else:
-            for line in said:
-                print(line, flush=True)
-        return 0
-    with contextlib.ExitStack() as stack:
-        executor: Executor | None = None
-        if chosen["workers"] is not None:
-            check_picklable(made.model)
-            executor = stack.enter_context(processes(chosen["workers"]))
-        elif chosen["dask"] is not None:
-            executor = stack.enter_context(cluster(str(chosen["dask"])))
-        dataset = run_with(*made, executor=executor, store=chosen["store"], command=command)
-    done = dataset["status"].size - count(dataset, PENDING)
+def _print_estimate(said: Iterator[str], as_json: bool) -> None:
+    if as_json:
+        print_json({"estimate": [*said]})
+    else:
+        for line in said:
+            print(line, flush=True)
+
+
+def _show(dataset: xarray.Dataset, outputs: Outputs, over: str | None, store: Path | None, as_json: bool) -> int:
+    """Write and print what a sweep has found, and return its exit status."""
+    size = dataset["status"].size
+    done = size - count(dataset, PENDING)
     if done:
-        outputs.write(dataset, chosen["over"])
+        outputs.write(dataset, over)
     if as_json:
         print_json(dataset.to_dict())
     elif done:
-        outputs.show(dataset, chosen["over"], done)
+        outputs.show(dataset, over, done)
     status = _report_failures(dataset)
     if not dataset.attrs["interrupted"]:
         return status
     how = (
         "the same command continues from there"
-        if chosen["store"]
+        if store is not None
         else "with --store the same command could continue"
     )
-    print(f"icl-theory: interrupted after {done} of {made.grid.size} points; {how}", file=sys.stderr)
+    print(f"icl-theory: interrupted after {done} of {size} points; {how}", file=sys.stderr)
     return 130
 
 
