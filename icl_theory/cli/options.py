@@ -6,9 +6,9 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -27,44 +27,36 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def with_options(
-    function: Callable[..., int], family: type[Family], help_of: Callable[[Parameter], str]
-) -> Callable[..., int]:
-    """Return a command whose options are the parameters of a family, then those of ``function`` itself.
+def with_options(function: Callable[..., int], **groups: Mapping[str, Any]) -> Callable[..., int]:
+    """Return a command with an option for each annotation of a group, in place of an argument of ``function``.
 
-    ``function`` takes the texts of the given parameters, a dict, and its own options by keyword.
+    The function gets those that are given as a dict.
     """
-    declared = {name: each for name, each in family.parameters().items() if each.kind.text}
-    own = [each for each in inspect.signature(function, eval_str=True).parameters.values() if each.name != "given"]
-    every = [each.replace(kind=each.KEYWORD_ONLY) for each in own]
-    for name, each in reversed(declared.items()):
-        option = typer.Option(flag(name), help=escape(help_of(each)), show_default=False)
-        text = Annotated[str | None, option]
-        every.insert(0, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=text))
+    every: list[inspect.Parameter] = []
+    for own in inspect.signature(function, eval_str=True).parameters.values():
+        for name, annotation in groups.get(own.name, {own.name: own.annotation}).items():
+            default = None if own.name in groups else own.default
+            every.append(inspect.Parameter(name, own.KEYWORD_ONLY, default=default, annotation=annotation))
 
     @returns_runs
     def command(**options: Any) -> int:
-        given = {name: options.pop(name) for name in declared}
-        return function({name: text for name, text in given.items() if text is not None}, **options)
+        for group, names in groups.items():
+            given = {name: options.pop(name) for name in names}
+            options[group] = {name: value for name, value in given.items() if value is not None}
+        return function(**options)
 
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in every}
-    command.__doc__ = function.__doc__
-    return command
-
-
-def with_fields(function: Callable[..., int], name: str, kind: Any) -> Callable[..., int]:
-    """Return a command that has the fields of a named tuple as options, where ``function`` takes the tuple."""
-    every = dict(inspect.signature(function, eval_str=True).parameters)
-    given, fields = every.pop(name), get_type_hints(kind, include_extras=True)
-
-    def command(*places: Any, **options: Any) -> int:
-        return function(*places, **{name: kind(**{field: options.pop(field) for field in fields})}, **options)
-
-    own = [given.replace(name=field, default=None, annotation=option) for field, option in fields.items()]
-    command.__signature__ = inspect.Signature([*every.values(), *own])  # type: ignore[attr-defined]
     command.__doc__, command.__name__ = function.__doc__, function.__name__
     return command
+
+
+def options_of(family: type[Family], help_of: Callable[[Parameter], str]) -> dict[str, Any]:
+    """Return an option for each parameter of a family that has a text."""
+    declared = {name: each for name, each in family.parameters().items() if each.kind.text}
+    made = {name: typer.Option(flag(name), help=escape(help_of(each)), show_default=False)
+            for name, each in declared.items()}  # fmt: skip
+    return {name: Annotated[str | None, option] for name, option in made.items()}
 
 
 def spared(command: Any, texts: Iterable[str] = ()) -> Any:

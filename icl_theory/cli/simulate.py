@@ -13,7 +13,7 @@ from rich.table import Table
 
 import icl_theory
 from icl_theory._validate import refuse
-from icl_theory.cli.options import Config, flag, help_text, parse_value, require, with_options
+from icl_theory.cli.options import Config, flag, help_text, options_of, parse_value, require, with_options
 from icl_theory.cli.shared import PlotFile, check_targets, print_facts, print_json
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.trajectory import Stop, Trajectory
@@ -81,7 +81,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
     simulate.__doc__ = (
         f"Train on {family.title} until the target is reached, and say what happened; exit status 1 if it is not."
     )
-    return with_options(simulate, family, _help)
+    return with_options(simulate, given=options_of(family, _help))
 
 
 def _help(declared: Parameter) -> str:

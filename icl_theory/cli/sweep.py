@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, get_type_hints
 
 import typer
 from rich import box
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import choice, integer, refuse
-from icl_theory.cli.options import Config, help_text, parse_axis, require, with_fields, with_options
+from icl_theory.cli.options import Config, help_text, options_of, parse_axis, require, with_options
 from icl_theory.cli.shared import PlotFile, Quiet, check_targets, print_facts, print_json
 from icl_theory.engine.progress import Work
 from icl_theory.families import Family
@@ -47,11 +47,11 @@ Over = Annotated[
 class Outputs(NamedTuple):
     """Files to write, or None for those that were not asked for."""
 
-    table: Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")]
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
-    latex: Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")]
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")]
-    plot: PlotFile
+    table: Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")] = None
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None
+    latex: Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")] = None
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")] = None
+    plot: PlotFile = None
 
     def check(self, over: str | None, swept: list[str], points: int) -> None:
         """Refuse what cannot be written or drawn, before anything is computed."""
@@ -91,6 +91,9 @@ class Outputs(NamedTuple):
                 print(note)
 
 
+OUTPUTS = get_type_hints(Outputs, include_extras=True)
+
+
 def sweep_command(family: type[Family]) -> Callable[..., int]:
     """Return the command that sweeps a family."""
     known = family.parameters()
@@ -111,8 +114,9 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much work it would be.")] = False,
         quiet: Quiet = False,
         *,
-        outputs: Outputs,
+        outputs: dict[str, Path],
     ) -> int:
+        files = Outputs(**outputs)
         if workers is not None:
             integer("workers", workers, minimum=1, maximum=10_000)
             if dask is not None:
@@ -121,18 +125,18 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         require(family, settings)
         with Work(quiet=quiet):
             made = plan(family, settings)
-            outputs.check(over, [axis.name for axis in made.grid.axes if axis.swept], made.grid.size)
+            files.check(over, [axis.name for axis in made.grid.axes if axis.swept], made.grid.size)
             if dry_run:
                 _print_estimate(estimate(made, workers or 1), as_json)
                 return 0
             with contextlib.nullcontext() if dask is None else cluster(dask) as executor:
                 dataset = run_with(*made, executor=executor, workers=workers, store=store, command=context.obj)
-            return _show(dataset, outputs, over, store, as_json)
+            return _show(dataset, files, over, store, as_json)
 
     sweep.__doc__ = (
         f"Simulate {family.title} over a grid of parameters, and make tables. {SPELLING} Status 3 if points failed."
     )
-    return with_options(with_fields(sweep, "outputs", Outputs), family, help_text)
+    return with_options(sweep, given=options_of(family, help_text), outputs=OUTPUTS)
 
 
 def _print_estimate(said: Iterator[str], as_json: bool) -> None:
@@ -165,27 +169,28 @@ def _show(dataset: xarray.Dataset, outputs: Outputs, over: str | None, store: Pa
     return 130
 
 
-@partial(with_fields, name="outputs", kind=Outputs)
+@partial(with_options, outputs=OUTPUTS)
 def table(
     store: Annotated[Path, typer.Argument(help="Folder written by --store.")],
     over: Over = None,
     quiet: Quiet = False,
     *,
-    outputs: Outputs,
+    outputs: dict[str, Path],
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
+    files = Outputs(**outputs)
     with Work(quiet=quiet):
         dataset = load_sweep(store)
         size = dataset["status"].size
-        outputs.check(over, [str(name) for name in dataset.dims], size)
+        files.check(over, [str(name) for name in dataset.dims], size)
         pending = count(dataset, PENDING)
         if pending == size:
             print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
             return 0
         if pending:
             print(f"icl-theory: {pending} of {size} points are not computed yet", file=sys.stderr)
-        outputs.write(dataset, over)
-        outputs.show(dataset, over, size - pending)
+        files.write(dataset, over)
+        files.show(dataset, over, size - pending)
         return _report_failures(dataset)
 
 
