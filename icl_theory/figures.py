@@ -18,7 +18,6 @@ from icl_theory._validate import choice, flag, integer, number, refuse
 from icl_theory.engine.progress import Work
 from icl_theory.families import asked, left_out
 from icl_theory.files import checked_path, replacing
-from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import draw_maps, release, save
 
 if TYPE_CHECKING:
@@ -44,20 +43,6 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     recipe = _recipe(name)
     values = {key: value.default for key, value in inspect.signature(recipe["figure"]).parameters.items()}
     return values | (recipe.get("QUICK", {}) if quick else {})
-
-
-def parameter_table() -> str:
-    """Return a Markdown table of all figures, their titles and parameters."""
-    titles = available()
-    chosen = [", ".join(f"{key} = {_plain(value)}" for key, value in parameters(name).items()) for name in titles]
-    names = [f"`{name}`" for name in titles]
-    return markdown({"figure": names, "title": list(titles.values()), "chosen parameters": chosen}) + "\n"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "(" + ", ".join(map(_plain, value)) + ")"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
