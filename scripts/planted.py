@@ -816,8 +816,8 @@ FRESH_FOURTH = (
         "rows-more-counts-pending",
         "icl-theory table of an unfinished store says that rows are left out that are not computed yet",
         "cli/sweep.py",
-        "outputs.show(dataset, over, size - pending)",
-        "outputs.show(dataset, over, size)",
+        "files.show(dataset, over, size - pending)",
+        "files.show(dataset, over, size)",
     ),
     Fault(
         "other-words-include-noise",

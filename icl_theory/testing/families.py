@@ -17,12 +17,11 @@ from threadpoolctl import threadpool_limits
 from icl_theory._validate import Array
 from icl_theory.engine.comparison import Power, compare, detectable
 from icl_theory.engine.descent import descend
-from icl_theory.engine.reading import read_run
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, Number, Object, Parameter, Whole, Word, sound
-from icl_theory.families.saved import revived
+from icl_theory.families.saved import loaded as load
 from icl_theory.grids.grid import FAILED, MESSAGE, NOT_REACHED, REACHED, STATUS, blank
 from icl_theory.grids.sweep import sweep
 from icl_theory.testing.common import attempt, copied, expect, expect_same, same
@@ -275,7 +274,7 @@ def _saved(problem: Family, run: Trajectory) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.npz"
         attempt("save", run.save, path)
-        again = attempt("load", lambda: revived(read_run(path), lambda name: type(problem)))
+        again = attempt("load", load, path, lambda name: type(problem))
     for name in ("t", "loss", "states", "observed"):
         expect_same(getattr(run, name), getattr(again, name), f"{name} of {loaded}")
     for name in ("steps", "stop_reason", "phases", "regime", "notes", "error", "epsilon", "eta"):
