@@ -13,7 +13,7 @@ import typer
 
 from icl_theory import figures
 from icl_theory._validate import refuse
-from icl_theory.cli.shared import Quiet, check_targets, print_rows, say_left_out
+from icl_theory.cli.shared import Over, Quiet, check_targets, print_rows, say_left_out
 from icl_theory.engine.progress import Work
 from icl_theory.explorer import page, panels
 from icl_theory.families.saved import load
@@ -29,9 +29,7 @@ def report(
         Path, typer.Argument(metavar="STORE|RUN", help="Folder written by --store, or file written by --save.")
     ],
     out: Annotated[Path, typer.Option("--out", help="The file to write (.html).")],
-    over: Annotated[
-        str | None, typer.Option("--over", help="Swept parameter that varies fastest from row to row.")
-    ] = None,
+    over: Over = None,
     quiet: Quiet = False,
 ) -> int:
     """Write a report of a run or a sweep, finished or not: one HTML file that needs no other file.

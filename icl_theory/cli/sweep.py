@@ -16,7 +16,7 @@ from rich.table import Table
 
 from icl_theory._validate import choice, integer, refuse
 from icl_theory.cli.options import Config, help_text, options_of, parse_axis, require, with_options
-from icl_theory.cli.shared import PlotFile, Quiet, check_targets, print_facts, print_json
+from icl_theory.cli.shared import Over, PlotFile, Quiet, check_targets, print_facts, print_json
 from icl_theory.engine.progress import Work
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
@@ -38,10 +38,6 @@ ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"
 # roles of quantities; the first ones are printed even where there is little room
 IMPORTANT = ("steps", "status", "word", "exponent", "phase", "verdict", "boundary", "predicted")
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
-
-Over = Annotated[
-    str | None, typer.Option("--over", help="Swept parameter that varies fastest from row to row; the first.")
-]
 
 
 class Outputs(NamedTuple):
