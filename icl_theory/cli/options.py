@@ -53,10 +53,11 @@ def with_options(function: Callable[..., int], **groups: Mapping[str, Any]) -> C
 
 def options_of(family: type[Family], help_of: Callable[[Parameter], str]) -> dict[str, Any]:
     """Return an option for each parameter of a family that has a text."""
-    declared = {name: each for name, each in family.parameters().items() if each.kind.text}
-    made = {name: typer.Option(flag(name), help=escape(help_of(each)), show_default=False)
-            for name, each in declared.items()}  # fmt: skip
-    return {name: Annotated[str | None, option] for name, option in made.items()}
+    return {
+        name: Annotated[str | None, typer.Option(flag(name), help=escape(help_of(each)), show_default=False)]
+        for name, each in family.parameters().items()
+        if each.kind.text
+    }
 
 
 def spared(command: Any, texts: Iterable[str] = ()) -> Any:

@@ -43,8 +43,8 @@ def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 
     for error in (*errors, *failed)[:1]:
         yield f"points that were tried fail: {error}"
     large = ", more than is well held: with a store they stay in it" if is_large(columns, grid) else ""
-    needed, there = (decimal(int(min(count, 2**63))) for count in (bytes_of(columns, grid.size), free()))
-    yield f"{needed} of memory for the results, {there} free{large}"
+    there = f", {decimal(int(free()))} free" if math.isfinite(free()) else ""
+    yield f"{decimal(int(bytes_of(columns, grid.size)))} of memory for the results{there}{large}"
 
 
 def _in_arrays(made: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
