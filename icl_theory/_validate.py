@@ -49,7 +49,6 @@ def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
 NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating)
 LARGEST = 1e40  # squares of products of a few such numbers stay within float64
 MOST_FEATURES = 10**9
-FEW = 32  # values that are found faster one after the other than by halving
 
 
 def is_masked(value: Any) -> bool:
@@ -201,10 +200,10 @@ def plain_numbers(name: str, value: ArrayLike, least: float = 0.0, most: float =
     return found
 
 
-def indexed(values: Array) -> tuple[Array, NDArray[np.intp]]:
-    """Return the values that occur, in order, and the index of each among them."""
+def indexed(values: Array, few: int = 32) -> tuple[Array, NDArray[np.intp]]:
+    """Return the values that occur, in order, and the index of each; ``few`` are found faster one by one."""
     distinct = np.unique(values)
-    if distinct.size > FEW:
+    if distinct.size > few:
         return distinct, np.searchsorted(distinct, values)
     index = np.zeros(values.shape, dtype=np.uint8)
     for value in distinct[:-1]:  # several times as fast

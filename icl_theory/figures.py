@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import choice, flag, integer, number, refuse
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import Work
 from icl_theory.families import asked, left_out
 from icl_theory.files import checked_path, replacing
-from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import draw_maps, release, save
 
 if TYPE_CHECKING:
@@ -44,20 +43,6 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     recipe = _recipe(name)
     values = {key: value.default for key, value in inspect.signature(recipe["figure"]).parameters.items()}
     return values | (recipe.get("QUICK", {}) if quick else {})
-
-
-def parameter_table() -> str:
-    """Return a Markdown table of all figures, their titles and parameters."""
-    titles = available()
-    chosen = [", ".join(f"{key} = {_plain(value)}" for key, value in parameters(name).items()) for name in titles]
-    names = [f"`{name}`" for name in titles]
-    return markdown({"figure": names, "title": list(titles.values()), "chosen parameters": chosen}) + "\n"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "(" + ", ".join(map(_plain, value)) + ")"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
@@ -91,7 +76,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     for key, value in changes.items():
         choice("parameter", key, values)
         values[key] = _checked(key, value, known[key].default, "..." not in known[key].annotation)
-    with working(f"drawing {name}"):
+    with Work(f"drawing {name}"):
         figure: Figure = drawn(**values)
     return figure
 
@@ -124,7 +109,7 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
     return paths
 
 
-@working("drawing the film")
+@Work("drawing the film")
 def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int = 60) -> list[Path]:
     """Write the attention maps of a flat and a sharp run during training, as a film of two frames or more.
 

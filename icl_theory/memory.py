@@ -32,14 +32,5 @@ def free() -> float:
 def check_fits(name: str, value: object, needed: float) -> None:
     """Refuse an argument for which more bytes would be allocated at once than are free, with both numbers."""
     if needed > SMALL and needed > (there := free()):
-        raise refuse(name, value, f"smaller: this takes {size(needed)} of memory, and {size(there)} are free")
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in a unit in which it is short: 512 bytes, 3.2 GB, 1e+18 TB."""
-    if math.isinf(count):  # more than a float holds
-        return "over 1e+296 TB"
-    if count < 1e3:
-        return f"{count:.0f} bytes"
-    power = min(int(math.log10(count * 1.0005) / 3), 4)
-    return f"{count / 1e3**power:.3g} {('kB', 'MB', 'GB', 'TB')[power - 1]}"
+        said = f"smaller: this takes {needed / 1e9:.3g} GB of memory, and {there / 1e9:.3g} GB are free"
+        raise refuse(name, value, said)

@@ -20,9 +20,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from icl_theory import figures
 from icl_theory.papers.reproduction import papers
+from icl_theory.results.numbers import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -77,7 +79,18 @@ def make(name: str, folder: Path) -> int:
 
 def with_parameters(page: str) -> str:
     """Return the page of figures with the table of parameters that the figures have."""
-    return page[: page.index("| figure | title |")] + figures.parameter_table()
+    titles = figures.available()
+    every = [figures.parameters(name) for name in titles]
+    chosen = [", ".join(f"{key} = {_plain(value)}" for key, value in each.items()) for each in every]
+    names = [f"`{name}`" for name in titles]
+    table = markdown({"figure": names, "title": list(titles.values()), "chosen parameters": chosen})
+    return page[: page.index("| figure | title |")] + table + "\n"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_plain, value)) + ")"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def main() -> None:

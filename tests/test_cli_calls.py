@@ -19,7 +19,8 @@ import xarray
 
 import icl_theory as icl
 from icl_theory.certified import Certificate, Proved, Steps
-from icl_theory.cli import app
+from icl_theory.cli import app, main
+from icl_theory.engine import progress
 from icl_theory.engine.comparison import Check
 from icl_theory.papers import Audit
 from icl_theory.papers.claim import Answer, Claim, Series, Status
@@ -78,12 +79,11 @@ CALLS: list[tuple[str, str, Any, Any]] = [
     (f"sweep {GRID} --dry-run", "cli.sweep.estimate", ["soon"], call(ANY, 1)),
     (f"sweep {GRID} --dry-run --workers 3 --json", "cli.sweep.estimate", ["soon"], call(ANY, 3)),
     *((f"sweep {GRID} {words}", "cli.sweep.run_with", None,
-       call(ANY, ANY, ANY, **{"executor": None, "store": None, "progress": True,
+       call(ANY, ANY, ANY, **{"executor": None, "workers": None, "store": None,
                               "command": f"icl-theory sweep {GRID} {words}".strip(), **changed}))
-      for words, changed in (("", {}), ("--store other", {"store": Path("other")}),
-                             ("--quiet", {"progress": False}))),
-    *((f"sweep {GRID} {words}", f"cli.sweep.{maker}", None, call(given))
-      for words, maker, given in (("--workers 3", "processes", 3), ("--dask tcp://a:1", "cluster", "tcp://a:1"))),
+      for words, changed in (("", {}), ("--store other", {"store": Path("other")}), ("--quiet", {}),
+                             ("--workers 3", {"workers": 3}))),
+    (f"sweep {GRID} --dask tcp://a:1", "cli.sweep.cluster", None, call("tcp://a:1")),
     (" ".join(BASE), "cli.simulate.plots.save", None, None),
     (" ".join([*BASE, "--plot a.png"]), "cli.simulate.plots.save", None, call(ANY, "a.png")),
     (" ".join([*BASE, "--coordinates all --plot a.png"]), "cli.simulate.plots.compare_runs", None, call([ANY] * 3)),
@@ -127,7 +127,7 @@ def test_options_reach_the_call_that_they_stand_for(
 ) -> None:  # fmt: skip
     doubles: dict[str, Any] = {
         "figures.draw": None, "figures.write": [], "cli.sweep.write_table": None, "cli.sweep.save": None,
-        "cli.simulate.plots.save": None, "cli.sweep.processes": Entered(), "cli.sweep.cluster": Entered(),
+        "cli.simulate.plots.save": None, "cli.sweep.cluster": Entered(),
         "cli.sweep.run_with": dataset,
     }  # fmt: skip
     for name, given in (doubles | ({} if place in doubles else {place: found})).items():
@@ -138,6 +138,20 @@ def test_options_reach_the_call_that_they_stand_for(
     assert double.call_args == expected
     if place == "papers.reproduction.reproduce":
         assert found.write.call_args == call(Path("there" if "there" in words else "reproduced"))
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_quiet_sweeps_show_nothing(quiet: bool, dataset: xarray.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def run(*planned: Any, **given: Any) -> xarray.Dataset:
+        seen.extend(work.quiet for work in progress.DISPLAY.works)
+        return dataset
+
+    monkeypatch.setattr("icl_theory.cli.sweep.run_with", run)
+    with pytest.raises(SystemExit):
+        main(["sweep", *shlex.split(GRID), *["--quiet"] * quiet])
+    assert any(seen) == quiet
 
 
 @pytest.mark.parametrize(

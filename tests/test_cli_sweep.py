@@ -48,7 +48,7 @@ def test_numbers_lists_and_ranges_are_read(text: str, expected: float | list[flo
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "1,", "1,,2", "1:2", "1:2:log", "1:2:cube:3", "1:2:log:x", "1:2:log:1", "1:2:log:2.5", "0:1:log:3",
+    ["", "x", "1,,2", "1:2", "1:2:log", "1:2:cube:3", "1:2:log:x", "1:2:log:1", "1:2:log:2.5", "0:1:log:3",
      "-1:1:log:3", "1:inf:log:3", "1:1:lin:3", "1:2:log:3:4", "nan:1:lin:2", "auto", "1:2:lin:999999999"],
 )  # fmt: skip
 def test_malformed_parameters_are_refused_by_name(text: str) -> None:
@@ -61,6 +61,7 @@ def test_ranges_of_integers_are_rounded_and_may_not_repeat() -> None:
     with pytest.raises(ValueError, match="at most 4 values, because rounded to integers"):
         parse_axis("K", "2:5:log:20")
     assert parse_axis("eta", "auto") == "auto"
+    assert parse_axis("L", "2,") == [2.0]
 
 
 def test_tables_and_figure_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -116,6 +117,9 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
     assert table["eta"].tolist() == [0.1] * 3 + [2.0] * 3
     expected = icl.simulate(1.0, 1.0, 2.0, K=7, epsilon=1e-4).steps
     assert table["steps"][4] == expected
+    config.write_text("L = [2.0]\ndelta = 1\neta = 4\njson = true\n")
+    status, out, err = run_main(capsys, "sweep", "--config", str(config))
+    assert (status, err, json.loads(out)["dims"]) == (0, "", {"L": 1})
     for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "config = 'lipschitz'"), ("L = [[1]]", "L = "),
                         ("K = " + 5000 * "1", "at most 4300 digits")):  # fmt: skip
         config.write_text(text)

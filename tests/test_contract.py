@@ -463,8 +463,6 @@ def test_what_is_free_is_the_least_of_what_limits_it(tmp_path: Path, monkeypatch
     assert memory.free() == 2e6 < whole
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.free() > 2e6
-    assert [memory.size(x) for x in (999, 1000, 999_600, 2.5e9)] == ["999 bytes", "1 kB", "1 MB", "2.5 GB"]
-    assert memory.size(math.inf) == "over 1e+296 TB"
 
 
 @pytest.mark.parametrize(("M", "alpha"), [(2, 0.3), (50, 0.01), (50, 0.999), (40_000, 0.3), (250_000, 0.9)])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import remake
 from PIL import Image, ImageSequence
 
 import icl_theory as icl
@@ -93,7 +94,7 @@ def test_folder_without_permission_is_refused(tmp_path: Path, monkeypatch: pytes
 
 def test_page_lists_the_parameters_of_every_figure() -> None:
     page = (Path(__file__).parents[1] / "docs" / "figures.md").read_text(encoding="utf-8")
-    assert page.endswith(figures.parameter_table()), "replace the table by figures.parameter_table()"
+    assert page == remake.with_parameters(page), "python scripts/remake.py replaces the table"
 
 
 @pytest.mark.parametrize(

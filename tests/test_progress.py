@@ -17,7 +17,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.engine import progress
 from icl_theory.engine.blocks import Blocks
-from icl_theory.engine.progress import Display, Work, duration, working
+from icl_theory.engine.progress import Display, Work, duration
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
 from icl_theory.families.regression.risks import population
@@ -69,7 +69,7 @@ def test_nothing_for_what_is_quick_or_not_to_be_shown_or_where_there_is_no_termi
         monkeypatch.setattr(progress, "_is_terminal", lambda _, stream=stream: stream)
         with Work(quiet=quiet) as display:
             display.update(0, 2000)
-            with working("adding numbers"):
+            with Work("adding numbers"):
                 display.update(2000, 2000)
                 time.sleep(0.05)
     assert capsys.readouterr().err == ""
@@ -79,13 +79,15 @@ def test_nothing_for_what_is_quick_or_not_to_be_shown_or_where_there_is_no_termi
 def test_points_of_an_earlier_run_and_what_comes_before_the_first_count_are_no_part_of_the_speed(
     before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = iter([0.0, 100.0, 101.0])
-    monkeypatch.setattr("icl_theory.engine.progress.time.monotonic", lambda: next(now))
-    shown = Work()
-    shown.update(before, 2000)
-    shown.update(1500, 2000)
-    rate = 1500 - before
-    assert shown.line() == f"1,500 of 2,000 points, {rate} points/s, 0:00:01 left"
+    now = [0.0]
+    monkeypatch.setattr("icl_theory.engine.progress.time.monotonic", lambda: now[0])
+    with Work() as shown:
+        now[0] = 100.0
+        shown.update(before, 2000)
+        now[0] = 101.0
+        shown.update(1500, 2000)
+        rate = 1500 - before
+        assert shown.line() == f"1,500 of 2,000 points, {rate} points/s, 0:00:01 left"
 
 
 def test_durations_are_in_hours_minutes_and_seconds() -> None:
@@ -140,20 +142,20 @@ def test_workers_and_what_is_drawn_on_by_another_program_are_left_alone(
     """What rich puts in the place of the stream says whose place it has."""
     with monkeypatch.context() as patch:
         patch.setattr("multiprocessing.parent_process", lambda: "another one")
-        with working("adding numbers"):
+        with Work("adding numbers"):
             time.sleep(0.05)
     monkeypatch.setattr(progress, "DISPLAY", Display(0.0))
     monkeypatch.setattr(sys.stderr, "rich_proxied_file", sys.stderr, raising=False)
-    with working("adding numbers"):
+    with Work("adding numbers"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
 
 
 def test_a_loss_that_is_not_known_is_left_out() -> None:
-    shown = Work("before the first step", "steps")
-    assert shown.line() == "before the first step, 0:00:00"
-    shown.update(7, loss=math.nan)
-    assert re.fullmatch(r"7 steps, \S+ steps/s", shown.line())
+    with Work("before the first step", "steps") as shown:
+        assert shown.line() == "before the first step, 0:00:00"
+        shown.update(7, loss=math.nan)
+        assert re.fullmatch(r"7 steps, \S+ steps/s", shown.line())
 
 
 def test_counting_yields_what_it_counts() -> None:
@@ -161,7 +163,7 @@ def test_counting_yields_what_it_counts() -> None:
 
 
 def test_work_that_cannot_tell_how_far_it_is_says_what_it_is(heard: list[str]) -> None:
-    with working("adding numbers"), working("multiplying them"):
+    with Work("adding numbers"), Work("multiplying them"):
         pass
     assert heard == ["multiplying them, 0:00:00", "adding numbers, 0:00:00"]
 
@@ -232,6 +234,6 @@ def test_work_is_done_where_there_can_be_no_other_thread(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", none)
-    with working("adding numbers"):
+    with Work("adding numbers"):
         pass
     assert progress.DISPLAY.live is None

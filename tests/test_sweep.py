@@ -366,7 +366,7 @@ def test_a_dry_run_says_why_points_fail(monkeypatch: pytest.MonkeyPatch) -> None
     given = {"L": [1, 2], "delta": 1, "eta": 1, "K": 400, "N": 50, "task": "linear"}
     said = [*estimate(plan(find("regression"), given))][2]
     assert said.startswith("points that were tried fail: K = 400: must be smaller: this takes ")
-    assert said.endswith(" and 1 MB are free")
+    assert said.endswith(" and 0.001 GB are free")
 
 
 def test_an_array_of_no_dimension_is_a_number() -> None:

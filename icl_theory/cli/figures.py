@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
-from icl_theory.cli.shared import say_left_out
+from icl_theory.cli.shared import print_rows, say_left_out
 from icl_theory.families import left_out
 
 
@@ -34,11 +31,7 @@ def figures(
     for name in names or []:
         choice("figure", name, available)
     if show:
-        table = Table(box=box.SIMPLE, pad_edge=False, show_header=False)
-        table.add_column(no_wrap=True)
-        for name in names or available:
-            table.add_row(name, available[name])
-        Console(highlight=False).print(table)
+        print_rows((name, available[name]) for name in names or available)
         return 0
     recipes.check_folder(out)
     if animate:

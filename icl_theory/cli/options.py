@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -27,44 +27,37 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def with_options(
-    function: Callable[..., int], family: type[Family], help_of: Callable[[Parameter], str]
-) -> Callable[..., int]:
-    """Return a command whose options are the parameters of a family, then those of ``function`` itself.
+def with_options(function: Callable[..., int], **groups: Mapping[str, Any]) -> Callable[..., int]:
+    """Return a command with an option for each annotation of a group, in place of an argument of ``function``.
 
-    ``function`` takes the texts of the given parameters, a dict, and its own options by keyword.
+    The function gets those that are given as a dict.
     """
-    declared = {name: each for name, each in family.parameters().items() if each.kind.text}
-    own = [each for each in inspect.signature(function, eval_str=True).parameters.values() if each.name != "given"]
-    every = [each.replace(kind=each.KEYWORD_ONLY) for each in own]
-    for name, each in reversed(declared.items()):
-        option = typer.Option(flag(name), help=escape(help_of(each)), show_default=False)
-        text = Annotated[str | None, option]
-        every.insert(0, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=text))
+    every: list[inspect.Parameter] = []
+    for own in inspect.signature(function, eval_str=True).parameters.values():
+        for name, annotation in groups.get(own.name, {own.name: own.annotation}).items():
+            default = None if own.name in groups else own.default
+            every.append(inspect.Parameter(name, own.KEYWORD_ONLY, default=default, annotation=annotation))
 
     @returns_runs
     def command(**options: Any) -> int:
-        given = {name: options.pop(name) for name in declared}
-        return function({name: text for name, text in given.items() if text is not None}, **options)
+        for group, names in groups.items():
+            given = {name: options.pop(name) for name in names}
+            options[group] = {name: value for name, value in given.items() if value is not None}
+        return function(**options)
 
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in every}
-    command.__doc__ = function.__doc__
-    return command
-
-
-def with_fields(function: Callable[..., int], name: str, kind: Any) -> Callable[..., int]:
-    """Return a command that has the fields of a named tuple as options, where ``function`` takes the tuple."""
-    every = dict(inspect.signature(function, eval_str=True).parameters)
-    given, fields = every.pop(name), get_type_hints(kind, include_extras=True)
-
-    def command(*places: Any, **options: Any) -> int:
-        return function(*places, **{name: kind(**{field: options.pop(field) for field in fields})}, **options)
-
-    own = [given.replace(name=field, default=None, annotation=option) for field, option in fields.items()]
-    command.__signature__ = inspect.Signature([*every.values(), *own])  # type: ignore[attr-defined]
     command.__doc__, command.__name__ = function.__doc__, function.__name__
     return command
+
+
+def options_of(family: type[Family], help_of: Callable[[Parameter], str]) -> dict[str, Any]:
+    """Return an option for each parameter of a family that has a text."""
+    return {
+        name: Annotated[str | None, typer.Option(flag(name), help=escape(help_of(each)), show_default=False)]
+        for name, each in family.parameters().items()
+        if each.kind.text
+    }
 
 
 def spared(command: Any, texts: Iterable[str] = ()) -> Any:
@@ -120,29 +113,28 @@ def parse_value(declared: Parameter, text: str) -> Any:
     """Read one value, for a single run."""
     if declared.axis and declared.kind.numeric and (":" in text or "," in text):
         raise ValueError(f"{declared.name} = {text!r}: simulate takes one value; sweep takes lists and ranges")
-    return declared.kind.parse(declared.name, text.strip())
+    return declared.kind.parse(declared.name, text.strip().removesuffix(","))
 
 
 def parse_axis(declared: Parameter, text: str) -> Any:
     """Read one value, a list or a range, for a sweep.
 
     The text is like ``2``, ``0.5,1,2``, ``0.03:30:log:25`` or ``0:1:lin:11``, or words. A list or a range makes a
-    dimension, even of one value; a range of integers is rounded.
+    dimension, even of one value, ``2,``; a range of integers is rounded.
     """
-    text = text.strip()
+    text, is_list = text.strip().removesuffix(","), "," in text
     if not declared.axis:
         return declared.kind.parse(declared.name, text)
     if ":" in text and declared.kind.numeric:
         return _range(declared, text)
-    parts = text.split(",")
     try:
-        values = [declared.kind.parse(declared.name, part.strip()) for part in parts]
+        values = [declared.kind.parse(declared.name, part.strip()) for part in text.split(",")]
     except ValueError:
         if not declared.kind.numeric:
             raise
         words = f", or {declared.kind.allowed}" if declared.kind.words else ""
         raise refuse(declared.name, text, RANGE + words) from None
-    return values if len(parts) > 1 else values[0]
+    return values if is_list else values[0]
 
 
 def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
@@ -169,30 +161,23 @@ def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
     return values
 
 
-def from_file(path: Path, family: type[Family], others: Mapping[str, type]) -> dict[str, Any]:
-    """Read a TOML file of parameters (numbers, texts, or lists of them) and of other options with their types."""
-    declared = {name: each for name, each in family.parameters().items() if each.kind.text}
-    known = [*declared, *others]
-    read: dict[str, Any] = {}
+def _configured(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the options in a TOML file as defaults, each spelt as on the command line."""
+    if path is None:
+        return None
+    every = [each for each in context.command.params if each.name != "config"]
+    known = {option.lstrip("-").replace("-", "_"): each.name for each in every for option in each.opts}
+    context.default_map = {}
     for key, value in _toml(path).items():
         name = key.replace("-", "_")
         if name not in known:
             raise refuse("config", key, f"made of the keys {', '.join(known)}{nearest(name, known)}")
-        if name in others:
-            kind = others[name]
-            if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-                words = {str: "a text", int: "a number"}
-                raise refuse(name, value, words.get(kind, "true or false"))
-            read[name] = value
-            continue
-        values = [
-            parse_axis(declared[name], each) if isinstance(each, str) else each
-            for each in (value if isinstance(value, list) else [value])
-        ]
+        values = value if isinstance(value, list) else [value]
         if any(isinstance(each, dict | list) for each in values):
             raise refuse(name, value, "a number, a text, or a list of them")
-        read[name] = values if isinstance(value, list) else values[0]
-    return read
+        alone = isinstance(value, list) and len(values) == 1
+        context.default_map[known[name]] = ",".join(map(str, values)) + "," * alone
+    return path
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -205,3 +190,9 @@ def _toml(path: Path) -> dict[str, Any]:
     except ValueError:  # Python's limit on the digits of an integer
         most = sys.get_int_max_str_digits()
         raise refuse("config", str(path), f"a TOML file with integers of at most {most} digits") from None
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", is_eager=True, callback=_configured, help="TOML file of these options; flags win."),
+]

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from icl_theory import figures
 from icl_theory._validate import refuse
-from icl_theory.cli.shared import Quiet, check_targets, say_left_out, silent
+from icl_theory.cli.shared import Over, Quiet, check_targets, print_rows, say_left_out
+from icl_theory.engine.progress import Work
 from icl_theory.explorer import page, panels
 from icl_theory.families.saved import load
 from icl_theory.files import replacing
@@ -31,9 +29,7 @@ def report(
         Path, typer.Argument(metavar="STORE|RUN", help="Folder written by --store, or file written by --save.")
     ],
     out: Annotated[Path, typer.Option("--out", help="The file to write (.html).")],
-    over: Annotated[
-        str | None, typer.Option("--over", help="Swept parameter that varies fastest from row to row.")
-    ] = None,
+    over: Over = None,
     quiet: Quiet = False,
 ) -> int:
     """Write a report of a run or a sweep, finished or not: one HTML file that needs no other file.
@@ -45,7 +41,7 @@ def report(
         raise refuse("out", str(out), "a file name ending in .html, other than the one that is read")
     if not found.exists():
         raise refuse("path", str(found), "a run written with --save, or a folder written with --store")
-    with silent(quiet):
+    with Work(quiet=quiet):
         read = load(str(found)) if found.is_file() else load_sweep(found)
         text = html_report(read, over=over, source=str(found), date=datetime.date.today())
     with replacing(out) as temporary:
@@ -80,23 +76,15 @@ def reproduce(
 
     Example: icl-theory reproduce nonlinear-regression --quick --out reproduced
     """
-    console = Console(highlight=False)
-    table = Table(box=box.SIMPLE, pad_edge=False, show_header=name is not None)
     say_left_out(known()[1])
     if name is None:
-        for paper in reproduction.papers().values():
-            table.add_row(paper.name, paper.reference)
-        console.print(table)
+        print_rows((paper.name, paper.reference) for paper in reproduction.papers().values())
         return 0
     figures.check_folder(out)
     found = reproduction.reproduce(name, only=only, quick=quick)
     paths = found.write(out)
     headings = ("statement", "tested by", "verdict")
-    for heading in headings:
-        table.add_column(heading)
-    for row in zip(*(found.overview[heading] for heading in headings), strict=True):
-        table.add_row(*row)
-    console.print(table)
+    print_rows(zip(*(found.overview[heading] for heading in headings), strict=True), *headings)
     for path in paths:
         print(path)
     say_left_out(found.failures)

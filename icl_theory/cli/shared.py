@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import sys
@@ -11,21 +10,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import refuse
-from icl_theory.engine.progress import Work, working
+from icl_theory.engine.progress import Work
 
 FORMATS = (".png", ".pdf", ".svg")
-Config = Annotated[Path | None, typer.Option("--config", help="TOML file of these options; flags win.")]
+Over = Annotated[
+    str | None, typer.Option("--over", help="Swept parameter that varies fastest from row to row; the first.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
-
-
-def silent(quiet: bool) -> contextlib.AbstractContextManager[object]:
-    """Show no progress within, if so."""
-    return Work(quiet=True) if quiet else contextlib.nullcontext()
 
 
 def check_targets(plot: Path | None, **others: Path | None) -> None:
@@ -53,7 +50,15 @@ def print_facts(facts: Mapping[str, str]) -> None:
     Console(highlight=False).print(table)
 
 
-@working("making JSON")
+def print_rows(rows: Iterable[Iterable[str]], *headings: str) -> None:
+    """Print rows as a table, with headings if there are some."""
+    table = Table(*headings, box=box.SIMPLE, pad_edge=False, show_header=bool(headings))
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+@Work("making JSON")
 def print_json(value: Any) -> None:
     """Print one JSON document, with null for missing numbers and a text for infinite ones."""
     print(json.dumps(_strict(value), allow_nan=False, default=str))

@@ -13,8 +13,8 @@ from rich.table import Table
 
 import icl_theory
 from icl_theory._validate import refuse
-from icl_theory.cli.options import flag, from_file, help_text, parse_value, require, with_options
-from icl_theory.cli.shared import Config, PlotFile, check_targets, print_facts, print_json
+from icl_theory.cli.options import Config, flag, help_text, options_of, parse_value, require, with_options
+from icl_theory.cli.shared import PlotFile, check_targets, print_facts, print_json
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from icl_theory.certified import Certificate
 
 ALL = "all"  # stands for every word of a parameter
-FILES = {"plot": str, "save": str}
 
 
 def simulate_command(family: type[Family]) -> Callable[..., int]:
@@ -46,9 +45,6 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             bool, typer.Option("--certify", help="Enclose loss, gradient and steps in balls, with proof.")
         ] = False,
     ) -> int:
-        settings: dict[str, Any] = {} if config is None else from_file(config, family, FILES)
-        files = {name: Path(settings.pop(name)) for name in FILES if name in settings}
-        plot, save = plot or files.get("plot"), save or files.get("save")
         check_targets(plot, save=save)
         if certify:  # before anything is computed
             icl_theory.certified.check_installed()
@@ -56,7 +52,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             if _several(known[name]) and text not in (words := (*known[name].kind.words, ALL)):
                 raise refuse(name, text, f"one of {', '.join(words)}{nearest(text, words)}")
         many = [name for name, text in given.items() if text == ALL and _several(known[name])]
-        settings |= {name: parse_value(known[name], text) for name, text in given.items() if name not in many}
+        settings = {name: parse_value(known[name], text) for name, text in given.items() if name not in many}
         require(family, settings)
         if many and save is not None:
             raise ValueError(f"save = {str(save)!r}: a file holds one run, and {flag(many[0])} all makes several")
@@ -85,7 +81,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
     simulate.__doc__ = (
         f"Train on {family.title} until the target is reached, and say what happened; exit status 1 if it is not."
     )
-    return with_options(simulate, family, _help)
+    return with_options(simulate, given=options_of(family, _help))
 
 
 def _help(declared: Parameter) -> str:

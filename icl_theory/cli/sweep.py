@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, get_type_hints
 
 import typer
 from rich import box
@@ -16,13 +15,14 @@ from rich.console import Console
 from rich.table import Table
 
 from icl_theory._validate import choice, integer, refuse
-from icl_theory.cli.options import from_file, help_text, parse_axis, require, with_fields, with_options
-from icl_theory.cli.shared import Config, PlotFile, Quiet, check_targets, print_facts, print_json, silent
+from icl_theory.cli.options import Config, help_text, options_of, parse_axis, require, with_options
+from icl_theory.cli.shared import Over, PlotFile, Quiet, check_targets, print_facts, print_json
+from icl_theory.engine.progress import Work
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
 from icl_theory.grids.grid import FAILED, PENDING
-from icl_theory.grids.sweep import check_picklable, load_sweep, plan, run_with
-from icl_theory.grids.workers import cluster, processes
+from icl_theory.grids.sweep import load_sweep, plan, run_with
+from icl_theory.grids.workers import cluster
 from icl_theory.results.columns import dimension, meanings, point_facts, symbol, with_role
 from icl_theory.results.numbers import goes_right, number
 from icl_theory.results.plots.style import save
@@ -39,19 +39,15 @@ ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"
 IMPORTANT = ("steps", "status", "word", "exponent", "phase", "verdict", "boundary", "predicted")
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
 
-Over = Annotated[
-    str | None, typer.Option("--over", help="Swept parameter that varies fastest from row to row; the first.")
-]
-
 
 class Outputs(NamedTuple):
     """Files to write, or None for those that were not asked for."""
 
-    table: Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")]
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
-    latex: Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")]
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")]
-    plot: PlotFile
+    table: Annotated[Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")] = None
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None
+    latex: Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX, booktabs (.tex).")] = None
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="Write the table as Parquet.")] = None
+    plot: PlotFile = None
 
     def check(self, over: str | None, swept: list[str], points: int) -> None:
         """Refuse what cannot be written or drawn, before anything is computed."""
@@ -91,9 +87,12 @@ class Outputs(NamedTuple):
                 print(note)
 
 
+OUTPUTS = get_type_hints(Outputs, include_extras=True)
+
+
 def sweep_command(family: type[Family]) -> Callable[..., int]:
     """Return the command that sweeps a family."""
-    others: dict[str, type] = {**dict.fromkeys(("over", *Outputs._fields, "store", "dask"), str), "workers": int}
+    known = family.parameters()
 
     def sweep(
         given: dict[str, str],
@@ -111,91 +110,83 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how much work it would be.")] = False,
         quiet: Quiet = False,
         *,
-        outputs: Outputs,
+        outputs: dict[str, Path],
     ) -> int:
-        flags = {"over": over, **outputs._asdict(), "store": store, "workers": workers, "dask": dask}
-        settings: dict[str, Any] = {} if config is None else from_file(config, family, others)
-        settings |= {name: value for name, value in flags.items() if value is not None}
-        chosen = {name: settings.pop(name, None) for name in others}
-        known = family.parameters()
-        settings |= {name: parse_axis(known[name], text) for name, text in given.items()}
-        with silent(quiet):
-            return _run(family, settings, chosen, dry_run, quiet, as_json, context.obj)
+        files = Outputs(**outputs)
+        if workers is not None:
+            integer("workers", workers, minimum=1, maximum=10_000)
+            if dask is not None:
+                raise ValueError("give --workers or --dask, not both: a scheduler has its own workers")
+        settings = {name: parse_axis(known[name], text) for name, text in given.items()}
+        require(family, settings)
+        with Work(quiet=quiet):
+            made = plan(family, settings)
+            files.check(over, [axis.name for axis in made.grid.axes if axis.swept], made.grid.size)
+            if dry_run:
+                _print_estimate(estimate(made, workers or 1), as_json)
+                return 0
+            with contextlib.nullcontext() if dask is None else cluster(dask) as executor:
+                dataset = run_with(*made, executor=executor, workers=workers, store=store, command=context.obj)
+            return _show(dataset, files, over, store, as_json)
 
     sweep.__doc__ = (
         f"Simulate {family.title} over a grid of parameters, and make tables. {SPELLING} Status 3 if points failed."
     )
-    return with_options(with_fields(sweep, "outputs", Outputs), family, help_text)
+    return with_options(sweep, given=options_of(family, help_text), outputs=OUTPUTS)
 
 
-def _run(
-    family: type[Family], settings: dict[str, Any], chosen: dict[str, Any], dry_run: bool, quiet: bool,
-    as_json: bool, command: str,
-) -> int:  # fmt: skip
-    outputs = Outputs(*(None if chosen[name] is None else Path(chosen[name]) for name in Outputs._fields))
-    if chosen["workers"] is not None:
-        integer("workers", chosen["workers"], minimum=1, maximum=10_000)
-        if chosen["dask"] is not None:
-            raise ValueError("give --workers or --dask, not both: a scheduler has its own workers")
-    require(family, settings)
-    made = plan(family, settings)
-    outputs.check(chosen["over"], [axis.name for axis in made.grid.axes if axis.swept], made.grid.size)
-    if dry_run:
-        said = estimate(made, chosen["workers"] or 1)
-        if as_json:
-            print_json({"estimate": [*said]})
-        else:
-            for line in said:
-                print(line, flush=True)
-        return 0
-    with contextlib.ExitStack() as stack:
-        executor: Executor | None = None
-        if chosen["workers"] is not None:
-            check_picklable(made.model)
-            executor = stack.enter_context(processes(chosen["workers"]))
-        elif chosen["dask"] is not None:
-            executor = stack.enter_context(cluster(str(chosen["dask"])))
-        dataset = run_with(*made, executor=executor, store=chosen["store"], progress=not quiet, command=command)
-    done = dataset["status"].size - count(dataset, PENDING)
+def _print_estimate(said: Iterator[str], as_json: bool) -> None:
+    if as_json:
+        print_json({"estimate": [*said]})
+    else:
+        for line in said:
+            print(line, flush=True)
+
+
+def _show(dataset: xarray.Dataset, outputs: Outputs, over: str | None, store: Path | None, as_json: bool) -> int:
+    """Write and print what a sweep has found, and return its exit status."""
+    size = dataset["status"].size
+    done = size - count(dataset, PENDING)
     if done:
-        outputs.write(dataset, chosen["over"])
+        outputs.write(dataset, over)
     if as_json:
         print_json(dataset.to_dict())
     elif done:
-        outputs.show(dataset, chosen["over"], done)
+        outputs.show(dataset, over, done)
     status = _report_failures(dataset)
     if not dataset.attrs["interrupted"]:
         return status
     how = (
         "the same command continues from there"
-        if chosen["store"]
+        if store is not None
         else "with --store the same command could continue"
     )
-    print(f"icl-theory: interrupted after {done} of {made.grid.size} points; {how}", file=sys.stderr)
+    print(f"icl-theory: interrupted after {done} of {size} points; {how}", file=sys.stderr)
     return 130
 
 
-@partial(with_fields, name="outputs", kind=Outputs)
+@partial(with_options, outputs=OUTPUTS)
 def table(
     store: Annotated[Path, typer.Argument(help="Folder written by --store.")],
     over: Over = None,
     quiet: Quiet = False,
     *,
-    outputs: Outputs,
+    outputs: dict[str, Path],
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
-    with silent(quiet):
+    files = Outputs(**outputs)
+    with Work(quiet=quiet):
         dataset = load_sweep(store)
         size = dataset["status"].size
-        outputs.check(over, [str(name) for name in dataset.dims], size)
+        files.check(over, [str(name) for name in dataset.dims], size)
         pending = count(dataset, PENDING)
         if pending == size:
             print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
             return 0
         if pending:
             print(f"icl-theory: {pending} of {size} points are not computed yet", file=sys.stderr)
-        outputs.write(dataset, over)
-        outputs.show(dataset, over, size - pending)
+        files.write(dataset, over)
+        files.show(dataset, over, size - pending)
         return _report_failures(dataset)
 
 

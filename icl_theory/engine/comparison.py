@@ -15,9 +15,8 @@ from icl_theory.engine.display import Shown
 from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 
-Number = TypeVar("Number", float, Array)
-FALSE_ALARM = 1e-3  # of all comparisons together
 FOUND = 0.9  # how often an error of the size that `Power` states is found
+Number = TypeVar("Number", float, Array)
 
 
 class Check(NamedTuple):
@@ -114,11 +113,11 @@ class CrossCheck(Comparison):
         return f"{self.note}; {self.power}"
 
 
-def limit_of(share: float, freedom: float) -> float:
-    r"""Limit of \|z\| that a share of the false alarms amounts to."""
+def limit_of(share: float, freedom: float, false_alarm: float = 1e-3) -> float:
+    r"""Limit of \|z\| that a share of ``false_alarm``, of all comparisons together, amounts to."""
     from scipy.special import stdtrit
 
-    return -float(stdtrit(freedom, 0.5 * share * FALSE_ALARM))
+    return -float(stdtrit(freedom, 0.5 * share * false_alarm))
 
 
 def detectable(check: Check, freedom: int) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.risk import Risk, Solution
 
-ROUNDING = 2.0**-50
+ROUNDING = 2.0**-50  # relative, of a loss
 Steps = NDArray[np.int64]
 
 

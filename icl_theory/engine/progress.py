@@ -13,16 +13,16 @@ from typing import Any, Self, TypeVar
 T = TypeVar("T")
 
 
-class Work:
-    """Something that may last, and is then shown; ``quiet`` hides what is done within instead."""
+class Work(contextlib.ContextDecorator):
+    """Something that may last, within or in a function, and is then shown; ``quiet`` hides what is done there."""
 
     def __init__(self, words: str = "", unit: str = "points", quiet: bool = False) -> None:
         self.words, self.unit, self.quiet = words, unit, quiet
-        self.start = time.monotonic()
-        self.done, self.total = -1, -1  # unknown
-        self._loss, self._since = math.nan, (self.start, 0)
+        self.done, self.total, self._loss = -1, -1, math.nan  # unknown
+        self.start, self._counting, self._before = 0.0, 0.0, 0
 
     def __enter__(self) -> Self:
+        self.start = time.monotonic()
         DISPLAY.works.append(self)
         DISPLAY.look()
         return self
@@ -32,9 +32,9 @@ class Work:
         DISPLAY.look()
 
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
-        """Take note of what is done: cheap. The first call says how much was done before, as does one with less."""
-        if done < self.done or self.done < 0:
-            self._since = time.monotonic(), done
+        """Take note of what is done: cheap. The first call says how much was done before."""
+        if self.done < 0:
+            self._counting, self._before = time.monotonic(), done
         self.done, self.total, self._loss = done, total, loss
         DISPLAY.look()
 
@@ -44,11 +44,11 @@ class Work:
 
     def line(self) -> str:
         """Say how far it is; nothing where that is not known."""
-        now, (begun, before) = time.monotonic(), self._since
+        now = time.monotonic()
         if self.done < 0:
             return f"{self.words}, {duration(now - self.start)}" if self.words else ""
         loss = "" if math.isnan(self._loss) else f", loss {self._loss:.4g}"
-        rate = (self.done - before) / max(now - begun, 1e-9)
+        rate = (self.done - self._before) / max(now - self._counting, 1e-9)
         total = f" of {self.total:,}" if self.total >= 0 else ""
         left = f", {duration((self.total - self.done) / rate)} left" if rate > 0 and total else ""
         return f"{self.done:,}{total} {self.unit}{loss}, {rate:,.3g} {self.unit}/s{left}"
@@ -60,13 +60,6 @@ def counted(items: Sequence[T], unit: str) -> Iterator[T]:
         for done, item in enumerate(items):
             shown.update(done, len(items))
             yield item
-
-
-@contextlib.contextmanager
-def working(words: str) -> Iterator[None]:
-    """Show what is being done, within or in a function, and for how long."""
-    with Work(words):
-        yield
 
 
 class Display:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.filesize import decimal
 
 from icl_theory.engine.progress import duration
 from icl_theory.engine.rules import rule_of
@@ -16,7 +17,7 @@ from icl_theory.engine.steps import Descent
 from icl_theory.grids.evaluate import attempt
 from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, bytes_of, is_large
 from icl_theory.grids.sweep import Plan
-from icl_theory.memory import free, size
+from icl_theory.memory import free
 
 
 def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 2000) -> Iterator[str]:
@@ -42,7 +43,8 @@ def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 
     for error in (*errors, *failed)[:1]:
         yield f"points that were tried fail: {error}"
     large = ", more than is well held: with a store they stay in it" if is_large(columns, grid) else ""
-    yield f"{size(bytes_of(columns, grid.size))} of memory for the results, {size(free())} free{large}"
+    there = f", {decimal(int(free()))} free" if math.isfinite(free()) else ""
+    yield f"{decimal(int(bytes_of(columns, grid.size)))} of memory for the results{there}{large}"
 
 
 def _in_arrays(made: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,20 +18,10 @@ def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
     Steps below 1 are missing, and so is the exponent where the difference needs them: NaN.
     """
     order = np.argsort(values)
-    place, found = np.log(values[order]), np.empty(steps.shape)
-    lines, slopes = (np.moveaxis(each, dimension, 0) for each in (steps, found))
-    for part in _parts(lines):
-        logs = np.where(lines[part] > 0, np.log(np.maximum(lines[part], 1).astype(np.float64)), np.nan)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            slopes[part][order] = np.gradient(logs[order], place, axis=0)
-    return found
-
-
-def _parts(lines: Array, values: int = 2**15) -> Iterator[tuple[slice, ...]]:
-    """Parts of some lines, each of them whole, with so few values that the next computation stays in the cache."""
-    others = lines.shape[1] if lines.ndim > 1 else 1
-    each = max(1, values * others // lines.size)
-    yield from ((slice(None), slice(i, i + each))[: lines.ndim] for i in range(0, others, each))
+    logs = np.log(np.where(steps > 0, steps, np.nan)).take(order, dimension)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slopes = np.gradient(logs, np.log(values[order]), axis=dimension)
+    return np.asarray(slopes.take(np.argsort(order), dimension))
 
 
 def exponent_along(steps: xarray.DataArray, values: Array, name: str) -> Any:

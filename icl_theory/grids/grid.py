@@ -26,7 +26,7 @@ PENDING, FAILED = "pending", "failed"
 REACHED, NOT_REACHED = "reached", "not reached"
 DONE = REACHED, NOT_REACHED, FAILED
 FILL: dict[str, Any] = {"f": math.nan, "i": -1, "U": "", "O": ""}  # by the first letter of a dtype
-LARGEST_CHUNK, MOST_CHUNKS = 2**20, 2**17  # points a tile and tiles, so that no grid takes long to open
+LARGEST_CHUNK = 2**20  # points of a tile
 LONGEST = 1000  # characters of a text that is kept
 Values = dict[str, NDArray[Any]]
 
@@ -183,9 +183,12 @@ class Grid:
         return {axis.name: value.ravel() for axis, value in zip(self.axes, values, strict=True)}
 
 
-def _most_chunks(axes: tuple[Axis, ...]) -> int:
-    """Return how many tiles a grid may have: what is larger than memory is cut anew along each dimension."""
-    return 4 * MOST_CHUNKS // max(4, sum(axis.swept for axis in axes))
+def _most_chunks(axes: tuple[Axis, ...], most: int = 2**17) -> int:
+    """Return how many tiles a grid may have: what is larger than memory is cut anew along each dimension.
+
+    Up to ``most`` no grid takes long to open.
+    """
+    return 4 * most // max(4, sum(axis.swept for axis in axes))
 
 
 def blank(columns: tuple[Column, ...], size: int) -> Values:

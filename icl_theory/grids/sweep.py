@@ -17,7 +17,7 @@ import numpy as np
 from icl_theory._calls import written_sweep
 from icl_theory._validate import dimensions, flag, instance, integer, refuse
 from icl_theory._version import __version__
-from icl_theory.engine.progress import Work, working
+from icl_theory.engine.progress import Work
 from icl_theory.families import Family, default, find, sound
 from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.exponents import exponent_along
@@ -232,7 +232,7 @@ def run_with(
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
-@working("opening the store")
+@Work("opening the store")
 def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     """Read the results in a store, finished or not, without running anything.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from icl_theory._validate import choice, flag, integer
 from icl_theory.engine.display import Shown
-from icl_theory.engine.progress import counted, working
+from icl_theory.engine.progress import Work, counted
 from icl_theory.families import asked, left_out
 from icl_theory.papers.claim import HEADINGS, Answer, Claim, Question, Row, Status
 from icl_theory.papers.paper import Claims
@@ -170,6 +170,6 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     """
     flag("quick", quick)
     every = questions()
-    with working(f"answering question {choice('question', name, every)}"):
+    with Work(f"answering question {choice('question', name, every)}"):
         found: Answer = _checked(every[name].answer(quick), Answer)
         return found

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from icl_theory import figures
 from icl_theory._validate import choice, flag
 from icl_theory._version import __version__
-from icl_theory.engine.progress import counted, working
+from icl_theory.engine.progress import Work, counted
 from icl_theory.families import left_out
 from icl_theory.files import replacing
 from icl_theory.papers.audit import BINDING, answer, known, name_of
@@ -139,7 +139,7 @@ class Reproduction:
             body += [notebook.figure(picture(x.figure), f"{x.caption}: {x.command}") for x in part.drawn]
         return notebook.page(self.paper.title, body, [self.command], version=__version__)
 
-    @working("writing the pages")
+    @Work("writing the pages")
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write both pages and the pictures of the Markdown one into a folder, which is made if need be.
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 SLAB = 250_000  # points of a table that are put together at a time
 BLOCK = 2**28  # bytes that are read at a time; each chunk is read once for each block along the first parameter
-MESSAGE = 256  # bytes of a message, where points failed
 
 
 def count(dataset: xarray.Dataset, status: str) -> int:
@@ -36,12 +35,12 @@ def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
         yield from ((start + first, *others) for first, *others in found.tolist())
 
 
-def slabs(dataset: xarray.Dataset, over: str) -> Generator[xarray.Dataset, None, None]:
-    """Yield a dataset part by part, in memory each, in the order in which tables have its points."""
+def slabs(dataset: xarray.Dataset, over: str, message: int = 256) -> Generator[xarray.Dataset, None, None]:
+    """Yield a dataset part by part, in memory each, in the order of tables; a text has ``message`` bytes."""
     most, total = SLAB, dataset["status"].size
     if dataset["status"].chunks is not None:
         kinds = (variable.dtype for variable in dataset.data_vars.values())
-        each = sum(MESSAGE if kind.hasobject else kind.itemsize for kind in kinds)
+        each = sum(message if kind.hasobject else kind.itemsize for kind in kinds)
         most = max(SLAB, int(room(BLOCK)) // each)
     with Work() as shown:
         shown.update(0, total)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_theory._validate import choice, refuse
-from icl_theory.engine.progress import counted, working
+from icl_theory.engine.progress import Work, counted
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import left_out
 from icl_theory.grids.grid import FAILED, NOT_REACHED, PENDING, REACHED
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ELSEWHERE = ("version", "model", "family")  # arguments of a sweep that another part of the report shows
 
 
-@working("writing the report")
+@Work("writing the report")
 def html_report(
     found: Trajectory | xarray.Dataset,
     *,

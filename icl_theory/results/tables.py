@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory import _validate
 from icl_theory._validate import flag, refuse
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import Work
 from icl_theory.files import checked_path, replacing
 from icl_theory.grids.grid import PENDING, REACHED
 from icl_theory.results.columns import dimension, dimensions, meanings, symbol, with_role
@@ -26,7 +27,7 @@ SIGNS = {"✓": r"$\checkmark$", "✗": r"$\times$", "∞": r"$\infty$", "−": 
 ESCAPES = str.maketrans({x: rf"\{x}" for x in "&%$#_{}"} | SIGNS | {"\\": r"\textbackslash{}"})
 
 
-@working("making the table")
+@Work("making the table")
 def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool = False) -> pd.DataFrame:
     r"""Return the results of a sweep as a table with one row for each point.
 
@@ -134,7 +135,7 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
         raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
     over = dimension(dataset, over)
     check_format(target, dataset["status"].size)
-    with replacing(target) as temporary, working(f"writing {target}"):
+    with replacing(target) as temporary, Work(f"writing {target}"):
         if target.suffix == ".parquet":
             _write_parquet(dataset, temporary, over)
         elif target.suffix == ".csv":
@@ -166,12 +167,8 @@ def check_format(path: Path, rows: int, most: int = 100_000) -> None:
     if path.suffix in (".md", ".tex") and rows > most:
         form = FORMATS[path.suffix]
         raise ValueError(f"path = {str(path)!r}: {rows:,} rows are too many for {form}; write CSV or Parquet")
-    if path.suffix == ".parquet":
-        try:
-            import pyarrow  # noqa: F401
-        except ModuleNotFoundError:
-            needed = "another format: Parquet needs pip install 'icl-theory[parquet]'"
-            raise refuse("path", str(path), needed) from None
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise refuse("path", str(path), "another format: Parquet needs pip install 'icl-theory[parquet]'")
 
 
 def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:

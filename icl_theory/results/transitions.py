@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import Work
 from icl_theory.grids.exponents import local_exponent
 from icl_theory.results.columns import dimension, dimensions, lines, steps_of, symbol, with_role
 from icl_theory.results.numbers import number
@@ -40,7 +40,7 @@ def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
     return None if given is None or steps_of(dataset) is None else (float(given[0]), float(given[1]))
 
 
-@working("looking for transitions")
+@Work("looking for transitions")
 def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
     """Return the points at which the regimes change along a parameter, measured and predicted.
 

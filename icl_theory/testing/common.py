@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,14 +19,20 @@ def expect(holds: Any, what: str, expected: object, found: object) -> None:
         raise AssertionError(f"{what}: expected {expected}, found {_shown(found)}")
 
 
-def attempt(what: str, function: Callable[[], T]) -> T:
-    """Return the result of a function; any exception becomes an AssertionError."""
+def attempt(what: str, function: Callable[..., T], /, *arguments: Any, **options: Any) -> T:
+    """Return the result of a call; any exception becomes an AssertionError."""
     try:
-        return function()
+        return function(*arguments, **options)
     except AssertionError:
         raise
     except Exception as error:
         raise AssertionError(f"{what}: expected no exception, found {type(error).__name__}: {error}") from error
+
+
+def copied(value: T) -> T:
+    """Return a copy by pickle, as workers get it."""
+    copy: T = pickle.loads(pickle.dumps(value))
+    return copy
 
 
 def same(one: Any, two: Any) -> bool:

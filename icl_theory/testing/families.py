@@ -5,33 +5,30 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import pickle
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from icl_theory._validate import Array
 from icl_theory.engine.comparison import Power, compare, detectable
 from icl_theory.engine.descent import descend
-from icl_theory.engine.reading import read_run
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, Number, Object, Parameter, Whole, Word, sound
-from icl_theory.families.saved import revived
+from icl_theory.families.saved import loaded as load
 from icl_theory.grids.grid import FAILED, MESSAGE, NOT_REACHED, REACHED, STATUS, blank
 from icl_theory.grids.sweep import sweep
-from icl_theory.testing.common import attempt, expect, expect_same, same
+from icl_theory.testing.common import attempt, copied, expect, expect_same, same
 from icl_theory.testing.risks import check_risk, evaluated
 from icl_theory.testing.slots import check_claims, check_slots
 
 ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
-OFF = 0.5  # standard deviation of a random point beside a run
-FEW, BATCH, BATCHES = 64, 1024, 64  # prompts of a small and a large batch, and how many batches
 
 
 def check_family(family: type[Family], /, *, rows: bool = True, **parameters: Any) -> Power | None:
@@ -92,27 +89,30 @@ def check_family(family: type[Family], /, *, rows: bool = True, **parameters: An
     ...
     AssertionError: the problem: expected no exception, found ValueError: counts = 0: must be an integer >= 1
     """
-    attempt("the family", lambda: sound(family))
-    problem = attempt("the problem", lambda: family(**parameters))
-    attempt("parameters", lambda: _parameters(family, parameters))
-    attempt("parameters", lambda: _problem(problem))
+    attempt("the family", sound, family)
+    problem = attempt("the problem", family, **parameters)
+    attempt("parameters", _parameters, family, parameters)
+    attempt("parameters", _problem, problem)
     risk: Any = attempt("risk", problem.risk)
     expect(isinstance(risk, Risk), "risk", "a Risk", risk)
     # the order in which BLAS adds depends on its threads, and a sweep uses one
     with threadpool_limits(limits=1):
-        run = attempt("simulate", lambda: _run(problem))
-        start = np.asarray(risk.initial)
-        off = start + OFF * np.random.default_rng(0).normal(size=start.shape)
-        check_risk(risk, points=[run.states[len(run.t) // 2], run.states[-1], off])
-        attempt("columns", lambda: _columns(problem, run))
-        attempt("slots", lambda: check_slots(problem, run))
-        attempt("sweep", lambda: _sweep(problem, parameters))
-        attempt("closed form", lambda: _closed_form(problem))
-        attempt("saved run", lambda: _saved(problem, run))
-        power = attempt("slot sampled", lambda: _sampled(problem, run))
+        run = attempt("simulate", _run, problem)
+        check_risk(risk, points=[run.states[len(run.t) // 2], run.states[-1], _beside(risk.initial)])
+        attempt("columns", _columns, problem, run)
+        attempt("slots", check_slots, problem, run)
+        attempt("sweep", _sweep, problem, parameters)
+        attempt("closed form", _closed_form, problem)
+        attempt("saved run", _saved, problem, run)
+        power = attempt("slot sampled", _sampled, problem, run)
         if rows:
-            attempt("claims", lambda: check_claims(family, run))
+            attempt("claims", check_claims, family, run)
         return power
+
+
+def _beside(start: ArrayLike, deviation: float = 0.5) -> Array:
+    """Return a random point at some standard deviation from the start."""
+    return np.asarray(start) + deviation * np.random.default_rng(0).normal(size=np.shape(start))
 
 
 def _parameters(family: type[Family], given: Mapping[str, Any]) -> None:
@@ -120,7 +120,7 @@ def _parameters(family: type[Family], given: Mapping[str, Any]) -> None:
         what = f"parameter {name} of {family.__name__}"
         expect(declared.meaning.strip(), f"meaning of {what}", "a few words", declared.meaning)
         if not declared.required:
-            value = attempt(f"default of {what}", lambda declared=declared: declared.check(declared.default))  # type: ignore[misc]
+            value = attempt(f"default of {what}", declared.check, declared.default)
             again = declared.check(value)
             expect(value is again or value == again, f"{what}, checked twice", f"the same, {value!r}", again)
         for wrong in _wrong(declared):
@@ -150,9 +150,9 @@ def _wrong(declared: Parameter) -> list[Any]:
 def _problem(problem: Family) -> None:
     family = type(problem)
     arguments = problem.arguments()
-    again = attempt("changed() without changes", lambda: problem.changed())
+    again = attempt("changed() without changes", problem.changed)
     expect(_alike(arguments, again.arguments()), "parameters after changed()", arguments, again.arguments())
-    copy = attempt("pickle, by which a problem is sent to workers", lambda: pickle.loads(pickle.dumps(problem)))
+    copy = attempt("pickle, by which a problem is sent to workers", copied, problem)
     kept = copy.arguments()
     expect(arguments.keys() == kept.keys(), "parameters of a copy by pickle", arguments, kept)
     both = f"{family.__name__} with epsilon and above"
@@ -200,7 +200,7 @@ def _columns(problem: Family, run: Trajectory) -> None:
     words = {name for name, declared in problem.parameters().items() if declared.axis}
     clash = sorted((words & {*names, STATUS.name, MESSAGE.name}) - {"method"})
     expect(not clash, "names of columns", "none that is also a parameter's", clash)
-    measured: Any = attempt("measure", lambda: problem.measured(run))
+    measured: Any = attempt("measure", problem.measured, run)
     unknown = sorted(measured.keys() - {*names, STATUS.name, MESSAGE.name})
     expect(not unknown, "columns that are measured", "those declared", f"also {', '.join(unknown)}")
     status = measured[STATUS.name]
@@ -223,7 +223,7 @@ def _columns(problem: Family, run: Trajectory) -> None:
 def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
     rates = [problem.rate(), 0.8 * problem.rate()]
     batches = inspect.getattr_static(type(problem), "batched") is not inspect.getattr_static(Family, "batched")
-    found = attempt("sweep", lambda: sweep(type(problem), progress=False, **{**parameters, "eta": rates}))
+    found = attempt("sweep", sweep, type(problem), progress=False, **{**parameters, "eta": rates})
     for i, rate in enumerate(rates):
         point = problem.changed(eta=rate)
         wanted = point.measured(point.simulate())
@@ -247,7 +247,7 @@ def _closed_form(problem: Family, exact_steps: int = 20_000, tolerance: float = 
     """Compare a closed form with ``exact_steps`` single steps at most, which take a second or two."""
     risk, rate = problem.risk(), problem.rate()
     rule = attempt("slot update", problem.update)
-    form = attempt("closed_form", lambda: risk.closed_form(rate, rule_of(rule).name))
+    form = attempt("closed_form", risk.closed_form, rate, rule_of(rule).name)
     if form is None:
         return
     goal: dict[str, Any] = {"epsilon": problem.epsilon, "above": problem.above}
@@ -273,8 +273,8 @@ def _saved(problem: Family, run: Trajectory) -> None:
     loaded = "a run that was saved and loaded"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.npz"
-        attempt("save", lambda: run.save(path))
-        again = attempt("load", lambda: revived(read_run(path), lambda name: type(problem)))
+        attempt("save", run.save, path)
+        again = attempt("load", load, path, lambda name: type(problem))
     for name in ("t", "loss", "states", "observed"):
         expect_same(getattr(run, name), getattr(again, name), f"{name} of {loaded}")
     for name in ("steps", "stop_reason", "phases", "regime", "notes", "error", "epsilon", "eta"):
@@ -288,22 +288,22 @@ def _saved(problem: Family, run: Trajectory) -> None:
     expect(_alike(one, two), f"problem of {loaded}", one, two)
     saved = {*run.t.tolist()}
     t = next(t for t in range(len(saved) + 1) if t not in saved)
-    state = attempt(f"step {t} of a run", lambda: run.at(t))
-    other = attempt(f"step {t} of {loaded}", lambda: again.at(t))
+    state = attempt(f"step {t} of a run", run.at, t)
+    other = attempt(f"step {t} of {loaded}", again.at, t)
     expect_same(state.params, other.params, f"parameters at step {t} of {loaded}")
 
 
-def _sampled(problem: Family, run: Trajectory) -> Power | None:
+def _sampled(problem: Family, run: Trajectory, batch: int = 1024, batches: int = 64) -> Power | None:
     """Check the trainer on samples, if there is one, by Student's t at the first and last parameters of a run."""
     try:
-        few = problem.sampled(FEW, 0)
+        few = problem.sampled(batch // 16, 0)
     except ValueError:  # there is none, as for infinite prompts
         return None
     expect(isinstance(few, Risk), "sampled", "a Risk", few)
     check_risk(few)
-    trainer, again, other = (problem.sampled(BATCH, seed) for seed in (0, 0, 1))
+    trainer, again, other = (problem.sampled(batch, seed) for seed in (0, 0, 1))
     start = trainer.initial
-    beside = start + OFF * np.random.default_rng(0).normal(size=np.shape(start))
+    beside = _beside(start)
     places = {"the initial point": start, "a random point": beside}
     first = {where: evaluated(trainer, at, 0, where) for where, at in places.items()}
     for where, (loss, gradient) in first.items():
@@ -315,23 +315,24 @@ def _sampled(problem: Family, run: Trajectory) -> Power | None:
             same(mine, yours) for where in places for mine, yours in zip(first[where], seen[where], strict=True)
         )
         expect(not alike, "losses and gradients of trainers of two seeds", "different ones", "the same")
-        _scatter(few, trainer, beside)
+        _scatter(few, trainer, beside, batches)
     points = {"the beginning": np.array(problem.risk().initial), "the end": run.states[-1]}
-    checks = compare(problem.risk(), trainer, points, BATCHES)
+    checks = compare(problem.risk(), trainer, points, batches)
     for check in checks:
         expected = f"{check.population:.6g} within {check.limit:.2f} standard errors of {check.standard_error:.2g}"
         expect(check.passed, f"sampled {check.name}", expected, f"{check.sampled:.6g}")
     least = [
-        min(detectable(check, BATCHES - 1) for check in checks if word in check.name)
+        min(detectable(check, batches - 1) for check in checks if word in check.name)
         for word in ("loss", "gradient")
     ]
     return Power(*least)
 
 
-def _scatter(few: Risk, many: Risk, params: Array) -> None:
-    """Check that the loss scatters like one over the root of the batch, within a factor of two."""
-    found = [float(np.std([risk.evaluate(params, step)[0] for step in range(BATCHES)])) for risk in (few, many)]
-    wanted = (BATCH / FEW) ** 0.5
-    if found[0] > 1e-12 * abs(many.evaluate(params)[0]):
-        expected = f"about {found[0] / wanted:.2g}, as batches of {FEW} scatter by {found[0]:.2g}"
-        expect(found[1] < 2.0 * found[0] / wanted, f"scatter of the loss of batches of {BATCH}", expected, found[1])
+def _scatter(few: Risk, many: Risk, params: Array, batches: int) -> None:
+    """Check that losses of batches 16 times as large scatter by a quarter, within a factor of two."""
+    small, large = (
+        float(np.std([risk.evaluate(params, step)[0] for step in range(batches)])) for risk in (few, many)
+    )
+    if small > 1e-12 * abs(many.evaluate(params)[0]):
+        expected = f"about {small / 4.0:.2g}, a quarter of that of batches a sixteenth as large"
+        expect(large < small / 2.0, "scatter of the loss of large batches", expected, large)

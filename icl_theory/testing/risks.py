@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,13 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, dimensions, integer, number, real_array, refuse
-from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import check_blocks
-from icl_theory.engine.tokens.risk import TokenRisk
 from icl_theory.engine.trajectory import named
-from icl_theory.testing.common import attempt, expect, expect_near, expect_same
-from icl_theory.testing.tokens import check_tokens
+from icl_theory.testing.common import attempt, copied, expect, expect_near, expect_same
 
 # (j, w_j): f'(0) = sum_j w_j f(jh) / 60h, of sixth order
 CENTRAL = ((1, 45.0), (-1, -45.0), (2, -9.0), (-2, 9.0), (3, 1.0), (-3, -1.0))
@@ -37,8 +33,7 @@ def check_risk(
     derivative of the loss, and Hessian products are derivatives of the gradient. No loss is below the floor.
     `Risk.excess`, and ``excess`` if it is observed, are the loss minus one number, at most the floor. The metric is
     positive. Blocks are views that together hold each parameter once. `Risk.series`, `Risk.gradients` and
-    `Risk.column_gradients` agree with `Risk.evaluate`, and a `TokenRisk` with the sum over all prompts of a few
-    tokens at a few nodes.
+    `Risk.column_gradients` agree with `Risk.evaluate`.
 
     Parameters
     ----------
@@ -107,15 +102,12 @@ def check_risk(
             raise refuse(where, params.shape, f"of the shape of the initial parameters, {start.shape}")
         _values(risk, params, step, where)
     _metric(risk, start)
-    attempt("blocks", lambda: check_blocks(risk, start.shape))
+    attempt("blocks", check_blocks, risk, start.shape)
     _observations(risk, places, step)
     for where, params in places.items():
         _gradient(risk, params, step, where, rng)
         if not risk.stochastic:
             _hessian(risk, params, where, rng)
-        inner, scores = innermost(risk, params)
-        if isinstance(inner, TokenRisk):
-            check_tokens(inner, scores, where)
     if not risk.stochastic:
         _excess(risk, places)
         _series(risk, places)
@@ -126,7 +118,7 @@ def check_risk(
 
 def evaluated(risk: Risk, params: Array, step: int, where: str) -> tuple[float, Array]:
     """Return loss and gradient, checked in type, shape and range."""
-    found: Any = attempt(f"evaluate at {where}", lambda: risk.evaluate(params, step))
+    found: Any = attempt(f"evaluate at {where}", risk.evaluate, params, step)
     expect(isinstance(found, tuple) and len(found) == 2, f"evaluate at {where}", "(loss, gradient)", found)
     loss, gradient = found
     expect(isinstance(loss, float), f"type of the loss at {where}", "a float", type(loss).__name__)
@@ -146,7 +138,7 @@ def array(found: Any, shape: tuple[int, ...], what: str) -> None:
 
 
 def _initial(risk: Risk) -> Array:
-    start: Any = attempt("initial parameters", lambda: risk.initial)
+    start: Any = attempt("initial parameters", getattr, risk, "initial")
     array(start, np.shape(start), "initial parameters")
     expect(np.size(start), "initial parameters", "one number at least", start)
     expect_same(start, risk.initial, "initial parameters asked for twice")
@@ -172,14 +164,14 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
 
 
 def _metric(risk: Risk, start: Array) -> None:
-    metric = np.asarray(attempt("metric", lambda: risk.metric))
+    metric = np.asarray(attempt("metric", getattr, risk, "metric"))
     expect(metric.dtype.kind in "if", "metric", "a number, or an array of them", metric)
     fits = metric.ndim <= start.ndim and all(
         m in (1, n) for m, n in zip(metric.shape[::-1], start.shape[::-1], strict=False)
     )
     expect(fits, "shape of the metric", f"one that divides gradients of shape {start.shape}", metric.shape)
     expect((np.isfinite(metric) & (metric > 0)).all(), "metric", "positive numbers", metric)
-    gain: Any = attempt("gain at the initial point", lambda: risk.gain(start))
+    gain: Any = attempt("gain at the initial point", risk.gain, start)
     expect(np.isfinite(gain) and gain >= 0, "gain at the initial point", "a number >= 0", gain)
 
 
@@ -187,10 +179,10 @@ def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
     first: dict[str, tuple[int, ...]] | None = None
     for i, (where, params) in enumerate(places.items()):
         kept = params.copy()
-        seen: Any = attempt(f"observe at {where}", lambda at=params, i=i: risk.observe(at, step + i))  # type: ignore[misc]
+        seen: Any = attempt(f"observe at {where}", risk.observe, params, step + i)
         expect(isinstance(seen, dict), f"observe at {where}", "a dict of arrays", seen)
         expect_same(kept, params, f"parameters after observe at {where}")
-        attempt(f"observe at {where}", lambda seen=seen: named(seen))  # type: ignore[misc]
+        attempt(f"observe at {where}", named, seen)
         for name, value in seen.items():
             values = np.asarray(value)
             good = values.dtype.kind in "iuf" and np.isfinite(values).all()
@@ -210,7 +202,7 @@ def _excess(risk: Risk, places: dict[str, Array]) -> None:
         level, scale = math.nan, 0.0
         for where, params in places.items():
             what, loss = f"{name} at {where}", risk.evaluate(params)[0]
-            found = float(attempt(what, lambda at=params, of=excess: of(at)))  # type: ignore[misc]
+            found = float(attempt(what, excess, params))
             expect(math.isfinite(found), what, "a finite number", found)
             if math.isnan(level):
                 level, scale = loss - found, abs(loss)
@@ -306,7 +298,7 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
         sides = [risk.evaluate(params + shift)[1] for shift in (tiny, -tiny)]
         if np.abs(sides[0] - sides[1]).max() > 1e-4 * max(float(np.abs(side).max()) for side in sides):
             continue  # a kink: the gradient jumps over a tiny distance
-        product: Any = attempt(what, lambda u=direction: risk.hessian_product(params, u))  # type: ignore[misc]
+        product: Any = attempt(what, risk.hessian_product, params, direction)
         array(product, params.shape, what)
         expect_same(kept, (params, direction), f"arguments after the {what}")
         change, error = difference(lambda s, u=direction: risk.evaluate(params + s * u)[1], _width(params))  # type: ignore[misc]
@@ -316,7 +308,7 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
 
 def _series(risk: Risk, places: dict[str, Array]) -> None:
     steps = np.arange(len(places), dtype=np.int64)
-    found: Any = attempt("series", lambda: risk.series(np.stack(list(places.values())), steps))
+    found: Any = attempt("series", risk.series, np.stack(list(places.values())), steps)
     losses, seen = found
     array(losses, steps.shape, "losses of series")
     for i, (where, params) in enumerate(places.items()):
@@ -336,7 +328,7 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
         return
     for where, params in places.items():
         which = np.append(np.arange(params.shape[1])[::-1], 0)
-        found: Any = attempt("column_gradients", lambda at=params, of=which: gradients(at[:, of], of))  # type: ignore[misc]
+        found: Any = attempt("column_gradients", gradients, params[:, which], which)
         array(found, (len(params), len(which)), f"column_gradients at {where}")
         whole = risk.evaluate(params)[1]
         allowed = np.asarray(CLOSE * np.abs(whole).max(initial=0.0))
@@ -345,7 +337,7 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
 
 def _at_once(risk: Risk, places: dict[str, Array]) -> None:
     states = np.stack(list(places.values()))
-    found: Any = attempt("gradients", lambda: risk.gradients(states))
+    found: Any = attempt("gradients", risk.gradients, states)
     array(found, states.shape, "gradients at several points")
     each = [risk.evaluate(params)[1] for params in places.values()]
     largest = float(np.abs(each).max(initial=0.0))
@@ -355,7 +347,7 @@ def _at_once(risk: Risk, places: dict[str, Array]) -> None:
 
 
 def _copy(risk: Risk, places: dict[str, Array], step: int) -> None:
-    again: Any = attempt("pickle, by which a risk is sent to workers", lambda: pickle.loads(pickle.dumps(risk)))
+    again: Any = attempt("pickle, by which a risk is sent to workers", copied, risk)
     for where, params in places.items():
         loss, gradient = risk.evaluate(params, step)
         other, slope = evaluated(again, params, step, where)

@@ -31,13 +31,13 @@ def check_slots(problem: Family, run: Trajectory) -> None:
     for cls in family.__mro__:
         for name, value in vars(cls).items():
             if isinstance(value, Later):
-                attempt(f"slot {name}, loaded from {value.place}", lambda name=name: getattr(family, name))  # type: ignore[misc]
+                attempt(f"slot {name}, loaded from {value.place}", getattr, family, name)
     expected: Any = attempt("slot expected_steps", problem.expected_steps)
     expect(expected is None or expected >= 0, "expected_steps", "None or a number >= 0", expected)
     for name, loss in attempt("slot levels", problem.levels).items():
         expect(np.isfinite(loss), f"level {name}", "a finite loss", loss)
     words = {name: value for name, value in problem.arguments().items() if isinstance(value, str)}
-    for name, pair in attempt("slot limits", lambda: family.limits(words)).items():
+    for name, pair in attempt("slot limits", family.limits, words).items():
         expect(name in family.parameters(), "names of limits", "parameters", name)
         expect(len(pair) == 2 and np.isfinite(pair).all(), f"limits of {name}", "two numbers", pair)
     _stable_rate(problem, run)
@@ -50,7 +50,7 @@ def check_slots(problem: Family, run: Trajectory) -> None:
     expect(isinstance(family.commands, Mapping), "slot commands", "a dict of families", family.commands)
     for name, other in family.commands.items():
         expect(NAME.fullmatch(str(name)), "names of commands", "small letters, digits and dashes", name)
-        attempt(f"command {name}", lambda other=other: sound(other))  # type: ignore[misc]
+        attempt(f"command {name}", sound, other)
 
 
 def check_claims(family: type[Family], run: Trajectory) -> None:
@@ -58,18 +58,18 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
     claims = Claims() if family.claims is None else family.claims
     for row in claims.rows:
         what = f"row {getattr(row, '__name__', row)}"
-        claim: Any = attempt(what, lambda row=row: row(True))  # type: ignore[misc]
+        claim: Any = attempt(what, row, True)
         expect(isinstance(claim, Claim), what, "a Claim", claim)
         attempt(what, claim.cells)
     for name, question in claims.questions:
-        answer: Any = attempt(f"question {name}", lambda question=question: question(True))  # type: ignore[misc]
+        answer: Any = attempt(f"question {name}", question, True)
         expect(isinstance(answer, Answer), f"question {name}", "an Answer", answer)
         for each in answer.series:
             x, y = np.shape(each.x), np.shape(each.y)
             expect(x == y, f"curve {each.label!r} of {name}", f"as many y as x, {x}", y)
     compare = claims.compare
     if compare is not None:
-        compared: Any = attempt("compare of the slot claims", lambda: compare(run))
+        compared: Any = attempt("compare of the slot claims", compare, run)
         expect(isinstance(compared, CrossCheck), "compare of the slot claims", "a CrossCheck", compared)
 
 
@@ -107,7 +107,7 @@ def _arrays(problem: Family) -> None:
     found: Any = None
     with np.errstate(all="ignore"):
         for most in (0, common["max_steps"]):
-            found = attempt("slot batched", lambda most=most: family.batched(points, common | {"max_steps": most}))  # type: ignore[misc]
+            found = attempt("slot batched", family.batched, points, common | {"max_steps": most})
     if found is None:
         return
     expect(isinstance(found, Mapping), "slot batched", "a dict of arrays, or None", found)
@@ -124,11 +124,11 @@ def _arrays(problem: Family) -> None:
 
 def _update(problem: Family, run: Trajectory) -> None:
     given: Any = attempt("slot update", problem.update)
-    rule = attempt("slot update", lambda: rule_of(given))
+    rule = attempt("slot update", rule_of, given)
     kept = rule.name == run.rule or type(problem).simulate is not Family.simulate
     expect(kept, "rule of the run", f"that of the slot update, {rule.name}", run.rule)
     params = run.states[0]
-    moved = attempt("move of the slot update", lambda: rule.move(problem.risk(), np.ones_like(params), run.eta, 0))
+    moved = attempt("move of the slot update", rule.move, problem.risk(), np.ones_like(params), run.eta, 0)
     expect(np.shape(moved) == params.shape, "move of the slot update", f"an array {params.shape}", moved)
 
 
@@ -136,7 +136,7 @@ def _claims(claims: Claims, run: Trajectory) -> None:
     expect(isinstance(claims, Claims), "slot claims", "a Claims or None", claims)
     check = claims.check
     if check is not None:
-        found: Any = attempt("check of the slot claims", lambda: check(run))
+        found: Any = attempt("check of the slot claims", check, run)
         expect(isinstance(found, BoundChecks), "check of the slot claims", "BoundChecks", found)
     for name, _ in claims.questions:
         expect(re.fullmatch(r"[\w-]+", str(name)), "names of questions", "letters, digits and dashes", name)
@@ -147,7 +147,7 @@ def _figures(figures: Any) -> None:
     expect(isinstance(figures, Mapping), "slot figures", "a dict of scripts or functions", figures)
     for name, recipe in figures.items():
         what = f"figure {name} of the slot figures"
-        attempt(what, lambda recipe=recipe: title(recipe))  # type: ignore[misc]
+        attempt(what, title, recipe)
         if callable(recipe):
             every = inspect.signature(recipe).parameters.values()
             bare = ", ".join(each.name for each in every if each.default is each.empty)
@@ -158,7 +158,7 @@ def _papers(claims: Claims) -> None:
     for paper in claims.papers:
         what = f"paper {paper.name}"
         expect(NAME.fullmatch(paper.name), "names of papers", "small letters, digits and dashes", paper.name)
-        attempt(f"reference of {what}", lambda paper=paper: paper.reference)  # type: ignore[misc]
+        attempt(f"reference of {what}", getattr, paper, "reference")
         expect(isinstance(paper.readings, tuple | list), f"readings of {what}", "a tuple", paper.readings)
         for reading in paper.readings:
             expect(isinstance(reading, Reading), f"readings of {what}", "Readings", reading)
@@ -175,5 +175,5 @@ def _explorer(panel: Panel | None) -> None:
     expect(isinstance(panel, Panel), "slot explorer", "a Panel or None", panel)
     expect("panel.js" in panel.scripts, "scripts of the explorer", "panel.js among them", panel.scripts)
     for script in panel.scripts:
-        attempt(f"script {script} of the explorer", lambda script=script: (panel.folder / script).read_text())  # type: ignore[misc]
+        attempt(f"script {script} of the explorer", (panel.folder / script).read_text)
     attempt("constants of the explorer, as JSON", lambda: json.dumps(panel.constants(), allow_nan=False))

@@ -24,7 +24,6 @@ from icl_theory.engine.tokens.counts import CountLaw, Drawn, Table
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
 
 LOSSES = ("log", "square", "logistic")
-BLOCK = 2**13  # rows at a time, whose arrays stay in the cache
 
 
 class Expected(NamedTuple):
@@ -164,14 +163,14 @@ class CountRisk(Risk):
     @cached_property
     def _parts(self) -> list[_Part]:
         """The rows of the table by query, in parts that stay in the cache."""
-        table, found = self.law.table, []
+        table, found, most = self.law.table, [], 2**13  # rows at a time
         with np.errstate(divide="ignore"):
             log_counts = np.log(table.counts)
         if self.sink is not None:
             log_counts = np.column_stack([log_counts, np.zeros(len(log_counts))])
         for query in range(self.law.queries):
             rows = np.flatnonzero(table.query == query)
-            for some in np.array_split(rows, 1 + len(rows) // BLOCK):
+            for some in np.array_split(rows, 1 + len(rows) // most):
                 each = (log_counts[some].T, table.truth[some].T)
                 found.append(_Part(query, table.probability[some], *map(np.ascontiguousarray, each)))
         return found

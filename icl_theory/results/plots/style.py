@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_theory._validate import flag, instance, number, refuse
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import Work
 from icl_theory.files import checked_path, replacing
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def axes(name: str, value: Any) -> Axes:
     return instance(name, value, Axes, "matplotlib Axes")
 
 
-@working("writing the figure")
+@Work("writing the figure")
 def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, or that of some axes, whole or not at all; the ending of the path chooses the format."""
     figure = whole_figure(drawn)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, choice
-from icl_theory.engine.progress import working
+from icl_theory.engine.progress import Work
 from icl_theory.results.columns import dimensions, lines, steps_of, symbol, with_role
 from icl_theory.results.numbers import told_apart
 from icl_theory.results.plots import style
@@ -58,7 +58,7 @@ class Scale(NamedTuple):
         return np.exp(found) if self.kind == "log" else found
 
 
-@working("drawing the figure")
+@Work("drawing the figure")
 def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """Draw a sweep: steps and local exponent along one parameter, or a phase diagram over two.
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
+from icl_theory.engine.counting import ROUNDING
 from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.stops import FLOOR_RTOL, SETTLED
 from icl_theory.engine.trajectory import saved_steps
@@ -23,12 +24,9 @@ from icl_theory.families.regression.risks.exchangeable import binomial_nodes
 
 PANELS, LAST, DEGREE = 80, 40.0, 11  # the functions are analytic up to ±iπ, and each panel is half a unit long
 WIDTH = LAST / PANELS
-BLUR, ROUNDING = 1e-11, 2.0**-50  # relative distance at which rounding might decide, and rounding of a loss
-SMALL = 1.0 / 40.0  # largest change of a step from one to the next where steps are counted
+BLUR = 1e-11  # relative distance at which rounding might decide
 TERMS, NODES = 9, 10  # of the field that interpolates the steps, and of the integral over half a panel
-NEWTON = 5  # steps of Newton's method to where the tail begins
 MOST = 1e9  # steps that are counted
-DOUBT = 1e-3  # error of a count above which a simulation decides
 BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
 
 
@@ -192,11 +190,11 @@ def _goals(tables: _Tables, points: Points) -> _Goals:
     return _Goals(sure, attainable, floor, threshold, goal, blur, np.where(attention >= 0.5 * present, 0.0, half))
 
 
-def together(points: Points, speed: Array, max_steps: int) -> dict[str, Any]:
+def together(points: Points, speed: Array, max_steps: int, small: float = 1.0 / 40.0) -> dict[str, Any]:
     """Columns of points as one simulation each gives them, a loss only of those that are certain.
 
     Each descends to its target or its floor: integers are exact, losses are right to rounding. ``points.eta`` has
-    the speed in it.
+    the speed in it. Steps are counted where each differs from the next by ``small`` of itself at most.
     """
     tables, size = _Tables(points), len(points.K)
     sure, attainable, floor, threshold, goal, blur, half = _goals(tables, points)
@@ -206,8 +204,8 @@ def together(points: Points, speed: Array, max_steps: int) -> dict[str, Any]:
     u, carry, pace, begin = np.zeros(size), np.zeros(size), np.full(size, np.inf), np.zeros(size, dtype=np.int64)
     last, attends, first_above, last_above = (np.full(size, -1) for _ in range(4))
     rises, error = np.zeros(size, dtype=np.int64), np.zeros(size)
-    small = np.pad(tables.bend(c) <= SMALL, ((0, 0), (0, 1)), constant_values=True)
-    counted = WIDTH * np.argmax(small, axis=1)  # from here on steps are counted
+    alike = np.pad(tables.bend(c) <= small, ((0, 0), (0, 1)), constant_values=True)
+    counted = WIDTH * np.argmax(alike, axis=1)  # from here on steps are counted
     active, waiting = every[sure], np.zeros(size, dtype=bool)
     for t in range(min(AUTO_STEPS, max_steps) + 1):
         here = u[active]
@@ -298,9 +296,9 @@ class _Counted(NamedTuple):
 
 def _count(
     tables: _Tables, at: NDArray[np.intp], u: Array, goal: Array, blur: Array, half: Array,
-    begin: NDArray[np.int64], c: Array, floor: Array, limit: Array,
+    begin: NDArray[np.int64], c: Array, floor: Array, limit: Array, newton: int = 5,
 ) -> _Counted:  # fmt: skip
-    """Count the steps of some points from u to their goals."""
+    """Count the steps of some points from u to their goals; ``newton`` steps lead to where the tail begins."""
     parts = max(1, int(np.ceil(2.0 * float((goal - u).max()) / WIDTH)))
     edges = np.linspace(u, goal, parts + 1, axis=1)
     each, errors = tables.time(edges[:, :-1], edges[:, 1:], at, c)
@@ -331,7 +329,7 @@ def _count(
     sure &= np.count_nonzero(np.diff(over.astype(np.int8), axis=1) < 0, axis=1) <= 1
     middle = np.where(crosses, (low * beyond - high * below) / np.where(crosses, beyond - below, 1.0), low)
     crossing, doubt = t[row, index], error
-    for _ in range(NEWTON if crosses.any() else 0):
+    for _ in range(newton if crosses.any() else 0):
         spent, doubt = tables.time(low, middle, at, c)
         crossing, pace = t[row, index] + spent, tables.field(middle, at, c)[0]
         bend = (tables.loss(middle, at) - rest) / pace + crossing * tables.slope(middle, at)
@@ -352,6 +350,6 @@ def _count(
     return _Counted(sure, last.astype(np.int64), attends, above, last_above.astype(np.int64), error, end)
 
 
-def _clear(count: Array, error: Array) -> NDArray[np.bool_]:
-    """Whether errors leave no doubt about counts rounded up."""
-    return (error < DOUBT) & (np.abs(count - np.round(count)) > 2.0 * error)
+def _clear(count: Array, error: Array, doubt: float = 1e-3) -> NDArray[np.bool_]:
+    """Whether errors leave no doubt about counts rounded up; above ``doubt`` a simulation decides."""
+    return (error < doubt) & (np.abs(count - np.round(count)) > 2.0 * error)

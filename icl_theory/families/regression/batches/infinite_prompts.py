@@ -37,7 +37,6 @@ from icl_theory.grids.grid import Values, blank
 
 THEOREMS = [statement for statement in STATEMENTS if statement.name in ("Theorem 1", "Theorem 2")]
 FARTHEST = 300.0  # gap u up to which steps are bounded
-LONGEST_PROMPT = 10**5  # of points that are simulated as a batch
 
 
 class _Steps(NamedTuple):
@@ -51,12 +50,12 @@ class _Steps(NamedTuple):
 
 
 def batched(
-    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any], longest: int = 10**5
 ) -> Mapping[str, Any] | None:
     """Compute exchangeable points with N = inf in closed form; simulate others of one number, and of K x K scores.
 
     Points that need no whole array are those of other methods, rules and coordinates, those that a simulation
-    refuses, and of the others those with an imbalance.
+    refuses, and of the others those with an imbalance or prompts of more than ``longest`` tokens.
     """
     P = _points(points, common)
     alike, gd, infinite = _alike(P, common), P["rule"] == "gd", np.isinf(P["N"])
@@ -67,7 +66,7 @@ def batched(
     closed = plain & infinite & np.isin(P["method"], ("auto", "closed")) & ("epsilon" in P)
     if closed.all() and common["max_steps"]:
         return _closed(P)
-    stepped = (P["method"] == "auto") & (infinite | (P["N"] <= LONGEST_PROMPT)) & (P.get("imbalance") is None)
+    stepped = (P["method"] == "auto") & (infinite | (P["N"] <= longest)) & (P.get("imbalance") is None)
     one = plain & ~infinite & stepped
     if one.any():
         with np.errstate(over="ignore", divide="ignore"):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.collocation import Index
+from icl_theory.engine.counting import ROUNDING
 from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import ColumnGradients, Risk
@@ -25,6 +26,7 @@ from icl_theory.engine.steps import Descent
 from icl_theory.engine.stops import SETTLED, STALL_AFTER
 from icl_theory.engine.tokens.square import Count, moments
 from icl_theory.engine.trajectory import saved_steps
+from icl_theory.families.regression.batches.finite_prompts import BLUR, MOST
 from icl_theory.families.regression.phases import TAIL_RATIO
 from icl_theory.families.regression.risks.error_form import at_nodes
 from icl_theory.families.regression.risks.population import PopulationRisk
@@ -36,8 +38,6 @@ Mask = NDArray[np.bool_]
 SINGLE = 64  # steps that are taken one by one at first
 FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)  # those that show where runs lead
 FIRST, GRID = 0.6, 0.2  # in x: first stride, and distance of the times at which runs are looked at
-FARTHEST = 1e9  # steps
-ROUNDING, BLUR = 2.0**-50, 1e-11  # relative: of a loss, and distance to a level at which rounding might decide
 DOUBT, APART = 0.1, 3e-8  # steps by which a count may be off, and relative distance of run and shadow at the end
 CAUTION = 2.0  # how far, by this factor, a run must be from where a simulation gives up
 
@@ -264,7 +264,7 @@ def _measured(problems: Sequence[Any], risks: Sequence[PopulationRisk], max_step
     plain = (target > floor * (1.0 + BLUR)) & ((above == 0.0) | (above >= VISIBLE * floor))
     batch = ScoreBatch(risks, eta)
     with np.errstate(all="ignore"):
-        found = _follow(batch, np.where(plain, target, np.inf), min(max_steps + 1.0, FARTHEST))
+        found = _follow(batch, np.where(plain, target, np.inf), min(max_steps + 1.0, MOST))
         t, share, first_row = found.t[:, None], found.seen[1], np.full(len(risks), -1)
         hit = _crossings(
             batch, found, target - found.seen[0],
