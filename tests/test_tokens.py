@@ -306,6 +306,21 @@ def test_queries_with_vectors_of_their_own_have_bilinear_scores() -> None:
         icl.in_coordinates(inner, "embedding", keys, queries=asked[:, :2])
 
 
+def test_check_risk_compares_tokens_with_all_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    risk = drawn(5, kinds=2, each=True).risk()
+    check_risk(risk)
+    check_risk(icl.in_coordinates(risk, "linear", np.eye(len(risk.initial))))
+
+    class Wrong(icl.TokenRisk):
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            loss, gradient = super().evaluate(params)
+            return 1.01 * loss, 1.01 * gradient
+
+    monkeypatch.setattr("icl_theory.testing.tokens.TokenRisk", Wrong)
+    with pytest.raises(AssertionError, match="the sum over all prompts"):
+        check_risk(risk)
+
+
 def test_risks_are_pickled_and_trained() -> None:
     risk = drawn(1, kinds=2).risk()
     again = pickle.loads(pickle.dumps(risk))

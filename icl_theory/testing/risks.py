@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, dimensions, integer, number, real_array, refuse
+from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import check_blocks
+from icl_theory.engine.tokens.risk import TokenRisk
 from icl_theory.engine.trajectory import named
 from icl_theory.testing.common import attempt, copied, expect, expect_near, expect_same
+from icl_theory.testing.tokens import check_tokens
 
 # (j, w_j): f'(0) = sum_j w_j f(jh) / 60h, of sixth order
 CENTRAL = ((1, 45.0), (-1, -45.0), (2, -9.0), (-2, 9.0), (3, 1.0), (-3, -1.0))
@@ -33,7 +36,8 @@ def check_risk(
     derivative of the loss, and Hessian products are derivatives of the gradient. No loss is below the floor.
     `Risk.excess`, and ``excess`` if it is observed, are the loss minus one number, at most the floor. The metric is
     positive. Blocks are views that together hold each parameter once. `Risk.series`, `Risk.gradients` and
-    `Risk.column_gradients` agree with `Risk.evaluate`.
+    `Risk.column_gradients` agree with `Risk.evaluate`, and a `TokenRisk` with the sum over all prompts of a few
+    tokens at a few nodes.
 
     Parameters
     ----------
@@ -108,6 +112,9 @@ def check_risk(
         _gradient(risk, params, step, where, rng)
         if not risk.stochastic:
             _hessian(risk, params, where, rng)
+        inner, scores = innermost(risk, params)
+        if isinstance(inner, TokenRisk):
+            check_tokens(inner, scores, where)
     if not risk.stochastic:
         _excess(risk, places)
         _series(risk, places)
