@@ -12,7 +12,7 @@ import pytest
 import icl_theory as icl
 from icl_theory._validate import Array
 from icl_theory.engine import Stop
-from icl_theory.families import Family, Number, Word
+from icl_theory.families import Family, Number
 from icl_theory.testing import check_risk
 from tests.problems import PROBLEMS, iterates
 
@@ -114,7 +114,7 @@ def others(problem: Family, name: str) -> list[Any]:
         if kind.whole:
             return [value + 1] if math.isfinite(value) else [9]
         return [1.1 * value if value else 0.1]
-    return [word for word in kind.words if word != value] if isinstance(kind, Word) else []
+    return [word for word in kind.words if word != value] if isinstance(value, str) else []
 
 
 def fingerprint(problem: Any) -> list[Array]:
@@ -138,11 +138,9 @@ def test_every_option_reaches_the_run(name: str) -> None:
     for parameter in problem.parameters().keys() - {"epsilon", "above", "method", "max_steps"}:
         moved = []
         for value in others(problem, parameter):
-            try:
+            if fits(problem, parameter, value):
                 after = fingerprint(problem.changed(**{parameter: value}))
-            except ValueError:  # does not fit the others
-                continue
-            moved.append(not all(map(alike, after, before)))
+                moved.append(not all(map(alike, after, before)))
         if moved and not any(moved):
             idle.add(parameter)
     assert idle == IDLE.get(name, set())
@@ -162,24 +160,29 @@ IDLE: dict[str, set[str]] = {
 # ---- sweeps
 
 
+def fits(problem: Family, name: str, value: Any) -> bool:
+    try:
+        problem.changed(**{name: value})
+    except ValueError:  # does not fit the others
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", BATCHED)
 def test_a_point_of_a_sweep_is_the_run_alone(name: str) -> None:
-    """With several values of each number, so that a batch holds points that differ in all of them."""
+    """With several values of each number and all words, so that a batch holds points that differ in all of them."""
     problem = problem_of(name, max_steps=4)
     given = problem.arguments()
     numbers = [
         key for key, declared in problem.parameters().items()
-        if declared.axis and isinstance(given.get(key), int | float) and key not in ("epsilon", "above", "eta")
+        if declared.axis and isinstance(given.get(key), int | float | str)
+        and key not in ("epsilon", "above", "eta")
     ]  # fmt: skip
     goal = {"epsilon": [1e-300, 1e300]} if problem.goal is not None else {}
     for key in numbers or ["eta"]:
         rates = [problem.rate(), 0.9 * problem.rate()]
         axes = {"eta": rates, **({} if key == "eta" else {key: [given[key], *others(problem, key)]})}
-        try:
-            for value in axes[key]:
-                problem.changed(**{key: value})
-        except ValueError:
-            continue
+        axes[key] = [value for value in axes[key] if fits(problem, key, value)]
         swept = icl.sweep(type(problem), **{**given, **goal, **axes}, progress=False)
         where = swept.stack(point=list(swept.status.dims))
         for i in range(where.sizes["point"]):
