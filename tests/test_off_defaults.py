@@ -104,6 +104,22 @@ def test_a_run_ends_at_the_first_step_at_its_target_and_not_before(name: str) ->
     assert (found["steps"], found["last"], found["status"], found["loss"]) == (-1, 2, "not reached", loss[2])
 
 
+@pytest.mark.parametrize("rule", ["ngd", "ngd-blocks"])
+@pytest.mark.parametrize("name", ["regression", "regression, probabilities"])
+def test_only_plain_descent_has_a_tail_and_a_regime(name: str, rule: str) -> None:
+    """Where the third phase is that of the law of the tail."""
+    plain, other = (
+        PROBLEMS[name].changed(rule=each, eta=eta, noise=0.0, above=1e-3, max_steps=10**4).simulate()
+        for each, eta in (("gd", PROBLEMS[name].rate()), (rule, 0.02))
+    )
+    assert plain.phases is not None
+    assert other.phases is not None
+    assert plain.phases.III is not None
+    assert plain.regime is not None
+    assert other.converged
+    assert (other.phases.III, other.regime) == (None, None)
+
+
 # ---- options
 
 
