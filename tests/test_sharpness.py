@@ -213,3 +213,9 @@ def test_the_largest_eigenvalue_is_not_the_largest_in_size(size: int, shift: flo
     found, direction = largest_eigenvalue(lambda v: matrix @ v, (size,), metric)
     assert found == pytest.approx(shift + 1.0, abs=1e-8)
     np.testing.assert_allclose(np.abs(root * direction), np.abs(basis[:, -1]), atol=1e-7)
+
+
+def test_the_search_for_a_minimum_says_its_loss(heard: list[str]) -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0), N=9, noise=0.5)
+    icl.largest_stable_eta(risk)
+    assert any(f"loss {risk.loss(risk.initial):.4g}" in line for line in heard)

@@ -62,6 +62,9 @@ def test_points_without_a_number_of_steps_are_told_apart() -> None:
     found = swept(L=np.geomspace(1e-3, 10.0, 12), epsilon=1e-6, K=np.arange(10, 20), max_steps=10**7)
     assert {"no step", "not reached"} <= set(_legend(plot_sweep(found)))
     assert len({mesh.cmap(0) for mesh in plot_sweep(found).collections[-2:]}) == 2  # type: ignore[attr-defined]
+    for mesh, wanted in zip(plot_sweep(found).collections[-2:], (found.steps == 0, found.steps < 0), strict=True):
+        drawn = ~np.ma.getmaskarray(mesh.get_array())
+        np.testing.assert_array_equal(drawn, wanted.transpose("K", "L").values)
     line = plot_sweep(found.isel(K=0))
     marks = {each.get_label(): each.get_marker() for each in line.lines}
     assert marks["no step"] != marks["not reached"]
