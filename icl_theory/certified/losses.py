@@ -206,53 +206,42 @@ def _powers(mean: Balls, count: Count, order: int = 3) -> list[Balls]:
 def _sums(query: Query, probs: Balls, weight: Balls, s: Balls, jacobian: Balls) -> tuple[arb, Balls]:
     """Sum the integrands over some s, where y = s w and b = π y e^-y: only s and e^-y depend on the node."""
     rows, kinds = [count.rows for count in query.counts], range(len(query.counts))
-    x, lead, square = np.exp(-weight[:, None] * s), probs * weight, s * s * jacobian
-    squares = query.own * lead * weight
+    y, lead = weight[:, None] * s, probs * weight
+    x, squares = np.exp(-y), query.own * lead * weight
     left = np.vstack([lead[:, None] * query.form * lead, probs, squares])
     drawn = [product(left[:, each], x[each]) for each in rows]
-    pairs = [x * each[:-2] for each in drawn]
-    crossed = [[pair[each].sum(axis=0) for each in rows] for pair in pairs]
+    crossed = [[(x * pulls[:-2])[each].sum(axis=0) for each in rows] for pulls in drawn]
     orders = [_powers(each[-2], count) for each, count in zip(drawn, query.counts, strict=True)]
 
     def change(*kinds: int) -> Balls:  # of the product of all generating functions
-        return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=square)
+        return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=s * s * jacobian)
 
     def both(*more: int) -> Balls:
         two = sum(change(k, m, *more) * crossed[m][k] for k in kinds for m in kinds)
         return two + sum(change(k, *more) * drawn[k][-1] for k in kinds)
 
     gradient = []
-    for k, here in enumerate(rows):
-        one, two, w = change(k), [change(k, m) for m in kinds], weight[here]
-        # -d/dy of b^T C b and of b y, times y: with b it is b (1 - y), with b y it is b y (2 - y)
-        own = product(x[here], np.column_stack([s * both(k), 2 * one, s * one]))
-        pair = np.sum([product(pairs[m][here], np.column_stack([two[m], s * two[m]])) for m in kinds], axis=0)
-        part = squares[here] * (own[:, 1] - w * own[:, 2]) - lead[here] * own[:, 0]
-        gradient.append(part / 2 + pair[:, 0] - w * pair[:, 1])
+    for k, here in enumerate(rows):  # -y d/dy turns b into b (1 - y), b y into b y (2 - y), and G into b
+        pull = sum(change(k, m) * drawn[m][:-2][here] for m in kinds)
+        own = squares[here, None] * (1 - y[here] / 2) * change(k) - lead[here, None] * (s * both(k)) / 2
+        gradient.append((x[here] * ((1 - y[here]) * pull + own)).sum(axis=1))
     return both().sum() / 2, np.concatenate(gradient)
 
 
 def _merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
     """Loss ½ tr Λq(ΓMΓᵀ - ΓΛW - WΛΓᵀ + W) and its gradient Λq(ΓM - WΛ), from the moments of the prompts."""
     reach, tasks, query, second = second_moments(risk.law if params.ndim == 1 else risk.law.dense)
-    whole, drawn = _times(params, second), _times(params, reach)
-    left = _times(whole, params.T) - drawn - drawn.T + tasks
-    return _trace(_times(query, left)) / 2, _times(query, whole - reach.T)
+    whole, drawn = product(params, second), product(params, reach)
+    left = product(query, product(whole, params.T) - drawn - drawn.T + tasks)
+    trace = np.sum(left if params.ndim == 1 else np.diagonal(left))
+    return trace / 2, product(query, whole - reach.T)
 
 
 def second_moments(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
     """Return ΛW, W, Λ_q and M = ΛWΛ(1 + 1/N) + (tr ΛW + σ²)Λ/N: matrices, or their diagonals."""
     tokens, tasks, query = (balls(each) for each in law.moments)
-    reach = _times(tokens, tasks)
-    second = _times(reach, tokens)
+    reach = product(tokens, tasks)
+    second = product(reach, tokens)
     if math.isfinite(law.N):
-        second = second + (second + (_trace(reach) + arb(law.noise) ** 2) * tokens) / int(law.N)
+        second = second + (second + ((tokens * tasks.T).sum() + arb(law.noise) ** 2) * tokens) / int(law.N)
     return reach, tasks, query, second
-
-
-def _times(left: Balls, right: Balls) -> Balls:
-    return left * right if left.ndim == 1 else product(left, right)
-
-
-def _trace(matrix: Balls) -> arb:
-    return matrix.sum() if matrix.ndim == 1 else np.trace(matrix)
