@@ -159,8 +159,8 @@ def test_grouped_and_exchangeable_losses_hold_those_of_all_features() -> None:
                 own = balls.balls(variogram[k])
                 form = own[:, None] + own - balls.balls(variogram)
                 each = [icl.engine.tokens.square.Count(N)] if math.isfinite(N) else []
-                query = losses.Query(balls.balls(full[:, k]), probs, form, 2 * own + arb(0.3) ** 2, each)
-                loss, gradient = losses.moments(query, 100.0)
+                query = balls.balls(full[:, k]), probs, form, 2 * own + arb(0.3) ** 2
+                loss, gradient = losses.moments(*query, each, 100.0)
                 expected += probs[k] / probs.sum() * loss
                 parts.append(gradient * probs[k] / probs.sum())
             found, slopes = enclosed(grouped, theta, 128)

@@ -86,9 +86,9 @@ def _given(run: Trajectory) -> tuple[arb, arb] | None:
 
 def _closed_forms(run: Trajectory, given: tuple[arb, arb] | None) -> Iterator[Proved]:
     """Yield what gradient descent has in closed form; in place of its ball, what encloses it."""
-    risk, epsilon, basis = run.risk, run.epsilon, "the modes of Γ for the second moments, η and the target as they are"
-    counted = run.method != "flow" and epsilon > 0.0
-    if isinstance(risk, MergedRisk) and risk.start.ndim == 1 and counted and run.steps:
+    risk, epsilon, stepped = run.risk, run.epsilon, run.method != "flow"
+    if isinstance(risk, MergedRisk) and risk.start.ndim == 1 and stepped and epsilon > 0.0 and run.steps:
+        basis = "the modes of Γ for the second moments, η and the target as they are"
         count = partial(closed.mode_steps, risk, run.eta, epsilon, getattr(run.family, "above", None))
         yield Proved("steps", count, basis, run.steps, run.error or 0.0)
     if not isinstance(risk, ExchangeableRisk):
@@ -100,7 +100,7 @@ def _closed_forms(run: Trajectory, given: tuple[arb, arb] | None) -> Iterator[Pr
             yield Proved("floor", floor, "the sum over the counts of one feature", run.floor)
         return
     yield Proved("tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1")
-    if run.method != "flow" and risk.gamma > 0.0:  # without γ nothing moves
+    if stepped and risk.gamma > 0.0:  # without γ nothing stepped
         basis = f"the map u ← u + c a s² for {'L, Δ' if given else 'γ'}, η and ε as they are, and a bounded sum"
         begun = {name: part and part[0] for name, part in (run.phases or {}).items()}
         with ctx.workprec(EXACT):
