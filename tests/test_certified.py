@@ -210,7 +210,7 @@ def test_linear_attention_and_coordinates_hold_references_of_40_digits() -> None
 @pytest.mark.parametrize("bits", [20, 60, 100])
 def test_the_rule_is_as_close_as_its_bound_says(bits: int) -> None:
     with ctx.workprec(200):
-        t, jacobian, errors = losses._rule(bits, 23.0, ctx.prec)
+        t, jacobian, errors = losses._rule(bits, 23.0)
         nodes, weights = ([exactly(each)[0] for each in array] for array in (t, jacobian))
         worst = [error * arb(losses.NATS).exp() for error in errors]
     assert all(2.0**-bits / 100 < float(error) < 2.0 ** -(bits - 2) for error in worst)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from flint import arb, ctx
 
-from icl_theory._validate import refuse
+from icl_theory._validate import Array, refuse
 from icl_theory.certified import closed
+from icl_theory.certified.balls import Balls
 from icl_theory.certified.certificate import Proved, Steps
 from icl_theory.certified.losses import enclosed
 from icl_theory.engine.pullback import innermost
@@ -37,13 +38,17 @@ def facts(run: Trajectory, bits: int, states: int) -> Iterator[Proved]:
     sums = not isinstance(core, MergedRisk) and math.isfinite(getattr(core, "N", 0.0))
     basis = f"the {'parameters L and Δ' if given else 'doubles of the risk'} and of the state as they are, "
     basis += "and sums in balls with the proved error of their rule" if sums else "and closed formulas in balls"
+
+    def at(state: Array) -> tuple[arb, Balls]:
+        return enclosed(risk, state, ctx.prec - SPARE, given and given[0])
+
     for i in sorted({round(each) for each in np.linspace(0, len(run.t) - 1, min(states, len(run.t))).tolist()}):
         state, step = run.states[i], f"at step {run.t[i]}"
-        found = _answer(bits, f"the loss {step}", partial(enclosed, risk, state, gamma=given and given[0]))
+        found = _answer(bits, f"the loss {step}", partial(at, state))
         for name, ball, double in zip(("loss", "gradient"), found, risk.evaluate(state), strict=True):
             yield Proved(f"{name} {step}", ball, basis, np.asarray(double)[()])
     for each in _closed_forms(run, given) if run.rule == "gd" else ():
-        yield replace(each, ball=_answer(bits, each.name, lambda _, enclose=each.ball: enclose()))
+        yield replace(each, ball=_answer(bits, each.name, each.ball))
 
 
 def prove(run: Trajectory, name: str, bits: int = 128) -> Proved:
@@ -51,12 +56,12 @@ def prove(run: Trajectory, name: str, bits: int = 128) -> Proved:
     return next(each for each in facts(run, bits, 0) if each.name == name)
 
 
-def _answer(bits: int, name: str, enclose: Callable[[int], Any], doublings: int = 4) -> Any:
+def _answer(bits: int, name: str, enclose: Callable[[], Any], doublings: int = 4) -> Any:
     """Return what some bits enclose; if that says too little, say how many would do."""
     first = None
     for more in (bits * 2**k for k in range(doublings + 1)):
         with contextlib.suppress(ArithmeticError), ctx.workprec(more + SPARE):
-            found = enclose(more)
+            found = enclose()
             first = found if more == bits else first
             if _known(found) and more > bits:
                 raise refuse("bits", bits, f"at least {more} for {name}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, reduce
+from functools import reduce
 
 import numpy as np
 from flint import arb, arb_series, ctx
@@ -25,7 +25,7 @@ from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 
-Query = tuple[arb, Balls, Balls, Balls, Balls]  # its share up to a factor, and what `moments` takes
+Queries = Iterator[tuple[arb, tuple[Balls, Balls, Balls, Balls]]]  # shares up to a factor, and what `moments` takes
 MAPS = (Embedding, Factored, Linear, Heads, Pair)  # whose sums and products are the same for balls
 RISKS = "a TokenRisk, a risk of regression with features, or of linear attention, also in other coordinates"
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
@@ -65,13 +65,13 @@ def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None = Non
         counts, queries = [] if math.isinf(risk.N) else [Count(risk.N)], _of_features(risk, params, gamma)
     else:
         raise refuse("risk", type(risk).__name__, RISKS)
-    shares, found = zip(*((share, moments(*query, counts, digits)) for share, *query in queries), strict=True)
+    shares, found = zip(*((share, moments(*query, counts, digits)) for share, query in queries), strict=True)
     share, (losses, slopes) = balls(shares) / sum(shares), map(np.stack, zip(*found, strict=True))
     gradient = share[:, None] * slopes
     return share @ losses, gradient if isinstance(risk, SymmetricRisk) else gradient.T.reshape(params.shape)
 
 
-def _of_tokens(risk: TokenRisk, params: Balls) -> Iterator[Query]:
+def _of_tokens(risk: TokenRisk, params: Balls) -> Queries:
     probs, U = balls(risk.probs), len(risk.probs)
 
     def of(q: int, values: Array) -> Balls:  # what may be given once for all queries
@@ -84,19 +84,19 @@ def _of_tokens(risk: TokenRisk, params: Balls) -> Iterator[Query]:
         else:
             form = of(q, np.reshape(risk.second, (U, U, -1)))
         own = np.diagonal(form) + np.concatenate([of(q, kind.spread) for kind in risk.kinds])
-        yield share, params.reshape(U, -1)[:, q], probs, form, own
+        yield share, (params.reshape(U, -1)[:, q], probs, form, own)
 
 
-def _of_features(risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb | None) -> Iterator[Query]:
+def _of_features(risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb | None) -> Queries:
     """Nodes are features, or classes of them."""
 
-    def query(share: arb, scores: Balls, probs: Balls, own: Balls, between: Balls) -> Query:
-        return share, scores, probs, own[:, None] + own - between, 2 * own + arb(risk.noise) ** 2
+    def errors(own: Balls, between: Balls) -> tuple[Balls, Balls]:
+        return own[:, None] + own - between, 2 * own + arb(risk.noise) ** 2
 
     if isinstance(risk, PopulationRisk):
         probs, variogram = balls(risk.features.probs), balls(risk._form.variogram)
         for k, own in enumerate(variogram):
-            yield query(probs[k], params[:, k], probs, own, variogram)
+            yield probs[k], (params[:, k], probs, *errors(own, variogram))
         return
     probs, pairs = balls(risk.probs), balls(risk.variogram) if gamma is None else balls([[gamma]])
     for g, members in enumerate(balls(risk.members.T)):
@@ -104,8 +104,8 @@ def _of_features(risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb
         between = pairs[np.ix_(groups, groups)]
         alike = np.diagonal(between) / balls(np.maximum(risk.members[:, g], 1.0))
         between = between - np.diag(alike)  # two tokens of a class may show the same feature
-        share = probs[g] * int(risk.sizes[g])
-        yield query(share, params[g], probs[groups] * members, between[0], between)
+        query = params[g], probs[groups] * members, *errors(between[0], between)
+        yield probs[g] * int(risk.sizes[g]), query
 
 
 def moments(
@@ -148,18 +148,14 @@ def moments(
     while not rest < arb(2) ** -small:  # what nodes beyond e^far leave out
         far += 0.4
         rest = mean((shift - (1 - shift) * arb(far).exp()) * unit) / shift**3
-    t, jacobian, errors = _rule(small, far, ctx.prec)
+    t, jacobian, errors = _rule(small, far)
     loss, gradient = _sums(probs, weight, form, own, counts, t * unit, jacobian)
     two, three = (mean(unit) * error + (1 + error) * rest for error in errors)
     return loss + around(size * two), gradient + around(size * (two + three))
 
 
-@lru_cache(maxsize=256)
-def _rule(bits: int, far: float, prec: int) -> tuple[Balls, Balls, list[arb]]:
-    """Return nodes t up to e^far at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits.
-
-    They have the precision of now, ``prec``.
-    """
+def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
+    """Return nodes t up to e^far at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits."""
     wanted = bits * math.log(2.0) + NATS
     step = 2.0 * math.pi * THETA / (wanted + math.log(2.0) - 4.0 * math.log(math.cos(THETA)))
     step = math.floor(2.0**16 * step) / 2.0**16  # so that its multiples are exact
