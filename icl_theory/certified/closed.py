@@ -128,15 +128,15 @@ def phase_one_lies_between(K: int, c: arb) -> bool:
 
 
 def deficit(K: int, power: int) -> arb:
-    """Enclose the least s at which a^power s² Φ(s) is 1: the deficit at L* for the power 0, at L½ for 2.
+    """Enclose the least s at which a^power s² Φ(s) is 1: at L* for the power 0, at L½, which K >= 7 have, for 2.
 
-    Phase III begins at that of L*, which is 1/2 for two features.
+    Phase III begins at the first of these, which is 1/2 for two features.
     """
 
     def left(s: arb) -> arb:
         return 1 - (1 - s) ** power * s * s * flow(s, K)
 
-    if K == 2:
+    if K == 2 and power == 0:
         return arb(1) / 2
     first = 1 / (16 * arb(K).sqrt()).upper()
     # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s², which grows up to here

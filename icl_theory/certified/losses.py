@@ -203,10 +203,10 @@ def _sums(
         return two + sum(change(k, *more) * drawn[k][-1] for k in kinds)
 
     gradient = []
-    for k, here in enumerate(rows):  # -y d/dy turns b into b (1 - y), b y into b y (2 - y), and G into b
+    for k, here in enumerate(rows):  # the slope in a score turns b into b (1 - y), b y into b y (2 - y), G into -b
         pull = sum(change(k, m) * drawn[m][:-2][here] for m in kinds)
-        pull = (1 - y[here]) * pull + squares[here, None] * (1 - y[here] / 2) * change(k)
-        gradient.append((x[here] * (pull - lead[here, None] * (s * both(k)) / 2)).sum(axis=1))
+        slope = (1 - y[here]) * pull + squares[here, None] * (1 - y[here] / 2) * change(k)
+        gradient.append((x[here] * (slope - lead[here, None] * (s * both(k)) / 2)).sum(axis=1))
     return both().sum() / 2, np.concatenate(gradient)
 
 
