@@ -1054,7 +1054,7 @@ PROVED = (
     Fault("sum-falls-too-fast", "1/p is said to change by 0.4 in a step, which it does not",
           "certified/closed.py", "DROP = 0.2", "DROP = 0.4", "test_certified.py"),
     Fault("steps-rounded-down", "a proved count is the last step before the target",
-          "certified/closed.py", "steps.max(arb(0)).ceil()", "steps.max(arb(0)).floor()", "test_certified.py"),
+          "certified/closed.py", "end.max(arb(0)).ceil()", "end.max(arb(0)).floor()", "test_certified.py"),
     Fault("modes-half-as-fast", "proved counts of linear attention shrink the excess by one factor a step",
           "certified/closed.py", "shrink ** (2 * n)", "shrink**n", "test_certified.py"),
     Fault("floor-of-missing-features", "the proved floor with noise takes that of a whole token for missing features",

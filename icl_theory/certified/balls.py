@@ -19,20 +19,16 @@ def balls(values: Any) -> Balls:
 
 
 def product(left: Balls, right: Balls) -> Balls:
-    """Return the product of two matrices, some ten times as fast as NumPy makes it."""
+    """Return the product of two matrices, some ten times as fast as NumPy makes it, or of two diagonals."""
+    if left.ndim == 1:
+        return left * right
     one, two = (arb_mat(len(each), each.shape[1], each.ravel().tolist()) for each in (left, right))
-    found = np.empty((one.nrows(), two.ncols()), dtype=object)
-    found.ravel()[:] = (one * two).entries()
-    return found
+    return np.reshape(np.array((one * two).entries(), dtype=object), (len(left), right.shape[1]))
 
 
 def around(error: arb) -> arb:
     """Return the ball of all numbers up to ``error`` in size."""
     return arb(0, error.abs_upper())
-
-
-def _between(low: arb, high: arb) -> arb:
-    return (low + high) / 2 + around((high - low) / 2)
 
 
 def everywhere(holds: Callable[[arb], bool], low: arb, high: arb, most: int = 10**6) -> int:
@@ -44,10 +40,10 @@ def everywhere(holds: Callable[[arb], bool], low: arb, high: arb, most: int = 10
     while todo:
         low, high = todo.pop()
         done += 1
-        if not holds(_between(low, high)):
+        if not holds(low.union(high)):
             middle = ((low + high) / 2).mid()
             if done > most or not low < middle < high:
-                raise ArithmeticError(f"not proved at {_between(low, high).str(10)}")
+                raise ArithmeticError(f"not proved at {low.union(high).str(10)}")
             todo += [(low, middle), (middle, high)]
     return done
 
@@ -60,7 +56,7 @@ def only_zero(function: Callable[[arb], arb], low: arb, high: arb) -> arb:
         if not (value > 0 or value < 0):
             break  # too near to the zero for this precision
         left, right = (middle, right) if value > 0 else (left, middle)
-    found = _between(left, right) + around((right - left) * 8 + abs(right) * arb(2) ** (12 - ctx.prec))
+    found = left.union(right) + around((right - left) * 8 + abs(right) * arb(2) ** (12 - ctx.prec))
     everywhere(lambda x: bool(function(x) > 0), low, found.lower())
     everywhere(lambda x: bool(function(x) < 0), found.upper(), high)
     return found

@@ -8,8 +8,6 @@ p = c s² beyond; where p is larger, steps are taken one by one. See docs/proved
 from __future__ import annotations
 
 import bisect
-import math
-from collections.abc import Callable
 
 import numpy as np
 from flint import arb, arb_poly, ctx
@@ -20,7 +18,6 @@ from icl_theory.certified.certificate import Steps
 from icl_theory.certified.losses import second_moments
 from icl_theory.families.linear_attention.risks import MergedRisk
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
-from icl_theory.families.regression.phases import crossover, half_way
 
 SMALL = 1.0 / 128.0  # p up to which B counts: 5e-10 of a step is in doubt, and some 1000 steps are single
 RADIUS = 0.5  # of the circle, P
@@ -79,23 +76,30 @@ def steps_to(K: int, c: arb, goal: arb, sums: bool = True) -> Steps:
             low = done
         a, s = shares(here)
         if sums and a > 0.33 and c * s * s < SMALL:  # the tail
-            left = abel(goal, c, "s") - abel(here, c, "s") + in_doubt("s", c)
-            low = done + _whole(left.lower()) if low is None else low
-            done += _whole(left.upper())
+            left = _summed("s", c, here, goal)
+            low, done = done + left.low if low is None else low, done + left.high
             break
         here, done = here + c * a * s * s, done + 1
     found = Steps(done if low is None else low, done)
     return steps_to(K, c, goal, sums=False) if sums and found.low < found.high <= MOST else found
 
 
+def _summed(form: str, c: arb, u: arb, goal: arb) -> Steps:
+    """Enclose the number of steps from u to the goal within a head or tail."""
+    left = abel(goal, c, form) - abel(u, c, form) + in_doubt(form, c)
+    low, high = (end.max(arb(0)).ceil().unique_fmpz() for end in (left.lower(), left.upper()))
+    if low is None or high is None:
+        raise ArithmeticError("the steps are not counted")
+    return Steps(int(low), int(high))
+
+
 def _after_head(start: arb, c: arb, goal: arb) -> tuple[arb, int]:
     """Return an iterate shortly before the end of the head or the goal, and how many steps lead to it."""
     end = goal.min(gap(1 - (1 / arb(3) if c < 3 * SMALL else SMALL / c))).mid()
-    begin = abel(start, c, "a")
-    taken = _whole((abel(end, c, "a") - begin).lower()) - 2
+    taken = _summed("a", c, start, end).low - 2
     if taken <= 0:
         return start, 0
-    aim = begin + taken + in_doubt("a", c)
+    aim = abel(start, c, "a") + taken + in_doubt("a", c)
     for _ in range(ctx.prec.bit_length()):  # Newton's method; B' is nearly 1/(c g)
         a, s = shares(end)
         end = (end + (aim - abel(end, c, "a")) * c * a * s * s).mid()
@@ -103,14 +107,6 @@ def _after_head(start: arb, c: arb, goal: arb) -> tuple[arb, int]:
     if not abs(apart) < 0.1:  # within which p changes by a factor below 3/2
         raise ArithmeticError("the end of the head is not found")
     return end + around(apart), taken
-
-
-def _whole(steps: arb) -> int:
-    """Return the least whole number from 0 on that is not below the end of a ball."""
-    found = steps.max(arb(0)).ceil().unique_fmpz()
-    if found is None:
-        raise ArithmeticError("the steps are not counted")
-    return int(found)
 
 
 def steps_to_loss(K: int, c: arb, gamma: arb, epsilon: float) -> Steps:
@@ -131,24 +127,23 @@ def phase_one_lies_between(K: int, c: arb) -> bool:
     return bool(flow(arb(2) / 3, K) / c.lower() <= least and most <= bound)
 
 
-def tail_deficit(K: int) -> arb:
-    """Enclose s* of `tail_start`: s² Φ(s) is 1 there, and proved to be below 1 for all smaller s."""
-    return arb(1) / 2 if K == 2 else _first_one(K, 0, crossover)
+def deficit(K: int, power: int) -> arb:
+    """Enclose the least s at which a^power s² Φ(s) is 1: at L* for the power 0, at L½, which K >= 7 have, for 2.
 
+    Phase III begins at the first of these, which is 1/2 for two features.
+    """
 
-def half_deficit(K: int) -> arb:
-    """Enclose the s of `half_way`: a² s² Φ(s) is 1 there, and proved to be below 1 for all smaller s."""
-    return _first_one(K, 2, half_way)
+    def left(s: arb) -> arb:
+        return 1 - (1 - s) ** power * s * s * flow(s, K)
 
-
-def _first_one(K: int, power: int, double: Callable[[float, float, int], float]) -> arb:
-    """Enclose the least s at which a^power s² Φ(s) is 1; the loss is ε there for an L that is known as a double."""
-    near = arb(math.sqrt(4.0 * (K - 1.0) / K) / double(1.0, 1.0, K))
-    first = near / 64
+    if K == 2 and power == 0:
+        return arb(1) / 2
+    first = 1 / (16 * arb(K).sqrt()).upper()
     # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s², which grows up to here
     if not 2 * first - 3 * first**2 * first.log() + (K + 3) * first**2 < 0.5:
         raise ArithmeticError("a smaller root is not excluded")
-    return only_zero(lambda s: 1 - (1 - s) ** power * s * s * flow(s, K), first, near * (1 + arb(2) ** -30))
+    last = next(s for s in (first * arb(2) ** (arb(k) / 8) for k in range(1, 32)) if left(s) < 0)
+    return only_zero(left, first, last.mid())
 
 
 def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from flint import arb, ctx
 
-from icl_theory._validate import refuse
+from icl_theory._validate import Array, refuse
 from icl_theory.certified import closed
+from icl_theory.certified.balls import Balls
 from icl_theory.certified.certificate import Proved, Steps
 from icl_theory.certified.losses import enclosed
 from icl_theory.engine.pullback import innermost
@@ -22,6 +24,8 @@ from icl_theory.families.regression.family import Regression
 from icl_theory.families.regression.phases import crossover, half_way
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 
+SPARE = 32  # bits beyond those asked for
+EXACT = 1024  # for products of doubles
 SHARP = 24  # bits that a number must have to count as known
 LONGEST = 1000  # prompts whose floor is enclosed: a second of work
 
@@ -34,18 +38,17 @@ def facts(run: Trajectory, bits: int, states: int) -> Iterator[Proved]:
     sums = not isinstance(core, MergedRisk) and math.isfinite(getattr(core, "N", 0.0))
     basis = f"the {'parameters L and Δ' if given else 'doubles of the risk'} and of the state as they are, "
     basis += "and sums in balls with the proved error of their rule" if sums else "and closed formulas in balls"
+
+    def at(state: Array) -> tuple[arb, Balls]:
+        return enclosed(risk, state, ctx.prec - SPARE, given and given[0])
+
     for i in sorted({round(each) for each in np.linspace(0, len(run.t) - 1, min(states, len(run.t))).tolist()}):
         state, step = run.states[i], f"at step {run.t[i]}"
-        found = _answer(bits, f"the loss {step}", partial(enclosed, risk, state, gamma=given and given[0]))
+        found = _answer(bits, f"the loss {step}", partial(at, state))
         for name, ball, double in zip(("loss", "gradient"), found, risk.evaluate(state), strict=True):
             yield Proved(f"{name} {step}", ball, basis, np.asarray(double)[()])
-    if run.rule == "gd" and isinstance(risk, ExchangeableRisk):
-        yield from _exchangeable(run, risk, given, partial(_proved, bits))
-    reached = run.rule == "gd" and run.method != "flow" and run.epsilon > 0.0 and run.steps
-    if reached and isinstance(risk, MergedRisk) and risk.start.ndim == 1:
-        count = partial(closed.mode_steps, risk, run.eta, run.epsilon, getattr(run.family, "above", None))
-        basis = "the modes of Γ for the second moments, η and the target as they are"
-        yield _proved(bits, "steps", count, basis, run.steps, run.error)
+    for each in _closed_forms(run, given) if run.rule == "gd" else ():
+        yield replace(each, ball=_answer(bits, each.name, each.ball))
 
 
 def prove(run: Trajectory, name: str, bits: int = 128) -> Proved:
@@ -53,12 +56,12 @@ def prove(run: Trajectory, name: str, bits: int = 128) -> Proved:
     return next(each for each in facts(run, bits, 0) if each.name == name)
 
 
-def _answer(bits: int, name: str, enclose: Callable[[int], Any], doublings: int = 4) -> Any:
-    """Return what some bits enclose, with 32 more for steps; if that says too little, say how many would do."""
+def _answer(bits: int, name: str, enclose: Callable[[], Any], doublings: int = 4) -> Any:
+    """Return what some bits enclose; if that says too little, say how many would do."""
     first = None
     for more in (bits * 2**k for k in range(doublings + 1)):
-        with contextlib.suppress(ArithmeticError), ctx.workprec(more + 32):
-            found = enclose(more)
+        with contextlib.suppress(ArithmeticError), ctx.workprec(more + SPARE):
+            found = enclose()
             first = found if more == bits else first
             if _known(found) and more > bits:
                 raise refuse("bits", bits, f"at least {more} for {name}")
@@ -77,54 +80,51 @@ def _known(found: Any) -> bool:
     return bool(number.is_zero() or number.rel_accuracy_bits() >= SHARP)
 
 
-def _proved(
-    bits: int, name: str, enclose: Callable[[], Any], basis: str, double: Any = None, stated: float | None = 0.0
-) -> Proved:
-    return Proved(name, _answer(bits, name, lambda _: enclose()), basis, double, stated or 0.0)
-
-
 def _given(run: Trajectory) -> tuple[arb, arb] | None:
     """Return γ = L²Δ²/2 and the speed, 1 or Δ⁴/4, exactly, where a run was made from L and Δ; else None."""
     if not isinstance(run.family, Regression) or getattr(run.risk, "origin", 0) is not None:
         return None
     L, delta = arb(run.family.L), arb(run.family.delta)
-    with ctx.workprec(512):  # four doubles multiplied
+    with ctx.workprec(EXACT):
         return (L * delta) ** 2 / 2, delta**4 / 4 if run.family.coordinates == "embedding" else arb(1)
 
 
-def _exchangeable(
-    run: Trajectory, risk: ExchangeableRisk, given: tuple[arb, arb] | None, proved: Callable[..., Proved]
-) -> Iterator[Proved]:
-    gamma, speed = given or (arb(risk.gamma), arb(risk.speed))
-    K, epsilon = risk.K, run.epsilon
+def _closed_forms(run: Trajectory, given: tuple[arb, arb] | None) -> Iterator[Proved]:
+    """Yield what gradient descent has in closed form; in place of its ball, what encloses it."""
+    risk, epsilon, stepped = run.risk, run.epsilon, run.method != "flow"
+    if isinstance(risk, MergedRisk) and risk.start.ndim == 1 and stepped and epsilon > 0.0 and run.steps:
+        basis = "the modes of Γ for the second moments, η and the target as they are"
+        count = partial(closed.mode_steps, risk, run.eta, epsilon, getattr(run.family, "above", None))
+        yield Proved("steps", count, basis, run.steps, run.error or 0.0)
+    if not isinstance(risk, ExchangeableRisk):
+        return
+    K, (gamma, speed) = risk.K, given or (arb(risk.gamma), arb(risk.speed))
     if math.isfinite(risk.N):
         if risk.N <= LONGEST:
             floor = partial(closed.least_loss, K, gamma, int(risk.N), risk.noise)
-            yield proved("floor", floor, "the sum over the counts of one feature", run.floor)
+            yield Proved("floor", floor, "the sum over the counts of one feature", run.floor)
         return
-    yield proved("tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1")
-    if run.method != "flow" and risk.gamma > 0.0:  # without γ nothing moves
+    yield Proved("tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1")
+    if stepped and risk.gamma > 0.0:  # without γ nothing stepped
         basis = f"the map u ← u + c a s² for {'L, Δ' if given else 'γ'}, η and ε as they are, and a bounded sum"
-        later = (None, None) if run.phases is None else (run.phases.II, run.phases.III)
-        second, third = (phase and phase[0] for phase in later)
-
-        def c() -> arb:
-            return arb(run.eta) * speed * gamma * K / arb(K - 1) ** 2
+        begun = {name: part and part[0] for name, part in (run.phases or {}).items()}
+        with ctx.workprec(EXACT):
+            c = run.eta * speed * gamma * K / arb(K - 1) ** 2
 
         def tail() -> Steps:
-            return closed.steps_to(K, c(), closed.gap(closed.tail_deficit(K)))
+            return closed.steps_to(K, c, closed.gap(closed.deficit(K, 0)))
 
         if epsilon > 0.0:
-            count = run.steps, run.error
-            yield proved("steps", lambda: closed.steps_to_loss(K, c(), gamma, epsilon), basis, *count)
-        yield proved("end of Phase I", lambda: closed.steps_to(K, c(), arb(0)), basis, second)
-        yield proved("start of Phase III", tail, basis, third)
+            count = partial(closed.steps_to_loss, K, c, gamma, epsilon)
+            yield Proved("steps", count, basis, run.steps, run.error or 0.0)
+        yield Proved("end of Phase I", partial(closed.steps_to, K, c, arb(0)), basis, begun.get("II"))
+        yield Proved("start of Phase III", tail, basis, begun.get("III"))
     if given and epsilon > 0.0:
         delta, basis = run.family.delta, "a change of sign in the equation of the flow time, the first one"
 
-        def L(s: arb) -> arb:  # at which the loss is ε at the attention deficit s
-            return (4 * arb(epsilon) * (K - 1) / K).sqrt() / (s * delta)
+        def L(power: int) -> arb:  # at which the loss is ε at a deficit
+            return (4 * arb(epsilon) * (K - 1) / K).sqrt() / (closed.deficit(K, power) * delta)
 
-        yield proved("L*", lambda: L(closed.tail_deficit(K)), basis, crossover(epsilon, delta, K))
+        yield Proved("L*", partial(L, 0), basis, crossover(epsilon, delta, K))
         if K >= 7:
-            yield proved("L½", lambda: L(closed.half_deficit(K)), basis, half_way(epsilon, delta, K))
+            yield Proved("L½", partial(L, 2), basis, half_way(epsilon, delta, K))

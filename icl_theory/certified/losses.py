@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, reduce
-from typing import NamedTuple
+from functools import reduce
 
 import numpy as np
 from flint import arb, arb_series, ctx
@@ -26,8 +25,8 @@ from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 
+Queries = Iterator[tuple[arb, tuple[Balls, Balls, Balls, Balls]]]  # shares up to a factor, and what `moments` takes
 MAPS = (Embedding, Factored, Linear, Heads, Pair)  # whose sums and products are the same for balls
-KNOWN = (TokenRisk, ExchangeableRisk, PopulationRisk, SymmetricRisk, MergedRisk)
 RISKS = "a TokenRisk, a risk of regression with features, or of linear attention, also in other coordinates"
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
 THETA = 1.5  # of the bound on the error of the rule
@@ -53,28 +52,26 @@ def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None = Non
             raise refuse("map", type(risk.map).__name__, "one of " + ", ".join(each.__name__ for each in MAPS))
         loss, inner = _evaluated(risk.risk, balls(risk.map.inward(params)), digits, gamma)
         return loss, balls(risk.map.outward(params, inner))
-    if type(risk) not in KNOWN:  # a class that inherits from one of them may have another loss
+    if type(risk) is MergedRisk:  # a class that inherits from one of these may have another loss
+        return _merged(risk, params)
+    if type(risk) is ExchangeableRisk:  # one group, whose other features have the score 0
+        group = SymmetricRisk([risk.K], [1.0 / risk.K], 1.0, risk.N, risk.noise)  # type: ignore[arg-type]
+        scores = np.append(params, balls([0.0]))[None]
+        loss, slopes = _evaluated(group, scores, digits, arb(risk.gamma) if gamma is None else gamma)
+        return loss, slopes[0, 0]
+    if type(risk) is TokenRisk:
+        counts, queries = risk.counts, _of_tokens(risk, params)
+    elif isinstance(risk, PopulationRisk | SymmetricRisk) and type(risk) in (PopulationRisk, SymmetricRisk):
+        counts, queries = [] if math.isinf(risk.N) else [Count(risk.N)], _of_features(risk, params, gamma)
+    else:
         raise refuse("risk", type(risk).__name__, RISKS)
-    match risk:
-        case MergedRisk():
-            return _merged(risk, params)
-        case ExchangeableRisk():  # one group, whose other features have the score 0
-            group = SymmetricRisk([risk.K], [1.0 / risk.K], 1.0, risk.N, risk.noise)  # type: ignore[arg-type]
-            scores = np.append(params, balls([0.0]))[None]
-            loss, slopes = _evaluated(group, scores, digits, arb(risk.gamma) if gamma is None else gamma)
-            return loss, slopes[0, 0]
-        case TokenRisk():
-            queries = _of_tokens(risk, params)
-        case PopulationRisk() | SymmetricRisk():
-            queries = _of_features(risk, params, gamma)
-    shares, found = zip(*((share, moments(query, digits)) for share, query in queries), strict=True)
+    shares, found = zip(*((share, moments(*query, counts, digits)) for share, query in queries), strict=True)
     share, (losses, slopes) = balls(shares) / sum(shares), map(np.stack, zip(*found, strict=True))
     gradient = share[:, None] * slopes
     return share @ losses, gradient if isinstance(risk, SymmetricRisk) else gradient.T.reshape(params.shape)
 
 
-def _of_tokens(risk: TokenRisk, params: Balls) -> Iterator[tuple[arb, Query]]:
-    """Yield the queries and their probabilities, up to a factor."""
+def _of_tokens(risk: TokenRisk, params: Balls) -> Queries:
     probs, U = balls(risk.probs), len(risk.probs)
 
     def of(q: int, values: Array) -> Balls:  # what may be given once for all queries
@@ -87,22 +84,19 @@ def _of_tokens(risk: TokenRisk, params: Balls) -> Iterator[tuple[arb, Query]]:
         else:
             form = of(q, np.reshape(risk.second, (U, U, -1)))
         own = np.diagonal(form) + np.concatenate([of(q, kind.spread) for kind in risk.kinds])
-        yield share, Query(params.reshape(U, -1)[:, q], probs, form, own, risk.counts)
+        yield share, (params.reshape(U, -1)[:, q], probs, form, own)
 
 
-def _of_features(
-    risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb | None
-) -> Iterator[tuple[arb, Query]]:
-    """Yield the queries and their probabilities, up to a factor; nodes are features, or classes of them."""
-    counts, square = [] if math.isinf(risk.N) else [Count(risk.N)], arb(risk.noise) ** 2
+def _of_features(risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb | None) -> Queries:
+    """Nodes are features, or classes of them."""
 
-    def query(scores: Balls, probs: Balls, own: Balls, between: Balls) -> Query:
-        return Query(scores, probs, own[:, None] + own - between, 2 * own + square, counts)
+    def errors(own: Balls, between: Balls) -> tuple[Balls, Balls]:
+        return own[:, None] + own - between, 2 * own + arb(risk.noise) ** 2
 
     if isinstance(risk, PopulationRisk):
         probs, variogram = balls(risk.features.probs), balls(risk._form.variogram)
         for k, own in enumerate(variogram):
-            yield probs[k], query(params[:, k], probs, own, variogram)
+            yield probs[k], (params[:, k], probs, *errors(own, variogram))
         return
     probs, pairs = balls(risk.probs), balls(risk.variogram) if gamma is None else balls([[gamma]])
     for g, members in enumerate(balls(risk.members.T)):
@@ -110,72 +104,58 @@ def _of_features(
         between = pairs[np.ix_(groups, groups)]
         alike = np.diagonal(between) / balls(np.maximum(risk.members[:, g], 1.0))
         between = between - np.diag(alike)  # two tokens of a class may show the same feature
-        share = probs[g] * int(risk.sizes[g])
-        yield share, query(params[g], probs[groups] * members, between[0], between)
+        query = params[g], probs[groups] * members, *errors(between[0], between)
+        yield probs[g] * int(risk.sizes[g]), query
 
 
-class Query(NamedTuple):
-    """One query over U nodes: scores, probabilities, C, (U, U), and the mean squares of the errors, in balls.
+def moments(
+    scores: Balls, probs: Balls, form: Balls, own: Balls, counts: Sequence[Count], digits: float
+) -> tuple[arb, Balls]:
+    """Return the loss of a query over U nodes and its gradient with respect to their scores, (U,).
 
-    Prompts are infinite where ``counts`` is empty.
+    Of the nodes are given the scores, the probabilities, C, (U, U), and the mean squares of the errors. Prompts are
+    infinite where ``counts`` is empty. The error of the quadrature is about 2^-digits, in the units of the loss.
     """
-
-    scores: Balls
-    probs: Balls
-    form: Balls
-    own: Balls
-    counts: Sequence[Count] = ()
-
-
-def moments(query: Query, digits: float = 87.0) -> tuple[arb, Balls]:
-    """Return the loss of a query and its gradient with respect to the scores, (U,).
-
-    The error of the quadrature is about 2^-digits, in the units of the loss.
-    """
-    rows = [count.rows for count in query.counts] or [slice(None)]
-    probs: Balls = np.concatenate([query.probs[each] / query.probs[each].sum() for each in rows])
+    rows = [count.rows for count in counts] or [slice(None)]
+    probs = np.concatenate([probs[each] / probs[each].sum() for each in rows])
     there = np.array([not each.is_zero() for each in probs])
-    middles = np.array([float(score.mid()) for score in query.scores])[there]
-    weight = np.exp(query.scores - arb(middles.max()))
+    middles = np.array([float(score.mid()) for score in scores])[there]
+    weight = np.exp(scores - arb(middles.max()))
     weight[~there] = arb(1)  # the score of what never occurs has no say
-    if not query.counts:
+    if not counts:
         attention = probs * weight / (probs @ weight)
-        pull = product(query.form, attention[:, None])[:, 0]
+        pull = product(form, attention[:, None])[:, 0]
         squared = attention @ pull
         return squared / 2, attention * (pull - squared)
     if not (apart := np.ptp(middles)) <= WIDEST:
         raise refuse("params", apart, f"scores up to {WIDEST:g} apart (the largest difference is shown)")
-    if sum(count.number for count in query.counts) == 1:  # one token has all attention
-        return np.dot(probs, query.own) / 2, balls(np.zeros(len(weight)))
+    if sum(count.number for count in counts) == 1:  # one token has all attention
+        return np.dot(probs, own) / 2, balls(np.zeros(len(weight)))
 
     def mean(s: arb) -> arb:  # of e^(s S) over prompts
         each = (probs * np.exp(weight * s))[:, None]
-        factors = (_powers(each[count.rows].sum(axis=0), count, 0)[0][0] for count in query.counts)
+        factors = (_powers(each[count.rows].sum(axis=0), count, 0)[0][0] for count in counts)
         return math.prod(factors, start=arb(1))
 
     # σ is S times a unit: the largest one that does by Jensen's inequality, and smaller ones until ln E e^σ is NATS
-    tokens = sum(int(count.number) * (probs * weight)[count.rows].sum() for count in query.counts)
+    tokens = sum(int(count.number) * (probs * weight)[count.rows].sum() for count in counts)
     unit = (NATS / tokens).mid()
     while not mean(unit) < arb(NATS).exp():
         unit = (unit * 0.75).mid()
-    size: arb = reduce(arb.max, [*abs(query.form).flat, *abs(query.own)]).upper()
+    size: arb = reduce(arb.max, [*abs(form).flat, *abs(own)]).upper()
     small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300))))
     far, rest, shift = 2.0, arb(1), arb(1) / 16
     while not rest < arb(2) ** -small:  # what nodes beyond e^far leave out
         far += 0.4
         rest = mean((shift - (1 - shift) * arb(far).exp()) * unit) / shift**3
-    t, jacobian, errors = _rule(small, far, ctx.prec)
-    loss, gradient = _sums(query, probs, weight, t * unit, jacobian)
+    t, jacobian, errors = _rule(small, far)
+    loss, gradient = _sums(probs, weight, form, own, counts, t * unit, jacobian)
     two, three = (mean(unit) * error + (1 + error) * rest for error in errors)
     return loss + around(size * two), gradient + around(size * (two + three))
 
 
-@lru_cache(maxsize=256)
-def _rule(bits: int, far: float, prec: int) -> tuple[Balls, Balls, list[arb]]:
-    """Return nodes t up to e^far at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits.
-
-    They have the precision of now, ``prec``.
-    """
+def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
+    """Return nodes t up to e^far at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits."""
     wanted = bits * math.log(2.0) + NATS
     step = 2.0 * math.pi * THETA / (wanted + math.log(2.0) - 4.0 * math.log(math.cos(THETA)))
     step = math.floor(2.0**16 * step) / 2.0**16  # so that its multiples are exact
@@ -203,56 +183,47 @@ def _powers(mean: Balls, count: Count, order: int = 3) -> list[Balls]:
     return [np.frompyfunc(lambda each, k=k: each[k] * math.factorial(k), 1, 1)(total) for k in range(order + 1)]
 
 
-def _sums(query: Query, probs: Balls, weight: Balls, s: Balls, jacobian: Balls) -> tuple[arb, Balls]:
+def _sums(
+    probs: Balls, weight: Balls, form: Balls, own: Balls, counts: Sequence[Count], s: Balls, jacobian: Balls
+) -> tuple[arb, Balls]:
     """Sum the integrands over some s, where y = s w and b = π y e^-y: only s and e^-y depend on the node."""
-    rows, kinds = [count.rows for count in query.counts], range(len(query.counts))
-    x, lead, square = np.exp(-weight[:, None] * s), probs * weight, s * s * jacobian
-    squares = query.own * lead * weight
-    left = np.vstack([lead[:, None] * query.form * lead, probs, squares])
+    rows, kinds = [count.rows for count in counts], range(len(counts))
+    y, lead = weight[:, None] * s, probs * weight
+    x, squares = np.exp(-y), own * lead * weight
+    left = np.vstack([lead[:, None] * form * lead, probs, squares])
     drawn = [product(left[:, each], x[each]) for each in rows]
-    pairs = [x * each[:-2] for each in drawn]
-    crossed = [[pair[each].sum(axis=0) for each in rows] for pair in pairs]
-    orders = [_powers(each[-2], count) for each, count in zip(drawn, query.counts, strict=True)]
+    crossed = [[(x * pulls[:-2])[each].sum(axis=0) for each in rows] for pulls in drawn]
+    orders = [_powers(each[-2], count) for each, count in zip(drawn, counts, strict=True)]
 
     def change(*kinds: int) -> Balls:  # of the product of all generating functions
-        return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=square)
+        return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=s * s * jacobian)
 
     def both(*more: int) -> Balls:
         two = sum(change(k, m, *more) * crossed[m][k] for k in kinds for m in kinds)
         return two + sum(change(k, *more) * drawn[k][-1] for k in kinds)
 
     gradient = []
-    for k, here in enumerate(rows):
-        one, two, w = change(k), [change(k, m) for m in kinds], weight[here]
-        # -d/dy of b^T C b and of b y, times y: with b it is b (1 - y), with b y it is b y (2 - y)
-        own = product(x[here], np.column_stack([s * both(k), 2 * one, s * one]))
-        pair = np.sum([product(pairs[m][here], np.column_stack([two[m], s * two[m]])) for m in kinds], axis=0)
-        part = squares[here] * (own[:, 1] - w * own[:, 2]) - lead[here] * own[:, 0]
-        gradient.append(part / 2 + pair[:, 0] - w * pair[:, 1])
+    for k, here in enumerate(rows):  # the slope in a score turns b into b (1 - y), b y into b y (2 - y), G into -b
+        pull = sum(change(k, m) * drawn[m][:-2][here] for m in kinds)
+        slope = (1 - y[here]) * pull + squares[here, None] * (1 - y[here] / 2) * change(k)
+        gradient.append((x[here] * (slope - lead[here, None] * (s * both(k)) / 2)).sum(axis=1))
     return both().sum() / 2, np.concatenate(gradient)
 
 
 def _merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
     """Loss ½ tr Λq(ΓMΓᵀ - ΓΛW - WΛΓᵀ + W) and its gradient Λq(ΓM - WΛ), from the moments of the prompts."""
     reach, tasks, query, second = second_moments(risk.law if params.ndim == 1 else risk.law.dense)
-    whole, drawn = _times(params, second), _times(params, reach)
-    left = _times(whole, params.T) - drawn - drawn.T + tasks
-    return _trace(_times(query, left)) / 2, _times(query, whole - reach.T)
+    whole, drawn = product(params, second), product(params, reach)
+    left = product(query, product(whole, params.T) - drawn - drawn.T + tasks)
+    trace = np.sum(left if params.ndim == 1 else np.diagonal(left))
+    return trace / 2, product(query, whole - reach.T)
 
 
 def second_moments(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
     """Return ΛW, W, Λ_q and M = ΛWΛ(1 + 1/N) + (tr ΛW + σ²)Λ/N: matrices, or their diagonals."""
     tokens, tasks, query = (balls(each) for each in law.moments)
-    reach = _times(tokens, tasks)
-    second = _times(reach, tokens)
+    reach = product(tokens, tasks)
+    second = product(reach, tokens)
     if math.isfinite(law.N):
-        second = second + (second + (_trace(reach) + arb(law.noise) ** 2) * tokens) / int(law.N)
+        second = second + (second + ((tokens * tasks.T).sum() + arb(law.noise) ** 2) * tokens) / int(law.N)
     return reach, tasks, query, second
-
-
-def _times(left: Balls, right: Balls) -> Balls:
-    return left * right if left.ndim == 1 else product(left, right)
-
-
-def _trace(matrix: Balls) -> arb:
-    return matrix.sum() if matrix.ndim == 1 else np.trace(matrix)
