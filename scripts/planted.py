@@ -951,11 +951,11 @@ ATTENTION_WITH_MARKOV = (
         "else (self.w >= 0.0 and below) or (below",
     ),
     Fault(
-        "chain-cumulant-sign",
-        "small excess losses: the third cumulant has the wrong sign",
-        "families/fixed_chain.py",
-        "series = 1.0 + delta * (skew / 3.0",
-        "series = 1.0 + delta * (-skew / 3.0",
+        "small-excess-series",
+        "small excess log losses: the coefficients of their series are one place off",
+        "engine/tokens/counted.py",
+        "for k in range(11, 1, -1)]",
+        "for k in range(12, 2, -1)]",
     ),
     Fault(
         "chain-untied-embedding-slope",

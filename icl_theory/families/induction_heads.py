@@ -397,28 +397,27 @@ class InductionHeads(Family):
         return drawn, np.full(len(drawn), 1.0 / len(drawn))
 
     def _made(self) -> InductionRisk:
-        """Make the risk over lag scores, match and sink."""
-        k, m, causal, sink = self.k, self.lags, self.edge == "causal", self.sink is not None
+        k, m, causal = self.k, self.lags, self.edge == "causal"
         second = (self.match * np.eye(k)).ravel() if self.second == "matrix" else [self.match]
         last = [] if self.sink is None else [self.sink]
         start = np.concatenate([np.zeros(m) if self.scores is None else self.scores, second, last])
+        value = np.full(k, 1.0 / k) if last else None
         seen, index = self._tokens()
-        value = np.full(k, 1.0 / k) if sink else None
+        inner: Risk
         if self.counted:
-            counts = self._count_law(causal)
-            layers = TwoLayers(seen, np.arange(len(seen) + sink), start, self.second == "matrix")
-            often = counts.table.mean(counts.table.query[:, None] == np.arange(2))
+            index, counts = np.arange(len(seen) + len(last)), self._count_law(causal)
             inner = CountRisk(counts, self.objective, value)
-            return InductionRisk(inner, layers, often, self.ratio, 0.0, inner.floor())
-        check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
-        chains, length = self._chain_law(), self.T if causal else self.T - m + 1
-        # quasi-random points are off by more than the rule with long steps is, 1e-9 of the loss
-        step = 0.4 if self.approximate and k > 2 else 0.2
-        attention = ChainRisk(chains, length, np.zeros((*index.shape, k)), sink=value, step=step)
-        layers, often = TwoLayers(seen, index, start, self.second == "matrix"), chains.last(length).sum(axis=0)
-        added = chains.irreducible(length)
-        least = self._pairs().risk().floor() if k == 2 else added
-        return InductionRisk(attention, layers, often, self.ratio, added, least)
+            often, added, least = counts.table.mean(counts.table.query[:, None] == np.arange(2)), 0.0, inner.floor()
+        else:
+            check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
+            chains, length = self._chain_law(), self.T if causal else self.T - m + 1
+            # quasi-random points are off by more than the rule with long steps is, 1e-9 of the loss
+            step = 0.4 if self.approximate and k > 2 else 0.2
+            inner = ChainRisk(chains, length, np.zeros((*index.shape, k)), sink=value, step=step)
+            often, added = chains.last(length).sum(axis=0), chains.irreducible(length)
+            least = self._pairs().risk().floor() if k == 2 else added
+        layers = TwoLayers(seen, index, start, self.second == "matrix")
+        return InductionRisk(inner, layers, often, self.ratio, added, least)
 
     def _tokens(self) -> tuple[Array, NDArray[np.intp]]:
         """Return the symbols that tokens see, (R, m, k), and which token stands at each place with each window.
@@ -436,11 +435,11 @@ class InductionHeads(Family):
 
     def _count_law(self, first: bool) -> TwoStateCounts:
         """Return the law of the counts of pairs: in closed form for all chains with a given start."""
-        start = "stationary" if self.start == "stationary" else float(self._first()[0, 1])
+        start = "stationary" if self.start == "stationary" else float(self._first()[1])
+        law: dict[str, Any] = {"concentration": self.prior}
         if self.few or self.approximate:
-            chains, probs = self.law()
-            return TwoStateCounts(self.T, transitions=chains, probs=probs, start=start, first=first)
-        return TwoStateCounts(self.T, self.prior, start=start, first=first)
+            law = dict(zip(("transitions", "probs"), self.law(), strict=True))
+        return TwoStateCounts(self.T, start=start, first=first, **law)
 
     def _chain_law(self) -> Chains:
         """Return the chains with the law of the first window, of which the last symbol is the first to be seen."""
@@ -455,11 +454,9 @@ class InductionHeads(Family):
         return Chains(P, self.lags, probs=probs, start=law)
 
     def _first(self) -> Array:
-        """Return the law of the first symbol where it is given, (1, k)."""
-        law = (
-            np.full(self.k, 1.0 / self.k) if self.start == "uniform" else probabilities("start", self.start, self.k)
-        )
-        return law[None]
+        """Return the law of the first symbol where it is given, (k,)."""
+        k = self.k
+        return np.full(k, 1.0 / k) if self.start == "uniform" else probabilities("start", self.start, k)
 
     def _pairs(self) -> InductionHeads:
         """Return the same law with the model in which counts of symbols and of pairs are seen, and a sink."""
