@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, dimensions, distributions, probabilities, real_array, refuse, signed
+from icl_theory._validate import Array, distributions, probabilities, real_array, refuse, signed
 from icl_theory.engine.pullback import Map, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES, Rule
@@ -64,20 +64,6 @@ def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Ar
         rows.append(left * betaincinv(own, others, np.maximum(u, 2.0**-60)))
         left = left * betaincinv(others, own, np.maximum(1.0 - u, 2.0**-60))
     return np.stack([*rows, left], axis=2), np.full(count, 1.0 / count)
-
-
-@dataclass(frozen=True)
-class Concentration(Number):
-    """A positive number, or from Python a matrix of them, as tuples."""
-
-    matrix = True
-
-    def value(self, name: str, value: Any) -> Any:
-        """Return the number, or the rows."""
-        if isinstance(value, str) or not dimensions(value):
-            return super().value(name, value)
-        rows = real_array(name, value, 2).tolist()
-        return tuple(tuple(super(Concentration, self).value(name, each) for each in row) for row in rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,7 +303,7 @@ class InductionHeads(Family):
     lags: int = parameter(2, kind=Whole(minimum=2, maximum=20), symbol="m", tex="m", meaning="number of lags")
     edge: str = parameter("causal", kind=Word(words=("causal", "complete")), meaning="tokens that are attended to")
     concentration: Any = parameter(
-        1.0, kind=Concentration(minimum=0.01, maximum=1e6), symbol="α", tex=r"\alpha",
+        1.0, kind=Number(minimum=0.01, maximum=1e6, matrix=True), symbol="α", tex=r"\alpha",
         meaning="Dirichlet concentration",
     )  # fmt: skip
     chains: int | None = parameter(
@@ -442,16 +428,12 @@ class InductionHeads(Family):
         return TwoStateCounts(self.T, start=start, first=first, **law)
 
     def _chain_law(self) -> Chains:
-        """Return the chains with the law of the first window, of which the last symbol is the first to be seen."""
+        """Return the chains; before the first of causal tokens there are symbols 0, which it does not see."""
         P, probs = self.law()
-        first = Chains(P).start if self.start == "stationary" else self._first()
-        law = np.broadcast_to(first, (len(P), self.k))
+        first = None if self.start == "stationary" else self._first()
         if self.edge == "causal":
-            law = np.pad(law, [(0, 0), (0, self.k**self.lags - self.k)])
-        else:
-            for _ in range(self.lags - 1):
-                law = (law.reshape(len(P), -1, self.k, 1) * P[:, None]).reshape(len(P), -1)
-        return Chains(P, self.lags, probs=probs, start=law)
+            first = np.pad(Chains(P, start=first).start, [(0, 0), (0, self.k**self.lags - self.k)])
+        return Chains(P, self.lags, probs=probs, start=first)
 
     def _first(self) -> Array:
         """Return the law of the first symbol where it is given, (k,)."""
