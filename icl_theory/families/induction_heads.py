@@ -148,9 +148,9 @@ class InductionRisk(Pullback):
 
     map: TwoLayers
     often: Array  # how often sequences end in each symbol, (k,)
-    ratio: float = 1.0
-    added: float = 0.0
-    least: float = 0.0
+    ratio: float
+    added: float
+    least: float
 
     @property
     def metric(self) -> Array:
@@ -166,10 +166,7 @@ class InductionRisk(Pullback):
         """Loss of the Bayes-optimal prediction for two states; for more, that of knowing the chain."""
         return self.least
 
-    def excess(self, params: Any) -> float:
-        """Loss above the floor."""
-        return self.loss(params) - self.least
-
+    excess = Risk.excess  # the floor is not that of the inner risk
     hessian_product = Risk.hessian_product  # a difference of gradients, as the first layer bends the scores
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:

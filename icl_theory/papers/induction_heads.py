@@ -23,10 +23,10 @@ EDELMAN, NICHANI = "Edelman et al. 2024, {} (reconstructed)", "Nichani, Damian, 
 LOG = InductionHeads(objective="log", sink=0.0, eta=0.5)
 
 
-def emergence(problem: InductionHeads, most: int = 20000, levels: tuple[str, str] = ("unigram", "bigram")) -> float:
+def emergence(problem: InductionHeads, levels: tuple[str, str] = ("unigram", "bigram")) -> float:
     """ηt at which the loss is halfway between two predictors, infinite if it does not come so far."""
     middle = 0.5 * sum(problem.predictors[name] for name in levels)
-    run = descend(problem.risk(), problem.rate(), epsilon=middle, steps=most, progress=False)
+    run = descend(problem.risk(), problem.rate(), epsilon=middle, steps=20000, progress=False)
     return math.inf if run.steps is None else run.steps * problem.rate()
 
 
