@@ -956,6 +956,7 @@ ATTENTION_WITH_MARKOV = (
         "engine/tokens/counted.py",
         "for k in range(11, 1, -1)]",
         "for k in range(12, 2, -1)]",
+        tests="test_fixed_chain.py",
     ),
     Fault(
         "chain-untied-embedding-slope",
@@ -1022,6 +1023,7 @@ CAUSAL_STRUCTURE = (
         "families/induction_heads.py",
         "k ** np.arange(m) % k]",
         "k ** np.arange(m)[::-1] % k]",
+        tests="papers/test_markov.py",
     ),
     Fault(
         "information-of-the-next-lag",
@@ -1029,6 +1031,7 @@ CAUSAL_STRUCTURE = (
         "papers/induction_heads.py",
         "for j in (*range(lags), 1)]",
         "for j in (*range(lags), 2)]",
+        tests="papers/test_markov.py",
     ),
     Fault(
         "permutations-repeated",
@@ -1036,6 +1039,7 @@ CAUSAL_STRUCTURE = (
         "papers/induction_heads.py",
         "np.eye(3)[list(itertools.permutations(range(3)))]",
         "np.eye(3)[[(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 0, 2), (2, 1, 0), (0, 0, 1)]]",
+        tests="papers/test_markov.py",
     ),
 )
 
