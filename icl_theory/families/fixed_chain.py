@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import expit
 
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.tokens.counted import excess_loss
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Fraction, Later, Number, Word, learning_rate, parameter
@@ -54,12 +56,6 @@ class ChainLogitsRisk(Risk):
         """Probabilities of 0 and 1, (2,)."""
         return np.array([self.q, self.p]) / (self.p + self.q)
 
-    @property
-    def logits(self) -> Array:
-        """Logits of the chain itself, (2,)."""
-        p, q = self.p, self.q
-        return np.array([math.log(p) - math.log1p(-p), math.log1p(-q) - math.log(q)])
-
     def floor(self) -> float:
         """Return the entropy rate of the chain."""
         return float(self.stationary @ [_entropy(self.p), _entropy(self.q)])
@@ -90,7 +86,7 @@ class ChainLogitsRisk(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
         logits, (e, w) = self.predicted(params), params[:2]
-        slopes = self.stationary * _slope(self.ones, logits - self.logits)
+        slopes = self.stationary * (expit(logits) - self.ones)
         u, gate = e if self.tied else params[2], 1.0 + 2.0 * w * abs(w)
         bias = slopes.sum() if self.trained else 0.0  # at the best bias the slopes sum to zero
         product, weight = slopes[1] * gate - 0.5 * bias, slopes[1] * e * u * 4.0 * abs(w)
@@ -106,26 +102,13 @@ class ChainLogitsRisk(Risk):
         return {"e": params[0], "w": params[1], "strength": np.asarray(self.strength(params))}
 
     def _above(self, logits: Array) -> float:
-        return float(self.stationary @ _divergence(self.ones, logits - self.logits))
+        logs = -np.logaddexp(0.0, [logits, -logits])  # of the probabilities of 0 and 1, (2, 2)
+        truth = np.stack([1.0 - self.ones, self.ones])
+        return float(self.stationary @ excess_loss("log", logs, np.exp(logs), truth))
 
 
 def _entropy(p: float) -> float:
     return -p * math.log(p) - (1.0 - p) * math.log1p(-p)
-
-
-def _divergence(p: Array, delta: Array) -> Array:
-    """Return KL(p || p'), where the logit of p' is that of p plus δ: its cumulants where δ is small."""
-    v, skew = p * (1.0 - p), 1.0 - 2.0 * p
-    series = 1.0 + delta * (skew / 3.0 + delta * ((1.0 - 6.0 * v) / 12.0 + delta * skew * (1.0 - 12.0 * v) / 60.0))
-    whole = np.logaddexp(np.log1p(-p), np.log(p) + delta) - p * delta
-    return np.where(np.abs(delta) < 1e-3, 0.5 * v * delta**2 * np.where(np.abs(delta) < 1e-3, series, 0.0), whole)
-
-
-def _slope(p: Array, delta: Array) -> Array:
-    """Return p' - p, the derivative of `_divergence`."""
-    less = np.exp(-np.abs(delta))
-    total = np.where(delta > 0.0, (1.0 - p) * less + p, 1.0 - p + p * less)
-    return -np.sign(delta) * p * (1.0 - p) * np.expm1(-np.abs(delta)) / total
 
 
 @dataclass(frozen=True, eq=False)

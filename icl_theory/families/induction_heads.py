@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, dimensions, distributions, probabilities, real_array, refuse, signed
+from icl_theory._validate import Array, distributions, probabilities, real_array, refuse, signed
 from icl_theory.engine.pullback import Map, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES, Rule
@@ -64,20 +64,6 @@ def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Ar
         rows.append(left * betaincinv(own, others, np.maximum(u, 2.0**-60)))
         left = left * betaincinv(others, own, np.maximum(1.0 - u, 2.0**-60))
     return np.stack([*rows, left], axis=2), np.full(count, 1.0 / count)
-
-
-@dataclass(frozen=True)
-class Concentration(Number):
-    """A positive number, or from Python a matrix of them, as tuples."""
-
-    matrix = True
-
-    def value(self, name: str, value: Any) -> Any:
-        """Return the number, or the rows."""
-        if isinstance(value, str) or not dimensions(value):
-            return super().value(name, value)
-        rows = real_array(name, value, 2).tolist()
-        return tuple(tuple(super(Concentration, self).value(name, each) for each in row) for row in rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,9 +148,9 @@ class InductionRisk(Pullback):
 
     map: TwoLayers
     often: Array  # how often sequences end in each symbol, (k,)
-    ratio: float = 1.0
-    added: float = 0.0
-    least: float = 0.0
+    ratio: float
+    added: float
+    least: float
 
     @property
     def metric(self) -> Array:
@@ -180,10 +166,7 @@ class InductionRisk(Pullback):
         """Loss of the Bayes-optimal prediction for two states; for more, that of knowing the chain."""
         return self.least
 
-    def excess(self, params: Any) -> float:
-        """Loss above the floor."""
-        return self.loss(params) - self.least
-
+    excess = Risk.excess  # the floor is not that of the inner risk
     hessian_product = Risk.hessian_product  # a difference of gradients, as the first layer bends the scores
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -317,7 +300,7 @@ class InductionHeads(Family):
     lags: int = parameter(2, kind=Whole(minimum=2, maximum=20), symbol="m", tex="m", meaning="number of lags")
     edge: str = parameter("causal", kind=Word(words=("causal", "complete")), meaning="tokens that are attended to")
     concentration: Any = parameter(
-        1.0, kind=Concentration(minimum=0.01, maximum=1e6), symbol="α", tex=r"\alpha",
+        1.0, kind=Number(minimum=0.01, maximum=1e6, matrix=True), symbol="α", tex=r"\alpha",
         meaning="Dirichlet concentration",
     )  # fmt: skip
     chains: int | None = parameter(
@@ -397,28 +380,27 @@ class InductionHeads(Family):
         return drawn, np.full(len(drawn), 1.0 / len(drawn))
 
     def _made(self) -> InductionRisk:
-        """Make the risk over lag scores, match and sink."""
-        k, m, causal, sink = self.k, self.lags, self.edge == "causal", self.sink is not None
+        k, m, causal = self.k, self.lags, self.edge == "causal"
         second = (self.match * np.eye(k)).ravel() if self.second == "matrix" else [self.match]
         last = [] if self.sink is None else [self.sink]
         start = np.concatenate([np.zeros(m) if self.scores is None else self.scores, second, last])
+        value = np.full(k, 1.0 / k) if last else None
         seen, index = self._tokens()
-        value = np.full(k, 1.0 / k) if sink else None
+        inner: Risk
         if self.counted:
-            counts = self._count_law(causal)
-            layers = TwoLayers(seen, np.arange(len(seen) + sink), start, self.second == "matrix")
-            often = counts.table.mean(counts.table.query[:, None] == np.arange(2))
+            index, counts = np.arange(len(seen) + len(last)), self._count_law(causal)
             inner = CountRisk(counts, self.objective, value)
-            return InductionRisk(inner, layers, often, self.ratio, 0.0, inner.floor())
-        check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
-        chains, length = self._chain_law(), self.T if causal else self.T - m + 1
-        # quasi-random points are off by more than the rule with long steps is, 1e-9 of the loss
-        step = 0.4 if self.approximate and k > 2 else 0.2
-        attention = ChainRisk(chains, length, np.zeros((*index.shape, k)), sink=value, step=step)
-        layers, often = TwoLayers(seen, index, start, self.second == "matrix"), chains.last(length).sum(axis=0)
-        added = chains.irreducible(length)
-        least = self._pairs().risk().floor() if k == 2 else added
-        return InductionRisk(attention, layers, often, self.ratio, added, least)
+            often, added, least = counts.table.mean(counts.table.query[:, None] == np.arange(2)), 0.0, inner.floor()
+        else:
+            check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
+            chains, length = self._chain_law(), self.T if causal else self.T - m + 1
+            # quasi-random points are off by more than the rule with long steps is, 1e-9 of the loss
+            step = 0.4 if self.approximate and k > 2 else 0.2
+            inner = ChainRisk(chains, length, np.zeros((*index.shape, k)), sink=value, step=step)
+            often, added = chains.last(length).sum(axis=0), chains.irreducible(length)
+            least = self._pairs().risk().floor() if k == 2 else added
+        layers = TwoLayers(seen, index, start, self.second == "matrix")
+        return InductionRisk(inner, layers, often, self.ratio, added, least)
 
     def _tokens(self) -> tuple[Array, NDArray[np.intp]]:
         """Return the symbols that tokens see, (R, m, k), and which token stands at each place with each window.
@@ -436,30 +418,24 @@ class InductionHeads(Family):
 
     def _count_law(self, first: bool) -> TwoStateCounts:
         """Return the law of the counts of pairs: in closed form for all chains with a given start."""
-        start = "stationary" if self.start == "stationary" else float(self._first()[0, 1])
+        start = "stationary" if self.start == "stationary" else float(self._first()[1])
+        law: dict[str, Any] = {"concentration": self.prior}
         if self.few or self.approximate:
-            chains, probs = self.law()
-            return TwoStateCounts(self.T, transitions=chains, probs=probs, start=start, first=first)
-        return TwoStateCounts(self.T, self.prior, start=start, first=first)
+            law = dict(zip(("transitions", "probs"), self.law(), strict=True))
+        return TwoStateCounts(self.T, start=start, first=first, **law)
 
     def _chain_law(self) -> Chains:
-        """Return the chains with the law of the first window, of which the last symbol is the first to be seen."""
+        """Return the chains; before the first of causal tokens there are symbols 0, which it does not see."""
         P, probs = self.law()
-        first = Chains(P).start if self.start == "stationary" else self._first()
-        law = np.broadcast_to(first, (len(P), self.k))
+        first = None if self.start == "stationary" else self._first()
         if self.edge == "causal":
-            law = np.pad(law, [(0, 0), (0, self.k**self.lags - self.k)])
-        else:
-            for _ in range(self.lags - 1):
-                law = (law.reshape(len(P), -1, self.k, 1) * P[:, None]).reshape(len(P), -1)
-        return Chains(P, self.lags, probs=probs, start=law)
+            first = np.pad(Chains(P, start=first).start, [(0, 0), (0, self.k**self.lags - self.k)])
+        return Chains(P, self.lags, probs=probs, start=first)
 
     def _first(self) -> Array:
-        """Return the law of the first symbol where it is given, (1, k)."""
-        law = (
-            np.full(self.k, 1.0 / self.k) if self.start == "uniform" else probabilities("start", self.start, self.k)
-        )
-        return law[None]
+        """Return the law of the first symbol where it is given, (k,)."""
+        k = self.k
+        return np.full(k, 1.0 / k) if self.start == "uniform" else probabilities("start", self.start, k)
 
     def _pairs(self) -> InductionHeads:
         """Return the same law with the model in which counts of symbols and of pairs are seen, and a sink."""

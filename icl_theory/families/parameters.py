@@ -93,19 +93,24 @@ class Kind:
 class Number(Kind):
     """A finite float between ``minimum`` and ``maximum``; positive, or not negative with ``zero``.
 
-    With ``signed`` it may be negative, and ``maximum`` limits its size.
+    With ``signed`` it may be negative, and ``maximum`` limits its size. With ``matrix`` it may also be a matrix of
+    such numbers, from Python only, which becomes a tuple of its rows.
     """
 
     zero: bool = False
     minimum: float = 0.0
     maximum: float = math.inf
     signed: bool = False
+    matrix: bool = False
 
     text = True
     numeric = True
 
-    def value(self, name: str, value: Any) -> float:
-        """Return the float."""
+    def value(self, name: str, value: Any) -> Any:
+        """Return the float, or the rows."""
+        if self.matrix and not isinstance(value, str) and _validate.dimensions(value):
+            rows = _validate.real_array(name, value, 2).tolist()
+            return tuple(tuple(self.value(name, each) for each in row) for row in rows)
         if self.signed:
             return _validate.signed(name, value, maximum=self.maximum)
         return number(name, value, zero=self.zero, minimum=self.minimum, maximum=self.maximum)

@@ -10,8 +10,8 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.families.fixed_chain import SADDLE, FixedChain
-from icl_theory.papers.causal_structure import CAUSAL_STRUCTURE
 from icl_theory.papers.claim import Errors, Found, identity, row
+from icl_theory.papers.induction_heads import CAUSAL_STRUCTURE
 from icl_theory.papers.numbers import listed, span
 from icl_theory.papers.paper import Claims, Paper, Reading
 

@@ -202,6 +202,12 @@ def test_unreached_symbols_count_nothing_from_a_given_start() -> None:
     assert not found.attention[2].any()
 
 
+def test_a_law_of_the_oldest_symbol_is_one_of_windows() -> None:
+    found = Chains(TWO, 3, start=[0.2, 0.8]).start.reshape(2, 2, 2)
+    for x, y, z in itertools.product(range(2), repeat=3):
+        assert found[x, y, z] == pytest.approx([0.2, 0.8][x] * TWO[x, y] * TWO[y, z], rel=1e-15)
+
+
 class Lags(Map):
     """Two softmax layers: the first attends to the symbols of the window, the second to what it found, times b."""
 
@@ -318,7 +324,7 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     (r"window = 1000000000000: must be smaller", lambda: Chains(TWO, 10**12)),
     (r"probs = .*: must be 1 positive numbers", lambda: Chains(TWO, probs=[0.5, 0.5])),
     (r"start = \[0.5, 0.6\]: must be numbers >= 0 that sum to 1", lambda: Chains(TWO, start=[0.5, 0.6])),
-    (r"start = \(2,\): must be of shape \(4,\) or \(1, 4\)", lambda: Chains(TWO, 2, start=[0.5, 0.5])),
+    (r"start = \(3,\): must be of shape \(4,\) or \(1, 4\)", lambda: Chains(TWO, 2, start=[0.2, 0.3, 0.5])),
     (r"chains = 3: must be Chains", lambda: chain_moments(3, np.zeros((2, 2)), 4)),  # type: ignore[arg-type]
     (r"length = 1: must be an integer >= 2", lambda: chain_moments(Chains(TWO, 2), np.zeros((4, 2)), 1)),
     (r"length = 10+: must be smaller: this takes", lambda: ChainRisk(Chains(TWO, 2), 10**12)),

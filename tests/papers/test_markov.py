@@ -10,7 +10,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from icl_theory.engine import descend
-from icl_theory.papers import causal_structure as rows
+from icl_theory.papers import induction_heads as rows
 
 
 def test_slopes_of_lags_are_those_of_all_sequences() -> None:
@@ -32,7 +32,7 @@ def test_slopes_of_lags_are_those_of_all_sequences() -> None:
 
     h = 1e-3
     slopes = [-(loss(unit, h) - loss(unit, -h)) / (2 * h) for unit in np.eye(m)]
-    np.testing.assert_allclose(rows._gradient(chains, m, T), slopes, atol=1e-6)
+    np.testing.assert_allclose(rows.signals(rows.on_chains(chains, m, T)), slopes, atol=1e-6)
 
 
 @pytest.mark.parametrize("law", rows.LAWS)

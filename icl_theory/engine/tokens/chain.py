@@ -52,8 +52,9 @@ class Chains:
         in base k.
     probs : array_like, (C,), optional
         Probabilities of the chains; equal ones by default.
-    start : array_like, (k**m,) or (C, k**m), optional
-        Law of the first window. The stationary one is the default; the chains must then be irreducible.
+    start : array_like, (k**m,) or (C, k**m), or (k,) or (C, k), optional
+        Law of the first window, or of its oldest symbol. The stationary one is the default; the chains must then be
+        irreducible.
 
     Attributes
     ----------
@@ -90,20 +91,17 @@ class Chains:
         self.probs = np.full(C, 1.0 / C) if probs is None else probabilities("probs", probs, C)
         check_fits("window", self.window, 32.0 * C * k * math.exp(min(self.window * math.log(k), 600.0)))
         self.newest = np.arange(k**self.window) % k
-        self.start = self._stationary() if start is None else self._given(start)
+        law = np.stack([_stationary(P) for P in self.transitions]) if start is None else self._given(start)
+        while law.shape[1] < len(self.newest):
+            law = (law.reshape(C, -1, k, 1) * self.transitions[:, None]).reshape(C, -1)
+        self.start = law
 
     def _given(self, start: ArrayLike) -> Array:
         law = real_array("start", start, 1 if np.ndim(start) == 1 else 2, most=LARGEST)
-        shape = len(self.probs), len(self.newest)
-        if law.shape not in (shape, shape[1:]):
-            raise refuse("start", law.shape, f"of shape {shape[1:]} or {shape}")
-        return np.broadcast_to(distributions("start", law), shape).copy()
-
-    def _stationary(self) -> Array:
-        law = np.stack([_stationary(P) for P in self.transitions])
-        for _ in range(self.window - 1):
-            law = (law.reshape(len(law), -1, self.symbols, 1) * self.transitions[:, None]).reshape(len(law), -1)
-        return law
+        C, k, W = len(self.probs), self.symbols, len(self.newest)
+        if law.shape not in ((W,), (C, W), (k,), (C, k)):
+            raise refuse("start", law.shape, f"of shape {(W,)} or {(C, W)}, or {k} in place of {W}")
+        return np.broadcast_to(distributions("start", law), (C, law.shape[-1])).copy()
 
     def last(self, length: int) -> Array:
         """Probability that a sequence of a length follows a chain and ends in a symbol, (C, k)."""

@@ -73,7 +73,7 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     p = table.probability
     with np.errstate(divide="ignore"):
         logs = np.log(both)
-    excess = float(p @ _excess(loss, logs.T, both.T, table.truth.T))
+    excess = float(p @ excess_loss(loss, logs.T, both.T, table.truth.T))
     if loss == "log":
         with np.errstate(divide="ignore"):
             slopes = np.divide(-table.truth, both, out=np.zeros_like(both), where=table.truth > 0.0)
@@ -227,13 +227,13 @@ class CountRisk(Risk):
     def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
         """Excess of each row, (n,), and its derivatives by ln o, (V, n)."""
         if self.objective == "log":
-            return _excess("log", log_o, o, truth), -truth
+            return excess_loss("log", log_o, o, truth), -truth
         if self.objective == "square":
-            return _excess("square", log_o, o, truth), (o - truth) * o
+            return excess_loss("square", log_o, o, truth), (o - truth) * o
         log_q = self.scale * o
         log_q -= np.logaddexp.reduce(log_q, axis=0)
         q = np.exp(log_q)
-        return _excess("log", log_q, q, truth), self.scale * o * (q - truth)
+        return excess_loss("log", log_q, q, truth), self.scale * o * (q - truth)
 
 
 class _Part(NamedTuple):
@@ -285,7 +285,7 @@ class SampledCounts(Sampled):
         return losses, place, weight * np.einsum("bnv,bv->bn", v - o[:, None], slope)
 
 
-def _excess(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
+def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
     """Mean loss of the prediction q given the truth, above that of the truth itself; labels are the first axis.
 
     With q = t e^d the log loss has t (e^d - 1 - d) on top for each label: nothing cancels where d is small.
