@@ -59,7 +59,7 @@ class SphereRisk(Pullback):
 
     @classmethod
     def made(cls, kernel: Kernel, d: int, N: int, noise: float, start: float = 0.0) -> SphereRisk:
-        """Find the best κ, with up to 240 nodes: fewer where twice as many change the least loss by 1e-7 at most."""
+        """Find the best κ, with 60 to 240 nodes: until twice as many change the least loss by at most 1e-7."""
 
         def over_kappa(nodes: int) -> Pullback:
             c, tokens = sphere_tokens(kernel, d, N, noise, nodes)
