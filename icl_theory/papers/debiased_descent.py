@@ -35,11 +35,11 @@ def debiased(d: int, N: int, noise: float) -> float:
 def better_than_one(quick: bool) -> Found:
     """two heads are better than one, and nearly as good as linear attention"""
     lengths = (40, 160) if quick else (10, 40, 160, 640)
-    one, two = ([best(heads, N)[1] for N in lengths] for heads in (1, 2))
+    one, two = np.array([[best(heads, N)[1] for N in lengths] for heads in (1, 2)])
     linear = [PromptLaw(np.ones(5), N=N, noise=0.1).floor for N in lengths]
-    closer = np.array(two) / linear - 1.0
+    closer = two / linear - 1.0
     return Found(
-        (np.array(two) < one).all() and (np.diff(closer) < 0.0).all() and closer.min() > 0.0,
+        (two < one).all() and (np.diff(closer) < 0.0).all() and closer.min() > 0.0,
         f"d = 5, σ = 0.1, N = {listed(lengths)}",
         f"least loss {listed(one, '.4f')} (one head), {listed(two, '.4f')} (two), {listed(linear, '.4f')} (linear"
         f" attention); two heads lose to it by {listed(closer, '.2%')}",
@@ -104,8 +104,7 @@ def near_bayes(quick: bool) -> Found:
     """the loss is that of Bayes up to a factor, which tends to a constant if d, N and σ² grow in proportion"""
     draws, sizes, factors = 400 if quick else 4000, (5, 10, 20), {}
     for share in (0.002, 0.2, 1.0):
-        noises = [(share * d) ** 0.5 for d in sizes]
-        laws = [PromptLaw(np.ones(d), N=8 * d, noise=noise) for d, noise in zip(sizes, noises, strict=True)]
+        laws = [PromptLaw(np.ones(d), N=8 * d, noise=(share * d) ** 0.5) for d in sizes]
         factors[share] = [debiased(law.d, 8 * law.d, law.noise) / ridge_loss(law, draws).value for law in laws]
     settled = max(abs(each[2] / each[1] - 1.0) for each in factors.values()) < 0.06
     return Found(
