@@ -136,7 +136,7 @@ def lost(name: str, lengths: tuple[int, ...]) -> Array:
         omega = best(2, 40)[0] * PAIR
         params = np.concatenate([SoftmaxHeads(heads=2).risk().eliminated(omega)[0], omega])
         return np.array([SoftmaxHeads(heads=2, N=N).risk().loss(params) for N in lengths])
-    gamma = PromptLaw(np.ones(5), N=40, noise=0.1).minimiser()
+    gamma = PromptLaw(np.ones(5), N=40, noise=0.1).best
     laws = [(PromptLaw(np.ones(5), N=N, noise=0.1), N / 40.0 if name == "sum" else 1.0) for N in lengths]
     return np.array([law.loss(scale * gamma) for law, scale in laws])
 
