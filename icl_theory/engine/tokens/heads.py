@@ -129,7 +129,9 @@ class HeadsRisk(Risk):
         alone, whole = ([risk.moments(each) for each in given] for risk in (tokens, self._without))
         for q, errors in enumerate(tokens.errors):
             gram, slopes = np.empty((H, H)), np.empty((H, H, given.shape[1]))
-            means = np.array([each.attention[:, q] for each in alone]) @ (errors @ self._target[q])
+            y = self._target[q]
+            # (errors + y)·y and not errors·y: what attention lacks to 1 by rounding is not multiplied by |y|²
+            means = np.array([each.attention[:, q] for each in alone]) @ ((errors + y) @ y) - float(y @ y)
             # (o - y)·y is half of |o|² - |o - y|² - |y|²
             tilts = np.array([x.gradient[:, q] - y.gradient[:, q] for x, y in zip(whole, alone, strict=True)])
             for h in range(H):
