@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,9 @@ from icl_theory.papers.numbers import apart, decade, off
 from icl_theory.papers.regression import common
 from icl_theory.papers.regression.common import EQUAL, PAPER, cross_ratios, random_cases, random_risk, random_scores
 
-LAWS = (tasks.Exchangeable, tasks.Linear, tasks.RandomCosine, tasks.Quadratic, tasks.RandomFourier)
+LAWS: tuple[Callable[[float], tasks.Task], ...] = (
+    tasks.Exchangeable, tasks.Linear, tasks.RandomCosine, tasks.Quadratic, tasks.RandomFourier
+)  # fmt: skip
 
 
 @identity("Lemma 1", "paper, Lemma 1 (exact form)")
