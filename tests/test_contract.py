@@ -152,7 +152,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "step = 1e-320": lambda: icl.linear_attention.SampledRisk(PROMPTS, np.eye(2), 4).prompts(1e-320),
     "gamma = (3,)": lambda: PROMPTS.loss([1.0, 1.0, 1.0]),
     "gamma = 'x'": lambda: PROMPTS.excess("x"),
-    "params = [-1e+300]": lambda: icl.linear_attention.LoopedRisk(3, 10, 3).curvature(-1e300),
+    "params = [-1e+300]": lambda: icl.linear_attention.LoopedRisk(3, 10, 3).sharpness([-1e300]),
     "params = array(0.": lambda: icl.LinearAttention(d=2, coordinates="heads").gamma(np.array(0.0)),
     "time = -1": lambda: icl.linear_attention.balanced_flow(PROMPTS, 1.0, -1),
     "start = 1e-300": lambda: icl.linear_attention.balanced_flow(PROMPTS, 1e-300, 1.0),

@@ -78,10 +78,8 @@ class SoftmaxHeads(Family):
 
     def describe(self, run: Trajectory) -> None:
         """Say which ω is best."""
-        best = self.risk().best
-        if best is not None:
-            omega, least = best
-            run.notes["best"] = f"|ω| = {omega:.4g} with the loss {least:.6g}"
+        if (best := self.risk().best) is not None:
+            run.notes["best"] = f"|ω| = {best[0]:.4g} with the loss {best[1]:.6g}"
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""

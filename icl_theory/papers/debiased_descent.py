@@ -35,11 +35,11 @@ def debiased(d: int, N: int, noise: float) -> float:
 def better_than_one(quick: bool) -> Found:
     """two heads are better than one, and nearly as good as linear attention"""
     lengths = (40, 160) if quick else (10, 40, 160, 640)
-    one, two = ([best(heads, N)[1] for N in lengths] for heads in (1, 2))
+    one, two = np.array([[best(heads, N)[1] for N in lengths] for heads in (1, 2)])
     linear = [PromptLaw(np.ones(5), N=N, noise=0.1).floor for N in lengths]
-    closer = np.array(two) / linear - 1.0
+    closer = two / linear - 1.0
     return Found(
-        (np.array(two) < one).all() and (np.diff(closer) < 0.0).all() and closer.min() > 0.0,
+        (two < one).all() and (np.diff(closer) < 0.0).all() and closer.min() > 0.0,
         f"d = 5, σ = 0.1, N = {listed(lengths)}",
         f"least loss {listed(one, '.4f')} (one head), {listed(two, '.4f')} (two), {listed(linear, '.4f')} (linear"
         f" attention); two heads lose to it by {listed(closer, '.2%')}",
@@ -63,18 +63,20 @@ def debiased_step(quick: bool) -> Found:
     )
 
 
+def unpaired(params: Array) -> Array:
+    """|Σμ|/Σ|μ| and |Σω|/Σ|ω|: both are 0 where two heads are a pair."""
+    return np.array([abs(each.sum()) / np.abs(each).sum() for each in np.split(params, 2)])
+
+
 @row("two heads: descent from random starts", SOURCE.format("training"), bound="0; ω, -ω")
 def emerging_pair(quick: bool) -> Found:
     """descent turns heads into a pair: output weights that sum to zero, and opposite ω"""
-    sums, tilts, steps = [], [], 30 if quick else 60
-    for seed in (0,) if quick else (0, 1):
-        problem = SoftmaxHeads(heads=2, seed=seed, eta=0.2, method="exact", max_steps=steps, above=1e-9)
-        output, omega = np.split(problem.simulate().params, 2)
-        sums.append(abs(float(output.sum())) / np.abs(output).sum())
-        tilts.append(abs(float(omega.sum())) / np.abs(omega).sum())
+    seeds, steps = ((0,), 30) if quick else ((0, 1), 60)
+    problem = SoftmaxHeads(heads=2, eta=0.2, method="exact", max_steps=steps, above=1e-9)
+    sums, tilts = np.transpose([unpaired(problem.changed(seed=seed).simulate().params) for seed in seeds])
     return Found(
-        max(sums + tilts) < 0.2,
-        f"d = 5, N = 40, σ = 0.1, two heads, {len(sums)} starts of size 0.1, {steps} steps of η = 0.2",
+        max(*sums, *tilts) < 0.2,
+        f"d = 5, N = 40, σ = 0.1, two heads, {len(seeds)} starts of size 0.1, {steps} steps of η = 0.2",
         f"|Σμ|/Σ|μ| = {listed(sums, '.3f')}, |Σω|/Σ|ω| = {listed(tilts, '.3f')}",
     )
 
@@ -82,19 +84,17 @@ def emerging_pair(quick: bool) -> Found:
 @row("two heads: minima", SOURCE.format("training"), bound="0; ω, -ω; best pair")
 def minima(quick: bool) -> Found:
     """where training ends: output weights sum to zero, all |ω| are alike, and a third head hardly helps"""
-    omega, lowest = best(2, 40)
-    sums, sizes, excess = list[float](), list[float](), list[float]()
-    for seed in (0,) if quick else (0, 1):
-        risk = SoftmaxHeads(heads=2, seed=seed).risk()
-        found = minimize(risk.evaluate, risk.initial, jac=True, method="L-BFGS-B", options={"maxiter": 40})
-        sums.append(abs(float(found.x[:2].sum())) / np.abs(found.x[:2]).sum())
-        sizes, excess = [*sizes, *np.abs(found.x[2:])], [*excess, float(found.fun) / lowest - 1.0]
-    three = SoftmaxHeads(heads=3).risk()
+    (omega, lowest), three = best(2, 40), SoftmaxHeads(heads=3).risk()
+    risks = [SoftmaxHeads(heads=2, seed=seed).risk() for seed in ((0,) if quick else (0, 1))]
+    options = {"maxiter": 40}
+    found = [minimize(risk.evaluate, risk.initial, jac=True, method="L-BFGS-B", options=options) for risk in risks]
+    apart = max(unpaired(each.x)[0] for each in found)
+    sizes, excess = np.abs([each.x[2:] for each in found]).ravel(), [each.fun / lowest - 1.0 for each in found]
     third = [1.0 - three.eliminated(np.array([omega, -omega, more]))[1] / lowest for more in (0.0, 0.2, 0.5)]
     return Found(
-        max(sums) < 1e-3 and max(map(abs, [*excess, *third])) < 1e-3 and max(sizes) < 0.2,
-        f"d = 5, N = 40, σ = 0.1, L-BFGS from {len(sums)} random starts; third heads with ω = 0, 0.2, 0.5",
-        f"|Σμ|/Σ|μ| at most {max(sums):.0e}; |ω| = {span(sizes, '.3f')}; loss over that of the best pair"
+        apart < 1e-3 and max(map(abs, [*excess, *third])) < 1e-3 and sizes.max() < 0.2,
+        f"d = 5, N = 40, σ = 0.1, L-BFGS from {len(found)} random starts; third heads with ω = 0, 0.2, 0.5",
+        f"|Σμ|/Σ|μ| at most {apart:.0e}; |ω| = {span(sizes, '.3f')}; loss over that of the best pair"
         f" {span(excess, '+.0e')}; a third head gains {max(third):.0e} at most",
     )
 
@@ -104,8 +104,7 @@ def near_bayes(quick: bool) -> Found:
     """the loss is that of Bayes up to a factor, which tends to a constant if d, N and σ² grow in proportion"""
     draws, sizes, factors = 400 if quick else 4000, (5, 10, 20), {}
     for share in (0.002, 0.2, 1.0):
-        noises = [(share * d) ** 0.5 for d in sizes]
-        laws = [PromptLaw(np.ones(d), N=8 * d, noise=noise) for d, noise in zip(sizes, noises, strict=True)]
+        laws = [PromptLaw(np.ones(d), N=8 * d, noise=(share * d) ** 0.5) for d in sizes]
         factors[share] = [debiased(law.d, 8 * law.d, law.noise) / ridge_loss(law, draws).value for law in laws]
     settled = max(abs(each[2] / each[1] - 1.0) for each in factors.values()) < 0.06
     return Found(
@@ -137,7 +136,7 @@ def lost(name: str, lengths: tuple[int, ...]) -> Array:
         omega = best(2, 40)[0] * PAIR
         params = np.concatenate([SoftmaxHeads(heads=2).risk().eliminated(omega)[0], omega])
         return np.array([SoftmaxHeads(heads=2, N=N).risk().loss(params) for N in lengths])
-    gamma = PromptLaw(np.ones(5), N=40, noise=0.1).minimiser()
+    gamma = PromptLaw(np.ones(5), N=40, noise=0.1).best
     laws = [(PromptLaw(np.ones(5), N=N, noise=0.1), N / 40.0 if name == "sum" else 1.0) for N in lengths]
     return np.array([law.loss(scale * gamma) for law, scale in laws])
 

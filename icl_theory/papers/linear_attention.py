@@ -162,7 +162,11 @@ def staircase(quick: bool) -> Found:
     """
     base = LinearAttention(d=3, decay=1.0, N=50, above=1e-4, method="exact", coordinates="heads", heads=3)
     alone, seeds = base.changed(eta=0.05, start=aligned(3, 0.02)), range(2 if quick else 8)
-    late = off(_half_times(alone), _times_alone(alone.law(), 0.02) / alone.rate())
+    law, times = alone.law(), []
+    for spectrum, m, best in zip(law.covariance, law.second, law.best, strict=True):
+        s = np.linspace(0.02, (0.5 * best) ** (1 / 3), 200_001)
+        times.append(np.trapezoid(1.0 / (spectrum * (spectrum - m * s**3) * s**2), s))
+    late = off(_half_times(alone), np.array(times) / alone.rate())
     orders = [(np.diff(_half_times(base.changed(start=0.02, seed=seed, eta=0.1))) >= 0.0).all() for seed in seeds]
     return Found(
         late < 0.01 and all(orders),
@@ -175,15 +179,6 @@ def _half_times(problem: LinearAttention) -> Array:
     run, half = problem.simulate(), 0.5 * problem.law().best
     passed = [run.first(lambda at, j=j: bool(at.observed["gamma"][j] >= half[j])) for j in range(len(half))]  # type: ignore[misc]
     return np.array([math.inf if step is None else step for step in passed])
-
-
-def _times_alone(law: PromptLaw, size: float) -> Array:
-    """Times of s' = λ(λ - ms³)s² from a size to half of each entry of Γ, by the trapezoidal rule."""
-    found = []
-    for spectrum, m, best in zip(law.covariance, law.second, law.best, strict=True):
-        x = np.linspace(size, (0.5 * best) ** (1 / 3), 200_001)
-        found.append(np.trapezoid(1.0 / (spectrum * (spectrum - m * x**3) * x**2), x))
-    return np.array(found)
 
 
 @row("linear attention: shifts", ZHANG.format("distribution shifts"), Status.EXACT, "0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -36,11 +35,8 @@ def predicted(problem: Sphere) -> float | None:
 def longer_prompts(quick: bool) -> Found:
     """the best κ grows like a power of N: the window narrows, and the more slowly the smoother the tasks"""
     ends = (10**5, 10**6) if quick else (10**7, 10**8)
-    exponents = []
-    for task in ("linear", "relu"):
-        first, last = (Sphere(task=task, N=N).risk().best for N in ends)
-        exponents.append(float(np.log10(last / first)))
-    smooth, kinked = exponents
+    best = ([Sphere(task=task, N=N).risk().best for N in ends] for task in ("linear", "relu"))
+    smooth, kinked = (power(ends, each) for each in best)
     return Found(
         abs(smooth - 0.25) < 0.01 and smooth + 0.01 < kinked < 2.0 / 7.0,
         f"d = 5, σ = 1, from N = {ends[0]:.0e} to {ends[1]:.0e}",
@@ -51,16 +47,14 @@ def longer_prompts(quick: bool) -> Found:
 @row("sphere: slope and noise", SOURCE, bound="monotone")
 def slope_and_noise(quick: bool) -> Found:
     """the window narrows with the Lipschitz constant, and widens with the noise"""
-    N, tasks, factors = 10**3 if quick else 10**5, ("linear", "cosine"), []
-    for task in tasks:
-        for name, values in (("L", (0.5, 1.0, 2.0)), ("noise", (2.0, 1.0, 0.5))):
-            base = Sphere(task=task, N=N)
-            best = [base.changed(**{name: value}).risk().best for value in values]
-            factors += [after / before for before, after in itertools.pairwise(best)]
+    problems = [Sphere(task=task, N=10**3 if quick else 10**5) for task in ("linear", "cosine")]
+    changes = [[{"L": L} for L in (0.5, 1.0, 2.0)], [{"noise": noise} for noise in (2.0, 1.0, 0.5)]]
+    best = np.array([[[base.changed(**x).risk().best for x in each] for each in changes] for base in problems])
+    factors = best[..., 1:] / best[..., :-1]
     return Found(
-        min(factors) > 1.0,
-        f"linear and cosine tasks, d = 5, N = {N}, L and σ from 0.5 to 2",
-        f"doubling L or halving σ multiplies the best κ by {span(factors, '.2f')}",
+        factors.min() > 1.0,
+        f"linear and cosine tasks, d = 5, N = {problems[0].N}, L and σ from 0.5 to 2",
+        f"doubling L or halving σ multiplies the best κ by {span(factors.ravel(), '.2f')}",
     )
 
 
@@ -98,9 +92,8 @@ def linear_is_stuck(quick: bool) -> Found:
     problems = {f"{task}, L = {L:g}": Sphere(task=task, L=L, N=N) for task, L in cases}
     window = {name: problem.risk().floor() for name, problem in problems.items()}
     linear = {name: linear_attention(problem) for name, problem in problems.items()}
-    other = [name for name in problems if not name.startswith("linear")]
     return Found(
-        all(linear[name] > 10.0 * window[name] for name in other),
+        all(linear[name] > 10.0 * window[name] for name in problems if not name.startswith("linear")),
         f"d = 5, σ = 1, N = {N:.0e}",
         f"least loss {named(window, '.2g')} (softmax); {named(linear, '.2g')} (linear attention)",
         "holds; on linear tasks linear attention is"

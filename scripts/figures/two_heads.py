@@ -38,8 +38,8 @@ def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> 
     lengths = np.unique(np.geomspace(0.25 * N, 64 * N, points).astype(int))
     served = [two.changed(N=int(length)).risk().loss(params) for length in lengths]
     laws = [icl.linear_attention.PromptLaw(np.ones(d), N=int(length), noise=noise) for length in lengths]
-    summed = [each.loss(each.N / N * law.minimiser()) for each in laws]
-    averaged = [each.loss(law.minimiser()) for each in laws]
+    summed = [each.loss(each.N / N * law.best) for each in laws]
+    averaged = [each.loss(law.best) for each in laws]
     below = [
         Curve("two heads", lengths, served, colour=CYCLE[1]),
         Curve("linear, averaged", lengths, averaged, style="--", colour=CYCLE[2]),

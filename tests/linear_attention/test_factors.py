@@ -206,11 +206,11 @@ def test_few_heads_have_the_floor_of_their_rank(heads: int, rank: int, query: st
     rng = np.random.default_rng(0)
     starts = rng.normal(size=(10, 2 * d * heads * rank))
     least = min(minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-9}).fun for start in starts)
-    assert law.rank_floor(heads * rank) == pytest.approx(least, rel=1e-8)
+    assert law.floor + law.rank_excess(heads * rank) == pytest.approx(least, rel=1e-8)
     problem = icl.LinearAttention(
         covariance=L, prior=W, query=asked, N=6, noise=0.4, coordinates="heads", heads=heads, rank=rank
     )
-    assert problem.risk().floor() == law.rank_floor(heads * rank)
+    assert problem.risk().floor() == law.floor + law.rank_excess(heads * rank)
 
 
 def test_heads_of_too_small_a_rank_reach_targets_above_their_floor() -> None:

@@ -90,12 +90,10 @@ def test_minimiser_is_the_published_one_whatever_the_query() -> None:
     spectrum, N, noise = np.array([1.0, 0.3, 0.05]), 7, 0.4
     published = 1.0 / ((1 + 1 / N) * spectrum + (spectrum.sum() + noise**2) / N)
     for query in (None, [2.0, 0.1, 1.0]):
-        np.testing.assert_allclose(
-            PromptLaw(spectrum, None, query, N=N, noise=noise).minimiser(), published, rtol=1e-14
-        )
+        np.testing.assert_allclose(PromptLaw(spectrum, None, query, N=N, noise=noise).best, published, rtol=1e-14)
     dense = random_law(3, 5, 0.2)
     risk = MergedRisk(PromptLaw(*dense[:3], N=5, noise=0.2), np.eye(3))
-    _, gradient = risk.evaluate(risk.law.minimiser())
+    _, gradient = risk.evaluate(risk.law.best)
     assert np.abs(gradient).max() < 1e-15
 
 

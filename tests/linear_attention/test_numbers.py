@@ -231,14 +231,14 @@ def test_a_loop_has_the_derivatives_the_best_length_and_the_rate_of_its_loss(
         at = np.array([gamma])
         assert risk.gradient(at) == pytest.approx(slopes(risk.loss, at), rel=1e-7, abs=1e-9)
         bend = float(slopes(lambda x: float(risk.gradient(x)[0]), at)[0])
-        assert risk.curvature(gamma) == pytest.approx(bend, rel=1e-7)
+        assert risk.sharpness([gamma]) == pytest.approx(bend, rel=1e-7)
         assert risk.hessian_product(at, np.array([-2.0]))[0] == pytest.approx(-2.0 * bend, rel=1e-7)
     grid = np.linspace(0.0, 6.0, 3001)
     losses = [risk.loss([x]) for x in grid]
     assert float(risk.best[0]) == pytest.approx(grid[int(np.argmin(losses))], abs=3e-3)
     assert risk.floor() <= min(losses) + 1e-15
     assert risk.floor() == pytest.approx(min(losses), rel=1e-5)
-    worst = max(risk.curvature(x) for x in np.linspace(0.05, float(risk.best[0]), 301))
+    worst = max(risk.sharpness([x]) for x in np.linspace(0.05, float(risk.best[0]), 301))
     assert risk.stable_rate() == pytest.approx(1.0 / worst, rel=1e-3)
     seen = risk.observe(np.array([0.7]))
     assert (float(seen["excess"]), seen["gamma"].tolist()) == (

@@ -1,4 +1,4 @@
-r"""Means of softmax averages, and of products of two with weights of their own, exactly, as integrals.
+r"""The mean product of two softmax averages with weights of their own, exactly, as a double integral.
 
 Two heads average the same tokens with the weights :math:`w` and :math:`w'`. With :math:`y_u = s w_u`,
 :math:`y'_u = t w'_u`, :math:`G = \sum_u \pi_u e^{-y_u - y'_u}` and the notation of
@@ -26,20 +26,10 @@ from icl_theory.engine.tokens.square import (
     Weights,
     balanced,
     capped,
-    generating,
-    integral,
     log_mean,
     summed,
     trapezoid,
-    weighted,
 )
-
-
-class Mean(NamedTuple):
-    """A mean, and its gradient in the scores, (C,)."""
-
-    value: float
-    gradient: Array
 
 
 class Product(NamedTuple):
@@ -48,24 +38,6 @@ class Product(NamedTuple):
     value: float
     first: Array
     second: Array
-
-
-def mean(log_w: Array, probs: Array, values: Array, counts: Sequence[Count]) -> Mean:
-    """Return the mean of Σ w v / Σ w for values v of the nodes, (C,); the other arguments are as for `product`."""
-    log_w = capped(log_w[:, None])
-    log_s, jacobian, _ = trapezoid(log_w, counts)
-    y = np.exp(np.minimum(log_w + log_s, math.log(LATEST)))[None]
-    p, v, decay = probs[None], values[None], np.exp(-y)
-    means = [generating(p, decay, -y, count.rows) for count in counts]
-    weights = Weights(counts, means, jacobian, 2)
-    b = p[:, :, None] * y * decay
-    terms = [Term((k,), weighted(v, b, count.rows)) for k, count in enumerate(counts)]
-    parts = []
-    for k, count in enumerate(counts):
-        kept = v[:, count.rows] * integral(weights(k), (b * (1.0 - y))[:, count.rows])
-        parts.append((kept, -integral(summed(weights, terms, k), b[:, count.rows])))
-    gradient = balanced(*(np.concatenate(part, axis=1) for part in zip(*parts, strict=True)))
-    return Mean(float(summed(weights, terms).sum()), gradient[0])
 
 
 def product(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, instance, integer, refuse, store
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.cross import mean, product
+from icl_theory.engine.tokens.cross import product
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
@@ -72,6 +72,7 @@ class HeadsRisk(Risk):
     tokens: TokenRisk
     heads: int = 2
     _target: Array = field(init=False, repr=False)  # (Q, D)
+    _without: TokenRisk = field(init=False, repr=False)  # the tokens with the target 0
 
     def __post_init__(self) -> None:
         instance("tokens", self.tokens, TokenRisk, "a TokenRisk")
@@ -80,6 +81,7 @@ class HeadsRisk(Risk):
         store(self, heads=integer("heads", self.heads, minimum=1, maximum=64))
         Q, _, D = self.tokens.errors.shape
         store(self, _target=np.broadcast_to(self.tokens.target.T, (Q, D)))
+        store(self, _without=replace(self.tokens, target=np.zeros_like(self.tokens.target)))
 
     @property
     def initial(self) -> Array:
@@ -122,22 +124,24 @@ class HeadsRisk(Risk):
 
     def _products(self, scores: Array) -> list[Products]:
         """Mean products of the heads for each query, from their scores, (H, UQ)."""
-        tokens = self.tokens
-        given = scores.reshape(len(scores), *tokens.own.shape)
-        alone, found, H = [tokens.moments(each) for each in given], [], len(given)
+        tokens, H = self.tokens, len(scores)
+        given, found = scores.reshape(H, *tokens.own.shape), []
+        alone, whole = ([risk.moments(each) for each in given] for risk in (tokens, self._without))
         for q, errors in enumerate(tokens.errors):
             gram, slopes = np.empty((H, H)), np.empty((H, H, given.shape[1]))
-            means = [mean(each[:, q], tokens.probs, errors @ self._target[q], tokens.counts) for each in given]
+            y = self._target[q]
+            # (errors + y)·y and not errors·y: what attention lacks to 1 by rounding is not multiplied by |y|²
+            means = np.array([each.attention[:, q] for each in alone]) @ ((errors + y) @ y) - float(y @ y)
+            # (o - y)·y is half of |o|² - |o - y|² - |y|²
+            tilts = np.array([x.gradient[:, q] - y.gradient[:, q] for x, y in zip(whole, alone, strict=True)])
             for h in range(H):
                 gram[h, h], slopes[h, h] = 2.0 * alone[h].loss[q], alone[h].gradient[:, q]
                 for k in range(h):
-                    both = product(
-                        given[h, :, q], given[k, :, q], tokens.probs, errors, tokens.own[:, q], tokens.counts
-                    )
+                    pair = given[h, :, q], given[k, :, q]
+                    both = product(*pair, tokens.probs, errors, tokens.own[:, q], tokens.counts)
                     gram[h, k] = gram[k, h] = both.value
                     slopes[h, k], slopes[k, h] = both.first, both.second
-            values, tilts = (np.array([getattr(each, name) for each in means]) for name in ("value", "gradient"))
-            found.append(Products(gram, slopes, values, tilts))
+            found.append(Products(gram, slopes, means, tilts))
         return found
 
 

@@ -182,20 +182,13 @@ class LoopedRisk(BestKnown):
             slope += power * np.sum(w * (x > 0.0) * done * left ** (D - 1))
         return float(loss), np.array([slope])
 
-    def curvature(self, gamma: float) -> float:
-        """Return the second derivative at γ."""
-        return float(self._within([gamma], self._bend, 0))
-
-    def _bend(self, params: Array) -> Array:
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Second derivative times a number."""
         (x, w), D, power = quadrature(self.d, self.N, self.depth), self.depth, self.noise**2 / self.N
         left = 1.0 - params[0] / D * x
         second = (2 * D - 1) / D * np.sum(w * x**2 * left ** (2 * D - 2))
         bent = left ** (2 * D - 2) - (D - 1) / D * left ** max(D - 2, 0) * (1.0 - left**D)
-        return np.array([second + power * np.sum(w * x * bent)])
-
-    def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Second derivative times a number."""
-        return self._bend(params) * direction
+        return (second + power * np.sum(w * x * bent)) * direction
 
     @cached_property
     def best(self) -> Array:
@@ -218,7 +211,7 @@ class LoopedRisk(BestKnown):
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best γ."""
         between = np.linspace(self.start, float(self.best[0]), 101)
-        return 1.0 / max(float(self._bend(np.array([each]))[0]) for each in between)
+        return 1.0 / max(float(self.hessian_product(np.array([each]), np.ones(1))[0]) for each in between)
 
 
 class Layers(NamedTuple):

@@ -55,7 +55,7 @@ class PromptLaw:
     --------
     >>> import icl_theory as icl
     >>> law = icl.linear_attention.PromptLaw([1.0, 0.5], N=10)
-    >>> law.minimiser().round(3)
+    >>> law.best.round(3)
     array([0.8  , 1.429])
     >>> round(law.floor, 4)
     0.1714
@@ -162,7 +162,14 @@ class PromptLaw:
 
     @cached_property
     def best(self) -> Array:
-        """The best matrix, see `minimiser`."""
+        r"""The best matrix, :math:`\Gamma^* = W\Lambda M^{-1}`, for every law of the query: (d, d) or (d,).
+
+        With the pseudo-inverse if M is singular; (d,) if all matrices are diagonal.
+
+        References
+        ----------
+        Ahn, Cheng, Daneshmand, Sra 2023, Theorem 1; Zhang, Frei, Bartlett 2024.
+        """
         covariance, prior, _ = self.moments
         if self.diagonal:
             second = self.second
@@ -171,20 +178,6 @@ class PromptLaw:
         assert bases is not None
         U, V = bases
         return np.asarray(U @ np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0) @ V.T)
-
-    def minimiser(self) -> Array:
-        r"""Return the best matrix, :math:`\Gamma^* = W\Lambda M^{-1}`, for every law of the query.
-
-        Returns
-        -------
-        ndarray, (d, d), or (d,) if all matrices are diagonal
-            With the pseudo-inverse if M is singular.
-
-        References
-        ----------
-        Ahn, Cheng, Daneshmand, Sra 2023, Theorem 1; Zhang, Frei, Bartlett 2024.
-        """
-        return self.best.copy()
 
     @cached_property
     def floor(self) -> float:
@@ -197,11 +190,11 @@ class PromptLaw:
         query = self.moments[2]
         return 0.5 * float(left @ (query * right**2 if self.diagonal else np.sum(right * (query @ right), axis=0)))
 
-    def rank_floor(self, rank: int) -> float:
-        r"""Least loss of all matrices up to a rank.
+    def rank_excess(self, rank: int) -> float:
+        r"""Least loss of all matrices up to a rank, above the floor.
 
-        The floor plus :math:`\tfrac12\sum_{j > r}\sigma_j^2`, :math:`\sigma_1 \ge \sigma_2 \ge \dots` the
-        singular values of :math:`\Lambda_q^{1/2}\Gamma^*M^{1/2}`. See docs/linear-attention-theory.md, "Heads".
+        It is :math:`\tfrac12\sum_{j > r}\sigma_j^2`, :math:`\sigma_1 \ge \sigma_2 \ge \dots` the singular values of
+        :math:`\Lambda_q^{1/2}\Gamma^*M^{1/2}`. See docs/linear-attention-theory.md, "Heads".
 
         Parameters
         ----------
@@ -216,13 +209,9 @@ class PromptLaw:
         --------
         >>> import icl_theory as icl
         >>> law = icl.linear_attention.PromptLaw([1.0, 0.5, 0.25], N=10)
-        >>> [round(law.rank_floor(rank), 4) for rank in range(4)]
+        >>> [round(law.floor + law.rank_excess(rank), 4) for rank in range(4)]
         [0.875, 0.4828, 0.3104, 0.241]
         """
-        return self.floor + self.rank_excess(rank)
-
-    def rank_excess(self, rank: int) -> float:
-        """Return `rank_floor` above the floor."""
         rank = integer("rank", rank, minimum=0)
         q, _, reach, bases = self.modes
         if bases is None:

@@ -438,7 +438,12 @@ def sample_complexity(quick: bool) -> Found:
     """M sentences leave at most ε above the Bayes risk with probability 1 - δ for M of the order |Q| ln(|Q|/δ);
     with noise of the order ln(1/δ)/ε
     """
-    (ratios, spread), size = complexities(), 120 if quick else 600
+    size, clean = 120 if quick else 600, itertools.product((2, 5, 20), (0.1, 1e-3, 1e-6))
+    ratios = [sentences_needed(PLANTED(Q), 1e-3, delta) / (Q * math.log(Q / delta)) for Q, delta in clean]
+    spread = [
+        sentences_needed(NOISY(alpha=alpha), epsilon, delta) * epsilon / math.log(1.0 / delta)
+        for alpha, epsilon, delta in itertools.product((0.2, 0.5), (0.1, 0.01, 0.001), (0.05, 1e-3, 1e-6))
+    ]
     failed, expected, z = failures(PLANTED(5), 12, 0.3, size)
     return Found(
         z < 4.0 and np.max(ratios) <= 1.05 and max(spread) < 1.2 and min(*ratios, *spread) > 0.6,
@@ -448,17 +453,6 @@ def sample_complexity(quick: bool) -> Found:
         f" {failed} of {size} sets fail where {expected:.1f} are predicted (|z| {z:.1f})",
         "holds, the order being ours: the text that we have has lost the theorem's formula",
     )
-
-
-def complexities() -> tuple[list[float], list[float]]:
-    """Numbers of sentences needed over their orders, without noise and with."""
-    return [
-        sentences_needed(PLANTED(Q), 1e-3, delta) / (Q * math.log(Q / delta))
-        for Q, delta in itertools.product((2, 5, 20), (0.1, 1e-3, 1e-6))
-    ], [
-        sentences_needed(NOISY(alpha=alpha), epsilon, delta) * epsilon / math.log(1.0 / delta)
-        for alpha, epsilon, delta in itertools.product((0.2, 0.5), (0.1, 0.01, 0.001), (0.05, 1e-3, 1e-6))
-    ]
 
 
 def failures(task: RecallTask, M: int, epsilon: float, sets: int) -> tuple[int, float, float]:

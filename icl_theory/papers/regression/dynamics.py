@@ -146,7 +146,11 @@ def _times(K: int, epsilon: float) -> tuple[float, float] | None:
 def regimes(quick: bool) -> Found:
     """t ε 4η/(K-1) < 2 at the step t that reaches ε exactly for L > L*; L*Δ = √(8εK²/(K-1)) (1 + √(2/K) + ...)"""
     cases = [*itertools.product((5, 20, 300), (1e-2, 1e-6), (0.5, 0.9, 1.1, 2.0))]
-    tails = np.array([_tail_ratio(*case) for case in cases])
+    tails = np.zeros(len(cases))
+    for at, (K, epsilon, ratio) in enumerate(cases):
+        gamma = 0.5 * (ratio * crossover(epsilon, 1.0, K)) ** 2
+        (steps,) = common.iterated_steps(K, 0.1, (math.sqrt(2.0 * epsilon * (K - 1.0) / (K * gamma)),))
+        tails[at] = steps * epsilon * 4.0 * (0.1 * (K - 1.0) ** 2 / (K * gamma)) / (K - 1.0) / TAIL_RATIO
     wrong = int(sum((tails < 1.0) != [ratio > 1.0 for *_, ratio in cases]))
     shown = [crossover(1e-3, 1.0, K) / crossover(1e-3, 1.0, K, leading_order=True) for K in (20, 1000, 10**6)]
     orders = (np.array(shown) - 1.0) * np.sqrt([20, 1000, 10**6])
@@ -157,13 +161,6 @@ def regimes(quick: bool) -> Found:
         f" {listed(shown, '.3f')}; (that - 1) √K = {listed(orders, '.3f')}",
         f"holds; the leading order is off by {shown[0] - 1:.0%} at K = 20",
     )
-
-
-def _tail_ratio(K: int, epsilon: float, ratio: float) -> float:
-    """``t ε 4η/(K-1)`` over 2 at the step t that reaches ε, at a ratio of L to L*, by plain iteration."""
-    gamma = 0.5 * (ratio * crossover(epsilon, 1.0, K)) ** 2
-    (steps,) = common.iterated_steps(K, 0.1, (math.sqrt(2.0 * epsilon * (K - 1.0) / (K * gamma)),))
-    return steps * epsilon * 4.0 * (0.1 * (K - 1.0) ** 2 / (K * gamma)) / (K - 1.0) / TAIL_RATIO
 
 
 @row("regimes, paper's rule", PAPER.format("Thms 1, 2"), Status.ORDER, "100 %")
@@ -238,14 +235,16 @@ def tail_law_finite(quick: bool) -> Found:
     """η t p_k (ℓ_k - inf ℓ_k) tends to the squared norm of the smallest scores whose levels keep their margins"""
     time, lengths = 1e7 if quick else 1e9, {3: 5, 10: 60}
     runs = {K: descend(ExchangeableRisk(K, 2.0, N), 1.0, steps=10**8, method="flow") for K, N in lengths.items()}
-    found = [_tails(risk, time) for risk in (nested_example(), nested_example(0.7), line_example())]
-    nested, noisy, line = (text for _, text in found)
+    # four features on a line: from either end the best answer is the next one, whichever are missing
+    line = PopulationRisk(Features([[0.0], [1.0], [2.2], [3.5]]), tasks.Linear(1.0), 3)
+    found = [_tails(risk, time) for risk in (nested_example(), nested_example(0.7), line)]
+    nested, noisy, on_line = (text for _, text in found)
     ratios = [*(_over_tail(run, K) for K, run in runs.items()), *(ratio for each, _ in found for ratio in each)]
     return Found(
         off(ratios, 1.0) < 0.01,
         "exchangeable K = 3, 10; three features of which one hides another, without noise and with; four on a line",
         f"t = {time:.0e}, over (K-1)/(4ηK), by query, computed in brackets: nested {nested}; with noise {noisy};"
-        f" on a line {line}; all over their limits {span(ratios, '.4f')}",
+        f" on a line {on_line}; all over their limits {span(ratios, '.4f')}",
     )
 
 
@@ -313,11 +312,6 @@ def nested_example(noise: float = 0.0) -> PopulationRisk:
     """Three features; without the first, and without the third, the best answer is the second alone."""
     points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
     return PopulationRisk(Features(points, [0.3, 0.3, 0.4]), tasks.KernelTask(points @ points.T), 4, noise)
-
-
-def line_example() -> PopulationRisk:
-    """Four features on a line; from either end the best answer is the next one, whichever are missing."""
-    return PopulationRisk(Features([[0.0], [1.0], [2.2], [3.5]]), tasks.Linear(1.0), 3)
 
 
 LABELS = np.array([0, 1, 1, 1, 2, 2])  # groups of exchangeable features
@@ -397,20 +391,20 @@ def skipped_steps(quick: bool) -> Found:
     risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, 20, 0.3)]
     risks += [] if quick else [_grouped(math.inf, 0.0)[0], random_risk(4, 5)]
     steps = 3000 if quick else 8000
-    errors, inside, wrong = zip(*(_skipped(risk, steps) for risk in risks), strict=True)
+    errors, inside, wrong = [], [], []
+    for risk in risks:
+        taken, skipped = (descend(risk, 0.1, steps=steps, method=method) for method in ("auto", "fast"))
+        errors.append(apart(skipped.states, taken.states))
+        inside.append(skipped.states_error is not None and errors[-1] <= skipped.states_error)
+        epsilon = float(taken.loss[-1] * 0.3 + taken.loss[0] * 0.7)
+        one, two = (descend(risk, 0.1, epsilon=epsilon, steps=steps, method=m).steps for m in ("exact", "fast"))
+        wrong.append(one != two)
     return Found(
-        np.max(errors) <= 1e-7 and all(inside) and not any(wrong),
+        max(errors) <= 1e-7 and all(inside) and not any(wrong),
         f"{len(errors)} risks, single features, groups and one number, η = 0.1, {steps:,} steps, every one taken",
-        f"scores apart by less than {decade(np.max(errors))}, {'within' if all(inside) else 'beyond'} the"
+        f"scores apart by less than {decade(max(errors))}, {'within' if all(inside) else 'beyond'} the"
         f" estimate; {sum(wrong)} of {len(errors)} counts differ",
     )
-
-
-def _skipped(risk: Risk, steps: int) -> tuple[float, bool, bool]:
-    taken, skipped = (descend(risk, 0.1, steps=steps, method=method) for method in ("auto", "fast"))
-    error, epsilon = apart(skipped.states, taken.states), float(taken.loss[-1] * 0.3 + taken.loss[0] * 0.7)
-    one, two = (descend(risk, 0.1, epsilon=epsilon, steps=steps, method=m).steps for m in ("exact", "fast"))
-    return error, skipped.states_error is not None and error <= skipped.states_error, one != two
 
 
 @row("laws against samples", OURS, Status.EXACT)

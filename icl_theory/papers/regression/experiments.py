@@ -186,17 +186,10 @@ def _rates(L: float, many: int, epsilon: float) -> tuple[float, list[float], boo
     etas = (rate * np.geomspace(1.0, 1e4, many)).tolist()
     found = [descend(risk, eta, epsilon=epsilon, steps=5000).steps for eta in etas]
     counts = [math.inf if steps is None else steps for steps in found]
-    return rate, counts, _plain_count(risk, rate, epsilon) != counts[0]
-
-
-def _plain_count(risk: PopulationRisk, eta: float, epsilon: float) -> float:
-    scores, p = np.zeros_like(risk.initial), risk.features.probs
-    for step in range(5001):
-        found = direct(risk, scores)
-        if float(p @ found.loss) <= epsilon:
-            return step
-        scores = scores - eta * p * found.slope
-    return math.inf
+    scores, p, step = np.zeros_like(risk.initial), risk.features.probs, 0
+    while float(p @ direct(risk, scores).loss) > epsilon and step <= 5000:
+        scores, step = scores - rate * p * direct(risk, scores).slope, step + 1
+    return rate, counts, (step if step <= 5000 else math.inf) != counts[0]
 
 
 @row("noisy tokens", WORDS.format("Section 3.1"), bound="attention above 1.5/K; 4.5")

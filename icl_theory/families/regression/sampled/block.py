@@ -6,6 +6,7 @@ The backward pass is written out, layer by layer, for a batch of prompts at once
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -35,23 +36,6 @@ class Weights(NamedTuple):
     shift_2: Array  # (D,)
     w: Array  # (D,)
     c: Array  # (1,)
-
-
-class _Normed(NamedTuple):
-    out: Array
-    unit: Array  # the input, shifted and scaled to mean 0 and variance 1
-    deviation: Array  # its standard deviation before, (B, 1)
-
-
-class _Pass(NamedTuple):
-    token: Array  # (B, N, D)
-    asked: Array  # (B, D)
-    weight: Array  # (B, N)
-    mixed: Array  # (B, D), the mean token under the attention
-    first: _Normed
-    hidden: Array  # (B, H)
-    second: _Normed
-    prediction: Array  # (B,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,19 +136,19 @@ class BlockRisk(Risk):
         vectors = (each for each in (prompts.key, prompts.asked) if each is not None)
         if not (known and all(each.shape[-1] == features.d for each in vectors)):
             raise refuse("prompts", "those of other features", f"of {features}")
-        forward = self._forward(self.unpack(params), prompts)
-        if not np.isfinite(forward.prediction).all():
+        weight, prediction, _ = self._forward(self.unpack(params), prompts)
+        if not np.isfinite(prediction).all():
             raise refuse("params", float(np.abs(params).max()), "numbers with finite predictions (largest shown)")
-        return forward.weight, forward.prediction
+        return weight, prediction
 
     @np.errstate(over="ignore", invalid="ignore")
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient; beyond the range of float64 infinite and zero."""
-        layers, prompts = self._layers(params), self.data.prompts(step)
-        forward = self._forward(layers, prompts)
-        error = forward.prediction - prompts.answer
+        prompts = self.data.prompts(step)
+        _, prediction, back = self._forward(self._layers(params), prompts)
+        error = prediction - prompts.answer
         loss = 0.5 * float(np.mean(error**2))
-        gradient = _flat(_backward(layers, forward, error / len(error)))
+        gradient = _flat(back(error / len(error)))
         if not (math.isfinite(loss) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(params)
         return loss, gradient
@@ -181,13 +165,13 @@ class BlockRisk(Risk):
             one-matrix model makes from this attention.
         """
         features, prompts = self.data.features, self._held_out
-        forward = self._forward(self._layers(params), prompts)
+        weight, prediction, _ = self._forward(self._layers(params), prompts)
         share = np.zeros((features.K, features.K))
         loss = bare = np.full(features.K, math.inf)
-        if np.isfinite(forward.prediction).all():
-            np.add.at(share, (prompts.token, prompts.query[:, None]), forward.weight / self.held_out)
-            loss = self._per_query(forward.prediction)
-            bare = self._per_query(np.sum(forward.weight * prompts.label, axis=1))
+        if np.isfinite(prediction).all():
+            np.add.at(share, (prompts.token, prompts.query[:, None]), weight / self.held_out)
+            loss = self._per_query(prediction)
+            bare = self._per_query(np.sum(weight * prompts.label, axis=1))
         return {
             "attention": np.diagonal(share).copy(),
             "attention_map": share,
@@ -217,8 +201,11 @@ class BlockRisk(Risk):
         return Weights(*(part.reshape(shape) for part, shape in zip(parts, self._shapes.values(), strict=True)))
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _forward(self, m: Weights, prompts: Prompts) -> _Pass:
-        """Run the block; callers have to check that the predictions are finite."""
+    def _forward(self, m: Weights, prompts: Prompts) -> tuple[Array, Array, Callable[[Array], Weights]]:
+        """Attention, (B, N), predictions, (B,), and what makes gradients of a loss from its derivative by these.
+
+        Callers have to check that the predictions are finite.
+        """
         vectors = self.data.features.vectors
         key = vectors[prompts.token] if prompts.key is None else prompts.key
         x = vectors[prompts.query] if prompts.asked is None else prompts.asked
@@ -227,52 +214,39 @@ class BlockRisk(Risk):
         scores = np.matmul(token, (asked @ m.W_Q.T @ m.W_K)[:, :, None])[:, :, 0] / math.sqrt(token.shape[2])
         weight = attend(scores, prompts.label).weight
         mixed = np.matmul(weight[:, None, :], token)[:, 0, :]
-        first = _norm(asked + mixed @ m.W_V.T, m.gain_1, m.shift_1)
-        hidden = np.maximum(first.out @ m.W_1.T + m.c_1, 0.0)
-        second = _norm(first.out + hidden @ m.W_2.T + m.c_2, m.gain_2, m.shift_2)
-        return _Pass(token, asked, weight, mixed, first, hidden, second, second.out @ m.w + m.c)
+        first, back_1 = _norm(asked + mixed @ m.W_V.T, m.gain_1, m.shift_1)
+        hidden = np.maximum(first @ m.W_1.T + m.c_1, 0.0)
+        second, back_2 = _norm(first + hidden @ m.W_2.T + m.c_2, m.gain_2, m.shift_2)
+
+        def back(error: Array) -> Weights:
+            by_second, gain_2, shift_2 = back_2(error[:, None] * m.w)
+            by_hidden = np.where(hidden > 0.0, by_second @ m.W_2, 0.0)
+            by_first, gain_1, shift_1 = back_1(by_second + by_hidden @ m.W_1)
+            by_weight = np.matmul(token, (by_first @ m.W_V)[:, :, None])[:, :, 0]
+            by_score = weight * (by_weight - np.sum(weight * by_weight, axis=1, keepdims=True))
+            # the scores are token · (asked W_Qᵀ W_K)/√D: sum over the tokens of a prompt, then over the prompts
+            pulled = np.matmul(by_score[:, None, :], token)[:, 0, :] / math.sqrt(token.shape[2])
+            attention = m.W_K @ (pulled.T @ asked), m.W_Q @ (asked.T @ pulled), by_first.T @ mixed
+            rectifier = by_hidden.T @ first, by_hidden.sum(axis=0), by_second.T @ hidden, by_second.sum(axis=0)
+            read_out = error @ second, error.sum(keepdims=True)
+            return Weights(*attention, gain_1, shift_1, *rectifier, gain_2, shift_2, *read_out)
+
+        return weight, second @ m.w + m.c, back
 
 
-def _backward(m: Weights, forward: _Pass, error: Array) -> Weights:
-    """Gradients of a loss from its derivative with respect to the predictions, ``error``, (B,)."""
-    token, asked, weight, mixed, first, hidden, second, _ = forward
-    by_second, gain_2, shift_2 = _norm_backward(error[:, None] * m.w, second, m.gain_2)
-    by_hidden = np.where(hidden > 0.0, by_second @ m.W_2, 0.0)
-    by_first, gain_1, shift_1 = _norm_backward(by_second + by_hidden @ m.W_1, first, m.gain_1)
-    by_weight = np.matmul(token, (by_first @ m.W_V)[:, :, None])[:, :, 0]
-    by_score = weight * (by_weight - np.sum(weight * by_weight, axis=1, keepdims=True))
-    # the scores are token · (asked W_Qᵀ W_K)/√D: sum over the tokens of a prompt, then over the prompts
-    pulled = np.matmul(by_score[:, None, :], token)[:, 0, :] / math.sqrt(token.shape[2])
-    return Weights(
-        W_Q=m.W_K @ (pulled.T @ asked),
-        W_K=m.W_Q @ (asked.T @ pulled),
-        W_V=by_first.T @ mixed,
-        gain_1=gain_1,
-        shift_1=shift_1,
-        W_1=by_hidden.T @ first.out,
-        c_1=by_hidden.sum(axis=0),
-        W_2=by_second.T @ hidden,
-        c_2=by_second.sum(axis=0),
-        gain_2=gain_2,
-        shift_2=shift_2,
-        w=error @ second.out,
-        c=error.sum(keepdims=True),
-    )
-
-
-def _norm(x: Array, gain: Array, shift: Array) -> _Normed:
+def _norm(x: Array, gain: Array, shift: Array) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
+    """Layer norm, and what makes derivatives by its input, gain and shift from that by its output."""
     centred = x - x.mean(axis=1, keepdims=True)
     deviation = np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5)
     unit = centred / deviation
-    return _Normed(gain * unit + shift, unit, deviation)
 
+    def back(by_out: Array) -> tuple[Array, Array, Array]:
+        by_unit = by_out * gain
+        along = np.mean(by_unit * unit, axis=1, keepdims=True)
+        by_input = (by_unit - by_unit.mean(axis=1, keepdims=True) - unit * along) / deviation
+        return by_input, np.sum(by_out * unit, axis=0), by_out.sum(axis=0)
 
-def _norm_backward(by_out: Array, normed: _Normed, gain: Array) -> tuple[Array, Array, Array]:
-    """Gradients with respect to a layer norm's input, gain and shift from that with respect to its output."""
-    by_unit = by_out * gain
-    along = np.mean(by_unit * normed.unit, axis=1, keepdims=True)
-    by_input = (by_unit - by_unit.mean(axis=1, keepdims=True) - normed.unit * along) / normed.deviation
-    return by_input, np.sum(by_out * normed.unit, axis=0), by_out.sum(axis=0)
+    return gain * unit + shift, back
 
 
 def _flat(parts: list[Array] | Weights) -> Array:
