@@ -7,14 +7,14 @@ from typing import Any
 
 from py_mini_racer import MiniRacer
 
-from icl_theory.explorer import panels, shared
+from icl_theory.explorer import panels, recorded, shared
 
 
 @cache
 def engine() -> MiniRacer:
     """Return an engine in which ``explorer.require`` finds every module of the page."""
     made = MiniRacer()
-    made.eval("\n".join([*shared(), *panels()[0].values()]))
+    made.eval("\n".join([*shared(), *panels()[0].values(), *recorded().values()]))
     return made
 
 

@@ -14,16 +14,21 @@ import pytest
 import icl_theory as icl
 from icl_theory import figures
 from icl_theory.cli import main
-from icl_theory.explorer import description, page
+from icl_theory.explorer import description, page, recorded
 from icl_theory.families import Family, Number, Panel, list_families, parameter
 from icl_theory.papers.shown import SHOWN
 from tests.browser import visit
 from tests.javascript import call
 
 ROOT = Path(__file__).parents[1]
-PANELS = [name for name, family in list_families().items() if family.explorer is not None]
-# in tests that take seconds: one panel in the quick ones, the others in the slow ones
-ONE_PANEL = [name if name == "regression" else pytest.param(name, marks=pytest.mark.slow) for name in PANELS]
+FAMILIES = [name for name, family in list_families().items() if family.explorer is not None]
+RECORDED = [*recorded()]  # panels of runs that were computed beforehand
+PANELS = [*FAMILIES, *RECORDED]
+# in tests that take seconds: one panel in the quick ones, the others in the slow ones; one script draws all records
+ONE_PANEL = [
+    name if name == "regression" else pytest.param(name, marks=pytest.mark.slow)
+    for name in [*FAMILIES, "max-margin-tokens"]
+]
 NONSENSE = [
     "#nothing", "#regression?L=abc&K=&eta=NaN&nothing=1", "#regression?K=1&t=-5&epsilon=0",
     "#regression?K=2.5&L=1e99", "#regression?K=2", "#regression?epsilon=100", "#regression?eta=1e9",
@@ -273,8 +278,8 @@ def test_what_moves_a_figure_is_in_sight_of_it(tmp_path: Path, width: int) -> No
       return { panels };
     """
     found = visit(tmp_path, "", body, width)["panels"]
-    assert len(found) == len(PANELS)
-    assert list(found.values()) == [[True] * 4] * len(PANELS)
+    assert len(found) == len(FAMILIES) + 1
+    assert list(found.values()) == [[True] * 4] * (len(FAMILIES) + 1)
 
 
 def test_the_page_opens_playing_unless_a_moment_or_rest_is_asked_for(tmp_path: Path) -> None:
@@ -468,7 +473,8 @@ for (const name of given[0]) {
     Object.assign(values, panel.sound?.(values).changes);
     try {
       const model = panel.compute(values), now = panel.moment(model, values);
-      if (draw % 5 === 0) model.drawn = sampled(panel.trainer(values, random(1), model), model.end);
+      const trainer = draw % 5 === 0 ? panel.trainer : null;
+      if (trainer) model.drawn = sampled(trainer(values, random(1), model), model.end);
       panel.words(model, now, values);
       for (const figure of panel.figures) {
         const axes = new Axes(pen, 500, 300, new Proxy({}, { get: () => "" }), ...figure.scales(model, values));

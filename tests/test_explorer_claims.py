@@ -41,7 +41,7 @@ return papers.concat(given[0].flatMap((name) => {
 }));
 """
 PANELS = [name for name, family in list_families().items() if family.explorer is not None]
-SAID = call(TEXTS, PANELS, [*papers()])
+SAID = call(TEXTS, PANELS, [each for each in papers() if each["place"].split("?")[0] in PANELS])
 
 
 class Said:

@@ -1,6 +1,7 @@
 """The explorer: the closed forms of all families on one page of HTML that needs no network.
 
-The page is made of a template, a style, shared scripts, and the scripts, titles and parameters of each family.
+The page is made of a template, a style, shared scripts, and the scripts, titles and parameters of each family. Runs
+of further models, at the settings of papers, are in ``runs.json``, which ``scripts/recorded.py`` writes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def page() -> str:
     found, lines = panels()
     for line in lines:
         warnings.warn(line, stacklevel=2)
+    found |= recorded()
     parts = {
         "style": _read(HERE / "style.css"),
         "modules": "\n</script>\n<script>\n".join(
@@ -62,6 +64,21 @@ def panels() -> tuple[dict[str, str], list[str]]:
         with left_out(f"the slot explorer of the family {name}", lines):
             found[name] = "\n".join(_panel(families.families_known()[name], panel))
     return found, lines
+
+
+def recorded() -> dict[str, str]:
+    """Return the modules of the panels of runs that were computed beforehand, by the names of their papers."""
+    records, known_here = json.loads(_read(HERE / "runs.json")), families.families_known()
+    script, found = _read(HERE / "recorded.js"), dict[str, str]()
+    for name, record in records.items():
+        if record["family"] not in known_here:
+            continue
+        family = description(known_here[record["family"]])
+        under = {"tab": "More models"} if not found else {"under": next(iter(found))}
+        parts = {"family": family, "record": record | under}
+        modules = [_module(f"{name}/{part}", f"module.exports = {_json(value)};") for part, value in parts.items()]
+        found[name] = "\n".join([*modules, _module(f"{name}/panel", script)])
+    return found
 
 
 def papers() -> Iterator[dict[str, str]]:

@@ -7,7 +7,7 @@ const { parse, short, count } = require("numbers");
 function complete(declared, parameters) {
   const known = parameters[declared.name] ?? {};
   const setting = { unit: "", symbol: declared.name, meaning: "", minimum: null, maximum: null, ...known, ...declared };
-  if (setting.words || setting.text) return setting;
+  if (setting.words || setting.text || setting.stops) return setting;
   const stops = [], { low, high, log, whole, steps = 300 } = setting;
   if (setting.zero) stops.push(0);
   for (let i = 0; i <= steps; i++) {

@@ -29,7 +29,7 @@ class Shell {
   }
 
   tabs() {
-    const bar = document.getElementById("tabs"), names = Object.keys(this.panels);
+    const bar = document.getElementById("tabs"), names = Object.keys(this.panels).filter((name) => !this.panels[name].under);
     names.forEach((name, i) => bar.append(element("button", {
       type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "panel",
       onclick: () => this.show(name, this.kept[name] ?? defaults(this.panels[name].settings), [], name in this.kept),
@@ -52,6 +52,12 @@ class Shell {
     on("play", () => this.play());
     on("keep", () => this.keep(this.ghosts[this.name] ? null : this.values));
     on("copy", (event) => this.copy(event.target));
+  }
+
+  // the panels that share a tab with one
+  together(name) {
+    const first = (one) => this.panels[one].under ?? one;
+    return Object.keys(this.panels).filter((other) => first(other) === first(name));
   }
 
   repaint(theme = this.theme, now = false) {
@@ -102,15 +108,21 @@ class Shell {
     this.name = name;
     this.panel = this.panels[name];
     for (const tab of document.querySelectorAll("[role=tab]")) {
-      const here = tab.id === `tab-${name}`;
+      const here = tab.id === `tab-${this.panel.under ?? name}`;
       tab.setAttribute("aria-selected", here);
       tab.tabIndex = here ? 0 : -1;
     }
-    document.getElementById("panel").setAttribute("aria-labelledby", `tab-${name}`);
+    document.getElementById("panel").setAttribute("aria-labelledby", `tab-${this.panel.under ?? name}`);
     document.getElementById("clock").hidden = !this.panel.settings.some((setting) => setting.play);
     document.getElementById("lead").textContent = this.panel.lead;
     const places = { sliders: document.getElementById("sliders"), timeline: document.getElementById("timeline") };
     for (const place of Object.values(places)) place.replaceChildren();
+    const together = this.together(name);
+    if (together.length > 1) {
+      const choice = element("select", { id: "model", onchange: () => { location.hash = choice.value; } },
+        ...together.map((other) => element("option", { value: other, selected: other === name }, this.panels[other].title)));
+      places.sliders.append(element("div", { class: "control model" }, element("label", { for: "model" }, element("b", {}, "Model")), choice));
+    }
     this.controls = this.panel.settings.map((setting) => {
       const control = this.control(setting);
       places[setting.play ? "timeline" : "sliders"].append(control.node);
@@ -119,7 +131,7 @@ class Shell {
     document.getElementById("presets").replaceChildren(...this.panel.presets.map(({ name: word, sentence, values, ghost }) =>
       element("li", {}, element("button", { type: "button", onclick: () => this.begin(values, ghost) }, word),
         element("span", {}, sentence))));
-    const shown = this.papers.filter(({ place }) => place.split("?")[0] === name), list = document.getElementById("papers");
+    const shown = this.papers.filter(({ place }) => together.includes(place.split("?")[0])), list = document.getElementById("papers");
     list.previousElementSibling.hidden = !shown.length;
     list.replaceChildren(...shown.map(({ short: word, title, place, text }) => element("li", {},
       element("button", { type: "button", title, onclick: () => { location.hash = place; } }, word), element("span", {}, text))));

@@ -49,4 +49,31 @@ SHOWN = {
         "The two stages: a fast first layer turns to the parent of a symbol, here the symbol before, while the"
         " match hardly moves. Then the match grows, and there is an induction head.",
     ),
+    "max-margin-tokens": (
+        "max-margin-tokens?T=5&t=1000000",
+        "Each input comes to attend to one token, and p turns to the hard-margin solution of the selected ones, ever"
+        " more slowly: there are 10¹² steps to play.",
+    ),
+    "debiased-descent": (
+        "debiased-descent?N=40&t=40",
+        "From a random start the two heads become a pair: output weights and temperatures of opposite signs.",
+    ),
+    "attention-with-markov": (
+        "attention-with-markov?q=0.8&t=100~q=0.2",
+        "For p + q > 1, here 1.3, a small start ends at the stationary law, far above the floor; in grey dashes, for"
+        " p + q = 0.7, at the prediction of the chain.",
+    ),
+    "single-location": (
+        "single-location?d=10000&t=40",
+        "After an escape that takes about ln d steps both overlaps rise to 1: the informative token is found.",
+    ),
+    "contextual-generalization": (
+        "contextual-generalization?heads=4&t=1000~heads=1",
+        "Several heads end as ridge regression over the representations. One head, in grey dashes, cannot.",
+    ),
+    "task-diversity": (
+        "task-diversity?tasks=8&t=10000",
+        "Trained on a quarter as many tasks as dimensions the layer memorises them: on new tasks its loss stays"
+        " many times that on its own.",
+    ),
 }

@@ -1,0 +1,342 @@
+"""Writes the runs that the explorer shows of models it does not compute itself: icl_theory/explorer/runs.json.
+
+    python scripts/recorded.py                      # all, about five minutes
+    python scripts/recorded.py debiased-descent     # those of one paper; the others stay
+
+Each record is a model at the setting of a paper, with one parameter that varies,
+    and for each of its values the exact
+run: losses and a few numbers at steps on a logarithmic scale, the number of steps, and a run on samples beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import icl_theory
+from icl_theory.families import Family, list_families
+from icl_theory.families.token_selection import cosine
+
+FILE = Path(icl_theory.__file__).parent / "explorer" / "runs.json"
+Numbers = Callable[[Any, Any], Mapping[str, float]]  # what is shown of a state
+
+
+@dataclass(frozen=True)
+class Record:
+    """A family at fixed parameters, one that varies, what is drawn of its states, and what is said of them."""
+
+    family: str
+    varied: str
+    values: tuple[float, ...]
+    usual: float
+    fixed: dict[str, Any]
+    numbers: Numbers
+    figures: list[dict[str, Any]]  # title, axis, the names of the numbers in it, and a text for the tour
+    lead: str
+    presets: list[tuple[str, float, str]]
+    against: tuple[str, str, bool] = (
+        "Loss at the end",
+        "loss",
+        False,
+    )  # what is drawn against the values, and if in logs
+    log: bool = True  # whether the values are on a logarithmic scale
+    end: float = 0.0  # steps that are shown; 0: three times those of the run
+    batch: int = 8
+
+
+def _selection(problem: Any, step: Any) -> Mapping[str, float]:
+    weights, margin = step.observed["weights"], problem.margin(problem.selected(step.params))
+    shares = {f"input {i + 1}": float(row.max()) for i, row in enumerate(weights)}
+    return shares | {"cosine": 0.0 if margin is None or not step.params.any() else cosine(step.params, margin)}
+
+
+def _pair(problem: Any, step: Any) -> Mapping[str, float]:
+    output, omega = (np.atleast_1d(step.observed[name]) for name in ("output", "omega"))
+    names = [f"head {h + 1}" for h in range(len(output))]
+    return {f"μ, {n}": float(x) for n, x in zip(names, output, strict=True)} | {
+        f"ω, {n}": float(x) for n, x in zip(names, omega, strict=True)
+    }
+
+
+def _chain(problem: Any, step: Any) -> Mapping[str, float]:
+    return {"e": float(step.observed["e"]), "w": float(step.observed["w"])}
+
+
+def _location(problem: Any, step: Any) -> Mapping[str, float]:
+    return dict(zip(("|κ|", "|ν|"), np.abs(step.observed["overlaps"][:2]).tolist(), strict=True))
+
+
+def _dictionary(problem: Any, step: Any) -> Mapping[str, float]:
+    return {"distance": float(step.observed["off"])}
+
+
+def _diversity(problem: Any, step: Any) -> Mapping[str, float]:
+    everything = problem.changed(tasks=None).risk()
+    return {"new tasks": everything.evaluate(step.params)[0], "its tasks": step.loss}
+
+
+RECORDS = {
+    "max-margin-tokens": Record(
+        "token-selection",
+        "T",
+        (2, 3, 4, 5, 6, 8, 10),
+        5,
+        {"n": 4, "d": 20, "seed": 1, "values": "one", "eta": 0.5, "above": 1e-6},
+        _selection,
+        [
+            {
+                "title": "Attention",
+                "axis": "attention",
+                "of": ["input 1", "input 2", "input 3", "input 4"],
+                "text": "Each of the four inputs attends to its tokens alike at first, and in the end to one.",
+            },
+            {
+                "title": "Direction",
+                "axis": "cosine with the hard margin",
+                "of": ["cosine"],
+                "text": "The vector p turns to the hard-margin solution that separates the tokens it has selected."
+                " The angle falls like one over the logarithm of the step.",
+            },
+        ],
+        "Attention over fixed inputs with a logistic loss. What is trained is one vector p, the query of all"
+        " inputs. It grows for ever, and its direction is that of a support vector machine.",
+        [
+            ("Two tokens", 2, "A choice between two tokens for each input."),
+            ("Five tokens", 5, "The setting of the page on this paper."),
+            ("Ten tokens", 10, "More tokens in the way of the best one: it takes longer."),
+        ],
+        log=False,
+        against=("Steps", "steps", True),
+        end=1e12,
+    ),
+    "debiased-descent": Record(
+        "softmax-heads",
+        "N",
+        (10, 40, 160),
+        40,
+        {"heads": 2, "d": 5, "noise": 0.1, "eta": 0.2, "above": 0.05, "method": "exact", "max_steps": 60},
+        _pair,
+        [
+            {
+                "title": "Output weights",
+                "axis": "output weight μ",
+                "of": ["μ, head 1", "μ, head 2"],
+                "text": "The output weights of the two heads end with opposite signs, and their sum near zero.",
+            },
+            {
+                "title": "Temperatures",
+                "axis": "inverse temperature ω",
+                "of": ["ω, head 1", "ω, head 2"],
+                "text": "So do the sizes of their key-query matrices. What the two heads have in common cancels,"
+                " and what is left is a step of descent on centred tokens.",
+            },
+        ],
+        "Linear tasks on Gaussian inputs, and two softmax heads of two numbers each: an inverse temperature and"
+        " an output weight. From random starts they become a pair.",
+        [
+            ("Short prompts", 10, "Ten pairs in a prompt: much of the loss remains."),
+            ("The paper's length", 40, "The setting of the page on this paper."),
+            (
+                "Long prompts",
+                160,
+                "Sixteen times as many pairs as in the shortest prompts: the least loss is far lower.",
+            ),
+        ],
+        end=60,
+    ),
+    "attention-with-markov": Record(
+        "fixed-chain",
+        "q",
+        (0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9),
+        0.8,
+        {"p": 0.5, "e": 0.5, "w": 0.1, "eta": 1.0, "above": 1e-9},
+        _chain,
+        [
+            {
+                "title": "Embedding and weight",
+                "axis": "e and w",
+                "of": ["e", "w"],
+                "text": "The embedding e decides: where it ends at zero, the prediction no longer depends on the"
+                " last symbol.",
+            },
+        ],
+        "One layer on a fixed chain of two states, in its canonical numbers e and w. It can predict the chain"
+        " exactly. With tied weights and p + q above 1 small starts end at the stationary law instead.",
+        [
+            ("Sticky", 0.2, "p + q = 0.7: the run ends at the prediction of the chain."),
+            (
+                "Just above",
+                0.6,
+                "p + q = 1.1: the run is trapped, though little is lost, as symbols are nearly independent.",
+            ),
+            ("Switching", 0.8, "p + q = 1.3: the run is trapped at the stationary law, far above the floor."),
+        ],
+        log=False,
+        end=1000,
+    ),
+    "single-location": Record(
+        "single-location",
+        "d",
+        (10, 100, 1e3, 1e4, 1e5, 1e6),
+        1e4,
+        {
+            "attention": "erf",
+            "N": 10,
+            "snr": 200.0,
+            "spread": 0.5**0.5,
+            "scale": 0.1,
+            "eta": 0.5,
+            "seed": 1,
+            "above": 0.06,
+        },
+        _location,
+        [
+            {
+                "title": "Overlaps",
+                "axis": "overlap with the truth",
+                "of": ["|κ|", "|ν|"],
+                "text": "κ is the overlap of the key vector with the direction that marks the informative token, ν"
+                " that of the value vector with the one its label is read from. Both start near zero and end at 1,"
+                " up to a sign.",
+            },
+        ],
+        "The label is a function of one token among ten, which attention has to find. Two unit vectors are"
+        " trained, with erf in the place of softmax.",
+        [
+            ("Few dimensions", 10, "A random start is not far from the truth."),
+            ("Many", 1e4, "The escape takes longer: the logarithm of d counts."),
+            ("A million", 1e6, "A hundred times the dimensions add a few steps more."),
+        ],
+        against=("Steps", "steps", False),
+    ),
+    "contextual-generalization": Record(
+        "representation",
+        "heads",
+        (1, 2, 3, 4, 6, 8),
+        4,
+        {"K": 12, "m": 8, "N": 4, "noise": 0.3, "eta": 1.0, "seed": 0, "above": 1e-6},
+        _dictionary,
+        [
+            {
+                "title": "Distance from ridge regression",
+                "axis": "distance of coefficients",
+                "of": ["distance"],
+                "text": "What is learnt are coefficients on the labels of the prompt. With two heads or more they"
+                " end as those of ridge regression over the representations; one head has weights of one sign and"
+                " cannot.",
+            },
+        ],
+        "Labels of four tokens of a dictionary of twelve, and questions on all of them. Heads of softmax"
+        " attention learn to answer as ridge regression on unknown representations would.",
+        [
+            ("One head", 1, "One head has weights of one sign: it stays away from ridge regression."),
+            ("Two heads", 2, "Two heads have both signs, and that is enough."),
+            ("As many as labels", 4, "The setting of the page on this paper."),
+        ],
+        log=False,
+    ),
+    "task-diversity": Record(
+        "linear-attention",
+        "tasks",
+        (4, 8, 16, 32, 64, 128, 256),
+        16,
+        {"d": 32, "N": 128, "noise": 0.5, "eta": 0.01, "seed": 0, "above": 1e-4},
+        _diversity,
+        [
+            {
+                "title": "New tasks",
+                "axis": "loss",
+                "of": ["new tasks", "its tasks"],
+                "text": "On the tasks that it was trained with the loss falls to the end. On new ones it does so"
+                " only if there were many: with fewer tasks than dimensions the layer learns the tasks themselves.",
+            },
+        ],
+        "One layer of linear attention, trained on a finite number of linear tasks in 32 dimensions. With few"
+        " tasks it memorises them, with many it learns in context.",
+        [
+            ("Few tasks", 8, "A quarter of the dimensions: new tasks do much worse than those of training."),
+            ("As many as dimensions", 32, "At the transition."),
+            ("Many", 256, "Eight times the dimensions: new tasks do as well as those of training, nearly."),
+        ],
+        against=("Loss on new tasks at the end", "new tasks", False),
+        batch=32,
+    ),
+}
+
+
+def recorded(name: str, size: int = 60) -> dict[str, Any]:
+    """Return one record, for JSON."""
+    made = RECORDS[name]
+    family: Any = list_families()[made.family]
+    runs = [_run(made, family(**made.fixed, **{made.varied: value}), size) for value in _values(made)]
+    keys = ("family", "varied", "usual", "fixed", "figures", "lead", "log", "batch")
+    presets = [dict(zip(("name", "value", "sentence"), each, strict=True)) for each in made.presets]
+    against = dict(zip(("title", "of", "log"), made.against, strict=True))
+    told = {"values": _values(made), "presets": presets, "against": against}
+    return {key: getattr(made, key) for key in keys} | told | {"runs": runs}
+
+
+def _values(made: Record) -> list[float]:
+    return [int(value) if value == int(value) else value for value in made.values]
+
+
+def _run(made: Record, problem: Family, size: int) -> dict[str, Any]:
+    run = problem.simulate()
+    last = int(run.t[-1])
+    end = int(made.end or 10 ** np.ceil(np.log10(3 * max(last, 3))))
+    times = np.unique(np.round(np.geomspace(1, end, size)).astype(np.int64))
+    states = [run.at(int(t)) for t in (0, *times)]
+    numbers = [made.numbers(problem, state) for state in states]
+    return {
+        "value": getattr(problem, made.varied), "steps": run.steps, "last": last, "floor": _short(run.floor),
+            "above": _short(run.epsilon - run.floor),
+        "eta": run.eta, "t": [0, *times.tolist()], "loss": [_short(state.loss, 15) for state in states],
+        "numbers": {name: [_short(each[name]) for each in numbers] for name in numbers[0]},
+        "sampled": _sampled(problem, run.eta, made.batch, min(end, 3000)),
+    }  # fmt: skip
+
+
+def _sampled(
+    problem: Family, eta: float, batch: int, steps: int, growth: float = 1.1
+) -> dict[str, list[float]] | None:
+    """Mean losses of plain descent on samples, over steps on a logarithmic scale; None without a law of prompts."""
+    try:
+        trainer = problem.sampled(batch, 0)
+    except ValueError:
+        return None
+    params, losses = trainer.initial, []
+    for step in range(steps):
+        loss, gradient = trainer.evaluate(params, step)
+        losses.append(loss)
+        params = params - eta * gradient
+    edges = np.unique(np.ceil(np.geomspace(1, steps, int(np.log(steps) / np.log(growth)))).astype(int))
+    parts = list(zip([0, *edges[:-1]], edges, strict=True))
+    middle = [max(0.5, float(np.sqrt(a * (b - 1)))) for a, b in parts]
+    return {"times": [_short(t) for t in middle], "losses": [_short(float(np.mean(losses[a:b]))) for a, b in parts]}
+
+
+def _short(value: float, digits: int = 6) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def main() -> None:
+    """Record what is named, or all, and keep the others."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[[], *RECORDS])
+    names = parser.parse_args().names or list(RECORDS)
+    kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    for name in names:
+        kept[name] = recorded(name)
+        print(name, flush=True)
+    text = json.dumps({name: kept[name] for name in RECORDS if name in kept}, ensure_ascii=False, allow_nan=False)
+    FILE.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
