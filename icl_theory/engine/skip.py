@@ -25,6 +25,7 @@ Mask = NDArray[np.bool_]
 NODES = 9  # of a stride of the run; the shadow has one less
 SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)  # twice those of Legendre's polynomials at 1
 UNSOLVED = 2.0  # what the equations leave may move the solution by this factor times as much
+LOOSE = 30.0  # equations of the shadow may leave so much more than those of the run: its error is that much larger
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 CAUTION = 3.0  # the run's share of what parts it from its shadow may be larger than estimated, by this factor
 ROUNDING = 2.0**-52
@@ -169,7 +170,7 @@ class Strides:
     ) -> Solved:
         """Solve the equations of strides: by fixed-point iterates, or Newton's method where modes are known."""
         weights, modes = weights_of(stages, x, h, self._flow), self._modes
-        wanted = self._solved * self._allowed(y, self._pace[which])
+        wanted = self._solved * (1.0 if stages == NODES else LOOSE) * self._allowed(y, self._pace[which])
         if modes is None:
             return collocate(self._moves, which, weights, y, guess, wanted, noise, None, least)
         growth = modes.growth(x[:, None] + radau(stages).nodes * h[:, None], which)
@@ -206,7 +207,8 @@ class Strides:
         self.left[some] += UNSOLVED * step.left
         self.records.append(Record(some, begin, length, step.terms, shadow[ok]))
         if self.z is not None:
-            parted = step.terms - np.pad(shadow[ok], ((0, 0), (0, 1), (0, 0)))
+            parted = step.terms.copy()
+            parted[:, :NODES] -= shadow[ok]
             parted = legendre(2.0 * radau(NODES).nodes - 1.0, NODES) @ parted
             apart = np.abs(parted).max(axis=(1, 2))
             # what this stride has added is the run's by its own ratio, and errors of before grow as distances do
