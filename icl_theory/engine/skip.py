@@ -430,8 +430,8 @@ class Skipper(Followed):
             margin=None if self._strides is None else self._strides.margin,
         )  # fmt: skip
         self._strides = strides
-        # far enough that many blocks move together; less far if they are large, so that progress is shown
-        far = 0.5 if y.size > 2**18 else 5.0 if len(strides.y) > 1 else 2.0
+        # far enough that many blocks move together, not far beyond the end; less far if large, to show progress
+        far = 0.5 if y.size > 2**18 else 2.0
         ahead, last, slow = schedule[schedule > start.step], start.step, False
         while ahead.size and not slow:
             x = math.log1p(ahead[0])
