@@ -145,10 +145,14 @@ class Strides:
             raise TooFast
         self.lost |= blocks
 
-    def _look_for_modes(self, step: Solved, easy: int = 5) -> None:
-        """Find the modes once the iterates that they would have saved cost more than they do."""
-        hard = np.where(np.isfinite(step.left), step.iterations - easy, step.iterations)
-        self._wasted += float(np.maximum(hard, 0).sum()) * NODES / len(self.y)
+    def _look_for_modes(self, step: Solved, easy: int = 5, fewest: float = 2500.0) -> None:
+        """Find the modes once the iterates that they would have saved cost more than they do.
+
+        Where few blocks are left, an iterate takes as long as one of ``fewest`` numbers.
+        """
+        hard = np.where(np.isfinite(step.left), step.iterations - easy, step.iterations).clip(min=0)
+        n, m = self.y.shape
+        self._wasted += max(float(hard.sum()) * NODES, float(hard.max()) * fewest / m) / n
         if self._blocks.solvable and self._wasted > self._blocks.price:
             self._wasted, self._modes = 0.0, self._blocks.modes(self.y, self.x)
 
@@ -430,8 +434,8 @@ class Skipper(Followed):
             margin=None if self._strides is None else self._strides.margin,
         )  # fmt: skip
         self._strides = strides
-        # far enough that many blocks move together, not far beyond the end; less far if large, to show progress
-        far = 0.5 if y.size > 2**18 else 2.0
+        # at first so far that many blocks move together; less far if they are large, so that progress is shown
+        far = 0.5 if y.size > 2**18 else 5.0 if len(strides.y) > 1 else 2.0
         ahead, last, slow = schedule[schedule > start.step], start.step, False
         while ahead.size and not slow:
             x = math.log1p(ahead[0])
@@ -439,6 +443,7 @@ class Skipper(Followed):
                 strides.forget(last)
                 try:
                     strides.reach(min(x + far, math.log1p(schedule[-1])))
+                    far = min(far, 2.0)  # what is beyond the end of the run was for nothing
                 except TooFast:
                     slow = True
             within = ahead[np.log1p(ahead) <= strides.x.min() + SLACK]
