@@ -225,7 +225,7 @@ def once(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
     if is_uniform(values):
         return values[(slice(1),) * values.ndim].reshape((1,) * len(lengths))
     block = as_block(values, lengths)
-    for axis in range(block.ndim):
+    for axis in np.flatnonzero(np.array(lengths) > 1).tolist():
         first, last = (block[(*[slice(None)] * axis, part)] for part in (slice(1), slice(-1, None)))
         if is_same(last, first) and is_same(block, first):  # where it differs it mostly does so at the ends
             block = first
