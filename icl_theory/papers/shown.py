@@ -51,8 +51,8 @@ SHOWN = {
     ),
     "max-margin-tokens": (
         "max-margin-tokens?T=5&t=1000000",
-        "Each input comes to attend to one token, and p turns to the hard-margin solution of the selected ones, ever"
-        " more slowly: there are 10¹² steps to play.",
+        "Each input comes to attend to one token, and p turns to the hard-margin solution of the selected ones,"
+        " ever more slowly: there are 10¹² steps to play.",
     ),
     "debiased-descent": (
         "debiased-descent?N=40&t=40",
@@ -60,8 +60,8 @@ SHOWN = {
     ),
     "attention-with-markov": (
         "attention-with-markov?q=0.8&t=100~q=0.2",
-        "For p + q > 1, here 1.3, a small start ends at the stationary law, far above the floor; in grey dashes, for"
-        " p + q = 0.7, at the prediction of the chain.",
+        "For p + q > 1, here 1.3, a small start ends at the stationary law, far above the floor; in grey dashes,"
+        " for p + q = 0.7, at the prediction of the chain.",
     ),
     "single-location": (
         "single-location?d=10000&t=40",
