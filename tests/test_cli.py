@@ -145,7 +145,7 @@ def test_interrupt_while_libraries_are_loaded_is_a_line(library: str, compiled: 
     line = {
         "typer": ["simulate", "--help"],
         "matplotlib": [*BASE, "--plot", "a.png"],
-        "pyarrow": ["sweep", *BASE[1:], "--parquet", "a.parquet"],
+        "pyarrow": ["sweep", *BASE[1:], "--K", "4,5", "--parquet", "a.parquet"],
     }[library]
     ended = subprocess.run([sys.executable, "-c", code, *line], cwd=tmp_path, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
