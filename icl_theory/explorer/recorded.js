@@ -82,7 +82,7 @@ const trend = against({
 module.exports = {
   tab: record.tab, under: record.under, title, lead: `${record.lead} The slider stops at the values whose exact runs are in the page.`,
   settings, sound, compute, moment, words, figures: [loss, ...others, trend],
-  presets: record.presets.map(({ name, value, sentence }) => ({ name, sentence, values: { [varied]: value } })),
+  presets: record.presets.map(({ name, value, sentence }) => ({ name, sentence, values: { [varied]: value, t: run(value).last } })),
   tour: [
     { text: record.lead, values: {}, figure: "loss" },
     { text: "The loss while it trains, exactly: no prompt is sampled. Press Play.", values: { t: 0 }, figure: "loss", play: true },
