@@ -34,8 +34,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     update, leave = progress.Work.update, progress.Work.__exit__
 
     def say(work: progress.Work) -> None:
-        if work in progress.DISPLAY.shown():
-            lines.append(work.line())
+        if work in progress.DISPLAY.shown() and (line := work.line()):  # nothing is drawn of an empty one
+            lines.append(line)
 
     def updated(work: progress.Work, *given: Any, **more: Any) -> None:
         update(work, *given, **more)
