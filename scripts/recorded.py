@@ -120,14 +120,15 @@ RECORDS = {
         "N",
         (10, 40, 160),
         40,
-        {"heads": 2, "d": 5, "noise": 0.1, "eta": 0.2, "above": 0.05, "method": "exact", "max_steps": 60},
+        {"heads": 2, "d": 5, "noise": 0.1, "eta": 0.1, "above": 0.05, "method": "exact", "max_steps": 120},
         _pair,
         [
             {
                 "title": "Output weights",
                 "axis": "output weight μ",
                 "of": ["μ, head 1", "μ, head 2"],
-                "text": "The output weights of the two heads end with opposite signs, and their sum near zero.",
+                "text": "The output weights of the two heads get opposite signs. Their sum tends to zero, the more"
+                " slowly the longer prompts are.",
             },
             {
                 "title": "Temperatures",
@@ -141,14 +142,14 @@ RECORDS = {
         " an output weight. From random starts they become a pair.",
         [
             ("Short prompts", 10, "Ten pairs in a prompt: much of the loss remains."),
-            ("The paper's length", 40, "The setting of the page on this paper."),
+            ("The page's length", 40, "The setting of the page on this paper."),
             (
                 "Long prompts",
                 160,
                 "Sixteen times as many pairs as in the shortest prompts: the least loss is far lower.",
             ),
         ],
-        end=60,
+        end=120,
     ),
     "attention-with-markov": Record(
         "fixed-chain",

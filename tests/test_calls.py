@@ -85,7 +85,9 @@ def test_a_call_that_cannot_be_written_exactly_is_not_known() -> None:
     assert icl.simulate(1.0, 1.0, 1.0, K=4, task=kernel, max_steps=3).command is None
     assert icl.simulate(1.0, 1.0, 1.0, K=4, task=lambda L: icl.tasks.Linear(L), max_steps=3).command is None
     rng = np.random.default_rng(0)
-    assert "command" not in icl.sweep(rng.random(100), 1.0, 0.1, progress=False).attrs
+    nearly = np.geomspace(0.5, 2.0, 100) * (1.0 + 1e-9 * rng.random(100))
+    for values in (rng.random(100), nearly):
+        assert "command" not in icl.sweep(values, 1.0, 0.1, progress=False).attrs
     assert icl.descend(icl.PopulationRisk(icl.Features.simplex(3, 1.0), kernel_of(3)), 1.0, steps=2).command is None
 
 

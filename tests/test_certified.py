@@ -520,3 +520,11 @@ def test_doubles_are_within_their_stated_error_of_the_enclosure() -> None:
         risk, scores = icl.TokenRisk(kind, [0.5, 0.0]), rng.normal(size=U) * rng.uniform(0, 6)
         loss, _ = enclosed(risk, scores, 128)
         assert float(abs(loss - risk.loss(scores)).upper()) <= risk.error(scores)
+
+
+def test_the_time_of_a_flow_is_not_held_against_the_steps_of_descent() -> None:
+    for method, counted in (("auto", True), ("flow", False)):
+        run = icl.LinearAttention(d=3, decay=1.0, N=10, method=method).simulate()
+        found = icl.certify(run, states=1)
+        assert ("steps" in [each.name for each in found]) == counted
+        assert "which is wrong" not in str(found)

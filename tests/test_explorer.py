@@ -134,6 +134,13 @@ def test_addresses_in_the_documentation_open_without_a_notice() -> None:
     assert [place for place in places if call(ADDRESS, place, PANELS)["problems"]] == []
 
 
+def test_a_run_to_compare_with_has_the_settings_shown_but_for_those_that_are_named() -> None:
+    found = call(ADDRESS, "#regression?K=50&L=5&delta=2~L=0.2", PANELS)
+    assert found["problems"] == []
+    assert [found["ghost"][name] for name in ("K", "L", "delta")] == [50, 0.2, 2]
+    assert found["ghost"] | {"L": 5} == found["values"]
+
+
 def test_papers_open_at_their_settings(tmp_path: Path) -> None:
     body = """
       const opened = [];

@@ -229,3 +229,12 @@ def test_the_largest_stable_rate_is_two_over_the_curvature_of_the_minimum() -> N
     assert found.sharpness == pytest.approx(bend, rel=1e-6)
     assert found.eta == pytest.approx(2.0 / bend, rel=1e-6)
     assert found.loss == pytest.approx(risk.loss(found.params), rel=1e-14)
+
+
+def test_a_run_goes_on_as_exactly_as_it_was_asked_to_be() -> None:
+    """With the default tolerance these states are off by 2e-11 and more."""
+    risk = icl.Regression(L=2.0, delta=1.0, eta=0.1, K=4, probs=[0.4, 0.3, 0.2, 0.1]).risk()
+    run = icl.descend(risk, 0.1, steps=200, method="fast", tolerance=1e-11)
+    exact = icl.descend(risk, 0.1, steps=20_000)
+    for t in (1000, 5000, 20_000):
+        np.testing.assert_allclose(run.at(t).params, exact.at(t).params, atol=2e-12, rtol=0.0)

@@ -61,6 +61,21 @@ def test_samples_of_whole_prompts(case: Any, count: int) -> None:
         assert abs(seen.mean() + slope / problem.spread**2) < 4.0 * seen.std() / np.sqrt(len(seen))
 
 
+@pytest.mark.parametrize("spread", [0.3, 1.0, 4.0, 20.0])
+def test_softmax_over_two_tokens_is_one_integral(spread: float) -> None:
+    """The attention on the informative token is logistic in the difference of two normal scores."""
+    problem = icl.SingleLocation(N=2, snr=2.0, spread=spread, noise=0.1)
+    kappa, beside, nu, rest, bias = params = np.array([0.9, 1.7, 0.6, 0.4, 0.5])
+    mean, width, size = kappa * 2.0**0.5, np.hypot(kappa, beside) * np.hypot(1.0, spread), nu**2 + rest**2
+    z, loss = np.linspace(-12.0, 12.0, 40_001), 0.5 * (spread**2 + 0.1**2)
+    weight = np.exp(-0.5 * z * z) * (z[1] - z[0]) / np.sqrt(2.0 * np.pi)
+    for place in (bias, -bias):  # each place is the first one in half of the prompts
+        a = 1.0 / (1.0 + np.exp(-(mean + place + width * z)))
+        square = 0.5 * size * ((a * spread) ** 2 + (1.0 - a) ** 2) - nu * spread**2 * a
+        loss += 0.5 * float(weight @ square)
+    assert problem.risk().loss(params) == pytest.approx(loss, rel=1e-11)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_sampled_prompts_have_the_loss_and_the_gradient_as_means(case: Any) -> None:
     """Within 4 standard errors over 300 batches, each of whose gradients is that of differences."""

@@ -99,7 +99,7 @@ class Shell {
   // a run that stays behind the figures, to compare others with
   keep(given) {
     const values = given && { ...given, ...this.panel.sound?.(given).changes };
-    this.ghosts[this.name] = values && { values, model: this.panel.compute(values) };
+    this.ghosts[this.name] = values && { values, model: { ...this.panel.compute(values), drawn: null } }; // without samples
     this.redraw(true);
     this.soon();
   }

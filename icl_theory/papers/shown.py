@@ -55,7 +55,7 @@ SHOWN = {
         " ever more slowly: there are 10¹² steps to play.",
     ),
     "debiased-descent": (
-        "debiased-descent?N=40&t=40",
+        "debiased-descent?N=40&t=100",
         "From a random start the two heads become a pair: output weights and temperatures of opposite signs.",
     ),
     "attention-with-markov": (

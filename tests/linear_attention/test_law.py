@@ -291,3 +291,10 @@ def test_the_minimiser_of_a_risk_has_the_shape_of_its_parameters(start: np.ndarr
     np.testing.assert_allclose(run.params, risk.best, atol=1e-3)
     assert run.error is not None
     assert run.error < 1e-3
+
+
+def test_components_are_those_along_the_eigenvectors_of_the_inputs_largest_first() -> None:
+    covariance = np.array([[1.0, 0.3], [0.3, 0.5]])
+    run = icl.LinearAttention(covariance=covariance, prior=[2.0, 1.0], N=10).simulate()
+    order = np.linalg.eigh(covariance)[1].T[::-1]
+    np.testing.assert_allclose(run.observed["gamma"][-1], [u @ run.params @ u for u in order], rtol=1e-12)
