@@ -25,6 +25,7 @@ Mask = NDArray[np.bool_]
 NODES = 9  # of a stride of the run; the shadow has one less
 SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)  # twice those of Legendre's polynomials at 1
 UNSOLVED = 2.0  # what the equations leave may move the solution by this factor times as much
+LOOSE = 30.0  # equations of the shadow may leave so much more than those of the run: its error is that much larger
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 CAUTION = 3.0  # the run's share of what parts it from its shadow may be larger than estimated, by this factor
 ROUNDING = 2.0**-52
@@ -144,10 +145,14 @@ class Strides:
             raise TooFast
         self.lost |= blocks
 
-    def _look_for_modes(self, step: Solved, easy: int = 5) -> None:
-        """Find the modes once the iterates that they would have saved cost more than they do."""
-        hard = np.where(np.isfinite(step.left), step.iterations - easy, step.iterations)
-        self._wasted += float(np.maximum(hard, 0).sum()) * NODES / len(self.y)
+    def _look_for_modes(self, step: Solved, easy: int = 5, fewest: float = 2500.0) -> None:
+        """Find the modes once the iterates that they would have saved cost more than they do.
+
+        Where few blocks are left, an iterate takes as long as one of ``fewest`` numbers.
+        """
+        hard = np.where(np.isfinite(step.left), step.iterations - easy, step.iterations).clip(min=0)
+        n, m = self.y.shape
+        self._wasted += max(float(hard.sum()) * NODES, float(hard.max()) * fewest / m) / n
         if self._blocks.solvable and self._wasted > self._blocks.price:
             self._wasted, self._modes = 0.0, self._blocks.modes(self.y, self.x)
 
@@ -169,7 +174,7 @@ class Strides:
     ) -> Solved:
         """Solve the equations of strides: by fixed-point iterates, or Newton's method where modes are known."""
         weights, modes = weights_of(stages, x, h, self._flow), self._modes
-        wanted = self._solved * self._allowed(y, self._pace[which])
+        wanted = self._solved * (1.0 if stages == NODES else LOOSE) * self._allowed(y, self._pace[which])
         if modes is None:
             return collocate(self._moves, which, weights, y, guess, wanted, noise, None, least)
         growth = modes.growth(x[:, None] + radau(stages).nodes * h[:, None], which)
@@ -206,7 +211,8 @@ class Strides:
         self.left[some] += UNSOLVED * step.left
         self.records.append(Record(some, begin, length, step.terms, shadow[ok]))
         if self.z is not None:
-            parted = step.terms - np.pad(shadow[ok], ((0, 0), (0, 1), (0, 0)))
+            parted = step.terms.copy()
+            parted[:, :NODES] -= shadow[ok]
             parted = legendre(2.0 * radau(NODES).nodes - 1.0, NODES) @ parted
             apart = np.abs(parted).max(axis=(1, 2))
             # what this stride has added is the run's by its own ratio, and errors of before grow as distances do
@@ -428,7 +434,7 @@ class Skipper(Followed):
             margin=None if self._strides is None else self._strides.margin,
         )  # fmt: skip
         self._strides = strides
-        # far enough that many blocks move together; less far if they are large, so that progress is shown
+        # at first so far that many blocks move together; less far if they are large, so that progress is shown
         far = 0.5 if y.size > 2**18 else 5.0 if len(strides.y) > 1 else 2.0
         ahead, last, slow = schedule[schedule > start.step], start.step, False
         while ahead.size and not slow:
@@ -437,6 +443,7 @@ class Skipper(Followed):
                 strides.forget(last)
                 try:
                     strides.reach(min(x + far, math.log1p(schedule[-1])))
+                    far = min(far, 2.0)  # what is beyond the end of the run was for nothing
                 except TooFast:
                     slow = True
             within = ahead[np.log1p(ahead) <= strides.x.min() + SLACK]
