@@ -8,9 +8,10 @@ p = c s² beyond; where p is larger, steps are taken one by one. See docs/proved
 from __future__ import annotations
 
 import bisect
+from functools import reduce
 
 import numpy as np
-from flint import arb, arb_poly, ctx
+from flint import arb, ctx
 
 from icl_theory._validate import refuse
 from icl_theory.certified.balls import around, balls, only_zero
@@ -29,7 +30,7 @@ LAST = 2**60  # steps of linear attention that are looked at
 
 def gap(s: arb) -> arb:
     """Return the gap at which the attention is 1 - s."""
-    return ((1 - s) / s).log()
+    return (1 - s).log() - s.log()
 
 
 def shares(u: arb) -> tuple[arb, arb]:
@@ -40,7 +41,7 @@ def shares(u: arb) -> tuple[arb, arb]:
 
 def flow_time(u: arb, a: arb, s: arb) -> arb:
     """Return F, the time of gradient flow in units of 1/c."""
-    return 3 * u - 1 / a + 2 / s + 1 / (2 * s * s)
+    return 3 * u - 1 / a + 2 / s + (1 / s) ** 2 / 2
 
 
 def flow(s: arb, K: int) -> arb:
@@ -54,7 +55,8 @@ def abel(u: arb, c: arb, form: str) -> arb:
     a, s = shares(u)
     total = flow_time(u, a, s) / c + (a * s * s).log() / 2
     for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):
-        total += c**j * arb_poly(coefficients)(a if form == "a" else s) / denominator
+        small = a if form == "a" else s
+        total += c**j * reduce(lambda value, each: value * small + each, reversed(coefficients)) / denominator
     return total
 
 
@@ -100,13 +102,8 @@ def _after_head(start: arb, c: arb, goal: arb) -> tuple[arb, int]:
     if taken <= 0:
         return start, 0
     aim = abel(start, c, "a") + taken + in_doubt("a", c)
-    for _ in range(ctx.prec.bit_length()):  # Newton's method; B' is nearly 1/(c g)
-        a, s = shares(end)
-        end = (end + (aim - abel(end, c, "a")) * c * a * s * s).mid()
-    apart = (aim - abel(end, c, "a")) * 3 * c * shares(end)[0]  # B' is at least 1/(2p) where p <= 0.01
-    if not abs(apart) < 0.1:  # within which p changes by a factor below 3/2
-        raise ArithmeticError("the end of the head is not found")
-    return end + around(apart), taken
+    a, s = shares(end)
+    return only_zero(lambda u: aim - abel(u, c, "a"), end - 4 * c * a * s * s, end), taken  # steps grow in the head
 
 
 def steps_to_loss(K: int, c: arb, gamma: arb, epsilon: float) -> Steps:
@@ -159,8 +156,10 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
     missing = chance[0] * (gamma * q[0] + square / N) / 2  # of prompts without the feature
     n, M, chance, q = balls(counts[1:]), balls(N - counts[1:]), chance[1:], q[1:]
 
-    def psi(w: arb) -> arb:
-        return (chance * n * M / (n + M * w) ** 3 * (square - w * (square + gamma * M * q))).sum()
+    terms = list(zip(chance * n * M, n, M, square + gamma * M * q, strict=True))
+
+    def psi(w: Any) -> Any:
+        return sum(x * (1 / (k + m * w)) ** 3 * (square - w * y) for x, k, m, y in terms)
 
     w = arb(noise > 0.0)  # without noise 0, and one token has all attention
     if noise > 0.0 and N > 1:
