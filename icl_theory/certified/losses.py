@@ -88,24 +88,19 @@ def _of_tokens(risk: TokenRisk, params: Balls) -> Queries:
 
 
 def _of_features(risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb | None) -> Queries:
-    """Nodes are features, or classes of them."""
-
-    def errors(own: Balls, between: Balls) -> tuple[Balls, Balls]:
-        return own[:, None] + own - between, 2 * own + arb(risk.noise) ** 2
-
-    if isinstance(risk, PopulationRisk):
-        probs, variogram = balls(risk.features.probs), balls(risk._form.variogram)
-        for k, own in enumerate(variogram):
-            yield probs[k], (params[:, k], probs, *errors(own, variogram))
-        return
-    probs, pairs = balls(risk.probs), balls(risk.variogram) if gamma is None else balls([[gamma]])
-    for g, members in enumerate(balls(risk.members.T)):
-        groups = [g, *range(len(pairs))]  # of the class of the query's own feature, and of the others
-        between = pairs[np.ix_(groups, groups)]
-        alike = np.diagonal(between) / balls(np.maximum(risk.members[:, g], 1.0))
-        between = between - np.diag(alike)  # two tokens of a class may show the same feature
-        query = params[g], probs[groups] * members, *errors(between[0], between)
-        yield probs[g] * int(risk.sizes[g]), query
+    """Nodes are features; or that of the query, and then the groups of the others."""
+    single, probs = isinstance(risk, PopulationRisk), balls(risk.probs)
+    pairs = balls(risk._form.variogram if single else risk.variogram) if gamma is None else balls([[gamma]])
+    every = np.arange(len(pairs))
+    for q, scores in enumerate(params.T if single else params):
+        own, nodes, members, size = q, every, np.ones(len(every)), 1
+        if not single:
+            own, nodes, members, size = 0, np.append(q, every), risk.members[:, q], int(risk.sizes[q])
+        between = pairs[np.ix_(nodes, nodes)]
+        alike = np.diagonal(between) / balls(np.maximum(members, 1.0))
+        between = between - np.diag(alike)  # two tokens of a group may show the same feature
+        form = between[own][:, None] + between[own] - between
+        yield probs[q] * size, (scores, probs[nodes] * balls(members), form, 2 * between[own] + arb(risk.noise) ** 2)
 
 
 def moments(
@@ -169,17 +164,14 @@ def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
 
 def _powers(mean: Balls, count: Count, order: int = 3) -> list[Balls]:
     """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... order: n is the number, or all up to it."""
-    n = int(count.number)
-    if not count.each:
-        return [math.perm(n, k) * mean ** max(n - k, 0) for k in range(order + 1)]
     power = np.frompyfunc(lambda mean: arb_series([mean, 1], prec=order + 1), 1, 1)(mean)  # G + ε
-    total, reached = power * 0, 0
-    for bit in f"{n:b}":  # Σ_{n <= 2M} = (1 + G^M) Σ_{n <= M}
-        total, reached = total + total * power**reached, 2 * reached
-        if bit == "1":
-            reached += 1
-            total = total + power**reached
-    total = total / n
+
+    def summed(n: int) -> Balls:  # Σ_{n <= 2M} = (1 + G^M) Σ_{n <= M}
+        half = summed(n // 2) if n > 1 else power * 0
+        return half + half * power ** (n // 2) + (power**n if n % 2 else 0)
+
+    n = int(count.number)
+    total = summed(n) / n if count.each else power**n
     return [np.frompyfunc(lambda each, k=k: each[k] * math.factorial(k), 1, 1)(total) for k in range(order + 1)]
 
 
