@@ -59,8 +59,8 @@ def only_zero(function: Callable[[Any], Any], low: arb, high: arb) -> arb:
         zeros = []
     if len(zeros) != 1 or not function(low) > 0:
         raise ArithmeticError(f"not proved at {low.union(high).str(10)}: a single zero")
-    found = zeros[0][0].union(zeros[0][1])
-    for _ in range(ctx.prec.bit_length()):  # Newton's method on intervals
-        slope = function(arb_series([found, 1], prec=2))[1]
-        found = found.intersection(found.mid() - function(found.mid()) / slope)
+    found, before = zeros[0][0].union(zeros[0][1]), arb.pos_inf()
+    while found.rad() < 0.9 * before:  # Newton's method on intervals, which halves one unless only rounding is left
+        before, middle = found.rad(), found.mid()
+        found = found.intersection(middle - function(middle) / function(arb_series([found, 1], prec=2))[1])
     return found

@@ -8,10 +8,12 @@ p = c s² beyond; where p is larger, steps are taken one by one. See docs/proved
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 from functools import reduce
+from typing import Any
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb, arb_poly, ctx
 
 from icl_theory._validate import refuse
 from icl_theory.certified.balls import around, balls, only_zero
@@ -50,14 +52,18 @@ def flow(s: arb, K: int) -> arb:
     return flow_time(gap(s), 1 - s, s) - flow_time(gap(1 - start), start, 1 - start)
 
 
-def abel(u: arb, c: arb, form: str) -> arb:
-    """Return B(u) with the polynomials in a or in s, between which constants differ; s is small in the tail."""
-    a, s = shares(u)
-    total = flow_time(u, a, s) / c + (a * s * s).log() / 2
-    for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):
+def abel(c: arb, form: str) -> Callable[[Any], Any]:
+    """Return B with the polynomials in a or in s, between which constants differ; s is small in the tail."""
+    terms = (arb_poly(each) * (c**j / over) for j, (each, over) in enumerate(POLYNOMIALS[form], start=1))
+    highest_first = sum(terms, start=arb_poly()).coeffs()[::-1]
+
+    def B(u: Any) -> Any:
+        a, s = shares(u)
         small = a if form == "a" else s
-        total += c**j * reduce(lambda value, each: value * small + each, reversed(coefficients)) / denominator
-    return total
+        polynomial = reduce(lambda value, each: value * small + each, highest_first)
+        return flow_time(u, a, s) / c + (a * s * s).log() / 2 + polynomial
+
+    return B
 
 
 def in_doubt(form: str, c: arb) -> arb:
@@ -69,41 +75,35 @@ def in_doubt(form: str, c: arb) -> arb:
 def steps_to(K: int, c: arb, goal: arb, sums: bool = True) -> Steps:
     """Enclose the first step at which u is ``goal`` or above; without ``sums`` all steps are taken one by one."""
     here, done, low = -arb(K - 1).log(), 0, None
-    if sums and K > 3 and c < SMALL * K:
-        here, done = _after_head(here, c, goal)
     while not here >= goal:
         if not here.rad() < 1:
             raise ArithmeticError("the balls have become too wide to tell steps apart")
         if low is None and not here < goal:
             low = done
-        a, s = shares(here)
-        if sums and a > 0.33 and c * s * s < SMALL:  # the tail
-            left = _summed("s", c, here, goal)
-            low, done = done + left.low if low is None else low, done + left.high
-            break
-        here, done = here + c * a * s * s, done + 1
+        here, more = _ahead(here, c, goal, sums)
+        done += more
     found = Steps(done if low is None else low, done)
     return steps_to(K, c, goal, sums=False) if sums and found.low < found.high <= MOST else found
 
 
-def _summed(form: str, c: arb, u: arb, goal: arb) -> Steps:
-    """Enclose the number of steps from u to the goal within a head or tail."""
-    left = abel(goal, c, form) - abel(u, c, form) + in_doubt(form, c)
-    low, high = (end.max(arb(0)).ceil().unique_fmpz() for end in (left.lower(), left.upper()))
-    if low is None or high is None:
+def _ahead(u: arb, c: arb, goal: arb, sums: bool) -> tuple[arb, int]:
+    """Return a later iterate and how many steps lead to it: most of those left in a head or tail, else one."""
+    a, s = shares(u)
+    next_one = u + c * a * s * s, 1
+    if sums and a > 0.33 and c * s * s < SMALL:
+        form, end = "s", goal.mid()
+    elif sums and a < 1 / arb(3) and c * a < SMALL:
+        form, end = "a", goal.min(gap(1 - (SMALL / c).min(1 / arb(3)))).mid()
+    else:
+        return next_one
+    B, doubt = abel(c, form), in_doubt(form, c)
+    many = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
+    if many is None:
         raise ArithmeticError("the steps are not counted")
-    return Steps(int(low), int(high))
-
-
-def _after_head(start: arb, c: arb, goal: arb) -> tuple[arb, int]:
-    """Return an iterate shortly before the end of the head or the goal, and how many steps lead to it."""
-    end = goal.min(gap(1 - (1 / arb(3) if c < 3 * SMALL else SMALL / c))).mid()
-    taken = _summed("a", c, start, end).low - 2
-    if taken <= 0:
-        return start, 0
-    aim = abel(start, c, "a") + taken + in_doubt("a", c)
-    a, s = shares(end)
-    return only_zero(lambda u: aim - abel(u, c, "a"), end - 4 * c * a * s * s, end), taken  # steps grow in the head
+    if many <= 2:
+        return next_one
+    aim, (a, s) = B(u) + (many - 2) + doubt, shares(end)
+    return only_zero(lambda u: aim - B(u), end - 8 * c * a * s * s, end), int(many) - 2
 
 
 def steps_to_loss(K: int, c: arb, gamma: arb, epsilon: float) -> Steps:
