@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flint import arb, arb_mat, arb_series, ctx
+from flint import arb, arb_mat, arb_series
 from numpy.typing import NDArray
 
 Balls = NDArray[Any]  # of arb

@@ -1,8 +1,7 @@
 """Closed forms in balls: steps, bounds and constants of the exchangeable class, and steps of linear attention.
 
-The exchangeable map is u ← u + c a s², where the gap u is 0 at attention 1/2. Its steps are counted with the Abel
-function B of `closed.abel`. What a step misses of it, r, is bounded by M (p/P)^7 with p = c a while a <= 1/3, and
-p = c s² beyond; where p is larger, steps are taken one by one. See docs/proved.md, "Numbers of steps".
+The exchangeable map is u ← u + c a s², where the gap u is 0 at attention 1/2. Letters and proofs are those of
+docs/proved.md, "Numbers of steps".
 """
 
 from __future__ import annotations
@@ -41,15 +40,14 @@ def shares(u: arb) -> tuple[arb, arb]:
     return 1 / (1 + w), 1 / (1 + 1 / w)
 
 
-def flow_time(u: arb, a: arb, s: arb) -> arb:
+def flow_time(a: arb, s: arb) -> arb:
     """Return F, the time of gradient flow in units of 1/c."""
-    return 3 * u - 1 / a + 2 / s + (1 / s) ** 2 / 2
+    return 3 * (a.log() - s.log()) - 1 / a + 2 / s + (1 / s) ** 2 / 2
 
 
 def flow(s: arb, K: int) -> arb:
     """Return Φ(s) = F(1 - s) - F(1/K), the time to the attention deficit s."""
-    start = 1 / arb(K)
-    return flow_time(gap(s), 1 - s, s) - flow_time(gap(1 - start), start, 1 - start)
+    return flow_time(1 - s, s) - flow_time(1 / arb(K), 1 - 1 / arb(K))
 
 
 def abel(c: arb, form: str) -> Callable[[Any], Any]:
@@ -61,7 +59,7 @@ def abel(c: arb, form: str) -> Callable[[Any], Any]:
         a, s = shares(u)
         small = a if form == "a" else s
         polynomial = reduce(lambda value, each: value * small + each, highest_first)
-        return flow_time(u, a, s) / c + (a * s * s).log() / 2 + polynomial
+        return flow_time(a, s) / c + (a * s * s).log() / 2 + polynomial
 
     return B
 
@@ -135,10 +133,8 @@ def deficit(K: int, power: int) -> arb:
 
     if K == 2 and power == 0:
         return arb(1) / 2
+    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s² grows up to here, where it is below 0.62
     first = 1 / (16 * arb(K).sqrt()).upper()
-    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s², which grows up to here
-    if not 2 * first - 3 * first**2 * first.log() + (K + 3) * first**2 < 0.5:
-        raise ArithmeticError("a smaller root is not excluded")
     last = next(s for s in (first * arb(2) ** (arb(k) / 8) for k in range(1, 32)) if left(s) < 0)
     return only_zero(left, first, last.mid())
 
@@ -175,15 +171,13 @@ def mode_steps(risk: MergedRisk, eta: float, epsilon: float, above: float | None
     """
     reach, tasks, query, second = second_moments(risk.law)
     best = np.array([arb(0) if m.is_zero() else r / m for r, m in zip(reach, second, strict=True)])
-    weight, shrink = query * second * (balls(risk.start) - best) ** 2 / 2, 1 - arb(eta) * query * second
-    if any(abs(each) > 1 for each in shrink):
+    weight, rate = query * second * (balls(risk.start) - best) ** 2 / 2, arb(eta) * query * second
+    if not all(each <= 2 for each in rate):
         raise refuse("eta", eta, "at most 2 over the largest curvature: beyond it the loss may rise")
-    if any(not abs(each) <= 1 for each in shrink):
-        raise ArithmeticError("the loss may rise")
     goal = arb(epsilon) - (query * (tasks - best * reach)).sum() / 2 if above is None else arb(above)
 
     def left(n: int) -> arb:  # of the excess
-        return (weight * shrink ** (2 * n)).sum()
+        return (weight * (1 - rate) ** (2 * n)).sum()
 
     low = bisect.bisect_left(range(LAST), True, key=lambda n: not left(n) > goal)
     high = bisect.bisect_left(range(LAST), True, key=lambda n: bool(left(n) <= goal))

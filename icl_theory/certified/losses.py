@@ -1,14 +1,9 @@
-"""Losses and gradients in balls: which queries a risk has, and their mean squares with a proved error of the rule.
-
-The sums over the nodes are those of `icl_theory.engine.tokens.square`, for a rule whose error is known: see
-docs/proved.md, "The integral over tokens".
-"""
+"""Losses and gradients in balls, by a rule with a proved error: docs/proved.md, "The integral over tokens"."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import reduce
 
 import numpy as np
 from flint import arb, arb_series, ctx
@@ -89,18 +84,20 @@ def _of_tokens(risk: TokenRisk, params: Balls) -> Queries:
 
 def _of_features(risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb | None) -> Queries:
     """Nodes are features; or that of the query, and then the groups of the others."""
-    single, probs = isinstance(risk, PopulationRisk), balls(risk.probs)
-    pairs = balls(risk._form.variogram if single else risk.variogram) if gamma is None else balls([[gamma]])
-    every = np.arange(len(pairs))
-    for q, scores in enumerate(params.T if single else params):
-        own, nodes, members, size = q, every, np.ones(len(every)), 1
-        if not single:
-            own, nodes, members, size = 0, np.append(q, every), risk.members[:, q], int(risk.sizes[q])
+    every, probs = np.arange(len(risk.probs)), balls(risk.probs)
+    if isinstance(risk, PopulationRisk):
+        columns, pairs = params.T, risk._form.variogram
+        classes = [(k, every, np.ones(len(every)), 1) for k in every]
+    else:
+        columns, pairs = params, risk.variogram
+        classes = [(0, np.append(g, every), risk.members[:, g], int(risk.sizes[g])) for g in every]
+    pairs = balls(pairs if gamma is None else [[gamma]])
+    for prob, scores, (own, nodes, members, size) in zip(probs, columns, classes, strict=True):
         between = pairs[np.ix_(nodes, nodes)]
         alike = np.diagonal(between) / balls(np.maximum(members, 1.0))
         between = between - np.diag(alike)  # two tokens of a group may show the same feature
-        form = between[own][:, None] + between[own] - between
-        yield probs[q] * size, (scores, probs[nodes] * balls(members), form, 2 * between[own] + arb(risk.noise) ** 2)
+        form, squares = between[own][:, None] + between[own] - between, 2 * between[own] + arb(risk.noise) ** 2
+        yield prob * size, (scores, probs[nodes] * balls(members), form, squares)
 
 
 def moments(
@@ -137,7 +134,7 @@ def moments(
     unit = (NATS / tokens).mid()
     while not mean(unit) < arb(NATS).exp():
         unit = (unit * 0.75).mid()
-    size: arb = reduce(arb.max, [*abs(form).flat, *abs(own)]).upper()
+    size = max(abs(each).upper() for each in (*form.flat, *own))
     small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300))))
     far, rest, shift = 2.0, arb(1), arb(1) / 16
     while not rest < arb(2) ** -small:  # what nodes beyond e^far leave out
