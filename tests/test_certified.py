@@ -271,6 +271,7 @@ def test_the_residual_of_the_abel_function_has_a_zero_of_order_seven_and_its_bou
         ctx.cap = before
     for form in "as":
         assert proofs.largest(form) < closed.LARGEST[form]
+        assert proofs.further(form) < 2.0  # so that B increases
 
 
 def test_a_step_changes_the_small_parameter_as_the_sums_assume() -> None:

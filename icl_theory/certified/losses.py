@@ -25,7 +25,7 @@ MAPS = (Embedding, Factored, Linear, Heads, Pair)  # whose sums and products are
 RISKS = "a TokenRisk, a risk of regression with features, or of linear attention, also in other coordinates"
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
 THETA = 1.5  # of the bound on the error of the rule
-NATS = 4.0  # ln E e^σ, which sets the unit of S: the larger, the fewer nodes, but the closer to each other
+NATS = 1.0  # σ is at most this: a share of the largest S
 
 
 def enclosed(risk: Risk, params: Array, bits: int, gamma: arb | None = None) -> tuple[arb, Balls]:
@@ -87,7 +87,7 @@ def _of_features(risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb
     every, probs = np.arange(len(risk.probs)), balls(risk.probs)
     if isinstance(risk, PopulationRisk):
         columns, pairs = params.T, risk._form.variogram
-        classes = [(k, every, np.ones(len(every)), 1) for k in every]
+        classes = [(k, every, np.ones(len(every)), 1) for k in range(len(every))]
     else:
         columns, pairs = params, risk.variogram
         classes = [(0, np.append(g, every), risk.members[:, g], int(risk.sizes[g])) for g in every]
@@ -129,20 +129,17 @@ def moments(
         factors = (_powers(each[count.rows].sum(axis=0), count, 0)[0][0] for count in counts)
         return math.prod(factors, start=arb(1))
 
-    # σ is S times a unit: the largest one that does by Jensen's inequality, and smaller ones until ln E e^σ is NATS
-    tokens = sum(int(count.number) * (probs * weight)[count.rows].sum() for count in counts)
-    unit = (NATS / tokens).mid()
-    while not mean(unit) < arb(NATS).exp():
-        unit = (unit * 0.75).mid()
+    tokens, heaviest = sum(int(count.number) for count in counts), max(each.upper() for each in weight)
+    unit = (NATS / (tokens * heaviest)).lower()  # σ is S times it
     size = max(abs(each).upper() for each in (*form.flat, *own))
-    small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300))))
+    small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300)))) + 6
     far, rest, shift = 2.0, arb(1), arb(1) / 16
     while not rest < arb(2) ** -small:  # what nodes beyond e^far leave out
         far += 0.4
         rest = mean((shift - (1 - shift) * arb(far).exp()) * unit) / shift**3
     t, jacobian, errors = _rule(small, far)
     loss, gradient = _sums(probs, weight, form, own, counts, t * unit, jacobian)
-    two, three = (mean(unit) * error + (1 + error) * rest for error in errors)
+    two, three = (arb(NATS).exp() * error + (1 + error) * rest for error in errors)
     return loss + around(size * two), gradient + around(size * (two + three))
 
 
