@@ -174,25 +174,29 @@ def _sums(
 ) -> tuple[arb, Balls]:
     """Sum the integrands over some s, where y = s w and b = π y e^-y: only s and e^-y depend on the node."""
     rows, kinds = [count.rows for count in counts], range(len(counts))
-    y, lead = weight[:, None] * s, probs * weight
-    x, squares = np.exp(-y), own * lead * weight
+    lead, x = probs * weight, np.exp(-weight[:, None] * s)
+    squares = own * lead * weight
     left = np.vstack([lead[:, None] * form * lead, probs, squares])
     drawn = [product(left[:, each], x[each]) for each in rows]
-    crossed = [[(x * pulls[:-2])[each].sum(axis=0) for each in rows] for pulls in drawn]
+    pulls = [x * each[:-2] for each in drawn]
     orders = [_powers(each[-2], count) for each, count in zip(drawn, counts, strict=True)]
 
     def change(*kinds: int) -> Balls:  # of the product of all generating functions
         return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=s * s * jacobian)
 
     def both(*more: int) -> Balls:
-        two = sum(change(k, m, *more) * crossed[m][k] for k in kinds for m in kinds)
+        two = sum(change(k, m, *more) * pulls[m][rows[k]].sum(axis=0) for k in kinds for m in kinds)
         return two + sum(change(k, *more) * drawn[k][-1] for k in kinds)
+
+    def summed(array: Balls, *factors: Balls) -> Balls:
+        return product(array, np.stack(factors, axis=1)).T
 
     gradient = []
     for k, here in enumerate(rows):  # the slope in a score turns b into b (1 - y), b y into b y (2 - y), G into -b
-        pull = sum(change(k, m) * drawn[m][:-2][here] for m in kinds)
-        slope = (1 - y[here]) * pull + squares[here, None] * (1 - y[here] / 2) * change(k)
-        gradient.append((x[here] * (slope - lead[here, None] * (s * both(k)) / 2)).sum(axis=1))
+        w, pairs = weight[here], [summed(pulls[m][here], change(k, m), s * change(k, m)) for m in kinds]
+        single, steeper, falls = summed(x[here], change(k), s * change(k), s * both(k))
+        two = sum(first - w * second for first, second in pairs)
+        gradient.append(two + squares[here] * (single - w * steeper / 2) - lead[here] * falls / 2)
     return both().sum() / 2, np.concatenate(gradient)
 
 
