@@ -132,7 +132,7 @@ def moments(
     tokens, heaviest = sum(int(count.number) for count in counts), max(each.upper() for each in weight)
     unit = (NATS / (tokens * heaviest)).lower()  # σ is S times it
     size = max(abs(each).upper() for each in (*form.flat, *own))
-    small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300)))) + 6
+    small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300)))) + 6  # a few to spare
     far, rest, shift = 2.0, arb(1), arb(1) / 16
     while not rest < arb(2) ** -small:  # what nodes beyond e^far leave out
         far += 0.4
