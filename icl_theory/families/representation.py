@@ -85,7 +85,7 @@ class DictionaryRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> SampledDictionary:
         """Return the trainer on sampled prompts, which answers all queries of each from its labels."""
-        return SampledDictionary(self, batch, seed)
+        return SampledDictionary(self, batch, seed, 4.0 * self.start.size)
 
     def _loss(self, b: Array) -> float:
         errors = np.sum((self._first @ b - self.Z) ** 2) + self.noise**2 * np.sum(b**2)
@@ -105,15 +105,11 @@ class DictionaryRisk(Risk):
         return params[:, 0], weight / weight.sum(axis=1, keepdims=True)
 
 
-class SampledDictionary(Sampled):
+class SampledDictionary(Sampled[DictionaryRisk]):
     """Mean of ½|y - f|²/K over a batch of tasks and noisy labels; made by `DictionaryRisk.sampled`."""
 
-    def __init__(self, exact: DictionaryRisk, batch: int, seed: int) -> None:
-        self._exact = exact
-        super().__init__(exact.initial, batch, seed, 4.0 * exact.initial.size)
-
     def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        exact, rng = self._exact, self.generator(step)
+        exact, rng = self.exact, self.generator(step)
         truth = rng.normal(size=(self.batch, len(exact.Z))) @ exact.Z
         labels = np.zeros((self.batch, exact.seen))  # none beyond N
         labels[:, : exact.labelled] = truth[:, : exact.labelled]

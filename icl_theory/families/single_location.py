@@ -40,7 +40,7 @@ class LocationRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> SampledLocation:
         """Return the trainer on sampled prompts."""
-        return SampledLocation(self, batch, seed)
+        return SampledLocation(self, batch, seed, 12.0 * self.problem.N)
 
 
 class SeparateRisk(LocationRisk):
@@ -52,12 +52,10 @@ class SeparateRisk(LocationRisk):
 
     def vectors(self, params: Array) -> tuple[Array, Array]:
         """Return the directions of k and v, and their derivatives, (9, 8)."""
-        sizes, slopes = np.linalg.norm(params, axis=1), np.zeros((9, 8))
-        unit = params / sizes[:, None]
-        for at in (0, 1):
-            rows = slice(4 * at, 4 * at + 4)
-            slopes[rows, rows] = (np.eye(4) - np.outer(unit[at], unit[at])) / sizes[at]
-        return np.append(unit, 0.0), slopes
+        sizes, slopes = np.linalg.norm(params, axis=1)[:, None], np.zeros((2, 4, 2, 4))
+        unit = params / sizes
+        slopes[[0, 1], :, [0, 1]] = (np.eye(4) - unit[:, :, None] * unit[:, None]) / sizes[:, None]
+        return np.append(unit, 0.0), np.vstack([slopes.reshape(8, 8), np.zeros(8)])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient, which is tangential to both spheres."""
@@ -146,22 +144,18 @@ class SoftmaxRisk(LocationRisk):
         return self.evaluate(p.bayes())[0] if p.spread == 1.0 else 0.5 * p.noise**2
 
 
-class SampledLocation(Sampled):
+class SampledLocation(Sampled[LocationRisk]):
     """Mean of ½(ŷ - y)² over prompts whose tokens are drawn in the four directions; made by the risks."""
-
-    def __init__(self, exact: LocationRisk, batch: int, seed: int) -> None:
-        self._exact = exact
-        super().__init__(exact.initial, batch, seed, 12.0 * exact.problem.N)
 
     def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
         from scipy.special import erf  # slow to load
 
-        p, rng, B = self._exact.problem, self.generator(step), self.batch
+        p, rng, B = self.exact.problem, self.generator(step), self.batch
         tokens, rows = rng.normal(size=(B, p.N, 4)), np.arange(B)
         place = np.where(rng.random(B) < p.chance, 0, rng.integers(1, p.N, B))
         tokens[rows, place] = p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=B)
-        vectors, slopes = self._exact.vectors(params)
+        vectors, slopes = self.exact.vectors(params)
         scores, values = p.scale * tokens @ vectors[:4], tokens @ vectors[4:8]
         if p.attention == "softmax":
             weight, _ = softmax(scores / p.scale + vectors[8] * (np.arange(p.N) == 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +13,24 @@ from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
+Exact = TypeVar("Exact", bound=Risk)
 
 
-class Sampled(Risk):
-    """Mean loss over ``batch`` prompts, drawn anew at each step: a function of the seed and the step."""
+class Sampled(Risk, Generic[Exact]):
+    """Mean loss over ``batch`` prompts, drawn anew at each step: a function of the seed and the step.
 
-    def __init__(self, initial: Array, batch: int, seed: int, size: float) -> None:
-        self._initial = initial
+    The ``exact`` risk says how prompts are drawn, and ``size`` how many numbers one takes.
+    """
+
+    def __init__(self, exact: Exact, batch: int, seed: int, size: float) -> None:
+        self.exact = exact
         self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
-        check_fits("batch", batch, 8.0 * batch * size)  # numbers of a prompt
+        check_fits("batch", batch, 8.0 * batch * size)
 
     @property
     def initial(self) -> Array:
         """The initial scores of the exact risk."""
-        return self._initial
+        return self.exact.initial
 
     @property
     def stochastic(self) -> bool:
