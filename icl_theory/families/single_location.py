@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import Array, refuse, store
+from icl_theory._validate import Array, refuse
 from icl_theory.engine import Risk, Trajectory, in_coordinates
+from icl_theory.engine.risk import Started
 from icl_theory.engine.tokens.gaussian import normal
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
@@ -23,16 +24,11 @@ HELD = np.eye(9)[[0, 2, 5, 7, 8]]  # of k, v and the bias, what the manifold lea
 
 
 @dataclass(frozen=True, eq=False)
-class LocationRisk(Risk):
+class LocationRisk(Started, Risk):
     """Loss of what a single location is attended with, in coordinates along k*, v* and two more directions."""
 
     problem: SingleLocation
     start: Array
-
-    @property
-    def initial(self) -> Array:
-        """Where training starts."""
-        return self.start
 
     def vectors(self, params: Array) -> tuple[Array, Array]:
         """Return k, v and the bias, (9,), and their derivatives by the parameters, (9, P)."""
@@ -44,11 +40,7 @@ class LocationRisk(Risk):
 
 
 class SeparateRisk(LocationRisk):
-    r"""Loss of :math:`\hat y = \sum_l f(k^\top X_l)\,v^\top X_l` with unit k and v, a function of 2 by 4 numbers.
-
-    Four directions hold any k and v. With ``linear`` :math:`f(s) = \lambda s`, else
-    :math:`f(s) = \mathrm{erf}(\lambda s)`.
-    """
+    """Loss of "erf" and "linear" with the directions of k and v, 2 by 4 numbers: four directions hold any two."""
 
     def vectors(self, params: Array) -> tuple[Array, Array]:
         """Return the directions of k and v, and their derivatives, (9, 8)."""
@@ -100,10 +92,10 @@ class SeparateRisk(LocationRisk):
 
 
 class SoftmaxRisk(LocationRisk):
-    r"""Loss of :math:`\hat y = \sum_l a_l v^\top X_l`, :math:`a = \mathrm{softmax}(k^\top X_l + b[l = 1])`.
+    """Loss of "softmax" by (κ, κ', ν, ν', b), on the manifold that training does not leave.
 
-    It is a function of (κ, κ', ν, ν', b): k = κk* + κ'e and v = νv* + ν'e' with directions beside k*, v* and each
-    other: the manifold that training does not leave. Values are then independent of scores.
+    There k = κk* + κ'e and v = νv* + ν'e' with directions beside k*, v* and each other, and values are independent
+    of scores.
     """
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -167,7 +159,7 @@ class SampledLocation(Sampled[LocationRisk]):
         error = np.sum(weight * values, axis=1) - label
         by = [*(np.einsum("bn,bnd->bd", each, tokens) for each in (pull, weight)), pull[:, :1]]
         back = error[:, None] * np.concatenate(by, axis=1) @ slopes
-        return 0.5 * error**2, np.broadcast_to(np.arange(params.size), back.shape), back
+        return 0.5 * error**2, np.arange(params.size), back
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,11 +232,14 @@ class SingleLocation(Family):
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
 
     def validate(self) -> None:
-        """Draw the start."""
+        """Refuse a start and positions that this attention has not."""
         if self.attention == "softmax" and self.start == "sphere":
             raise refuse("start", self.start, "manifold for softmax, whose risk is known there")
         if self.attention != "softmax" and self.first is not None:
             raise refuse("first", self.first, "left out unless attention is softmax: the others have no positions")
+
+    def risk(self) -> Risk:
+        """Return the risk over what is trained, from the start that is drawn."""
         k, v = np.random.default_rng(self.seed).normal(size=(2, self.d))
         if self.start == "manifold":
             k[1] = v[0] = 0.0
@@ -253,14 +248,12 @@ class SingleLocation(Family):
         start = np.concatenate([np.stack([k, v])[:, :2], beside], axis=1)
         start /= np.linalg.norm(start, axis=1)[:, None]
         free = np.array([start[0, 0], start[0, 2], start[1, 1], start[1, 3], 0.0])
-        risk: Risk = SoftmaxRisk(self, free) if self.attention == "softmax" else SeparateRisk(self, start)
-        if self.attention != "softmax" and self.start == "manifold":
-            risk = in_coordinates(risk, "linear", HELD[:4, :8].T.reshape(2, 4, 4), start=free[:4])
-        store(self, _risk=risk)
-
-    def risk(self) -> Risk:
-        """Return the risk over what is trained."""
-        return self._risk  # type: ignore[attr-defined, no-any-return]
+        if self.attention == "softmax":
+            return SoftmaxRisk(self, free)
+        risk = SeparateRisk(self, start)
+        if self.start == "sphere":
+            return risk
+        return in_coordinates(risk, "linear", HELD[:4, :8].T.reshape(2, 4, 4), start=free[:4])
 
     @property
     def chance(self) -> float:

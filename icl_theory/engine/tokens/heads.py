@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, instance, integer, refuse, store
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.tokens.cross import product
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
@@ -151,7 +151,7 @@ def least_output(gram: Array, means: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianHeadsRisk(Risk):
+class GaussianHeadsRisk(Started, Risk):
     r"""Heads over Gaussian inputs: the loss of output weights μ and inverse temperatures ω, (2H,).
 
     It is an average over the length r of the query. Scores are :math:`\omega_h r X` with the component X of a token
@@ -166,11 +166,6 @@ class GaussianHeadsRisk(Risk):
     N: int
     noise: float
     start: Array
-
-    @property
-    def initial(self) -> Array:
-        """Where training starts, (2H,)."""
-        return self.start
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (2H,)."""
@@ -247,4 +242,4 @@ class SampledHeads(Sampled[GaussianHeadsRisk]):
         drift = scores - np.einsum("hbn,bn->hb", attention, scores)[:, :, None]
         turn = np.einsum("hbn,hbn,bn->hb", attention, drift, labels)
         slopes = error * np.concatenate([means, output[:, None] * turn])
-        return 0.5 * error**2, np.repeat(np.arange(len(params))[:, None], B, axis=1), slopes
+        return 0.5 * error**2, np.arange(len(params))[:, None], slopes

@@ -48,12 +48,13 @@ class Sampled(Risk, Generic[Exact]):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
         losses, place, back = self._pass(params, step)
-        gradient = np.bincount(place.ravel(), back.ravel(), params.size) / self.batch
+        places = np.broadcast_to(place, back.shape)
+        gradient = np.bincount(places.ravel(), back.ravel(), params.size) / self.batch
         return float(losses.mean()), gradient.reshape(params.shape)
 
     @abstractmethod
     def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        """Losses, (B,), and for each token the place of its score and the derivative by it, (B, N)."""
+        """Losses, (B,), places of parameters and derivatives by them, alike in shape or broadcast: (B, N), say."""
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:
