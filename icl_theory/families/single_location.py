@@ -67,11 +67,9 @@ class SeparateRisk(LocationRisk):
         by_f, by_u = f * (u * u + rest) - u * y - along + seen * u, f * (f * u - y + seen)
         by_rho = weight @ (g * x * by_u - g * g * f * (rho * f - eta) + n * one * f * u)
         by_rho += n * rho * (odd - even) + n * (n - 1.0) * rho * one**2
-        found = np.append(by_rho * v, by_rho * k)
-        found[0] += a * (weight @ (by_f * rise))
-        found[1] -= weight @ (f * g * (u * x - g * rho))
-        found[4] += a * (weight @ by_u)
-        found[5] -= g * g * (weight @ f)
+        by_kappa, by_eta = a * (weight @ (by_f * rise)), -(weight @ (f * g * (u * x - g * rho)))
+        by_theta, by_nu = a * (weight @ by_u), -g * g * (weight @ f)
+        found = by_rho * np.append(v, k) + [by_kappa, by_eta, 0.0, 0.0, by_theta, by_nu, 0.0, 0.0]
         return float(loss), (found @ slopes[:8]).reshape(2, 4)
 
     def _activations(self, mean: float, spread: float) -> tuple[Array, Array, Array, Array]:
