@@ -1317,7 +1317,7 @@ LOCATIONS = (
     Fault("location-slope-by-rho", "a term of the slope in ρ is half as large", _L,
           "g * x * by_u - g * g * f * (rho * f - eta)", "g * x * by_u - g * g * f * (0.5 * rho * f - eta)"),
     Fault("location-not-tangential", "slopes of directions keep the component along the vector", _L,
-          "(np.eye(4) - np.outer(unit[at], unit[at])) / sizes[at]", "np.eye(4) / sizes[at]"),
+          "(np.eye(4) - unit[:, :, None] * unit[:, None]) / sizes", "np.eye(4) / sizes"),
     Fault("location-erf-slope", "the derivative of erf without its factor 2", _L,
           "erf(s), scale * 2.0 / math.sqrt(math.pi)", "erf(s), scale / math.sqrt(math.pi)"),
     Fault("location-score-spread", "scores of the informative token vary like those of the others", _L,
