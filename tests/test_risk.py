@@ -86,12 +86,12 @@ def test_a_user_class_with_initial_and_evaluate_is_a_risk() -> None:
 
 
 class Dated(icl.Risk):
-    """A trainer that observes the step it is at."""
+    """A trainer whose loss and observations say which step it is at."""
 
     initial = np.zeros(2)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        return 0.5 * float(params @ params), params + 1.0
+        return 0.5 * float(params @ params) + step, params + 1.0
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         return {"date": np.asarray(float(step)), "params": params}
@@ -101,3 +101,33 @@ def test_what_is_observed_in_other_coordinates_is_that_of_the_step() -> None:
     run = icl.descend(icl.in_coordinates(Dated(), "linear", 2.0 * np.eye(2)), 0.1, steps=4)
     np.testing.assert_array_equal(run.observed["date"], run.t)
     np.testing.assert_array_equal(run.observed["params"], 2.0 * run.states)
+
+
+@pytest.mark.parametrize("coordinates", [False, True])
+def test_what_depends_on_the_step_is_asked_for_at_that_step(coordinates: bool) -> None:
+    """Along a run, between its saved steps, beyond its end, and for many states at once."""
+    risk = icl.in_coordinates(Dated(), "linear", 2.0 * np.eye(2)) if coordinates else Dated()
+    run = icl.descend(risk, 0.1, steps=60)
+    between = next(t for t in range(60) if t not in run.t)
+    asked = [0, *run.t[-2:].tolist(), between, 70]
+    states = [run.at(t) for t in asked]
+    losses, observed = risk.series(np.stack([state.params for state in states]), np.array(asked))
+    for t, state, loss, date in zip(asked, states, losses, observed["date"], strict=True):
+        inner = 2.0 * state.params if coordinates else state.params
+        assert state.observed["date"] == date == state.t == t
+        assert state.loss == loss == pytest.approx(0.5 * inner @ inner + t, rel=1e-14)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e4, 1e9])
+def test_products_by_differences_are_as_exact_for_large_parameters(unit: float) -> None:
+    class Quartic(icl.Risk):
+        initial = unit * np.array([1.0, -2.0, 0.5])
+
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            x = params / unit
+            return 0.25 * float(np.sum(x**4)), x**3 / unit
+
+    direction = np.array([0.3, -1.0, 2.0])
+    found = Quartic().hessian_product(Quartic.initial, direction)
+    np.testing.assert_allclose(found * unit**2, 3.0 * (Quartic.initial / unit) ** 2 * direction, rtol=1e-8)
+    assert Quartic().sharpness(Quartic.initial) * unit**2 == pytest.approx(12.0, rel=1e-8)

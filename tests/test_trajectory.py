@@ -206,6 +206,17 @@ def test_observations_of_different_lengths_can_be_exported() -> None:
     dataset = icl.descend(Two(), 0.1, steps=4).to_xarray()
     assert dataset["x"].shape == (5, 2)
     assert dataset["y"].shape == (5, 3)
+    run = icl.descend(icl.LinearAttention(d=2, N=9).risk(), 0.1, steps=1)
+    run.observed = {"attention": np.zeros((2, 3)), "alike": np.zeros((2, 3)), "x": np.zeros((2, 5)), "y": run.loss}
+    dims = {name: values.dims for name, values in run.to_xarray().data_vars.items()}
+    wanted = {"attention": ("t", "query"), "alike": ("t", "query"), "x": ("t", "x_0"), "y": ("t",), "loss": ("t",)}
+    assert dims == wanted  # only what is as long as the attention of each query is one number for each of them
+
+
+@pytest.mark.parametrize("error", [None, 0.0, 0.09, 0.2, 0.9, 30.0])
+def test_a_count_that_may_be_off_is_said_to_be(run: icl.Trajectory, error: float | None) -> None:
+    run.error = error
+    assert ("may be off" in run.facts()["method"]) == (error is not None and error > 0.1)
 
 
 def test_curves_of_a_closed_run_are_computed_when_they_are_first_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
