@@ -79,6 +79,15 @@ def test_given_errors_are_those_of_independent_losses(run: icl.Trajectory) -> No
     assert math.erfc(found.checks[0].limit / math.sqrt(2)) == pytest.approx(1e-3 / len(found.checks), rel=1e-6)
 
 
+def test_a_window_of_many_steps_is_thinned_out_evenly_and_keeps_its_ends(run: icl.Trajectory) -> None:
+    steps = np.append(0, np.arange(2000, 2600))  # the last 600 are one window
+    found = run.compare(np.linspace(1.0, 0.5, len(steps)), steps, errors=0.01)
+    assert found.windows == ((0, 0), (2000, 2599))
+    assert 200 < len(found.t) <= 257
+    assert {*np.diff(found.t[1:]).tolist()} <= {2, 3}
+    np.testing.assert_array_equal(found.losses, np.interp(found.t, steps, np.linspace(1.0, 0.5, len(steps))))
+
+
 def test_training_alike_stays_and_another_learning_rate_leaves(run: icl.Trajectory) -> None:
     assert all(run.compare(trained(seed), batch=BATCH, runs=8, seed=seed).passed for seed in (1, 2))
     slow = run.compare(trained(1, eta=1.0), batch=BATCH, runs=8)
@@ -204,6 +213,22 @@ def test_a_curve_comes_from_a_file_or_a_function_as_well(run: icl.Trajectory, tm
     assert found.errors == pytest.approx(0.02, rel=0.4)
     path.write_text("step,loss,error\n0,0.9,0.01\n2,0.9,0.03\n")
     assert run.compare(path).errors.tolist() == [0.01, 0.03]
+    plain = run.compare([0.9, 0.9], [0, 2], batch=BATCH, runs=4)
+    assert run.compare(path, batch=BATCH, runs=4).checks == plain.checks  # by batches, whatever the file says
+    assert run.compare(path, errors=0.2).errors.tolist() == [0.2, 0.2]
+
+
+@pytest.mark.parametrize("step", ["step", " Steps", "t"])
+@pytest.mark.parametrize("loss", ["loss", "value"])
+@pytest.mark.parametrize("error", ["error", "Standard_Error", None])
+def test_columns_of_a_file_have_the_usual_names(
+    step: str, loss: str, error: str | None, run: icl.Trajectory, tmp_path: Path
+) -> None:
+    header, rows = f"other,{loss},{error},{step}", ["7,0.9,0.01,0", "8,0.8,0.03,5"]
+    (tmp_path / "curve.csv").write_text("\n".join([header, *rows]))
+    found = run.compare(tmp_path / "curve.csv", errors=None if error else 0.5)
+    assert (found.t.tolist(), found.losses.tolist()) == ([0, 5], [0.9, 0.8])
+    assert found.errors.tolist() == ([0.01, 0.03] if error else [0.5, 0.5])
 
 
 WRONG: dict[str, tuple[Any, Any]] = {

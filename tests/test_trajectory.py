@@ -268,13 +268,14 @@ class Closed(Watched):
         return Form()
 
 
-def test_no_observation_takes_the_place_of_an_entry_of_the_run(tmp_path: Path) -> None:
+def test_no_observation_takes_the_place_of_an_entry_of_the_run(queries: icl.Trajectory, tmp_path: Path) -> None:
     """Whatever a run writes under a name, in any of its forms, is refused as the name of an observation."""
     run = icl.descend(Watched("size"), 0.5, steps=2)
     run.save(tmp_path / "run.npz")
     with np.load(tmp_path / "run.npz") as file:
         names = {name for name in file.files if not name.startswith("observed_")} - {"meta"}
     names |= {*run.to_dict(), *run.to_xarray().attrs, *run.to_xarray().coords} - {"size"}
+    names |= {str(name) for name in queries.to_xarray().dims}  # "query" is one of them
     assert {"steps", "loss", "method", "t", "states", "info"} <= names
     for name in names:
         for risk in (Watched(name), Closed(name)):
