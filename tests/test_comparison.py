@@ -186,6 +186,8 @@ def test_a_reduced_risk_is_compared_by_its_loss_and_the_square_of_its_gradient()
     assert [check.population for check in checks] == pytest.approx([2.0, 4.0])
     assert all(check.passed for check in checks)
     assert not all(check.passed for check in compare(Tied(1, 0.0, metric=3.0), Sampled(4, 0.2), {}, 400))
+    # squares of batches would be larger than the square of their mean: by 36 here
+    assert all(check.passed for check in compare(Tied(1, 0.0, metric=4.0), Sampled(4, 3.0), {}, 401))
 
 
 @pytest.mark.parametrize("family", [icl.Sphere, icl.InductionHeads])

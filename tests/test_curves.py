@@ -36,18 +36,22 @@ def trained(seed: int, eta: float = 4.0, factor: float = 1.0, N: int = 12) -> An
     return np.array(losses)
 
 
-def test_standard_errors_are_how_far_sgd_strays_from_the_exact_curve(run: icl.Trajectory) -> None:
+@pytest.mark.parametrize("rule", ["gd", "ngd"])
+def test_standard_errors_are_how_far_sgd_strays_from_the_exact_curve(rule: str) -> None:
     """Windows are equal in ln(t + 1); each run of SGD has one mean in a window."""
+    eta = {"gd": 4.0, "ngd": 0.3}[rule]
+    problem = PROBLEM.changed(rule=rule, eta=eta)
+    run = problem.changed(max_steps=LAST).simulate()
     steps, losses = np.arange(0, LAST, 3), trained(1)[::3]
     found = run.compare(losses, steps, batch=BATCH, runs=5, seed=7)
     strays = []
     for seed in np.random.SeedSequence(7).generate_state(5):
-        trainer = PROBLEM.sampled(BATCH, int(seed))
+        trainer = problem.sampled(BATCH, int(seed))
         scores, along = trainer.initial, []
         for step in range(LAST):
             loss, gradient = trainer.evaluate(scores, step)
             along.append(loss)
-            scores = scores - 4.0 * gradient
+            scores = scores - eta * gradient / (np.linalg.norm(gradient) if rule == "ngd" else 1.0)
         strays.append(np.array(along)[::3])
     exact = np.array([run.at(int(step)).loss for step in steps])
     place = [int(24 * math.log(step + 1) / math.log(steps[-1] + 2)) for step in steps]
@@ -143,6 +147,32 @@ def test_what_is_no_factor_of_time_is_not_called_one(run: icl.Trajectory) -> Non
     short = run.compare(trained(1, N=4), batch=BATCH, runs=8)
     assert short.leaves is not None
     assert short.pace is None
+
+
+def test_windows_that_scatter_too_far_about_a_factor_of_time_do_not_agree_with_it(run: icl.Trajectory) -> None:
+    """Each is within the limit, but their mean square is not that of normal losses."""
+    steps = np.arange(60)
+    twice = np.array([run.at(int(2 * step)).loss for step in steps])
+    first = run.compare(twice, steps, errors=0.01)
+    assert first.pace == pytest.approx(2.0, rel=0.02)
+    for size, agrees in ((0.5, True), (2.5, False)):
+        off = np.empty(len(steps))
+        for sign, (a, b), check in zip(12 * [1.0, -1.0], first.windows, first.checks, strict=False):
+            off[a : b + 1] = sign * size * check.standard_error
+        found = run.compare(twice + off, steps, errors=0.01)
+        assert found.leaves is not None
+        assert (found.pace is not None) == agrees
+
+
+@pytest.mark.parametrize("off", [0.02, 0.15, 0.3])
+def test_doubled_losses_are_recognised_through_their_noise(off: float, run: icl.Trajectory) -> None:
+    early = int(np.argmin(run.loss > 0.9 * run.loss[0]))
+    error = 0.5 * off * run.loss[:early].mean() * math.sqrt(early)  # twice the error of their mean is off
+    for sign in (-1.0, 1.0):
+        noisy = 2.0 * run.loss + sign * off * run.loss[:early].mean()
+        with pytest.raises(ValueError, match=r"scale = 0\.5"):
+            run.compare(noisy, run.t, errors=error)
+        run.compare(noisy - run.loss, run.t, errors=error)  # is not
 
 
 def test_a_comparison_says_which_learning_rates_it_would_notice(run: icl.Trajectory) -> None:
@@ -264,8 +294,9 @@ def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
     for settings in ({}, {"batch": 4, "errors": 0.1}):
         with pytest.raises(ValueError, match="either batch or errors"):
             run.compare([0.9], **settings)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="errors = -1"):
-        run.compare([0.9], errors=-1)
+    for wrong in (-1, 0, [0.1, 0.0], [0.1, math.nan], [0.1, 0.1, 0.1]):
+        with pytest.raises(ValueError, match=r"^errors"):
+            run.compare([0.9, 0.8], errors=wrong)
     with pytest.raises(ValueError, match=r"infinite prompts cannot be sampled; give errors"):
         icl.simulate(2.0, 1.0, 4.0).compare([0.95], batch=4)
     recall = icl.Recall().simulate()

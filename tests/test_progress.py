@@ -158,6 +158,20 @@ def test_a_loss_that_is_not_known_is_left_out() -> None:
         assert re.fullmatch(r"7 steps, \S+ steps/s", shown.line())
 
 
+def test_silence_is_for_what_is_done_within() -> None:
+    with Work("loading"), Work("adding", quiet=True), Work("multiplying"):
+        assert [work.words for work in progress.DISPLAY.shown()] == ["loading"]
+    assert progress.DISPLAY.shown() == []
+
+
+def test_what_is_added_is_counted_towards_the_same_end() -> None:
+    with Work() as shown:
+        shown.update(2, 2000)
+        for count, done in ((3, 5), (1, 6)):
+            shown.add(count)
+            assert shown.line().startswith(f"{done} of 2,000 points, ")
+
+
 def test_counting_yields_what_it_counts() -> None:
     assert [*progress.counted("abc", "letters")] == ["a", "b", "c"]
 
