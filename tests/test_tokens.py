@@ -271,6 +271,31 @@ def test_sampled_prompts_have_the_loss_and_gradient_on_average(each: bool) -> No
     check_risk(risk.sampled(50))
 
 
+@pytest.mark.parametrize("spread", ["none", "shared", "of each query"])
+@pytest.mark.parametrize("values", ["shared", "of each query", "second moments", "second moments of each query"])
+def test_sampled_prompts_of_several_queries_have_what_each_of_them_has(values: str, spread: str) -> None:
+    rng = np.random.default_rng(1)
+    errors = rng.normal(size=(4, 2, 3 if values.endswith("each query") else 1))
+    around = {"none": 0.0, "shared": np.array([0.1, 3.0, 0.5, 1.0]), "of each query": np.arange(12.0).reshape(4, 3)}
+    probs, weights, scores = rng.dirichlet(np.ones(4)), np.array([0.5, 0.3, 0.2]), rng.normal(size=(4, 3))
+    given: dict[str, Any] = {"target": 0.3 + 0.0 * errors[0]}
+    if values.startswith("second"):
+        given = {"second": np.einsum("udq,vdq->uvq", errors, errors)}
+    shown = np.zeros(4) if "second" in given else errors + 0.3
+    risk = icl.TokenRisk(icl.Kind(6, probs, shown, around[spread]), queries=weights, **given)
+    squares = np.broadcast_to(np.asarray(around[spread]).reshape(-1, 3 if spread == "of each query" else 1), (4, 3))
+    alone = []
+    for q in range(3):
+        kind = icl.Kind(6, probs, errors[:, :, q % errors.shape[2]], squares[:, q])
+        alone.append(icl.TokenRisk(kind, np.zeros(2)).loss(scores[:, q]))
+    assert risk.loss(scores) == pytest.approx(weights @ alone, rel=1e-12)
+    exact = np.array([risk.loss(scores), *risk.gradient(scores).ravel()])
+    found = [risk.sampled(1000, seed=5).evaluate(scores, step) for step in range(12)]
+    numbers = np.array([[loss, *slope.ravel()] for loss, slope in found])
+    error = numbers.std(axis=0, ddof=1) / math.sqrt(len(numbers))
+    assert np.abs((numbers.mean(axis=0) - exact) / error).max() < 5.0
+
+
 def test_the_sphere_has_its_best_temperatures() -> None:
     """d = 5, linear tasks, σ = 1; the derivative changes its sign between these neighbours."""
     c, p = roots_jacobi(60, 1.0, 1.0)
