@@ -13,6 +13,7 @@ import pytest
 from scipy.special import roots_jacobi
 
 import icl_theory as icl
+from icl_theory.engine.tokens.square import Count, moments
 from icl_theory.testing import check_risk
 from tests.references import Array
 
@@ -112,6 +113,41 @@ def test_loss_and_gradient_are_sums_over_all_prompts(seed: int, each: bool) -> N
     compare(seed, each=each)
 
 
+@pytest.mark.parametrize("wide", [20.0, 20.5, 21.0])
+def test_long_prompts_of_all_lengths_are_the_mean_over_the_lengths(wide: float) -> None:
+    rng, N = np.random.default_rng(3), 66
+    law = {"probs": rng.dirichlet(np.ones(5)), "values": rng.normal(size=(5, 2)), "spread": rng.random(5)}
+    scores, target = wide * np.linspace(-1.0, 1.0, 5), [0.1, -0.3]
+    whole = icl.TokenRisk(icl.Kind(N, **law, each=True), target)
+    parts = [icl.TokenRisk(icl.Kind(n, **law), target).loss(scores) for n in range(1, N + 1)]
+    assert whole.loss(scores) == pytest.approx(np.mean(parts), rel=1e-12)
+
+
+@pytest.mark.parametrize("N", [1, 3, 10**4])
+def test_nodes_that_never_occur_leave_the_prompts_without_them(N: int) -> None:
+    """These have a share (1 - p)^N, and tokens of the other nodes alone."""
+    rng, p = np.random.default_rng(4), 0.4 / N
+    probs = np.append(p, (1.0 - p) * rng.dirichlet(np.ones(4)))
+    scores, errors = rng.normal(size=5), rng.normal(size=(5, 2))
+    scores[0] = -np.inf
+
+    def half_square(rows: slice, total: float) -> Any:
+        e = errors[rows]
+
+        def form(queries: Any, some: slice, z: Array, out: Array) -> Array:
+            drawn = e.T @ z
+            out[...] = e @ drawn
+            return np.asarray(np.sum(drawn**2, axis=1))
+
+        own = (e**2).sum(axis=1)[:, None]
+        return moments(scores[rows, None], probs[rows, None] / total, own, [Count(N)], form)
+
+    found, wanted = half_square(slice(0, 5), 1.0), half_square(slice(1, 5), 1.0 - p)
+    assert found.loss == pytest.approx((1.0 - p) ** N * wanted.loss, rel=1e-12)
+    np.testing.assert_allclose(found.gradient[1:], (1.0 - p) ** N * wanted.gradient, rtol=1e-9, atol=1e-16)
+    np.testing.assert_allclose(found.attention[1:], (1.0 - p) ** N * wanted.attention, rtol=1e-12)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("each", [False, True], ids=["one length", "all lengths"])
 def test_loss_and_gradient_of_two_hundred_problems(each: bool) -> None:
@@ -143,6 +179,32 @@ def compare_heads(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_heads_are_sums_over_all_prompts(seed: int) -> None:
     compare_heads(seed)
+
+
+def test_heads_of_several_queries_are_those_of_each_by_its_probability() -> None:
+    rng, H = np.random.default_rng(6), 2
+    values, target, weights = rng.normal(size=(3, 2, 3)), rng.normal(size=(2, 3)), np.array([0.6, 0.3, 0.1])
+    spread, probs, scores = rng.random((3, 3)), rng.dirichlet(np.ones(3)), rng.normal(size=(H, 3, 3))
+    output = np.array([0.9, -0.4])
+    together = icl.HeadsRisk(icl.TokenRisk(icl.Kind(5, probs, values, spread), target, queries=weights), H)
+    tokens = [icl.TokenRisk(icl.Kind(5, probs, values[:, :, q], spread[:, q]), target[:, q]) for q in range(3)]
+    alone = [icl.HeadsRisk(each, H) for each in tokens]
+    given = [np.column_stack([output, scores[:, :, q]]) for q in range(3)]
+    losses, gradients = zip(*(risk.evaluate(at) for risk, at in zip(alone, given, strict=True)), strict=True)
+    loss, gradient = together.evaluate(np.column_stack([output, scores.reshape(H, -1)]))
+    assert loss == pytest.approx(weights @ losses, rel=1e-13)
+    np.testing.assert_allclose(gradient[:, 0], weights @ [each[:, 0] for each in gradients], rtol=1e-12)
+    slopes_of_each = np.stack([p * each[:, 1:] for p, each in zip(weights, gradients, strict=True)], axis=2)
+    np.testing.assert_allclose(gradient[:, 1:].reshape(H, 3, 3), slopes_of_each, rtol=1e-10, atol=1e-14)
+    for part in (0, 1):  # products of averages, and of averages and the target
+        wanted = sum(
+            p * r.quadratic(scores[:, :, q])[part] for q, (p, r) in enumerate(zip(weights, alone, strict=True))
+        )
+        np.testing.assert_allclose(together.quadratic(scores.reshape(H, -1))[part], wanted, rtol=1e-12)
+    seen = together.observe(np.column_stack([output, scores.reshape(H, -1)]))
+    wanted = [weights @ [each.loss(scores[h, :, q]) for q, each in enumerate(tokens)] for h in range(H)]
+    np.testing.assert_allclose(seen["loss_per_head"], wanted, rtol=1e-12)
+    np.testing.assert_array_equal(seen["output"], output)
 
 
 @pytest.mark.slow
