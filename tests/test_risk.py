@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory._validate import Array
+from icl_theory.engine.pullback import Affine, Embedding, Factored, Linear, Map
 from tests.references import slopes
 
 
@@ -131,3 +135,63 @@ def test_products_by_differences_are_as_exact_for_large_parameters(unit: float) 
     found = Quartic().hessian_product(Quartic.initial, direction)
     np.testing.assert_allclose(found * unit**2, 3.0 * (Quartic.initial / unit) ** 2 * direction, rtol=1e-8)
     assert Quartic().sharpness(Quartic.initial) * unit**2 == pytest.approx(12.0, rel=1e-8)
+
+
+DRAWN = np.random.default_rng(8)
+MAPS: dict[str, tuple[Map, float]] = {  # and by how much the stretch may exceed the norm of the derivative
+    "embedding": (Embedding(DRAWN.normal(size=(4, 3))), 1.0),
+    "embedding, queries": (Embedding(DRAWN.normal(size=(4, 3)), 9.0 * DRAWN.normal(size=(5, 3))), 1.0),
+    "embedding, short queries": (Embedding(DRAWN.normal(size=(4, 3)), 0.1 * DRAWN.normal(size=(2, 3))), 1.0),
+    "linear": (Linear(DRAWN.normal(size=(4, 5, 3)), DRAWN.normal(size=3)), 1.0),
+    "linear, a matrix": (Linear(DRAWN.normal(size=(6, 2, 3)), DRAWN.normal(size=(2, 3))), 1.0),
+    "factored": (Factored.random(4, rank=2, scale=1.0, seed=1), np.sqrt(2.0)),
+    "affine": (
+        Affine(
+            DRAWN.normal(size=5), csc_array(DRAWN.normal(size=(5, 6)) * (DRAWN.random((5, 6)) < 0.5)), (1, 3, 2)
+        ),
+        np.sqrt(6.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_maps_of_coordinates_are_consistent_with_their_derivatives(name: str) -> None:
+    chart, slack = MAPS[name]
+    rng = np.random.default_rng(9)
+    params = chart.initial + 0.3 * rng.normal(size=chart.initial.shape)
+    v, h = rng.normal(size=params.shape), 1e-5
+    g = rng.normal(size=chart.inward(params).shape)
+    ahead, behind = chart.inward(params + h * v), chart.inward(params - h * v)
+    np.testing.assert_allclose(chart.push(params, v), (ahead - behind) / (2 * h), rtol=1e-7, atol=1e-8)
+    assert chart.outward(params, g).shape == params.shape
+    assert np.sum(chart.outward(params, g) * v) == pytest.approx(np.sum(g * chart.push(params, v)), rel=1e-12)
+    turned = (chart.outward(params + h * v, g) - chart.outward(params - h * v, g)) / (2 * h)
+    bent = np.broadcast_to(chart.bend(params, v, g), turned.shape)
+    np.testing.assert_allclose(bent, turned, rtol=1e-7, atol=1e-8)
+    units = np.eye(params.size).reshape(-1, *params.shape)
+    norm = np.linalg.norm(np.stack([chart.push(params, unit).ravel() for unit in units]), 2)
+    assert norm * (1.0 - 1e-12) <= chart.stretch(params) <= slack * norm * (1.0 + 1e-12)
+    numbers = np.arange(float(params.size)).reshape(params.shape)
+    blocks = [np.asarray(block).ravel().tolist() for block in chart.blocks(numbers)]
+    assert [number for block in blocks for number in block] == numbers.ravel().tolist()
+    if name == "affine":
+        assert [len(block) for block in blocks] == [1, 3, 2]
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_parameters_of_the_same_size_but_another_shape_are_refused(wrap: bool, features: icl.Features) -> None:
+    plain = icl.PopulationRisk(features, icl.tasks.Quadratic(2.0))
+    model = icl.in_coordinates(plain, "factored", features.vectors, rank=2) if wrap else plain
+    params = np.random.default_rng(0).normal(size=model.initial.shape)
+    for ask in (model.loss, model.gradient, model.excess, model.sharpness):
+        for other in (params.ravel(), params[None], params.reshape(-1, 2), np.swapaxes(params, -1, -2)[..., :1]):
+            with pytest.raises(ValueError, match=r"^params = "):
+                ask(other)
+
+
+def test_random_factors_are_those_of_size_rank_and_seed(risk: icl.PopulationRisk, features: icl.Features) -> None:
+    for rank, scale, seed in ((1, 0.5, 0), (2, 0.5, 3), (3, 2.0, 3)):
+        options: Any = {"rank": rank, "scale": scale, "seed": seed}
+        model = icl.in_coordinates(risk, "factored", features.vectors, **options)
+        drawn = np.random.default_rng(seed).normal(size=(2, rank, 3)) * scale / np.sqrt(rank)
+        np.testing.assert_allclose(model.initial, drawn, rtol=1e-14)
