@@ -83,6 +83,19 @@ def test_given_errors_are_those_of_independent_losses(run: icl.Trajectory) -> No
     assert math.erfc(found.checks[0].limit / math.sqrt(2)) == pytest.approx(1e-3 / len(found.checks), rel=1e-6)
 
 
+@pytest.mark.parametrize("off", [-0.7, 0.7])
+def test_a_comparison_says_how_far_off_it_is_to_either_side(run: icl.Trajectory, off: float) -> None:
+    found = run.compare(run.loss + 0.01 * off, run.t, errors=0.01)
+    assert found.passed
+    assert f"at most {max(abs(check.z) for check in found.checks):.1f} standard errors off" in found.remarks
+    far = run.compare(run.loss + 0.1 * off, run.t, errors=0.01)
+    worst = next(check for check in far.checks if abs(check.z) > check.limit)
+    assert f"{abs(worst.z):.1f} standard errors {'above' if off > 0 else 'below'} it" in far.remarks
+    for (first, last), check in zip(far.windows, far.checks, strict=True):
+        assert check.name == (f"step {first}" if first == last else f"steps {first} to {last}")
+        assert check.passed == (abs(check.z) <= check.limit)
+
+
 def test_a_window_of_many_steps_is_thinned_out_evenly_and_keeps_its_ends(run: icl.Trajectory) -> None:
     steps = np.append(0, np.arange(2000, 2600))  # the last 600 are one window
     found = run.compare(np.linspace(1.0, 0.5, len(steps)), steps, errors=0.01)

@@ -134,6 +134,8 @@ def test_who_asks_for_silence_has_it(heard: list[str]) -> None:
     icl.simulate(**RUN, callback=lambda step, loss: None)
     icl.sweep(**{**RUN, "L": [1.0, 2.0], "task": "linear"}, progress=False)
     assert not heard
+    icl.descend(LINEAR, 1.0, steps=50, callback=lambda step, loss: None, progress=True)
+    assert heard  # by who asks for both
 
 
 def test_workers_and_what_is_drawn_on_by_another_program_are_left_alone(

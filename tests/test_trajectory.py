@@ -85,11 +85,20 @@ def test_a_step_that_cannot_be_reached_is_refused() -> None:
 
 
 def test_a_loaded_run_of_a_risk_without_a_family_has_its_saved_steps_only(tmp_path: Path) -> None:
-    icl.descend(icl.ExchangeableRisk(20, 2.0), 4.0, epsilon=1e-3).save(tmp_path / "run.npz")
+    run = icl.descend(icl.ExchangeableRisk(20, 2.0), 4.0, epsilon=1e-3)
+    run.save(tmp_path / "run.npz")
     loaded = icl.load(tmp_path / "run.npz")
     assert loaded.at(int(loaded.t[-1])).loss == loaded.loss[-1]
     with pytest.raises(ValueError, match=r"t = 1399: must be a saved step"):
         loaded.at(1399)
+    for after in (0, 700, int(run.t[-1])):
+        for target in (0.5 * run.loss[0], 0.05 * run.loss[0], 0.0):
+            below = [t for t, loss in zip(run.t.tolist(), run.loss, strict=True) if loss <= target and t >= after]
+            found = loaded.first(lambda state, target=target: state.loss <= target, after=after)
+            assert found == next(iter(below), None)
+    for one in (run, loaded):
+        with pytest.raises(ValueError, match=r"^after = "):
+            one.first(lambda state: True, after=int(run.t[-1]) + 1)
 
 
 def test_outcomes_are_typed_and_a_run_is_a_line() -> None:
