@@ -8,7 +8,7 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory._validate import Array
-from icl_theory.engine.pullback import Affine, Embedding, Factored, Linear, Map
+from icl_theory.engine.pullback import Affine, Embedding, Factored, Linear, Map, Pullback
 from tests.references import slopes
 
 
@@ -195,3 +195,17 @@ def test_random_factors_are_those_of_size_rank_and_seed(risk: icl.PopulationRisk
         model = icl.in_coordinates(risk, "factored", features.vectors, **options)
         drawn = np.random.default_rng(seed).normal(size=(2, rank, 3)) * scale / np.sqrt(rank)
         np.testing.assert_allclose(model.initial, drawn, rtol=1e-14)
+
+
+def test_a_risk_in_other_coordinates_has_the_floor_the_excess_and_the_gain_of_the_risk(
+    features: icl.Features,
+) -> None:
+    plain = icl.PopulationRisk(features, icl.tasks.Quadratic(2.0), N=20, noise=0.5)
+    params = 3.0 * np.eye(3)
+    once = icl.in_coordinates(plain, "embedding", features.vectors)
+    inside = features.vectors @ params @ features.vectors.T
+    assert once.floor() == plain.floor() > 0.0
+    assert once.excess(params) == plain.excess(inside) < once.loss(params) == plain.loss(inside)
+    twice = Pullback(once, Linear(2.0 * np.eye(9).reshape(3, 3, 9), np.zeros(9)))
+    assert twice.gain(params.ravel()) == pytest.approx(2.0 * once.gain(params), rel=1e-12)
+    assert twice.excess(0.5 * params.ravel()) == pytest.approx(once.excess(params), rel=1e-12)
