@@ -15,6 +15,7 @@ from scipy.optimize import minimize
 import icl_theory as icl
 from icl_theory.families.regression.phases import query_phases, run_phases
 from icl_theory.families.regression.risks.floors import Levels
+from icl_theory.families.regression.risks.prompts import infima
 from icl_theory.families.regression.theorems.tails import query_constants, resting_loss, tail_limit, tail_limits
 from tests.references import compositions
 
@@ -166,3 +167,12 @@ def test_the_tail_ratio_of_runs_and_points_is_over_the_loss_that_descent_approac
         assert ratio == pytest.approx(wanted, rel=1e-6)
         for found in (attention, problem.measured(run)["attention"]):
             assert found == pytest.approx(float(run.attention[-1].mean()), rel=1e-7)
+
+
+def test_a_search_for_many_features_starts_from_equal_scores_too_if_there_is_noise() -> None:
+    """From the target alone it would end 0.16 % higher for query 1."""
+    x = [[-0.7, -0.3], [-0.8, -2.4], [-1.2, 0.5], [1.6, 1.8], [0.1, 0.9]]
+    features = icl.Features(x, [0.075, 0.248, 0.459, 0.044, 0.174])
+    risk = icl.PopulationRisk(features, icl.tasks.Linear(1.0), 45, 0.2)
+    found = infima(risk._moments, np.eye(5, dtype=bool), 45, 0.2)
+    np.testing.assert_allclose(found, risk.floor_per_query(), rtol=1e-4)
