@@ -678,14 +678,18 @@ const [own, other] = given, card = new Card(figure, (found) => moved.push(found)
 const ghost = other && { model: other, values: {} };
 card.draw(own, 3, { a: 5 }, {}, true, ghost);
 card.draw(own, 4, { a: 6 }, {}, false, ghost);
-for (const name of ["pointermove", "pointerdown", "pointermove", "pointerup", "pointermove"]) heard[name]({ type: name, clientX: 100, clientY: 50 });
+for (const type of ["pointermove", "pointerdown", "pointermove", "pointerup", "pointermove"]) {
+  heard[type]({ type, clientX: 100, clientY: 50 });
+}
 delete globalThis.document;
 delete globalThis.window;
 return { seen, moved };
 """
 
 
-@pytest.mark.parametrize("other", [None, {"name": "kept", "low": -1, "high": 9}, {"name": "kept", "low": 2, "high": 400}])
+@pytest.mark.parametrize(
+    "other", [None, {"name": "kept", "low": -1, "high": 9}, {"name": "kept", "low": 2, "high": 400}]
+)
 def test_a_figure_has_room_for_the_run_that_is_kept_and_is_dragged_by_its_moment(other: Any) -> None:
     """Both runs lie on the same axes; what is still is drawn once, and a drag is told where it is and of what."""
     found = call(CARD, {"name": "own", "low": 1, "high": 50}, other)
