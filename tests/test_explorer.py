@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 import icl_theory as icl
-from icl_theory import figures
+from icl_theory import explorer, figures
 from icl_theory.cli import main
 from icl_theory.explorer import description, page, recorded
 from icl_theory.families import Family, Number, Panel, list_families, parameter
+from icl_theory.papers.paper import Claims, Paper
 from icl_theory.papers.shown import SHOWN
 from tests.browser import visit
 from tests.javascript import call
@@ -56,6 +58,40 @@ def test_parameters_come_from_the_family() -> None:
     told = description(list_families()["regression"])
     assert told["parameters"]["delta"]["symbol"] == "Δ"
     assert told["parameters"]["K"] | {"whole": True, "minimum": 2} == told["parameters"]["K"]
+
+
+@pytest.mark.parametrize("name", list_families())
+def test_limits_on_the_page_are_the_last_numbers_that_python_takes(name: str) -> None:
+    """The next number, or the next integer, is refused; where the page has no limit float64 is the only one."""
+    family = list_families()[name]
+    for key, told in description(family)["parameters"].items():
+        declared = family.parameters()[key]
+        if not isinstance(declared.kind, Number):
+            assert "minimum" not in told
+            continue
+        assert not told["whole"] or told["maximum"] <= 2**53
+        for limit, side in (("minimum", -1.0), ("maximum", 1.0)):
+            last = told[limit]
+            declared.check(side * 1e300 if last is None else last)
+            if last is not None and last != 2**53:
+                with pytest.raises(ValueError, match="must be"):
+                    declared.check(last + side if told["whole"] else math.nextafter(last, side * math.inf))
+
+
+@pytest.mark.parametrize(
+    ("authors", "short"),
+    [
+        ("A. One", "One 2020"),
+        ("A. One, B. C. Two", "One and Two 2020"),
+        ("A. One, B. Two, C. Three", "One et al. 2020"),
+    ],
+)
+def test_papers_are_called_by_their_authors(authors: str, short: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = next(iter(SHOWN))
+    paper = Paper(name, "A title", authors, 2020, "nowhere", ())
+    monkeypatch.setattr(explorer, "known", lambda: ({"a": Claims(papers=(paper,))}, []))
+    place, text = SHOWN[name]
+    assert [*explorer.papers()] == [{"short": short, "title": "A title", "place": place, "text": text}]
 
 
 def test_words_stand_out_from_the_paper_in_both_themes() -> None:
