@@ -324,7 +324,8 @@ def test_toy_without_a_fault_passes() -> None:
 @pytest.mark.parametrize(
     ("one", "two", "alike"),
     [
-        (1.0, 1.0, True), (1, 1.0, False), (0, 0.0, False), (np.zeros(2, np.int64), np.zeros(2), False), (True, np.int8(1), False),
+        (1.0, 1.0, True), (1, 1.0, False), (0, 0.0, False),
+        (np.zeros(2, np.int64), np.zeros(2), False), (True, np.int8(1), False),
         (0.0, -0.0, False),
         (np.nan, np.nan, True), (np.zeros(2), np.zeros((2, 1)), False), (np.zeros(2), np.zeros(3), False),
         (np.array(["a", None], dtype=object), np.array(["a", None], dtype=object), True),
