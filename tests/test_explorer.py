@@ -602,3 +602,26 @@ def test_nonsense_in_the_address_is_answered_in_words(tmp_path: Path) -> None:
     assert "between −½ and ½" in problems["#regression?f=1,2,3"]
     assert "descent diverges" in problems["#linear-attention?eta=5"]
     assert "V = 102 is used" in problems["#recall?triggers=100&V=10&alpha=1"]
+
+
+PARTS = """
+const { complete, read, fromFragment } = require("settings");
+const { count } = require("numbers"), { lasting } = require("training");
+const K = complete({ name: "K", value: 7, low: 2, high: 30, minimum: 2, whole: true, zero: true, log: true }, {});
+const free = { name: "f", value: "", symbol: "f", text: (text) => ({ value: text }) };
+const panels = { a: { family: { title: "A" }, settings: [free] } };
+return {
+  stops: K.stops, said: ["2.5", "1", "2"].map((text) => read(K, text).problem ?? ""),
+  counts: [1234, 12345].map(count), f: fromFragment("#a?f=x%3D1=2", panels).values.f,
+  phases: lasting({ I: [0, 3], II: [3, 3], III: [3, 9] }),
+};
+"""
+
+
+def test_settings_counts_and_phases_are_what_they_are_declared_to_be() -> None:
+    found = call(PARTS)
+    assert found["stops"] == [0, *range(2, 31)]
+    assert ["whole" in found["said"][0], "at least 2" in found["said"][1], found["said"][2]] == [True, True, ""]
+    assert found["counts"] == ["1234", "12\u202f345"]
+    assert found["f"] == "x=1=2"
+    assert found["phases"] == {"I": [0, 3], "III": [3, 9]}
