@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
+from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import curvature_bound
 from icl_theory.papers import convergence, debiased_descent, linear_attention, preconditioned_descent, sphere
 from icl_theory.papers import representation as dictionary
-from icl_theory.papers.claim import Claim
+from icl_theory.papers.claim import Claim, Question
 from icl_theory.papers.recall import model, training
-from icl_theory.papers.regression import common, dynamics, experiments, lemmas
+from icl_theory.papers.regression import common, dynamics, experiments, lemmas, proved, questions
 
 Measured = dict[str, Any]  # functions of the row's module, or what they return whatever they are given
 
@@ -1166,3 +1167,208 @@ def test_evidence_beyond_a_limit_turns_the_verdict(case: Case, monkeypatch: pyte
     assert [words for words in case.said if words not in said] == [], said
     turned = [judged(case.row, {**case.good, **bad}, monkeypatch).violated for bad in case.bad]
     assert turned == [True] * len(case.bad)
+
+
+RATES = {"fast": ([5, 2], [5, 3]), "slow": ([5, 4], [5, 4]), "few": ([5, 3], [5, 3])}
+
+
+def rated(flat: list[int], sharp: list[int]) -> Any:
+    return by(first, {0.5: (2.0, flat, False), 4.0: (1.0, sharp, False)})
+
+
+@pytest.mark.parametrize(
+    ("row", "given", "verdict"),
+    [
+        (experiments.cross_terms_of_unequal_tasks, {"_cross_terms": ([2.5, 1.8], 0.0)}, "holds"),
+        (experiments.oscillation, {"_turns": turning(1, 5)}, "holds only for no kind of runs: exact descent turns"),
+        (experiments.oscillation, {"_turns": turning(3, 16)}, "for sampled runs: exact descent turns at most 3"),
+        (experiments.larger_steps, {"_rates": rated(*RATES["fast"])}, "rate; at the best rates the regimes differ"),
+        (experiments.larger_steps, {"_rates": rated(*RATES["slow"])}, "rate; at the best rates the regimes differ"),
+        (experiments.noisy_tokens, {"_noisy": noisy(some=(1.0, 0.5, 0.38))}, "holds"),
+        (experiments.noisy_tokens, {"_noisy": noisy(some=(1.0, 0.5, 0.51))}, "holds"),
+        (
+            lemmas.lemma_2_signs,
+            {"_growth_of": (0.0, 0.0, SIGNS, 0.4 * SIZES), "_cross_ratio_along": 1.1},
+            "holds for the signs; of these tasks |β| <= α holds for random kernels, not for exchangeable tasks and",
+        ),
+        (training.exponents, {"rates_by_size": rates()}, "ηt/|Q| is nowhere the rate"),
+        (convergence.even_features, {"balanced": even(1.05, 1.0)}, "holds, loose: also without both logarithms"),
+    ],
+)  # fmt: skip
+def test_a_verdict_says_what_the_numbers_beside_it_say(
+    row: Callable[[bool], Claim], given: Measured, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = judged(row, given, monkeypatch).verdict
+    assert said == verdict if verdict == "holds" else verdict in said
+
+
+def answered(asked: Question, given: Measured, monkeypatch: pytest.MonkeyPatch, module: Any) -> str:
+    with monkeypatch.context() as changed:
+        for name, value in given.items():
+            changed.setattr(module, name, faked(value))
+        return asked.answer(False).answer
+
+
+def powers(pair: float, heads: float) -> Any:
+    starts = np.geomspace(0.1, 1e-4, 5)
+    return starts, starts**-pair, starts**-heads
+
+
+@pytest.mark.parametrize(("pair", "heads", "decided"), [(0.2, 1.0, True), (0.4, 1.0, False), (0.2, 0.8, False)])
+def test_a_plateau_is_laid_to_merging_only_where_both_powers_say_so(
+    pair: float, heads: float, decided: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"plateaus": powers(pair, heads)}
+    said = answered(linear_attention.which_plateau, given, monkeypatch, linear_attention)
+    assert said.startswith("Only with keys and queries merged" if decided else "These runs do not decide it")
+    assert f"start^-{pair:.2f} for (v, A)" in said
+    assert f"start^-{heads:.2f} for heads" in said
+
+
+@pytest.mark.parametrize(("off", "word"), [(9e-11, "Yes"), (-2e-10, "No")])
+def test_the_linear_case_reduces_only_if_all_its_losses_do(
+    off: float, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = np.linspace(1.0, 0.5, 30)
+    given = {
+        "descend": Made(t=np.arange(30), loss=losses),
+        "rescaled": in_turn(losses, losses * (1.0 + off * (np.arange(30) == 7)), losses),
+    }
+    assert answered(questions.linear, given, monkeypatch, questions).startswith(f"{word}:")
+
+
+@pytest.mark.parametrize(("rise", "kept"), [(0.0, True), (1e-3, True), (0.0, False)])
+def test_a_limit_on_the_rate_is_kept_only_if_every_rate_keeps_it(
+    rise: float, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far, limit = np.array([[0.0, 9.0, 0.0]]).T * np.ones(3), 2.0
+
+    def stepped(risk: Any, near: Any, eta: float, steps: int) -> Any:
+        return near + far if eta > (1.03 if kept else 1.1) * limit or (kept and eta > limit) else 0.5 * near
+
+    given = {
+        "largest_stable_eta": (limit, None, np.zeros((3, 3)), None),
+        "plain_descent": stepped,
+        "descend": Made(loss=np.array([1.0, 0.5, 0.5 + rise, 0.4, 0.3, 0.2])),
+    }
+    monkeypatch.setattr(PopulationRisk, "loss", lambda self, scores: float(np.sum(scores**2)))
+    said = answered(questions.learning_rate, given, monkeypatch, questions)
+    assert said.startswith("Even for" if rise else "Not for")
+    assert f"rise of the loss is {rise:.0e}" in said
+    assert ("started near it keeps to that limit" in said) == kept
+    assert "2/λ_max = 2;" in said
+    assert f"1.02 ({'leaves' if kept else 'settles'})" in said
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("towards", [True, False])
+def test_unequal_features_are_said_to_learn_in_the_order_in_which_they_do(
+    ordered: bool, towards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = np.array([0, 10, 20, 30, 40, 50, 500])
+    half = np.array([10, 20, 30, 40, 50, 500] if ordered else [10, 30, 20, 40, 50, 500])
+    ratio = np.where(t < 500, 1.2, 1.1 if towards else 1.3)
+    run = Made(
+        t=t,
+        loss=ratio * 5.0 / (8.0 * np.maximum(t, 1)),
+        attention=np.where(t[:, None] >= half, 0.6, 0.4),
+        first=lambda holds: next(n for n in t.tolist() if holds(Made(attention=np.where(n >= half, 0.6, 0.4)))),
+    )
+    said = answered(questions.unequal, {"descend": run}, monkeypatch, questions)
+    assert ("frequent ones first" in said) == ordered
+    assert f"at steps {half.tolist()} for p = [0.4, 0.2, 0.15" in said
+    assert f"goes from 1.200 to {ratio[-1]:.3f}" in said
+    assert ("towards the 1" in said) == towards
+
+
+@pytest.mark.parametrize(
+    ("counts", "word"), [((10, 30, 52), "like"), ((10, 30, 56), "not like"), ((10, 30, 45), "not like")]
+)
+def test_a_plateau_is_logarithmic_only_if_each_tenth_costs_as_much(
+    counts: tuple[int, int, int], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [Made(steps=steps, t=np.arange(3), loss=np.ones(3)) for steps in (3, 4, *counts)]
+    said = answered(questions.factored, {"descend": in_turn(*runs)}, monkeypatch, questions)
+    assert said.startswith("Steps to ε = 0.002: 3 (class scores), 4 (Q), 10 (W_K, W_Q, start 0.1)")
+    assert f"costs {counts[1] - counts[0]} and then {counts[2] - counts[1]} steps more, {word} ln(1/start)." in said
+
+
+@pytest.mark.parametrize(
+    ("held", "trained", "words"),
+    [
+        (9e-7, 9e-7, "Yes, with γ trained and without"),
+        (9e-7, 2e-6, "Only if λ alone is normalised"),
+        (2e-6, 9e-7, "These runs do not decide it"),
+    ],
+)
+def test_noise_is_overcome_by_the_runs_that_reach_the_bayes_risk(
+    held: float, trained: float, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(end: float, steps: int) -> Any:
+        return Made(t=np.array([0, steps]), observed={"excess": np.array([1.0, end])})
+
+    given = {
+        "descend": in_turn(run(trained, 20_000), run(1e-3, 400), run(held, 200)),
+        "cycle_level": lambda found: found.observed["excess"][-1],
+        "_last_rate": 0.123,
+    }
+    said = answered(training.noise, given, monkeypatch, training)
+    assert said.startswith(f"{words}: with γ held at ln(α/(1-α)) the excess is {held:.0e} after 200 steps")
+    assert f"measured 0.123. With γ trained too it is {trained:.2e} (mean of two steps at t = 20,000)" in said
+    assert "= 1.80e-03" in said  # 0.1 * 0.9 * 0.4² / 8
+    assert "t × excess = 0.4 at t = 400, predicted |Q|/η = 10" in said
+
+
+@pytest.mark.parametrize(
+    ("seen", "found", "words"),
+    [
+        ((0.5, 0.9), (0.5, 0.9), "yes, at the same loss"),
+        ((0.5, 0.95), (3.0, 0.05), "no, it learns the seen outputs by heart"),
+        ((0.5, 0.85), (3.0, 0.05), "in 5% of the sentences"),
+        ((0.5, 0.95), (3.0, 0.25), "in 25% of the sentences"),
+    ],
+)
+def test_what_is_recalled_is_told_by_losses_and_accuracies(
+    seen: tuple[float, float], found: tuple[float, float], words: str
+) -> None:
+    names = ("seen_loss", "seen_accuracy", "unseen_loss", "unseen_accuracy")
+    assert training._recalls(dict(zip(names, (*seen, *found), strict=True))) == words
+
+
+@pytest.mark.parametrize(
+    ("power", "name"),
+    [(-0.489, "none of the published exponents"), (-0.491, "ηt/√|Q|"), (-1.009, "ηt/|Q|"), (0.0, "ηt")],
+)
+def test_an_exponent_is_published_within_a_hundredth(power: float, name: str) -> None:
+    assert training.published(power) == name
+
+
+@pytest.mark.parametrize(
+    ("times", "exact", "wrong"),
+    [((5, 9), (4.2, 9.0), 0), ((4, 9), (4.2, 9.0), 1), ((5, 10), (4.2, 9.0), 1), ((4, 8), (4.2, 9.0), 2)],
+)
+def test_times_of_sampled_phases_are_those_of_the_run_rounded_up(
+    times: tuple[int, int], exact: tuple[float, float], wrong: int
+) -> None:
+    checks = [Made(name=name, population=at) for name, at in zip(("T_I", "T_ε"), exact, strict=True)]
+    run: Any = Made(checks=checks, exact=Made(phases=Made(I=(0, times[0])), steps=times[1]))
+    assert experiments._wrong_times(run) == wrong
+
+
+@pytest.mark.parametrize(("error", "low", "high", "equal"), [(0.0, 7, 7, 36), (0.0, 5, 7, 36), (1.0, 7, 7, 35)])
+def test_a_count_is_proved_only_if_every_run_has_it(
+    error: float, low: int, high: int, equal: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof, other = Made(error=0.0, ball=Made(low=7, high=7)), Made(error=error, ball=Made(low=low, high=high))
+    monkeypatch.setattr(proved, "simulate", lambda *_, **__: None)
+    monkeypatch.setattr("icl_theory.certified.facts.prove", faked(in_turn(proof, other, proof)))
+    claim = proved.steps(True)
+    assert claim.violated == (equal < 36)
+    assert claim.measured == f"{equal} equal; enclosures up to {high - low + 1} wide"
+
+
+def test_what_balls_cannot_prove_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icl_theory.certified.closed.phase_one_lies_between", lambda K, c: K != 4)
+    claim = proved.phase_one(True)
+    assert claim.violated
+    assert claim.measured.startswith("not proved at ")
