@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
+from icl_theory.engine import descend
+from icl_theory.families.linear_attention import PromptLaw
+from icl_theory.families.regression import crossover
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import curvature_bound
+from icl_theory.families.regression.theorems.concentration import concentration_probability
 from icl_theory.papers import convergence, debiased_descent, linear_attention, preconditioned_descent, sphere
 from icl_theory.papers import representation as dictionary
 from icl_theory.papers.claim import Claim, Question
@@ -1153,7 +1157,203 @@ DICTIONARY = [
     ),
 ]
 
-CASES = [*EXPERIMENTS, *LEMMAS, *DYNAMICS, *RECALL, *LINEAR, *CONVERGENCE, *HEADS, *SPHERE, *DICTIONARY]
+
+def scaled(original: Callable[..., Any], by: Callable[..., float]) -> Callable[..., Any]:
+    """Return a function times a factor of its arguments."""
+    return lambda *given, **more: by(*given, **more) * original(*given, **more)
+
+
+GAUSSIAN: dict[int, Any] = {}  # runs of the row on Gaussian inputs, in its order
+
+
+def curved(last: dict[int, float], bent: int | None = None) -> Any:
+    """Runs whose last loss is another by a factor, or whose path bends the other way."""
+    count = iter(range(11))
+
+    def descended(*given: Any, **more: Any) -> Any:
+        at = next(count)
+        run = GAUSSIAN.get(at) or GAUSSIAN.setdefault(at, descend(*given, **more))
+        loss = run.loss * np.append(np.ones(len(run.loss) - 1), last.get(at, 1.0))
+        return Made(t=run.t, loss=loss, states=-run.states if at == bent else run.states)
+
+    return descended
+
+
+def mapped(*scores: tuple[float, float]) -> Any:
+    """Scores of the own feature and of one other of six, at one saved step after the other."""
+    return Made(t=[0, 9], states=[own * np.eye(6) + other * np.eye(6, k=-1) for own, other in scores])
+
+
+def failing(factor: float, off: float = 0.0) -> Any:
+    """Probabilities that fail by a factor of their bound, and a little off for short prompts."""
+
+    def probability(N: int, K: int, delta: float) -> Any:
+        if N <= 30:
+            return Made(value=concentration_probability(N, K, delta).value + off * (N == 7), error=0.0)
+        return Made(value=1.0 - factor * 2.0 * K * math.exp(-2.0 * N * delta**2), error=0.0)
+
+    return probability
+
+
+def conditioned(error: float = 0.0, after: float = 9e-3) -> Any:
+    """Loss on the event and on all prompts: at the end of a run in shares of the floor."""
+    return lambda risk, scores, delta: (
+        after * risk.floor() if scores.any() else 1.0,
+        float(risk.loss(scores)) * (1.0 + error * scores.any()),
+        0.5,
+    )
+
+
+def trained(risk: Any, *_: Any, **__: Any) -> Any:
+    """A run with a start and an end as after very many steps."""
+    states = [np.zeros((3, 3)), 300.0 * np.eye(3)]
+    return Made(t=[0, 10**7], states=states, loss=np.array([risk.loss(each) for each in states]))
+
+
+def minima(below: float = 0.0, other: float = 0.0, trapped: int = 3) -> Any:
+    """Ends of ten starts, at 0 and at the level 0.25."""
+    found = np.r_[np.zeros(10 - trapped), np.full(trapped, 0.25)]
+    found[0] -= below
+    found[-1] += other
+    return lambda law: Made(ends=lambda starts: found)
+
+
+def first_heads(end: float = 0.0) -> Any:
+    """Losses at the end of runs of few heads, the last one off by this."""
+
+    def changed(heads: int, rank: int) -> Any:
+        def simulated() -> Any:
+            law = PromptLaw(1.0 / np.arange(1.0, 5.0), N=20)
+            return Made(loss=[law.floor + law.rank_excess(heads * rank) + end * (heads == 3)])
+
+        return Made(simulate=simulated)
+
+    return lambda **_: Made(changed=changed, law=lambda: PromptLaw(1.0 / np.arange(1.0, 5.0), N=20))
+
+
+def polynomial(error: float = 0.0, slope: float = 0.0, worse: float = 0.49) -> dict[str, Any]:
+    """Layers whose loss has a slope, its closed form an error; and losses over those of two plain layers."""
+    found = lambda d, N: Made(  # noqa: E731
+        best=(0.5, 0.4, 0.1), floor=lambda: 1.0 + error if d == 2 else worse if N == 80 else 0.1
+    )
+    return {
+        "PlusPlusRisk": found,
+        "deep_loss": lambda A, B, *_: 1.0 + slope * (B[0, 1, 0]),
+        "best_layers": lambda d, N, depth: Made(loss=1.0),
+    }
+
+
+def represented(off: float = 0.0, floors: tuple[float, ...] = (0.4, 0.3, 0.2, 0.1)) -> Any:
+    """Problems that end with the weights of ridge regression on tokens without labels, but for one entry."""
+
+    def problem(N: int, heads: int, above: float) -> Any:
+        Z = np.random.default_rng(N).normal(size=(8, 12))
+        first, rest = Z[:, :N], Z[:, N:]
+        weights = np.linalg.inv(first.T @ first + 0.09 * np.eye(N)) @ first.T @ rest
+        weights[-1, -1] += off * (N == 8)
+        risk = Made(
+            Z=Z,
+            coefficients=lambda params: np.hstack([np.zeros((N, N)), weights]),
+            floor=lambda: floors[(2, 4, 8, 11).index(N)],
+        )
+        return Made(N=N, m=8, noise=0.3, simulate=lambda: Made(params=None), risk=lambda: risk)
+
+    return problem
+
+
+def between(low: float, high: float) -> Any:
+    """Bounds on the step, which is the gap here, of three features."""
+    return lambda K, c, u: (u * (low if K == 3 else 0.9), u * (high if K == 3 else 1.1))
+
+
+REST = [
+    Case(
+        dynamics.step_counts,
+        {
+            "simulate": Made(t=np.array([0, 5, 9]), states=np.array([0.0, 5.0, 9.0])),
+            "step_bounds": between(1.0, 1.0),
+        },
+        [{"step_bounds": between(1.001, 2.0)}, {"step_bounds": between(0.0, 0.999)}],
+        ("inside on all; interval at loss 1e-9 at most 2.0e-01 of n", "56 states"),
+    ),
+    Case(
+        dynamics.regimes,
+        {},
+        [
+            {"crossover": scaled(crossover, lambda *_, leading_order=False, x=x: 1.0 if leading_order else x)}
+            for x in (1.2, 0.8, 1.001)
+        ],
+    ),
+    Case(
+        experiments.gaussian_inputs,
+        {"descend": curved({})},
+        [
+            {"descend": curved({3: 1.0 + 1e-7})},
+            {"descend": curved({4: 0.1})},
+            {"descend": curved({6: 9.0})},
+            {"descend": curved({}, 7)},
+            {"descend": curved({}, 10)},
+        ],
+    ),
+    Case(
+        experiments.attention_maps,
+        {"descend": mapped((0.0, 0.0), (1.0, 0.1), (3.0, 0.2))},
+        [
+            {"descend": mapped((0.0, 0.0), (1.0, 0.1), (0.9, 0.1))},
+            {"descend": mapped((0.0, 0.0), (1.0, 0.9))},
+            {"direct": Made(attention=np.ones((6, 6)))},
+        ],
+        ("rising for every query",),
+    ),
+    Case(
+        lemmas.concentration,
+        {"concentration_probability": failing(0.99)},
+        [
+            {"concentration_probability": failing(1.01)},
+            {"concentration_probability": failing(0.5, 2e-12)},
+            {"concentration_probability": failing(0.5, -2e-12)},
+        ],
+        ("at least 1 times below",),
+    ),
+    Case(
+        lemmas.conditional_loss,
+        {"descend": trained, "_conditional": conditioned()},
+        [{"_conditional": conditioned(error=2e-9)}, {"_conditional": conditioned(after=1.1e-2)}],
+    ),
+    Case(
+        preconditioned_descent.whole_layer,
+        {
+            "WholeLayer": minima(9e-13, 9e-7),
+            "PromptLaw": lambda *_, **__: Made(rank_excess=lambda rank: 0.25 * rank),
+        },
+        [
+            {"WholeLayer": minima(2e-12)},
+            {"WholeLayer": minima(other=1.1e-6)},
+            {"WholeLayer": minima(trapped=1)},
+            {"WholeLayer": minima(trapped=9)},
+        ],
+        ("less than 1e-12; 30% of the starts", "to 1e-6"),
+    ),
+    Case(
+        preconditioned_descent.plus_plus,
+        polynomial(9e-11, 9e-7),
+        [polynomial(2e-10), polynomial(slope=1.1e-6), polynomial(worse=0.51)],
+        ("0.0125, 0.125, 0.125; 0.0612, 0.125, 0.125",),
+    ),
+    Case(
+        linear_attention.few_heads,
+        {"LinearAttention": first_heads(1.9e-9)},
+        [{"LinearAttention": first_heads(x)} for x in (2.1e-9, -2.1e-9)],
+    ),
+    Case(
+        dictionary.ridge_regression,
+        {"Representation": represented(9e-4)},
+        [{"Representation": represented(1.1e-3)}, {"Representation": represented(floors=(0.4, 0.2, 0.3, 0.1))}],
+        ("off by 9e-04", "0.4000, 0.3000, 0.2000, 0.1000"),
+    ),
+]
+
+CASES = [*REST, *EXPERIMENTS, *LEMMAS, *DYNAMICS, *RECALL, *LINEAR, *CONVERGENCE, *HEADS, *SPHERE, *DICTIONARY]
 
 
 NAMES = [f"{case.row.__module__.rpartition('.')[2]}-{case.row.__name__}" for case in CASES]
