@@ -14,10 +14,12 @@ from scipy.integrate import quad
 
 from icl_theory.engine import descend
 from icl_theory.families.linear_attention import PromptLaw
+from icl_theory.families.recall import Measure
 from icl_theory.families.regression import crossover
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import curvature_bound
 from icl_theory.families.regression.theorems.concentration import concentration_probability
+from icl_theory.families.regression.theorems.enumeration import direct
 from icl_theory.papers import convergence, debiased_descent, linear_attention, preconditioned_descent, sphere
 from icl_theory.papers import representation as dictionary
 from icl_theory.papers.claim import Claim, Question
@@ -1353,7 +1355,114 @@ REST = [
     ),
 ]
 
-CASES = [*REST, *EXPERIMENTS, *LEMMAS, *DYNAMICS, *RECALL, *LINEAR, *CONVERGENCE, *HEADS, *SPHERE, *DICTIONARY]
+
+def close_to_best(excess: float) -> Any:
+    """Runs from small starts, of one mode with the moment 1.225; the third of them ends with this excess."""
+    ends = in_turn(1e-9, 1e-9, excess, 1e-9)
+
+    def changed(**_: Any) -> Any:
+        gamma = 1.0 / 1.225 + math.sqrt(2.0 * end() / 1.225)
+        return Made(
+            N=10, noise=0.5, law=lambda: Made(covariance=np.ones(1)), gamma=lambda params: params,
+            simulate=lambda: Made(params=np.array([gamma])),
+        )  # fmt: skip
+
+    end = faked(ends)
+    return lambda **_: Made(changed=changed)
+
+
+def mixed(best: float = 0.0, end: float = 0.0, left: float = 1.0 / 3.0, more: float = 0.34) -> dict[str, Any]:
+    """Of one and of two random eigenvalues: the best matrix, that of a run, and the share of the loss that stays."""
+
+    def exponential(d: int, N: float) -> Any:
+        share = left if d == 1 else more
+        wanted = np.full(d, 1.0 if d == 1 else 1.0 / 1.3)  # of eigenvalues that are 1
+        risk = Made(best=wanted + best, floor=lambda: share, loss=lambda _: 1.0, wanted=wanted)
+        return risk, np.ones((1, d)), np.ones(1)
+
+    return {
+        "exponential": exponential,
+        "Pair": None,
+        "Pullback": lambda risk, pair: Made(map=Made(inward=lambda params: risk.wanted + end)),
+        "descend": Made(params=None),
+    }
+
+
+def trained_at(power: float = -2.0, straight: float = 0.0, leading: float = 1.0) -> Any:
+    """Losses at M of layers trained at N: of order N^power at M = ∞, and c/M more, but for the longest."""
+    spectrum = 1.0 / np.arange(1.0, 9.0)
+    first = 0.5 * float(np.sum((spectrum + spectrum.sum()) ** 2 / spectrum))
+
+    def law(spectrum: Any, N: float) -> Any:
+        def loss(trained: float) -> float:
+            endless = leading * first * 1e-12 * (trained / 1e6) ** power
+            return endless + (0.0 if math.isinf(N) else (1.0 + straight * (N == 10**5)) / N)
+
+        return Made(best=N, loss=loss)
+
+    return law
+
+
+def values_seen(left: float) -> Any:
+    return lambda risk, L: (lemmas_values(risk, L)[0], left)
+
+
+def halved(calls: int) -> Any:
+    """The run of the row on unseen functions, of which the last states are left out."""
+    return lambda *given, **more: Made(t=(run := descend(*given, **more)).t[:calls], states=run.states[:calls])
+
+
+lemmas_values = lemmas._unseen_values
+FURTHER = [
+    Case(
+        linear_attention.small_starts,
+        {"LinearAttention": lambda **_: close_to_best(1.009e-9)(**_)},
+        [{"LinearAttention": lambda **_: close_to_best(1.02e-9)(**_)}],
+        ("1.0e-09",),
+    ),
+    Case(
+        linear_attention.random_covariances,
+        mixed(9e-5, -9e-5),
+        [mixed(1.1e-4), mixed(end=1.1e-4), mixed(left=1.0 / 3.0 + 2e-12), mixed(more=0.333)],
+        ("by 1e-4", "0.333, 0.340"),
+    ),
+    Case(
+        linear_attention.length_of_test,
+        {"PromptLaw": trained_at(-2.009, 9e-7, 1.0009)},
+        [
+            {"PromptLaw": trained_at(x, y, z)}
+            for x, y, z in ((-2.011, 0, 1), (-1.989, 0, 1), (-2, 1.1e-6, 1), (-2, 0, 1.0011))
+        ],
+        ("N^-2.009, 1.0009 of",),
+    ),
+    Case(
+        lemmas.unseen_functions,
+        {"_unseen_values": values_seen(0.0101)},
+        [
+            {"_unseen_values": values_seen(0.0099)},
+            {"descend": halved(3)},
+            {
+                "direct": lambda risk, scores: Made(
+                    attention=(1.0 + 3.0) * direct(risk, scores).attention - 3.0 * np.eye(7)
+                )
+            },
+        ],
+    ),
+]
+
+CASES = [
+    *FURTHER,
+    *REST,
+    *EXPERIMENTS,
+    *LEMMAS,
+    *DYNAMICS,
+    *RECALL,
+    *LINEAR,
+    *CONVERGENCE,
+    *HEADS,
+    *SPHERE,
+    *DICTIONARY,
+]
 
 
 NAMES = [f"{case.row.__module__.rpartition('.')[2]}-{case.row.__name__}" for case in CASES]
@@ -1572,3 +1681,117 @@ def test_what_balls_cannot_prove_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = proved.phase_one(True)
     assert claim.violated
     assert claim.measured.startswith("not proved at ")
+
+
+def halving(*periods: float) -> Any:
+    """A run whose excess halves in these numbers of steps, one after the other in ten steps each."""
+    falls = np.concatenate([np.full(10, 1.0 / each) for each in periods])
+    return Made(t=np.arange(1 + len(falls)), loss=0.5 ** np.append(0.0, np.cumsum(falls)), params=2.5)
+
+
+@pytest.mark.parametrize(("before", "end", "steady"), [(4.0, 4.3, True), (4.0, 4.5, False), (4.5, 4.0, False)])
+def test_noise_is_forgotten_exponentially_only_at_a_steady_rate(
+    before: float, end: float, steady: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [Made(loss=np.array([1.0, 0.5])), Made(loss=np.array([1.0, 0.5 - 3e-4]))]
+    given = {
+        "ExchangeableRisk": Made(floor=lambda: 0.0),
+        "descend": in_turn(halving(2.0, 2.0, 2.0), halving(9.0, 9.0, 1.0), halving(1.0, before, end), *ends),
+    }
+    said = answered(questions.label_noise, given, monkeypatch, questions)
+    assert f"every {end:.3g} steps at the end and every {before:.3g} before" in said
+    assert said.endswith("exponentially." if steady else "not at a steady rate.")
+    assert "the loss moves by 3e-04" in said
+    assert "u = 2.5 (σ = 0.3)" in said
+
+
+@pytest.mark.parametrize("jumps", [True, False])
+def test_large_l_saves_steps_from_where_it_does(jumps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tail = 19.0 / 4e-6
+
+    def simulated(L: float, delta: float, eta: float, **_: Any) -> Any:
+        if eta != 1.0:
+            return Made(t=[0, L**1.5])
+        return Made(t=[0, tail * (0.49 if jumps and L > 50.0 else 0.51 if L > 30.0 else 1.3)])
+
+    said = answered(questions.large_lipschitz, {"simulate": simulated}, monkeypatch, questions)
+    assert ("from L = 50.1 on the first" in said, "nowhere on this grid the first" in said) == (jumps, not jumps)
+    assert f"0.51 to 1.30 times (K-1)/(4ηε) = {tail:.3g}" in said
+    assert said.endswith("the time grows like L^1.50 instead.")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, "Yes"),
+        ({"constant": 1e-9}, "No"),
+        ({"attention": 0.34}, "No"),
+        ({"left": 0.011}, "No"),
+        ({"apart": 1.9}, "No"),
+    ],
+)
+def test_a_task_is_degenerate_if_it_meets_the_condition_and_learns_without_attending(
+    change: dict[str, float], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"constant": 0.0, "attention": 0.33, "left": 0.009, "apart": 2.0} | change
+    hidden = Made(
+        t=np.arange(2), loss=np.array([1.0, found["left"]]), attention=np.full((2, 6), found["attention"])
+    )
+    plain = Made(t=np.arange(2), loss=np.array([1.0, 0.1]), attention=np.full((2, 6), 0.9))
+    law = Made(L=1.0, factor=lambda _: np.full((6, 1), 0.5) * found["apart"] * np.resize([1, -1], (6, 1)),
+               nondegeneracy=lambda _: np.array([0.0, found["constant"]]))  # fmt: skip
+    given = {"descend": in_turn(hidden, plain), "PopulationRisk": None, "tasks": Made(
+        Halfspace=lambda L: law, Exchangeable=lambda L: None)}  # fmt: skip
+    with monkeypatch.context() as changed:
+        changed.setattr(questions, "tasks", given.pop("tasks"))
+        said = answered(questions.degenerate, given, changed, questions)
+    assert said.startswith(f"{word}:")
+    assert f"by at least {found['apart']:g} L, yet c_k = {found['constant']:g}" in said
+    assert f"loss is {found['left']:.1e} and Attn_k <= {found['attention']:.3f}, 2/K being 0.333" in said
+    assert said.endswith("an exchangeable task has 0.900.")
+
+
+@pytest.mark.parametrize(
+    ("attention", "alone", "words"),
+    [
+        (
+            (0.91, 9e-4),
+            (0.09, 0.09),
+            "finds the output and does not say noise, and the feed-forward layer alone says neither.",
+        ),
+        ((0.89, 9e-4), (0.01, 0.09), "does not find the output yet and does not say noise, and the feed-forward"),
+        ((0.91, 2e-3), (0.11, 0.09), "finds the output and still says noise."),
+        ((0.91, 9e-4), (0.09, 0.11), "finds the output and does not say noise."),
+    ],
+)
+def test_roles_are_told_by_the_probabilities_of_the_parts(
+    attention: tuple[float, float], alone: tuple[float, float], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(output: float, noise: float) -> Any:
+        return [Measure(1.0, 1.0, 0.5, 0.5), Measure(1.0, 1.0, output, noise)]
+
+    parts = {"whole": seen(0.8, 0.2), "no feed-forward": seen(*attention), "no attention": seen(*alone)}
+    t = np.array([1, 77])
+    said = answered(training.roles, {"_by_parts": (t, parts)}, monkeypatch, training)
+    assert f"attention {words}" in said
+    assert "after 77 steps: reparameterised, whole: 0.800 and 0.200; reparameterised, no feed-forward" in said
+
+
+@pytest.mark.parametrize(("z", "only"), [(3.4, True), (3.6, False), (-3.6, False)])
+def test_only_missing_triggers_cost_if_the_cost_is_theirs(
+    z: float, only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the sizes the third is off by z of its standard errors."""
+
+    def costs(task: Any, M: int, sets: int, *_: Any) -> Any:
+        return np.full(2, 0.03 if task.alpha else 0.5 + 0.1 * z * (M == 10))
+
+    given = {
+        "costs": costs,
+        "missing_loss": lambda task, M: np.full(len(M), 0.5),
+        "missing_spread": lambda task, M: np.full(len(M), 0.1 * math.sqrt(60)),
+    }
+    said = answered(training.samples, given, monkeypatch, training)
+    assert said.startswith("Without noise only" if only else "Without noise not only")
+    assert f"Largest distance for M = 3..400: {abs(z):.1f} of these" in said
+    assert "is 0.03, 1/(2M) = 0.0013" in said
