@@ -1372,7 +1372,7 @@ def close_to_best(excess: float) -> Any:
 
 
 def mixed(best: float = 0.0, end: float = 0.0, left: float = 1.0 / 3.0, more: float = 0.34) -> dict[str, Any]:
-    """Of one and of two random eigenvalues: the best matrix, that of a run, and the share of the loss that stays."""
+    """Of one and two random eigenvalues: the best matrix, that of a run, and the share of the loss that stays."""
 
     def exponential(d: int, N: float) -> Any:
         share = left if d == 1 else more
