@@ -166,9 +166,25 @@ def largest(form: str, pieces: int = 24, arcs: int = 48) -> arb:
         return (most / closed.RADIUS).upper()
 
 
+def further(form: str, pieces: int = 60, p: float = 0.01) -> arb:
+    """Return a bound on B' - 1/(c g) up to this p: on ½(s - 2a) and the slopes of the polynomials."""
+    width, most = (arb(1) / 3 if form == "a" else arb(0.67)) / pieces, arb(0)
+    for i in range(pieces):
+        x = width * (2 * i + 1) / 2 + balls.around(width / 2)
+        a, s = (x, 1 - x) if form == "a" else (1 - x, x)
+        total = abs(s - 2 * a) / 2
+        for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):
+            power = j if form == "a" else 2 * j
+            slope = [k * int(each) for k, each in enumerate(coefficients)]  # of x P', where x' = ±x(1 - x)
+            total += arb(p) ** j * abs(polynomial(slope[power:], x) * (1 - x)) / denominator
+        most = most.max(total.abs_upper())
+    return most
+
+
 def boxes() -> None:
     """Prove what the counts and a bound on all parameters rest on."""
     for form in "as":
+        print(f"proved: B' is within 2 of 1/(c g) in form {form}: {bool(further(form) < 2)}")
         known = closed.LARGEST[form]
         print(f"proved: |r| <= {known} in form {form}: {bool(largest(form) <= known)}")
     print(f"proved: {(soon_after.__doc__ or '').partition('.')[0]}; {soon_after()} pieces")

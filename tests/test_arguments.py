@@ -13,8 +13,6 @@ import icl_theory as icl
 from icl_theory import regression
 from icl_theory.recall import Counts, RecallTask
 
-SIMPLEX = icl.Features.simplex(4, 1.3)
-LINEAR = icl.tasks.Linear(1.4)
 WORDS = RecallTask(9, 2, 3, alpha=0.2, H=9)
 NOISY = icl.linear_attention.PromptLaw(np.array([1.0, 0.5]), N=10, noise=0.5)
 RUN = icl.simulate(2.0, 1.0, 4.0, K=4, N=20, above=0.01)
@@ -34,32 +32,6 @@ def evaluated(make: Callable[..., Any], scale: float = 0.4) -> Callable[..., Any
 
 # What is called, with which arguments, and other values of them and of its options.
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
-    "population": (
-        evaluated(lambda **o: icl.PopulationRisk(SIMPLEX, LINEAR, **o)), {"N": 9, "noise": 0.2},
-        {"N": 5, "noise": 0.6},
-    ),
-    "exchangeable": (
-        evaluated(icl.ExchangeableRisk), {"K": 5, "gamma": 2.0, "N": 9, "noise": 0.2},
-        {"K": 6, "gamma": 3.0, "N": 5, "noise": 0.6},
-    ),
-    "exchangeable, N = inf": (evaluated(icl.ExchangeableRisk), {"K": 5, "gamma": 2.0}, {"N": 5}),
-    "symmetric": (
-        evaluated(lambda **o: icl.SymmetricRisk([1, 2], [0.4, 0.3], **o)), {"variogram": 2.0, "N": 9, "noise": 0.2},
-        {"variogram": 1.0, "N": 5, "noise": 0.6},
-    ),
-    "sampled": (
-        evaluated(lambda **o: icl.SampledRisk(SIMPLEX, LINEAR, **o)),
-        {"N": 9, "batch": 8, "seed": 3, "dataset": 40},
-        {"N": 5, "batch": 9, "seed": 4, "noise": 0.3, "token_noise": 0.2, "dataset": 30},
-    ),
-    "block": (
-        evaluated(lambda **o: regression.BlockRisk(icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0), **o)),
-        {"hidden": 3, "seed": 1}, {"hidden": 4, "seed": 2},
-    ),
-    "sampled Gaussian": (
-        evaluated(lambda **o: regression.SampledGaussianRisk(regression.QuadraticLaw(2, 1.0, 0.5), **o)),
-        {"N": 9, "batch": 8, "seed": 3}, {"N": 5, "batch": 9, "seed": 4, "noise": 0.4},
-    ),
     "factors": (icl.engine.Factored.random, {"d": 4}, {"d": 5, "rank": 2, "scale": 0.02, "seed": 1}),
     "loop": (
         evaluated(icl.linear_attention.LoopedRisk, 0.05), {"d": 3, "N": 9, "depth": 2},
@@ -75,17 +47,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
     ),
     "geometric counts": (lambda **o: Counts.geometric(**o).pmf, {"mean": 2.0}, {"mean": 3.0, "most": 7}),
     "fixed counts": (lambda **o: Counts.fixed(**o).pmf, {"c": 2}, {"c": 3, "c_tau": 1}),
-    "crossover": (regression.crossover, {"epsilon": 1e-3, "delta": 0.5}, {"K": 9, "epsilon": 1e-4, "delta": 0.4,
-                                                                          "leading_order": True}),
-    "half way": (regression.half_way, {"epsilon": 1e-3, "delta": 0.5}, {"K": 9, "epsilon": 1e-4, "delta": 0.4}),
-    "stable rate": (
-        regression.stable_rate, {"variogram": 2.0, "K": 5, "N": 9, "noise": 0.3},
-        {"variogram": 3.0, "K": 6, "N": np.inf, "noise": 0.9, "speed": 2.0},
-    ),
-    "curvature": (
-        regression.curvature_bound, {"variogram": 2.0, "K": 5, "N": 9, "noise": 0.3},
-        {"variogram": 3.0, "K": 6, "N": np.inf, "noise": 0.9},
-    ),
     "diversity": (
         icl.linear_attention.task_diversity, {"problem": icl.LinearAttention(d=2), "tasks": [1, 2], "draws": 2},
         {"draws": 3, "seed": 1, "tasks": [1, 3]},
@@ -95,21 +56,9 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
         {"prompts": 8, "seed": 1, "new": True, "tasks": [[1.0, 0.5]]},
     ),
     "ridge": (icl.linear_attention.ridge_loss, {"law": NOISY, "prompts": 9}, {"prompts": 8, "seed": 1}),
-    "crosscheck": (
-        icl.crosscheck,
-        {"run_or_risk": RUN, "N": 20, "batch": 4, "batches": 4, "runs": 4, "steps": 3, "precision": 1e3},
-        {"batch": 8, "batches": 5, "runs": 5, "steps": 4, "points": 2, "seed": 1},
-    ),
     "compare": (
         RUN.compare, {"losses": 1.01 * RUN.loss, "steps": RUN.t, "batch": 4, "runs": 4},
         {"batch": 8, "runs": 5, "seed": 1, "scale": 1.1},
-    ),
-    "cosines": (lambda **o: icl.tasks.RandomCosine(**o).kernel(SIMPLEX), {"L": 2.0}, {"scale": "frequency"}),
-    "Fourier": (lambda **o: icl.tasks.RandomFourier(**o).kernel(SIMPLEX), {"L": 2.0}, {"length_scale": 0.6}),
-    "lengths": (lambda **o: icl.Features.orthonormal(4, **o).vectors, {}, {"scale": 2.0}),
-    "directions": (
-        lambda **o: icl.Features.random(**o).vectors, {"K": 4, "d": 3, "delta": 1.0, "seed": 0},
-        {"K": 5, "d": 2, "delta": 2.0, "seed": 1},
     ),
     "concentration": (regression.concentration_probability, {"N": 100, "probs": 9, "imbalance": 0.1},
                       {"N": 90, "probs": 8, "imbalance": 0.05}),

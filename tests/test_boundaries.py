@@ -43,6 +43,53 @@ def test_limits_are_where_they_are_said_to_be(name: str) -> None:
             check(value)
 
 
+@pytest.mark.parametrize("given", [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2 + 9e-7], [0.5, 0.3, 0.2 - 9e-7]])
+def test_shares_that_are_nearly_one_together_are_made_one(given: list[float]) -> None:
+    """Row by row, also where a row has zeros; what is farther off is refused."""
+    wanted = np.array(given) / math.fsum(given)
+    np.testing.assert_allclose(_validate.probabilities("p", given, 3), wanted, rtol=1e-15)
+    rows = [given, [1.0, 0.0, 0.0], [0.25, 0.75 + 5e-7, 0.0]]
+    sums = [math.fsum(row) for row in rows]
+    np.testing.assert_allclose(
+        _validate.distributions("p", rows), np.array(rows) / np.array(sums)[:, None], rtol=1e-15
+    )
+    np.testing.assert_allclose(_validate.distributions("p", given), wanted, rtol=1e-15)
+    for off in (given[2] + 3e-6, given[2] - 3e-6):
+        for check in (
+            lambda row: _validate.probabilities("p", row, 3),
+            lambda row: _validate.distributions("p", row),
+        ):
+            with pytest.raises(ValueError, match="sum to 1"):
+                check([*given[:2], off])
+
+
+def test_arrays_of_lengths_and_numbers_have_limits_on_both_sides() -> None:
+    """Integers are exact up to 2**53, also as integers of NumPy, which floats would round."""
+    for fine in (1, 2**53, [1.0, math.inf], np.array([2**53])):
+        np.testing.assert_array_equal(_validate.prompt_lengths(fine), np.asarray(fine, dtype=float))
+    for wrong in (0, 1.5, np.array([2**53 + 1]), [1, math.nan], -math.inf, 2.0**54, True, [3, -1]):
+        with pytest.raises(ValueError, match="N = "):
+            _validate.prompt_lengths(wrong)
+    for given in (1, 2**53, np.int64(7), 7.0, math.inf):
+        assert _validate.prompt_length(given) == given
+    for wrong in (0, 2**53 + 1, 1.1, -math.inf, math.nan, "inf"):
+        with pytest.raises(ValueError, match=r"N = .*math\.inf"):
+            _validate.prompt_length(wrong)
+    np.testing.assert_array_equal(_validate.plain_numbers("x", [[-1.0, 2.0]], -1.0, 2.0), [[-1.0, 2.0]])
+    for outside in ([UP(2.0)], [DOWN(-1.0)], [0.0, math.nan], math.inf):
+        with pytest.raises(ValueError, match="between -1 and 2"):
+            _validate.plain_numbers("x", outside, -1.0, 2.0)
+
+
+@pytest.mark.parametrize("many", [1, 2, 3, 32, 33, 300])
+def test_the_index_of_a_value_is_its_place_among_those_that_occur(many: int) -> None:
+    values = np.random.default_rng(many).integers(0, many, size=(7, 90)) * 0.5 - 3.0
+    distinct, index = _validate.indexed(values)
+    assert distinct.tolist() == sorted({*values.ravel().tolist()})
+    np.testing.assert_array_equal(distinct[index], values)
+    assert index.dtype == np.intp
+
+
 RUNS: dict[str, Callable[[], icl.Trajectory]] = {
     "closed": lambda: icl.simulate(2.0, 1.0, 4.0, epsilon=1e-3, imbalance=0.1),
     "no target": lambda: icl.descend(icl.ExchangeableRisk(4, 1.0, 10), 1.0, steps=5),

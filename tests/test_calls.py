@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory import _calls
 from tests.test_testing_families import Sound
 
 SPACE = {"icl": icl, "np": np, "math": math}
@@ -136,3 +137,14 @@ def test_the_call_of_a_problem_of_another_package_finds_it_by_its_name() -> None
 def test_what_results_do_not_depend_on_is_left_out() -> None:
     run = icl.simulate(2.0, 1.0, 4.0, callback=lambda step, loss: None)
     assert run.command == "icl.Regression(L=2.0, delta=1.0, eta=4.0).simulate()"
+
+
+@pytest.mark.parametrize("size", [2, 8, 9, 10, 60, 61])
+@pytest.mark.parametrize("spaced", [np.linspace, np.geomspace])
+def test_more_than_eight_evenly_spaced_numbers_are_written_by_their_ends(size: int, spaced: Any) -> None:
+    """Others one by one, up to sixty of them."""
+    values = spaced(0.3, 7.0, size)
+    expected = str(values.tolist()) if size <= 8 else f"np.{spaced.__name__}(0.3, 7.0, {size})"
+    assert _calls._numbers(values) == expected
+    values[1] *= 1.0 + 1e-15
+    assert _calls._numbers(values) == (str(values.tolist()) if size <= 60 else None)

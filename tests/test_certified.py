@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import mpmath
@@ -17,6 +18,7 @@ from flint import arb, ctx, fmpq, fmpq_series
 
 import icl_theory as icl
 from icl_theory.certified import Proved, balls, closed, losses
+from icl_theory.certified.certificate import Steps
 from icl_theory.certified.facts import prove
 from icl_theory.certified.losses import enclosed
 from icl_theory.cli import main
@@ -271,6 +273,7 @@ def test_the_residual_of_the_abel_function_has_a_zero_of_order_seven_and_its_bou
         ctx.cap = before
     for form in "as":
         assert proofs.largest(form) < closed.LARGEST[form]
+        assert proofs.further(form) < 2.0  # so that B increases
 
 
 def test_a_step_changes_the_small_parameter_as_the_sums_assume() -> None:
@@ -469,6 +472,53 @@ def test_what_a_double_may_be_off_by_is_that_of_its_worst_entry() -> None:
     doubles = np.array([1.0, 2.0, 3.0])
     proof = Proved("gradient", np.array([arb(1.0), arb(2.5), arb(3.125)]), "sums", doubles)
     assert proof.error == pytest.approx(0.5, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "off"), [(7, 9, 2.0), (9, 9, 0.0), (8, 9, 1.0), (9, 11, 2.0), (10, 12, 3.0)]
+)
+def test_a_count_may_be_off_by_the_farther_end_of_what_is_proved(low: int, high: int, off: float) -> None:
+    """It is wrong only outside the interval; what it may be off by, the run says, or does not."""
+    proof = Proved("steps", Steps(low, high), "the map", 9)
+    assert proof.error == off
+    assert proof.interval == (f"{low}" if low == high else f"{low} to {high}")
+    for stated in (0.0, off, 0.999 * off):
+        said = str(replace(proof, stated=stated))
+        inside, told = low <= 9 <= high, stated >= off
+        assert ("which is wrong" in said) == (not inside and not told)
+        assert (f"that it may be off by {stated:g}" in said) == (not inside and told)
+        assert said.endswith("rests on the map")
+
+
+def test_an_interval_is_as_wide_as_its_widest_entry() -> None:
+    entries = np.array([arb(1.0, 1e-9), arb(2.0, 4e-3), arb(3.0, 1e-20)])
+    proof = Proved("gradient", entries, "sums", np.array([1.0, 2.001, 3.0]))
+    assert proof.interval == "3 entries to within 4.0e-03"
+    assert proof.error == pytest.approx(5e-3, rel=1e-6)
+    assert Proved("gradient", entries, "sums").error is None
+    low, high = (
+        float(arb(each)) for each in Proved("loss", arb(2.0, 4e-3), "").interval.strip("[]").split(" +/- ")
+    )
+    assert low == pytest.approx(2.0, abs=5e-3)
+    assert 0.0 < high < 2e-2
+
+
+@pytest.mark.parametrize("states", [1, 2, 4, 99])
+def test_as_many_states_are_enclosed_as_are_asked_for_and_saved(states: int) -> None:
+    run = icl.descend(icl.LinearAttention(d=2, decay=1.0, N=5).risk(), 0.1, steps=300)
+    found = icl.certify(run, states=states)
+    steps = [int(each.name.split()[-1]) for each in found if each.name.startswith("loss")]
+    assert len(steps) == min(states, len(run.t))
+    assert set(steps) <= {*run.t.tolist()}
+    assert (steps[0], steps[-1]) == (0, 0 if states == 1 else 300)
+    for each in found:
+        at = run.states[run.t.tolist().index(int(each.name.split()[-1]))]
+        assert np.array_equal(each.double, run.risk.evaluate(at)[each.name.startswith("gradient")])
+        assert each.error is not None
+        assert each.error < 1e-14
+    for name, wrong in (("bits", 31), ("bits", 8193), ("states", 0), ("states", 1.5)):
+        with pytest.raises(ValueError, match=f"^{name} = {wrong}: must be "):
+            icl.certify(run, **{name: wrong})
 
 
 def test_finite_prompts_have_a_floor_and_other_risks_their_losses() -> None:

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import icl_theory as icl
 from icl_theory.cli import main
+from icl_theory.cli.shared import print_json
 from icl_theory.engine.progress import Work
 from tests.processes import PATIENCE, start
 
@@ -205,6 +208,44 @@ def test_runs_side_by_side_fail_if_one_of_them_does(
     assert all(arrived) == (expected == 0)
     assert any(arrived) == (steps != "1")
     assert run_main(capsys, *line)[0] == expected
+
+
+class Parabola(icl.Risk):
+    initial = np.array([2.0])
+
+    def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+        return 0.5 * float(params @ params), params
+
+
+@pytest.mark.parametrize(
+    ("eta", "goal", "expected"),
+    [(0.1, {}, 0), (0.1, {"epsilon": 1e-9}, 1), (0.1, {"epsilon": 1.0}, 0), (1e9, {}, 1)],
+)
+def test_a_run_without_a_target_fails_only_where_it_is_lost(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, eta: float, goal: Any, expected: int
+) -> None:
+    """With one, it fails also where its steps do not get there."""
+    run = icl.descend(Parabola(), eta, steps=40, **goal)
+    monkeypatch.setattr(icl.Recall, "simulate", lambda problem: run)
+    assert run_main(capsys, "recall", "simulate")[0] == expected
+
+
+def test_json_has_null_for_missing_numbers_and_words_for_infinite_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """At any depth, of either sign; all others come back as they are."""
+    inf, nan = float("inf"), float("nan")
+    print_json(
+        {"a": [1, nan, [inf, -inf]], "b": {"c": -inf, "d": 0.1}, "e": True, "f": None, "g": "x", "h": Path("y")}
+    )
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    expected = {
+        "a": [1, None, ["inf", "-inf"]],
+        "b": {"c": "-inf", "d": 0.1},
+        "e": True,
+        "f": None,
+        "g": "x",
+        "h": "y",
+    }
+    assert found == expected
 
 
 def test_examples_of_the_help_run(

@@ -42,6 +42,17 @@ def test_a_mean_is_compared_in_its_standard_errors() -> None:
     assert [check._replace(z=z).passed for z in (4.0, -4.0, 4.01, -4.01)] == [True, True, False, False]
 
 
+@pytest.mark.parametrize("size", [1e-200, 0.3, 1e9])
+def test_samples_that_do_not_scatter_may_be_off_by_rounding_and_no_further(size: float) -> None:
+    for sign in (-1.0, 1.0):
+        near = mean_check("near", size, np.full(9, size * (1.0 + sign * 4e-16)), 3.0)
+        assert near.passed
+        assert abs(near.z) < 0.1
+        assert not mean_check("far", size, np.full(9, size * (1.0 + sign * 1e-12)), 3.0).passed
+    assert mean_check("zero", 0.0, np.zeros(9), 3.0).z == 0.0
+    assert not mean_check("zero", 0.0, np.full(9, size), 3.0).passed
+
+
 @pytest.mark.parametrize("freedom", [5, 63])
 def test_an_error_of_the_detectable_size_is_found_nine_times_in_ten(freedom: int) -> None:
     check = Check("loss", -4.0, -4.1, 0.05, 0.0, limit_of(0.1, freedom))
@@ -186,6 +197,8 @@ def test_a_reduced_risk_is_compared_by_its_loss_and_the_square_of_its_gradient()
     assert [check.population for check in checks] == pytest.approx([2.0, 4.0])
     assert all(check.passed for check in checks)
     assert not all(check.passed for check in compare(Tied(1, 0.0, metric=3.0), Sampled(4, 0.2), {}, 400))
+    # squares of batches would be larger than the square of their mean: by 36 here
+    assert all(check.passed for check in compare(Tied(1, 0.0, metric=4.0), Sampled(4, 3.0), {}, 401))
 
 
 @pytest.mark.parametrize("family", [icl.Sphere, icl.InductionHeads])

@@ -36,18 +36,22 @@ def trained(seed: int, eta: float = 4.0, factor: float = 1.0, N: int = 12) -> An
     return np.array(losses)
 
 
-def test_standard_errors_are_how_far_sgd_strays_from_the_exact_curve(run: icl.Trajectory) -> None:
+@pytest.mark.parametrize("rule", ["gd", "ngd"])
+def test_standard_errors_are_how_far_sgd_strays_from_the_exact_curve(rule: str) -> None:
     """Windows are equal in ln(t + 1); each run of SGD has one mean in a window."""
+    eta = {"gd": 4.0, "ngd": 0.3}[rule]
+    problem = PROBLEM.changed(rule=rule, eta=eta)
+    run = problem.changed(max_steps=LAST).simulate()
     steps, losses = np.arange(0, LAST, 3), trained(1)[::3]
     found = run.compare(losses, steps, batch=BATCH, runs=5, seed=7)
     strays = []
     for seed in np.random.SeedSequence(7).generate_state(5):
-        trainer = PROBLEM.sampled(BATCH, int(seed))
+        trainer = problem.sampled(BATCH, int(seed))
         scores, along = trainer.initial, []
         for step in range(LAST):
             loss, gradient = trainer.evaluate(scores, step)
             along.append(loss)
-            scores = scores - 4.0 * gradient
+            scores = scores - eta * gradient / (np.linalg.norm(gradient) if rule == "ngd" else 1.0)
         strays.append(np.array(along)[::3])
     exact = np.array([run.at(int(step)).loss for step in steps])
     place = [int(24 * math.log(step + 1) / math.log(steps[-1] + 2)) for step in steps]
@@ -77,6 +81,28 @@ def test_given_errors_are_those_of_independent_losses(run: icl.Trajectory) -> No
     assert found.checks[-1].standard_error == pytest.approx(expected, rel=1e-12)
     # each window of normal losses is beyond the limit once in a thousand times its share
     assert math.erfc(found.checks[0].limit / math.sqrt(2)) == pytest.approx(1e-3 / len(found.checks), rel=1e-6)
+
+
+@pytest.mark.parametrize("off", [-0.7, 0.7])
+def test_a_comparison_says_how_far_off_it_is_to_either_side(run: icl.Trajectory, off: float) -> None:
+    found = run.compare(run.loss + 0.01 * off, run.t, errors=0.01)
+    assert found.passed
+    assert f"at most {max(abs(check.z) for check in found.checks):.1f} standard errors off" in found.remarks
+    far = run.compare(run.loss + 0.1 * off, run.t, errors=0.01)
+    worst = next(check for check in far.checks if abs(check.z) > check.limit)
+    assert f"{abs(worst.z):.1f} standard errors {'above' if off > 0 else 'below'} it" in far.remarks
+    for (first, last), check in zip(far.windows, far.checks, strict=True):
+        assert check.name == (f"step {first}" if first == last else f"steps {first} to {last}")
+        assert check.passed == (abs(check.z) <= check.limit)
+
+
+def test_a_window_of_many_steps_is_thinned_out_evenly_and_keeps_its_ends(run: icl.Trajectory) -> None:
+    steps = np.append(0, np.arange(2000, 2600))  # the last 600 are one window
+    found = run.compare(np.linspace(1.0, 0.5, len(steps)), steps, errors=0.01)
+    assert found.windows == ((0, 0), (2000, 2599))
+    assert 200 < len(found.t) <= 257
+    assert {*np.diff(found.t[1:]).tolist()} <= {2, 3}
+    np.testing.assert_array_equal(found.losses, np.interp(found.t, steps, np.linspace(1.0, 0.5, len(steps))))
 
 
 def test_training_alike_stays_and_another_learning_rate_leaves(run: icl.Trajectory) -> None:
@@ -134,6 +160,32 @@ def test_what_is_no_factor_of_time_is_not_called_one(run: icl.Trajectory) -> Non
     short = run.compare(trained(1, N=4), batch=BATCH, runs=8)
     assert short.leaves is not None
     assert short.pace is None
+
+
+def test_windows_that_scatter_too_far_about_a_factor_of_time_do_not_agree_with_it(run: icl.Trajectory) -> None:
+    """Each is within the limit, but their mean square is not that of normal losses."""
+    steps = np.arange(60)
+    twice = np.array([run.at(int(2 * step)).loss for step in steps])
+    first = run.compare(twice, steps, errors=0.01)
+    assert first.pace == pytest.approx(2.0, rel=0.02)
+    for size, agrees in ((0.5, True), (2.5, False)):
+        off = np.empty(len(steps))
+        for sign, (a, b), check in zip(12 * [1.0, -1.0], first.windows, first.checks, strict=False):
+            off[a : b + 1] = sign * size * check.standard_error
+        found = run.compare(twice + off, steps, errors=0.01)
+        assert found.leaves is not None
+        assert (found.pace is not None) == agrees
+
+
+@pytest.mark.parametrize("off", [0.02, 0.15, 0.3])
+def test_doubled_losses_are_recognised_through_their_noise(off: float, run: icl.Trajectory) -> None:
+    early = int(np.argmin(run.loss > 0.9 * run.loss[0]))
+    error = 0.5 * off * run.loss[:early].mean() * math.sqrt(early)  # twice the error of their mean is off
+    for sign in (-1.0, 1.0):
+        noisy = 2.0 * run.loss + sign * off * run.loss[:early].mean()
+        with pytest.raises(ValueError, match=r"scale = 0\.5"):
+            run.compare(noisy, run.t, errors=error)
+        run.compare(noisy - run.loss, run.t, errors=error)  # is not
 
 
 def test_a_comparison_says_which_learning_rates_it_would_notice(run: icl.Trajectory) -> None:
@@ -204,6 +256,22 @@ def test_a_curve_comes_from_a_file_or_a_function_as_well(run: icl.Trajectory, tm
     assert found.errors == pytest.approx(0.02, rel=0.4)
     path.write_text("step,loss,error\n0,0.9,0.01\n2,0.9,0.03\n")
     assert run.compare(path).errors.tolist() == [0.01, 0.03]
+    plain = run.compare([0.9, 0.9], [0, 2], batch=BATCH, runs=4)
+    assert run.compare(path, batch=BATCH, runs=4).checks == plain.checks  # by batches, whatever the file says
+    assert run.compare(path, errors=0.2).errors.tolist() == [0.2, 0.2]
+
+
+@pytest.mark.parametrize("step", ["step", " Steps", "t"])
+@pytest.mark.parametrize("loss", ["loss", "value"])
+@pytest.mark.parametrize("error", ["error", "Standard_Error", None])
+def test_columns_of_a_file_have_the_usual_names(
+    step: str, loss: str, error: str | None, run: icl.Trajectory, tmp_path: Path
+) -> None:
+    header, rows = f"other,{loss},{error},{step}", ["7,0.9,0.01,0", "8,0.8,0.03,5"]
+    (tmp_path / "curve.csv").write_text("\n".join([header, *rows]))
+    found = run.compare(tmp_path / "curve.csv", errors=None if error else 0.5)
+    assert (found.t.tolist(), found.losses.tolist()) == ([0, 5], [0.9, 0.8])
+    assert found.errors.tolist() == ([0.01, 0.03] if error else [0.5, 0.5])
 
 
 WRONG: dict[str, tuple[Any, Any]] = {
@@ -239,8 +307,9 @@ def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
     for settings in ({}, {"batch": 4, "errors": 0.1}):
         with pytest.raises(ValueError, match="either batch or errors"):
             run.compare([0.9], **settings)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="errors = -1"):
-        run.compare([0.9], errors=-1)
+    for wrong in (-1, 0, [0.1, 0.0], [0.1, math.nan], [0.1, 0.1, 0.1]):
+        with pytest.raises(ValueError, match=r"^errors"):
+            run.compare([0.9, 0.8], errors=wrong)
     with pytest.raises(ValueError, match=r"infinite prompts cannot be sampled; give errors"):
         icl.simulate(2.0, 1.0, 4.0).compare([0.95], batch=4)
     recall = icl.Recall().simulate()

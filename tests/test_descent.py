@@ -11,6 +11,7 @@ import pytest
 from scipy.sparse import csc_array
 
 import icl_theory as icl
+from icl_theory._validate import Array
 from icl_theory.engine import Rule
 from icl_theory.engine.counting import first_steps
 from icl_theory.engine.pullback import Affine, Factored, Pullback
@@ -18,7 +19,7 @@ from icl_theory.engine.rules import rule_of
 from icl_theory.engine.skip import Skipper
 from icl_theory.engine.steps import Descent, SingleSteps
 from icl_theory.engine.stops import Recorder, Saved
-from icl_theory.engine.trajectory import Stop
+from icl_theory.engine.trajectory import Stop, saved_steps
 
 
 class Power(icl.Risk):
@@ -228,12 +229,66 @@ def test_callback_sees_saved_steps_and_losses() -> None:
         ({"steps": 1.5}, "steps = 1.5"),
         ({"rule": "adam"}, "rule = 'adam': must be one of gd, ngd"),
         ({"method": "magic"}, "method = 'magic'"),
+        ({"method": "closed"}, "method = 'closed': must be .* there is no closed form"),
+        ({"steps": None}, "epsilon = None: must be given, or above, or steps"),
+        ({"epsilon": 0.1, "above": 0.1}, "above = 0.1: must be left out where epsilon = 0.1 is given"),
+        ({"above": 0.0}, "above = 0.0"),
+        ({"above": -1.0}, "above = -1.0"),
+        ({"tolerance": 0.0, "method": "fast"}, "tolerance = 0.0"),
+        ({"give_up": 1}, "give_up = 1"),
+        ({"progress": "yes"}, "progress = 'yes'"),
+        ({"callback": 3}, "callback = 3"),
     ],
 )
 def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> None:
     given: dict[str, object] = {"eta": 0.1, "steps": 5, **arguments}
     with pytest.raises(ValueError, match=words):
         icl.descend(Power(), **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("floor", [1e-6, 1.0, 1e6])
+def test_a_target_above_the_floor_must_be_visible_beside_it(floor: float) -> None:
+    run = icl.descend(Power(floor=floor), 0.1, above=1e-12 * floor, steps=1)
+    assert run.epsilon == floor + 1e-12 * floor
+    with pytest.raises(ValueError, match=r"^above = .*: must be at least 1e-13 of the floor"):
+        icl.descend(Power(floor=floor), 0.1, above=1e-14 * floor, steps=1)
+
+
+@pytest.mark.parametrize("method", ["closed", "fast", "flow"])
+def test_a_rule_that_changes_has_its_steps_taken_one_by_one(method: str) -> None:
+    class Fading(Rule):
+        name, autonomous = "fading", False
+
+        def move(self, risk: icl.Risk, gradient: Array, eta: float, step: int) -> Array:
+            return -eta / (step + 1.0) * gradient
+
+    run = icl.descend(Power(), 0.5, steps=3, rule=Fading(), method="auto")
+    assert (run.method, run.params[0]) == ("exact", pytest.approx(0.5 * 0.75 * (1.0 - 0.5 / 3.0)))
+    with pytest.raises(ValueError, match=r"method = .* must be 'exact' for the rule 'fading'"):
+        icl.descend(Power(), 0.5, steps=3, rule=Fading(), method=method)
+
+
+@pytest.mark.parametrize("rule", ["gd", "ngd", "ngd-blocks"])
+def test_a_closed_form_is_that_of_the_rate_and_the_rule(rule: str) -> None:
+    asked = []
+
+    class Asked(Power):
+        def closed_form(self, eta: float, rule: str) -> None:
+            asked.append((eta, rule))
+
+    run = icl.descend(Asked(), 0.3, steps=3, rule=rule, method="auto")
+    assert asked == [(0.3, rule)]
+    assert run.method == "exact"
+
+
+def test_a_run_has_no_state_at_which_what_is_observed_is_not_finite() -> None:
+    class Bursting(Power):
+        def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+            return {"seen": np.asarray(np.inf if 3 <= step < 6 else params[0])}
+
+    run = icl.descend(Bursting(), 0.1, steps=9)
+    assert np.isfinite(run.observed["seen"]).all()
+    assert run.t.tolist() == [t for t in saved_steps(9, 1) if not 3 <= t < 6]
 
 
 def test_refuses_what_is_not_a_risk() -> None:
@@ -368,9 +423,6 @@ def test_a_large_run_holds_fewer_than_eight_matrices_beside_its_saved_states() -
     finally:
         tracemalloc.stop()
     assert (peak - run.states.nbytes) / (8.0 * K * K) < 8.0
-
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Bowl(icl.Risk):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 import icl_theory as icl
-from icl_theory import figures
+from icl_theory import explorer, figures
 from icl_theory.cli import main
 from icl_theory.explorer import description, page, recorded
 from icl_theory.families import Family, Number, Panel, list_families, parameter
+from icl_theory.papers.paper import Claims, Paper
 from icl_theory.papers.shown import SHOWN
 from tests.browser import visit
 from tests.javascript import call
@@ -56,6 +58,40 @@ def test_parameters_come_from_the_family() -> None:
     told = description(list_families()["regression"])
     assert told["parameters"]["delta"]["symbol"] == "Δ"
     assert told["parameters"]["K"] | {"whole": True, "minimum": 2} == told["parameters"]["K"]
+
+
+@pytest.mark.parametrize("name", list_families())
+def test_limits_on_the_page_are_the_last_numbers_that_python_takes(name: str) -> None:
+    """The next number, or the next integer, is refused; where the page has no limit float64 is the only one."""
+    family = list_families()[name]
+    for key, told in description(family)["parameters"].items():
+        declared = family.parameters()[key]
+        if not isinstance(declared.kind, Number):
+            assert "minimum" not in told
+            continue
+        assert not told["whole"] or told["maximum"] <= 2**53
+        for limit, side in (("minimum", -1.0), ("maximum", 1.0)):
+            last = told[limit]
+            declared.check(side * 1e300 if last is None else last)
+            if last is not None and last != 2**53:
+                with pytest.raises(ValueError, match="must be"):
+                    declared.check(last + side if told["whole"] else math.nextafter(last, side * math.inf))
+
+
+@pytest.mark.parametrize(
+    ("authors", "short"),
+    [
+        ("A. One", "One 2020"),
+        ("A. One, B. C. Two", "One and Two 2020"),
+        ("A. One, B. Two, C. Three", "One et al. 2020"),
+    ],
+)
+def test_papers_are_called_by_their_authors(authors: str, short: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = next(iter(SHOWN))
+    paper = Paper(name, "A title", authors, 2020, "nowhere", ())
+    monkeypatch.setattr(explorer, "known", lambda: ({"a": Claims(papers=(paper,))}, []))
+    place, text = SHOWN[name]
+    assert [*explorer.papers()] == [{"short": short, "title": "A title", "place": place, "text": text}]
 
 
 def test_words_stand_out_from_the_paper_in_both_themes() -> None:
@@ -566,3 +602,26 @@ def test_nonsense_in_the_address_is_answered_in_words(tmp_path: Path) -> None:
     assert "between −½ and ½" in problems["#regression?f=1,2,3"]
     assert "descent diverges" in problems["#linear-attention?eta=5"]
     assert "V = 102 is used" in problems["#recall?triggers=100&V=10&alpha=1"]
+
+
+PARTS = """
+const { complete, read, fromFragment } = require("settings");
+const { count } = require("numbers"), { lasting } = require("training");
+const K = complete({ name: "K", value: 7, low: 2, high: 30, minimum: 2, whole: true, zero: true, log: true }, {});
+const free = { name: "f", value: "", symbol: "f", text: (text) => ({ value: text }) };
+const panels = { a: { family: { title: "A" }, settings: [free] } };
+return {
+  stops: K.stops, said: ["2.5", "1", "2"].map((text) => read(K, text).problem ?? ""),
+  counts: [1234, 12345].map(count), f: fromFragment("#a?f=x%3D1=2", panels).values.f,
+  phases: lasting({ I: [0, 3], II: [3, 3], III: [3, 9] }),
+};
+"""
+
+
+def test_settings_counts_and_phases_are_what_they_are_declared_to_be() -> None:
+    found = call(PARTS)
+    assert found["stops"] == [0, *range(2, 31)]
+    assert ["whole" in found["said"][0], "at least 2" in found["said"][1], found["said"][2]] == [True, True, ""]
+    assert found["counts"] == ["1234", "12\u202f345"]
+    assert found["f"] == "x=1=2"
+    assert found["phases"] == {"I": [0, 3], "III": [3, 9]}

@@ -656,3 +656,69 @@ def test_laws_beside_the_curves_are_those_of_their_names() -> None:
         ten, forty, last = laws(panel, figure)[word]
         assert forty / ten == pytest.approx(4.0**power)
         assert last == pytest.approx(call(FIGURES, panel, {})[figure]["curves"][-1][1][-1])
+
+
+CARD = """
+const pen = new Proxy({}, { get: () => () => ({ width: 40 }), set: () => true }), heard = {}, moved = [], seen = [];
+const node = () => ({
+  append() {}, setAttribute() {}, setPointerCapture() {}, classList: { add() {} }, getContext: () => pen,
+  addEventListener: (name, act) => { heard[name] = act; }, getBoundingClientRect: () => ({ left: 7, top: 9 }),
+  parentElement: { clientWidth: 500, clientHeight: 300 },
+});
+globalThis.document = { createElement: node };
+globalThis.window = { devicePixelRatio: 2 };
+const { Card } = require("figures");
+const figure = {
+  name: "a", title: "A", scales: ({ low, high }) => [{ low: 1, high, log: true }, { low, high: 2 * high }],
+  still: (axes, model) => seen.push(["still", model.name, axes.x.low, axes.x.high, axes.y.low, axes.y.high]),
+  moving: (axes, model) => seen.push(["moving", model.name, axes.x.low, axes.x.high, axes.y.low, axes.y.high]),
+  drag: (axes, x, y, model, now, values) => ({ x, y, name: model.name, now, values }),
+};
+const [own, other] = given, card = new Card(figure, (found) => moved.push(found));
+const ghost = other && { model: other, values: {} };
+card.draw(own, 3, { a: 5 }, {}, true, ghost);
+card.draw(own, 4, { a: 6 }, {}, false, ghost);
+for (const type of ["pointermove", "pointerdown", "pointermove", "pointerup", "pointermove"]) {
+  heard[type]({ type, clientX: 100, clientY: 50 });
+}
+delete globalThis.document;
+delete globalThis.window;
+return { seen, moved };
+"""
+
+
+@pytest.mark.parametrize(
+    "other", [None, {"name": "kept", "low": -1, "high": 9}, {"name": "kept", "low": 2, "high": 400}]
+)
+def test_a_figure_has_room_for_the_run_that_is_kept_and_is_dragged_by_its_moment(other: Any) -> None:
+    """Both runs lie on the same axes; what is still is drawn once, and a drag is told where it is and of what."""
+    found = call(CARD, {"name": "own", "low": 1, "high": 50}, other)
+    runs = [each for each in ({"low": 1, "high": 50}, other) if each]
+    low, high = min(each["low"] for each in runs), max(each["high"] for each in runs)
+    drawn = [("still", "kept")] * (other is not None) + [("still", "own"), ("moving", "own"), ("moving", "own")]
+    assert found["seen"] == [[*each, 1, high, low, 2 * high] for each in drawn]
+    assert found["moved"] == [{"x": 93, "y": 41, "name": "own", "now": 4, "values": {"a": 6}}] * 2
+
+
+FIRST = """
+const { firstStep, doubt } = require("training"), [drop, shift, most] = given;
+const run = firstStep((t) => 1 - drop * t, 1 - drop * (10 - shift), most);
+return [run.steps, run.reached, run.last, doubt(run)];
+"""
+
+
+@pytest.mark.parametrize(
+    ("drop", "shift", "most", "steps", "words"),
+    [
+        (1e-3, 0.5, 100, 10, ""), (1e-3, 0.0, 100, 10, "open by 1 step "), (1e-3, 0.5, 9, None, ""),
+        (1e-3, 10.0, 100, 0, ""),
+    ],
+)  # fmt: skip
+def test_the_first_step_at_a_target_says_how_far_rounding_leaves_it_open(
+    drop: float, shift: float, most: int, steps: int | None, words: str
+) -> None:
+    """A loss that is the target itself up to rounding is a step in doubt, however far apart the losses are."""
+    found, reached, last, said = call(FIRST, drop, shift, most)
+    assert (found, reached, last) == (steps, steps is not None, most if steps is None else steps)
+    assert words in said
+    assert bool(said) == bool(words)

@@ -134,6 +134,8 @@ def test_who_asks_for_silence_has_it(heard: list[str]) -> None:
     icl.simulate(**RUN, callback=lambda step, loss: None)
     icl.sweep(**{**RUN, "L": [1.0, 2.0], "task": "linear"}, progress=False)
     assert not heard
+    icl.descend(LINEAR, 1.0, steps=50, callback=lambda step, loss: None, progress=True)
+    assert heard  # by who asks for both
 
 
 def test_workers_and_what_is_drawn_on_by_another_program_are_left_alone(
@@ -156,6 +158,20 @@ def test_a_loss_that_is_not_known_is_left_out() -> None:
         assert shown.line() == "before the first step, 0:00:00"
         shown.update(7, loss=math.nan)
         assert re.fullmatch(r"7 steps, \S+ steps/s", shown.line())
+
+
+def test_silence_is_for_what_is_done_within() -> None:
+    with Work("loading"), Work("adding", quiet=True), Work("multiplying"):
+        assert [work.words for work in progress.DISPLAY.shown()] == ["loading"]
+    assert progress.DISPLAY.shown() == []
+
+
+def test_what_is_added_is_counted_towards_the_same_end() -> None:
+    with Work() as shown:
+        shown.update(2, 2000)
+        for count, done in ((3, 5), (1, 6)):
+            shown.add(count)
+            assert shown.line().startswith(f"{done} of 2,000 points, ")
 
 
 def test_counting_yields_what_it_counts() -> None:

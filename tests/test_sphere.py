@@ -132,6 +132,21 @@ def test_bias_and_variance_predict_the_best_inverse_temperature(task: str, share
     assert icl.Sphere(noise=0.0, N=50).predicted() is None
 
 
+@pytest.mark.parametrize("start", [0.7, 3.0])
+def test_a_run_starts_where_it_is_told_to_and_its_floor_is_the_same(start: float) -> None:
+    problem, plain = icl.Sphere(N=12, start=start, max_steps=2), icl.Sphere(N=12).risk()
+    run = problem.simulate()
+    assert problem.risk().floor() == plain.floor() == run.floor < run.loss[0]
+    assert run.observed["kappa"].shape == run.t.shape
+    assert (run.observed["kappa"][0], run.loss[0]) == (start, plain.loss([start]))
+
+
+def test_one_token_is_its_own_average_whatever_the_temperature() -> None:
+    risk = icl.Sphere(N=1).risk()
+    for kappa in (0.0, 5.0):
+        assert risk.loss([kappa]) == pytest.approx(risk.floor(), rel=1e-12)
+
+
 @pytest.mark.parametrize("given", [{"N": 12}, {"N": 8, "task": "relu", "d": 2, "noise": 0.2}])
 def test_family(given: dict[str, Any]) -> None:
     check_family(icl.Sphere, rows=False, **given)

@@ -12,6 +12,7 @@ import icl_theory as icl
 from icl_theory.families import Family
 from icl_theory.families.recall import RecallTask, TransformerRisk
 from icl_theory.testing import check_family, check_risk
+from icl_theory.testing.common import same
 from icl_theory.testing.risks import CENTRAL, FORWARD, difference
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -318,6 +319,22 @@ FAULTS: dict[type[Toy], str] = {
 def test_toy_without_a_fault_passes() -> None:
     check_risk(Toy())
     check_risk(Toy(), points=[[0.0, 0.0], [3.0, 4.0]], seed=3)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "alike"),
+    [
+        (1.0, 1.0, True), (1, 1.0, False), (0, 0.0, False),
+        (np.zeros(2, np.int64), np.zeros(2), False), (True, np.int8(1), False),
+        (0.0, -0.0, False),
+        (np.nan, np.nan, True), (np.zeros(2), np.zeros((2, 1)), False), (np.zeros(2), np.zeros(3), False),
+        (np.array(["a", None], dtype=object), np.array(["a", None], dtype=object), True),
+        ({"a": np.ones(2)}, {"a": np.ones(2)}, True), ({"a": 1.0}, {"b": 1.0}, False), ({"a": 1.0}, {}, False),
+        ({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 3.0}, False),
+    ],
+)  # fmt: skip
+def test_the_same_bits_are_those_of_one_type_and_one_shape(one: Any, two: Any, alike: bool) -> None:
+    assert same(one, two) is same(two, one) is alike
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)

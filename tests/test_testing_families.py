@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from icl_theory.papers.claim import Answer, BoundChecks, Found, Question, Series
 from icl_theory.papers.paper import Claims, Paper, Reading
 from icl_theory.testing import check_family
 from tests.test_testing import Array, Steep, Toy
+
+HERE = Path(icl.__file__).parent / "families" / "recall" / "explorer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +152,41 @@ class _Form:
 class WrongForm(Sound):
     def risk(self) -> icl.Risk:
         return ClosedToy()
+
+
+class Counted(_Form):
+    """States as they are, and a count that is one too many, with an error that its family states."""
+
+    def __init__(self, risk: icl.Risk, eta: float, error: float) -> None:
+        super().__init__(risk, eta)
+        self.error = error
+
+    def states(self, steps: Any) -> Array:
+        return super().states(steps) / (1.0 + 1e-6)
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
+        found, _ = super().first_below(epsilon, last)
+        return None if found is None else found + 1, self.error
+
+
+class CountedToy(Toy):
+    def __init__(self, error: float) -> None:
+        self.error = error
+
+    def closed_form(self, eta: float, rule: str) -> Solution | None:
+        return Counted(self, eta, self.error)
+
+
+class WrongCount(Sound):
+    def risk(self) -> icl.Risk:
+        return CountedToy(0.0)
+
+
+class CountInDoubt(Sound):
+    """One step off, which its error allows."""
+
+    def risk(self) -> icl.Risk:
+        return CountedToy(1.0)
 
 
 class BatchOff(Sound):
@@ -297,6 +335,10 @@ def why(quick: bool) -> Answer:
     return Answer("why", "Why?", "Because.", (Series("y", np.ones(2), np.ones(2)),), "x", "y")
 
 
+def unequal(quick: bool) -> Answer:
+    return Answer("why", "Why?", "Because.", (Series("y", np.ones(2), np.ones(3)),), "x", "y")
+
+
 def drawn(*, width: float = 1.0) -> None:
     """A figure."""
 
@@ -368,6 +410,7 @@ FAMILIES: dict[type[Family], str] = {
     WrongDefault: r"the problem: expected no exception, found ValueError: bowl = -1.0",
     BatchOff: r"column size of a sweep at eta = 0.1: expected that of a simulation",
     WrongForm: r"states in closed form: expected those of single steps to .*, found \d.* off",
+    WrongCount: r"steps in closed form: expected \d+ \(error 0.0\), found \d+",
     SampledOff: r"sampled loss at the beginning: expected .* within .* standard errors of .*, found",
     SampledSteep: r"sampled gradient along itself at the beginning: expected .* within .* standard errors",
     SampledOnce: r"losses and gradients of trainers of two seeds: expected different ones",
@@ -459,8 +502,51 @@ wrong(
 )
 wrong(r"scatter of the loss of large batches: expected about", sampled=lambda self, batch, seed=0: Biased(64, seed))
 
+# what a slot gives is of the right kind, but no answer
+wrong(r"expected_steps: expected None or a number >= 0, found -1.0", expected_steps=lambda self: -1.0)
+wrong(r"expected_steps: expected None or a number >= 0, found nan", expected_steps=lambda self: np.nan)
+wrong(r"level top: expected a finite loss, found nan", levels=lambda self: {"top": np.nan})
+wrong(r"limits of eta: expected two numbers, found", limits=classmethod(lambda *_: {"eta": (0.0, np.nan)}))
+wrong(r"limits of eta: expected two numbers, found", limits=classmethod(lambda *_: {"eta": (0.0, 1.0, 2.0)}))
+wrong(
+    r"why there is no stable .*: expected a sentence that names eta, found no",
+    stable_rate=Mock(side_effect=ValueError("no")),
+)
+wrong(r"stable_rate: expected a number > 0, found inf", stable_rate=lambda self: np.inf)
+wrong(r"slot commands: expected a dict of families", commands=(Sound,))
+wrong(r"scripts of the explorer: expected panel.js among them", explorer=Panel(Path(), ("other.js",)))
+wrong(
+    r"constants of the explorer, as JSON: expected no", explorer=Panel(HERE, ("panel.js",), lambda: {"a": np.nan})
+)
+wrong(r"regime: expected a word or None, found 3", describe=lambda self, run: setattr(run, "regime", 3))
+wrong(
+    r"names in run.info: expected parameters of the family, found {'odd'}",
+    describe=lambda self, run: run.info.update(odd=1),
+)
+wrong(r"losses of the run: expected finite numbers", describe=lambda self, run: run.loss.fill(np.nan))
+wrong(
+    r"loss at the target: expected at most", describe=lambda self, run: run.loss.__setitem__(-1, 1.1 * run.epsilon)
+)
+wrong(r"why the run stopped: expected a sentence", describe=lambda self, run: setattr(run, "stop_reason", " "))
+wrong(r"names of columns: expected each once", columns=(Sound.columns[0], *Sound.columns))
+wrong(r"description of column size: expected a few words", columns=(Column("size", "f8", "", ""), Sound.columns[1]))
+for kind, value in (("i8", 1.5), ("i8", True), ("f8", "3"), ("U4", 3)):
+    wrong(
+        rf"column size, of dtype {kind}: expected",
+        columns=(Column("size", kind, "", "a"),),
+        measure=lambda self, run, value=value: {"size": value},
+    )
+wrong(r"status: expected 'reached' or 'not reached', found fine", measure=lambda self, run: {"status": "fine"})
+claimed(r"compare of the slot claims: expected a CrossCheck, found 3", compare=lambda run: 3)
+claimed(r"question why: expected an Answer, found 3", questions=(Question("why", lambda quick: 3),))
+claimed(r"curve 'y' of why: expected as many y as x, \(2,\), found \(3,\)", questions=(Question("why", unequal),))
+claimed(
+    r"rows of 1 in paper p: expected functions that return a Claim",
+    papers=(Paper("p", "", "", 1, "", (Reading("1", "", rows=(fine, 3)),)),),
+)
 
-@pytest.mark.parametrize("family", [Sound, Sampled, Reduced, Staged, Simulated, FromZero, TwoPhases])
+
+@pytest.mark.parametrize("family", [Sound, Sampled, Reduced, Staged, Simulated, FromZero, TwoPhases, CountInDoubt])
 def test_toy_family_without_a_fault_passes(family: type[Family]) -> None:
     check_family(family, eta=0.1)
 

@@ -19,6 +19,7 @@ from icl_theory.engine.tokens.counts import IndependentCounts, TwoStateCounts, f
 from icl_theory.testing import check_risk
 from tests.references import Array, all_sequences, attention_losses, slopes
 
+FAIR = [[0.5, 0.5], [0.5, 0.5]]
 SMALL = (12, pytest.param(200, marks=pytest.mark.slow))
 
 
@@ -240,12 +241,29 @@ def test_probabilities_sum_to_one(T: int) -> None:
         assert law.table.mean(np.ones(len(law.table.query))) == pytest.approx(1.0, rel=1e-14)
 
 
-def test_predictors_are_what_they_say_over_all_sequences() -> None:
+@pytest.mark.parametrize("rare", [1e-30, 1e-8, 1e-3])
+def test_counts_are_kept_that_are_as_probable_as_asked_for(rare: float) -> None:
+    n, probs, weights = np.arange(61), np.array([0.2, 0.5]), np.array([0.9, 0.1])
+    law = IndependentCounts(60, np.column_stack([probs, 1.0 - probs]), np.eye(2), [0.5, 0.5], weights, rare)
+    ways = np.array([float(math.comb(60, k)) for k in n])
+    chance = weights @ (ways * probs[:, None] ** n * (1.0 - probs[:, None]) ** (60 - n))
+    np.testing.assert_array_equal(law.table.counts[:, 0], n[chance >= rare])
+    np.testing.assert_allclose(law.table.probability, chance[chance >= rare], rtol=1e-11)
+    fair = fair_labels(9, 30, rare).table
+    assert fair.probability.min() >= rare * (1.0 - 1e-12)
+    every = fair_labels(9, 30).table.probability
+    assert len(fair.counts) == np.count_nonzero(every >= rare) <= len(every)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_predictors_are_what_they_say_over_all_sequences(first: bool) -> None:
     T, a = 6, np.array([[0.5, 1.5], [2.0, 0.8]])
-    law = TwoStateCounts(T, a, start=0.4)
+    law = TwoStateCounts(T, a, start=0.4, first=first)
     x, chance = all_sequences(T, 0.4, a)
     windows = 2 * x[:, : T - 1] + x[:, 1:T]
     counts = np.stack([(windows == kind).sum(axis=1) for kind in range(4)], axis=1)
+    if first:  # a token as well, of one of two more kinds
+        counts = np.column_stack([counts, x[:, 0] == 0, x[:, 0] == 1]).astype(int)
     keys = np.column_stack([law.table.counts, law.table.query]).astype(int).tolist()
     rows = {tuple(key): i for i, key in enumerate(keys)}
     place = np.array([rows[(*n, q)] for n, q in zip(counts.tolist(), x[:, T - 1].tolist(), strict=True)])
@@ -400,6 +418,17 @@ def test_descent_finds_the_induction_head() -> None:
         (lambda: mean_loss(TwoStateCounts(5).table, [0.5]), "predicted = (1,): must be of shape"),
         (lambda: mean_loss(TwoStateCounts(2).table, [0.5, 0.5, 0.5, 1.5]), "must be probabilities that sum to 1"),
         (lambda: mean_loss(TwoStateCounts(2).table, [0.5] * 4, "logistic"), "loss = 'logistic': must be"),
+        # one of several alone is wrong, to either side
+        (lambda: TwoStateCounts(5, [[1.0, 2.0], [0.0, 1.0]]), "concentration = [[1.0, 2.0], [0.0, 1.0]]: must be"),
+        (lambda: TwoStateCounts(5, transitions=[FAIR, [[0.5, 0.5], [0.6, 0.5]]]), "sum to 1 in each row"),
+        (lambda: TwoStateCounts(5, transitions=[FAIR, np.eye(2)], start="stationary"), "without a chain that"),
+        (lambda: TwoStateCounts(5, transitions=[FAIR, FAIR], probs=[0.5, 0.6]), "probs = "),
+        (lambda: IndependentCounts(3, FAIR, [[1.0, 0.0], [0.5, 0.4]], [0.5, 0.5]), "values = "),
+        (lambda: IndependentCounts(3, FAIR, np.eye(2), [[0.5, 0.5], [0.5, 0.6]]), "targets = "),
+        (lambda: CountRisk(IndependentCounts(3, FAIR, [[1.0, 0.0]] * 2, [0.9, 0.1])), "sink = None: must be"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.4]]), "probabilities that sum to 1"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.6]]), "probabilities that sum to 1"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[-0.1, 1.1]]), "probabilities that sum to 1"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_named(make: Callable[[], object], words: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from scipy.special import roots_jacobi
 
 import icl_theory as icl
+from icl_theory.engine.tokens.square import Count, moments
 from icl_theory.testing import check_risk
 from tests.references import Array
 
@@ -112,6 +113,41 @@ def test_loss_and_gradient_are_sums_over_all_prompts(seed: int, each: bool) -> N
     compare(seed, each=each)
 
 
+@pytest.mark.parametrize("wide", [20.0, 20.5, 21.0])
+def test_long_prompts_of_all_lengths_are_the_mean_over_the_lengths(wide: float) -> None:
+    rng, N = np.random.default_rng(3), 66
+    law = {"probs": rng.dirichlet(np.ones(5)), "values": rng.normal(size=(5, 2)), "spread": rng.random(5)}
+    scores, target = wide * np.linspace(-1.0, 1.0, 5), [0.1, -0.3]
+    whole = icl.TokenRisk(icl.Kind(N, **law, each=True), target)
+    parts = [icl.TokenRisk(icl.Kind(n, **law), target).loss(scores) for n in range(1, N + 1)]
+    assert whole.loss(scores) == pytest.approx(np.mean(parts), rel=1e-12)
+
+
+@pytest.mark.parametrize("N", [1, 3, 10**4])
+def test_nodes_that_never_occur_leave_the_prompts_without_them(N: int) -> None:
+    """These have a share (1 - p)^N, and tokens of the other nodes alone."""
+    rng, p = np.random.default_rng(4), 0.4 / N
+    probs = np.append(p, (1.0 - p) * rng.dirichlet(np.ones(4)))
+    scores, errors = rng.normal(size=5), rng.normal(size=(5, 2))
+    scores[0] = -np.inf
+
+    def half_square(rows: slice, total: float) -> Any:
+        e = errors[rows]
+
+        def form(queries: Any, some: slice, z: Array, out: Array) -> Array:
+            drawn = e.T @ z
+            out[...] = e @ drawn
+            return np.asarray(np.sum(drawn**2, axis=1))
+
+        own = (e**2).sum(axis=1)[:, None]
+        return moments(scores[rows, None], probs[rows, None] / total, own, [Count(N)], form)
+
+    found, wanted = half_square(slice(0, 5), 1.0), half_square(slice(1, 5), 1.0 - p)
+    assert found.loss == pytest.approx((1.0 - p) ** N * wanted.loss, rel=1e-12)
+    np.testing.assert_allclose(found.gradient[1:], (1.0 - p) ** N * wanted.gradient, rtol=1e-9, atol=1e-16)
+    np.testing.assert_allclose(found.attention[1:], (1.0 - p) ** N * wanted.attention, rtol=1e-12)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("each", [False, True], ids=["one length", "all lengths"])
 def test_loss_and_gradient_of_two_hundred_problems(each: bool) -> None:
@@ -143,6 +179,32 @@ def compare_heads(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_heads_are_sums_over_all_prompts(seed: int) -> None:
     compare_heads(seed)
+
+
+def test_heads_of_several_queries_are_those_of_each_by_its_probability() -> None:
+    rng, H = np.random.default_rng(6), 2
+    values, target, weights = rng.normal(size=(3, 2, 3)), rng.normal(size=(2, 3)), np.array([0.6, 0.3, 0.1])
+    spread, probs, scores = rng.random((3, 3)), rng.dirichlet(np.ones(3)), rng.normal(size=(H, 3, 3))
+    output = np.array([0.9, -0.4])
+    together = icl.HeadsRisk(icl.TokenRisk(icl.Kind(5, probs, values, spread), target, queries=weights), H)
+    tokens = [icl.TokenRisk(icl.Kind(5, probs, values[:, :, q], spread[:, q]), target[:, q]) for q in range(3)]
+    alone = [icl.HeadsRisk(each, H) for each in tokens]
+    given = [np.column_stack([output, scores[:, :, q]]) for q in range(3)]
+    losses, gradients = zip(*(risk.evaluate(at) for risk, at in zip(alone, given, strict=True)), strict=True)
+    loss, gradient = together.evaluate(np.column_stack([output, scores.reshape(H, -1)]))
+    assert loss == pytest.approx(weights @ losses, rel=1e-13)
+    np.testing.assert_allclose(gradient[:, 0], weights @ [each[:, 0] for each in gradients], rtol=1e-12)
+    slopes_of_each = np.stack([p * each[:, 1:] for p, each in zip(weights, gradients, strict=True)], axis=2)
+    np.testing.assert_allclose(gradient[:, 1:].reshape(H, 3, 3), slopes_of_each, rtol=1e-10, atol=1e-14)
+    for part in (0, 1):  # products of averages, and of averages and the target
+        wanted = sum(
+            p * r.quadratic(scores[:, :, q])[part] for q, (p, r) in enumerate(zip(weights, alone, strict=True))
+        )
+        np.testing.assert_allclose(together.quadratic(scores.reshape(H, -1))[part], wanted, rtol=1e-12)
+    seen = together.observe(np.column_stack([output, scores.reshape(H, -1)]))
+    wanted = [weights @ [each.loss(scores[h, :, q]) for q, each in enumerate(tokens)] for h in range(H)]
+    np.testing.assert_allclose(seen["loss_per_head"], wanted, rtol=1e-12)
+    np.testing.assert_array_equal(seen["output"], output)
 
 
 @pytest.mark.slow
@@ -269,6 +331,31 @@ def test_sampled_prompts_have_the_loss_and_gradient_on_average(each: bool) -> No
     other = risk.sampled(5000, seed=3).evaluate(scores, 7)
     assert other[0] != again[0]
     check_risk(risk.sampled(50))
+
+
+@pytest.mark.parametrize("spread", ["none", "shared", "of each query"])
+@pytest.mark.parametrize("values", ["shared", "of each query", "second moments", "second moments of each query"])
+def test_sampled_prompts_of_several_queries_have_what_each_of_them_has(values: str, spread: str) -> None:
+    rng = np.random.default_rng(1)
+    errors = rng.normal(size=(4, 2, 3 if values.endswith("each query") else 1))
+    around = {"none": 0.0, "shared": np.array([0.1, 3.0, 0.5, 1.0]), "of each query": np.arange(12.0).reshape(4, 3)}
+    probs, weights, scores = rng.dirichlet(np.ones(4)), np.array([0.5, 0.3, 0.2]), rng.normal(size=(4, 3))
+    given: dict[str, Any] = {"target": 0.3 + 0.0 * errors[0]}
+    if values.startswith("second"):
+        given = {"second": np.einsum("udq,vdq->uvq", errors, errors)}
+    shown = np.zeros(4) if "second" in given else errors + 0.3
+    risk = icl.TokenRisk(icl.Kind(6, probs, shown, around[spread]), queries=weights, **given)
+    squares = np.broadcast_to(np.asarray(around[spread]).reshape(-1, 3 if spread == "of each query" else 1), (4, 3))
+    alone = []
+    for q in range(3):
+        kind = icl.Kind(6, probs, errors[:, :, q % errors.shape[2]], squares[:, q])
+        alone.append(icl.TokenRisk(kind, np.zeros(2)).loss(scores[:, q]))
+    assert risk.loss(scores) == pytest.approx(weights @ alone, rel=1e-12)
+    exact = np.array([risk.loss(scores), *risk.gradient(scores).ravel()])
+    found = [risk.sampled(1000, seed=5).evaluate(scores, step) for step in range(12)]
+    numbers = np.array([[loss, *slope.ravel()] for loss, slope in found])
+    error = numbers.std(axis=0, ddof=1) / math.sqrt(len(numbers))
+    assert np.abs((numbers.mean(axis=0) - exact) / error).max() < 5.0
 
 
 def test_the_sphere_has_its_best_temperatures() -> None:

@@ -85,11 +85,20 @@ def test_a_step_that_cannot_be_reached_is_refused() -> None:
 
 
 def test_a_loaded_run_of_a_risk_without_a_family_has_its_saved_steps_only(tmp_path: Path) -> None:
-    icl.descend(icl.ExchangeableRisk(20, 2.0), 4.0, epsilon=1e-3).save(tmp_path / "run.npz")
+    run = icl.descend(icl.ExchangeableRisk(20, 2.0), 4.0, epsilon=1e-3)
+    run.save(tmp_path / "run.npz")
     loaded = icl.load(tmp_path / "run.npz")
     assert loaded.at(int(loaded.t[-1])).loss == loaded.loss[-1]
     with pytest.raises(ValueError, match=r"t = 1399: must be a saved step"):
         loaded.at(1399)
+    for after in (0, 700, int(run.t[-1])):
+        for target in (0.5 * run.loss[0], 0.05 * run.loss[0], 0.0):
+            below = [t for t, loss in zip(run.t.tolist(), run.loss, strict=True) if loss <= target and t >= after]
+            found = loaded.first(lambda state, target=target: state.loss <= target, after=after)
+            assert found == next(iter(below), None)
+    for one in (run, loaded):
+        with pytest.raises(ValueError, match=r"^after = "):
+            one.first(lambda state: True, after=int(run.t[-1]) + 1)
 
 
 def test_outcomes_are_typed_and_a_run_is_a_line() -> None:
@@ -206,6 +215,17 @@ def test_observations_of_different_lengths_can_be_exported() -> None:
     dataset = icl.descend(Two(), 0.1, steps=4).to_xarray()
     assert dataset["x"].shape == (5, 2)
     assert dataset["y"].shape == (5, 3)
+    run = icl.descend(icl.LinearAttention(d=2, N=9).risk(), 0.1, steps=1)
+    run.observed = {"attention": np.zeros((2, 3)), "alike": np.zeros((2, 3)), "x": np.zeros((2, 5)), "y": run.loss}
+    dims = {name: values.dims for name, values in run.to_xarray().data_vars.items()}
+    wanted = {"attention": ("t", "query"), "alike": ("t", "query"), "x": ("t", "x_0"), "y": ("t",), "loss": ("t",)}
+    assert dims == wanted  # only what is as long as the attention of each query is one number for each of them
+
+
+@pytest.mark.parametrize("error", [None, 0.0, 0.09, 0.2, 0.9, 30.0])
+def test_a_count_that_may_be_off_is_said_to_be(run: icl.Trajectory, error: float | None) -> None:
+    run.error = error
+    assert ("may be off" in run.facts()["method"]) == (error is not None and error > 0.1)
 
 
 def test_curves_of_a_closed_run_are_computed_when_they_are_first_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,13 +277,14 @@ class Closed(Watched):
         return Form()
 
 
-def test_no_observation_takes_the_place_of_an_entry_of_the_run(tmp_path: Path) -> None:
+def test_no_observation_takes_the_place_of_an_entry_of_the_run(queries: icl.Trajectory, tmp_path: Path) -> None:
     """Whatever a run writes under a name, in any of its forms, is refused as the name of an observation."""
     run = icl.descend(Watched("size"), 0.5, steps=2)
     run.save(tmp_path / "run.npz")
     with np.load(tmp_path / "run.npz") as file:
         names = {name for name in file.files if not name.startswith("observed_")} - {"meta"}
     names |= {*run.to_dict(), *run.to_xarray().attrs, *run.to_xarray().coords} - {"size"}
+    names |= {str(name) for name in queries.to_xarray().dims}  # "query" is one of them
     assert {"steps", "loss", "method", "t", "states", "info"} <= names
     for name in names:
         for risk in (Watched(name), Closed(name)):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flint import arb, arb_mat, ctx
+from flint import arb, arb_mat, arb_series
 from numpy.typing import NDArray
 
 Balls = NDArray[Any]  # of arb
@@ -48,15 +48,19 @@ def everywhere(holds: Callable[[arb], bool], low: arb, high: arb, most: int = 10
     return done
 
 
-def only_zero(function: Callable[[arb], arb], low: arb, high: arb) -> arb:
-    """Enclose the zero at which a function turns from positive to negative, and prove that there is no other."""
-    left, right = low, high
-    while left < (middle := ((left + right) / 2).mid()) < right:
-        value = function(middle)
-        if not (value > 0 or value < 0):
-            break  # too near to the zero for this precision
-        left, right = (middle, right) if value > 0 else (left, middle)
-    found = left.union(right) + around((right - left) * 8 + abs(right) * arb(2) ** (12 - ctx.prec))
-    everywhere(lambda x: bool(function(x) > 0), low, found.lower())
-    everywhere(lambda x: bool(function(x) < 0), found.upper(), high)
+def only_zero(function: Callable[[Any], Any], low: arb, high: arb) -> arb:
+    """Enclose the zero at which a function turns from positive to negative, and prove that there is no other.
+
+    The function takes balls and power series of balls.
+    """
+    try:
+        zeros = arb_series.find_roots(function, low, high)
+    except ValueError:  # a sign is not known, or a zero is not simple
+        zeros = []
+    if len(zeros) != 1 or not function(low) > 0:
+        raise ArithmeticError(f"not proved at {low.union(high).str(10)}: a single zero")
+    found, before = zeros[0][0].union(zeros[0][1]), arb.pos_inf()
+    while found.rad() < 0.9 * before:  # Newton's method on intervals, which halves one unless only rounding is left
+        before, middle = found.rad(), found.mid()
+        found = found.intersection(middle - function(middle) / function(arb_series([found, 1], prec=2))[1])
     return found

@@ -1,13 +1,15 @@
 """Closed forms in balls: steps, bounds and constants of the exchangeable class, and steps of linear attention.
 
-The exchangeable map is u ← u + c a s², where the gap u is 0 at attention 1/2. Its steps are counted with the Abel
-function B of `closed.abel`. What a step misses of it, r, is bounded by M (p/P)^7 with p = c a while a <= 1/3, and
-p = c s² beyond; where p is larger, steps are taken one by one. See docs/proved.md, "Numbers of steps".
+The exchangeable map is u ← u + c a s², where the gap u is 0 at attention 1/2. Letters and proofs are those of
+docs/proved.md, "Numbers of steps".
 """
 
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from flint import arb, arb_poly, ctx
@@ -29,7 +31,7 @@ LAST = 2**60  # steps of linear attention that are looked at
 
 def gap(s: arb) -> arb:
     """Return the gap at which the attention is 1 - s."""
-    return ((1 - s) / s).log()
+    return (1 - s).log() - s.log()
 
 
 def shares(u: arb) -> tuple[arb, arb]:
@@ -38,24 +40,28 @@ def shares(u: arb) -> tuple[arb, arb]:
     return 1 / (1 + w), 1 / (1 + 1 / w)
 
 
-def flow_time(u: arb, a: arb, s: arb) -> arb:
+def flow_time(a: arb, s: arb) -> arb:
     """Return F, the time of gradient flow in units of 1/c."""
-    return 3 * u - 1 / a + 2 / s + 1 / (2 * s * s)
+    return 3 * (a.log() - s.log()) - 1 / a + 2 / s + (1 / s) ** 2 / 2
 
 
 def flow(s: arb, K: int) -> arb:
     """Return Φ(s) = F(1 - s) - F(1/K), the time to the attention deficit s."""
-    start = 1 / arb(K)
-    return flow_time(gap(s), 1 - s, s) - flow_time(gap(1 - start), start, 1 - start)
+    return flow_time(1 - s, s) - flow_time(1 / arb(K), 1 - 1 / arb(K))
 
 
-def abel(u: arb, c: arb, form: str) -> arb:
-    """Return B(u) with the polynomials in a or in s, between which constants differ; s is small in the tail."""
-    a, s = shares(u)
-    total = flow_time(u, a, s) / c + (a * s * s).log() / 2
-    for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):
-        total += c**j * arb_poly(coefficients)(a if form == "a" else s) / denominator
-    return total
+def abel(c: arb, form: str) -> Callable[[Any], Any]:
+    """Return B with the polynomials in a or in s, between which constants differ; s is small in the tail."""
+    terms = (arb_poly(each) * (c**j / over) for j, (each, over) in enumerate(POLYNOMIALS[form], start=1))
+    highest_first = sum(terms, start=arb_poly()).coeffs()[::-1]
+
+    def B(u: Any) -> Any:
+        a, s = shares(u)
+        small = a if form == "a" else s
+        polynomial = reduce(lambda value, each: value * small + each, highest_first)
+        return flow_time(a, s) / c + (a * s * s).log() / 2 + polynomial
+
+    return B
 
 
 def in_doubt(form: str, c: arb) -> arb:
@@ -67,46 +73,35 @@ def in_doubt(form: str, c: arb) -> arb:
 def steps_to(K: int, c: arb, goal: arb, sums: bool = True) -> Steps:
     """Enclose the first step at which u is ``goal`` or above; without ``sums`` all steps are taken one by one."""
     here, done, low = -arb(K - 1).log(), 0, None
-    if sums and K > 3 and c < SMALL * K:
-        here, done = _after_head(here, c, goal)
     while not here >= goal:
         if not here.rad() < 1:
             raise ArithmeticError("the balls have become too wide to tell steps apart")
         if low is None and not here < goal:
             low = done
-        a, s = shares(here)
-        if sums and a > 0.33 and c * s * s < SMALL:  # the tail
-            left = _summed("s", c, here, goal)
-            low, done = done + left.low if low is None else low, done + left.high
-            break
-        here, done = here + c * a * s * s, done + 1
+        here, more = _ahead(here, c, goal, sums)
+        done += more
     found = Steps(done if low is None else low, done)
     return steps_to(K, c, goal, sums=False) if sums and found.low < found.high <= MOST else found
 
 
-def _summed(form: str, c: arb, u: arb, goal: arb) -> Steps:
-    """Enclose the number of steps from u to the goal within a head or tail."""
-    left = abel(goal, c, form) - abel(u, c, form) + in_doubt(form, c)
-    low, high = (end.max(arb(0)).ceil().unique_fmpz() for end in (left.lower(), left.upper()))
-    if low is None or high is None:
+def _ahead(u: arb, c: arb, goal: arb, sums: bool) -> tuple[arb, int]:
+    """Return a later iterate and how many steps lead to it: most of those left in a head or tail, else one."""
+    a, s = shares(u)
+    next_one = u + c * a * s * s, 1
+    if sums and a > 0.33 and c * s * s < SMALL:
+        form, end = "s", goal.mid()
+    elif sums and a < 1 / arb(3) and c * a < SMALL:
+        form, end = "a", goal.min(gap(1 - (SMALL / c).min(1 / arb(3)))).mid()
+    else:
+        return next_one
+    B, doubt = abel(c, form), in_doubt(form, c)
+    many = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
+    if many is None:
         raise ArithmeticError("the steps are not counted")
-    return Steps(int(low), int(high))
-
-
-def _after_head(start: arb, c: arb, goal: arb) -> tuple[arb, int]:
-    """Return an iterate shortly before the end of the head or the goal, and how many steps lead to it."""
-    end = goal.min(gap(1 - (1 / arb(3) if c < 3 * SMALL else SMALL / c))).mid()
-    taken = _summed("a", c, start, end).low - 2
-    if taken <= 0:
-        return start, 0
-    aim = abel(start, c, "a") + taken + in_doubt("a", c)
-    for _ in range(ctx.prec.bit_length()):  # Newton's method; B' is nearly 1/(c g)
-        a, s = shares(end)
-        end = (end + (aim - abel(end, c, "a")) * c * a * s * s).mid()
-    apart = (aim - abel(end, c, "a")) * 3 * c * shares(end)[0]  # B' is at least 1/(2p) where p <= 0.01
-    if not abs(apart) < 0.1:  # within which p changes by a factor below 3/2
-        raise ArithmeticError("the end of the head is not found")
-    return end + around(apart), taken
+    if many <= 2:
+        return next_one
+    aim, (a, s) = B(u) + (many - 2) + doubt, shares(end)
+    return only_zero(lambda u: aim - B(u), end - 8 * c * a * s * s, end), int(many) - 2
 
 
 def steps_to_loss(K: int, c: arb, gamma: arb, epsilon: float) -> Steps:
@@ -138,10 +133,8 @@ def deficit(K: int, power: int) -> arb:
 
     if K == 2 and power == 0:
         return arb(1) / 2
+    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s² grows up to here, where it is below 0.62
     first = 1 / (16 * arb(K).sqrt()).upper()
-    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s², which grows up to here
-    if not 2 * first - 3 * first**2 * first.log() + (K + 3) * first**2 < 0.5:
-        raise ArithmeticError("a smaller root is not excluded")
     last = next(s for s in (first * arb(2) ** (arb(k) / 8) for k in range(1, 32)) if left(s) < 0)
     return only_zero(left, first, last.mid())
 
@@ -159,8 +152,10 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
     missing = chance[0] * (gamma * q[0] + square / N) / 2  # of prompts without the feature
     n, M, chance, q = balls(counts[1:]), balls(N - counts[1:]), chance[1:], q[1:]
 
-    def psi(w: arb) -> arb:
-        return (chance * n * M / (n + M * w) ** 3 * (square - w * (square + gamma * M * q))).sum()
+    terms = list(zip(chance * n * M, n, M, square + gamma * M * q, strict=True))
+
+    def psi(w: Any) -> Any:
+        return sum(x * (1 / (k + m * w)) ** 3 * (square - w * y) for x, k, m, y in terms)
 
     w = arb(noise > 0.0)  # without noise 0, and one token has all attention
     if noise > 0.0 and N > 1:
@@ -176,15 +171,13 @@ def mode_steps(risk: MergedRisk, eta: float, epsilon: float, above: float | None
     """
     reach, tasks, query, second = second_moments(risk.law)
     best = np.array([arb(0) if m.is_zero() else r / m for r, m in zip(reach, second, strict=True)])
-    weight, shrink = query * second * (balls(risk.start) - best) ** 2 / 2, 1 - arb(eta) * query * second
-    if any(abs(each) > 1 for each in shrink):
+    weight, rate = query * second * (balls(risk.start) - best) ** 2 / 2, arb(eta) * query * second
+    if not all(each <= 2 for each in rate):
         raise refuse("eta", eta, "at most 2 over the largest curvature: beyond it the loss may rise")
-    if any(not abs(each) <= 1 for each in shrink):
-        raise ArithmeticError("the loss may rise")
     goal = arb(epsilon) - (query * (tasks - best * reach)).sum() / 2 if above is None else arb(above)
 
     def left(n: int) -> arb:  # of the excess
-        return (weight * shrink ** (2 * n)).sum()
+        return (weight * (1 - rate) ** (2 * n)).sum()
 
     low = bisect.bisect_left(range(LAST), True, key=lambda n: not left(n) > goal)
     high = bisect.bisect_left(range(LAST), True, key=lambda n: bool(left(n) <= goal))

@@ -1,14 +1,9 @@
-"""Losses and gradients in balls: which queries a risk has, and their mean squares with a proved error of the rule.
-
-The sums over the nodes are those of `icl_theory.engine.tokens.square`, for a rule whose error is known: see
-docs/proved.md, "The integral over tokens".
-"""
+"""Losses and gradients in balls, by a rule with a proved error: docs/proved.md, "The integral over tokens"."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import reduce
 
 import numpy as np
 from flint import arb, arb_series, ctx
@@ -30,7 +25,7 @@ MAPS = (Embedding, Factored, Linear, Heads, Pair)  # whose sums and products are
 RISKS = "a TokenRisk, a risk of regression with features, or of linear attention, also in other coordinates"
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
 THETA = 1.5  # of the bound on the error of the rule
-NATS = 4.0  # ln E e^σ, which sets the unit of S: the larger, the fewer nodes, but the closer to each other
+NATS = 1.0  # σ is at most this: a share of the largest S
 
 
 def enclosed(risk: Risk, params: Array, bits: int, gamma: arb | None = None) -> tuple[arb, Balls]:
@@ -88,24 +83,21 @@ def _of_tokens(risk: TokenRisk, params: Balls) -> Queries:
 
 
 def _of_features(risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb | None) -> Queries:
-    """Nodes are features, or classes of them."""
-
-    def errors(own: Balls, between: Balls) -> tuple[Balls, Balls]:
-        return own[:, None] + own - between, 2 * own + arb(risk.noise) ** 2
-
+    """Nodes are features; or that of the query, and then the groups of the others."""
+    every, probs = np.arange(len(risk.probs)), balls(risk.probs)
     if isinstance(risk, PopulationRisk):
-        probs, variogram = balls(risk.features.probs), balls(risk._form.variogram)
-        for k, own in enumerate(variogram):
-            yield probs[k], (params[:, k], probs, *errors(own, variogram))
-        return
-    probs, pairs = balls(risk.probs), balls(risk.variogram) if gamma is None else balls([[gamma]])
-    for g, members in enumerate(balls(risk.members.T)):
-        groups = [g, *range(len(pairs))]  # of the class of the query's own feature, and of the others
-        between = pairs[np.ix_(groups, groups)]
-        alike = np.diagonal(between) / balls(np.maximum(risk.members[:, g], 1.0))
-        between = between - np.diag(alike)  # two tokens of a class may show the same feature
-        query = params[g], probs[groups] * members, *errors(between[0], between)
-        yield probs[g] * int(risk.sizes[g]), query
+        columns, pairs = params.T, risk._form.variogram
+        classes = [(k, every, np.ones(len(every)), 1) for k in range(len(every))]
+    else:
+        columns, pairs = params, risk.variogram
+        classes = [(0, np.append(g, every), risk.members[:, g], int(risk.sizes[g])) for g in every]
+    pairs = balls(pairs if gamma is None else [[gamma]])
+    for prob, scores, (own, nodes, members, size) in zip(probs, columns, classes, strict=True):
+        between = pairs[np.ix_(nodes, nodes)]
+        alike = np.diagonal(between) / balls(np.maximum(members, 1.0))
+        between = between - np.diag(alike)  # two tokens of a group may show the same feature
+        form, squares = between[own][:, None] + between[own] - between, 2 * between[own] + arb(risk.noise) ** 2
+        yield prob * size, (scores, probs[nodes] * balls(members), form, squares)
 
 
 def moments(
@@ -137,20 +129,17 @@ def moments(
         factors = (_powers(each[count.rows].sum(axis=0), count, 0)[0][0] for count in counts)
         return math.prod(factors, start=arb(1))
 
-    # σ is S times a unit: the largest one that does by Jensen's inequality, and smaller ones until ln E e^σ is NATS
-    tokens = sum(int(count.number) * (probs * weight)[count.rows].sum() for count in counts)
-    unit = (NATS / tokens).mid()
-    while not mean(unit) < arb(NATS).exp():
-        unit = (unit * 0.75).mid()
-    size: arb = reduce(arb.max, [*abs(form).flat, *abs(own)]).upper()
-    small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300))))
+    tokens, heaviest = sum(int(count.number) for count in counts), max(each.upper() for each in weight)
+    unit = (NATS / (tokens * heaviest)).lower()  # σ is S times it
+    size = max(abs(each).upper() for each in (*form.flat, *own))
+    small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300)))) + 6  # a few to spare
     far, rest, shift = 2.0, arb(1), arb(1) / 16
     while not rest < arb(2) ** -small:  # what nodes beyond e^far leave out
         far += 0.4
         rest = mean((shift - (1 - shift) * arb(far).exp()) * unit) / shift**3
     t, jacobian, errors = _rule(small, far)
     loss, gradient = _sums(probs, weight, form, own, counts, t * unit, jacobian)
-    two, three = (mean(unit) * error + (1 + error) * rest for error in errors)
+    two, three = (arb(NATS).exp() * error + (1 + error) * rest for error in errors)
     return loss + around(size * two), gradient + around(size * (two + three))
 
 
@@ -169,17 +158,14 @@ def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
 
 def _powers(mean: Balls, count: Count, order: int = 3) -> list[Balls]:
     """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... order: n is the number, or all up to it."""
-    n = int(count.number)
-    if not count.each:
-        return [math.perm(n, k) * mean ** max(n - k, 0) for k in range(order + 1)]
     power = np.frompyfunc(lambda mean: arb_series([mean, 1], prec=order + 1), 1, 1)(mean)  # G + ε
-    total, reached = power * 0, 0
-    for bit in f"{n:b}":  # Σ_{n <= 2M} = (1 + G^M) Σ_{n <= M}
-        total, reached = total + total * power**reached, 2 * reached
-        if bit == "1":
-            reached += 1
-            total = total + power**reached
-    total = total / n
+
+    def summed(n: int) -> Balls:  # Σ_{n <= 2M} = (1 + G^M) Σ_{n <= M}
+        half = summed(n // 2) if n > 1 else power * 0
+        return half + half * power ** (n // 2) + (power**n if n % 2 else 0)
+
+    n = int(count.number)
+    total = summed(n) / n if count.each else power**n
     return [np.frompyfunc(lambda each, k=k: each[k] * math.factorial(k), 1, 1)(total) for k in range(order + 1)]
 
 
@@ -188,25 +174,29 @@ def _sums(
 ) -> tuple[arb, Balls]:
     """Sum the integrands over some s, where y = s w and b = π y e^-y: only s and e^-y depend on the node."""
     rows, kinds = [count.rows for count in counts], range(len(counts))
-    y, lead = weight[:, None] * s, probs * weight
-    x, squares = np.exp(-y), own * lead * weight
+    lead, x = probs * weight, np.exp(-weight[:, None] * s)
+    squares = own * lead * weight
     left = np.vstack([lead[:, None] * form * lead, probs, squares])
     drawn = [product(left[:, each], x[each]) for each in rows]
-    crossed = [[(x * pulls[:-2])[each].sum(axis=0) for each in rows] for pulls in drawn]
+    pulls = [x * each[:-2] for each in drawn]
     orders = [_powers(each[-2], count) for each, count in zip(drawn, counts, strict=True)]
 
     def change(*kinds: int) -> Balls:  # of the product of all generating functions
         return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=s * s * jacobian)
 
     def both(*more: int) -> Balls:
-        two = sum(change(k, m, *more) * crossed[m][k] for k in kinds for m in kinds)
+        two = sum(change(k, m, *more) * pulls[m][rows[k]].sum(axis=0) for k in kinds for m in kinds)
         return two + sum(change(k, *more) * drawn[k][-1] for k in kinds)
+
+    def summed(array: Balls, *factors: Balls) -> Balls:
+        return product(array, np.stack(factors, axis=1)).T
 
     gradient = []
     for k, here in enumerate(rows):  # the slope in a score turns b into b (1 - y), b y into b y (2 - y), G into -b
-        pull = sum(change(k, m) * drawn[m][:-2][here] for m in kinds)
-        slope = (1 - y[here]) * pull + squares[here, None] * (1 - y[here] / 2) * change(k)
-        gradient.append((x[here] * (slope - lead[here, None] * (s * both(k)) / 2)).sum(axis=1))
+        w, pairs = weight[here], [summed(pulls[m][here], change(k, m), s * change(k, m)) for m in kinds]
+        single, steeper, falls = summed(x[here], change(k), s * change(k), s * both(k))
+        two = sum(first - w * second for first, second in pairs)
+        gradient.append(two + squares[here] * (single - w * steeper / 2) - lead[here] * falls / 2)
     return both().sum() / 2, np.concatenate(gradient)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sized
 from itertools import takewhile
 from typing import Any, Self, TypeVar
 
@@ -54,11 +54,12 @@ class Work(contextlib.ContextDecorator):
         return f"{self.done:,}{total} {self.unit}{loss}, {rate:,.3g} {self.unit}/s{left}"
 
 
-def counted(items: Sequence[T], unit: str) -> Iterator[T]:
+def counted(items: Iterable[T], unit: str) -> Iterator[T]:
     """Yield some things, and show how many are done."""
+    total = len(items) if isinstance(items, Sized) else -1
     with Work("", unit) as shown:
         for done, item in enumerate(items):
-            shown.update(done, len(items))
+            shown.update(done, total)
             yield item
 
 

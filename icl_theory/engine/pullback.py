@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, sequence, store
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.risk import Risk, Started
 from icl_theory.memory import check_fits
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Embedding(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(Map):
+class Linear(Started, Map):
     r"""Scores that are linear in the parameters, :math:`S = \sum_j M_j \theta_j`: a temperature, or positions.
 
     Parameters
@@ -130,11 +130,6 @@ class Linear(Map):
         if matrix.shape[-start.ndim :] != start.shape:
             raise refuse("matrix", matrix.shape, f"finite, with last axes of {start.shape}, as start")
         store(self, matrix=matrix, start=start)
-
-    @property
-    def initial(self) -> Array:
-        """Where the parameters start, (k,)."""
-        return self.start
 
     def inward(self, params: Array) -> Array:
         """``M theta``, of the shape of the scores."""
@@ -158,7 +153,7 @@ class Linear(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Factored(Map):
+class Factored(Started, Map):
     r"""The matrix :math:`Q = W_K^\top W_Q` of two factors.
 
     Parameters
@@ -184,11 +179,6 @@ class Factored(Map):
         check_fits("d", d, 24.0 * rank * d)
         rng = np.random.default_rng(integer("seed", seed, minimum=0))
         return cls(rng.normal(0.0, scale / np.sqrt(rank), (2, rank, d)))
-
-    @property
-    def initial(self) -> Array:
-        """Initial factors, (2, rank, d)."""
-        return self.start
 
     def inward(self, params: Array) -> Array:
         """``Q = W_K^T W_Q``, (d, d)."""

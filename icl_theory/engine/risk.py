@@ -196,6 +196,17 @@ class Risk(Protocol):
         return largest_eigenvalue(product, at.shape, self.metric)[0]
 
 
+class Started:
+    """A risk, or a map, that is given its parameters at step 0 as ``start``."""
+
+    start: Array
+
+    @property
+    def initial(self) -> Array:
+        """Parameters at step 0."""
+        return self.start
+
+
 def largest_eigenvalue(
     hessian: Callable[[Array], Array], shape: tuple[int, ...], metric: float | Array, dense: int = 12
 ) -> tuple[float, Array]:

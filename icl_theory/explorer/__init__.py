@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from icl_theory import families
+from icl_theory._validate import EXACT
 from icl_theory._version import __version__
 from icl_theory.families import Panel, asked, left_out
 from icl_theory.families.family import Family
-from icl_theory.families.parameters import Number
+from icl_theory.families.parameters import Fraction, Number
 from icl_theory.papers.audit import known
 from icl_theory.papers.shown import SHOWN
 
@@ -119,9 +120,16 @@ def _limits(kind: Any) -> dict[str, float | None]:
     """Return the bounds of a number, with None for infinite ones, which JSON does not have."""
     if not isinstance(kind, Number):
         return {}
-    positive = not (kind.zero or kind.signed)
-    minimum = -math.inf if kind.signed else max(kind.minimum, math.ulp(0.0) if positive else 0.0)
-    bounds = {"minimum": minimum, "maximum": kind.maximum}
+    minimum, maximum, least = kind.minimum, kind.maximum, math.ulp(0.0)
+    if isinstance(kind, Fraction):
+        minimum, maximum = least, math.nextafter(1.0, 0.0)
+    elif kind.whole:
+        maximum = min(maximum, EXACT)  # larger integers are no numbers of JavaScript
+    elif kind.signed:
+        minimum = -maximum
+    elif not kind.zero:
+        minimum = max(minimum, least)
+    bounds = {"minimum": minimum, "maximum": maximum}
     return {name: value if math.isfinite(value) else None for name, value in bounds.items()}
 
 

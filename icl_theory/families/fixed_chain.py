@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.tokens.counted import excess_loss
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
@@ -23,7 +23,7 @@ SADDLE = -0.5 * (1.0 + math.log(2.0))  # energy of the saddle at e = 0, w = TURN
 
 
 @dataclass(frozen=True, eq=False)
-class ChainLogitsRisk(Risk):
+class ChainLogitsRisk(Started, Risk):
     r"""Log loss of the canonical numbers of a one-layer transformer, (e, w[, u][, b]), on a chain of two states.
 
     .. math:: \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x) = s x + b - eu/2, \qquad s = eu(1 + 2w|w|)
@@ -40,11 +40,6 @@ class ChainLogitsRisk(Risk):
     start: Array
     tied: bool = True
     trained: bool = False  # the bias
-
-    @property
-    def initial(self) -> Array:
-        """Where training starts."""
-        return self.start
 
     @property
     def ones(self) -> Array:

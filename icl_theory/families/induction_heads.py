@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array, distributions, probabilities, real_array, refuse, signed
 from icl_theory.engine.pullback import Map, Pullback
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.rules import RULES, Rule
 from icl_theory.engine.tokens.chain import ChainRisk, Chains
 from icl_theory.engine.tokens.counted import CountRisk
@@ -67,7 +67,7 @@ def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Ar
 
 
 @dataclass(frozen=True, eq=False)
-class TwoLayers(Map):
+class TwoLayers(Started, Map):
     r"""Scores of the second layer, from those of the first one over lags, a match, and perhaps a sink.
 
     .. math:: S = f B, \qquad f_r = \sum_l \alpha_{rl} X_{rl}, \qquad \alpha_{rl} \propto e^{a_l}
@@ -79,11 +79,6 @@ class TwoLayers(Map):
     index: NDArray[np.intp]  # the row of S of each row of the inner risk's scores
     start: Array  # initial (a, B, c): m numbers; b with B = bI, or k² numbers; one number if there is a sink
     matrix: bool  # whether B is any matrix
-
-    @property
-    def initial(self) -> Array:
-        """The parameters at step 0."""
-        return self.start
 
     def split(self, params: Array) -> tuple[Array, Array, Array]:
         """Return a, (m,), B, (k, k), and c, (1,) or (0,)."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
@@ -19,7 +19,7 @@ SEES = ("all", "labelled")
 
 
 @dataclass(frozen=True, eq=False)
-class DictionaryRisk(Risk):
+class DictionaryRisk(Started, Risk):
     r"""The loss of output weights w and scores of heads, (H, 1 + MK): one row a head, its weight first.
 
     .. math:: \frac1{2K}\sum_k |Z_N b_k - z_k|^2 + \sigma^2|b_k|^2, \qquad b_k = \sum_h w_h a_{hk}
@@ -33,11 +33,6 @@ class DictionaryRisk(Risk):
     noise: float
     seen: int
     start: Array
-
-    @property
-    def initial(self) -> Array:
-        """Where training starts, (H, 1 + MK)."""
-        return self.start
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (H, 1 + MK)."""
@@ -85,7 +80,7 @@ class DictionaryRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> SampledDictionary:
         """Return the trainer on sampled prompts, which answers all queries of each from its labels."""
-        return SampledDictionary(self, batch, seed)
+        return SampledDictionary(self, batch, seed, 4.0 * self.start.size)
 
     def _loss(self, b: Array) -> float:
         errors = np.sum((self._first @ b - self.Z) ** 2) + self.noise**2 * np.sum(b**2)
@@ -105,15 +100,11 @@ class DictionaryRisk(Risk):
         return params[:, 0], weight / weight.sum(axis=1, keepdims=True)
 
 
-class SampledDictionary(Sampled):
+class SampledDictionary(Sampled[DictionaryRisk]):
     """Mean of ½|y - f|²/K over a batch of tasks and noisy labels; made by `DictionaryRisk.sampled`."""
 
-    def __init__(self, exact: DictionaryRisk, batch: int, seed: int) -> None:
-        self._exact = exact
-        super().__init__(exact.initial, batch, seed, 4.0 * exact.initial.size)
-
     def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        exact, rng = self._exact, self.generator(step)
+        exact, rng = self.exact, self.generator(step)
         truth = rng.normal(size=(self.batch, len(exact.Z))) @ exact.Z
         labels = np.zeros((self.batch, exact.seen))  # none beyond N
         labels[:, : exact.labelled] = truth[:, : exact.labelled]
@@ -126,8 +117,7 @@ class SampledDictionary(Sampled):
         turn = (output * back)[..., None] * attention * (labels[:, None, None] - heads[..., None])
         by_score = turn.swapaxes(2, 3).reshape(self.batch, len(params), -1)
         slopes = np.concatenate([np.sum(back * heads, axis=2)[..., None], by_score], axis=2)
-        place = np.broadcast_to(np.arange(params.size).reshape(params.shape), slopes.shape)
-        return 0.5 * np.mean(missed**2, axis=1), place, slopes
+        return 0.5 * np.mean(missed**2, axis=1), np.arange(params.size).reshape(params.shape), slopes
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import Array, refuse, store
+from icl_theory._validate import Array, refuse
 from icl_theory.engine import Risk, Trajectory, in_coordinates
+from icl_theory.engine.risk import Started
 from icl_theory.engine.tokens.gaussian import normal
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
@@ -23,16 +24,11 @@ HELD = np.eye(9)[[0, 2, 5, 7, 8]]  # of k, v and the bias, what the manifold lea
 
 
 @dataclass(frozen=True, eq=False)
-class LocationRisk(Risk):
+class LocationRisk(Started, Risk):
     """Loss of what a single location is attended with, in coordinates along k*, v* and two more directions."""
 
     problem: SingleLocation
     start: Array
-
-    @property
-    def initial(self) -> Array:
-        """Where training starts."""
-        return self.start
 
     def vectors(self, params: Array) -> tuple[Array, Array]:
         """Return k, v and the bias, (9,), and their derivatives by the parameters, (9, P)."""
@@ -40,24 +36,18 @@ class LocationRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> SampledLocation:
         """Return the trainer on sampled prompts."""
-        return SampledLocation(self, batch, seed)
+        return SampledLocation(self, batch, seed, 12.0 * self.problem.N)
 
 
 class SeparateRisk(LocationRisk):
-    r"""Loss of :math:`\hat y = \sum_l f(k^\top X_l)\,v^\top X_l` with unit k and v, a function of 2 by 4 numbers.
-
-    Four directions hold any k and v. With ``linear`` :math:`f(s) = \lambda s`, else
-    :math:`f(s) = \mathrm{erf}(\lambda s)`.
-    """
+    """Loss of "erf" and "linear" with the directions of k and v, 2 by 4 numbers: four directions hold any two."""
 
     def vectors(self, params: Array) -> tuple[Array, Array]:
         """Return the directions of k and v, and their derivatives, (9, 8)."""
-        sizes, slopes = np.linalg.norm(params, axis=1), np.zeros((9, 8))
-        unit = params / sizes[:, None]
-        for at in (0, 1):
-            rows = slice(4 * at, 4 * at + 4)
-            slopes[rows, rows] = (np.eye(4) - np.outer(unit[at], unit[at])) / sizes[at]
-        return np.append(unit, 0.0), slopes
+        sizes, slopes = np.linalg.norm(params, axis=1)[:, None], np.zeros((2, 4, 2, 4))
+        unit = params / sizes
+        slopes[[0, 1], :, [0, 1]] = (np.eye(4) - unit[:, :, None] * unit[:, None]) / sizes[:, None]
+        return np.append(unit, 0.0), np.vstack([slopes.reshape(8, 8), np.zeros(8)])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient, which is tangential to both spheres."""
@@ -77,11 +67,9 @@ class SeparateRisk(LocationRisk):
         by_f, by_u = f * (u * u + rest) - u * y - along + seen * u, f * (f * u - y + seen)
         by_rho = weight @ (g * x * by_u - g * g * f * (rho * f - eta) + n * one * f * u)
         by_rho += n * rho * (odd - even) + n * (n - 1.0) * rho * one**2
-        found = np.append(by_rho * v, by_rho * k)
-        found[0] += a * (weight @ (by_f * rise))
-        found[1] -= weight @ (f * g * (u * x - g * rho))
-        found[4] += a * (weight @ by_u)
-        found[5] -= g * g * (weight @ f)
+        by_kappa, by_eta = a * (weight @ (by_f * rise)), -(weight @ (f * g * (u * x - g * rho)))
+        by_theta, by_nu = a * (weight @ by_u), -g * g * (weight @ f)
+        found = by_rho * np.append(v, k) + [by_kappa, by_eta, 0.0, 0.0, by_theta, by_nu, 0.0, 0.0]
         return float(loss), (found @ slopes[:8]).reshape(2, 4)
 
     def _activations(self, mean: float, spread: float) -> tuple[Array, Array, Array, Array]:
@@ -102,10 +90,10 @@ class SeparateRisk(LocationRisk):
 
 
 class SoftmaxRisk(LocationRisk):
-    r"""Loss of :math:`\hat y = \sum_l a_l v^\top X_l`, :math:`a = \mathrm{softmax}(k^\top X_l + b[l = 1])`.
+    """Loss of "softmax" by (κ, κ', ν, ν', b), on the manifold that training does not leave.
 
-    It is a function of (κ, κ', ν, ν', b): k = κk* + κ'e and v = νv* + ν'e' with directions beside k*, v* and each
-    other: the manifold that training does not leave. Values are then independent of scores.
+    There k = κk* + κ'e and v = νv* + ν'e' with directions beside k*, v* and each other, and values are independent
+    of scores.
     """
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -146,22 +134,18 @@ class SoftmaxRisk(LocationRisk):
         return self.evaluate(p.bayes())[0] if p.spread == 1.0 else 0.5 * p.noise**2
 
 
-class SampledLocation(Sampled):
+class SampledLocation(Sampled[LocationRisk]):
     """Mean of ½(ŷ - y)² over prompts whose tokens are drawn in the four directions; made by the risks."""
-
-    def __init__(self, exact: LocationRisk, batch: int, seed: int) -> None:
-        self._exact = exact
-        super().__init__(exact.initial, batch, seed, 12.0 * exact.problem.N)
 
     def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
         from scipy.special import erf  # slow to load
 
-        p, rng, B = self._exact.problem, self.generator(step), self.batch
+        p, rng, B = self.exact.problem, self.generator(step), self.batch
         tokens, rows = rng.normal(size=(B, p.N, 4)), np.arange(B)
         place = np.where(rng.random(B) < p.chance, 0, rng.integers(1, p.N, B))
         tokens[rows, place] = p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=B)
-        vectors, slopes = self._exact.vectors(params)
+        vectors, slopes = self.exact.vectors(params)
         scores, values = p.scale * tokens @ vectors[:4], tokens @ vectors[4:8]
         if p.attention == "softmax":
             weight, _ = softmax(scores / p.scale + vectors[8] * (np.arange(p.N) == 0))
@@ -173,7 +157,7 @@ class SampledLocation(Sampled):
         error = np.sum(weight * values, axis=1) - label
         by = [*(np.einsum("bn,bnd->bd", each, tokens) for each in (pull, weight)), pull[:, :1]]
         back = error[:, None] * np.concatenate(by, axis=1) @ slopes
-        return 0.5 * error**2, np.broadcast_to(np.arange(params.size), back.shape), back
+        return 0.5 * error**2, np.arange(params.size), back
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,11 +230,14 @@ class SingleLocation(Family):
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
 
     def validate(self) -> None:
-        """Draw the start."""
+        """Refuse a start and positions that this attention has not."""
         if self.attention == "softmax" and self.start == "sphere":
             raise refuse("start", self.start, "manifold for softmax, whose risk is known there")
         if self.attention != "softmax" and self.first is not None:
             raise refuse("first", self.first, "left out unless attention is softmax: the others have no positions")
+
+    def risk(self) -> Risk:
+        """Return the risk over what is trained, from the start that is drawn."""
         k, v = np.random.default_rng(self.seed).normal(size=(2, self.d))
         if self.start == "manifold":
             k[1] = v[0] = 0.0
@@ -259,14 +246,12 @@ class SingleLocation(Family):
         start = np.concatenate([np.stack([k, v])[:, :2], beside], axis=1)
         start /= np.linalg.norm(start, axis=1)[:, None]
         free = np.array([start[0, 0], start[0, 2], start[1, 1], start[1, 3], 0.0])
-        risk: Risk = SoftmaxRisk(self, free) if self.attention == "softmax" else SeparateRisk(self, start)
-        if self.attention != "softmax" and self.start == "manifold":
-            risk = in_coordinates(risk, "linear", HELD[:4, :8].T.reshape(2, 4, 4), start=free[:4])
-        store(self, _risk=risk)
-
-    def risk(self) -> Risk:
-        """Return the risk over what is trained."""
-        return self._risk  # type: ignore[attr-defined, no-any-return]
+        if self.attention == "softmax":
+            return SoftmaxRisk(self, free)
+        risk = SeparateRisk(self, start)
+        if self.start == "sphere":
+            return risk
+        return in_coordinates(risk, "linear", HELD[:4, :8].T.reshape(2, 4, 4), start=free[:4])
 
     @property
     def chance(self) -> float:

@@ -19,10 +19,7 @@ from icl_theory.families.parameters import learning_rate
 
 @dataclass(frozen=True, eq=False)
 class SelectionRisk(Risk):
-    r"""Mean logistic loss of n inputs with T tokens each, as a function of the scores of the tokens, (n, T).
-
-    .. math:: \mathcal L = \frac1n\sum_i \ln\bigl(1 + e^{-o_i}\bigr), \qquad
-        o_i = \sum_t \gamma_{it}\,\mathrm{softmax}_t(s_{it})
+    r"""Mean logistic loss of n inputs with T tokens each, over scores, (n, T): see docs/theory/token-selection.md.
 
     Parameters
     ----------

@@ -184,9 +184,9 @@ def four_phases(quick: bool) -> Found:
         lambda state: shares(run, state)[1] <= 0.25, lambda state: shares(run, state)[1] <= shares(run, state)[0],
         lambda state: shares(run, state)[0] >= 0.5, lambda state: state.loss <= epsilon,
     ))  # fmt: skip
-    own, dominant, others = np.transpose([shares(run, run.at(end)) for end in ends])
+    own, dominant, others = np.transpose([shares(run, run.at(max(end, 0))) for end in ends])
     return Found(
-        ends == sorted(ends) and others[:2].min() > 0.5,
+        ends[0] >= 0 and ends == sorted(ends) and others[:2].min() > 0.5,
         f"K = 50, p_1 = ½, mean loss ε = {epsilon:g}",
         f"ends at steps {listed(ends, ',')}; share of the own feature {listed(own, '.3f')}, of the dominant one"
         f" {listed(dominant, '.3f')}, of all others {listed(others, '.3f')}",

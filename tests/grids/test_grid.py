@@ -183,6 +183,7 @@ def floats(values: Iterable[Any]) -> list[float]:
     [
         ([], "x = \\[\\]: must be a sequence of at least one value"),
         ([1.0, 2.0, 1.0], "without duplicates \\(1 occurs twice\\)"),
+        ([0.1, 0.3, 0.30000000001, 0.30000000001], "without duplicates \\(0.30000000001 occurs twice\\)"),
         ("1:2", "could not convert"),
         ([[1.0]], "one-dimensional"),
         ([[1.0], [2.0, 3.0]], "one-dimensional"),

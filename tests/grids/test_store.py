@@ -10,6 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pandas as pd
@@ -53,6 +54,20 @@ def test_chunks_of_an_interrupted_run_are_not_computed_again(tmp_path: Path) -> 
     again = run(path, Squares(fails=2.0))  # would fail, were it computed
     assert equal(again.values, evaluate(grid(), Squares()).values)
     assert equal(run(path, Squares(fails=15.0)).values, again.values)
+
+
+def test_progress_of_a_run_that_goes_on_begins_with_what_is_kept(tmp_path: Path) -> None:
+    """Whichever chunks are missing, the last and shorter one among them."""
+    run(tmp_path / "a")
+    sizes = grid().sizes.tolist()
+    for missing in ([1], [len(sizes) - 1], [0, len(sizes) - 1]):
+        for chunk in missing:
+            part(tmp_path / "a", chunk).unlink()
+        beat = Mock()
+        with store.opened(tmp_path / "a", grid(), SQUARE, ARGUMENTS) as kept:
+            evaluate(grid(), Squares(), storage=kept, progress=beat)
+        points = [sum(sizes) - sum(sizes[chunk] for chunk in missing[i:]) for i in range(len(missing) + 1)]
+        assert beat.call_args_list == [call(each, sum(sizes)) for each in points]
 
 
 def test_a_store_of_many_chunks_says_how_far_it_is_read(tmp_path: Path, heard: list[str]) -> None:
@@ -165,7 +180,7 @@ def test_messages_of_any_text_are_kept_to_a_length(tmp_path: Path) -> None:
     assert equal(read(tmp_path / "a"), found)
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "gone"])
+@pytest.mark.parametrize("damage", ["cut", "its last byte", "empty", "gone"])
 def test_a_chunk_that_was_not_written_to_its_end_is_computed_again(tmp_path: Path, damage: str) -> None:
     """As a power cut leaves it: the name of a part is on the disk, and the end of it is not."""
     path = tmp_path / "a"
@@ -174,7 +189,7 @@ def test_a_chunk_that_was_not_written_to_its_end_is_computed_again(tmp_path: Pat
     if damage == "gone":
         file.unlink()
     else:
-        file.write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
+        file.write_bytes(content[: {"cut": len(content) // 2, "its last byte": -1, "empty": 0}[damage]])
     assert np.flatnonzero(~np.array(done(path))).tolist() == [2]
     assert (read(path)["status"] == "pending").sum() == 2
     assert equal(run(path).values, whole)

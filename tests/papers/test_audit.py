@@ -5,16 +5,20 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import icl_theory as icl
-from icl_theory.papers.claim import Claim, Errors, Outcome, Question, Status, identity
-from icl_theory.papers.paper import Claims
+from icl_theory.engine.comparison import Check, detectable
+from icl_theory.papers import checks, numbers
+from icl_theory.papers.claim import Answer, Claim, Errors, Found, Outcome, Question, Status, identity, row
+from icl_theory.papers.paper import Claims, Paper, Reading
 from icl_theory.papers.regression import dynamics
-from icl_theory.papers.reproduction import papers
+from icl_theory.papers.reproduction import Reproduced, Reproduction, papers
 from icl_theory.results.plots import plot_answer, save
 from tests.test_cli import run_main
 
@@ -77,6 +81,108 @@ def test_an_error_that_is_no_number_is_no_identity(errors: list[Any]) -> None:
 
     assert row(True).violated
     assert row(True).measured == "error below nan"
+
+
+@pytest.mark.parametrize("verdict", ["holds", "holds, loose by 3", "holds only so far", "fails: counterexample x"])
+def test_a_row_whose_measurements_are_not_as_expected_fails_whatever_it_says(verdict: str) -> None:
+    for holds in (True, np.True_, False, np.False_):
+
+        @row("parity", "a paper", bound="declared")
+        def even(quick: bool, holds: Any = holds) -> Found:
+            """n(n + 1) is even"""
+            return Found(holds, "n < 10", "all", verdict, "found" if quick else "")
+
+        claims = [even(quick) for quick in (True, False)]
+        assert {claim.verdict for claim in claims} == {verdict if holds else "fails: see measured"}
+        assert [claim.bound for claim in claims] == ["found", "declared"]
+        assert {claim.violated for claim in claims} == {not holds or verdict.startswith("fails")}
+
+
+def test_claims_that_bind_and_fail_are_violations(part: icl.papers.Audit) -> None:
+    """Of all statuses and outcomes; a page of a paper counts the same ones."""
+    claims = tuple(
+        Claim(outcome.value, "a paper", "so", status, "", "", "", outcome.value)
+        for status in Status
+        for outcome in Outcome
+    )
+    wrong = {(status, word) for status in ("exact", "certified") for word in ("fails", "fails: counterexample")}
+    page = Reproduction(Paper("p", "", "", 0, "", ()), "", (Reproduced(Reading("", ""), "", claims, None, ()),))
+    for found in (replace(part, claims=claims), page):
+        assert {(str(each.status), each.name) for each in found.violations} == wrong
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_rows_and_questions_are_told_how_quick_to_be(quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+
+    def spy(quick: bool) -> Any:
+        told.append(quick)
+        return Claim("a", "b", "c", Status.EXACT, "", "", "", "holds")
+
+    def asked(quick: bool) -> Any:
+        told.append(quick)
+        return Answer("why", "why?", "so", (), "x", "y")
+
+    lines = ["a family is at fault"]
+    claims = Claims((spy,), (Question("why", asked),))
+    monkeypatch.setattr(audit, "known", lambda: ({"one": claims}, [*lines]))
+    found = icl.audit(quick=quick)
+    assert (told, found.failures) == ([quick] * 2, (*lines,))
+    assert icl.audit(quick=quick, claim=1).failures == ()  # what is not asked for is not missed
+    assert told == [quick] * 3
+    assert audit.questions()["why"].name == "why"
+
+
+def test_questions_that_are_given_come_before_those_of_papers() -> None:
+    mine, theirs = (Question(name, lambda quick: None) for name in ("mine", "theirs"))  # type: ignore[arg-type, return-value]
+    papers = (Paper("p", "", "", 0, "", (Reading("", "", question=theirs), Reading("", "", question=theirs))),)
+    assert Claims(papers=papers).questions == (theirs,)
+    assert Claims(questions=(mine,), papers=papers).questions == (mine,)
+
+
+def test_numbers_of_rows_are_those_of_their_names() -> None:
+    rng = np.random.default_rng(0)
+    samples, expected = rng.normal(size=(40, 3)), np.array([0.3, -0.2, 0.1])
+    z = [stats.ttest_1samp(samples[:, i], expected[i]).statistic for i in range(3)]
+    assert numbers.deviations(samples, expected) == pytest.approx(np.abs(z), rel=1e-12)
+    assert numbers.off([1.0, 1.5, 4.0], [2.0, 2.0, 4.0]) == 0.5
+    assert numbers.apart([1.0, -3.0], [1.5, 2.0]) == 5.0
+    trainer: Any = SimpleNamespace(evaluate=lambda params, step: (params + step, None))
+    assert numbers.losses(trainer, 0.5, 3, 10).tolist() == [10.5, 11.5, 12.5]  # type: ignore[arg-type]
+    assert numbers.power([1.0, 10.0, 100.0], [5.0, 0.05, 0.0005]) == pytest.approx(-2.0, rel=1e-12)
+    assert numbers.span(iter([2.0, -1.0, 3.5]), ".1f") == "-1.0..3.5"
+    assert numbers.listed([1, 2.5], "g") == "1, 2.5"
+    assert numbers.named({"a": 0.5, "b": 2.0}, ".0%") == "a 50%, b 200%"
+    assert numbers.decade(math.inf) == "inf"
+
+
+@pytest.mark.parametrize("gtol", [1e-2, 1e-6])
+def test_a_descent_ends_where_the_gradient_is_as_small_as_it_is_told(gtol: float) -> None:
+    """x⁴ + y⁴ is so flat that the place tells the tolerance."""
+    seen = numbers.minimum(lambda x: (float(np.sum(x**4)), 4.0 * x**3), [[1.0], [0.5]], gtol=gtol)
+    assert seen.shape == (2, 1)
+    assert 1e-3 * gtol < np.abs(4.0 * seen**3).max() <= gtol
+
+
+def test_a_run_is_compared_at_three_states_with_prompts_of_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = SimpleNamespace(risk=lambda: "risk", sampled=lambda batch, seed: (batch, seed))
+    run: Any = SimpleNamespace(family=problem, t=np.arange(7), states=10 * np.arange(7))
+    given: list[Any] = []
+
+    def compared(*arguments: Any) -> list[Check]:
+        given.extend(arguments)
+        places = (("loss", 0.01), ("gradient of the loss", 0.02), ("loss", 0.05), ("gradient norm", 0.04))
+        return [Check(f"{name} at the end", 1.0, 1.0, error, 0.0, 4.0) for name, error in places]
+
+    monkeypatch.setattr(checks, "compare", compared)
+    found = checks._with_samples(run, batch=32, batches=9, seed=5)
+    assert given == ["risk", (32, 5), {"the beginning": 0, "the middle": 30, "the end": 60}, 9]
+    power = [detectable(found.checks[i], 8) for i in (2, 3)]
+    assert found.power == pytest.approx(power, rel=1e-12)
+    assert "9 batches of 32 samples" in str(found)
+    for wrong in ({"batch": 0}, {"batches": 3}, {"seed": -1}):
+        with pytest.raises(ValueError, match=f"^{next(iter(wrong))} = "):
+            checks._with_samples(run, **wrong)
 
 
 def test_question_is_answered_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.papers import reproduction
 from icl_theory.papers.audit import known
-from icl_theory.papers.claim import Claim, Outcome, Status
+from icl_theory.papers.claim import Answer, Claim, Outcome, Question, Series, Status
 from icl_theory.papers.paper import Claims, Paper, Reading
 from icl_theory.papers.reproduction import papers, reproduce
 from tests.pages import Page
@@ -108,7 +111,7 @@ def test_verdicts_are_counted_by_source_the_worst_first(monkeypatch: pytest.Monk
     assert part.verdict == "paper: fails (1), holds, loose (1), holds (1); this package: holds (1)"
 
 
-@pytest.mark.parametrize("remark", ["(reconstructed)", "(exact form)", "(our constants)"])
+@pytest.mark.parametrize("remark", ["(reconstructed)", "(exact form)", "(our constant)", "(our constants)"])
 def test_a_failure_of_our_formula_is_not_laid_to_the_paper(remark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     claims = claim(Outcome.COUNTEREXAMPLE, source=f"paper, Thm 1 {remark}"), claim(Outcome.HOLDS)
     monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(*claims)})
@@ -117,6 +120,55 @@ def test_a_failure_of_our_formula_is_not_laid_to_the_paper(remark: str, monkeypa
     assert found.parts[0].verdict == "as reconstructed: fails: counterexample (1); paper: holds (1)"
     assert page.column(1, "verdict") == ["as reconstructed: fails: counterexample x", "holds x"]
     assert all("comparison" in text and "pending" in text for text in (page.text, found.to_markdown()))
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_page_says_how_each_of_its_figures_is_made(
+    quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    def found(quick: bool) -> Answer:
+        told.append(quick)
+        return Answer("why", "Why?", "So.", (Series("curve", np.arange(1, 4), np.arange(1, 4)),), "steps", "loss")
+
+    def drawn(name: str, quick: bool = False) -> Figure:
+        told.append(quick)
+        return Figure((0.1, 0.1))
+
+    asked, formula = Question("why", found), claim(Outcome.HOLDS, source="paper, Thm 2 (exact form)")
+    readings = (
+        Reading("one", "says one", (lambda quick: formula,), figure="disc", reconstructed="all of it"),
+        Reading("two", "says two", (lambda quick: claim(Outcome.HOLDS),), asked, "ring"),
+    )
+    paper = Paper("theirs", "T", "A", 2025, "x", readings, "a note")
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper})
+    monkeypatch.setattr(sys.modules["icl_theory.papers.audit"], "questions", lambda: {"why": asked})
+    monkeypatch.setattr(reproduction, "plot_answer", lambda answer: Figure((0.1, 0.1)))
+    monkeypatch.setattr(figures, "draw", drawn)
+    monkeypatch.setattr(figures, "available", lambda: {"disc": "A disc.", "ring": "A ring."})
+    page, end = reproduce("theirs", quick=quick), " --quick" if quick else ""
+    assert told == [quick] * 3
+    assert [(each.name, each.caption, each.command) for part in page.parts for each in part.drawn] == [
+        ("disc", "A disc.", f"icl-theory figures disc{end}"),
+        ("why", "loss against steps", f"icl-theory audit --question why --plot why.png{end}"),
+        ("ring", "A ring.", f"icl-theory figures ring{end}"),
+    ]
+    assert page.overview["tested by"] == ["<row>; figure disc", "<row>; figure why; figure ring"]
+    assert page.overview["command"] == [
+        f'icl-theory reproduce theirs --only "{name}"{end}' for name in ("one", "two")
+    ]
+    assert page.command == f"icl-theory reproduce theirs{end}"
+    if quick:  # the pages differ in these commands alone
+        return
+    html, text = Page(page.to_html()).text, page.to_markdown()
+    for words in ("a note", "says one", "all of it", "says two", "Why? So.", "A ring.", "is pending"):
+        assert words in html
+        assert words in text.replace("*", "")
+    assert html.count("Reconstructed:") == text.count("*Reconstructed:*") == 1
+    written = [path.name for path in page.write(tmp_path)]
+    assert written == ["theirs.md", "theirs.html", "disc.png", "why.png", "ring.png"]
+    assert sorted(written) == sorted(path.name for path in tmp_path.iterdir())
 
 
 def test_nothing_is_pending_where_all_formulas_are_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:

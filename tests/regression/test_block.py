@@ -271,3 +271,17 @@ def test_initial_parameters_do_not_share_their_random_bits_with_the_prompts() ->
     first = np.random.default_rng([risk.data.seed, 0, 0]).normal(size=16)
     same = block(seed=risk.data.seed)
     assert not np.allclose(same.unpack(same.initial).W_Q.ravel() * 2.0, first)
+
+
+def test_initial_entries_have_the_variance_of_one_over_the_number_of_inputs() -> None:
+    risk = block(hidden=4000)
+    start = risk.unpack(risk.initial)
+    assert start.W_1.std() == pytest.approx(1 / 2, rel=0.05)  # of d + 1 = 4 inputs
+    assert start.W_2.std() == pytest.approx(1 / np.sqrt(4000), rel=0.05)
+    square = [block(seed=seed).unpack(block(seed=seed).initial) for seed in range(60)]
+    for name in ("W_Q", "W_K", "W_V", "w"):
+        entries = np.array([getattr(each, name) for each in square])
+        assert entries.std() == pytest.approx(1 / 2, rel=0.2)
+        assert len(np.unique(entries)) == entries.size
+    for name in ("gain_1", "gain_2", "shift_1", "shift_2", "c_1", "c_2", "c"):
+        assert (getattr(start, name) == name.startswith("gain")).all()

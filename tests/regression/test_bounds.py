@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.families.regression import step_bounds, worst_prediction
+from icl_theory.families.regression.theorems.checks import ENVELOPE, class_scores, missed_squared
 from tests.references import iterate_gap
 
 RUNS = {
@@ -96,6 +98,52 @@ def test_verdict_and_slack_are_what_the_kind_of_a_statement_says(name: str) -> N
             assert any(slack == pytest.approx(ratio, rel=1e-6) for ratio in ratios), check
 
 
+def test_orders_say_the_ends_of_their_ratios_and_hold_within_twice_their_constants() -> None:
+    """Of each two-sided order: what is measured is its worse end, and the slack is that of this end."""
+    stated = 0
+    for name in RUNS:
+        for check in checks_of(name):
+            if check.kind != "order-wise" or not isinstance(check.bound, tuple):
+                continue
+            (low, high), (least, most) = (
+                map(float, pair) for pair in re.findall(r"(\S+) to ([^\s;]+)", check.note)
+            )
+            assert low <= high
+            assert check.bound[1] / check.bound[0] == pytest.approx(most / least, rel=0.02)
+            scale = check.bound[0] / least
+            slacks = {most / high: high, low / least: low}
+            assert check.slack == pytest.approx(min(slacks), rel=0.02)
+            assert check.measured == pytest.approx(scale * slacks[min(slacks)], rel=0.02)
+            assert check.holds == (min(slacks) >= 0.5)
+            stated += 1
+    assert stated > 10
+
+
+@pytest.mark.parametrize("name", ["unequal", "cosine", "finite, unequal"])
+def test_statements_on_several_queries_show_the_one_that_is_nearest_to_its_bound(name: str) -> None:
+    risk, scores = class_scores(run_of(name))
+    assert risk is not None
+    c, loss, found = risk.task.nondegeneracy(risk.features), risk.loss_per_query(scores), {}
+    missed = 1.0 - np.diagonal(risk.attention(scores))
+    bound = np.sqrt(2.0 * loss / c)
+    k = int(np.argmax(missed / bound))
+    found["Prop. 1, attention"] = missed[k], bound[k]
+    high, ratio = 2.0 * risk.task.variogram(risk.features).max(axis=0), 2.0 * loss / missed_squared(risk, scores)
+    k = int(np.argmin(np.minimum(ratio / c, high / ratio)))
+    found["Lemma 1, envelope"] = ratio[k], (c[k], high[k])
+    for check in checks_of(name):
+        if check.name in found:
+            measured, limits = found[check.name]
+            assert check.measured == pytest.approx(measured, rel=1e-6)
+            assert check.bound == pytest.approx(limits, rel=1e-6)
+
+
+@pytest.mark.parametrize(("K", "stated"), [(30, True), (31, False)])
+def test_the_envelope_of_finite_prompts_is_checked_for_up_to_thirty_features(K: int, stated: bool) -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(K, 1.0), tasks.Exchangeable(1.0), 2)
+    assert (ENVELOPE.check(risk, risk.initial).holds is True) is stated
+
+
 def test_the_default_run_is_covered_by_every_kind_of_statement() -> None:
     held = {check.name for check in checks_of("long tail") if check.holds}
     assert {"Lemma 1, identity", "Lemma 2, identity", "Lemma 1, envelope", "step count", "tail law"} <= held
@@ -107,6 +155,22 @@ def test_the_worst_prediction_error_is_l_delta_times_the_deficit(delta: float) -
     run = icl.simulate(2.0, delta, 4.0, epsilon=1e-3)
     check = next(check for check in icl.check_bounds(run) if check.name == "Prop. 1, prediction")
     assert check.measured == pytest.approx(2.0 * delta * (1 - float(run.attention[-1])), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("embedding", "gradient descent in class coordinates"), ("flow", "gradient descent in class coordinates"),
+        ("finite", "exchangeable case with N = inf"), ("degenerate", "exchangeable case with N = inf"),
+        ("no step", "ends within Phase I"),
+    ],
+)  # fmt: skip
+def test_order_wise_statements_are_for_descent_on_the_scores_of_exchangeable_tasks(name: str, reason: str) -> None:
+    orders = [check for check in checks_of(name) if check.kind == "order-wise"]
+    assert len(orders) == 10
+    for check in orders:
+        assert check.holds is None
+        assert reason in check.note
 
 
 def test_order_wise_statements_are_for_classes_that_saturate_l() -> None:

@@ -36,6 +36,14 @@ def test_a_run_is_checked_at_its_own_learning_rate() -> None:
     assert checked.passed
     np.testing.assert_allclose(checked.population[:5], run.loss[1:6], rtol=1e-10)
     assert "N = 20 tokens" in checked.note
+    # its rows are the largest of all steps, and the last one; the band is what they allow
+    worst, last = (check for check in checked.checks if check.name.startswith("SGD loss"))
+    far = np.abs(checked.sgd - checked.population) / checked.band
+    assert last.name.endswith(f"step {checked.t[-1]}")
+    for check, at in ((worst, int(np.argmax(far))), (last, -1)):
+        assert (check.population, check.sampled) == (checked.population[at], checked.sgd[at])
+        assert check.limit * check.standard_error == pytest.approx(checked.band[at], rel=1e-12)
+        assert abs(check.z) == pytest.approx(check.limit * far[at], rel=1e-9)
 
 
 def test_factored_runs_are_looked_through() -> None:

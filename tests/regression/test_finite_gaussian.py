@@ -121,3 +121,13 @@ def test_the_family_follows_finite_prompts_to_its_floor() -> None:
     assert problem.measured(run)["excess"] <= 1e-6
     with pytest.raises(ValueError, match=r"^N = 1"):
         icl.regression.GaussianRegression(L=1.0, N=1).simulate()
+
+
+@pytest.mark.parametrize("law", [QuadraticLaw(1, 0.0, 1.0), QuadraticLaw(1, 1.0, 0.0), QuadraticLaw(3, 0.3, 0.7)])
+def test_the_slope_changes_its_sign_at_the_best_multiple(law: QuadraticLaw) -> None:
+    """Which is beyond the identity for linear functions, and below it for quadratic ones."""
+    risk = FiniteGaussianRisk(law, 20, 0.1, radii=4)
+    before, after = (risk.gradient([risk.best + off])[0] for off in (-1e-4, 1e-4))
+    assert before < 0.0 < after
+    assert (risk.best > 1.0) == (law.sigma_a == 0.0)
+    assert risk.floor() == risk.loss([risk.best])

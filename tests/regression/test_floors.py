@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 import icl_theory as icl
-from icl_theory.families.regression.phases import run_phases
-from icl_theory.families.regression.theorems.tails import query_constants, resting_loss, tail_limit
+from icl_theory.families.regression.phases import query_phases, run_phases
+from icl_theory.families.regression.risks.floors import Levels
+from icl_theory.families.regression.risks.prompts import infima
+from icl_theory.families.regression.theorems.tails import query_constants, resting_loss, tail_limit, tail_limits
 from tests.references import compositions
 
 Array = NDArray[Any]
@@ -126,3 +128,51 @@ def test_the_last_phase_is_that_of_the_loss_that_descent_approaches() -> None:
     assert end == run.t[-1]
     assert (run.t * (run.loss - rest) <= 2.02 * limit)[run.t >= begin].all()
     assert begin == 0 or (begin - 1) * (run.at(begin - 1).loss - rest) > 1.98 * limit
+
+
+def test_the_last_phase_of_a_query_is_that_of_the_loss_that_it_approaches() -> None:
+    """Feature 5, whose floor is so much lower that by the floor it has no last phase."""
+    run = fine()
+    early, late = (float(run.at(t).observed["loss_per_query"][5]) for t in (10**6, 10**7))
+    rest = (10.0 * late - early) / 9.0  # of a loss that falls like rest + C/t
+    limits = tail_limits(run.risk, run.eta)  # type: ignore[arg-type]
+    assert limits is not None
+    last = query_phases(run)[5].III
+    assert last is not None
+    assert last[1] == run.t[-1]
+    excess = run.observed["loss_per_query"][:, 5] - rest
+    assert (run.t * excess <= 2.02 * limits[5])[run.t >= last[0]].all()
+
+
+def test_what_queries_miss_of_their_floors_is_weighed_with_the_probabilities_of_all_features() -> None:
+    single = icl.PopulationRisk(SIX, icl.tasks.Linear(1.0), 2)
+    groups = icl.SymmetricRisk(np.array([1.0, 3, 2]), np.array([0.4, 0.1, 0.15]), np.asarray(2.0), 3)
+    for risk, weights in ((single, SIX.probs), (groups, np.array([0.4, 0.3, 0.3]))):
+        missed = np.geomspace(1.0, 0.01, len(weights))
+        risk.__dict__["levels"] = tuple(Levels(0.5 + off, (), (), (), 0.5) for off in missed)
+        assert resting_loss(risk, 0.7) == pytest.approx(0.7 + float(weights @ missed), rel=1e-12)
+
+
+def test_the_tail_ratio_of_runs_and_points_is_over_the_loss_that_descent_approaches() -> None:
+    rates = [2.0, 1.8]
+    problem = icl.Regression(L=1.0, delta=SIX.gap, features=SIX, task="linear", N=2, eta=1.0, above=0.15)
+    swept = icl.sweep(**{**problem.arguments(), "eta": rates}, progress=False)
+    for rate, ratio, attention in zip(rates, swept.tail_ratio.values, swept.attention.values, strict=True):
+        run = problem.changed(eta=rate).simulate()
+        rest, limit = resting_loss(run.risk, run.floor), tail_limit(run.risk, rate)  # type: ignore[arg-type]
+        assert limit is not None
+        assert rest > run.floor + 1e-5
+        wanted = float(run.t[-1]) * (float(run.loss[-1]) - rest) / limit
+        assert problem.measured(run)["tail_ratio"] == pytest.approx(wanted, rel=1e-12)
+        assert ratio == pytest.approx(wanted, rel=1e-6)
+        for found in (attention, problem.measured(run)["attention"]):
+            assert found == pytest.approx(float(run.attention[-1].mean()), rel=1e-7)
+
+
+def test_a_search_for_many_features_starts_from_equal_scores_too_if_there_is_noise() -> None:
+    """From the target alone it would end 0.16 % higher for query 1."""
+    x = [[-0.7, -0.3], [-0.8, -2.4], [-1.2, 0.5], [1.6, 1.8], [0.1, 0.9]]
+    features = icl.Features(x, [0.075, 0.248, 0.459, 0.044, 0.174])
+    risk = icl.PopulationRisk(features, icl.tasks.Linear(1.0), 45, 0.2)
+    found = infima(risk._moments, np.eye(5, dtype=bool), 45, 0.2)
+    np.testing.assert_allclose(found, risk.floor_per_query(), rtol=1e-4)

@@ -181,7 +181,9 @@ def test_papers_rule_stands_beside_the_exact_one() -> None:
     assert run.regime == "sharp"
     assert papers_regime(2.0, 1.0, 0.1) == "flat"
     assert papers_regime(8.0, 1.0, 0.125) == "flat"  # at the boundary itself
-    assert "flat" in run.summary()
+    assert run.notes["paper's rule"] == "flat (L against 1/(Δδ), δ = 0.1)"
+    assert run.notes["paper's rule"] in run.summary()
+    assert icl.simulate(2.0, 8.0, 4.0, imbalance=0.1).notes["paper's rule"].startswith("sharp")
     with pytest.raises(ValueError, match="imbalance = 1"):
         papers_regime(2.0, 1.0, 1)
 
@@ -245,3 +247,13 @@ def test_finite_prompts_have_the_same_phases_after_loading(tmp_path: Path) -> No
     run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], N=50, epsilon=0.02)
     run.save(tmp_path / "run.npz")
     assert query_phases(icl.load(tmp_path / "run.npz")) == query_phases(run)
+
+
+def test_infinite_prompts_need_no_risk_to_tell_when_queries_attend(tmp_path: Path) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], epsilon=1e-4, task=lambda L: tasks.Linear(L))
+    run.save(tmp_path / "run.npz")  # which has no words for a function
+    loaded = icl.load(tmp_path / "run.npz")
+    assert loaded.risk is None
+    assert [phases.I for phases in query_phases(loaded)] == [phases.I for phases in query_phases(run)]
+    assert all(phases.III is not None for phases in query_phases(run))
+    assert all(phases.III is None for phases in query_phases(loaded))

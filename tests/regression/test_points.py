@@ -166,8 +166,15 @@ def test_each_term_of_the_leading_order_is_the_limit_of_the_steps(deficit: float
     assert leading_order(eta, 1.0, K, epsilon, start)[0] == pytest.approx(steps, rel=1e-4)
 
 
-def test_there_is_nothing_to_predict_where_the_start_is_good_enough() -> None:
-    assert leading_order(np.ones(1), 1.0, np.full(1, 20.0), np.ones(1), np.full(1, 0.5)).tolist() == [0.0]
+@pytest.mark.parametrize("part", [0.99, 1.0 + 1e-9, 1.5, 50.0])
+def test_there_is_nothing_to_predict_where_the_start_is_good_enough(part: float) -> None:
+    given = {**ONE, "K": 20, "L": 2.0, "epsilon": part * 0.95}  # the loss of equal scores is γ(K - 1)/2K
+    run = icl.simulate(**given)  # type: ignore[arg-type]
+    for steps, predicted in (
+        (run.steps, measured(run)["predicted_steps"]),
+        (evaluated(**given)["steps"][0], evaluated(**given)["predicted_steps"][0]),
+    ):
+        assert (steps == 0) == (predicted == 0.0) == (part > 1.0)
 
 
 def test_points_at_other_rates_share_the_search_for_the_lowest_loss() -> None:
@@ -178,3 +185,32 @@ def test_points_at_other_rates_share_the_search_for_the_lowest_loss() -> None:
     levels._single_features.cache_clear()
     run = icl.Regression(eta=1.0, **given).simulate()
     assert (run.steps, run.floor) == (found.steps.values[1], found.floor.values[1])
+
+
+@pytest.mark.parametrize(("K", "there"), [(6, False), (7, True)])
+def test_the_half_way_point_is_there_from_seven_features_on(K: int, there: bool) -> None:
+    given = {**ONE, "K": K, "epsilon": 1e-3, "delta": 0.5}
+    for found in (evaluated(**given)["L_half"][0], measured(icl.simulate(**given)).get("L_half", math.nan)):  # type: ignore[arg-type]
+        assert math.isnan(found) is not there
+        if there:
+            assert found == pytest.approx(icl.regression.half_way(1e-3, 0.5, K), rel=1e-12)
+
+
+LONG: dict[str, dict[str, Any]] = {
+    "closed": {"K": 5, "epsilon": 1e-7, "coordinates": "embedding"}, "finite": {"K": 5, "N": 20, "above": 1e-4},
+    "scores": {"K": 3, "epsilon": 1e-4, "task": "linear"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_no_error_is_below_what_rounding_of_the_target_does_to_the_steps(name: str) -> None:
+    """In the tail the excess is C/t: a part of it is the same part of the steps."""
+    given = {"L": 2.0, "delta": 1.0, "eta": 0.1, **LONG[name]}
+    run = icl.simulate(**given)
+    point = icl.sweep(**{**given, "eta": [0.1]}, progress=False)
+    target = run.floor + LONG[name].get("above", 0.0) if "above" in LONG[name] else LONG[name]["epsilon"]
+    least = 2.0**-54 * target / (target - run.floor) * run.steps  # type: ignore[operator]
+    assert run.steps == int(point.steps[0])
+    assert run.steps > 5000  # type: ignore[operator]
+    for error in (run.error, float(point.error[0])):
+        assert least <= error < 1.0

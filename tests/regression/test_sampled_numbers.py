@@ -220,3 +220,25 @@ def test_entries_of_a_matrix_beyond_the_range_are_scaled_and_no_others() -> None
     weight = attend(bilinear_scores(1e300 * Q, key, asked), np.ones((3, 5))).weight
     np.testing.assert_array_equal(weight.max(axis=1), 1.0)
     np.testing.assert_array_equal(weight.argmax(axis=1), bilinear_scores(Q, key, asked).argmax(axis=1))
+
+
+def test_noise_is_on_labels_alone_and_of_each_token_anew() -> None:
+    features, law = icl.Features.simplex(K, 1.0), icl.regression.QuadraticLaw(2, 1.0, 0.5)
+    for make in (
+        lambda noise: icl.SampledRisk(features, tasks.Exchangeable(L), N, 400, 0, noise=noise),
+        lambda noise: icl.regression.SampledGaussianRisk(law, N, 400, 0, noise=noise),
+    ):
+        bare, noisy = make(0.0).prompts(2), make(1.7).prompts(2)
+        np.testing.assert_array_equal(noisy.answer, bare.answer)
+        added = noisy.label - bare.label
+        assert added.std() == pytest.approx(1.7, rel=0.03)
+        for mean in (added.mean(axis=1), added.mean(axis=0)):
+            assert mean.std() == pytest.approx(1.7 / math.sqrt(added.size / len(mean)), rel=0.4)
+    bare, noisy = (
+        CountedRisk(features, tasks.Exchangeable(L), N, 400, 0, noise)._prompts(np.random.default_rng(1), 400)
+        for noise in (0.0, 1.7)
+    )
+    for values, again in zip(bare[:2], noisy[:2], strict=True):
+        np.testing.assert_array_equal(values, again)
+    apart = (noisy[2] - bare[2]) / np.sqrt(np.maximum(noisy[1], 1.0))  # a sum of n labels has √n times their noise
+    assert np.cov(apart.T) == pytest.approx(1.7**2 * np.eye(K), abs=0.6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,17 @@ def test_a_straight_line_passes_zero_where_it_does(place: float) -> None:
     path = _Path(SHARP.risk, lambda t: np.zeros(()), 100)  # type: ignore[arg-type]
     assert path.crossing(lambda t: place - t) == pytest.approx(place, rel=1e-12)
     assert path.crossing(lambda t: 3.0 * (place - t), last=True) == pytest.approx(place, rel=1e-12)
+
+
+def test_a_height_that_falls_twice_has_a_first_and_a_last_passage() -> None:
+    path = _Path(SHARP.risk, lambda t: np.zeros(()), 4000)  # type: ignore[arg-type]
+
+    def height(t: int) -> float:
+        return min(t + 3.0, 30.5 - t) if t < 200 else 600.25 - t
+
+    assert path.crossing(height) == pytest.approx(30.5, rel=1e-12)
+    assert path.crossing(height, last=True) == pytest.approx(600.25, rel=1e-12)
+    assert path.crossing(lambda t: 1.0) == path.crossing(lambda t: 1.0, last=True) == math.inf
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from scipy.integrate import solve_ivp
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.families.regression import SymmetricRisk, step_rate, tail_constant, tail_steps
+from icl_theory.families.regression.theorems import tails
 from icl_theory.families.regression.theorems.checks import ONE_STEP, TAIL_STEPS
 from icl_theory.families.regression.theorems.tails import query_constants
 from tests.references import compositions, enumerate_finite
@@ -312,3 +313,33 @@ def test_certified_steps_bound_the_recursion_they_are_made_for(rate: float) -> N
 def test_certified_steps_refuse_losses_out_of_reach(arguments: Any) -> None:
     with pytest.raises(ValueError, match="must be"):
         tail_steps(*arguments)
+
+
+@pytest.mark.parametrize("over", [1e-4, 0.05, 3.0])
+def test_wrong_features_beyond_their_margin_must_not_err_against_others(over: float) -> None:
+    """Of query 0 feature 1 errs against 2: one of both beyond its margin is enough, and of other queries none."""
+    values = tasks.FiniteTask([[0.0, 2.0, -1.0], [1.0, 2.5, 1.2]])
+    form = values.kernel(icl.Features.simplex(3, 1.0))
+    others = [(k, m) for k in range(3) for m in range(3) if m != k]
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), values)
+    assert tails._monotone(risk, others, np.full(6, 0.5))
+    for i, (k, m) in enumerate(others):
+        rest = 3 - k - m
+        sign = form[m, rest] - form[m, k] - form[k, rest] + form[k, k]  # E (f_m - f_k)(f_rest - f_k)
+        assert tails._monotone(risk, others, 0.5 + over * (np.arange(6) == i)) == (sign >= 0.0)
+        assert (k == 0) == (sign < 0.0)
+
+
+@pytest.mark.parametrize(("K", "slowly"), [(3, True), (30, True), (200, True), (201, False)])
+def test_tasks_are_known_to_be_nondegenerate_quickly_or_for_up_to_200_features(K: int, slowly: bool) -> None:
+    """Exchangeable values are independent; linear functions on a circle have rank two, and no point in a hull."""
+    independent = icl.PopulationRisk(icl.Features.simplex(K, 1.0), tasks.Exchangeable(1.0))
+    assert independent.nondegenerate
+    assert tail_constant(independent) == pytest.approx((K - 1) / 4, rel=1e-12)
+    angle = 2 * np.pi * np.arange(K) / K
+    circle = icl.Features(np.stack([np.cos(angle), np.sin(angle)], axis=1))
+    risk = icl.PopulationRisk(circle, tasks.Linear(1.0))
+    assert risk.nondegenerate is slowly
+    assert tail_constant(risk) == (pytest.approx((K - 1) / 4, rel=1e-12) if slowly else None)
+    inside = icl.Features([*circle.vectors[: K - 1], [0.01, 0.0]])
+    assert icl.PopulationRisk(inside, tasks.Linear(1.0)).nondegenerate is (K == 3)

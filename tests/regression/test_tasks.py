@@ -41,6 +41,28 @@ def test_variogram_and_factor_are_those_of_the_kernel(task: tasks.Task) -> None:
     assert factor.shape[1] <= FEATURES.K
 
 
+@pytest.mark.parametrize("L", [0.3, 2.0])
+def test_kernels_are_those_of_their_laws_at_small_and_large_l(L: float) -> None:
+    x, direction, scale = FEATURES.vectors, np.array([1.0, -2.0, 0.5]), 0.7
+    products, squares = x @ x.T, np.sum((x[:, None] - x) ** 2, axis=2)
+    along = (x[:, None] - x) @ direction / np.linalg.norm(direction)
+    second = np.einsum("mi,mj,ki,kj->mk", x, x, x, x)
+    halves = np.where(np.arange(5) < 3, 1.0, -1.0)
+    gap = np.sqrt(squares[squares > 0].min())
+    for law, kernel in (
+        (tasks.Exchangeable(L), L**2 * gap**2 / 2 * np.eye(5)),
+        (tasks.RandomCosine(L, direction=direction), L**2 / 2 * np.cos(along)),
+        (tasks.RandomCosine(L, "frequency", direction), 0.5 * np.cos(L * along)),
+        (tasks.RandomFourier(L, scale), L**2 * scale**2 * np.exp(-squares / (2 * scale**2))),
+        (tasks.Linear(L), L**2 / 3 * products),
+        (tasks.Quadratic(L), L**2 / 9 * second + L**2 / 3 * products),
+        (tasks.Halfspace(L), L**2 * np.outer(halves, halves)),
+    ):
+        np.testing.assert_allclose(law.kernel(FEATURES), kernel, rtol=1e-12, atol=1e-13)
+        variogram = 0.5 * (np.diagonal(kernel)[:, None] + np.diagonal(kernel)) - kernel
+        np.testing.assert_allclose(law.variogram(FEATURES), variogram, rtol=1e-11, atol=1e-13)
+
+
 @every_family
 def test_samples_have_the_kernel_as_second_moments(task: tasks.Task) -> None:
     size = 100_000
@@ -56,6 +78,15 @@ def test_functions_take_the_sampled_values_at_the_features(task: tasks.Task) -> 
     points = np.broadcast_to(FEATURES.vectors, (7, *FEATURES.vectors.shape))
     at_features = task.functions(FEATURES, np.random.default_rng(5), 7)(points)
     np.testing.assert_allclose(at_features, task.sample(FEATURES, np.random.default_rng(5), 7), rtol=1e-12)
+
+
+def test_functions_at_the_features_alone_have_the_value_of_the_nearest_one_everywhere() -> None:
+    points = np.random.default_rng(1).normal(size=(6, 400, 3))
+    nearest = np.argmin(((points[:, :, None] - FEATURES.vectors) ** 2).sum(axis=-1), axis=-1)
+    for law in (tasks.Exchangeable(2.0), FAMILIES["kernel"], FAMILIES["finite"]):
+        values = law.sample(FEATURES, np.random.default_rng(5), 6)
+        found = law.functions(FEATURES, np.random.default_rng(5), 6)(points)
+        np.testing.assert_array_equal(found, np.take_along_axis(values, nearest, axis=1))
 
 
 @every_family

@@ -53,11 +53,13 @@ def test_phases_and_columns_of_groups_are_those_of_plain_descent(N: float) -> No
         assert run.phases.III is None
     assert [phases.I for phases in regression.query_phases(run)] == [(0, end) for end in ends]
     if math.isfinite(N):
-        trainer = problem.sampled(4000)
-        np.testing.assert_allclose(trainer.features.probs, probs)
-        scores = np.random.default_rng(0).normal(size=(4, 4))
-        losses = [trainer.evaluate(scores, step)[0] for step in range(6)]
-        assert np.mean(losses) == pytest.approx(single.loss(scores), abs=5 * stats.sem(losses))
+        noisy = icl.PopulationRisk(single.features, single.task, N, noise=1.5)
+        for each, wanted in ((problem, single), (problem.changed(noise=1.5), noisy)):
+            trainer = each.sampled(4000)
+            np.testing.assert_allclose(trainer.features.probs, probs)
+            scores = np.random.default_rng(0).normal(size=(4, 4))
+            losses = [trainer.evaluate(scores, step)[0] for step in range(6)]
+            assert np.mean(losses) == pytest.approx(wanted.loss(scores), abs=5 * stats.sem(losses))
 
 
 def test_groups_that_do_not_attend_have_no_end() -> None:

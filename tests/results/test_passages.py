@@ -7,13 +7,14 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray
 
 import icl_theory as icl
 from icl_theory.grids.exponents import local_exponent
 from icl_theory.grids.grid import Axis, Grid, once
-from icl_theory.results.transitions import predicted_transition, transition
+from icl_theory.results.transitions import predicted_transition, transition, transition_notes
 
 
 @pytest.mark.parametrize(
@@ -140,3 +141,31 @@ def test_a_block_is_stored_once_along_the_axes_on_which_it_does_not_vary(vary: t
     only_the_middle_differs = np.zeros(lengths)
     only_the_middle_differs[0, 1, 2] = 1.0
     assert once(only_the_middle_differs.ravel(), lengths).shape == lengths
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e6])
+def test_of_two_passages_the_better_resolved_one_is_the_transition(unit: float) -> None:
+    """In proportion to where it is, whatever the unit: the nearer to zero, the smaller is any error in itself."""
+    x = np.geomspace(1.3e-6, 1.1e3, 61)
+    rise, steep = np.log(x), 6.0 * np.log(x / 1e-4)
+    exponent = -2.0 + 2.0 * np.maximum(
+        1 / (1 + np.exp(-2.0 * rise)), 1 / (1 + np.exp(-steep)) / (1 + np.exp(steep - 12))
+    )
+    logs = np.concatenate([[60.0], 60.0 + np.cumsum(0.5 * (exponent[1:] + exponent[:-1]) * np.diff(rise))])
+    found = transition(np.exp(logs), unit * x, (-2.0, 0.0))
+    assert found.measured == pytest.approx(unit, rel=0.01)
+    assert abs(found.measured - unit) <= found.error < 0.05 * unit
+
+
+def test_no_order_of_the_values_changes_what_is_said_of_a_line() -> None:
+    """Measured and predicted transitions, their sentences, the rows of the table and the curves of the figure."""
+    L, common = np.geomspace(0.03, 30.0, 12), {"delta": 1.0, "eta": 0.01, "epsilon": 1e-4, "progress": False}
+    order = np.array([4, 9, 1, 6, 11, 0, 3, 8, 10, 2, 7, 5])
+    found, mixed = icl.sweep(L=L, **common), icl.sweep(L=L[order], **common)
+    pd.testing.assert_frame_equal(icl.transition_table(mixed), icl.transition_table(found))
+    assert transition_notes(mixed) == transition_notes(found)
+    rows = icl.phase_table(mixed).sort_values("L", ignore_index=True)
+    pd.testing.assert_frame_equal(rows, icl.phase_table(found))
+    for one, two in zip(*(icl.plot_sweep(each).figure.axes for each in (mixed, found)), strict=True):
+        for line, same in zip(one.lines, two.lines, strict=True):
+            np.testing.assert_array_equal(line.get_xydata(), same.get_xydata())

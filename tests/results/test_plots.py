@@ -224,3 +224,11 @@ def test_a_legend_of_many_lines_is_in_the_figure_and_below_the_axes(label: str) 
     assert places[1][2] < figure.bbox.width
     assert places[1][3] < drawn.get_window_extent().y0
     np.testing.assert_array_equal(*places)
+
+
+@pytest.mark.parametrize("lengths", [(3, 5), (5, 3, 4), (5, 5)])
+def test_a_mean_of_runs_is_as_long_as_the_shortest_and_begins_where_they_begin(lengths: tuple[int, ...]) -> None:
+    x, size = np.arange(1.0, 6.0), min(lengths)
+    curve = Curve.mean("a", x, [10.0 * i + x[:length] ** 2 for i, length in enumerate(lengths)])
+    np.testing.assert_array_equal(curve.x, x[:size])
+    np.testing.assert_allclose(curve.y, x[:size] ** 2 + 5.0 * (len(lengths) - 1))

@@ -177,6 +177,10 @@ def test_an_incomplete_sweep_says_how_much_is_missing_and_shows_what_is_there(do
     found = incomplete(swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]), done)
     page = Page(html_report(found))
     assert words in page.text
+    again = "The same command with this store computes them."
+    assert again not in page.text
+    if not done:  # a page without figures takes no time
+        assert f"{words} {again}" in Page(html_report(found, source="store")).text
     assert len(page.images) == (done > 0)
     if done:
         assert len(page.column(page.about("regime"), "T_ε")) == done

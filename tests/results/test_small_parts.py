@@ -80,6 +80,40 @@ def test_parts_follow_one_another_in_the_order_of_tables(over: str, most: int) -
     np.testing.assert_array_equal(np.concatenate(found), dataset["x"].transpose(*order).values.ravel())
 
 
+@pytest.mark.parametrize("slab", [1, 5, 12, 100])
+def test_points_with_a_status_are_found_in_order_whatever_is_read_at_a_time(
+    slab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SLAB", slab)
+    holds = np.arange(24).reshape(4, 3, 2) % 5 == 1
+    found = xarray.DataArray(holds, dims=("a", "b", "c"))
+    assert [*reading.places_of(found)] == [tuple(each) for each in np.argwhere(holds).tolist()]
+    assert [*reading.places_of(found[0, 0, 1])] == [()]
+    assert [*reading.places_of(found[0, 0, 0])] == []
+
+
+def test_what_is_below_a_table_says_what_its_headings_mean() -> None:
+    """Up to the first comma; of a boundary its definition; verdicts are explained once, if there are any."""
+    attributes = {
+        "T": {"symbol": "T", "description": "steps, to the target", "role": "steps"},
+        "edge": {
+            "symbol": "x*",
+            "description": "an edge; far away",
+            "definition": "exact onset",
+            "role": "boundary",
+        },
+        "holds": {"symbol": "(1)", "description": "a statement", "role": "verdict"},
+        "also": {"symbol": "(2)", "description": "another", "role": "verdict"},
+        "silent": {"symbol": "s", "description": "", "role": "detail"},
+        "bare": {"description": "no symbol", "role": "detail"},
+    }
+    dataset = xarray.Dataset({name: ("L", [1.0, 2.0], said) for name, said in attributes.items()})
+    verdicts = "✓: the statement holds; ✗: it fails; blank: it does not apply."
+    assert columns.meanings(dataset, attributes) == (f"T: steps. x*: boundary, exact onset. {verdicts}",)
+    assert columns.meanings(dataset, ["L", "T"]) == ("T: steps.",)
+    assert columns.meanings(dataset, ["silent", "bare"]) == ()
+
+
 def test_transitions_are_the_same_line_by_line_and_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = swept(L=np.geomspace(0.03, 30.0, 21), K=[10, 20], eta=[0.01, 0.02])
     whole = icl.transition_table(dataset)

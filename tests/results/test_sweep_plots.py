@@ -10,6 +10,7 @@ import xarray
 import icl_theory as icl
 from icl_theory import plot_sweep
 from icl_theory.results.plots import save
+from icl_theory.results.plots.sweeps import _scale, drawable, thinned
 
 
 def swept(**axes: Any) -> xarray.Dataset:
@@ -158,3 +159,28 @@ def test_of_many_values_some_are_drawn_and_the_report_says_which() -> None:
     assert np.array_equal(line.get_xdata(), found.L.values[::3])
     assert np.array_equal(line.get_ydata(), found.steps.values[::3, 0])
     assert "Steps over L and η, one value of L in 3." in icl.html_report(found)
+
+
+@pytest.mark.parametrize(("size", "every"), [(1, 0), (2000, 0), (2001, 2), (4000, 2), (4001, 3)])
+def test_an_axis_is_thinned_only_where_it_has_more_values_than_are_drawn(size: int, every: int) -> None:
+    status = (("L", "K"), np.full((size, 3), "reached"))
+    found = xarray.Dataset({"status": status}, {"L": np.arange(size) + 1.0, "K": [1, 2, 3]})
+    assert thinned(found) == ({"L": every} if every else {})
+    assert found.L.values[:: every or 1].size <= 2000
+
+
+@pytest.mark.parametrize(("last", "kind"), [(9.9, "linear"), (10.0, "log"), (1e5, "log")])
+@pytest.mark.parametrize("first", [1.0, 0.0, -1.0])
+def test_an_axis_is_logarithmic_from_a_factor_of_ten_on(first: float, last: float, kind: str) -> None:
+    """And only between positive values; the order of these does not matter."""
+    found = xarray.Dataset(coords={"L": [5.0, last, first, 2.0, 3.0, 4.0]})
+    assert _scale(found, "L").kind == (kind if first > 0 else "linear")
+
+
+def test_values_have_a_place_on_an_axis_up_to_the_largest_that_is_legible() -> None:
+    values = [0.0, -1e100, 1e100, np.nextafter(1e100, np.inf), -1e101, np.inf, np.nan]
+    found = xarray.Dataset(coords={"L": values, "word": ["a", "b"], "N": [1, 2]})
+    assert drawable(found, "L").tolist() == [True, True, True, False, False, False, False]
+    assert drawable(found, "L", np.inf).tolist() == [True] * 5 + [False] * 2
+    assert drawable(found, "word").all()
+    assert drawable(found, "N").all()

@@ -128,9 +128,31 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"pip install 'icl-theory\[parquet\]'"):
         write_table(found, tmp_path / "a.parquet")
+    monkeypatch.undo()
+    for name, rows in (("a.tex", 100_000), ("a.md", 100_000), ("a.csv", 10**9), ("a.parquet", 10**9)):
+        check_format(tmp_path / name, rows)
     with pytest.raises(ValueError, match=r"100,001 rows are too many for LaTeX; write CSV or Parquet"):
         check_format(tmp_path / "a.tex", 100_001)
     long = found.isel(L=np.zeros(100_001, dtype=int))
     with pytest.raises(ValueError, match="100,001 rows are too many for Markdown"):
         write_table(long, tmp_path / "a.md")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("role", ["word", "detail"])
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("given", [[], [1], [0, 1, 2]])
+def test_details_are_in_a_table_where_they_are_meant_to_be_and_any_point_has_one(
+    role: str, listed: bool, given: list[int]
+) -> None:
+    """A word is there also without a value; ``every`` has all, each once."""
+    found = swept(L=[1.0, 2.0, 4.0])
+    values: Any = np.full(3, "", dtype="U4") if role == "word" else np.full(3, np.nan)
+    values[given] = "a" if role == "word" else 7.0
+    found["extra"] = (
+        "L",
+        values,
+        {"role": role, "symbol": "X", "description": "extra", **({"table": 1} if listed else {})},
+    )
+    assert ("X" in icl.phase_table(found)) == (listed and (role == "word" or bool(given)))
+    assert list(icl.phase_table(found, every=True)).count("X") == 1

@@ -469,7 +469,7 @@ class ChainRisk(Risk):
         return SampledChainRisk(self, batch, seed)
 
 
-class SampledChainRisk(Sampled):
+class SampledChainRisk(Sampled[ChainRisk]):
     r"""Mean of :math:`\tfrac12|o - P_q|^2` over sequences, drawn anew at each step; made by `ChainRisk.sampled`.
 
     The softmax is taken of the scores as they come: no formula is shared with `ChainRisk`.
@@ -477,7 +477,7 @@ class SampledChainRisk(Sampled):
 
     def __init__(self, risk: ChainRisk, batch: int, seed: int) -> None:
         self.chains, self.length, self.sink = risk.chains, risk.length, risk.sink
-        super().__init__(risk.initial, batch, seed, 8.0 * (self.length + len(self.chains.newest)))
+        super().__init__(risk, batch, seed, 8.0 * (self.length + len(self.chains.newest)))
 
     def _pass(self, params: Array, step: int) -> tuple[Array, Symbols, Array]:
         chain, symbols, at, attention = self._attend(params, step)

@@ -199,7 +199,8 @@ class CountRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> SampledCounts:
         """Return the same model on prompts drawn token by token, ``batch`` at a step, which shares no formula."""
-        return SampledCounts(self, batch, seed)
+        tokens = float(self.law.table.counts[0].sum()) + 1.0
+        return SampledCounts(self, batch, seed, tokens * (6.0 + self.law.values.shape[1]))
 
     def _moments(self, scores: Array) -> _Moments:
         excess, gradient, attention = 0.0, np.zeros(scores.shape), np.zeros(scores.shape)
@@ -249,13 +250,8 @@ class _Moments(NamedTuple):
     attention: Array  # (k, Q)
 
 
-class SampledCounts(Sampled):
+class SampledCounts(Sampled[CountRisk]):
     """Mean loss of softmax attention over a drawn batch."""
-
-    def __init__(self, exact: CountRisk, batch: int, seed: int = 0) -> None:
-        self.exact = exact
-        tokens = float(exact.law.table.counts[0].sum()) + 1.0
-        super().__init__(exact.initial, batch, seed, tokens * (6.0 + exact.law.values.shape[1]))
 
     def prompts(self, step: int = 0) -> Drawn:
         """Return the prompts of one step."""

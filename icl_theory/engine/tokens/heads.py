@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, instance, integer, refuse, store
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.tokens.cross import product
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
@@ -151,14 +151,11 @@ def least_output(gram: Array, means: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianHeadsRisk(Risk):
+class GaussianHeadsRisk(Started, Risk):
     r"""Heads over Gaussian inputs: the loss of output weights μ and inverse temperatures ω, (2H,).
 
-    .. math:: \hat y = \sum_h \mu_h \sum_i y_i\,\mathrm{softmax}_i(\omega_h x_i^\top x), \qquad
-        y_i = \beta^\top x_i + \sigma\xi_i
-
-    It is an average over the length r of the query. The value of a token has the component X along the query and
-    the variance :math:`d - 1 + \sigma^2` beside; the target is r, and the score :math:`\omega_h r X`.
+    It is an average over the length r of the query. Scores are :math:`\omega_h r X` with the component X of a token
+    along the query.
 
     References
     ----------
@@ -169,11 +166,6 @@ class GaussianHeadsRisk(Risk):
     N: int
     noise: float
     start: Array
-
-    @property
-    def initial(self) -> Array:
-        """Where training starts, (2H,)."""
-        return self.start
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (2H,)."""
@@ -231,22 +223,18 @@ class GaussianHeadsRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> SampledHeads:
         """Return the trainer on sampled prompts."""
-        return SampledHeads(self, batch, seed)
+        return SampledHeads(self, batch, seed, self.N * (self.d + 4.0 * len(self.start)))
 
 
-class SampledHeads(Sampled):
+class SampledHeads(Sampled[GaussianHeadsRisk]):
     """Mean of ½(Σ μ_h o_h - y)² over prompts: inputs, tasks and labels drawn as `GaussianHeadsRisk` says."""
-
-    def __init__(self, exact: GaussianHeadsRisk, batch: int, seed: int) -> None:
-        self._exact = exact
-        super().__init__(exact.initial, batch, seed, exact.N * (exact.d + 4.0 * len(exact.initial)))
 
     def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
         (output, omega), rng = np.split(params, 2), self.generator(step)
-        d, N, B = self._exact.d, self._exact.N, self.batch
+        d, N, B = self.exact.d, self.exact.N, self.batch
         x, beta = rng.normal(size=(B, N + 1, d)), rng.normal(size=(B, d))
         y = np.einsum("bnd,bd->bn", x, beta)
-        labels = y[:, :-1] + self._exact.noise * rng.normal(size=(B, N))
+        labels = y[:, :-1] + self.exact.noise * rng.normal(size=(B, N))
         scores = np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1])
         attention, _ = softmax(omega[:, None, None] * scores)
         means = np.einsum("hbn,bn->hb", attention, labels)
@@ -254,4 +242,4 @@ class SampledHeads(Sampled):
         drift = scores - np.einsum("hbn,bn->hb", attention, scores)[:, :, None]
         turn = np.einsum("hbn,hbn,bn->hb", attention, drift, labels)
         slopes = error * np.concatenate([means, output[:, None] * turn])
-        return 0.5 * error**2, np.repeat(np.arange(len(params))[:, None], B, axis=1), slopes
+        return 0.5 * error**2, np.arange(len(params))[:, None], slopes

@@ -291,22 +291,22 @@ class Prompts(NamedTuple):
     query: Indices  # (B,)
 
 
-class SampledTokens(Sampled):
+class SampledTokens(Sampled[TokenRisk]):
     """Mean of ½|o - y|² over a batch of prompts, o the average of their values; made by `TokenRisk.sampled`."""
 
     def __init__(self, exact: TokenRisk, batch: int, seed: int) -> None:
-        self._exact, errors = exact, exact.errors
+        errors = exact.errors
         self._spread = np.sqrt(np.maximum(exact.own - np.einsum("qud,qud->uq", errors, errors), 0.0))
         tokens = sum(count.number for count in exact.counts)
-        super().__init__(exact.initial, batch, seed, tokens * (6.0 + errors.shape[2]))
+        super().__init__(exact, batch, seed, tokens * (6.0 + errors.shape[2]))
 
     def prompts(self, step: int = 0) -> Prompts:
         """Return the prompts of one step."""
-        rng, asked = self.generator(step), self._exact.asked
+        rng, asked = self.generator(step), self.exact.asked
         query = rng.choice(len(asked), self.batch, p=asked)
         nodes, missing = [], []
-        for size, rows, each in self._exact.counts:
-            probs, shape = self._exact.probs[rows], (self.batch, int(size))
+        for size, rows, each in self.exact.counts:
+            probs, shape = self.exact.probs[rows], (self.batch, int(size))
             nodes.append(rows.start + rng.choice(len(probs), shape, p=probs))
             kept = rng.integers(1, int(size) + 1, self.batch) if each else np.full(self.batch, size)
             missing.append(np.arange(int(size)) >= kept[:, None])
@@ -315,8 +315,8 @@ class SampledTokens(Sampled):
         return Prompts(node, noise, np.concatenate(missing, axis=1), query)
 
     def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        prompts, errors = self.prompts(step), self._exact.errors
-        place = prompts.node * len(self._exact.asked) + prompts.query[:, None]
+        prompts, errors = self.prompts(step), self.exact.errors
+        place = prompts.node * len(self.exact.asked) + prompts.query[:, None]
         weight, _ = softmax(np.where(prompts.missing, -np.inf, params.ravel()[place]))
         values = errors[prompts.query[:, None] % len(errors), prompts.node]
         error, noise = np.einsum("bn,bnd->bd", weight, values), np.einsum("bn,bn->b", weight, prompts.noise)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +13,24 @@ from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
+Exact = TypeVar("Exact", bound=Risk)
 
 
-class Sampled(Risk):
-    """Mean loss over ``batch`` prompts, drawn anew at each step: a function of the seed and the step."""
+class Sampled(Risk, Generic[Exact]):
+    """Mean loss over ``batch`` prompts, drawn anew at each step: a function of the seed and the step.
 
-    def __init__(self, initial: Array, batch: int, seed: int, size: float) -> None:
-        self._initial = initial
+    The ``exact`` risk says how prompts are drawn, and ``size`` how many numbers one takes.
+    """
+
+    def __init__(self, exact: Exact, batch: int, seed: int, size: float) -> None:
+        self.exact = exact
         self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
-        check_fits("batch", batch, 8.0 * batch * size)  # numbers of a prompt
+        check_fits("batch", batch, 8.0 * batch * size)
 
     @property
     def initial(self) -> Array:
         """The initial scores of the exact risk."""
-        return self._initial
+        return self.exact.initial
 
     @property
     def stochastic(self) -> bool:
@@ -43,12 +48,13 @@ class Sampled(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
         losses, place, back = self._pass(params, step)
-        gradient = np.bincount(place.ravel(), back.ravel(), params.size) / self.batch
+        places = np.broadcast_to(place, back.shape)
+        gradient = np.bincount(places.ravel(), back.ravel(), params.size) / self.batch
         return float(losses.mean()), gradient.reshape(params.shape)
 
     @abstractmethod
     def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        """Losses, (B,), and for each token the place of its score and the derivative by it, (B, N)."""
+        """Losses, (B,), places of parameters and derivatives by them, alike in shape or broadcast: (B, N), say."""
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, integer, real_array, refuse, store
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.risk import Risk, Started
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, root, shaped
 from icl_theory.memory import check_fits
 
@@ -24,7 +24,7 @@ class Prompts(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SampledRisk(Risk):
+class SampledRisk(Started, Risk):
     r"""Squared error of :math:`x^\top\Gamma h` on fresh prompts at every step, over the matrix Γ.
 
     Parameters
@@ -63,11 +63,6 @@ class SampledRisk(Risk):
     @property
     def _shape(self) -> tuple[int, ...]:
         return (self.law.d, self.law.d)
-
-    @property
-    def initial(self) -> Array:
-        """Parameters at step 0."""
-        return self.start
 
     def prompts(self, step: int) -> Prompts:
         """Draw the prompts of a step."""

@@ -15,7 +15,7 @@ from icl_theory._validate import LARGEST, Array, integer, number, plain_numbers,
 from icl_theory.engine.counting import ROUNDING, Counted, Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.pullback import Map
-from icl_theory.engine.risk import Risk, Solution
+from icl_theory.engine.risk import Risk, Solution, Started
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, shaped
 
 PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
@@ -224,7 +224,7 @@ def closed_runs(risks: Sequence[MergedRisk], eta: Array, above: Array, last: int
 
 
 @dataclass(frozen=True, eq=False)
-class Pair(Map):
+class Pair(Started, Map):
     r"""The matrix :math:`\Gamma = vA`: a value, and keys and queries merged.
 
     The gradient is :math:`(\langle G, A\rangle, vG)` with :math:`G = \nabla_\Gamma\mathcal L`; the flow conserves
@@ -246,11 +246,6 @@ class Pair(Map):
     def __post_init__(self) -> None:
         size = math.prod(sequence("shape", self.shape, int, "(d, d) or (d,)"))
         store(self, start=shaped("start", self.start, (1 + size,)))
-
-    @property
-    def initial(self) -> Array:
-        """The value and the matrix at step 0."""
-        return self.start
 
     def inward(self, params: Array) -> Array:
         """Return vA."""
@@ -279,7 +274,7 @@ class Pair(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Heads(Map):
+class Heads(Started, Map):
     r"""The matrix of H heads with separate keys and queries, :math:`\Gamma = \sum_h v_h Q_h^\top K_h`.
 
     Parameters
@@ -304,11 +299,6 @@ class Heads(Map):
         if not len(start) or rows < 1 or left:
             raise refuse("start", start.shape, f"of shape (H, 1 + 2R·{self.d}), with one head and one row or more")
         store(self, start=start)
-
-    @property
-    def initial(self) -> Array:
-        """Heads at step 0."""
-        return self.start
 
     def _split(self, params: Array) -> tuple[Array, Array, Array]:
         """Return values (H, 1, 1), keys and queries, (H, R, d) each."""

@@ -93,7 +93,9 @@ class Features:
     @cached_property
     def gram(self) -> Array:
         """Gram matrix of the features, (K, K)."""
-        return self.vectors @ self.vectors.T
+        gram = self.vectors @ self.vectors.T
+        gram.flags.writeable = False
+        return gram
 
     @cached_property
     def gap(self) -> float:
@@ -105,7 +107,9 @@ class Features:
         """Distances between all pairs, (K, K)."""
         from scipy.spatial.distance import squareform
 
-        return np.asarray(squareform(self._pairs))
+        distances = np.asarray(squareform(self._pairs))
+        distances.flags.writeable = False
+        return distances
 
     @cached_property
     def _pairs(self) -> Array:

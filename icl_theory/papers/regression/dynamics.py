@@ -280,7 +280,8 @@ def tail_law_embeddings(quick: bool) -> Found:
         off(known, 1.0) < 0.01 and held is not None and held > 1.03,
         f"{len(ratios)} draws of random features, K, d = 3..5, of which {len(known)} can meet all margins; three"
         f" features with errors of negative correlation; t = {steps:.0e}",
-        f"{span(known, '.4f')} of the minimum; with negative correlation {held:.4f}",
+        f"{span(known, '.4f')} of the minimum; with negative correlation"
+        f" {'margins that cannot be met' if held is None else f'{held:.4f}'}",
         "holds only where errors are not negatively correlated",
     )
 

@@ -129,6 +129,8 @@ class SymmetricRisk(Risk):
             _matrix=matrix,
             _spread=np.concatenate([gamma[:, None, :], spread], axis=1),
         )
+        for array in (self.sizes, self.probs, self.variogram, self.members):
+            array.flags.writeable = False
 
     @classmethod
     def of(

@@ -92,7 +92,7 @@ class BlockRisk(Risk):
         """Whether the steps draw different prompts."""
         return self.data.stochastic
 
-    @cached_property
+    @property
     def initial(self) -> Array:
         """Random matrices and read-out, gains of 1, zeros elsewhere, flat."""
         rng = np.random.default_rng([self.seed, 3])  # [seed] alone is [seed, 0, 0], the prompts of the first step

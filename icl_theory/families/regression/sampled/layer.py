@@ -90,6 +90,9 @@ class PromptRisk(Risk):
             size = integer("dataset", self.dataset, minimum=1)
             check_fits("dataset", size, self._bytes(size))
             fixed = self._draw(np.random.default_rng([self.seed, 1]), size)
+            for part in fixed:
+                if part is not None:
+                    part.flags.writeable = False
         check_fits("N", self.N, self._bytes(self.batch))
         store(self, _fixed=fixed)
 

@@ -243,6 +243,7 @@ class KernelTask(Task):
         if not square or np.abs(kernel - kernel.T).max() > 1e-10 * size:
             raise refuse("matrix", matrix, "a symmetric (K, K) matrix, K >= 2")
         self.matrix = 0.5 * (kernel + kernel.T)
+        self.matrix.flags.writeable = False
         eigenvalues, vectors = np.linalg.eigh(self.matrix)
         if eigenvalues[0] < -1e-10 * size:
             raise refuse("matrix", matrix, f"positive semi-definite (lowest eigenvalue: {eigenvalues[0]:.3g})")
@@ -284,6 +285,7 @@ class FiniteTask(Task):
         if given.shape != (rows,) or (given < 0).any() or abs(given.sum() - 1.0) > 1e-9:
             raise refuse("weights", weights, f"{rows} numbers >= 0 that sum to 1, one for each function")
         self.weights = given / given.sum()
+        self.values.flags.writeable = self.weights.flags.writeable = False
 
     def factor(self, features: Features) -> Array:
         """Values relative to the first feature's, weighted, (K, M); classical scaling where M > K."""
