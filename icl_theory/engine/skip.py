@@ -50,14 +50,14 @@ class Strides:
     well. One stride uses a ``share`` of it, so that dozens of them keep to it, and aims at the part ``aim`` of the
     length that would: where blocks wait for each other, a shorter one is refused less often. With ``separate``
     blocks, which belong to different runs, those that cannot be followed are left behind. The equations may leave
-    the part ``solved`` of the error that a stride may have. The ``margin`` of earlier strides, (n,), is the error
-    of the run in units of its distance from the shadow.
+    the part ``solved`` of the error that a stride may have. Strides ``before``, of the same blocks, tell the error
+    of the run in units of its distance from the shadow, and the direction of the fastest mode.
     """
 
     def __init__(
         self, blocks: Blocks, tolerance: float, y: Array, z: Array | None, t: float, first: float, budget: int,
         flow: bool, share: float = 0.01, aim: float = 0.9, separate: bool = False, solved: float = 0.001,
-        margin: Array | None = None,
+        before: Strides | None = None,
     ) -> None:  # fmt: skip
         self._blocks, self._budget, self._flow = blocks, budget, flow
         self._tolerance, self._share, self._aim, self._solved = tolerance, share, aim, solved
@@ -65,7 +65,7 @@ class Strides:
         n, m = y.shape
         self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))  # up to where each block is known
         self.left = np.zeros(n)  # error from what the solutions of the equations have left so far
-        self.margin = np.full(n, MARGIN) if margin is None else margin
+        self.margin = np.full(n, MARGIN) if before is None else before.margin
         self._error = np.zeros(n) if z is None else self.margin * np.abs(z - y).max(axis=1)  # of the run
         self.records = list[Record]()
         self.apart = self.off = 0.0  # largest such distance within the strides, and largest error
@@ -74,7 +74,8 @@ class Strides:
         self._h, self._ideal, self._pace, self._debt = np.full(n, first), np.zeros(n), np.zeros(n), np.zeros(n)
         self._terms, self._move = np.zeros((n, NODES + 1, m)), np.zeros((n, m))
         self._begin, self._length = np.zeros(n), np.zeros(n)
-        self._direction = np.random.default_rng(n).normal(size=(n, m))  # near that of the fastest mode, later
+        # near that of the fastest mode after some strides
+        self._direction = np.random.default_rng(n).normal(size=(n, m)) if before is None else before._direction
         self._modes: Modes | None = None
         self._wasted = self._owed = 0.0
 
@@ -275,10 +276,13 @@ class Strides:
         return guess
 
     def reflected(self, swing: Array) -> Array:
-        """What reverses the phase of the fastest mode, (n, m), given how the run swings from step to step."""
+        """What reverses the phase of the fastest mode, (n, m), given how the run swings from step to step.
+
+        Any part of the run's error may be a swing.
+        """
         unit = self._direction / np.linalg.norm(self._direction, axis=1, keepdims=True)
         size = np.sum(unit * swing, axis=1)
-        return -(size + np.copysign(self.left, size))[:, None] * unit
+        return -(size + np.copysign(self.left + self._error, size))[:, None] * unit
 
     def forget(self, t: int) -> None:
         """Drop the strides that end before a time."""
@@ -430,8 +434,7 @@ class Skipper(Followed):
             self._other = y * (1.0 + np.where(np.arange(y.size) % 2, 2.0**-44, -(2.0**-44))).reshape(y.shape)
         strides = Strides(
             blocks, self.tolerance, blocks.rows(y), None if self._other is None else blocks.rows(self._other),
-            start.step, first, self.budget, self.flow,
-            margin=None if self._strides is None else self._strides.margin,
+            start.step, first, self.budget, self.flow, before=self._strides,
         )  # fmt: skip
         self._strides = strides
         # at first so far that many blocks move together; less far if they are large, so that progress is shown
