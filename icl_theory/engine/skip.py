@@ -276,13 +276,10 @@ class Strides:
         return guess
 
     def reflected(self, swing: Array) -> Array:
-        """What reverses the phase of the fastest mode, (n, m), given how the run swings from step to step.
-
-        Any part of the run's error may be a swing.
-        """
+        """What reverses the phase of the fastest mode, (n, m), given how the run swings from step to step."""
         unit = self._direction / np.linalg.norm(self._direction, axis=1, keepdims=True)
         size = np.sum(unit * swing, axis=1)
-        return -(size + np.copysign(self.left + self._error, size))[:, None] * unit
+        return -(size + np.copysign(self.left, size))[:, None] * unit
 
     def forget(self, t: int) -> None:
         """Drop the strides that end before a time."""
