@@ -206,7 +206,7 @@ def test_a_swing_whose_phase_rounding_picks_is_in_the_estimate() -> None:
 
 
 def test_a_mode_that_oscillates_is_still_known_when_strides_are_tried_again() -> None:
-    """Strides passed over a swing that had ended those before: states were off by 0.022, or a count by 1701 steps."""
+    """Strides passed over a swing that had ended those before: states were off by 0.022, a count by 1701 steps."""
     fast, off = swung(1e-4, 60_000)
     assert fast.states_error is not None
     assert off <= fast.states_error < 1e-9
