@@ -287,6 +287,7 @@ DRIVEN = """
 """  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_PANEL)
 def test_everything_on_the_page_can_be_used(tmp_path: Path, name: str) -> None:
     """Sliders, presets, reset, a URL and back, the tour, both themes, playing, dragging; controls have names."""

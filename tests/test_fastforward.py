@@ -212,6 +212,7 @@ def test_a_mode_that_oscillates_is_still_known_when_strides_are_tried_again() ->
     assert off <= fast.states_error < 1e-9
 
 
+@pytest.mark.slow
 def test_errors_that_cancel_what_parts_run_and_shadow_are_in_the_estimate() -> None:
     """In one stride the shadow came back to the run by its own error: two thirds of the distance were forgotten."""
     found = outcome(97_094)

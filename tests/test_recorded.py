@@ -26,7 +26,7 @@ SLOW = {"debiased-descent"}  # integrals over two variables: half a minute a run
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        pytest.param(name, place, marks=pytest.mark.slow if name in SLOW else [])
+        pytest.param(name, place, marks=pytest.mark.slow if name in SLOW or place else [])
         for name, record in RECORDS.items()
         for place in ([0] if name in SLOW else range(len(record["values"])))
     ],

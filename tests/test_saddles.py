@@ -56,6 +56,7 @@ def levels(problem: icl.LinearAttention) -> np.ndarray:
     return np.asarray(0.5 * (plateaus[1:] + plateaus[:-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("decay", "start", "gain"), [(1.0, 5e-3, 2.0), (0.5, 3e-3, 1.0)])
 def test_a_staircase_drops_where_single_steps_do(decay: float, start: float, gain: float) -> None:
     """Random starts: to within a step of 10⁴ at each drop; no state is off by more than estimated."""
