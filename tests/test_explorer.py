@@ -177,6 +177,7 @@ def test_a_run_to_compare_with_has_the_settings_shown_but_for_those_that_are_nam
     assert found["ghost"] | {"L": 5} == found["values"]
 
 
+@pytest.mark.slow
 def test_papers_open_at_their_settings(tmp_path: Path) -> None:
     body = """
       const opened = [];
@@ -303,6 +304,7 @@ def test_everything_on_the_page_can_be_used(tmp_path: Path, name: str) -> None:
     assert seen["labels"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1400])
 def test_what_moves_a_figure_is_in_sight_of_it(tmp_path: Path, width: int) -> None:
     """Sliders, the button to play and the first figure are in sight together, on a phone as on a screen."""
@@ -326,6 +328,7 @@ def test_what_moves_a_figure_is_in_sight_of_it(tmp_path: Path, width: int) -> No
     assert list(found.values()) == [[True] * 4] * (len(FAMILIES) + 1)
 
 
+@pytest.mark.slow
 def test_the_page_opens_playing_unless_a_moment_or_rest_is_asked_for(tmp_path: Path) -> None:
     body = """
       const seen = [];
@@ -343,6 +346,7 @@ def test_the_page_opens_playing_unless_a_moment_or_rest_is_asked_for(tmp_path: P
     assert still["seen"] == [[False, "Play"], [False, "Play"]]
 
 
+@pytest.mark.slow
 def test_a_run_stays_to_compare_others_with(tmp_path: Path) -> None:
     """Its curve is drawn, its count told; the address keeps it, and a preset or the button drops it."""
     body = """
@@ -378,6 +382,7 @@ def test_a_run_stays_to_compare_others_with(tmp_path: Path) -> None:
     assert preset.startswith("Grey dashes, L = 0.2: Flat")
 
 
+@pytest.mark.slow
 def test_dragging_goes_to_the_place_under_the_pointer(tmp_path: Path) -> None:
     body = """
       const { shell } = explorer, seen = [];

@@ -297,6 +297,7 @@ def test_a_power_law_is_followed_over_fifteen_decades() -> None:
     assert run.stop_reason.startswith("took all")
 
 
+@pytest.mark.slow
 def test_state_between_saved_steps_is_that_of_a_longer_look() -> None:
     risk = unequal(5, 0)
     run = icl.descend(risk, 1.0, steps=50_000, method="fast")

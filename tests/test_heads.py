@@ -21,6 +21,7 @@ def eliminated(problem: icl.SoftmaxHeads, omega: list[float]) -> tuple[float, An
     return loss, output
 
 
+@pytest.mark.slow
 def test_least_losses_of_one_head_two_heads_and_linear_attention() -> None:
     one, two = (icl.SoftmaxHeads(heads=H).risk() for H in (1, 2))
     assert one.floor() == pytest.approx(0.7164, abs=5e-5)
@@ -31,6 +32,7 @@ def test_least_losses_of_one_head_two_heads_and_linear_attention() -> None:
     assert icl.SoftmaxHeads(heads=3).risk().floor() == 0.0
 
 
+@pytest.mark.slow
 def test_the_best_two_heads_are_opposite() -> None:
     """Output weights of a pair sum to zero, and no other two heads do better."""
     problem = icl.SoftmaxHeads(heads=2)

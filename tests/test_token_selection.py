@@ -129,6 +129,7 @@ def test_hard_margins_of_a_matrix_are_those_of_products_with_queries() -> None:
     np.testing.assert_allclose(found.ravel(), other.x, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 2])
 def test_nuclear_margins_have_a_certificate(seed: int) -> None:
     """Multipliers with |Σ λ A| <= 1 in the operator norm bound the nuclear norm by Σ λ: no gap is left."""

@@ -89,6 +89,7 @@ def test_no_part_of_a_table_is_larger_than_the_limit_whatever_is_swept(
         assert sum(part["steps"].size for part in parts) == found["steps"].size
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_its_commands_print_tables_figures_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = kept(tmp_path / "a", L=[0.5, 1.0, 1e160])

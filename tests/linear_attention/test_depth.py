@@ -87,6 +87,7 @@ def test_loss_of_sixteen_layers_is_that_of_sampled_prompts(noise: float) -> None
     assert abs(losses.mean() - risk.loss([gamma])) < 4.0 * losses.std() / math.sqrt(len(losses))
 
 
+@pytest.mark.slow
 def test_loss_of_the_best_length_is_that_of_prompts_drawn_where_it_arises() -> None:
     """Importance sampling: half of the prompts stretched by √c along a random direction.
 
