@@ -65,7 +65,7 @@ class Strides:
         n, m = y.shape
         self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))  # up to where each block is known
         self.left = np.zeros(n)  # error from what the solutions of the equations have left so far
-        self.margin = np.full(n, MARGIN) if before is None else before.margin
+        self.margin: Array = np.full(n, MARGIN) if before is None else before.margin
         self._error = np.zeros(n) if z is None else self.margin * np.abs(z - y).max(axis=1)  # of the run
         self.records = list[Record]()
         self.apart = self.off = 0.0  # largest such distance within the strides, and largest error
@@ -75,7 +75,9 @@ class Strides:
         self._terms, self._move = np.zeros((n, NODES + 1, m)), np.zeros((n, m))
         self._begin, self._length = np.zeros(n), np.zeros(n)
         # near that of the fastest mode after some strides
-        self._direction = np.random.default_rng(n).normal(size=(n, m)) if before is None else before._direction
+        self._direction: Array = (
+            np.random.default_rng(n).normal(size=(n, m)) if before is None else before._direction
+        )
         self._modes: Modes | None = None
         self._wasted = self._owed = 0.0
 
