@@ -89,18 +89,24 @@ def numbers(found: Any) -> Iterator[float]:
         yield from np.ravel(np.asarray(found, dtype=float)).tolist()
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_every_option_reaches_the_result(name: str) -> None:
-    """And the same arguments give the same result again."""
-    call, given, changes = CALLS[name]
+def assert_reached(call: Callable[..., Any], given: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Each change changes the result, and the same arguments give the same one again.
+
+    A change is another value, or what else must change with it.
+    """
     first = [*numbers(call(**given))]
     assert first
     np.testing.assert_array_equal([*numbers(call(**given))], first)
     for option, value in changes.items():
-        other = [*numbers(call(**{**given, option: value}))]
-        assert len(other) != len(first) or not np.allclose(other, first, rtol=1e-9, atol=0.0, equal_nan=True), (
-            option
-        )
+        needed = value if isinstance(value, dict) else {option: value}
+        other = [*numbers(call(**{**given, **needed}))]
+        alike = len(other) == len(first) and np.allclose(other, first, rtol=1e-9, atol=0.0, equal_nan=True)
+        assert not alike, option
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_option_reaches_the_result(name: str) -> None:
+    assert_reached(*CALLS[name])
 
 
 # ---- counts of prompts, losses of features: the same numbers in another order, merged, or split

@@ -33,14 +33,18 @@ INSIDE: dict[str, tuple[Callable[[Any], Any], list[Any], list[Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", INSIDE)
-def test_limits_are_where_they_are_said_to_be(name: str) -> None:
-    check, inside, outside = INSIDE[name]
+def assert_ends(check: Callable[[Any], Any], inside: list[Any], outside: list[Any], match: str) -> None:
+    """Some values are taken, and others refused in words."""
     for value in inside:
         check(value)
     for value in outside:
-        with pytest.raises(ValueError, match="must be"):
+        with pytest.raises(ValueError, match=match):
             check(value)
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_limits_are_where_they_are_said_to_be(name: str) -> None:
+    assert_ends(*INSIDE[name], match="must be")
 
 
 @pytest.mark.parametrize("given", [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2 + 9e-7], [0.5, 0.3, 0.2 - 9e-7]])

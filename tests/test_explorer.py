@@ -346,7 +346,6 @@ def test_the_page_opens_playing_unless_a_moment_or_rest_is_asked_for(tmp_path: P
     assert still["seen"] == [[False, "Play"], [False, "Play"]]
 
 
-@pytest.mark.slow
 def test_a_run_stays_to_compare_others_with(tmp_path: Path) -> None:
     """Its curve is drawn, its count told; the address keeps it, and a preset or the button drops it."""
     body = """
@@ -382,7 +381,6 @@ def test_a_run_stays_to_compare_others_with(tmp_path: Path) -> None:
     assert preset.startswith("Grey dashes, L = 0.2: Flat")
 
 
-@pytest.mark.slow
 def test_dragging_goes_to_the_place_under_the_pointer(tmp_path: Path) -> None:
     body = """
       const { shell } = explorer, seen = [];

@@ -21,7 +21,6 @@ def eliminated(problem: icl.SoftmaxHeads, omega: list[float]) -> tuple[float, An
     return loss, output
 
 
-@pytest.mark.slow
 def test_least_losses_of_one_head_two_heads_and_linear_attention() -> None:
     one, two = (icl.SoftmaxHeads(heads=H).risk() for H in (1, 2))
     assert one.floor() == pytest.approx(0.7164, abs=5e-5)

@@ -25,7 +25,9 @@ Mask = NDArray[np.bool_]
 NODES = 9  # of a stride of the run; the shadow has one less
 SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)  # twice those of Legendre's polynomials at 1
 UNSOLVED = 2.0  # what the equations leave may move the solution by this factor times as much
-LOOSE = 30.0  # equations of the shadow may leave so much more than those of the run: its error is that much larger
+LOOSE = (
+    30.0  # times as much as equations of the run, those of the shadow may leave: of a run 3 % of a stride's error
+)
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
 CAUTION = 3.0  # the run's share of what parts it from its shadow may be larger than estimated, by this factor
 ROUNDING = 2.0**-52
@@ -151,7 +153,7 @@ class Strides:
     def _look_for_modes(self, step: Solved, easy: int = 5, fewest: float = 2500.0) -> None:
         """Find the modes once the iterates that they would have saved cost more than they do.
 
-        Where few blocks are left, an iterate takes as long as one of ``fewest`` numbers.
+        An iterate of few blocks takes as long as one of ``fewest`` numbers: the time is that of calls of NumPy.
         """
         hard = np.where(np.isfinite(step.left), step.iterations - easy, step.iterations).clip(min=0)
         n, m = self.y.shape
@@ -445,7 +447,7 @@ class Skipper(Followed):
                 strides.forget(last)
                 try:
                     strides.reach(min(x + far, math.log1p(schedule[-1])))
-                    far = min(far, 2.0)  # what is beyond the end of the run was for nothing
+                    far = min(far, 2.0)  # a run may end soon, and what lies beyond its end is for nothing
                 except TooFast:
                     slow = True
             within = ahead[np.log1p(ahead) <= strides.x.min() + SLACK]

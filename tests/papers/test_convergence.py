@@ -61,7 +61,6 @@ def test_a_logarithm_is_needless_only_where_the_ratio_without_it_tends_to_one() 
     assert evidence.loose(np.array([1.0, 1.05]), "the logarithm") == "holds"
 
 
-@pytest.mark.slow
 def test_the_size_from_which_on_phase_one_would_end_is_where_its_two_times_meet() -> None:
     """(1 - p)K^1.98/(2p²η) steps need K²/((1 - p)η) of them, which pass first, up to that K."""
     said = evidence.falling(True).verdict

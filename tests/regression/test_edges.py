@@ -13,6 +13,7 @@ import icl_theory as icl
 from icl_theory import regression, tasks
 from icl_theory.families.regression.batches.scores import _go_together
 from icl_theory.families.regression.risks.exchangeable import expanded
+from tests.test_boundaries import assert_ends
 
 THREE = icl.Features.simplex(3, 1.0)
 RUN = icl.simulate(2.0, 1.0, 4.0, K=3, N=20, above=0.01)
@@ -112,12 +113,7 @@ ENDS: dict[str, tuple[Callable[[float], Any], list[float], list[float]]] = {
 
 @pytest.mark.parametrize("name", ENDS)
 def test_numbers_are_taken_up_to_their_ends(name: str) -> None:
-    make, taken, refused = ENDS[name]
-    for value in taken:
-        make(value)
-    for value in refused:
-        with pytest.raises(ValueError, match=name.split(",")[0]):
-            make(value)
+    assert_ends(*ENDS[name], match=name.split(",")[0])
 
 
 def off_by(e: float) -> dict[str, icl.Regression]:
