@@ -47,6 +47,16 @@ def test_the_error_grows_with_the_rounding_of_small_counts() -> None:
     assert errors[0] > errors[1] > errors[2]
 
 
+@pytest.mark.parametrize("powers", [(0.0, 3.0), (1.0, 4.0), (0.0, 6.0)])
+def test_a_few_steps_are_rounded_within_the_error(powers: tuple[float, float]) -> None:
+    """Counts from one step on, of which neighbours differ by large factors: the smaller one decides."""
+    for size, shift in itertools.product(np.geomspace(1.3, 40.0, 40), np.linspace(0.0, 0.3, 4)):
+        x = np.geomspace(0.05, 30.0, 9) * math.exp(shift)
+        count = np.maximum(np.round(size * (x ** powers[0] + x ** powers[1])), 1.0)
+        found = transition(count, x, powers)
+        assert abs(found.measured - 1.0) <= found.error
+
+
 @pytest.mark.parametrize("power", [-1.5, 0.0, 2.0])
 @pytest.mark.parametrize("dimension", [0, 1])
 def test_exponents_are_those_of_the_powers(power: float, dimension: int) -> None:
