@@ -8,9 +8,9 @@ import itertools
 import math
 from collections.abc import Callable
 
+import batches
 import numpy as np
 import skipping
-import together
 
 import icl_theory as icl
 
@@ -138,12 +138,12 @@ def gaussian() -> None:
 def main() -> None:
     """Print one of the parts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("block", "gaussian", "skipping", "together"))
-    parser.add_argument("--problems", type=int, default=1000, help="how many random problems (skipping, together)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first of them (skipping, together)")
+    parser.add_argument("part", choices=("block", "gaussian", "skipping", "batches"))
+    parser.add_argument("--problems", type=int, default=1000, help="how many random problems (skipping, batches)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first of them (skipping, batches)")
     parser.add_argument("--columns", action="store_true", help="only those whose columns do not mix (skipping)")
     parser.add_argument("--many", action="store_true", help="only such, of 12 to 40 features (skipping)")
-    parser.add_argument("--workers", type=int, default=2, help="processes (skipping, together)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (skipping, batches)")
     arguments = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
         "block": block,
@@ -151,7 +151,7 @@ def main() -> None:
         "skipping": lambda: skipping.table(
             arguments.first, arguments.problems, arguments.workers, arguments.columns, arguments.many
         ),
-        "together": lambda: together.table(arguments.first, arguments.problems, arguments.workers),
+        "batches": lambda: batches.table(arguments.first, arguments.problems, arguments.workers),
     }
     parts[arguments.part]()
 

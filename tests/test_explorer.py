@@ -18,7 +18,7 @@ from icl_theory.cli import main
 from icl_theory.explorer import description, page, recorded
 from icl_theory.families import Family, Number, Panel, list_families, parameter
 from icl_theory.papers.paper import Claims, Paper
-from icl_theory.papers.shown import SHOWN
+from icl_theory.papers.settings import SETTINGS
 from tests.browser import visit
 from tests.javascript import call
 
@@ -87,10 +87,10 @@ def test_limits_on_the_page_are_the_last_numbers_that_python_takes(name: str) ->
     ],
 )
 def test_papers_are_called_by_their_authors(authors: str, short: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = next(iter(SHOWN))
+    name = next(iter(SETTINGS))
     paper = Paper(name, "A title", authors, 2020, "nowhere", ())
     monkeypatch.setattr(explorer, "known", lambda: ({"a": Claims(papers=(paper,))}, []))
-    place, text = SHOWN[name]
+    place, text = SETTINGS[name]
     assert [*explorer.papers()] == [{"short": short, "title": "A title", "place": place, "text": text}]
 
 
@@ -192,8 +192,8 @@ def test_papers_open_at_their_settings(tmp_path: Path) -> None:
       return { opened };
     """
     opened = visit(tmp_path, "", body)["opened"]
-    assert [problem for _, problem in opened] == [""] * len(SHOWN)
-    for place, _ in SHOWN.values():
+    assert [problem for _, problem in opened] == [""] * len(SETTINGS)
+    for place, _ in SETTINGS.values():
         name, *parts = re.split("[?&~]", place)
         assert any(hash.startswith(f"{name}?") and all(part in hash for part in parts) for hash, _ in opened)
 

@@ -14,7 +14,7 @@ import recorded
 
 import icl_theory
 from icl_theory.families import list_families
-from icl_theory.papers.shown import SHOWN
+from icl_theory.papers.settings import SETTINGS
 from tests.javascript import call
 
 RECORDS: dict[str, Any] = json.loads(
@@ -121,14 +121,14 @@ def slowly() -> bool:
 
 
 CLAIMS: dict[str, Callable[[], bool]] = {
-    SHOWN[M][1]: lambda: selected(5) and slowly(),
-    SHOWN[D][1]: lambda: unpaired(40, "μ") < 0.02 and unpaired(40, "ω") < 0.02,
-    SHOWN[A][1]: lambda: trapped(0.8) and of(A, 0.2, "steps") is not None,
-    SHOWN[L][1]: lambda: (
+    SETTINGS[M][1]: lambda: selected(5) and slowly(),
+    SETTINGS[D][1]: lambda: unpaired(40, "μ") < 0.02 and unpaired(40, "ω") < 0.02,
+    SETTINGS[A][1]: lambda: trapped(0.8) and of(A, 0.2, "steps") is not None,
+    SETTINGS[L][1]: lambda: (
         after(L, 1e4, 10, "|κ|") < 0.1 and end(L, 1e4, "|κ|") > 0.99 and end(L, 1e4, "|ν|") > 0.99
     ),
-    SHOWN[C][1]: lambda: end(C, 4, "distance") < 1e-6 < 1 < end(C, 1, "distance"),
-    SHOWN[T][1]: lambda: end(T, 8, "new tasks") > 5 * end(T, 8, "its tasks"),
+    SETTINGS[C][1]: lambda: end(C, 4, "distance") < 1e-6 < 1 < end(C, 1, "distance"),
+    SETTINGS[T][1]: lambda: end(T, 8, "new tasks") > 5 * end(T, 8, "its tasks"),
     "A choice between two tokens": lambda: end(M, 2, "input 1", 0) == 0.5,
     "The setting of the page on this paper.": lambda: (
         RECORDS[C]["fixed"]["m"] == 8 and RECORDS[D]["fixed"]["d"] == 5 and RECORDS[M]["fixed"]["d"] == 20
@@ -170,7 +170,7 @@ CLAIMS: dict[str, Callable[[], bool]] = {
 
 
 def texts() -> list[str]:
-    said = [SHOWN[name][1] for name in RECORDS]
+    said = [SETTINGS[name][1] for name in RECORDS]
     for record in RECORDS.values():
         said += [each["sentence"] for each in record["presets"]] + [each["text"] for each in record["figures"]]
     return said

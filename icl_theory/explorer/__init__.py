@@ -20,7 +20,7 @@ from icl_theory.families import Panel, asked, left_out
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Fraction, Number
 from icl_theory.papers.audit import known
-from icl_theory.papers.shown import SHOWN
+from icl_theory.papers.settings import SETTINGS
 
 HERE = Path(__file__).parent
 SHARED = ("numbers", "drawing", "settings", "training", "figures", "tour", "shell")  # scripts of the page itself
@@ -84,10 +84,10 @@ def recorded() -> dict[str, str]:
 
 def papers() -> Iterator[dict[str, str]]:
     """Yield what is shown of papers: authors and year, title, address, and a text."""
-    for paper in (paper for claims in known()[0].values() for paper in claims.papers if paper.name in SHOWN):
+    for paper in (paper for claims in known()[0].values() for paper in claims.papers if paper.name in SETTINGS):
         last = [name.split()[-1] for name in paper.authors.split(", ")]
         authors = " and ".join(last) if len(last) < 3 else f"{last[0]} et al."
-        place, text = SHOWN[paper.name]
+        place, text = SETTINGS[paper.name]
         yield {"short": f"{authors} {paper.year}", "title": paper.title, "place": place, "text": text}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SHOWN = {
+SETTINGS = {
     "nonlinear-regression": (
         "regression?K=50&L=4&t=20000~L=0.2",
         "Small L, here 0.2 in grey dashes: the run ends in Phase II, as in Theorem 1. Large L: most steps go into"
