@@ -1327,7 +1327,7 @@ LOCATIONS = (
     Fault("location-odds", "the Bayes bias is the log odds of the first position over all others together", _L,
           "odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)", "odds = self.chance / (1.0 - self.chance)"),
     Fault("location-manifold-tilted", "starts on the manifold have k and v that are not orthogonal", _L,
-          "v[2:] -= k[2:] * (k[2:] @ v[2:])", "v[2:] -= 0.5 * k[2:] * (k[2:] @ v[2:])"),
+          "start[[0, 1, 1], [1, 0, 2]] = 0.0", "start[[0, 1], [1, 0]] = 0.0"),
 )  # fmt: skip
 
 _D = "linear_attention/diversity.py"
@@ -1889,8 +1889,8 @@ FRESH_EIGHTH = (
         "single-location-coarse-nodes",
         "The softmax loss of single-location regression is inaccurate for spread > 1, because the distance of the nodes no longer depends on the spread",
         "families/single_location.py",
-        "max(r * max(1.0, p.spread), 1e-3)",
-        "max(r, 1e-3)",
+        "reach_of(r * max(1.0, p.spread))",
+        "reach_of(r)",
     ),
     Fault(
         "sphere-start-ignored",

@@ -12,7 +12,7 @@ import numpy as np
 from icl_theory._validate import Array, refuse
 from icl_theory.engine import Risk, Trajectory, in_coordinates
 from icl_theory.engine.risk import Started
-from icl_theory.engine.tokens.gaussian import normal
+from icl_theory.engine.tokens.gaussian import normal, reach_of
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
 from icl_theory.families import Column, Family, Later, Number, Whole, Word, parameter
@@ -100,9 +100,7 @@ class SoftmaxRisk(LocationRisk):
         """Loss and its gradient, (5,)."""
         (kappa, beside, nu, rest, bias), p = params, self.problem
         r, size, chance = math.hypot(kappa, beside), nu * nu + rest * rest, np.array([p.chance, 1.0 - p.chance])
-        # Nodes a power of 2 apart leave an error of e^-30 where weights grow like e^(r x) or e^(r γ x).
-        apart = 2.0 ** math.floor(math.log2(min(0.25, math.pi**2 / (30.0 * max(r * max(1.0, p.spread), 1e-3)))))
-        tokens, slopes = self._tokens(apart)
+        tokens, slopes = self._tokens(reach_of(r * max(1.0, p.spread)))
         found = tokens.moments(slopes @ [r, kappa, bias])
         gap, square = found.loss.reshape(2, 2) @ chance  # half mean squares of o - γ and of o, for |v| = 1
         seen = gap - square - 0.5 * p.spread**2  # less γ² times the attention on the informative token
@@ -114,9 +112,10 @@ class SoftmaxRisk(LocationRisk):
         return float(loss), np.array([by_kappa + turn[0], turn[1], *by_v, by_bias])
 
     @lru_cache(maxsize=8)  # noqa: B019
-    def _tokens(self, step: float) -> tuple[TokenRisk, Array]:
+    def _tokens(self, largest: float) -> tuple[TokenRisk, Array]:
         """Tokens, and slopes of scores by (r, κ, b); targets γ and 0, with the informative token first or not."""
-        (x, probs), p = normal(step), self.problem
+        # nodes as close as this leave an error of e^-30 where weights grow like e^(r x) or e^(r γ x)
+        (x, probs), p = normal(min(0.25, math.pi**2 / (30.0 * largest))), self.problem
         check_fits("N", f"{x.size} nodes", 8.0 * 2000 * x.size)
         still = np.zeros(x.size)
         others = [Kind(many, probs, still, still + 1.0) for many in (1, p.N - 2) if many]
@@ -238,14 +237,13 @@ class SingleLocation(Family):
 
     def risk(self) -> Risk:
         """Return the risk over what is trained, from the start that is drawn."""
-        k, v = np.random.default_rng(self.seed).normal(size=(2, self.d))
+        drawn = np.random.default_rng(self.seed).normal(size=(2, self.d))
+        beside = np.linalg.qr(drawn[:, 2:].T)[1].T  # both in two dimensions, of which k has the first
+        start = np.concatenate([drawn[:, :2], beside], axis=1)
         if self.start == "manifold":
-            k[1] = v[0] = 0.0
-            v[2:] -= k[2:] * (k[2:] @ v[2:]) / (k[2:] @ k[2:])
-        beside = np.linalg.qr(np.stack([k[2:], v[2:]], axis=1))[1].T  # both in two dimensions
-        start = np.concatenate([np.stack([k, v])[:, :2], beside], axis=1)
+            start[[0, 1, 1], [1, 0, 2]] = 0.0
         start /= np.linalg.norm(start, axis=1)[:, None]
-        free = np.array([start[0, 0], start[0, 2], start[1, 1], start[1, 3], 0.0])
+        free = HELD @ np.append(start, 0.0)
         if self.attention == "softmax":
             return SoftmaxRisk(self, free)
         risk = SeparateRisk(self, start)

@@ -37,18 +37,18 @@ def manifold(quick: bool) -> Errors:
 @row("single location: on the manifold", MARION, bound="|κ|, |ν| -> 1, κν > 0; escape ~ ln d")
 def on_the_manifold(quick: bool) -> Found:
     """erf: from the manifold descent ends at (k*, v*) or (-k*, -v*), after an escape that takes ~ ln d steps"""
-    overlaps, escapes = [], {}
+    overlaps, escapes = [], []
     for d in (10**2, 10**4, 10**6):
         runs = [PUBLISHED.changed(seed=seed, d=d).simulate() for seed in range(1 if quick else 4)]
         overlaps += [run.observed["overlaps"][-1, :2] for run in runs]
         leaves = [np.argmax(run.observed["overlaps"][:, :2].prod(axis=1) > 0.25) for run in runs]
-        escapes[d] = float(np.mean([run.t[at] for run, at in zip(runs, leaves, strict=True)]))
-    sizes, (one, two, three) = np.abs(overlaps), escapes.values()
+        escapes.append(float(np.mean([run.t[at] for run, at in zip(runs, leaves, strict=True)])))
+    sizes, (one, two, three) = np.abs(overlaps), escapes
     alike = min(np.prod(overlaps, axis=1)) > 0.0
     return Found(
         sizes.min() > 0.99 and alike and abs((three - two) / (two - one) - 1.0) < 0.5,
         f"N = 10, snr = 200, γ = 0.71, λ = 0.1, η = 0.5, d = 1e2, 1e4, 1e6, {len(sizes)} starts, 1e9 steps",
-        f"|κ|, |ν| {span(sizes.ravel(), '.4f')}; κν > 1/4 after {listed(escapes.values(), '.0f')} steps on average",
+        f"|κ|, |ν| {span(sizes.ravel(), '.4f')}; κν > 1/4 after {listed(escapes, '.0f')} steps on average",
     )
 
 
@@ -70,12 +70,9 @@ def off_the_manifold(quick: bool) -> Found:
 
 def least_erf(problem: SingleLocation) -> float:
     """Return the least loss over λ with k = k* and v = v*."""
-
-    def loss(log_scale: float) -> float:
-        there = problem.changed(attention="erf", scale=math.exp(log_scale), start="sphere").risk()
-        return there.loss(np.eye(2, 4))
-
-    return float(minimize_scalar(loss, bounds=(-7.0, 2.0), method="bounded").fun)
+    base = problem.changed(attention="erf", start="sphere")
+    found = minimize_scalar(lambda x: base.changed(scale=math.exp(x)).risk().loss(np.eye(2, 4)), bounds=(-7.0, 2.0))
+    return float(found.fun)
 
 
 def least_linear(problem: SingleLocation) -> float:
