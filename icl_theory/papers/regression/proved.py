@@ -37,7 +37,7 @@ def _by_proof(prove: Callable[[bool], Found]) -> Callable[[bool], Found]:
 @_by_proof
 def steps(quick: bool) -> Found:
     """the number of steps is the integer that balls enclose, also where the closed form changes its method"""
-    from icl_theory.certified.facts import prove
+    from icl_theory.certified.certificate import prove
 
     features = (4, 20, 50) if quick else range(2, 61)
     found = []
@@ -45,7 +45,7 @@ def steps(quick: bool) -> Found:
         eta = K**2 / 16.0 if edge else 27.0 / 64.0 * (K - 1) ** 2 / K
         for each in (float(np.nextafter(eta, 0.0)), eta, float(np.nextafter(eta, math.inf))):
             proof = prove(simulate(1.0, 1.0, each, K=K, epsilon=epsilon), "steps")
-            found.append((proof.error == 0.0, 1 + proof.ball.high - proof.ball.low))
+            found.append((proof.error == 0.0, len(proof.ball)))
     equal, wide = zip(*found, strict=True)
     grid = (
         f"{len(found)} runs, K = {features[0]}..{features[-1]}, ηL²Δ² = K²/16 and c = 27/128 and their neighbours"
@@ -59,8 +59,7 @@ def phase_one(quick: bool) -> Found:
     """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 at every point of a box, cut until balls decide"""
     from flint import arb, ctx
 
-    from icl_theory.certified.balls import everywhere
-    from icl_theory.certified.closed import phase_one_lies_between
+    from icl_theory.certified.closed import everywhere, phase_one_lies_between
 
     features, decades, done = *((4, 0.5) if quick else (50, 4.0)), 0
     with ctx.workprec(96):
