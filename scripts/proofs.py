@@ -14,7 +14,7 @@ from flint import acb, arb, ctx
 import icl_theory as icl
 from icl_theory.certified import closed
 from icl_theory.certified.certificate import prove
-from icl_theory.certified.losses import around, enclosed
+from icl_theory.certified.losses import enclosed
 from icl_theory.families.linear_attention.law import PromptLaw
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
 
@@ -157,9 +157,9 @@ def largest(form: str, pieces: int = 24, arcs: int = 48) -> arb:
         width = (arb(1) / 3 if form == "a" else arb(0.67)) / pieces
         most = arb(0)
         for i in range(pieces):
-            x = acb((width * (2 * i + 1) / 2) + around(width / 2))
+            x = acb(width * (2 * i + 1) / 2 + arb(0, width / 2))
             for k in range(arcs):  # the upper half; the lower one has the conjugate values
-                angle = arb.pi() * (arb(2 * k + 1) / (2 * arcs)) + around(arb.pi() / (2 * arcs))
+                angle = arb.pi() * (arb(2 * k + 1) / (2 * arcs)) + arb(0, arb.pi() / (2 * arcs))
                 most = most.max(
                     abs(missing(form, x, acb(closed.RADIUS * angle.cos(), closed.RADIUS * angle.sin()))).upper()
                 )
@@ -170,7 +170,7 @@ def further(form: str, pieces: int = 60, p: float = 0.01) -> arb:
     """Return a bound on B' - 1/(c g) up to this p: on ½(s - 2a) and the slopes of the polynomials."""
     width, most = (arb(1) / 3 if form == "a" else arb(0.67)) / pieces, arb(0)
     for i in range(pieces):
-        x = width * (2 * i + 1) / 2 + around(width / 2)
+        x = width * (2 * i + 1) / 2 + arb(0, width / 2)
         a, s = (x, 1 - x) if form == "a" else (1 - x, x)
         total = abs(s - 2 * a) / 2
         for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):

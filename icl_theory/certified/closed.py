@@ -15,7 +15,7 @@ import numpy as np
 from flint import arb, arb_poly, arb_series, ctx
 
 from icl_theory._validate import refuse
-from icl_theory.certified.losses import around, balls, merged, second_moments
+from icl_theory.certified.losses import balls, merged, second_moments
 from icl_theory.families.linear_attention.risks import MergedRisk
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
 
@@ -57,11 +57,6 @@ def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
     return found
 
 
-def gap(s: arb) -> arb:
-    """Return the gap at which the attention is 1 - s."""
-    return (1 - s).log() - s.log()
-
-
 def shares(u: arb) -> tuple[arb, arb]:
     """Attention a and s = 1 - a, each with w in it once, so that balls stay small."""
     w = (-u).exp()
@@ -95,12 +90,12 @@ def abel(c: arb, form: str) -> Callable[[Any], Any]:
 def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
     """Return a ball for the sum of r over all steps of a head or tail, from Σ (1/p + DROP k)^-7."""
     p = arb(small).min(c)
-    return around(LARGEST[form] * (p**7 + p**6 / (6 * arb(DROP))) / arb(RADIUS) ** 7)
+    return arb(0, LARGEST[form] * (p**7 + p**6 / (6 * arb(DROP))) / arb(RADIUS) ** 7)
 
 
-def steps_to(K: int, c: arb, goal: arb, small: float = SMALL) -> range:
-    """Enclose the first step at which u is ``goal`` or above; steps with a larger p than ``small`` are single."""
-    here, done, low = -arb(K - 1).log(), 0, None
+def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
+    """Enclose the first step at which the attention is at least 1 - s; steps with a larger p than ``small`` are single."""
+    here, goal, done, low = -arb(K - 1).log(), (1 / s - 1).log(), 0, None
     while not here >= goal:
         if not here.rad() < 1:
             raise ArithmeticError("the balls have become too wide to tell steps apart")
@@ -109,7 +104,7 @@ def steps_to(K: int, c: arb, goal: arb, small: float = SMALL) -> range:
         here, more = _ahead(here, c, goal, small)
         done += more
     found = range(done if low is None else low, done + 1)
-    return steps_to(K, c, goal, 0.0) if small and found[0] < done <= MOST else found
+    return steps_to(K, c, s, 0.0) if small and found[0] < done <= MOST else found
 
 
 def _ahead(u: arb, c: arb, goal: arb, small: float) -> tuple[arb, int]:
@@ -119,7 +114,7 @@ def _ahead(u: arb, c: arb, goal: arb, small: float) -> tuple[arb, int]:
     if a > 0.33 and c * s * s < small:
         form, end = "s", goal.mid()
     elif a < 1 / arb(3) and c * a < small:
-        form, end = "a", goal.min(gap(1 - (small / c).min(1 / arb(3)))).mid()
+        form, end = "a", goal.min(-(1 / (small / c).min(1 / arb(3)) - 1).log()).mid()
     else:
         return next_one
     B, doubt = abel(c, form), in_doubt(form, c, small)
@@ -137,7 +132,7 @@ def steps_to_loss(K: int, c: arb, gamma: arb, epsilon: float) -> range:
     with ctx.workprec(512):  # products of doubles are exact
         if 2 * arb(epsilon) * K >= gamma * (K - 1):  # at step 0, s = (K - 1)/K
             return range(1)
-    return steps_to(K, c, gap((2 * arb(epsilon) * (K - 1) / (gamma * K)).sqrt()))
+    return steps_to(K, c, (2 * arb(epsilon) * (K - 1) / (gamma * K)).sqrt())
 
 
 def phase_one_lies_between(K: int, c: arb) -> bool:
@@ -145,9 +140,9 @@ def phase_one_lies_between(K: int, c: arb) -> bool:
 
     Larger c take no more steps (docs/proved.md): the ends of a ball of them decide.
     """
-    least, most = steps_to(K, c.upper(), arb(0))[0], steps_to(K, c.lower(), arb(0))[-1]
+    least, most = (steps_to(K, each, arb(1) / 2) for each in (c.upper(), c.lower()))
     bound = 3 * arb(K) ** 3 / (2 * arb(K - 1) ** 2 * c.upper()) + (arb(K) / 3).log() + 2
-    return bool(flow(arb(2) / 3, K) / c.lower() <= least and most <= bound)
+    return bool(flow(arb(2) / 3, K) / c.lower() <= least[0] and most[-1] <= bound)
 
 
 def deficit(K: int, power: int) -> arb:

@@ -104,8 +104,8 @@ def _closed_forms(run: Trajectory, given: tuple[arb, arb] | None) -> Iterator[tu
             c = run.eta * speed * gamma * K / arb(K - 1) ** 2
         if epsilon > 0.0:
             yield "steps", partial(closed.steps_to_loss, K, c, gamma, epsilon), basis, *said
-        yield "end of Phase I", partial(closed.steps_to, K, c, arb(0)), basis, begun.get("II")
-        yield "start of Phase III", lambda: closed.steps_to(K, c, closed.gap(closed.deficit(K, 0))), basis, begun.get("III")
+        yield "end of Phase I", partial(closed.steps_to, K, c, arb(1) / 2), basis, begun.get("II")
+        yield "start of Phase III", lambda: closed.steps_to(K, c, closed.deficit(K, 0)), basis, begun.get("III")
     if given and epsilon > 0.0:
         delta, basis = run.family.delta, "a change of sign in the equation of the flow time, the first one"
 

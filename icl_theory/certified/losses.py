@@ -47,11 +47,6 @@ def product(left: Balls, right: Balls) -> Balls:
     return np.reshape(np.array((one * two).entries(), dtype=object), (len(left), right.shape[1]))
 
 
-def around(error: arb) -> arb:
-    """Return the ball of all numbers up to ``error`` in size."""
-    return arb(0, error.abs_upper())
-
-
 def enclosed(risk: Risk, params: Array, bits: int, gamma: arb | None = None) -> tuple[arb, Balls]:
     """Return the loss and its gradient, of the shape of ``params``, with about ``bits`` bits.
 
@@ -165,7 +160,7 @@ def moments(
     t, jacobian, errors = _rule(small, far * math.log(2.0))
     loss, gradient = _sums(probs, weight, form, own, counts, t * unit, jacobian)
     two, three = (mean(-unit) * error + (1 + error) * rest(far) for error in errors)
-    return loss + around(size * two), gradient + around(size * (two + three))
+    return loss + arb(0, size * two), gradient + arb(0, size * (two + three))
 
 
 def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
