@@ -13,7 +13,6 @@ from flint import acb, arb, ctx
 
 import icl_theory as icl
 from icl_theory.certified import closed
-from icl_theory.certified.certificate import prove
 from icl_theory.certified.losses import enclosed
 from icl_theory.families.linear_attention.law import PromptLaw
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
@@ -36,7 +35,7 @@ def compare_counts(problems: int) -> None:
     start = time.perf_counter()
     for K, eta, L, epsilon in at_random(problems):
         run = icl.simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-        found = prove(run, "steps").ball
+        found = icl.certify(run, states=1).named("steps").ball
         tried, single, most = tried + 1, single + (found[0] == found[-1]), max(most, found[-1])
         if run.steps is None or not found[0] <= run.steps <= found[-1]:
             outside += 1
@@ -55,7 +54,7 @@ def compare_modes(problems: int) -> None:
         eta = ("auto", 0.1, 0.01)[int(rng.integers(3))]
         run = icl.LinearAttention(d=d, decay=decay, N=N, noise=noise, above=above, eta=eta).simulate()
         if run.steps:
-            found = prove(run, "steps")
+            found = icl.certify(run, states=1).named("steps")
             tried, off = tried + 1, not found.ball[0] <= run.steps <= found.ball[-1]
             outside, beyond = outside + off, beyond + (off and (found.error or 0.0) > found.stated)
     print(f"linear attention: {tried} counts, {outside} outside, {beyond} by more than the run says")

@@ -18,7 +18,6 @@ from flint import arb, ctx, fmpq, fmpq_series
 
 import icl_theory as icl
 from icl_theory.certified import Proved, closed, losses
-from icl_theory.certified.certificate import prove
 from icl_theory.certified.losses import enclosed
 from icl_theory.cli import main
 from icl_theory.papers.regression import proved
@@ -318,7 +317,7 @@ def test_counts_of_the_closed_form_are_proved_at_random_and_at_its_branches() ->
             ]
     for K, eta, L, epsilon in cases:
         run = icl.simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-        found = prove(run, "steps").ball
+        found = icl.certify(run, states=1).named("steps").ball
         assert run.steps in found
         assert len(found) <= 1 + (run.steps > 1e12)
 

@@ -141,10 +141,3 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
     from icl_theory.certified.facts import facts  # needs python-flint
 
     return Certificate(Proved(*each) for each in counted(facts(run, bits, states), "enclosures"))
-
-
-def prove(run: Trajectory, name: str, bits: int = 128) -> Proved:
-    """Prove a single quantity that does not belong to a saved state."""
-    from icl_theory.certified.facts import facts
-
-    return next(Proved(*each) for each in facts(run, bits, 0) if each[0] == name)

@@ -94,7 +94,7 @@ def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
 
 
 def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
-    """Enclose the first step at which the attention is at least 1 - s; steps with a larger p than ``small`` are single."""
+    """Enclose the first step at which the attention is 1 - s or more; steps with p above ``small`` are single."""
     here, goal, done, low = -arb(K - 1).log(), (1 / s - 1).log(), 0, None
     while not here >= goal:
         if not here.rad() < 1:
@@ -174,7 +174,7 @@ def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
         return sum(x * (1 / (k + m * w)) ** 3 * (square - w * y) for x, k, m, y in terms)
 
     def loss(w: arb) -> arb:
-        s = np.append(arb(1), M[1:] * w / (n[1:] + M[1:] * w))  # 1 without the feature, also at w = 0
+        s = np.append(balls([1.0]), M[1:] * w / (n[1:] + M[1:] * w))  # 1 without the feature, also at w = 0
         return (chance * (s * s * each / missed + square * (1 - s) ** 2 / present)).sum() / 2
 
     found = zeros(psi, arb(0), arb(1)) if noise > 0.0 and N > 1 else [arb(0)]  # one token has all attention

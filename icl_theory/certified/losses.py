@@ -74,10 +74,10 @@ def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None) -> t
         counts, queries = [] if math.isinf(risk.N) else [Count(risk.N)], _of_features(risk, gamma)
     else:
         raise refuse("risk", type(risk).__name__, RISKS)
-    scores = np.append(params, arb(0))  # in which features other than that of an ExchangeableRisk have 0
+    scores = np.append(params, balls([0.0]))  # in which features other than that of an ExchangeableRisk have 0
     whole, total, slopes = arb(0), arb(0), 0 * scores
-    for share, where, *nodes in queries:
-        loss, slope = moments(scores[where], *nodes, counts, digits)
+    for share, where, probs, form, own in queries:
+        loss, slope = moments(scores[where], probs, form, own, counts, digits)
         whole, total = whole + share, total + share * loss
         slopes[where] += share * slope
     return total / whole, (slopes[:-1] / whole).reshape(params.shape)[()]
@@ -101,17 +101,16 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
 
 def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
     """Nodes are the feature of the query, and the groups of the others: single features, or all of them."""
+    places: Any = np.arange(risk.initial.size).reshape(risk.initial.shape)
     if isinstance(risk, PopulationRisk):
-        K = len(risk.probs)
-        sizes, probs, pairs, places = np.ones(K), risk.probs, risk._form.variogram, np.arange(K**2).reshape(K, K).T
-        places = np.column_stack([places.diagonal(), places])
+        places = np.column_stack([places.diagonal(), places.T])
+        sizes, pairs = np.ones(len(places)), risk._form.variogram
     elif isinstance(risk, SymmetricRisk):
-        sizes, probs, pairs = risk.sizes, risk.probs, risk.variogram
-        places = np.arange(risk.initial.size).reshape(risk.initial.shape)
+        sizes, pairs = risk.sizes, risk.variogram
     else:
-        sizes, probs, places = np.array([risk.K]), [1.0], np.array([[0, 1]])
-        pairs = [[risk.gamma if gamma is None else gamma]]
-    groups, probs, pairs = np.arange(len(sizes)), balls(probs), balls(pairs)
+        places, sizes = np.array([[0, 1]]), np.array([risk.K])
+        pairs = balls([[risk.gamma if gamma is None else gamma]])
+    groups, probs, pairs = np.arange(len(sizes)), balls(getattr(risk, "probs", [1.0])), balls(pairs)
     for g in groups:
         members = np.append(1.0, sizes - (groups == g))
         there = np.flatnonzero(members)
@@ -142,7 +141,7 @@ def moments(
     if not (apart := np.ptp(middles)) <= WIDEST:
         raise refuse("params", apart, f"scores up to {WIDEST:g} apart (the largest difference is shown)")
     if sum(count.number for count in counts) == 1:  # one token has all attention
-        return probs @ own / 2, 0 * scores
+        return np.dot(probs, own) / 2, 0 * scores
 
     def mean(s: arb) -> arb:  # of e^(-s S) over prompts
         each = (probs * np.exp(-s * weight))[:, None]
@@ -211,10 +210,10 @@ def _sums(
     for k, here in enumerate(rows):  # the slope in a score turns b into b (1 - y), b y into b y (2 - y), G into -b
         both = sum(change(k, m, n) * pulls[m][rows[n]].sum(axis=0) for m in kinds for n in kinds)
         both = both + sum(change(k, m) * drawn[m][-1] for m in kinds)
-        pairs, steeper_pairs = sum(summed(pulls[m][here], change(k, m), s * change(k, m)) for m in kinds)
+        pairs, twice = np.sum([summed(pulls[m][here], change(k, m), s * change(k, m)) for m in kinds], axis=0)
         single, steeper, falls = summed(x[here], change(k), s * change(k), s * both)
         loss += (pairs + squares[here] * single).sum() / 2
-        steeper = steeper_pairs + squares[here] * steeper / 2
+        steeper = twice + squares[here] * steeper / 2
         gradient.append(pairs + squares[here] * single - weight[here] * steeper - lead[here] * falls / 2)
     return loss, np.concatenate(gradient)
 
@@ -231,6 +230,5 @@ def second_moments(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
     tokens, tasks, query = (balls(each) for each in law.moments)
     reach = product(tokens, tasks)
     second = product(reach, tokens)
-    if math.isfinite(law.N):
-        second = second + (second + ((tokens * tasks.T).sum() + arb(law.noise) ** 2) * tokens) / int(law.N)
-    return reach, tasks, query, second
+    scatter = second + ((tokens * tasks.T).sum() + arb(law.noise) ** 2) * tokens
+    return reach, tasks, query, second + scatter / arb(law.N)

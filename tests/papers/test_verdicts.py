@@ -1670,7 +1670,8 @@ def test_a_count_is_proved_only_if_every_run_has_it(
 ) -> None:
     proof, other = Made(error=0.0, ball=range(7, 8)), Made(error=error, ball=range(low, high + 1))
     monkeypatch.setattr(proved, "simulate", lambda *_, **__: None)
-    monkeypatch.setattr(proved, "prove", faked(in_turn(proof, other, proof)))
+    certificate = Made(named=faked(in_turn(proof, other, proof)))
+    monkeypatch.setattr(proved, "certify", lambda *_, **__: certificate)
     claim = proved.steps(True)
     assert claim.violated == (equal < 36)
     assert claim.measured == f"{equal} equal; enclosures up to {high - low + 1} wide"

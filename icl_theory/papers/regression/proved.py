@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from icl_theory.certified.certificate import check_installed, prove
+from icl_theory.certified import certify, check_installed
 from icl_theory.engine.statement import OURS, Status
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.papers.claim import Found, Outcome, row
@@ -39,7 +39,7 @@ def steps(quick: bool) -> Found:
     """the number of steps is the integer that balls enclose, also where the closed form changes its method"""
     features = (4, 20, 50) if quick else range(2, 61)
     proofs = [
-        prove(simulate(1.0, 1.0, float(eta), K=K, epsilon=epsilon), "steps")
+        certify(simulate(1.0, 1.0, float(eta), K=K, epsilon=epsilon), states=1).named("steps")
         for K, epsilon in itertools.product(features, (1e-2, 1e-8))
         for edge in (27.0 / 64.0 * (K - 1) ** 2 / K, K**2 / 16.0)
         for eta in (np.nextafter(edge, 0.0), edge, np.nextafter(edge, math.inf))
