@@ -29,8 +29,7 @@ RISKS = "a TokenRisk, a risk of regression with features, or of linear attention
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
 THETA = 1.5  # of the bound on the error of the rule
 NATS = 1.0  # E e^σ is at most e^NATS
-# its share up to a factor, and of its nodes the places of the scores, the probabilities, C and mean squared errors
-Query = tuple[arb, NDArray[np.intp], Balls, Balls, Balls]
+Query = tuple[arb, NDArray[np.intp], Balls, Balls, Balls]  # share up to a factor, places of scores, for `moments`
 
 
 def balls(values: Any) -> Balls:
@@ -158,7 +157,8 @@ def moments(
     far = bisect_left(powers, True, key=lambda k: bool(rest(k) < arb(2) ** -(small + 8)))
     t, jacobian, errors = _rule(small, far * math.log(2.0))
     loss, gradient = _sums(probs, weight, form, own, counts, t * unit, jacobian)
-    two, three = (mean(-unit) * error + (1 + error) * rest(far) for error in errors)
+    grown, left = mean(-unit), rest(far)
+    two, three = (grown * error + (1 + error) * left for error in errors)
     return loss + arb(0, size * two), gradient + arb(0, size * (two + three))
 
 
