@@ -2,7 +2,7 @@ from . import certified as certified
 from . import engine as engine
 from . import families as families
 from . import papers as papers
-from .certified.run import certify as certify
+from .certified.certificate import certify as certify
 from .engine.descent import descend as descend
 from .engine.pullback import in_coordinates as in_coordinates
 from .engine.risk import Risk as Risk

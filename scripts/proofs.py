@@ -12,8 +12,7 @@ import numpy as np
 from flint import acb, arb, ctx
 
 import icl_theory as icl
-from icl_theory.certified import balls, closed
-from icl_theory.certified.facts import prove
+from icl_theory.certified import closed
 from icl_theory.certified.losses import enclosed
 from icl_theory.families.linear_attention.law import PromptLaw
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
@@ -36,9 +35,9 @@ def compare_counts(problems: int) -> None:
     start = time.perf_counter()
     for K, eta, L, epsilon in at_random(problems):
         run = icl.simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-        found = prove(run, "steps").ball
-        tried, single, most = tried + 1, single + (found.low == found.high), max(most, found.high)
-        if run.steps is None or not found.low <= run.steps <= found.high:
+        found = icl.certify(run, states=1).named("steps").ball
+        tried, single, most = tried + 1, single + (found[0] == found[-1]), max(most, found[-1])
+        if run.steps is None or not found[0] <= run.steps <= found[-1]:
             outside += 1
             print(f"  outside: K={K} eta={eta!r} L={L!r} epsilon={epsilon!r}: {run.steps}, {found}, {run.error}")
     spent = time.perf_counter() - start
@@ -55,8 +54,8 @@ def compare_modes(problems: int) -> None:
         eta = ("auto", 0.1, 0.01)[int(rng.integers(3))]
         run = icl.LinearAttention(d=d, decay=decay, N=N, noise=noise, above=above, eta=eta).simulate()
         if run.steps:
-            found = prove(run, "steps")
-            tried, off = tried + 1, not found.ball.low <= run.steps <= found.ball.high
+            found = icl.certify(run, states=1).named("steps")
+            tried, off = tried + 1, not found.ball[0] <= run.steps <= found.ball[-1]
             outside, beyond = outside + off, beyond + (off and (found.error or 0.0) > found.stated)
     print(f"linear attention: {tried} counts, {outside} outside, {beyond} by more than the run says")
 
@@ -117,7 +116,7 @@ def soon_after() -> int:
     if not half + 2 * first - 3 * first**2 * first.log() < 7 / arb(8):
         raise SystemExit("not proved for s <= 1/16")
     # F(1/K) is F(1/2)
-    return balls.everywhere(lambda s: bool(s * s * closed.flow(s, 2) <= 7 / arb(8)), first, half)
+    return closed.everywhere(lambda s: bool(s * s * closed.flow(s, 2) <= 7 / arb(8)), first, half)
 
 
 def polynomial(coefficients: Any, x: Any) -> Any:
@@ -157,9 +156,9 @@ def largest(form: str, pieces: int = 24, arcs: int = 48) -> arb:
         width = (arb(1) / 3 if form == "a" else arb(0.67)) / pieces
         most = arb(0)
         for i in range(pieces):
-            x = acb((width * (2 * i + 1) / 2) + balls.around(width / 2))
+            x = acb(width * (2 * i + 1) / 2 + arb(0, width / 2))
             for k in range(arcs):  # the upper half; the lower one has the conjugate values
-                angle = arb.pi() * (arb(2 * k + 1) / (2 * arcs)) + balls.around(arb.pi() / (2 * arcs))
+                angle = arb.pi() * (arb(2 * k + 1) / (2 * arcs)) + arb(0, arb.pi() / (2 * arcs))
                 most = most.max(
                     abs(missing(form, x, acb(closed.RADIUS * angle.cos(), closed.RADIUS * angle.sin()))).upper()
                 )
@@ -170,7 +169,7 @@ def further(form: str, pieces: int = 60, p: float = 0.01) -> arb:
     """Return a bound on B' - 1/(c g) up to this p: on ½(s - 2a) and the slopes of the polynomials."""
     width, most = (arb(1) / 3 if form == "a" else arb(0.67)) / pieces, arb(0)
     for i in range(pieces):
-        x = width * (2 * i + 1) / 2 + balls.around(width / 2)
+        x = width * (2 * i + 1) / 2 + arb(0, width / 2)
         a, s = (x, 1 - x) if form == "a" else (1 - x, x)
         total = abs(s - 2 * a) / 2
         for j, (coefficients, denominator) in enumerate(POLYNOMIALS[form], start=1):

@@ -17,9 +17,7 @@ import pytest
 from flint import arb, ctx, fmpq, fmpq_series
 
 import icl_theory as icl
-from icl_theory.certified import Proved, balls, closed, losses
-from icl_theory.certified.certificate import Steps
-from icl_theory.certified.facts import prove
+from icl_theory.certified import Proved, closed, losses
 from icl_theory.certified.losses import enclosed
 from icl_theory.cli import main
 from icl_theory.papers.regression import proved
@@ -154,14 +152,14 @@ def test_grouped_and_exchangeable_losses_hold_those_of_all_features() -> None:
         variogram = np.where(np.eye(4), 0.0, grouped.variogram[np.ix_(labels, labels)])
         full = theta[labels[None, :], 1 + labels[:, None]] * 1.0
         np.fill_diagonal(full, theta[labels, 0])
-        probs = balls.balls(np.array([0.4, 0.2, 0.2, 0.2]))
+        probs = losses.balls(np.array([0.4, 0.2, 0.2, 0.2]))
         with ctx.workprec(160):
             expected, parts = arb(0), []
             for k in range(4):
-                own = balls.balls(variogram[k])
-                form = own[:, None] + own - balls.balls(variogram)
+                own = losses.balls(variogram[k])
+                form = own[:, None] + own - losses.balls(variogram)
                 each = [icl.engine.tokens.square.Count(N)] if math.isfinite(N) else []
-                query = balls.balls(full[:, k]), probs, form, 2 * own + arb(0.3) ** 2
+                query = losses.balls(full[:, k]), probs, form, 2 * own + arb(0.3) ** 2
                 loss, gradient = losses.moments(*query, each, 100.0)
                 expected += probs[k] / probs.sum() * loss
                 parts.append(gradient * probs[k] / probs.sum())
@@ -249,16 +247,16 @@ def test_counts_are_those_of_single_steps_with_40_digits() -> None:
             K, c, goal = int(rng.integers(2, 40)), 10.0 ** rng.uniform(-2.5, 2.0), rng.uniform(0.1, 1.2)
             goal *= math.log(K) + 1.0
             n = iterated(K, c, mpmath.mpf(goal))
-            assert closed.steps_to(K, arb(c), arb(goal) - arb(K - 1).log()) == (n, n)
+            assert closed.steps_to(K, arb(c), closed.shares(arb(goal) - arb(K - 1).log())[1]) == range(n, n + 1)
         # where the goal is an iterate itself, the step is told apart from the next one
         for K, c in ((20, 0.3), (3, 5.0)):
             here = -arb(K - 1).log()
             for _ in range(500):
                 a, s = closed.shares(here)
                 here = here + arb(c) * a * s * s
-            found = closed.steps_to(K, arb(c), here.mid())
-            assert found.low <= 500 <= found.high
-            assert closed.steps_to(K, arb(c), here + arb(2) ** -90) == (501, 501)
+            found = closed.steps_to(K, arb(c), closed.shares(here.mid())[1])
+            assert 500 in found
+            assert closed.steps_to(K, arb(c), closed.shares(here + arb(2) ** -90)[1]) == range(501, 502)
 
 
 def test_the_residual_of_the_abel_function_has_a_zero_of_order_seven_and_its_bound() -> None:
@@ -319,9 +317,9 @@ def test_counts_of_the_closed_form_are_proved_at_random_and_at_its_branches() ->
             ]
     for K, eta, L, epsilon in cases:
         run = icl.simulate(L, 1.0, eta, K=K, epsilon=epsilon)
-        found = prove(run, "steps").ball
-        assert found.low <= run.steps <= found.high
-        assert found.high - found.low <= (run.steps > 1e12)
+        found = icl.certify(run, states=1).named("steps").ball
+        assert run.steps in found
+        assert len(found) <= 1 + (run.steps > 1e12)
 
 
 def test_constants_are_those_of_60_digits() -> None:
@@ -375,7 +373,7 @@ def test_steps_of_linear_attention_are_those_of_40_digits(goal: dict[str, float]
             gamma = [g - mpmath.mpf(0.3) * x * (g * y - x) for x, y, g in zip(tokens, second, gamma, strict=True)]
             n += 1
     assert n > 0
-    assert found == (n, n)
+    assert found == range(n, n + 1)
 
 
 @pytest.mark.parametrize("share", [1.0001, 1.5])
@@ -396,35 +394,33 @@ def test_a_loss_below_the_floor_is_never_reached() -> None:
         with pytest.raises(ArithmeticError, match="the goal is not reached"):
             closed.mode_steps(risk, 0.3, share * risk.floor(), None)
     found = closed.mode_steps(risk, 0.3, (1.0 + 1e-9) * risk.floor(), None)
-    assert 0 < found.low == found.high < 10**4
+    assert 0 < found[0] == found[-1] < 10**4
 
 
 def test_a_count_is_within_its_error_where_rounding_hides_what_a_step_gains() -> None:
     problem = icl.LinearAttention(d=8, N=15, decay=4.0, noise=0.3, above=1.2e-10, eta=0.01)
     run = problem.simulate()
     found = icl.certify(run, states=1).named("steps")
-    assert found.ball.low == found.ball.high
+    assert len(found.ball) == 1
     assert run.error is not None
-    assert abs(found.ball.low - run.steps) <= run.error < 1e-6 * run.steps
+    assert abs(found.ball[0] - run.steps) <= run.error < 1e-6 * run.steps
 
 
 def test_an_inequality_is_proved_on_an_interval_or_a_piece_is_named() -> None:
-    assert balls.everywhere(lambda x: bool(x * x - x > -0.26), arb(-2), arb(2)) > 20
+    assert closed.everywhere(lambda x: bool(x * x - x > -0.26), arb(-2), arb(2)) > 20
     with pytest.raises(ArithmeticError, match=r"^not proved at \[0\.[456]"):
-        balls.everywhere(lambda x: bool(x * x - x > -0.24), arb(-2), arb(2))
+        closed.everywhere(lambda x: bool(x * x - x > -0.24), arb(-2), arb(2))
 
 
-def test_a_zero_is_enclosed_only_if_it_is_the_only_one() -> None:
-    found = balls.only_zero(lambda x: 2 - x * x, arb(0), arb(3))
+def test_all_zeros_are_enclosed_or_it_is_said_that_this_is_not_proved() -> None:
+    (found,) = closed.zeros(lambda x: 2 - x * x, arb(0), arb(3))
     assert float(found.rad()) < 1e-11
     assert found.overlaps(arb(2).sqrt())
-    for function in (
-        lambda x: x * x + 1,  # no sign changes
-        lambda x: x * x - 2,  # from negative to positive
-        lambda x: (1 - x) * (2 - x) * (2.5 - x),  # there are three
-    ):
+    found = closed.zeros(lambda x: (1 - x) * (2 - x) * (2.5 - x), arb(0), arb(3))
+    assert all(zero.contains(at) and zero.rad() < 1e-9 for zero, at in zip(found, (1, 2, 2.5), strict=True))
+    for function in (lambda x: x * x + 1, lambda x: (x - 1) * (x - 1)):  # no sign changes
         with pytest.raises(ArithmeticError, match=r"^not proved at "):
-            balls.only_zero(function, arb(0), arb(3))
+            closed.zeros(function, arb(0), arb(3))
 
 
 def test_a_bound_is_proved_on_a_box_and_a_tighter_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,12 +446,12 @@ def test_a_certificate_holds_the_run_and_says_what_it_rests_on(capsys: pytest.Ca
         "steps", "end of Phase I", "start of Phase III", "L*", "L½",
     ]  # fmt: skip
     assert all(each.error is None or each.error < 1e-15 for each in found if each.name[0] in "lgL")
-    assert found.named("steps").ball == (1413, 1413)
+    assert found.named("steps").ball == range(1413, 1414)
     assert "1,413 (the run says 1,413)" in str(found)
     embedded = icl.simulate(2.0, 1.5, 1.0, K=4, coordinates="embedding", epsilon=1e-4)
-    assert icl.certify(embedded, states=1).named("steps").ball == (embedded.steps, embedded.steps)
+    assert icl.certify(embedded, states=1).named("steps").ball == range(embedded.steps, embedded.steps + 1)
     at_once = icl.simulate(2.0, 1.0, 4.0, K=2, epsilon=0.5)  # the loss at step 0
-    assert icl.certify(at_once, states=1).named("steps").ball == (0, 0)
+    assert icl.certify(at_once, states=1).named("steps").ball == range(1)
     with pytest.raises(SystemExit) as end:
         main(["simulate", "--L", "2", "--delta", "1", "--eta", "4", "--certify", "--json"])
     assert end.value.code == 0
@@ -479,7 +475,7 @@ def test_what_a_double_may_be_off_by_is_that_of_its_worst_entry() -> None:
 )
 def test_a_count_may_be_off_by_the_farther_end_of_what_is_proved(low: int, high: int, off: float) -> None:
     """It is wrong only outside the interval; what it may be off by, the run says, or does not."""
-    proof = Proved("steps", Steps(low, high), "the map", 9)
+    proof = Proved("steps", range(low, high + 1), "the map", 9)
     assert proof.error == off
     assert proof.interval == (f"{low}" if low == high else f"{low} to {high}")
     for stated in (0.0, off, 0.999 * off):
@@ -539,7 +535,7 @@ def test_what_cannot_be_proved_is_refused(
     run = icl.simulate(2.0, 1.0, 4.0, epsilon=1e-17)
     with pytest.raises(ValueError, match=r"^bits = 32: must be at least 64 for steps$"):
         icl.certify(run, bits=32)
-    assert icl.certify(run, bits=64).named("steps").ball.low > 10**17
+    assert icl.certify(run, bits=64).named("steps").ball[0] > 10**17
     with pytest.raises(ValueError, match=r"^risk = 'RecallRisk': must be a TokenRisk, a risk of regression"):
         icl.certify(icl.recall.simulate(alpha=0.2, max_steps=3))
     constant = icl.certify(icl.descend(icl.ExchangeableRisk(5, 0.0), 1.0, steps=2), states=1)

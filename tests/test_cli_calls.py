@@ -18,7 +18,7 @@ import typer
 import xarray
 
 import icl_theory as icl
-from icl_theory.certified import Certificate, Proved, Steps
+from icl_theory.certified import Certificate, Proved
 from icl_theory.cli import app, main
 from icl_theory.engine import progress
 from icl_theory.engine.comparison import Check
@@ -235,7 +235,7 @@ def test_runs_side_by_side_have_all_facts_and_each_its_command_and_proof(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def proof(run: icl.Trajectory) -> Certificate:
-        return Certificate([Proved(str(run.info["coordinates"]), Steps(1, 1), "b")])
+        return Certificate([Proved(str(run.info["coordinates"]), range(1, 2), "b")])
 
     monkeypatch.setattr(icl, "certify", proof)
     words = [*BASE, "--epsilon", "0.5", "--K", "5", "--coordinates", "all"]

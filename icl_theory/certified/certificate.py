@@ -1,20 +1,15 @@
-"""What is proved of a run: intervals, and what each rests on."""
+"""A run is certified: what is proved of it are intervals, and what each of them rests on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import refuse
-
-
-class Steps(NamedTuple):
-    """The first step that may be meant, and the last one."""
-
-    low: int
-    high: int
+from icl_theory._validate import instance, integer, refuse
+from icl_theory.engine.progress import counted
+from icl_theory.engine.trajectory import Trajectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +20,8 @@ class Proved:
     ----------
     name : str
         What is enclosed.
-    ball : flint.arb, ndarray of flint.arb, or Steps
-        All numbers that it may be; of a number of steps the first and the last, ``low`` and ``high``.
+    ball : flint.arb, ndarray of flint.arb, or range
+        All numbers that it may be; a range for a number of steps.
     basis : str
         What the proof rests on, and which numbers it takes as exact.
     double : float, int, ndarray or None
@@ -46,16 +41,16 @@ class Proved:
         """Proved bound on the error of ``double``, the largest of an array; None without one."""
         if self.double is None:
             return None
-        if isinstance(self.ball, Steps):
-            return float(max(self.ball.high - self.double, self.double - self.ball.low))
+        if isinstance(self.ball, range):
+            return float(max(self.ball[-1] - self.double, self.double - self.ball[0]))
         apart = np.ravel(np.asarray(self.ball, dtype=object) - self.double)
         return max(float(abs(each).upper()) for each in apart) * (1.0 + 2.0**-50)
 
     @property
     def interval(self) -> str:
         """The interval in decimal digits, rounded outward."""
-        if isinstance(self.ball, Steps):
-            low, high = self.ball
+        if isinstance(self.ball, range):
+            low, high = self.ball[0], self.ball[-1]
             return f"{low:,}" if low == high else f"{low:,} to {high:,}"
         if np.ndim(self.ball):
             return f"{self.ball.size} entries to within {max(float(each.rad()) for each in self.ball.flat):.1e}"
@@ -63,9 +58,9 @@ class Proved:
 
     def __str__(self) -> str:
         off, error = "", self.error
-        if error is not None and isinstance(self.ball, Steps):
+        if error is not None and isinstance(self.ball, range):
             wrong = f" and that it may be off by {self.stated:g}" if error <= self.stated else ", which is wrong"
-            inside = self.ball.low <= self.double <= self.ball.high
+            inside = self.ball[0] <= self.double <= self.ball[-1]
             off = f" (the run says {self.double:,}{'' if inside else wrong})"
         elif error is not None:
             off = f" (the double is off by at most {error:.1e})"
@@ -90,3 +85,59 @@ class Certificate(tuple[Proved, ...]):
     def to_dict(self) -> list[dict[str, str | None]]:
         """Return names, intervals and what they rest on as text."""
         return [{"name": each.name, "proved": each.interval, "rests on": each.basis} for each in self]
+
+
+def check_installed() -> None:
+    """Ask for python-flint if it cannot be imported."""
+    try:
+        import flint  # noqa: F401
+    except ImportError:
+        raise ValueError("a proof needs python-flint: pip install 'icl-theory[certified]'") from None
+
+
+def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate:
+    """Enclose losses, gradients, numbers of steps and constants of a run in balls, with proof.
+
+    Which of them, and what the proofs take as exact, is said in docs/proved.md.
+
+    Parameters
+    ----------
+    run : Trajectory
+        With its risk: not one read from a file that does not say what was trained.
+    bits : int
+        Precision of the arithmetic, 32 to 8192; 128 leave losses some 25 digits.
+    states : int
+        How many saved states, from the first to the last.
+
+    Returns
+    -------
+    Certificate
+        One `Proved` for each quantity.
+
+    Raises
+    ------
+    ValueError
+        python-flint is not installed; the risk has no enclosure; or the precision is too low for an answer, and the
+        message says how many bits would do.
+
+    References
+    ----------
+    docs/proved.md; F. Johansson, Arb: efficient arbitrary-precision midpoint-radius interval arithmetic, 2017.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> print(icl.certify(icl.simulate(2.0, 1.0, 4.0, epsilon=1e-9)).named("steps"))
+    steps: proved, 1,187,646,524 (the run says 1,187,646,524)
+        rests on the map u ← u + c a s² for L, Δ, η and ε as they are, and a bounded sum
+    """
+    check_installed()
+    instance("run", run, Trajectory, "a Trajectory")
+    bits, states = integer("bits", bits, minimum=32, maximum=8192), integer("states", states, minimum=1)
+    if run.risk is None:
+        raise refuse("run", "a run without its risk", "one that says what was trained")
+    if run.risk.stochastic:
+        raise refuse("run", "trained on samples", "one on the population")
+    from icl_theory.certified.facts import facts  # needs python-flint
+
+    return Certificate(Proved(*each) for each in counted(facts(run, bits, states), "enclosures"))

@@ -6,18 +6,16 @@ docs/proved.md, "Numbers of steps".
 
 from __future__ import annotations
 
-import bisect
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
 import numpy as np
-from flint import arb, arb_poly, ctx
+from flint import arb, arb_poly, arb_series, ctx
 
 from icl_theory._validate import refuse
-from icl_theory.certified.balls import around, balls, only_zero
-from icl_theory.certified.certificate import Steps
-from icl_theory.certified.losses import second_moments
+from icl_theory.certified.losses import balls, merged, second_moments
 from icl_theory.families.linear_attention.risks import MergedRisk
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
 
@@ -29,9 +27,34 @@ MOST = 10**6  # steps that are taken one by one where the sums leave several int
 LAST = 2**60  # steps of linear attention that are looked at
 
 
-def gap(s: arb) -> arb:
-    """Return the gap at which the attention is 1 - s."""
-    return (1 - s).log() - s.log()
+def everywhere(holds: Callable[[arb], bool], low: arb, high: arb) -> int:
+    """Prove an inequality on an interval, which is halved where balls do not decide; return the number of pieces.
+
+    `ArithmeticError` names a piece that is not proved and cannot be halved.
+    """
+    if holds(low.union(high)):
+        return 1
+    middle = ((low + high) / 2).mid()
+    if not low < middle < high:
+        raise ArithmeticError(f"not proved at {low.union(high).str(10)}")
+    return 1 + everywhere(holds, low, middle) + everywhere(holds, middle, high)
+
+
+def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
+    """Enclose all zeros of a function of balls, and of power series of balls, in order; there is one at least."""
+    try:
+        found = [start.union(end) for start, end in arb_series.find_roots(function, low, high)]
+    except ValueError:  # a sign is not known, or a zero is not simple
+        found = []
+    if not found:
+        raise ArithmeticError(f"not proved at {low.union(high).str(10)}: zeros that are simple")
+    for i, zero in enumerate(found):
+        before = arb.pos_inf()
+        while zero.rad() < 0.9 * before:  # Newton's method halves an interval unless only rounding is left
+            before, middle = zero.rad(), zero.mid()
+            zero = zero.intersection(middle - function(middle) / function(arb_series([zero, 1], prec=2))[1])
+        found[i] = zero
+    return found
 
 
 def shares(u: arb) -> tuple[arb, arb]:
@@ -64,52 +87,52 @@ def abel(c: arb, form: str) -> Callable[[Any], Any]:
     return B
 
 
-def in_doubt(form: str, c: arb) -> arb:
+def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
     """Return a ball for the sum of r over all steps of a head or tail, from Σ (1/p + DROP k)^-7."""
-    p = arb(SMALL).min(c)
-    return around(LARGEST[form] * (p**7 + p**6 / (6 * arb(DROP))) / arb(RADIUS) ** 7)
+    p = arb(small).min(c)
+    return arb(0, LARGEST[form] * (p**7 + p**6 / (6 * arb(DROP))) / arb(RADIUS) ** 7)
 
 
-def steps_to(K: int, c: arb, goal: arb, sums: bool = True) -> Steps:
-    """Enclose the first step at which u is ``goal`` or above; without ``sums`` all steps are taken one by one."""
-    here, done, low = -arb(K - 1).log(), 0, None
+def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
+    """Enclose the first step at which the attention is 1 - s or more; steps with p above ``small`` are single."""
+    here, goal, done, low = -arb(K - 1).log(), (1 / s - 1).log(), 0, None
     while not here >= goal:
         if not here.rad() < 1:
             raise ArithmeticError("the balls have become too wide to tell steps apart")
         if low is None and not here < goal:
             low = done
-        here, more = _ahead(here, c, goal, sums)
+        here, more = _ahead(here, c, goal, small)
         done += more
-    found = Steps(done if low is None else low, done)
-    return steps_to(K, c, goal, sums=False) if sums and found.low < found.high <= MOST else found
+    found = range(done if low is None else low, done + 1)
+    return steps_to(K, c, s, 0.0) if small and found[0] < done <= MOST else found
 
 
-def _ahead(u: arb, c: arb, goal: arb, sums: bool) -> tuple[arb, int]:
+def _ahead(u: arb, c: arb, goal: arb, small: float) -> tuple[arb, int]:
     """Return a later iterate and how many steps lead to it: most of those left in a head or tail, else one."""
     a, s = shares(u)
     next_one = u + c * a * s * s, 1
-    if sums and a > 0.33 and c * s * s < SMALL:
+    if a > 0.33 and c * s * s < small:
         form, end = "s", goal.mid()
-    elif sums and a < 1 / arb(3) and c * a < SMALL:
-        form, end = "a", goal.min(gap(1 - (SMALL / c).min(1 / arb(3)))).mid()
+    elif a < 1 / arb(3) and c * a < small:
+        form, end = "a", goal.min(-(1 / (small / c).min(1 / arb(3)) - 1).log()).mid()
     else:
         return next_one
-    B, doubt = abel(c, form), in_doubt(form, c)
+    B, doubt = abel(c, form), in_doubt(form, c, small)
     many = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
     if many is None:
         raise ArithmeticError("the steps are not counted")
     if many <= 2:
         return next_one
     aim, (a, s) = B(u) + (many - 2) + doubt, shares(end)
-    return only_zero(lambda u: aim - B(u), end - 8 * c * a * s * s, end), int(many) - 2
+    return zeros(lambda u: aim - B(u), end - 8 * c * a * s * s, end)[0], int(many) - 2
 
 
-def steps_to_loss(K: int, c: arb, gamma: arb, epsilon: float) -> Steps:
+def steps_to_loss(K: int, c: arb, gamma: arb, epsilon: float) -> range:
     """Enclose the first step at which the loss ½ γ K/(K-1) s² is ``epsilon`` or less."""
     with ctx.workprec(512):  # products of doubles are exact
         if 2 * arb(epsilon) * K >= gamma * (K - 1):  # at step 0, s = (K - 1)/K
-            return Steps(0, 0)
-    return steps_to(K, c, gap((2 * arb(epsilon) * (K - 1) / (gamma * K)).sqrt()))
+            return range(1)
+    return steps_to(K, c, (2 * arb(epsilon) * (K - 1) / (gamma * K)).sqrt())
 
 
 def phase_one_lies_between(K: int, c: arb) -> bool:
@@ -117,9 +140,9 @@ def phase_one_lies_between(K: int, c: arb) -> bool:
 
     Larger c take no more steps (docs/proved.md): the ends of a ball of them decide.
     """
-    least, most = steps_to(K, c.upper(), arb(0)).low, steps_to(K, c.lower(), arb(0)).high
+    least, most = (steps_to(K, each, arb(1) / 2) for each in (c.upper(), c.lower()))
     bound = 3 * arb(K) ** 3 / (2 * arb(K - 1) ** 2 * c.upper()) + (arb(K) / 3).log() + 2
-    return bool(flow(arb(2) / 3, K) / c.lower() <= least and most <= bound)
+    return bool(flow(arb(2) / 3, K) / c.lower() <= least[0] and most[-1] <= bound)
 
 
 def deficit(K: int, power: int) -> arb:
@@ -127,60 +150,54 @@ def deficit(K: int, power: int) -> arb:
 
     Phase III begins at the first of these, which is 1/2 for two features.
     """
-
-    def left(s: arb) -> arb:
-        return 1 - (1 - s) ** power * s * s * flow(s, K)
-
     if K == 2 and power == 0:
         return arb(1) / 2
-    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s² grows up to here, where it is below 0.62
+    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s² is below 0.62 up to here
     first = 1 / (16 * arb(K).sqrt()).upper()
-    last = next(s for s in (first * arb(2) ** (arb(k) / 8) for k in range(1, 32)) if left(s) < 0)
-    return only_zero(left, first, last.mid())
+    return zeros(lambda s: 1 - (1 - s) ** power * s * s * flow(s, K), first, 1 - 1 / arb(K))[0]
 
 
 def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
     r"""Enclose the least loss over the gap u for finite prompts, the floor of `ExchangeableRisk`.
 
     Without noise it is the limit at u = ∞. With noise and w = e^-u, M = N - n, T = n + M w the slope in u is w
-    times :math:`\psi(w) = E[n M T^{-3} (\sigma^2 - w (\sigma^2 + \gamma M q_n))]`, negative for w >= 1. That ψ is
-    positive below its root and negative up to 1 is proved by subdivision.
+    times :math:`\psi(w) = E[n M T^{-3} (\sigma^2 - w (\sigma^2 + \gamma M q_n))]`, negative for w >= 1 and
+    positive at 0. So the least loss is the least one at the zeros of ψ.
     """
-    p, square, counts = 1 / arb(K), arb(noise) ** 2, np.arange(N + 1)
-    chance = np.array([arb.bin_uiui(N, k) * p**k * (1 - p) ** (N - k) for k in counts.tolist()], dtype=object)
-    q = 1 + 1 / arb(K - 1) + (1 - 1 / arb(K - 1)) / balls(np.maximum(N - counts, 1))
-    missing = chance[0] * (gamma * q[0] + square / N) / 2  # of prompts without the feature
-    n, M, chance, q = balls(counts[1:]), balls(N - counts[1:]), chance[1:], q[1:]
-
-    terms = list(zip(chance * n * M, n, M, square + gamma * M * q, strict=True))
+    p, square, n = 1 / arb(K), arb(noise) ** 2, balls(np.arange(N + 1))
+    M, present, missed = N - n, np.maximum(n, 1), np.maximum(N - n, 1)
+    chance = balls([arb.bin_uiui(N, k) * p**k * (1 - p) ** (N - k) for k in range(N + 1)])
+    each = square + gamma * (M * (1 + 1 / arb(K - 1)) + 1 - 1 / arb(K - 1))
+    terms = list(zip(chance * n * M, n, M, each, strict=True))[1:N]
 
     def psi(w: Any) -> Any:
         return sum(x * (1 / (k + m * w)) ** 3 * (square - w * y) for x, k, m, y in terms)
 
-    w = arb(noise > 0.0)  # without noise 0, and one token has all attention
-    if noise > 0.0 and N > 1:
-        w = only_zero(psi, arb(0), arb(1))
-    found = gamma * (M * w) ** 2 * q + square * (n + M * w * w)
-    return missing + (chance * found / (n + M * w) ** 2).sum() / 2
+    def loss(w: arb) -> arb:
+        s = np.append(balls([1.0]), M[1:] * w / (n[1:] + M[1:] * w))  # 1 without the feature, also at w = 0
+        return (chance * (s * s * each / missed + square * (1 - s) ** 2 / present)).sum() / 2
+
+    found = zeros(psi, arb(0), arb(1)) if noise > 0.0 and N > 1 else [arb(0)]  # one token has all attention
+    return reduce(arb.min, map(loss, found))
 
 
-def mode_steps(risk: MergedRisk, eta: float, epsilon: float, above: float | None) -> Steps:
+def mode_steps(risk: MergedRisk, eta: float, epsilon: float, above: float | None) -> range:
     """Enclose the first step at which descent on the diagonal Γ has the loss ``epsilon``, or ``above`` the floor.
 
-    The excess Σ ½ q m (γ - γ*)² of the modes shrinks by (1 - η q m)² in each step.
+    The modes γ - γ* shrink by 1 - η q m in each step.
     """
-    reach, tasks, query, second = second_moments(risk.law)
+    reach, _, query, second = second_moments(risk.law)
     best = np.array([arb(0) if m.is_zero() else r / m for r, m in zip(reach, second, strict=True)])
-    weight, rate = query * second * (balls(risk.start) - best) ** 2 / 2, arb(eta) * query * second
+    off, rate = balls(risk.start) - best, arb(eta) * query * second
     if not all(each <= 2 for each in rate):
         raise refuse("eta", eta, "at most 2 over the largest curvature: beyond it the loss may rise")
-    goal = arb(epsilon) - (query * (tasks - best * reach)).sum() / 2 if above is None else arb(above)
+    goal = arb(epsilon) if above is None else merged(risk, best)[0] + arb(above)
 
-    def left(n: int) -> arb:  # of the excess
-        return (weight * (1 - rate) ** (2 * n)).sum()
+    def loss(n: int) -> arb:
+        return merged(risk, best + (1 - rate) ** n * off)[0]
 
-    low = bisect.bisect_left(range(LAST), True, key=lambda n: not left(n) > goal)
-    high = bisect.bisect_left(range(LAST), True, key=lambda n: bool(left(n) <= goal))
+    low = bisect_left(range(LAST), True, key=lambda n: not loss(n) > goal)
+    high = bisect_left(range(LAST), True, key=lambda n: bool(loss(n) <= goal))
     if high == LAST:
         raise ArithmeticError("the goal is not reached")
-    return Steps(low, high)
+    return range(low, high + 1)

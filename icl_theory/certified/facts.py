@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,9 +13,7 @@ from flint import arb, ctx
 
 from icl_theory._validate import Array, refuse
 from icl_theory.certified import closed
-from icl_theory.certified.balls import Balls
-from icl_theory.certified.certificate import Proved, Steps
-from icl_theory.certified.losses import enclosed
+from icl_theory.certified.losses import Balls, enclosed
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.linear_attention.risks import MergedRisk
@@ -30,8 +27,8 @@ SHARP = 24  # bits that a number must have to count as known
 LONGEST = 1000  # prompts whose floor is enclosed: a second of work
 
 
-def facts(run: Trajectory, bits: int, states: int) -> Iterator[Proved]:
-    """Yield losses and gradients, and what gradient descent has in closed form."""
+def facts(run: Trajectory, bits: int, states: int) -> Iterator[tuple[Any, ...]]:
+    """Yield what makes a `Proved`: losses and gradients, and what gradient descent has in closed form."""
     risk, given = run.risk, _given(run)
     assert risk is not None
     core, _ = innermost(risk)
@@ -46,14 +43,9 @@ def facts(run: Trajectory, bits: int, states: int) -> Iterator[Proved]:
         state, step = run.states[i], f"at step {run.t[i]}"
         found = _answer(bits, f"the loss {step}", partial(at, state))
         for name, ball, double in zip(("loss", "gradient"), found, risk.evaluate(state), strict=True):
-            yield Proved(f"{name} {step}", ball, basis, np.asarray(double)[()])
-    for each in _closed_forms(run, given) if run.rule == "gd" else ():
-        yield replace(each, ball=_answer(bits, each.name, each.ball))
-
-
-def prove(run: Trajectory, name: str, bits: int = 128) -> Proved:
-    """Prove a single quantity that does not belong to a saved state."""
-    return next(each for each in facts(run, bits, 0) if each.name == name)
+            yield f"{name} {step}", ball, basis, np.asarray(double)[()]
+    for name, enclose, *others in _closed_forms(run, given) if run.rule == "gd" else ():
+        yield name, _answer(bits, name, enclose), *others
 
 
 def _answer(bits: int, name: str, enclose: Callable[[], Any], doublings: int = 4) -> Any:
@@ -74,8 +66,8 @@ def _answer(bits: int, name: str, enclose: Callable[[], Any], doublings: int = 4
 
 def _known(found: Any) -> bool:
     """Whether a number of steps is single, or a number has digits; a gradient has those of its loss."""
-    if isinstance(found, Steps):
-        return found.low == found.high
+    if isinstance(found, range):
+        return found[0] == found[-1]
     number = found[0] if isinstance(found, tuple) else found
     return bool(number.is_zero() or number.rel_accuracy_bits() >= SHARP)
 
@@ -89,42 +81,37 @@ def _given(run: Trajectory) -> tuple[arb, arb] | None:
         return (L * delta) ** 2 / 2, delta**4 / 4 if run.family.coordinates == "embedding" else arb(1)
 
 
-def _closed_forms(run: Trajectory, given: tuple[arb, arb] | None) -> Iterator[Proved]:
-    """Yield what gradient descent has in closed form; in place of its ball, what encloses it."""
+def _closed_forms(run: Trajectory, given: tuple[arb, arb] | None) -> Iterator[tuple[Any, ...]]:
+    """Yield what gradient descent has in closed form, as in `facts`; in place of the ball what encloses it."""
     risk, epsilon, stepped = run.risk, run.epsilon, run.method != "flow"
+    said = run.steps, run.error or 0.0
     if isinstance(risk, MergedRisk) and risk.start.ndim == 1 and stepped and epsilon > 0.0 and run.steps:
-        basis = "the modes of Γ for the second moments, η and the target as they are"
         count = partial(closed.mode_steps, risk, run.eta, epsilon, getattr(run.family, "above", None))
-        yield Proved("steps", count, basis, run.steps, run.error or 0.0)
+        yield "steps", count, "the modes of Γ for the second moments, η and the target as they are", *said
     if not isinstance(risk, ExchangeableRisk):
         return
     K, (gamma, speed) = risk.K, given or (arb(risk.gamma), arb(risk.speed))
     if math.isfinite(risk.N):
         if risk.N <= LONGEST:
             floor = partial(closed.least_loss, K, gamma, int(risk.N), risk.noise)
-            yield Proved("floor", floor, "the sum over the counts of one feature", run.floor)
+            yield "floor", floor, "the sum over the counts of one feature", run.floor
         return
-    yield Proved("tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1")
+    yield "tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1"
     if stepped and risk.gamma > 0.0:  # without γ nothing stepped
         basis = f"the map u ← u + c a s² for {'L, Δ' if given else 'γ'}, η and ε as they are, and a bounded sum"
         begun = {name: part and part[0] for name, part in (run.phases or {}).items()}
         with ctx.workprec(EXACT):
             c = run.eta * speed * gamma * K / arb(K - 1) ** 2
-
-        def tail() -> Steps:
-            return closed.steps_to(K, c, closed.gap(closed.deficit(K, 0)))
-
         if epsilon > 0.0:
-            count = partial(closed.steps_to_loss, K, c, gamma, epsilon)
-            yield Proved("steps", count, basis, run.steps, run.error or 0.0)
-        yield Proved("end of Phase I", partial(closed.steps_to, K, c, arb(0)), basis, begun.get("II"))
-        yield Proved("start of Phase III", tail, basis, begun.get("III"))
+            yield "steps", partial(closed.steps_to_loss, K, c, gamma, epsilon), basis, *said
+        yield "end of Phase I", partial(closed.steps_to, K, c, arb(1) / 2), basis, begun.get("II")
+        yield "start of Phase III", lambda: closed.steps_to(K, c, closed.deficit(K, 0)), basis, begun.get("III")
     if given and epsilon > 0.0:
         delta, basis = run.family.delta, "a change of sign in the equation of the flow time, the first one"
 
         def L(power: int) -> arb:  # at which the loss is ε at a deficit
             return (4 * arb(epsilon) * (K - 1) / K).sqrt() / (closed.deficit(K, power) * delta)
 
-        yield Proved("L*", partial(L, 0), basis, crossover(epsilon, delta, K))
+        yield "L*", partial(L, 0), basis, crossover(epsilon, delta, K)
         if K >= 7:
-            yield Proved("L½", partial(L, 2), basis, half_way(epsilon, delta, K))
+            yield "L½", partial(L, 2), basis, half_way(epsilon, delta, K)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from flint import arb, arb_series, ctx
+from flint import arb, arb_mat, arb_series, ctx
+from numpy.typing import NDArray
 
 from icl_theory._validate import Array, refuse
-from icl_theory.certified.balls import Balls, around, balls, product
 from icl_theory.engine.pullback import Embedding, Factored, Linear, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.risk import TokenRisk
@@ -20,12 +22,28 @@ from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 
-Queries = Iterator[tuple[arb, tuple[Balls, Balls, Balls, Balls]]]  # shares up to a factor, and what `moments` takes
+Balls = NDArray[Any]  # of arb
 MAPS = (Embedding, Factored, Linear, Heads, Pair)  # whose sums and products are the same for balls
+FEATURES = (PopulationRisk, SymmetricRisk, ExchangeableRisk)
 RISKS = "a TokenRisk, a risk of regression with features, or of linear attention, also in other coordinates"
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
 THETA = 1.5  # of the bound on the error of the rule
-NATS = 1.0  # σ is at most this: a share of the largest S
+NATS = 1.0  # E e^σ is at most e^NATS
+Query = tuple[arb, NDArray[np.intp], Balls, Balls, Balls]  # share up to a factor, places of scores, for `moments`
+
+
+def balls(values: Any) -> Balls:
+    """Return an array of balls; doubles and integers are taken as they are, exactly."""
+    given = np.asarray(values)
+    return given if given.dtype == object else np.asarray(np.frompyfunc(arb, 1, 1)(given), dtype=object)
+
+
+def product(left: Balls, right: Balls) -> Balls:
+    """Return the product of two matrices, some ten times as fast as NumPy makes it, or of two diagonals."""
+    if left.ndim == 1:
+        return left * right
+    one, two = (arb_mat(len(each), each.shape[1], each.ravel().tolist()) for each in (left, right))
+    return np.reshape(np.array((one * two).entries(), dtype=object), (len(left), right.shape[1]))
 
 
 def enclosed(risk: Risk, params: Array, bits: int, gamma: arb | None = None) -> tuple[arb, Balls]:
@@ -41,33 +59,31 @@ def enclosed(risk: Risk, params: Array, bits: int, gamma: arb | None = None) -> 
         return _evaluated(risk, balls(params), 0.7 * bits - math.log2(min(sizes)), gamma)
 
 
-def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None = None) -> tuple[arb, Balls]:
+def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None) -> tuple[arb, Balls]:
     if isinstance(risk, Pullback):
         if not isinstance(risk.map, MAPS):
             raise refuse("map", type(risk.map).__name__, "one of " + ", ".join(each.__name__ for each in MAPS))
         loss, inner = _evaluated(risk.risk, balls(risk.map.inward(params)), digits, gamma)
         return loss, balls(risk.map.outward(params, inner))
     if type(risk) is MergedRisk:  # a class that inherits from one of these may have another loss
-        return _merged(risk, params)
-    if type(risk) is ExchangeableRisk:  # one group, whose other features have the score 0
-        group = SymmetricRisk([risk.K], [1.0 / risk.K], 1.0, risk.N, risk.noise)  # type: ignore[arg-type]
-        scores = np.append(params, balls([0.0]))[None]
-        loss, slopes = _evaluated(group, scores, digits, arb(risk.gamma) if gamma is None else gamma)
-        return loss, slopes[0, 0]
+        return merged(risk, params)
     if type(risk) is TokenRisk:
-        counts, queries = risk.counts, _of_tokens(risk, params)
-    elif isinstance(risk, PopulationRisk | SymmetricRisk) and type(risk) in (PopulationRisk, SymmetricRisk):
-        counts, queries = [] if math.isinf(risk.N) else [Count(risk.N)], _of_features(risk, params, gamma)
+        counts, queries = risk.counts, _of_tokens(risk)
+    elif isinstance(risk, FEATURES) and type(risk) in FEATURES:
+        counts, queries = [] if math.isinf(risk.N) else [Count(risk.N)], _of_features(risk, gamma)
     else:
         raise refuse("risk", type(risk).__name__, RISKS)
-    shares, found = zip(*((share, moments(*query, counts, digits)) for share, query in queries), strict=True)
-    share, (losses, slopes) = balls(shares) / sum(shares), map(np.stack, zip(*found, strict=True))
-    gradient = share[:, None] * slopes
-    return share @ losses, gradient if isinstance(risk, SymmetricRisk) else gradient.T.reshape(params.shape)
+    scores = np.append(params, balls([0.0]))  # in which features other than that of an ExchangeableRisk have 0
+    whole, total, slopes = arb(0), arb(0), 0 * scores
+    for share, where, probs, form, own in queries:
+        loss, slope = moments(scores[where], probs, form, own, counts, digits)
+        whole, total = whole + share, total + share * loss
+        slopes[where] += share * slope
+    return total / whole, (slopes[:-1] / whole).reshape(params.shape)[()]
 
 
-def _of_tokens(risk: TokenRisk, params: Balls) -> Queries:
-    probs, U = balls(risk.probs), len(risk.probs)
+def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
+    probs, (U, Q) = balls(risk.probs), risk.own.shape
 
     def of(q: int, values: Array) -> Balls:  # what may be given once for all queries
         return balls(values[..., q % values.shape[-1]])
@@ -79,25 +95,29 @@ def _of_tokens(risk: TokenRisk, params: Balls) -> Queries:
         else:
             form = of(q, np.reshape(risk.second, (U, U, -1)))
         own = np.diagonal(form) + np.concatenate([of(q, kind.spread) for kind in risk.kinds])
-        yield share, (params.reshape(U, -1)[:, q], probs, form, own)
+        yield share, np.arange(U) * Q + q, probs, form, own
 
 
-def _of_features(risk: PopulationRisk | SymmetricRisk, params: Balls, gamma: arb | None) -> Queries:
-    """Nodes are features; or that of the query, and then the groups of the others."""
-    every, probs = np.arange(len(risk.probs)), balls(risk.probs)
+def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
+    """Nodes are the feature of the query, and the groups of the others: single features, or all of them."""
+    places: Any = np.arange(risk.initial.size).reshape(risk.initial.shape)
     if isinstance(risk, PopulationRisk):
-        columns, pairs = params.T, risk._form.variogram
-        classes = [(k, every, np.ones(len(every)), 1) for k in range(len(every))]
+        places = np.column_stack([places.diagonal(), places.T])
+        sizes, pairs = np.ones(len(places)), risk._form.variogram
+    elif isinstance(risk, SymmetricRisk):
+        sizes, pairs = risk.sizes, risk.variogram
     else:
-        columns, pairs = params, risk.variogram
-        classes = [(0, np.append(g, every), risk.members[:, g], int(risk.sizes[g])) for g in every]
-    pairs = balls(pairs if gamma is None else [[gamma]])
-    for prob, scores, (own, nodes, members, size) in zip(probs, columns, classes, strict=True):
-        between = pairs[np.ix_(nodes, nodes)]
-        alike = np.diagonal(between) / balls(np.maximum(members, 1.0))
-        between = between - np.diag(alike)  # two tokens of a group may show the same feature
-        form, squares = between[own][:, None] + between[own] - between, 2 * between[own] + arb(risk.noise) ** 2
-        yield prob * size, (scores, probs[nodes] * balls(members), form, squares)
+        places, sizes = np.array([[0, 1]]), np.array([risk.K])
+        pairs = balls([[risk.gamma if gamma is None else gamma]])
+    groups, probs, pairs = np.arange(len(sizes)), balls(getattr(risk, "probs", [1.0])), balls(pairs)
+    for g in groups:
+        members = np.append(1.0, sizes - (groups == g))
+        there = np.flatnonzero(members)
+        nodes, members = np.append(g, groups)[there], balls(members[there])
+        # two tokens of a group may show the same feature
+        between = pairs[np.ix_(nodes, nodes)] * (1 - np.diag(1 / members))
+        form, own = between[0][:, None] + between[0] - between, 2 * between[0] + arb(risk.noise) ** 2
+        yield probs[g] * int(sizes[g]), places[g][there], probs[nodes] * members, form, own
 
 
 def moments(
@@ -110,10 +130,8 @@ def moments(
     """
     rows = [count.rows for count in counts] or [slice(None)]
     probs = np.concatenate([probs[each] / probs[each].sum() for each in rows])
-    there = np.array([not each.is_zero() for each in probs])
-    middles = np.array([float(score.mid()) for score in scores])[there]
+    middles = np.array([float(score.mid()) for score in scores])
     weight = np.exp(scores - arb(middles.max()))
-    weight[~there] = arb(1)  # the score of what never occurs has no say
     if not counts:
         attention = probs * weight / (probs @ weight)
         pull = product(form, attention[:, None])[:, 0]
@@ -122,25 +140,26 @@ def moments(
     if not (apart := np.ptp(middles)) <= WIDEST:
         raise refuse("params", apart, f"scores up to {WIDEST:g} apart (the largest difference is shown)")
     if sum(count.number for count in counts) == 1:  # one token has all attention
-        return np.dot(probs, own) / 2, balls(np.zeros(len(weight)))
+        return np.dot(probs, own) / 2, 0 * scores
 
-    def mean(s: arb) -> arb:  # of e^(s S) over prompts
-        each = (probs * np.exp(weight * s))[:, None]
+    def mean(s: arb) -> arb:  # of e^(-s S) over prompts
+        each = (probs * np.exp(-s * weight))[:, None]
         factors = (_powers(each[count.rows].sum(axis=0), count, 0)[0][0] for count in counts)
         return math.prod(factors, start=arb(1))
 
-    tokens, heaviest = sum(int(count.number) for count in counts), max(each.upper() for each in weight)
-    unit = (NATS / (tokens * heaviest)).lower()  # σ is S times it
-    size = max(abs(each).upper() for each in (*form.flat, *own))
+    def rest(k: int) -> arb:  # what nodes beyond 2^k leave out
+        return mean(unit * ((1 - shift) * arb(2) ** k - shift)) / shift**3
+
+    size, shift = max(abs(each).upper() for each in (*form.flat, *own)), arb(1) / 16
     small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300)))) + 6  # a few to spare
-    far, rest, shift = 2.0, arb(1), arb(1) / 16
-    while not rest < arb(2) ** -small:  # what nodes beyond e^far leave out
-        far += 0.4
-        rest = mean((shift - (1 - shift) * arb(far).exp()) * unit) / shift**3
-    t, jacobian, errors = _rule(small, far)
+    unit = arb(2) ** -bisect_left(range(64), True, key=lambda k: bool(mean(-(arb(2) ** -k)) < arb(NATS).exp()))
+    powers = range(64 + math.ceil(apart / math.log(2.0)))
+    far = bisect_left(powers, True, key=lambda k: bool(rest(k) < arb(2) ** -(small + 8)))
+    t, jacobian, errors = _rule(small, far * math.log(2.0))
     loss, gradient = _sums(probs, weight, form, own, counts, t * unit, jacobian)
-    two, three = (arb(NATS).exp() * error + (1 + error) * rest for error in errors)
-    return loss + around(size * two), gradient + around(size * (two + three))
+    grown, left = mean(-unit), rest(far)
+    two, three = (grown * error + (1 + error) * left for error in errors)
+    return loss + arb(0, size * two), gradient + arb(0, size * (two + three))
 
 
 def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
@@ -184,29 +203,26 @@ def _sums(
     def change(*kinds: int) -> Balls:  # of the product of all generating functions
         return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=s * s * jacobian)
 
-    def both(*more: int) -> Balls:
-        two = sum(change(k, m, *more) * pulls[m][rows[k]].sum(axis=0) for k in kinds for m in kinds)
-        return two + sum(change(k, *more) * drawn[k][-1] for k in kinds)
-
     def summed(array: Balls, *factors: Balls) -> Balls:
         return product(array, np.stack(factors, axis=1)).T
 
-    gradient = []
+    loss, gradient = arb(0), []
     for k, here in enumerate(rows):  # the slope in a score turns b into b (1 - y), b y into b y (2 - y), G into -b
-        w, pairs = weight[here], [summed(pulls[m][here], change(k, m), s * change(k, m)) for m in kinds]
-        single, steeper, falls = summed(x[here], change(k), s * change(k), s * both(k))
-        two = sum(first - w * second for first, second in pairs)
-        gradient.append(two + squares[here] * (single - w * steeper / 2) - lead[here] * falls / 2)
-    return both().sum() / 2, np.concatenate(gradient)
+        both = sum(change(k, m, n) * pulls[m][rows[n]].sum(axis=0) for m in kinds for n in kinds)
+        both = both + sum(change(k, m) * drawn[m][-1] for m in kinds)
+        pairs, twice = np.sum([summed(pulls[m][here], change(k, m), s * change(k, m)) for m in kinds], axis=0)
+        single, steeper, falls = summed(x[here], change(k), s * change(k), s * both)
+        loss += (pairs + squares[here] * single).sum() / 2
+        steeper = twice + squares[here] * steeper / 2
+        gradient.append(pairs + squares[here] * single - weight[here] * steeper - lead[here] * falls / 2)
+    return loss, np.concatenate(gradient)
 
 
-def _merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
+def merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
     """Loss ½ tr Λq(ΓMΓᵀ - ΓΛW - WΛΓᵀ + W) and its gradient Λq(ΓM - WΛ), from the moments of the prompts."""
     reach, tasks, query, second = second_moments(risk.law if params.ndim == 1 else risk.law.dense)
-    whole, drawn = product(params, second), product(params, reach)
-    left = product(query, product(whole, params.T) - drawn - drawn.T + tasks)
-    trace = np.sum(left if params.ndim == 1 else np.diagonal(left))
-    return trace / 2, product(query, whole - reach.T)
+    slope = product(params, second) - reach.T
+    return (query * (product(slope - reach.T, params.T) + tasks)).sum() / 2, product(query, slope)
 
 
 def second_moments(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
@@ -214,6 +230,5 @@ def second_moments(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
     tokens, tasks, query = (balls(each) for each in law.moments)
     reach = product(tokens, tasks)
     second = product(reach, tokens)
-    if math.isfinite(law.N):
-        second = second + (second + ((tokens * tasks.T).sum() + arb(law.noise) ** 2) * tokens) / int(law.N)
-    return reach, tasks, query, second
+    scatter = second + ((tokens * tasks.T).sum() + arb(law.noise) ** 2) * tokens
+    return reach, tasks, query, second + scatter / arb(law.N)

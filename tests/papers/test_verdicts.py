@@ -1668,9 +1668,10 @@ def test_times_of_sampled_phases_are_those_of_the_run_rounded_up(
 def test_a_count_is_proved_only_if_every_run_has_it(
     error: float, low: int, high: int, equal: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proof, other = Made(error=0.0, ball=Made(low=7, high=7)), Made(error=error, ball=Made(low=low, high=high))
+    proof, other = Made(error=0.0, ball=range(7, 8)), Made(error=error, ball=range(low, high + 1))
     monkeypatch.setattr(proved, "simulate", lambda *_, **__: None)
-    monkeypatch.setattr("icl_theory.certified.facts.prove", faked(in_turn(proof, other, proof)))
+    certificate = Made(named=faked(in_turn(proof, other, proof)))
+    monkeypatch.setattr(proved, "certify", lambda *_, **__: certificate)
     claim = proved.steps(True)
     assert claim.violated == (equal < 36)
     assert claim.measured == f"{equal} equal; enclosures up to {high - low + 1} wide"

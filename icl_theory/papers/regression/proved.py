@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from icl_theory.certified import check_installed
+from icl_theory.certified import certify, check_installed
 from icl_theory.engine.statement import OURS, Status
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.papers.claim import Found, Outcome, row
 
 
-def _by_proof(prove: Callable[[bool], Found]) -> Callable[[bool], Found]:
+def _by_proof(proof: Callable[[bool], Found]) -> Callable[[bool], Found]:
     """Make a row that proves something one that says so where that cannot be done."""
 
-    @functools.wraps(prove)
+    @functools.wraps(proof)
     def found(quick: bool) -> Found:
         try:
             check_installed()
@@ -26,7 +26,7 @@ def _by_proof(prove: Callable[[bool], Found]) -> Callable[[bool], Found]:
             only = f"{Outcome.ONLY.value} as far as others measure"
             return Found(True, "nothing is proved here", str(error), only)
         try:
-            return prove(quick)
+            return proof(quick)
         except ArithmeticError as error:
             return Found(False, "balls", str(error))
 
@@ -37,20 +37,17 @@ def _by_proof(prove: Callable[[bool], Found]) -> Callable[[bool], Found]:
 @_by_proof
 def steps(quick: bool) -> Found:
     """the number of steps is the integer that balls enclose, also where the closed form changes its method"""
-    from icl_theory.certified.facts import prove
-
     features = (4, 20, 50) if quick else range(2, 61)
-    found = []
-    for K, epsilon, edge in itertools.product(features, (1e-2, 1e-8), (0.0, 1.0)):
-        eta = K**2 / 16.0 if edge else 27.0 / 64.0 * (K - 1) ** 2 / K
-        for each in (float(np.nextafter(eta, 0.0)), eta, float(np.nextafter(eta, math.inf))):
-            proof = prove(simulate(1.0, 1.0, each, K=K, epsilon=epsilon), "steps")
-            found.append((proof.error == 0.0, 1 + proof.ball.high - proof.ball.low))
-    equal, wide = zip(*found, strict=True)
-    grid = (
-        f"{len(found)} runs, K = {features[0]}..{features[-1]}, ηL²Δ² = K²/16 and c = 27/128 and their neighbours"
-    )
-    return Found(all(equal), grid, f"{sum(equal)} equal; enclosures up to {max(wide)} wide")
+    proofs = [
+        certify(simulate(1.0, 1.0, float(eta), K=K, epsilon=epsilon), states=1).named("steps")
+        for K, epsilon in itertools.product(features, (1e-2, 1e-8))
+        for edge in (27.0 / 64.0 * (K - 1) ** 2 / K, K**2 / 16.0)
+        for eta in (np.nextafter(edge, 0.0), edge, np.nextafter(edge, math.inf))
+    ]
+    equal, wide = sum(each.error == 0.0 for each in proofs), max(len(each.ball) for each in proofs)
+    places = "ηL²Δ² = K²/16 and c = 27/128 and their neighbours"
+    grid = f"{len(proofs)} runs, K = {features[0]}..{features[-1]}, {places}"
+    return Found(equal == len(proofs), grid, f"{equal} equal; enclosures up to {wide} wide")
 
 
 @row("Phase I, proved", OURS, Status.CERTIFIED, "all of the box")
@@ -59,8 +56,7 @@ def phase_one(quick: bool) -> Found:
     """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 at every point of a box, cut until balls decide"""
     from flint import arb, ctx
 
-    from icl_theory.certified.balls import everywhere
-    from icl_theory.certified.closed import phase_one_lies_between
+    from icl_theory.certified.closed import everywhere, phase_one_lies_between
 
     features, decades, done = *((4, 0.5) if quick else (50, 4.0)), 0
     with ctx.workprec(96):
