@@ -1029,8 +1029,8 @@ CAUSAL_STRUCTURE = (
         "information-of-the-next-lag",
         "page on causal structure: lags are compared with lag 2 instead of the parent",
         "papers/induction_heads.py",
-        "for j in (*range(lags), 1)]",
-        "for j in (*range(lags), 2)]",
+        "products = joint * joint[1]",
+        "products = joint * joint[2]",
         tests="papers/test_markov.py",
     ),
     Fault(

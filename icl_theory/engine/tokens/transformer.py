@@ -127,12 +127,11 @@ class TwoLayerTransformer(Risk):
         return Matrices(reduced[:-1], 0.0 * eye, eye, matching, np.hstack([eye, 0.0 * eye]))
 
     def outside(self, params: Array) -> dict[str, float]:
-        """Return the distance of each matrix to the nearest one of the reduction, in the Frobenius norm."""
+        """Return the distance of each matrix but the lags to the reduction's nearest one, in the Frobenius norm."""
         k, found = self.chains.symbols, self.matrices(params)
         nearest = self.of_reduction(np.append(found.lags, np.trace(found.matching[:k, k:]) / k))
-        return {
-            name: float(np.linalg.norm(a - c)) for name, a, c in zip(found._fields, found, nearest, strict=True)
-        }
+        apart = [float(np.linalg.norm(one - other)) for one, other in zip(found, nearest, strict=True)]
+        return dict(zip(found._fields[1:], apart[1:], strict=True))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's sequences and its gradient, by the backward pass."""
