@@ -87,6 +87,8 @@ class TwoLayerTransformer(Risk):
     objective: str = "square"
     sink: float | None = None
 
+    stochastic = True  # the steps draw different sequences
+
     def __post_init__(self) -> None:
         k, m = instance("chains", self.chains, Chains, "Chains").symbols, self.chains.window
         store(self, length=integer("length", self.length, minimum=1), seed=integer("seed", self.seed, minimum=0))
@@ -106,11 +108,6 @@ class TwoLayerTransformer(Risk):
         return np.concatenate(
             [start] if self.trained == "reduction" else [x.ravel() for x in self.of_reduction(start)]
         )
-
-    @property
-    def stochastic(self) -> bool:
-        """Steps draw different sequences."""
-        return True
 
     def matrices(self, params: Array) -> Matrices:
         """Return the matrices that parameters stand for."""
