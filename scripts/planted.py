@@ -1021,8 +1021,8 @@ CAUSAL_STRUCTURE = (
         "reduction-lags-reversed",
         "induction heads: the oldest symbol of a window counts as its last",
         "families/induction_heads.py",
-        "k ** np.arange(m) % k]",
-        "k ** np.arange(m)[::-1] % k]",
+        "windows = np.arange(k**m)[:, None] // k**lags % k",
+        "windows = np.arange(k**m)[:, None] // k ** lags[::-1] % k",
         tests="papers/test_markov.py",
     ),
     Fault(
@@ -1180,8 +1180,8 @@ INDUCTION = (
         "induction-lags-before-the-start",
         "the first tokens of a causal sequence attend to lags that they do not have",
         "families/induction_heads.py",
-        "np.where(self.seen.any(axis=2), a, -np.inf)",
-        "np.where(self.seen.any(axis=2), a, a)",
+        "np.where(self.seen.any(axis=-1), a, -np.inf)",
+        "np.where(self.seen.any(axis=-1), a, a)",
         tests="test_induction_heads.py",
     ),
     Fault(
