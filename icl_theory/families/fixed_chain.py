@@ -53,7 +53,8 @@ class ChainLogitsRisk(Started, Risk):
 
     def floor(self) -> float:
         """Return the entropy rate of the chain."""
-        return float(self.stationary @ [_entropy(self.p), _entropy(self.q)])
+        leave = np.array([self.p, self.q])
+        return float(self.stationary @ (-leave * np.log(leave) - (1.0 - leave) * np.log1p(-leave)))
 
     @property
     def gap(self) -> float:
@@ -100,10 +101,6 @@ class ChainLogitsRisk(Started, Risk):
         logs = -np.logaddexp(0.0, [logits, -logits])  # of the probabilities of 0 and 1, (2, 2)
         truth = np.stack([1.0 - self.ones, self.ones])
         return float(self.stationary @ excess_loss("log", logs, np.exp(logs), truth))
-
-
-def _entropy(p: float) -> float:
-    return -p * math.log(p) - (1.0 - p) * math.log1p(-p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +195,4 @@ class FixedChain(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         risk = self.risk()
-        found = {"gap": risk.gap, "strength": risk.strength(run.params)}
-        basin = self.basin()
-        return found if basin is None else found | {"basin": basin}
+        return {"gap": risk.gap, "strength": risk.strength(run.params), "basin": self.basin() or ""}
