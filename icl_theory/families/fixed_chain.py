@@ -11,12 +11,11 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine import Risk, Trajectory
+from icl_theory.engine.risk import Started
 from icl_theory.engine.tokens.counted import excess_loss
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.family import Family
-from icl_theory.families.parameters import Fraction, Later, Number, Word, learning_rate, parameter
-from icl_theory.grids.grid import Column
+from icl_theory.families import Column, Family, Fraction, Later, Number, Word, parameter
+from icl_theory.families.parameters import learning_rate
 
 TURN = -1.0 / math.sqrt(2.0)  # of w: the sign of 1 + 2w|w|
 SADDLE = -0.5 * (1.0 + math.log(2.0))  # energy of the saddle at e = 0, w = TURN
@@ -150,14 +149,12 @@ class FixedChain(Family):
     )
 
     eta: float | str = learning_rate(1.0)
-    p: float = parameter(0.4, kind=Fraction(), symbol="p", tex="p", meaning="probability to go from 0 to 1")
-    q: float = parameter(0.3, kind=Fraction(), symbol="q", tex="q", meaning="probability to go from 1 to 0")
-    e: float = parameter(0.5, kind=Number(maximum=1e3), symbol="e", tex="e", meaning="embedding at step 0")
-    w: float = parameter(
-        0.1, kind=Number(signed=True, maximum=1e3), symbol="w", tex="w", meaning="weight at step 0"
-    )
+    p: float = parameter(0.4, kind=Fraction(), meaning="probability to go from 0 to 1")
+    q: float = parameter(0.3, kind=Fraction(), meaning="probability to go from 1 to 0")
+    e: float = parameter(0.5, kind=Number(maximum=1e3), meaning="embedding at step 0")
+    w: float = parameter(0.1, kind=Number(signed=True, maximum=1e3), meaning="weight at step 0")
     readout: float | str = parameter(
-        "tied", kind=Number(words=("tied",), signed=True, maximum=1e3), symbol="u", tex="u",
+        "tied", kind=Number(words=("tied",), signed=True, maximum=1e3), symbol="u",
         meaning="readout at step 0", axis=False,
     )  # fmt: skip
     bias: str = parameter("best", kind=Word(words=("best", "trained")), meaning="whether the bias is trained")

@@ -12,14 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import Array, probabilities, real_array, refuse
-from icl_theory.engine.pullback import Map, Pullback
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine import ChainRisk, Chains, CountRisk, Map, Phases, Pullback, Risk, Trajectory, TwoStateCounts
+from icl_theory.engine.risk import Started
 from icl_theory.engine.rules import RULES, Rule
-from icl_theory.engine.tokens.chain import ChainRisk, Chains
-from icl_theory.engine.tokens.counted import CountRisk
-from icl_theory.engine.tokens.counts import TwoStateCounts
 from icl_theory.engine.tokens.sampled import softmax
-from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import Column, Family, Later, Number, Object, Panel, Probabilities, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate, nested
 from icl_theory.memory import check_fits
@@ -264,16 +260,16 @@ class InductionHeads(Family):
     )  # fmt: skip
 
     eta: float | str = learning_rate(1.0)
-    k: int = parameter(2, kind=Whole(minimum=2, maximum=100), symbol="k", tex="k", meaning="number of symbols")
-    T: int = parameter(50, kind=Whole(minimum=2, maximum=10**6), symbol="T", tex="T", meaning="length")
-    lags: int = parameter(2, kind=Whole(minimum=2, maximum=20), symbol="m", tex="m", meaning="number of lags")
+    k: int = parameter(2, kind=Whole(minimum=2, maximum=100), meaning="number of symbols")
+    T: int = parameter(50, kind=Whole(minimum=2, maximum=10**6), meaning="length")
+    lags: int = parameter(2, kind=Whole(minimum=2, maximum=20), symbol="m", meaning="number of lags")
     edge: str = parameter("causal", kind=Word(words=("causal", "complete")), meaning="tokens that are attended to")
     concentration: Any = parameter(
         1.0, kind=Number(minimum=0.01, maximum=1e6, matrix=True), symbol="α", tex=r"\alpha",
         meaning="Dirichlet concentration",
     )  # fmt: skip
     chains: int | None = parameter(
-        None, kind=Whole(optional=True), symbol="C", tex="C", meaning="chains that are trained on; by default all"
+        None, kind=Whole(optional=True), symbol="C", meaning="chains that are trained on; by default all"
     )
     transitions: Any = parameter(None, kind=_array(3), meaning="given chains")
     points: int = parameter(64, kind=Whole(minimum=4, maximum=2**20), meaning="chains that stand for all")
@@ -397,10 +393,9 @@ class InductionHeads(Family):
     def _count_law(self, first: bool) -> TwoStateCounts:
         """Return the law of the counts of pairs: in closed form for all chains with a given start."""
         start = "stationary" if self.first is None else float(self.first[1])
-        law: dict[str, Any] = {"concentration": self.prior}
-        if self.few or self.approximate:
-            law = dict(zip(("transitions", "probs"), self.law(), strict=True))
-        return TwoStateCounts(self.T, start=start, first=first, **law)
+        if not (self.few or self.approximate):
+            return TwoStateCounts(self.T, self.prior, start=start, first=first)
+        return TwoStateCounts(self.T, None, *self.law(), start=start, first=first)
 
     def _chain_law(self) -> Chains:
         """Return the chains; before the first of causal tokens there are symbols 0, which it does not see."""

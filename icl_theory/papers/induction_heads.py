@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine import Chains, Risk, TwoLayerTransformer, descend
-from icl_theory.engine.pullback import in_coordinates, innermost
+from icl_theory.engine import Chains, Risk, TwoLayerTransformer, descend, in_coordinates, mean_loss
+from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Started
-from icl_theory.engine.tokens.counted import mean_loss
 from icl_theory.families.induction_heads import InductionHeads, dirichlet_points
 from icl_theory.papers.claim import Errors, Found, Series, curves, identity, question, row
 from icl_theory.papers.numbers import deviations, listed, losses, named, power, span
@@ -48,11 +47,10 @@ def three_phases(quick: bool) -> Found:
     """from small weights the loss is that of uniform predictions first, then the unigram's, then the bigram's"""
     problem = LOG.changed(sink=8.0, ratio=0.03, eta=2.0, max_steps=600 if quick else 3000, method="exact")
     run, known = problem.simulate(), problem.predictors
-    near = [np.abs(run.loss - known[name]).min() < 0.02 for name in ("uniform", "unigram", "bigram")]
-    phases = {} if run.phases is None else run.phases.present()
-    lengths = {name: last - first for name, (first, last) in phases.items()}
+    lengths = {name: problem.measured(run)[f"T_{name}"] for name in problem.phase_names}
+    near = [np.abs(run.loss - known[name]).min() < 0.02 for name in lengths]
     return Found(
-        len(phases) == 3 and all(near) and run.regime == "induction",
+        min(lengths.values()) > 0 and all(near) and run.regime == "induction",
         f"k = 2, Beta(1, 1), T = {problem.T}, log loss, c = 8 and b = 0.01 at first, ratio 0.03",
         f"steps: {named(lengths, 'd')}; at the end {run.loss[-1] - known['bigram']:.3f} above the bigram",
     )
@@ -119,21 +117,19 @@ def short_sequences(quick: bool) -> Found:
 @question("induction-emergence", "parameter, over its least value", "emergence, ηt")
 def which_exponents(quick: bool) -> tuple[str, list[Series]]:
     """How does the time of emergence depend on T, k, the concentration, the first b, and the ratio of the rates?"""
-    ranges: dict[str, list[Any]] = {
-        "T": [20, 30, 45] if quick else [12, 15, 20, 30, 50, 100, 200],
-        "concentration": [0.3, 1.0, 3.0] if quick else [0.03, 0.1, 0.3, 1.0, 3.0, 5.0, 8.0],
-        "match": [0.01, 0.1, 1.0] if quick else [1e-3, 1e-2, 0.1, 0.3, 1.0, 2.0],
-        "ratio": [0.1, 1.0, 10.0] if quick else [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0],
-        "k": [2, 3] if quick else [2, 3, 4],
-        "k (other points)": [2, 3] if quick else [2, 3, 4],
+    log = LOG.changed(T=30) if quick else LOG
+    square = InductionHeads(T=16 if quick else 24, points=16 if quick else 32, eta=8.0)  # for more than two symbols
+    ranges: dict[str, tuple[InductionHeads, list[Any]]] = {
+        "T": (log, [20, 30, 45] if quick else [12, 15, 20, 30, 50, 100, 200]),
+        "concentration": (log, [0.3, 1.0, 3.0] if quick else [0.03, 0.1, 0.3, 1.0, 3.0, 5.0, 8.0]),
+        "match": (log, [0.01, 0.1, 1.0] if quick else [1e-3, 1e-2, 0.1, 0.3, 1.0, 2.0]),
+        "ratio": (log, [0.1, 1.0, 10.0] if quick else [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]),
+        "k": (square, [2, 3] if quick else [2, 3, 4]),
+        "k (other points)": (square.changed(seed=1), [2, 3] if quick else [2, 3, 4]),
     }
     lines, words, ends = [], [], dict[str, tuple[float, float]]()
-    for label, values in ranges.items():
-        name, base = label.split()[0], LOG.changed(T=30) if quick else LOG
-        if name == "k":  # counts are enough for two symbols alone
-            T, points = (16, 16) if quick else (24, 32)
-            base = InductionHeads(T=T, points=points, eta=8.0, seed=int(name != label))
-        times = np.array([emergence(base.changed(**{name: value})) for value in values])
+    for label, (base, values) in ranges.items():
+        times = np.array([emergence(base.changed(**{label.split()[0]: value})) for value in values])
         lines.append(Series(label, np.array(values) / values[0], times))
         ends[label] = first, last = power(values[:2], times[:2]), power(values[-2:], times[-2:])
         words.append(f"{label} {first:+.2f} at {values[0]:g} to {last:+.2f} at {values[-1]:g}")
