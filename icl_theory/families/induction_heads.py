@@ -320,12 +320,16 @@ class InductionHeads(Family):
     @property
     def approximate(self) -> bool:
         """Whether some chains stand for a continuous law."""
-        return not self.few and (self.first is None or not self.counted)
+        return self.few is None and (self.first is None or not self.counted)
 
-    @property
-    def few(self) -> bool:
-        """Whether a finite number of chains is trained on."""
-        return self.chains is not None or self.transitions is not None
+    @cached_property
+    def few(self) -> Array | None:
+        """Chains that are trained on, given or drawn, (C, k, k); None if all are."""
+        if self.chains is None:
+            return None if self.transitions is None else np.array(self.transitions)
+        check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
+        rng = np.random.default_rng([self.seed, 0])
+        return np.array([[rng.dirichlet(row) for row in self.prior] for _ in range(self.chains)])
 
     @property
     def first(self) -> Array | None:
@@ -342,15 +346,9 @@ class InductionHeads(Family):
 
     def law(self) -> tuple[Array, Array]:
         """Return the chains that are averaged over, (C, k, k), and their probabilities, (C,)."""
-        if not self.few:
+        if self.few is None:
             return dirichlet_points(self.prior, self.points, self.seed)
-        if self.chains is None:
-            drawn = np.array(self.transitions)
-        else:
-            check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
-            rng = np.random.default_rng([self.seed, 0])
-            drawn = np.array([[rng.dirichlet(row) for row in self.prior] for _ in range(self.chains)])
-        return drawn, np.full(len(drawn), 1.0 / len(drawn))
+        return self.few, np.full(len(self.few), 1.0 / len(self.few))
 
     @cached_property
     def _risk(self) -> InductionRisk:
@@ -362,7 +360,10 @@ class InductionHeads(Family):
         seen = self._seen()
         inner: Risk
         if self.counted:
-            counts = self._count_law(causal)
+            first = "stationary" if self.first is None else float(self.first[1])
+            closed = self.few is None and self.first is not None
+            law: tuple[Any, Any, Any] = (self.prior, None, None) if closed else (None, *self.law())
+            counts = TwoStateCounts(self.T, *law, start=first, first=causal)
             inner = CountRisk(counts, self.objective, value)
             often, added, least = counts.table.mean(counts.table.query[:, None] == np.arange(2)), 0.0, inner.floor()
         else:
@@ -389,13 +390,6 @@ class InductionHeads(Family):
         each_once = [place[: k**symbols] for symbols, place in zip(sees, places, strict=True)]
         tokens = np.concatenate(each_once[::-1]) if self.counted else np.stack(places)
         return np.asarray(tokens[..., None] == np.arange(k + 1), dtype=float)
-
-    def _count_law(self, first: bool) -> TwoStateCounts:
-        """Return the law of the counts of pairs: in closed form for all chains with a given start."""
-        start = "stationary" if self.first is None else float(self.first[1])
-        if not (self.few or self.approximate):
-            return TwoStateCounts(self.T, self.prior, start=start, first=first)
-        return TwoStateCounts(self.T, None, *self.law(), start=start, first=first)
 
     def _chain_law(self) -> Chains:
         """Return the chains; before the first of causal tokens there are symbols 0, which it does not see."""
@@ -432,7 +426,7 @@ class InductionHeads(Family):
             found[name] = risk.risk.loss(scores) + risk.added
         if k == 2:
             return found | {"Bayes": risk.floor()}
-        counting = not self.few and self.first is not None and np.ndim(self.concentration) == 0
+        counting = self.few is None and self.first is not None and np.ndim(self.concentration) == 0
         return found | ({"Bayes": found["bigram"]} if counting else {})
 
     def levels(self) -> Mapping[str, float]:
@@ -502,6 +496,6 @@ class InductionHeads(Family):
             "b": self._strength(run.params),
             "lag_share": float(run.observed["first"][-1, 1]),
         }
-        if self.few:
+        if self.few is not None:
             found["new_loss"] = self.changed(chains=None, transitions=None).risk().loss(run.params)
         return found

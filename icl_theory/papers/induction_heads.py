@@ -21,6 +21,7 @@ from icl_theory.papers.paper import Claims, Paper, Reading
 
 EDELMAN, NICHANI = "Edelman et al. 2024, {} (reconstructed)", "Nichani et al. 2024, {} (reconstructed)"
 LOG = InductionHeads(objective="log", sink=0.0, eta=0.5)
+LAWS = ("doubly stochastic", "Dirichlet", "lazy")
 
 
 def emergence(problem: InductionHeads, levels: tuple[str, str] = ("unigram", "bigram")) -> float:
@@ -192,14 +193,12 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
 def which_basin(quick: bool) -> tuple[str, list[Series]]:
     """From which initial b does descent end at an induction head?"""
     lengths, starts = [4, 9] if quick else [4, 5, 6, 7, 8, 9, 12, 16], np.linspace(-1.0, 1.0, 5 if quick else 11)
-    ends: dict[str, list[tuple[int, float]]] = {"induction": []}
-    above: dict[int, float] = {}
+    ends, above = dict[tuple[int, float], str](), dict[int, float]()
 
-    def learns(T: int, match: float) -> bool:
-        problem = InductionHeads(T=T, match=match)
-        end = problem.outcome(descend(problem.risk(), 20.0, steps=200, progress=False).params)
-        ends.setdefault(end, []).append((T, match))
-        return end == "induction"
+    def learns(T: int, b: float) -> bool:
+        problem = InductionHeads(T=T, match=b)
+        ends[T, b] = problem.outcome(descend(problem.risk(), 20.0, steps=200, progress=False).params)
+        return ends[T, b] == "induction"
 
     for T in lengths:
         first = [learns(T, b) for b in starts].index(True)
@@ -208,15 +207,15 @@ def which_basin(quick: bool) -> tuple[str, list[Series]]:
             middle = 0.5 * (low + high)
             low, high = (low, middle) if learns(T, middle) else (middle, high)
         above[T] = high
-    others = sorted(ends.keys() - {"induction"})
-    parted = all((b >= above[T]) == (end == "induction") for end, found in ends.items() for T, b in found)
+    others = sorted({*ends.values()} - {"induction"})
+    groups = [(end, np.transpose([at for at in ends if ends[at] == end])) for end in ("induction", *others)]
+    parted = all((b >= above[T]) == (end == "induction") for (T, b), end in ends.items())
     return (
         f"Two lags, square loss, uniform first layer, T = {listed(lengths)}: from b above"
-        f" {listed(above.values(), '.2f')}. Below, it ends at {', '.join(others)}; of"
-        f" {sum(map(len, ends.values()))} starts between -1 and 1 {'none is' if parted else 'some are'} on the"
-        " other side."
+        f" {listed(above.values(), '.2f')}. Below, it ends at {', '.join(others)}; of {len(ends)} starts"
+        f" between -1 and 1 {'none is' if parted else 'some are'} on the other side."
     ), [
-        *(Series(end, x, y, True) for end in ("induction", *others) for x, y in [np.transpose(ends[end])]),
+        *(Series(end, x, y, True) for end, (x, y) in groups),
         Series("boundary", np.array(lengths, dtype=float), np.array([*above.values()])),
     ]
 
@@ -229,9 +228,6 @@ def _chains(law: str, count: int, seed: int = 0) -> Array:
         return np.einsum("cp,pxy->cxy", rng.dirichlet(np.ones(6), count), permutations)
     rows = rng.dirichlet(np.ones(3), (count, 3))
     return rows if law == "Dirichlet" else 0.6 * np.eye(3) + 0.4 * rows
-
-
-LAWS = ("doubly stochastic", "Dirichlet", "lazy")
 
 
 def _information(chains: Array, lags: int) -> tuple[Array, Array]:
@@ -327,9 +323,12 @@ def stages(quick: bool) -> Found:
 def _settings() -> Iterable[tuple[str, TwoLayerTransformer, Risk]]:
     """Yield transformers that train (r, b), and their exact losses; a sink is held at 0."""
     rng = np.random.default_rng(1)
-    for k, m, T, objective in ((3, 2, 16, "square"), (2, 3, 24, "square"), (2, 2, 16, "log")):
+    for k, m, T, objective, sink in (
+        (3, 2, 16, "square", None),
+        (2, 3, 24, "square", None),
+        (2, 2, 16, "log", 0.0),
+    ):
         P, start = rng.dirichlet(np.ones(k), (8, k)), np.append(np.zeros(m), 1.0)
-        sink = 0.0 if objective == "log" else None
         risk = on_chains(P, m, T, objective=objective, sink=sink).risk()
         risk = replace(risk, added=0.0, least=risk.risk.floor())
         whole = TwoLayerTransformer(Chains(P, window=m), T, 128, 3, start, objective=objective, sink=sink)

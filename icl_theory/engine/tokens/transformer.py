@@ -165,13 +165,12 @@ class TwoLayerTransformer(Risk):
         by_lag = np.einsum("bty,btmy->btm", by_found, seen)
         turn = first * (by_lag - np.sum(first * by_lag, axis=2, keepdims=True))
 
-        gradient: tuple[Array | float, ...] = (
+        gradient = Matrices(
             turn.sum(axis=(0, 1)),
             np.einsum("btx,btm,btmy->xy", own, turn, seen, optimize=True),
             np.einsum("bty,btz->yz", by_stream[:, :, k:], found),
             stream[:, -1].T @ keys,
             error.T @ mean if self.objective == "square" else 0.0 * whole.values,
         )
-        if self.trained == "reduction":
-            gradient = gradient[0], np.trace(stream[:, -1, :k].T @ keys[:, k:])
-        return loss / self.batch, np.concatenate([np.ravel(each) for each in gradient]) / self.batch
+        slopes = (gradient.lags, np.trace(gradient.matching[:k, k:])) if self.trained == "reduction" else gradient
+        return loss / self.batch, np.concatenate([np.ravel(each) for each in slopes]) / self.batch
