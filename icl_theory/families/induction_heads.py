@@ -357,18 +357,20 @@ class InductionHeads(Family):
         last = [] if self.sink is None else [self.sink]
         start = np.concatenate([np.zeros(m) if self.scores is None else self.scores, second, last])
         value = np.full(k, 1.0 / k) if last else None
-        seen = self._seen()
+        seen, first = self._seen(), self.first
         inner: Risk
         if self.counted:
-            first = "stationary" if self.first is None else float(self.first[1])
-            closed = self.few is None and self.first is not None
+            closed = self.few is None and first is not None
             law: tuple[Any, Any, Any] = (self.prior, None, None) if closed else (None, *self.law())
-            counts = TwoStateCounts(self.T, *law, start=first, first=causal)
+            counts = TwoStateCounts(self.T, *law, "stationary" if first is None else float(first[1]), causal)
             inner = CountRisk(counts, self.objective, value)
             often, added, least = counts.table.mean(counts.table.query[:, None] == np.arange(2)), 0.0, inner.floor()
         else:
             check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
-            chains, length = self._chain_law(), self.T if causal else self.T - m + 1
+            (P, probs), length = self.law(), self.T if causal else self.T - m + 1
+            if causal and first is not None:  # what comes before the first symbol is not seen
+                first = np.tile(first, k ** (m - 1)) / k ** (m - 1)
+            chains = Chains(P, m, probs=probs, start=first)
             # quasi-random points are off by more than the rule with long steps is, 1e-9 of the loss
             step = 0.4 if self.approximate and k > 2 else 0.2
             inner = ChainRisk(chains, length, np.zeros((*seen.shape[:-2], k)), sink=value, step=step)
@@ -390,14 +392,6 @@ class InductionHeads(Family):
         each_once = [place[: k**symbols] for symbols, place in zip(sees, places, strict=True)]
         tokens = np.concatenate(each_once[::-1]) if self.counted else np.stack(places)
         return np.asarray(tokens[..., None] == np.arange(k + 1), dtype=float)
-
-    def _chain_law(self) -> Chains:
-        """Return the chains; before the first of causal tokens there are symbols 0, which it does not see."""
-        P, probs = self.law()
-        first = self.first
-        if self.edge == "causal":
-            first = np.pad(Chains(P, start=first).start, [(0, 0), (0, self.k**self.lags - self.k)])
-        return Chains(P, self.lags, probs=probs, start=first)
 
     def _pairs(self) -> InductionHeads:
         """Return the same law with the model in which counts of symbols and of pairs are seen, and a sink."""
@@ -451,7 +445,7 @@ class InductionHeads(Family):
 
     def outcome(self, params: Array) -> str:
         """Say what parameters have learnt: "induction", another lag, or "anti-" where the match is negative."""
-        lag = int(np.argmax(self.risk().map.split(params)[0]))
+        lag = int(np.argmax(params[: self.lags]))
         word = "induction" if lag == 1 else f"lag {lag}"
         return word if self._strength(params) > 0.0 else f"anti-{word}"
 

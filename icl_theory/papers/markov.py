@@ -111,11 +111,9 @@ def small_starts(quick: bool) -> Found:
     """
     rng, count, share = np.random.default_rng(0), 8 if quick else 40, []
     for (p, q), tied in itertools.product((LAZY, SWITCHING), (True, False)):
-        found = 0
-        for e, w, u in 0.1 * rng.normal(size=(count, 3)):
-            problem = FixedChain(p=p, q=q, e=abs(e), w=w, readout="tied" if tied else u, max_steps=10**5)
-            found += _ends(problem) == "bigram"
-        share.append(found)
+        problems = [FixedChain(p=p, q=q, e=abs(e), w=w, readout="tied" if tied else u, max_steps=10**5)
+                    for e, w, u in 0.1 * rng.normal(size=(count, 3))]  # fmt: skip
+        share.append(sum(_ends(problem) == "bigram" for problem in problems))
     return Found(
         share == [count, count, 0, count],
         f"p, q = {LAZY} and {SWITCHING}, η = 1, {count} starts each of the size 0.1",

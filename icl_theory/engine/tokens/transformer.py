@@ -104,10 +104,9 @@ class TwoLayerTransformer(Risk):
     @property
     def initial(self) -> Array:
         """Where training starts, in the reduction."""
-        start = np.asarray(self.start)
-        return np.concatenate(
-            [start] if self.trained == "reduction" else [x.ravel() for x in self.of_reduction(start)]
-        )
+        if self.trained == "reduction":
+            return np.asarray(self.start)
+        return np.concatenate([*map(np.ravel, self.of_reduction(np.asarray(self.start)))])
 
     def matrices(self, params: Array) -> Matrices:
         """Return the matrices that parameters stand for."""
@@ -173,4 +172,4 @@ class TwoLayerTransformer(Risk):
             error.T @ mean if self.objective == "square" else 0.0 * whole.values,
         )
         slopes = (gradient.lags, np.trace(gradient.matching[:k, k:])) if self.trained == "reduction" else gradient
-        return loss / self.batch, np.concatenate([np.ravel(each) for each in slopes]) / self.batch
+        return loss / self.batch, np.concatenate([*map(np.ravel, slopes)]) / self.batch
