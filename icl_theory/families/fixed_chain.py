@@ -11,12 +11,11 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from icl_theory._validate import Array, refuse
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine import Risk, Trajectory
+from icl_theory.engine.risk import Started
 from icl_theory.engine.tokens.counted import excess_loss
-from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.family import Family
-from icl_theory.families.parameters import Fraction, Later, Number, Word, learning_rate, parameter
-from icl_theory.grids.grid import Column
+from icl_theory.families import Column, Family, Fraction, Later, Number, Word, parameter
+from icl_theory.families.parameters import learning_rate
 
 TURN = -1.0 / math.sqrt(2.0)  # of w: the sign of 1 + 2w|w|
 SADDLE = -0.5 * (1.0 + math.log(2.0))  # energy of the saddle at e = 0, w = TURN
@@ -53,7 +52,8 @@ class ChainLogitsRisk(Started, Risk):
 
     def floor(self) -> float:
         """Return the entropy rate of the chain."""
-        return float(self.stationary @ [_entropy(self.p), _entropy(self.q)])
+        leave = np.array([self.p, self.q])
+        return float(self.stationary @ (-leave * np.log(leave) - (1.0 - leave) * np.log1p(-leave)))
 
     @property
     def gap(self) -> float:
@@ -100,10 +100,6 @@ class ChainLogitsRisk(Started, Risk):
         logs = -np.logaddexp(0.0, [logits, -logits])  # of the probabilities of 0 and 1, (2, 2)
         truth = np.stack([1.0 - self.ones, self.ones])
         return float(self.stationary @ excess_loss("log", logs, np.exp(logs), truth))
-
-
-def _entropy(p: float) -> float:
-    return -p * math.log(p) - (1.0 - p) * math.log1p(-p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,14 +149,12 @@ class FixedChain(Family):
     )
 
     eta: float | str = learning_rate(1.0)
-    p: float = parameter(0.4, kind=Fraction(), symbol="p", tex="p", meaning="probability to go from 0 to 1")
-    q: float = parameter(0.3, kind=Fraction(), symbol="q", tex="q", meaning="probability to go from 1 to 0")
-    e: float = parameter(0.5, kind=Number(maximum=1e3), symbol="e", tex="e", meaning="embedding at step 0")
-    w: float = parameter(
-        0.1, kind=Number(signed=True, maximum=1e3), symbol="w", tex="w", meaning="weight at step 0"
-    )
+    p: float = parameter(0.4, kind=Fraction(), meaning="probability to go from 0 to 1")
+    q: float = parameter(0.3, kind=Fraction(), meaning="probability to go from 1 to 0")
+    e: float = parameter(0.5, kind=Number(maximum=1e3), meaning="embedding at step 0")
+    w: float = parameter(0.1, kind=Number(signed=True, maximum=1e3), meaning="weight at step 0")
     readout: float | str = parameter(
-        "tied", kind=Number(words=("tied",), signed=True, maximum=1e3), symbol="u", tex="u",
+        "tied", kind=Number(words=("tied",), signed=True, maximum=1e3), symbol="u",
         meaning="readout at step 0", axis=False,
     )  # fmt: skip
     bias: str = parameter("best", kind=Word(words=("best", "trained")), meaning="whether the bias is trained")
@@ -198,6 +192,4 @@ class FixedChain(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         risk = self.risk()
-        found = {"gap": risk.gap, "strength": risk.strength(run.params)}
-        basin = self.basin()
-        return found if basin is None else found | {"basin": basin}
+        return {"gap": risk.gap, "strength": risk.strength(run.params), "basin": self.basin() or ""}

@@ -10,30 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from icl_theory._validate import Array, distributions, probabilities, real_array, refuse, signed
-from icl_theory.engine.pullback import Map, Pullback
-from icl_theory.engine.risk import Risk, Started
+from icl_theory._validate import Array, probabilities, real_array, refuse
+from icl_theory.engine import ChainRisk, Chains, CountRisk, Map, Phases, Pullback, Risk, Trajectory, TwoStateCounts
+from icl_theory.engine.risk import Started
 from icl_theory.engine.rules import RULES, Rule
-from icl_theory.engine.tokens.chain import ChainRisk, Chains
-from icl_theory.engine.tokens.counted import CountRisk
-from icl_theory.engine.tokens.counts import TwoStateCounts
 from icl_theory.engine.tokens.sampled import softmax
-from icl_theory.engine.trajectory import Phases, Trajectory
-from icl_theory.families.family import Family
-from icl_theory.families.parameters import (
-    Later,
-    Number,
-    Object,
-    Panel,
-    Probabilities,
-    Whole,
-    Word,
-    learning_rate,
-    parameter,
-)
-from icl_theory.grids.grid import Column
+from icl_theory.families import Column, Family, Later, Number, Object, Panel, Probabilities, Whole, Word, parameter
+from icl_theory.families.parameters import learning_rate, nested
 from icl_theory.memory import check_fits
 
 HIDDEN = -100.0  # score of a token that a predictor leaves out, unless there is no other
@@ -72,69 +56,60 @@ class TwoLayers(Started, Map):
 
     .. math:: S = f B, \qquad f_r = \sum_l \alpha_{rl} X_{rl}, \qquad \alpha_{rl} \propto e^{a_l}
 
-    for tokens r that see the symbols :math:`X_{rl}` at lags l, and a last row c for the sink.
+    for tokens r that see the symbols :math:`X_{rl}` at lags l. The sink sees a symbol of its own, with c in
+    its row of B.
     """
 
-    seen: Array  # X, one-hot, and zero where the sequence has not begun, (R, m, k)
-    index: NDArray[np.intp]  # the row of S of each row of the inner risk's scores
+    seen: Array  # X, one-hot, the sink's symbol last, and zero where the sequence has not begun, (..., m, k + 1)
     start: Array  # initial (a, B, c): m numbers; b with B = bI, or k² numbers; one number if there is a sink
     matrix: bool  # whether B is any matrix
 
-    def split(self, params: Array) -> tuple[Array, Array, Array]:
-        """Return a, (m,), B, (k, k), and c, (1,) or (0,)."""
-        m, k = self.seen.shape[1:]
+    def split(self, params: Array) -> tuple[Array, Array]:
+        """Return a, (m,), and B with a row of c below it, (k + 1, k); without a sink no token sees this row."""
+        m, k = self.seen.shape[-2], self.seen.shape[-1] - 1
         a, b, c = np.split(params, [m, m + (k**2 if self.matrix else 1)])
-        return a, b.reshape(k, k) if self.matrix else b[0] * np.eye(k), c
+        return a, np.vstack([b.reshape(k, k) if self.matrix else b[0] * np.eye(k), np.full(k, c.sum())])
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """The first layer and the second one."""
-        return np.split(array, [self.seen.shape[1]])
+        return np.split(array, [self.seen.shape[-2]])
 
     def first(self, a: Array) -> Array:
-        """Attention of the first layer on the lags of each token, (R, m)."""
-        return softmax(np.where(self.seen.any(axis=2), a, -np.inf))[0]
+        """Attention of the first layer on the lags of each token, (..., m)."""
+        return softmax(np.where(self.seen.any(axis=-1), a, -np.inf))[0]
+
+    def found(self, alpha: Array) -> Array:
+        """Return f, (..., k + 1)."""
+        return np.asarray(np.einsum("...l,...lx->...x", alpha, self.seen))
 
     def inward(self, params: Array) -> Array:
-        """Scores of the inner risk."""
-        a, B, c = self.split(params)
-        return self._rows(self._found(self.first(a)) @ B, c)
+        """Scores of the inner risk, (..., k)."""
+        a, B = self.split(params)
+        return self.found(self.first(a)) @ B
 
     def push(self, params: Array, direction: Array) -> Array:
         """Derivative of the scores along a direction."""
-        (a, B, _), (da, dB, dc) = self.split(params), self.split(direction)
+        (a, B), (da, dB) = self.split(params), self.split(direction)
         alpha = self.first(a)
-        return self._rows(self._found(_drift(alpha, da)) @ B + self._found(alpha) @ dB, dc)
+        return self.found(_drift(alpha, da)) @ B + self.found(alpha) @ dB
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Gradient in (a, B, c)."""
-        a, B, _ = self.split(params)
+        a, B = self.split(params)
         alpha = self.first(a)
-        tokens, sink = np.split(self.summed(gradient), [len(alpha)])
-        pull = np.einsum("rx,rlx->rl", tokens @ B.T, self.seen)
-        slope = self._found(alpha).T @ tokens
-        match = slope.ravel() if self.matrix else [np.trace(slope)]
-        return np.concatenate([_drift(alpha, pull).sum(axis=0), match, sink.sum(axis=1)])
+        pull = _drift(alpha, np.einsum("...x,...lx->...l", gradient @ B.T, self.seen))
+        slope = self.found(alpha).reshape(-1, len(B)).T @ gradient.reshape(-1, len(B) - 1)
+        match = slope[:-1].ravel() if self.matrix else [np.trace(slope)]
+        return np.concatenate([pull.reshape(-1, len(a)).sum(axis=0), match, [slope[-1].sum()]])[: len(params)]
 
     def stretch(self, params: Array) -> float:
         """Norm of the derivative of the scores."""
         return float(np.linalg.norm([self.push(params, unit).ravel() for unit in np.eye(len(params))], 2))
 
-    def summed(self, scores: Array) -> Array:
-        """Return what the scores of the inner risk have, summed for each row of S."""
-        rows = np.zeros((int(self.index.max()) + 1, scores.shape[-1]))
-        np.add.at(rows, self.index, scores)
-        return rows
-
-    def _found(self, alpha: Array) -> Array:
-        return np.asarray(np.einsum("rl,rlx->rx", alpha, self.seen))
-
-    def _rows(self, tokens: Array, c: Array) -> Array:
-        return np.asarray(np.concatenate([tokens, np.tile(c[:, None], tokens.shape[1])])[self.index])
-
 
 def _drift(alpha: Array, change: Array) -> Array:
     """Change of a softmax with its scores, for each row: its own transpose."""
-    return np.asarray(alpha * (change - (alpha * change).sum(axis=1, keepdims=True)))
+    return np.asarray(alpha * (change - (alpha * change).sum(axis=-1, keepdims=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +125,7 @@ class InductionRisk(Pullback):
     @property
     def metric(self) -> Array:
         """1/ratio for the first layer: its learning rate is ratio times that of the second one."""
-        return np.where(np.arange(len(self.initial)) < self.map.seen.shape[1], 1.0 / self.ratio, 1.0)
+        return np.where(np.arange(len(self.initial)) < self.map.seen.shape[-2], 1.0 / self.ratio, 1.0)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient."""
@@ -167,17 +142,18 @@ class InductionRisk(Pullback):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of both layers, where the inner risk knows its own.
 
-        ``first`` is that of the first one on the lags, (m,); ``second`` that of the second one on tokens, (R, k),
-        expected given the last symbol, with the sink in the last row. ``attention`` is the expected share of the
-        tokens that follow an equal of the last symbol, and ``match`` the matrix B, or b.
+        ``first`` is that of the first one on the lags, (m,); ``second`` that of the second one on tokens, (..., k),
+        expected given the last symbol. ``attention`` is the expected share of the tokens that follow an equal of
+        the last symbol, ``sink`` that of the sink, and ``match`` the matrix B, or b.
         """
-        a, B, c = self.map.split(params)
-        found = {"first": self.map.first(a)[0], "match": B if self.map.matrix else B[0, 0]}
+        (a, B), k = self.map.split(params), len(self.often)
+        found = {"first": softmax(a)[0], "match": B[:k] if self.map.matrix else B[0, 0]}
         known = self.risk.observe(self.map.inward(params), step)
         if "attention" in known:
-            second, follows = self.map.summed(known["attention"]), self.map.seen[:, 1]
-            share = self.often @ (second[: len(follows)] * follows).sum(axis=0)
-            found |= {"second": second, "attention": share} | ({"sink": self.often @ second[-1]} if len(c) else {})
+            found["second"], lag_1 = known["attention"], self.map.seen[..., 1, :]
+            found["attention"] = np.sum(self.often * found["second"] * lag_1[..., :k])
+            if lag_1[..., k].any():
+                found["sink"] = np.sum(self.often * found["second"] * lag_1[..., k:])
         return {name: np.asarray(value) for name, value in found.items()}
 
 
@@ -197,15 +173,9 @@ class Staged(Rule):
         return self.rule.move(risk, kept, eta, step)
 
 
-def _transitions(name: str, value: Any) -> Any:
-    """Return chains as tuples."""
-    found = real_array(name, value, 3)
-    distributions(name, found)
-    return tuple(tuple(tuple(row) for row in chain) for chain in found.tolist())
-
-
-def _scores(name: str, value: Any) -> tuple[float, ...]:
-    return tuple(signed(name, each, maximum=LARGEST) for each in real_array(name, value, 1).tolist())
+def _array(ndim: int) -> Object:
+    """An array or None; of an array nested tuples are kept."""
+    return Object(optional=True, checker=lambda name, value: nested(real_array(name, value, ndim, LARGEST)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,18 +260,18 @@ class InductionHeads(Family):
     )  # fmt: skip
 
     eta: float | str = learning_rate(1.0)
-    k: int = parameter(2, kind=Whole(minimum=2, maximum=100), symbol="k", tex="k", meaning="number of symbols")
-    T: int = parameter(50, kind=Whole(minimum=2, maximum=10**6), symbol="T", tex="T", meaning="length")
-    lags: int = parameter(2, kind=Whole(minimum=2, maximum=20), symbol="m", tex="m", meaning="number of lags")
+    k: int = parameter(2, kind=Whole(minimum=2, maximum=100), meaning="number of symbols")
+    T: int = parameter(50, kind=Whole(minimum=2, maximum=10**6), meaning="length")
+    lags: int = parameter(2, kind=Whole(minimum=2, maximum=20), symbol="m", meaning="number of lags")
     edge: str = parameter("causal", kind=Word(words=("causal", "complete")), meaning="tokens that are attended to")
     concentration: Any = parameter(
         1.0, kind=Number(minimum=0.01, maximum=1e6, matrix=True), symbol="α", tex=r"\alpha",
         meaning="Dirichlet concentration",
     )  # fmt: skip
     chains: int | None = parameter(
-        None, kind=Whole(optional=True), symbol="C", tex="C", meaning="chains that are trained on; by default all"
+        None, kind=Whole(optional=True), symbol="C", meaning="chains that are trained on; by default all"
     )
-    transitions: Any = parameter(None, kind=Object(optional=True, checker=_transitions), meaning="given chains")
+    transitions: Any = parameter(None, kind=_array(3), meaning="given chains")
     points: int = parameter(64, kind=Whole(minimum=4, maximum=2**20), meaning="chains that stand for all")
     start: Any = parameter(
         "uniform", kind=Probabilities(words=("uniform", "stationary")), meaning="first symbol", axis=False
@@ -311,7 +281,7 @@ class InductionHeads(Family):
     match: float = parameter(
         0.01, kind=Number(signed=True, maximum=LARGEST), tex="b_0", meaning="match strength at step 0"
     )
-    scores: Any = parameter(None, kind=Object(optional=True, checker=_scores), meaning="lag scores at step 0")
+    scores: Any = parameter(None, kind=_array(1), meaning="lag scores at step 0")
     sink: float | None = parameter(
         None, kind=Number(signed=True, optional=True, maximum=LARGEST), tex="c_0", meaning="sink's score at step 0"
     )
@@ -325,7 +295,7 @@ class InductionHeads(Family):
         k, m = self.k, self.lags
         if self.T - 2 * m + 1 < 0:
             raise refuse("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
-        check_fits("lags", m, 64.0 * k ** (m + 1.0))
+        check_fits("lags", m, 16.0 * m * (m + 1) * k ** (m + 1.0))
         if np.shape(self.concentration) not in ((), (k, k)):
             raise refuse("concentration", self.concentration, f"a positive number, or {k} rows of {k} of them")
         if self.transitions is not None and np.shape(self.transitions)[1:] != (k, k):
@@ -340,7 +310,7 @@ class InductionHeads(Family):
             raise refuse("points", self.points, "a power of two for more than two symbols")
         if self.objective == "log" and not (self.counted and self.sink is not None):
             raise refuse("objective", self.objective, "'square' unless k = 2, lags = 2, and a sink is given")
-        object.__setattr__(self, "_risk", self._made())
+        self.risk()
 
     @property
     def counted(self) -> bool:
@@ -350,12 +320,24 @@ class InductionHeads(Family):
     @property
     def approximate(self) -> bool:
         """Whether some chains stand for a continuous law."""
-        return not self.few and not (self.counted and self.start != "stationary")
+        return self.few is None and (self.first is None or not self.counted)
+
+    @cached_property
+    def few(self) -> Array | None:
+        """Chains that are trained on, given or drawn, (C, k, k); None if all are."""
+        if self.chains is None:
+            return None if self.transitions is None else np.array(self.transitions)
+        check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
+        rng = np.random.default_rng([self.seed, 0])
+        return np.array([[rng.dirichlet(row) for row in self.prior] for _ in range(self.chains)])
 
     @property
-    def few(self) -> bool:
-        """Whether a finite number of chains is trained on."""
-        return self.chains is not None or self.transitions is not None
+    def first(self) -> Array | None:
+        """Law of the first symbol, (k,), unless it is the stationary one of each chain."""
+        if self.start == "stationary":
+            return None
+        k = self.k
+        return np.full(k, 1.0 / k) if self.start == "uniform" else probabilities("start", self.start, k)
 
     @property
     def prior(self) -> Array:
@@ -364,73 +346,52 @@ class InductionHeads(Family):
 
     def law(self) -> tuple[Array, Array]:
         """Return the chains that are averaged over, (C, k, k), and their probabilities, (C,)."""
-        if not self.few:
+        if self.few is None:
             return dirichlet_points(self.prior, self.points, self.seed)
-        if self.chains is None:
-            drawn = np.array(self.transitions)
-        else:
-            check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
-            rng = np.random.default_rng([self.seed, 0])
-            drawn = np.array([[rng.dirichlet(row) for row in self.prior] for _ in range(self.chains)])
-        return drawn, np.full(len(drawn), 1.0 / len(drawn))
+        return self.few, np.full(len(self.few), 1.0 / len(self.few))
 
-    def _made(self) -> InductionRisk:
+    @cached_property
+    def _risk(self) -> InductionRisk:
         k, m, causal = self.k, self.lags, self.edge == "causal"
         second = (self.match * np.eye(k)).ravel() if self.second == "matrix" else [self.match]
         last = [] if self.sink is None else [self.sink]
         start = np.concatenate([np.zeros(m) if self.scores is None else self.scores, second, last])
         value = np.full(k, 1.0 / k) if last else None
-        seen, index = self._tokens()
+        seen, first = self._seen(), self.first
         inner: Risk
         if self.counted:
-            index, counts = np.arange(len(seen) + len(last)), self._count_law(causal)
+            closed = self.few is None and first is not None
+            law: tuple[Any, Any, Any] = (self.prior, None, None) if closed else (None, *self.law())
+            counts = TwoStateCounts(self.T, *law, "stationary" if first is None else float(first[1]), causal)
             inner = CountRisk(counts, self.objective, value)
             often, added, least = counts.table.mean(counts.table.query[:, None] == np.arange(2)), 0.0, inner.floor()
         else:
             check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
-            chains, length = self._chain_law(), self.T if causal else self.T - m + 1
+            (P, probs), length = self.law(), self.T if causal else self.T - m + 1
+            if causal and first is not None:  # what comes before the first symbol is not seen
+                first = np.tile(first, k ** (m - 1)) / k ** (m - 1)
+            chains = Chains(P, m, probs=probs, start=first)
             # quasi-random points are off by more than the rule with long steps is, 1e-9 of the loss
             step = 0.4 if self.approximate and k > 2 else 0.2
-            inner = ChainRisk(chains, length, np.zeros((*index.shape, k)), sink=value, step=step)
+            inner = ChainRisk(chains, length, np.zeros((*seen.shape[:-2], k)), sink=value, step=step)
             often, added = chains.last(length).sum(axis=0), chains.irreducible(length)
             least = self._pairs().risk().floor() if k == 2 else added
-        layers = TwoLayers(seen, index, start, self.second == "matrix")
+        layers = TwoLayers(seen, start, self.second == "matrix")
         return InductionRisk(inner, layers, often, self.ratio, added, least)
 
-    def _tokens(self) -> tuple[Array, NDArray[np.intp]]:
-        """Return the symbols that tokens see, (R, m, k), and which token stands at each place with each window.
+    def _seen(self) -> Array:
+        """Return the symbols that tokens see, by place and window, (n, k**m, m, k + 1).
 
-        Tokens that see all lags come first, and then those with one, two, ... symbols; R stands for the sink.
+        The sink has the first place, and tokens that see all lags the last one. Counts have each token once,
+        (R, m, k + 1), in the opposite order.
         """
-        k, m, whole = self.k, self.lags, np.arange(self.k**self.lags)
-        sizes = [k ** (t + 1) for t in range(m - 1)] if self.edge == "causal" else []
-        every = np.eye(k)[whole[:, None] // k ** np.arange(m) % k]
-        begun = np.arange(m)[:, None]
-        seen = np.concatenate([every, *(every[:n] * (begun <= t) for t, n in enumerate(sizes))])
-        places = [] if self.sink is None else [np.full_like(whole, len(seen))]
-        places += [len(whole) + sum(sizes[:t]) + whole % size for t, size in enumerate(sizes)]
-        return seen, np.stack([*places, whole])
-
-    def _count_law(self, first: bool) -> TwoStateCounts:
-        """Return the law of the counts of pairs: in closed form for all chains with a given start."""
-        start = "stationary" if self.start == "stationary" else float(self._first()[1])
-        law: dict[str, Any] = {"concentration": self.prior}
-        if self.few or self.approximate:
-            law = dict(zip(("transitions", "probs"), self.law(), strict=True))
-        return TwoStateCounts(self.T, start=start, first=first, **law)
-
-    def _chain_law(self) -> Chains:
-        """Return the chains; before the first of causal tokens there are symbols 0, which it does not see."""
-        P, probs = self.law()
-        first = None if self.start == "stationary" else self._first()
-        if self.edge == "causal":
-            first = np.pad(Chains(P, start=first).start, [(0, 0), (0, self.k**self.lags - self.k)])
-        return Chains(P, self.lags, probs=probs, start=first)
-
-    def _first(self) -> Array:
-        """Return the law of the first symbol where it is given, (k,)."""
-        k = self.k
-        return np.full(k, 1.0 / k) if self.start == "uniform" else probabilities("start", self.start, k)
+        k, m, lags = self.k, self.lags, np.arange(self.lags)
+        windows = np.arange(k**m)[:, None] // k**lags % k
+        sees = [*([] if self.sink is None else [0]), *(range(1, m) if self.edge == "causal" else []), m]
+        places = [np.where(lags < symbols, windows, -1 if symbols else k) for symbols in sees]
+        each_once = [place[: k**symbols] for symbols, place in zip(sees, places, strict=True)]
+        tokens = np.concatenate(each_once[::-1]) if self.counted else np.stack(places)
+        return np.asarray(tokens[..., None] == np.arange(k + 1), dtype=float)
 
     def _pairs(self) -> InductionHeads:
         """Return the same law with the model in which counts of symbols and of pairs are seen, and a sink."""
@@ -438,7 +399,7 @@ class InductionHeads(Family):
 
     def risk(self) -> InductionRisk:
         """Return the risk over lag scores, match and sink."""
-        return self._risk  # type: ignore[attr-defined, no-any-return]
+        return self._risk
 
     def update(self) -> str | Rule:
         """Return the rule, in stages if there are some."""
@@ -452,15 +413,14 @@ class InductionHeads(Family):
         with ``concentration`` more of each symbol, or its mean. "Bayes" is the least loss, if it is known.
         """
         k, risk = self.k, self._pairs().risk()
-        prior = np.full((1, k), math.log(k * self.prior.mean()))
-        follows = np.where(risk.map.seen[:, 1] > 0.0, 0.0, HIDDEN)
+        prior, lag_1 = math.log(k * self.prior.mean()), risk.map.seen[..., 1, :]
         found = {"uniform": math.log(k) if self.objective == "log" else 0.5 * (1.0 - 1.0 / k)}
-        for name, rows in (("unigram", 0.0 * follows), ("bigram", follows)):
-            scores = np.concatenate([rows, prior])[risk.map.index]
+        for name, others in (("unigram", 0.0), ("bigram", HIDDEN)):
+            scores = np.where(lag_1[..., k:], prior, np.where(lag_1[..., :k], 0.0, others))
             found[name] = risk.risk.loss(scores) + risk.added
         if k == 2:
             return found | {"Bayes": risk.floor()}
-        counting = not self.few and self.start != "stationary" and np.ndim(self.concentration) == 0
+        counting = self.few is None and self.first is not None and np.ndim(self.concentration) == 0
         return found | ({"Bayes": found["bigram"]} if counting else {})
 
     def levels(self) -> Mapping[str, float]:
@@ -485,14 +445,13 @@ class InductionHeads(Family):
 
     def outcome(self, params: Array) -> str:
         """Say what parameters have learnt: "induction", another lag, or "anti-" where the match is negative."""
-        a, _, _ = self.risk().map.split(params)
-        lag = int(np.argmax(a))
+        lag = int(np.argmax(params[: self.lags]))
         word = "induction" if lag == 1 else f"lag {lag}"
         return word if self._strength(params) > 0.0 else f"anti-{word}"
 
     def _strength(self, params: Array) -> float:
         """Return the diagonal of B above the rest of it."""
-        B, k = self.risk().map.split(params)[1], self.k
+        B, k = self.risk().map.split(params)[1][:-1], self.k
         return float((np.trace(B) - (B.sum() - np.trace(B)) / (k - 1)) / k)
 
     def describe(self, run: Trajectory) -> None:
@@ -531,6 +490,6 @@ class InductionHeads(Family):
             "b": self._strength(run.params),
             "lag_share": float(run.observed["first"][-1, 1]),
         }
-        if self.few:
+        if self.few is not None:
             found["new_loss"] = self.changed(chains=None, transitions=None).risk().loss(run.params)
         return found

@@ -89,6 +89,11 @@ class Kind:
         return ", ".join(self.words)
 
 
+def nested(array: _validate.Array) -> Any:
+    """Return an array as nested tuples of numbers, which runs can store."""
+    return tuple(map(nested, array)) if array.ndim else float(array)
+
+
 @dataclass(frozen=True)
 class Number(Kind):
     """A finite float between ``minimum`` and ``maximum``; positive, or not negative with ``zero``.

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine import Chains, Risk, TwoLayerTransformer, descend
-from icl_theory.engine.pullback import in_coordinates, innermost
-from icl_theory.engine.tokens.counted import mean_loss
+from icl_theory.engine import Chains, Risk, TwoLayerTransformer, descend, in_coordinates, mean_loss
+from icl_theory.engine.pullback import innermost
+from icl_theory.engine.risk import Started
 from icl_theory.families.induction_heads import InductionHeads, dirichlet_points
-from icl_theory.papers.claim import Errors, Found, Series, identity, question, row
+from icl_theory.papers.claim import Errors, Found, Series, curves, identity, question, row
 from icl_theory.papers.numbers import deviations, listed, losses, named, power, span
 from icl_theory.papers.paper import Claims, Paper, Reading
 
-EDELMAN, NICHANI = "Edelman et al. 2024, {} (reconstructed)", "Nichani, Damian, Lee 2024, {} (reconstructed)"
+EDELMAN, NICHANI = "Edelman et al. 2024, {} (reconstructed)", "Nichani et al. 2024, {} (reconstructed)"
 LOG = InductionHeads(objective="log", sink=0.0, eta=0.5)
+LAWS = ("doubly stochastic", "Dirichlet", "lazy")
 
 
 def emergence(problem: InductionHeads, levels: tuple[str, str] = ("unigram", "bigram")) -> float:
@@ -33,9 +34,7 @@ def emergence(problem: InductionHeads, levels: tuple[str, str] = ("unigram", "bi
 def signals(problem: InductionHeads) -> Array:
     """J_l, how steeply the loss falls with b at b = 0 if the first layer attends to lag l alone, (m,)."""
     risk, m = problem.changed(match=0.0).risk(), problem.lags
-    inner, scores = innermost(risk, risk.initial)
-    slopes, alone = inner.gradient(scores), 80.0 * np.eye(m)
-    return -np.array([risk.map.outward(np.append(a, risk.initial[m:]), slopes)[m] for a in alone])
+    return -np.array([risk.gradient(np.append(alone, risk.initial[m:]))[m] for alone in 80.0 * np.eye(m)])
 
 
 def on_chains(transitions: Array, lags: int, T: int, **given: Any) -> InductionHeads:
@@ -49,11 +48,10 @@ def three_phases(quick: bool) -> Found:
     """from small weights the loss is that of uniform predictions first, then the unigram's, then the bigram's"""
     problem = LOG.changed(sink=8.0, ratio=0.03, eta=2.0, max_steps=600 if quick else 3000, method="exact")
     run, known = problem.simulate(), problem.predictors
-    near = [np.abs(run.loss - known[name]).min() < 0.02 for name in ("uniform", "unigram", "bigram")]
-    phases = {} if run.phases is None else run.phases.present()
-    lengths = {name: last - first for name, (first, last) in phases.items()}
+    lengths = {name: problem.measured(run)[f"T_{name}"] for name in problem.phase_names}
+    near = [np.abs(run.loss - known[name]).min() < 0.02 for name in lengths]
     return Found(
-        len(phases) == 3 and all(near) and run.regime == "induction",
+        min(lengths.values()) > 0 and all(near) and run.regime == "induction",
         f"k = 2, Beta(1, 1), T = {problem.T}, log loss, c = 8 and b = 0.01 at first, ratio 0.03",
         f"steps: {named(lengths, 'd')}; at the end {run.loss[-1] - known['bigram']:.3f} above the bigram",
     )
@@ -106,42 +104,37 @@ def long_sequences(quick: bool) -> Found:
 @row("induction heads: short sequences", bound="a higher loss")
 def short_sequences(quick: bool) -> Found:
     """in short sequences b falls from 0, and descent ends at anti-induction, with a higher loss"""
-    lengths, ends = (6,) if quick else (4, 5, 6, 7), list[tuple[Any, ...]]()
-    for T in lengths:
-        problem = InductionHeads(T=T, match=0.0, eta=20.0, max_steps=400, method="exact")
-        anti, head = (problem.changed(match=b).simulate() for b in (0.0, 1.0))
-        ends.append((anti.regime, head.regime, anti.loss[-1], head.loss[-1]))
-    high, low = (listed((each[i] for each in ends), ".4f") for i in (2, 3))
+    lengths, each = (6,) if quick else (4, 5, 6, 7), InductionHeads(eta=20.0, max_steps=400, method="exact")
+    antis, heads = ([each.changed(T=T, match=b).simulate() for T in lengths] for b in (0.0, 1.0))
+    high, low = (np.array([run.loss[-1] for run in runs]) for runs in (antis, heads))
+    ends = [{run.regime for run in runs} for runs in (antis, heads)]
     return Found(
-        all(each[:2] == ("anti-lag 0", "induction") and each[2] > each[3] for each in ends),
+        ends == [{"anti-lag 0"}, {"induction"}] and (high > low).all(),
         f"k = 2, Beta(1, 1), square loss, two lags, T = {listed(lengths)}, from b = 0 and from b = 1",
-        f"{ends[0][0]} with {high}; {ends[0][1]} with {low}",
+        f"{antis[0].regime} with {listed(high, '.4f')}; {heads[0].regime} with {listed(low, '.4f')}",
     )
 
 
 @question("induction-emergence", "parameter, over its least value", "emergence, ηt")
 def which_exponents(quick: bool) -> tuple[str, list[Series]]:
     """How does the time of emergence depend on T, k, the concentration, the first b, and the ratio of the rates?"""
-    ranges: dict[str, list[Any]] = {
-        "T": [20, 30, 45] if quick else [12, 15, 20, 30, 50, 100, 200],
-        "concentration": [0.3, 1.0, 3.0] if quick else [0.03, 0.1, 0.3, 1.0, 3.0, 5.0, 8.0],
-        "match": [0.01, 0.1, 1.0] if quick else [1e-3, 1e-2, 0.1, 0.3, 1.0, 2.0],
-        "ratio": [0.1, 1.0, 10.0] if quick else [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0],
-        "k": [2, 3] if quick else [2, 3, 4],
-        "k (other points)": [2, 3] if quick else [2, 3, 4],
+    log = LOG.changed(T=30) if quick else LOG
+    square = InductionHeads(T=16 if quick else 24, points=16 if quick else 32, eta=8.0)  # for more than two symbols
+    ranges: dict[str, tuple[InductionHeads, list[Any]]] = {
+        "T": (log, [20, 30, 45] if quick else [12, 15, 20, 30, 50, 100, 200]),
+        "concentration": (log, [0.3, 1.0, 3.0] if quick else [0.03, 0.1, 0.3, 1.0, 3.0, 5.0, 8.0]),
+        "match": (log, [0.01, 0.1, 1.0] if quick else [1e-3, 1e-2, 0.1, 0.3, 1.0, 2.0]),
+        "ratio": (log, [0.1, 1.0, 10.0] if quick else [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]),
+        "k": (square, [2, 3] if quick else [2, 3, 4]),
+        "k (other points)": (square.changed(seed=1), [2, 3] if quick else [2, 3, 4]),
     }
-    lines, words, last = [], [], dict[str, list[float]]()
-    for label, values in ranges.items():
-        name, base = label.split()[0], LOG.changed(T=30) if quick else LOG
-        if name == "k":  # counts are enough for two symbols alone
-            T, points = (16, 16) if quick else (24, 32)
-            base = InductionHeads(T=T, points=points, eta=8.0, seed=int(name != label))
-        times = np.array([emergence(base.changed(**{name: value})) for value in values])
+    lines, words, ends = [], [], dict[str, tuple[float, float]]()
+    for label, (base, values) in ranges.items():
+        times = np.array([emergence(base.changed(**{label.split()[0]: value})) for value in values])
         lines.append(Series(label, np.array(values) / values[0], times))
-        ends = power(values[:2], times[:2]), power(values[-2:], times[-2:])
-        last[label] = list(map(abs, ends))
-        words.append(f"{label} {ends[0]:+.2f} at {values[0]:g} to {ends[1]:+.2f} at {values[-1]:g}")
-    flat = max(last["T"][1], last["match"][0]) < 0.1
+        ends[label] = first, last = power(values[:2], times[:2]), power(values[-2:], times[-2:])
+        words.append(f"{label} {first:+.2f} at {values[0]:g} to {last:+.2f} at {values[-1]:g}")
+    flat = max(abs(ends["T"][1]), abs(ends["match"][0])) < 0.1
     return (
         f"Local exponents of ηt, two lags, log loss: {'; '.join(words)} (k: square loss, Sobol points)."
         + flat * " Long sequences and small b change little, as b grows at a constant rate from the start."
@@ -184,10 +177,7 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     better = (~learnt & (excesses[..., 0] < excesses[..., 1])).sum(axis=1)
     unit = new.predictors["unigram"] - new.predictors["Bayes"]
     _, trained, found, head, known = np.median(excesses / unit, axis=1).T
-    first, last = (
-        min((count for count, holds in zip(sizes, which, strict=True) if holds), default="no number of")
-        for which in (found < 0.5, known < head)
-    )
+    first, last = (next(iter(np.extract(on, sizes)), "no number of") for on in (found < 0.5, known < head))
     return (
         f"From {first} chains on, in the median of {seeds} draws. Chains {listed(sizes)}:"
         f" {listed(learnt.sum(axis=1))} induction heads, median excess on new chains {listed(found, '.2f')} of the"
@@ -196,24 +186,19 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
         f" Bayes-optimal prediction for these chains knows them by heart: in pretraining it is better than the head"
         f" by {listed(trained, '.2f')}. On new chains it has {listed(known, '.2f')}, and the head"
         f" {listed(head, '.2f')}: from {last} chains on it is better there, too."
-    ), [
-        Series(label, np.array(sizes, dtype=float), each)
-        for label, each in (("descent", found), ("head", head), ("by heart", known))
-    ]
+    ), curves(np.array(sizes, dtype=float), {"descent": found, "head": head, "by heart": known})
 
 
 @question("induction-basins", "T", "b at step 0", "linear", "linear")
 def which_basin(quick: bool) -> tuple[str, list[Series]]:
     """From which initial b does descent end at an induction head?"""
     lengths, starts = [4, 9] if quick else [4, 5, 6, 7, 8, 9, 12, 16], np.linspace(-1.0, 1.0, 5 if quick else 11)
-    ends: dict[str, list[tuple[float, float]]] = {"induction": []}
-    boundary = []
+    ends, above = dict[tuple[int, float], str](), dict[int, float]()
 
-    def learns(T: int, match: float) -> bool:
-        problem = InductionHeads(T=T, match=match)
-        end = problem.outcome(descend(problem.risk(), 20.0, steps=200, progress=False).params)
-        ends.setdefault(end, []).append((T, match))
-        return end == "induction"
+    def learns(T: int, b: float) -> bool:
+        problem = InductionHeads(T=T, match=b)
+        ends[T, b] = problem.outcome(descend(problem.risk(), 20.0, steps=200, progress=False).params)
+        return ends[T, b] == "induction"
 
     for T in lengths:
         first = [learns(T, b) for b in starts].index(True)
@@ -221,21 +206,18 @@ def which_basin(quick: bool) -> tuple[str, list[Series]]:
         while high - low > (0.1 if quick else 0.02):
             middle = 0.5 * (low + high)
             low, high = (low, middle) if learns(T, middle) else (middle, high)
-        boundary.append(high)
-    others = sorted(ends.keys() - {"induction"})
-    above = dict(zip(lengths, boundary, strict=True))
-    parted = all((b >= above[int(T)]) == (end == "induction") for end, found in ends.items() for T, b in found)
+        above[T] = high
+    others = sorted({*ends.values()} - {"induction"})
+    groups = [(end, np.transpose([at for at in ends if ends[at] == end])) for end in ("induction", *others)]
+    parted = all((b >= above[T]) == (end == "induction") for (T, b), end in ends.items())
     return (
         f"Two lags, square loss, uniform first layer, T = {listed(lengths)}: from b above"
-        f" {listed(boundary, '.2f')}. Below, it ends at {', '.join(others)}; of {sum(map(len, ends.values()))}"
-        f" starts between -1 and 1 {'none is' if parted else 'some are'} on the other side."
+        f" {listed(above.values(), '.2f')}. Below, it ends at {', '.join(others)}; of {len(ends)} starts"
+        f" between -1 and 1 {'none is' if parted else 'some are'} on the other side."
     ), [
-        *(Series(end, x, y, True) for end in ("induction", *others) for x, y in [np.transpose(ends[end])]),
-        Series("boundary", np.array(lengths, dtype=float), np.array(boundary)),
+        *(Series(end, x, y, True) for end, (x, y) in groups),
+        Series("boundary", np.array(lengths, dtype=float), np.array([*above.values()])),
     ]
-
-
-SOURCE = "Nichani et al. 2024, {} (reconstructed)"
 
 
 def _chains(law: str, count: int, seed: int = 0) -> Array:
@@ -248,21 +230,19 @@ def _chains(law: str, count: int, seed: int = 0) -> Array:
     return rows if law == "Dirichlet" else 0.6 * np.eye(3) + 0.4 * rows
 
 
-LAWS = ("doubly stochastic", "Dirichlet", "lazy")
-
-
 def _information(chains: Array, lags: int) -> tuple[Array, Array]:
-    """Return Σ (J_j - ππ)(J_1 - ππ) of the joint laws J_j of symbols j apart, and the same over ππ: χ² at j = 1."""
-    plain, chi = np.zeros((2, lags))
-    for P in chains:
-        law = Chains(P).start[0]
-        joint = [law[:, None] * np.linalg.matrix_power(P, j) - np.outer(law, law) for j in (*range(lags), 1)]
-        plain += np.array([np.sum(each * joint[-1]) for each in joint[:-1]]) / len(chains)
-        chi += np.array([np.sum(each * joint[-1] / np.outer(law, law)) for each in joint[:-1]]) / len(chains)
-    return plain, chi
+    """Σ (J_j - ππ)(J_1 - ππ) with the joint laws J_j of symbols j apart, and the same over ππ, (lags, C) each.
+
+    At j = 1 the latter is χ².
+    """
+    law = Chains(chains).start[:, :, None]
+    pairs = law * law.swapaxes(1, 2)
+    joint = np.stack([law * np.linalg.matrix_power(chains, j) - pairs for j in range(lags)])
+    products = joint * joint[1]
+    return products.sum(axis=(2, 3)), (products / pairs).sum(axis=(2, 3))
 
 
-@row("first layer: gradient", SOURCE.format("gradient"), bound="within 1 %, halved as T doubles")
+@row("first layer: gradient", NICHANI.format("gradient"), bound="within 1 %, halved as T doubles")
 def first_gradient(quick: bool) -> Found:
     """at uniform attention the slope by the attention on a lag j is Σ (J_j - ππ)(J_1 - ππ) in the limit of long
     sequences, with the joint laws J_j of symbols j apart: an inner product of lag j with the parent
@@ -271,7 +251,7 @@ def first_gradient(quick: bool) -> Found:
     for law in LAWS:
         chains = _chains(law, 8)
         short, long = (signals(on_chains(chains, 3, each)) for each in (T, 2 * T))
-        limit = _information(chains, 3)[0]
+        limit = _information(chains, 3)[0].mean(axis=1)
         off.append(np.abs(2.0 * long - short - limit).max() / limit.max())
         ratio.append(np.abs(short - limit).max() / np.abs(long - limit).max())
     return Found(
@@ -283,27 +263,24 @@ def first_gradient(quick: bool) -> Found:
     )
 
 
-@row("first layer: chi-squared information", SOURCE.format("gradient"), bound="1")
+@row("first layer: chi-squared information", NICHANI.format("gradient"), bound="1")
 def chi_squared(quick: bool) -> Found:
     """k² times the slope of lag 1 is the χ² information of a symbol on its parent, but for chains with a uniform
     stationary law only; other lags have inner products with lag 1 instead of information of their own
     """
-    ratios, others = {}, []
-    for law in LAWS:
-        every = [_information(chain[None], 3) for chain in _chains(law, 200)]
-        ratios[law] = [9.0 * plain[1] / chi[1] for plain, chi in every]
-        others += [chi[2] / chi[1] for _, chi in every]
-    uniform = ratios["doubly stochastic"]
+    plain, chi = np.array([_information(_chains(law, 200), 3) for law in LAWS]).swapaxes(0, 1)
+    uniform, dirichlet, lazy = 9.0 * plain[:, 1] / chi[:, 1]
+    other = np.max(chi[:, 2] / chi[:, 1])
     return Found(
-        np.abs(np.subtract(uniform, 1.0)).max() < 1e-12 and max(others) < 1.0,
+        np.abs(uniform - 1.0).max() < 1e-12 and other < 1.0,
         f"200 chains of 3 states of each law: {', '.join(LAWS)}",
-        f"ratio {listed([min(uniform), max(uniform)], '.3f')}, {span(ratios['Dirichlet'], '.2f')},"
-        f" {span(ratios['lazy'], '.2f')}; lag 2 has up to {max(others):.2f} of lag 1",
+        f"ratio {listed([min(uniform), max(uniform)], '.3f')}, {span(dirichlet, '.2f')}, {span(lazy, '.2f')};"
+        f" lag 2 has up to {other:.2f} of lag 1",
         "holds only for uniform stationary laws",
     )
 
 
-@row("first layer: the parent wins", SOURCE.format("argmax"), bound="lag 1")
+@row("first layer: the parent wins", NICHANI.format("argmax"), bound="lag 1")
 def argmax(quick: bool) -> Found:
     """the slope of the parent, lag 1, is larger than those of earlier symbols; that of the symbol itself, lag 0, is
     larger still in lazy chains, and seldom in others
@@ -321,7 +298,7 @@ def argmax(quick: bool) -> Found:
     )
 
 
-@row("first layer first", SOURCE.format("training in stages"), bound="the loss of joint training")
+@row("first layer first", NICHANI.format("training in stages"), bound="the loss of joint training")
 def stages(quick: bool) -> Found:
     """training the lags at a small match b and then b learns the induction head if b > 0; if b < 0 the first stage
     takes lag 0 and the second cannot mend it, while both trained together do
@@ -346,9 +323,12 @@ def stages(quick: bool) -> Found:
 def _settings() -> Iterable[tuple[str, TwoLayerTransformer, Risk]]:
     """Yield transformers that train (r, b), and their exact losses; a sink is held at 0."""
     rng = np.random.default_rng(1)
-    for k, m, T, objective in ((3, 2, 16, "square"), (2, 3, 24, "square"), (2, 2, 16, "log")):
+    for k, m, T, objective, sink in (
+        (3, 2, 16, "square", None),
+        (2, 3, 24, "square", None),
+        (2, 2, 16, "log", 0.0),
+    ):
         P, start = rng.dirichlet(np.ones(k), (8, k)), np.append(np.zeros(m), 1.0)
-        sink = 0.0 if objective == "log" else None
         risk = on_chains(P, m, T, objective=objective, sink=sink).risk()
         risk = replace(risk, added=0.0, least=risk.risk.floor())
         whole = TwoLayerTransformer(Chains(P, window=m), T, 128, 3, start, objective=objective, sink=sink)
@@ -389,7 +369,6 @@ def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
         off = np.abs(found - curve) > 0.1 * np.ptp(wanted.loss)
         left = int(np.argmax(off)) if off.any() else len(t) - 1
         first, last = (whole.outside(run.states[i]) for i in (kept[left], -1))
-        del first["lags"], last["lags"]
         said.append(
             f"{name}: {'' if off.any() else 'not '}off by a tenth of what the reduction learns at step {t[left]},"
             f" with the distances {named(first, '.2f')}; at step {steps} {named(last, '.2f')}, and the loss"
@@ -404,7 +383,7 @@ def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
 
 
 @dataclass(frozen=True, eq=False)
-class NestedLogits(Risk):
+class NestedLogits(Started, Risk):
     """A reduced induction head, (α, β, ξ): each of three logits needs the one before.
 
     The first layer finds the parent among N by α, the second one its copy by β times that, and the output names one
@@ -412,13 +391,8 @@ class NestedLogits(Risk):
     """
 
     N: int
-    xi: float
+    start: Array
     trained: bool  # ξ
-
-    @property
-    def initial(self) -> Array:
-        """Uniform attention."""
-        return np.array([0.0, 0.0, self.xi])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Log loss and its gradient."""
@@ -438,7 +412,7 @@ def circuits(quick: bool) -> Found:
     """
     lengths, exponents, drops = (256, 1024) if quick else (1024, 4096), [], []
     for xi, trained in ((6.0, False), (0.01, True)):
-        risks = [NestedLogits(N, xi, trained) for N in lengths]
+        risks = [NestedLogits(N, np.array([0.0, 0.0, xi]), trained) for N in lengths]
         half = [descend(risk, 1.0, epsilon=0.5 * np.log(2.0), method="flow").t[-1] for risk in risks]
         exponents.append(power(lengths, half))
         drops.append(1.0 - descend(risks[-1], 1.0, epsilon=0.9 * np.log(2.0), method="flow").t[-1] / half[-1])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from scipy.special import entr
 
 from icl_theory._validate import Array
 from icl_theory.families.fixed_chain import SADDLE, FixedChain
@@ -18,10 +20,6 @@ from icl_theory.papers.paper import Claims, Paper, Reading
 LANDSCAPE = "Makkuva et al. 2402.04161, {} (reconstructed)"
 DYNAMICS = "Makkuva et al. 2406.03072, {} (reconstructed)"
 LAZY, SWITCHING = (0.2, 0.3), (0.5, 0.8)  # p + q < 1 and p + q > 1
-
-
-def _entropy(law: Array) -> float:
-    return -float(np.sum(law * np.log(law)))
 
 
 @identity("one layer: losses of the minima", LANDSCAPE.format("Theorems 1 and 2"), 1e-12)
@@ -36,9 +34,9 @@ def minima(quick: bool) -> Errors:
         risk = FixedChain(p=p, q=q).risk()
         for w in np.sign(s) * np.array([0.8, 1.1, 2.0]):
             loss, gradient = risk.evaluate(np.array([math.sqrt(s / (1.0 + 2.0 * w * abs(w))), w]))
-            yield abs(loss - (_entropy(joint) - _entropy(law)))
+            yield abs(loss - (entr(joint).sum() - entr(law).sum()))
             yield np.abs(gradient).max()
-            yield abs(risk.loss([0.0, w]) - _entropy(law))
+            yield abs(risk.loss([0.0, w]) - entr(law).sum())
         yield abs(risk.gap - float(np.sum(joint * np.log(joint / np.outer(law, law)))))
     return "p = 0.1, 0.45, 0.7, q = 0.2, 0.5, 0.9, |w| = 0.8, 1.1, 2"
 
@@ -68,9 +66,11 @@ def curvature(quick: bool) -> Found:
     )
 
 
-def _starts(quick: bool) -> list[tuple[float, float]]:
-    size = (3, 5) if quick else (6, 9)
-    return [*itertools.product(np.linspace(0.15, 2.5, size[0]), np.linspace(-2.1, 1.9, size[1]))]
+def _problems(quick: bool, **given: Any) -> list[FixedChain]:
+    """Return problems from a grid of starts, for p + q < 1 first and then for p + q > 1."""
+    starts = np.linspace(0.15, 2.5, 3 if quick else 6), np.linspace(-2.1, 1.9, 5 if quick else 9)
+    every = itertools.product((LAZY, SWITCHING), *starts)
+    return [FixedChain(p=p, q=q, e=e, w=w, **given) for (p, q), e, w in every]
 
 
 def _ends(problem: FixedChain) -> str:
@@ -81,12 +81,11 @@ def _ends(problem: FixedChain) -> str:
 @identity("one layer: energy", DYNAMICS.format("energy"), 1e-7)
 def energy(quick: bool) -> Errors:
     """gradient flow with the best bias keeps e² - w² - sign(w) ln|w|"""
-    starts = _starts(True)
-    for (p, q), (e, w) in itertools.product((LAZY, SWITCHING), starts):
-        problem = FixedChain(p=p, q=q, e=e, w=w, eta=0.1, method="flow", max_steps=100)
+    problems = _problems(True, eta=0.1, method="flow", max_steps=100)
+    for problem in problems:
         e, w = problem.simulate().states.T
         yield np.abs(e**2 - w**2 - np.sign(w) * np.log(np.abs(w)) - problem.energy).max()
-    return f"{len(starts)} starts, p = {LAZY[0]}, q = {LAZY[1]} and p = {SWITCHING[0]}, q = {SWITCHING[1]}"
+    return f"{len(problems) // 2} starts, p = {LAZY[0]}, q = {LAZY[1]} and p = {SWITCHING[0]}, q = {SWITCHING[1]}"
 
 
 @row("one layer: basins", DYNAMICS.format("basins"), bound=f"energy of the saddle, {SADDLE:.4f}")
@@ -94,16 +93,14 @@ def basins(quick: bool) -> Found:
     """the flow ends at the unigram if, for p + q < 1, w < -1/√2 and the energy is below the saddle's, and for
     p + q > 1 if w > 0, or w > -1/√2 and the energy is below the saddle's; else at the bigram
     """
-    starts, right, trapped = _starts(quick), 0, []
-    for p, q in (LAZY, SWITCHING):
-        problems = [FixedChain(p=p, q=q, e=e, w=w, eta=0.1, method="flow", max_steps=10**6) for e, w in starts]
-        ends = [_ends(problem) for problem in problems]
-        right += sum(end == problem.basin() for end, problem in zip(ends, problems, strict=True))
-        trapped.append(ends.count("unigram"))
+    problems = _problems(quick, eta=0.1, method="flow", max_steps=10**6)
+    ends, half = [_ends(problem) for problem in problems], len(problems) // 2
+    right = sum(end == problem.basin() for end, problem in zip(ends, problems, strict=True))
     return Found(
-        right == 2 * len(starts),
-        f"p, q = {LAZY} and {SWITCHING}, {len(starts)} starts each with e to 2.5, w from -2.1 to 1.9",
-        f"{right} of {2 * len(starts)} as predicted; at the unigram {trapped[0]} and {trapped[1]}",
+        right == len(problems),
+        f"p, q = {LAZY} and {SWITCHING}, {half} starts each with e to 2.5, w from -2.1 to 1.9",
+        f"{right} of {len(problems)} as predicted; at the unigram {ends[:half].count('unigram')} and"
+        f" {ends[half:].count('unigram')}",
     )
 
 
@@ -114,11 +111,9 @@ def small_starts(quick: bool) -> Found:
     """
     rng, count, share = np.random.default_rng(0), 8 if quick else 40, []
     for (p, q), tied in itertools.product((LAZY, SWITCHING), (True, False)):
-        found = 0
-        for e, w, u in 0.1 * rng.normal(size=(count, 3)):
-            problem = FixedChain(p=p, q=q, e=abs(e), w=w, readout="tied" if tied else u, max_steps=10**5)
-            found += _ends(problem) == "bigram"
-        share.append(found)
+        problems = [FixedChain(p=p, q=q, e=abs(e), w=w, readout="tied" if tied else u, max_steps=10**5)
+                    for e, w, u in 0.1 * rng.normal(size=(count, 3))]  # fmt: skip
+        share.append(sum(_ends(problem) == "bigram" for problem in problems))
     return Found(
         share == [count, count, 0, count],
         f"p, q = {LAZY} and {SWITCHING}, η = 1, {count} starts each of the size 0.1",
@@ -129,14 +124,12 @@ def small_starts(quick: bool) -> Found:
 @row("one layer: basins of descent", bound="those of the flow at η = 0.1")
 def steps(quick: bool) -> Found:
     """the basins of the flow are those of descent for small learning rates only"""
-    starts, etas, off = _starts(quick), (0.1, 1.0, 4.0), []
-    for eta in etas:
-        every = itertools.product((LAZY, SWITCHING), starts)
-        problems = [FixedChain(p=p, q=q, e=e, w=w, eta=eta, max_steps=4000) for (p, q), (e, w) in every]
-        off.append(sum(_ends(problem) != problem.basin() for problem in problems))
+    etas = (0.1, 1.0, 4.0)
+    problems = [_problems(quick, eta=eta, max_steps=4000) for eta in etas]
+    off = [sum(_ends(problem) != problem.basin() for problem in each) for each in problems]
     return Found(
         0 == off[0] < off[1] < off[2],
-        f"the starts of the row on basins, {2 * len(starts)} in all",
+        f"the starts of the row on basins, {len(problems[0])} in all",
         f"at the other end {listed(off)} with η = {listed(etas)}",
         "holds only for small steps",
     )

@@ -46,7 +46,7 @@ def test_information_is_that_of_sampled_pairs(law: str) -> None:
         symbols[t] = (rng.random(size)[:, None] > np.cumsum(chain[0][symbols[t - 1]], axis=1)).sum(axis=1)
     joint = [np.bincount(3 * symbols[0] + symbols[j], minlength=9).reshape(3, 3) / size for j in range(3)]
     pairs = np.outer(joint[1].sum(axis=1), joint[1].sum(axis=0))
-    plain, chi = rows._information(chain, 3)
+    plain, chi = np.squeeze(rows._information(chain, 3))
     np.testing.assert_allclose([np.sum((each - pairs) * (joint[1] - pairs)) for each in joint], plain, atol=5e-3)
     np.testing.assert_allclose(
         [np.sum((each - pairs) * (joint[1] - pairs) / pairs) for each in joint], chi, atol=4e-2
@@ -79,7 +79,7 @@ def test_reduced_circuits_have_their_gradient_and_their_time(xi: float, trained:
         return loss(params) - 0.5 * np.log(2.0)
 
     reached.terminal = True  # type: ignore[attr-defined]
-    risk = rows.NestedLogits(64, xi, trained)
+    risk = rows.NestedLogits(64, np.array([0.0, 0.0, xi]), trained)
     at = np.array([0.7, 1.3, 2.0])
     assert risk.loss(at) == pytest.approx(loss(at), rel=1e-12)
     np.testing.assert_allclose(risk.gradient(at), -downhill(0.0, at), atol=1e-9)

@@ -87,6 +87,8 @@ class TwoLayerTransformer(Risk):
     objective: str = "square"
     sink: float | None = None
 
+    stochastic = True  # the steps draw different sequences
+
     def __post_init__(self) -> None:
         k, m = instance("chains", self.chains, Chains, "Chains").symbols, self.chains.window
         store(self, length=integer("length", self.length, minimum=1), seed=integer("seed", self.seed, minimum=0))
@@ -102,15 +104,9 @@ class TwoLayerTransformer(Risk):
     @property
     def initial(self) -> Array:
         """Where training starts, in the reduction."""
-        start = np.asarray(self.start)
-        return np.concatenate(
-            [start] if self.trained == "reduction" else [x.ravel() for x in self.of_reduction(start)]
-        )
-
-    @property
-    def stochastic(self) -> bool:
-        """Steps draw different sequences."""
-        return True
+        if self.trained == "reduction":
+            return np.asarray(self.start)
+        return np.concatenate([*map(np.ravel, self.of_reduction(np.asarray(self.start)))])
 
     def matrices(self, params: Array) -> Matrices:
         """Return the matrices that parameters stand for."""
@@ -127,12 +123,11 @@ class TwoLayerTransformer(Risk):
         return Matrices(reduced[:-1], 0.0 * eye, eye, matching, np.hstack([eye, 0.0 * eye]))
 
     def outside(self, params: Array) -> dict[str, float]:
-        """Return the distance of each matrix to the nearest one of the reduction, in the Frobenius norm."""
+        """Return the distance of each matrix but the lags to the reduction's nearest one, in the Frobenius norm."""
         k, found = self.chains.symbols, self.matrices(params)
         nearest = self.of_reduction(np.append(found.lags, np.trace(found.matching[:k, k:]) / k))
-        return {
-            name: float(np.linalg.norm(a - c)) for name, a, c in zip(found._fields, found, nearest, strict=True)
-        }
+        apart = [float(np.linalg.norm(one - other)) for one, other in zip(found, nearest, strict=True)]
+        return dict(zip(found._fields[1:], apart[1:], strict=True))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's sequences and its gradient, by the backward pass."""
@@ -169,13 +164,12 @@ class TwoLayerTransformer(Risk):
         by_lag = np.einsum("bty,btmy->btm", by_found, seen)
         turn = first * (by_lag - np.sum(first * by_lag, axis=2, keepdims=True))
 
-        gradient: tuple[Array | float, ...] = (
+        gradient = Matrices(
             turn.sum(axis=(0, 1)),
             np.einsum("btx,btm,btmy->xy", own, turn, seen, optimize=True),
             np.einsum("bty,btz->yz", by_stream[:, :, k:], found),
             stream[:, -1].T @ keys,
             error.T @ mean if self.objective == "square" else 0.0 * whole.values,
         )
-        if self.trained == "reduction":
-            gradient = gradient[0], np.trace(stream[:, -1, :k].T @ keys[:, k:])
-        return loss / self.batch, np.concatenate([np.ravel(each) for each in gradient]) / self.batch
+        slopes = (gradient.lags, np.trace(gradient.matching[:k, k:])) if self.trained == "reduction" else gradient
+        return loss / self.batch, np.concatenate([*map(np.ravel, slopes)]) / self.batch

@@ -31,6 +31,7 @@ from icl_theory.families.parameters import (
     Word,
     label_noise,
     learning_rate,
+    nested,
     parameter,
 )
 from icl_theory.grids.grid import Column, blank
@@ -40,16 +41,11 @@ COORDINATES = ("merged", "pair", "heads")
 ISOTROPIC = ("decay", "coordinates", "tasks", "covariance", "prior", "query")  # layers in a loop need the defaults
 
 
-def _nested(array: Array) -> Any:
-    """Return an array as nested tuples of numbers, which runs can store."""
-    return tuple(map(_nested, array)) if array.ndim else float(array)
-
-
 def _moment(name: str, value: Any) -> Any:
     """Return a moment as nested tuples, a diagonal matrix as its diagonal."""
     found = moment(name, value)
     diagonal = np.diag(found) if found.ndim == 2 else found
-    return _nested(diagonal if found.ndim == 2 and np.array_equal(found, np.diag(diagonal)) else found)
+    return nested(diagonal if found.ndim == 2 and np.array_equal(found, np.diag(diagonal)) else found)
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class Start(Number):
         """Check the number, or the array."""
         if isinstance(value, str) or dimensions(value) == 0:
             return super().value(name, value)
-        return _nested(real_array(name, value, dimensions(value)))
+        return nested(real_array(name, value, dimensions(value)))
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Tasks(Whole):
         found = real_array(name, value, 2)
         if not found.size or not found.any():
             raise refuse(name, value, "one task or more, not all of them zero")
-        return _nested(found)
+        return nested(found)
 
 
 @dataclass(frozen=True, eq=False)
