@@ -410,6 +410,7 @@ def test_what_the_trainer_takes_unless_it_is_given() -> None:
 
 @pytest.mark.parametrize(("options", "gamma", "v"), [
     ({}, None, None), ({"alpha": 0.2}, math.log(0.25), None), ({"alpha": 0.2, "gamma": "trained"}, None, None),
+    ({"alpha": 0.2, "gamma": -0.7}, -0.7, None), ({"alpha": 0.2, "gamma": 0.4, "attention": "softmax"}, 0.4, 1.0),
     ({"attention": "softmax", "v": 2.0}, None, 2.0), ({"attention": "softmax", "v": "trained"}, None, None),
 ])  # fmt: skip
 def test_the_reparameterised_trainer_descends_on_the_sampled_risk(

@@ -93,6 +93,16 @@ def test_nothing_is_drawn_to_refuse_what_does_not_go_together(monkeypatch: pytes
         icl.recall.Training(M=1e12)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("attention", "softmax"), ("weights", "projection"), ("kappa", 0), ("batch", 7), ("tests", 9), ("seed", 5),
+     ("scale", 0.3), ("gamma", -2.5)],
+)  # fmt: skip
+def test_what_is_given_is_what_is_trained(name: str, value: object) -> None:
+    given = {**SMALL, "alpha": 0.2, name: value}
+    assert getattr(icl.recall.Training(**given).transformer, name) == value  # type: ignore[arg-type]
+
+
 def test_gamma_of_few_sentences_is_their_log_odds() -> None:
     risk = icl.recall.Training(alpha=0.3, M=50, **SMALL).transformer  # type: ignore[arg-type]
     assert risk.data is not None
@@ -137,6 +147,8 @@ def test_command_trains_and_says_how_it_went(capsys: pytest.CaptureFixture[str],
         (["--batch", "0"], "batch = 0"),
         (["--rule", "sgd"], "rule = 'sgd'"),
         (["--gamma", "trained", "--alpha", "0.1"], "gamma = 'trained'"),
+        (["--v", "trained", "--attention", "softmax"], "v = 'trained'"),
+        (["--v", "trained", "--attention", "softmax", "--model", "attention"], "v = 'trained'"),
     ],
 )
 def test_wrong_input_is_one_line(capsys: pytest.CaptureFixture[str], extra: list[str], words: str) -> None:
