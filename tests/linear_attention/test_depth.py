@@ -160,6 +160,10 @@ def test_infinite_prompts_are_learnt_by_one_layer_of_its_own() -> None:
         ({"depth": 17}, r"depth = 17: must be an integer in \[1, 16\]"),
         ({"depth": 2, "decay": 1.0}, r"decay = 1\.0: must be 0\.0 for several layers"),
         ({"depth": 2, "tasks": 3}, r"tasks = 3: must be None for several layers"),
+        ({"depth": 2, "coordinates": "pair"}, r"coordinates = 'pair': must be 'merged' for several layers"),
+        ({"depth": 2, "covariance": [1.0, 1.0]}, r"covariance = .*must be None for several layers"),
+        ({"depth": 2, "d": 2, "prior": [1.0, 1.0]}, r"prior = .*must be None for several layers"),
+        ({"depth": 2, "d": 2, "query": [2.0, 1.0]}, r"query = .*must be None for several layers"),
         ({"depth": 2, "start": [1.0] * 8}, r"start = .*a number for several layers"),
     ],
 )

@@ -79,9 +79,16 @@ def test_balanced_pair_flows_along_the_logistic_curve(d: int, N: float, noise: f
     np.testing.assert_allclose(learnt, balanced_flow(problem.law(), 1e-3, 0.01 * run.t), rtol=2e-8)
 
 
-def test_logistic_curve_is_refused_where_it_does_not_hold() -> None:
+@pytest.mark.parametrize(
+    "law",
+    [
+        PromptLaw([1.0, 0.5], N=5), PromptLaw([1.0, 1.0], query=[2.0, 2.0]), PromptLaw([1.0, 1.0], [2.0, 2.0]),
+        PromptLaw([1.0, 1.0], [1.0, 0.9]), PromptLaw([1.0, 0.5], query=[1.0, 1.0]), PromptLaw(np.eye(2) + 0.1),
+    ],
+)  # fmt: skip
+def test_logistic_curve_is_refused_where_it_does_not_hold(law: PromptLaw) -> None:
     with pytest.raises(ValueError, match="isotropic"):
-        balanced_flow(PromptLaw([1.0, 0.5], N=5), 0.1, [0.0])
+        balanced_flow(law, 0.1, [0.0])
 
 
 def test_balanced_flow_begins_where_it_begins_and_ends_at_the_best() -> None:
@@ -118,10 +125,12 @@ def test_automatic_rate_is_below_the_edge_of_stability(coordinates: str, decay: 
 
 @pytest.mark.parametrize("arguments", [{"coordinates": "pair"}, {"depth": 4}], ids=str)
 def test_rate_beyond_stability_is_said_with_the_limit(arguments: dict[str, Any]) -> None:
-    problem = icl.LinearAttention(d=3, max_steps=200, **arguments)
+    problem = icl.LinearAttention(d=3, max_steps=20, **arguments)
     limit = 2.0 * problem.rate()
-    assert f"below η = {limit:.4g}" in problem.changed(eta=8.0 * limit).simulate().notes["stability"]
-    assert "stability" not in problem.simulate().notes
+    for factor in (8.0, 1.01):
+        assert f"below η = {limit:.4g}" in problem.changed(eta=factor * limit).simulate().notes["stability"]
+    for changes in ({}, {"eta": 0.99 * limit}, {"eta": 1.01 * limit, "rule": "ngd"}):
+        assert "stability" not in problem.changed(**changes).simulate().notes
 
 
 def test_three_parameterisations_are_drawn_side_by_side(

@@ -17,7 +17,9 @@ from icl_theory.families.linear_attention import (
     LayerRisk,
     LoopedRisk,
     MergedRisk,
+    MixtureRisk,
     Pair,
+    PlusPlusRisk,
     PromptLaw,
     SampledLoop,
     SampledRisk,
@@ -220,6 +222,8 @@ def test_singular_moments_have_a_floor_and_a_minimiser_that_descent_reaches() ->
     [
         ({"covariance": [[1.0, 0.5], [0.0, 1.0]]}, r"covariance = .*symmetric.*differs from its transpose by 0\.5"),
         ({"covariance": [[1.0, 2.0], [2.0, 1.0]]}, r"covariance = .*its least eigenvalue is -1"),
+        ({"covariance": [[1.0, 0.5], [0.5 + 1e-9, 1.0]]}, r"covariance = .*differs from its transpose by 1e-09"),
+        ({"prior": [[1.0, 1.0 + 1e-9], [1.0 + 1e-9, 1.0]], "d": 2}, r"prior = .*its least eigenvalue is -1e-09"),
         ({"covariance": [1.0, -0.1]}, r"covariance = .*the least is -0\.1"),
         ({"covariance": [0.0, 0.0]}, r"covariance = .*largest entry between"),
         ({"covariance": [[1.0, math.nan], [0.0, 1.0]]}, r"covariance = "),
@@ -262,6 +266,8 @@ LAW = PromptLaw([1.0, 1.0], N=5)
         (lambda: MergedRisk(LAW, [1.0, 1.0], 0), "rank = 0: must be an integer >= 1"),
         (lambda: Heads(math.nan, 1), "start = nan: must be a finite real array"),
         (lambda: Heads(np.zeros((2, 4)), 2), r"start = \(2, 4\): must be of shape \(H, 1 \+ 2R·2\)"),
+        (lambda: Heads(np.zeros((2, 6)), 2), r"start = \(2, 6\): must be of shape \(H, 1 \+ 2R·2\)"),
+        (lambda: Heads(np.zeros((0, 5)), 2), r"start = \(0, 5\): must be of shape \(H, 1 \+ 2R·2\)"),
         (lambda: Heads(np.zeros((2, 5)), 0), "d = 0: must be an integer >= 1"),
         (lambda: Pair([1.0, math.inf], (1,)), "start = .*: must be numbers between"),
         (lambda: Pair([1.0, 2.0, 3.0], (2, 2)), r"start = \(3,\): must be of shape \(5,\)"),
@@ -271,6 +277,59 @@ LAW = PromptLaw([1.0, 1.0], N=5)
 def test_start_that_fits_no_parameters_is_refused_where_it_enters(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+STARTS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
+    "merged": (lambda start: MergedRisk(LAW, start), (2,)),
+    "merged, matrix": (lambda start: MergedRisk(LAW, start), (2, 2)),
+    "mixture": (lambda start: MixtureRisk([LAW, PromptLaw([1.0, 0.3], N=9)], start=start), (2,)),
+    "mixture, matrix": (lambda start: MixtureRisk([LAW], start=start), (2, 2)),
+    "pair": (lambda start: Pullback(MergedRisk(LAW, np.zeros(2)), Pair(start, (2,))), (3,)),
+    "heads": (lambda start: Pullback(MergedRisk(LAW, np.zeros((2, 2))), Heads(start, 2)), (3, 5)),
+    "loop": (lambda start: LoopedRisk(2, 5, 3, start=start[0]), (1,)),
+    "GD++": (lambda start: PlusPlusRisk(2, 5, start), (3,)),
+    "sampled": (lambda start: SampledRisk(LAW, start, 4), (2, 2)),
+    "sampled loop": (lambda start: SampledLoop(LAW, start, 4, depth=2), (1,)),
+    "layer": (lambda start: LayerRisk(LAW, start, 4), (2, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_training_begins_at_the_start_that_is_given(name: str) -> None:
+    make, shape = STARTS[name]
+    start = np.random.default_rng(0).uniform(0.1, 0.3, shape)
+    np.testing.assert_array_equal(make(start).initial, start)
+
+
+LAYERS = {
+    "sampled": lambda seed: SampledRisk(LAW, 0.1 * np.eye(2), 4, seed),
+    "sampled loop": lambda seed: SampledLoop(LAW, [0.1], 4, seed, depth=2),
+    "layer": lambda seed: LayerRisk(LAW, np.full((2, 3, 3), 0.1), 4, seed),
+    "layer of a pair": lambda seed: LayerRisk.of(LAW, [1.0, 0.1, 0.2], 4, seed),
+    **{
+        f"sampled of {name}": lambda seed, given=given: icl.LinearAttention(d=2, N=5, **given).sampled(4, seed)
+        for name, given in (
+            ("merged", {}), ("pair", {"coordinates": "pair"}), ("heads", {"coordinates": "heads"}),
+            ("a loop", {"depth": 2}),
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_step_and_every_seed_has_prompts_of_its_own(name: str) -> None:
+    one, same, other = (LAYERS[name](seed) for seed in (3, 3, 4))
+    params = one.initial
+    losses = [risk.evaluate(params, step)[0] for risk in (one, other) for step in (0, 1, 2)]
+    assert len(set(losses)) == 6
+    assert [same.evaluate(params, step)[0] for step in (2, 0)] == [losses[2], losses[0]]
+
+
+def test_components_of_a_diagonal_law_are_in_the_order_of_the_inputs_too() -> None:
+    law, gamma = PromptLaw([0.2, 1.0, 0.5], N=9), np.array([1.0, 2.0, 3.0])
+    for params in (gamma, np.diag(gamma)):
+        found = MergedRisk(law, 0.0 * params).observe(params)["gamma"]
+        assert found.tolist() == [2.0, 3.0, 1.0]
 
 
 def test_infinite_prompts_are_not_sampled() -> None:

@@ -29,7 +29,7 @@ def test_a_bound_is_refused_where_it_does_not_hold() -> None:
         (RecallRisk(two, "softmax-limit"), [1.0, 1.0, 1.0]),
         (RecallRisk(task, weights="identity", kappa=0), [1.0, 1.0]),
     ):
-        with pytest.raises(ValueError, match="^params = |^risk = "):
+        with pytest.raises(ValueError, match=r"^params = |^risk = "):
             icl.recall.loss_bound(risk, params)
 
 

@@ -179,7 +179,7 @@ def test_triggers_that_differ_a_little_have_strengths_of_their_own(parts: dict[s
     task = RecallTask(10, 3, 4, H=9, **parts)
     assert not task.alike
     assert len(icl.Recall(task=task).risk().initial) == 3
-    with pytest.raises(ValueError, match="^tied = True"):
+    with pytest.raises(ValueError, match=r"^tied = True"):
         icl.recall.RecallRisk(task, tied=True)
     same = [Counts([0.0, 0.5, 0.5]) for _ in range(3)]
     assert RecallTask(10, 3, 4, probs=[1 / 3] * 3, counts=same, H=9).alike  # laws that are equal are one law
