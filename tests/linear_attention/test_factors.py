@@ -127,9 +127,8 @@ def test_automatic_rate_is_below_the_edge_of_stability(coordinates: str, decay: 
 def test_rate_beyond_stability_is_said_with_the_limit(arguments: dict[str, Any]) -> None:
     problem = icl.LinearAttention(d=3, max_steps=20, **arguments)
     limit = 2.0 * problem.rate()
-    for factor in (8.0, 1.01):
-        assert f"below η = {limit:.4g}" in problem.changed(eta=factor * limit).simulate().notes["stability"]
-    for changes in ({}, {"eta": 0.99 * limit}, {"eta": 1.01 * limit, "rule": "ngd"}):
+    assert f"below η = {limit:.4g}" in problem.changed(eta=1.01 * limit).simulate().notes["stability"]
+    for changes in ({"eta": 0.99 * limit}, {"eta": 1.01 * limit, "rule": "ngd"}):
         assert "stability" not in problem.changed(**changes).simulate().notes
 
 
