@@ -103,14 +103,22 @@ def test_a_note_does_not_promise_the_bayes_risk_where_the_floor_is_above_it() ->
     assert run.floor - icl.recall.RecallTask(50, 4, 8, alpha=0.1).bayes_risk == pytest.approx(0.368, abs=1e-3)
 
 
-def test_a_note_promises_no_rate_at_which_triggers_overshoot() -> None:
-    run = icl.recall.simulate(eta=40.0, probs=[0.55, 0.25, 0.15, 0.05], counts=Counts.fixed(1))
-    assert run.notes["rate"].startswith("triggers overshoot in turn")
+@pytest.mark.parametrize(
+    ("eta", "words"), [(4.0, "triggers overshoot in turn"), (3.9, "the excess falls like exp(-1.95 t)")]
+)
+def test_a_note_promises_no_rate_at_which_triggers_overshoot(eta: float, words: str) -> None:
+    """From a rate of 2 on, η/√|Q| here; one strength for all triggers cannot overshoot."""
+    given = {"counts": Counts.fixed(1), "max_steps": 40}
+    run = icl.recall.simulate(eta=eta, probs=[0.55, 0.25, 0.15, 0.05], **given)  # type: ignore[arg-type]
+    assert run.notes["rate"].startswith(words)
+    assert f"exp(-{eta / 2:.4g} t)" in run.notes["rate"]
+    assert icl.recall.simulate(eta=eta, **given).notes["rate"].startswith("the excess falls")  # type: ignore[arg-type]
 
 
 def test_a_note_on_the_cycle_is_within_a_tenth_of_the_cycle() -> None:
-    large = icl.recall.simulate(alpha=0.1, gamma="trained", eta=100.0, max_steps=500)
-    assert "does not tend to 0" in large.notes["cycle"]
+    for eta, said in ((3.5, "near α(1-α)η²/8"), (4.0, "does not tend to 0"), (100.0, "does not tend to 0")):
+        assert abs(icl.recall.stall(0.1, eta) / cycle_excess(0.1, eta) - 1.0) < 0.1 or eta > 3.5
+        assert said in icl.recall.simulate(alpha=0.1, gamma="trained", eta=eta, max_steps=50).notes["cycle"]
     small = icl.recall.simulate(alpha=0.1, gamma="trained", eta=0.4, max_steps=20_000, above=1e-5)
     level = np.mean([float(small.at(int(small.t[-1]) - i).observed["excess"]) for i in (0, 1)])
     assert f"near α(1-α)η²/8 = {icl.recall.stall(0.1, 0.4):.3g}" in small.notes["cycle"]

@@ -250,6 +250,46 @@ def test_floors_of_what_is_held_are_least_losses() -> None:
     assert risk.floor() == pytest.approx(min(grid), rel=1e-6)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+@pytest.mark.parametrize("v", [3.0, -2.0])
+def test_floors_of_a_held_scale_are_the_least_of_every_trigger(alpha: float, v: float) -> None:
+    """Triggers with counts and probabilities of their own: each has its best λ, which may be negative."""
+    task = RecallTask(20, 3, 4, alpha=alpha, probs=[0.5, 0.3, 0.2], counts=[Counts.fixed(c) for c in (1, 2, 4)])
+    risk = RecallRisk(task, "softmax-limit", v=v, gamma=0.2 if alpha else None)
+    ends = np.full(3, 60.0)
+    least = start = risk.loss(ends)
+    for unit in np.eye(3):
+        along = [risk.loss(ends + x * unit) for x in np.linspace(-90.0, 0.0, 301)]
+        least += min(along) - start
+    assert risk.floor() == pytest.approx(least, rel=1e-3)
+    assert risk.floor() <= least + 1e-12
+
+
+KINDS = [
+    (RecallTask(9, 3, 3, H=9), {}), (RecallTask(9, 3, 3, H=9, alpha=0.2), {"gamma": -1.0}),
+    (RecallTask(9, 3, 3, H=9, alpha=0.2), {}),
+    (RecallTask(9, 1, 3, H=9, alpha=0.2, law="planted"), {"gamma": -1.4, "weights": "identity"}),
+    (RecallTask(9, 1, 3, H=9, alpha=0.2, law="planted"), {"gamma": -1.4, "weights": "identity", "kappa": 0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("attention", ["linear", "relu", "softmax-limit"])
+def test_a_closed_form_is_given_only_where_single_steps_are_a_straight_line(attention: str, tied: bool) -> None:
+    given = 0
+    for task, options in KINDS:
+        if attention == "softmax-limit" and task.law == "planted":
+            continue
+        risk = RecallRisk(task, attention, tied=tied, **options)
+        run = icl.descend(risk, 0.6, rule="ngd", steps=30, give_up=False)
+        assert risk.closed_form(0.6, "gd") is None
+        form = risk.closed_form(0.6, "ngd")
+        given += form is not None
+        if form is not None:
+            np.testing.assert_allclose(form.states(run.t), run.states, rtol=1e-12)
+    assert given == (3 if tied and attention != "softmax-limit" else 0)
+
+
 # ---- the family
 
 

@@ -239,6 +239,14 @@ def test_softmax_observes_its_attention() -> None:
         ({"task": small(0.3), "gamma": math.nan}, "gamma = nan"),
         ({"task": small(0.3), "gamma": True}, "gamma = True"),
         ({"tied": True}, "tied = True"),
+        (
+            {
+                "tied": True,
+                "task": RecallTask(7, 2, 3),
+                "data": RecallTask(7, 2, 3).sentences(np.random.default_rng(0), 5),
+            },
+            "tied = True",
+        ),
     ],
 )
 def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
