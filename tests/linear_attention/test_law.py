@@ -57,6 +57,16 @@ def test_layer_is_the_pair_and_its_other_blocks_stay_zero() -> None:
     assert np.abs(by_K).max() < 1e-12
 
 
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_a_layer_of_a_diagonal_is_that_of_the_matrix(d: int) -> None:
+    law, diagonal = PromptLaw(np.ones(d), N=4), np.arange(1.0, d + 1.0)
+    found = LayerRisk.of(law, np.append(0.7, diagonal), batch=1).initial
+    wanted = np.zeros((2, d + 1, d + 1))
+    wanted[0, d, d], wanted[1, :d, :d] = 0.7, np.diag(diagonal)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(LayerRisk.of(law, np.append(0.7, np.diag(diagonal)), batch=1).initial, wanted)
+
+
 def test_sampled_layer_has_the_population_loss_and_gradient() -> None:
     """100,000 prompts; each of the 51 figures within four standard errors."""
     found = random_law(4, 6, 0.5, seed=3)
@@ -323,6 +333,14 @@ def test_every_step_and_every_seed_has_prompts_of_its_own(name: str) -> None:
     losses = [risk.evaluate(params, step)[0] for risk in (one, other) for step in (0, 1, 2)]
     assert len(set(losses)) == 6
     assert [same.evaluate(params, step)[0] for step in (2, 0)] == [losses[2], losses[0]]
+
+
+def test_random_heads_are_those_of_the_seed() -> None:
+    one, same, other = (
+        icl.LinearAttention(d=3, coordinates="heads", heads=2, seed=seed).risk() for seed in (3, 3, 4)
+    )
+    np.testing.assert_array_equal(one.initial, same.initial)
+    assert (one.initial != other.initial).all()
 
 
 def test_components_of_a_diagonal_law_are_in_the_order_of_the_inputs_too() -> None:

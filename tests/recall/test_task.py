@@ -164,6 +164,15 @@ def test_bayes_predictor_refuses_what_the_task_cannot_say(tokens: list[list[int]
         RecallTask(6, 2, 3, H=5).predict(tokens)
 
 
+def test_the_sentence_that_is_refused_is_named() -> None:
+    task = RecallTask(6, 2, 3, H=5)
+    good, bad = [0, 2, 4, 4, 0], [1, 0, 2, 4, 1]
+    task.predict([good, good])
+    for tokens in ([good, bad, good], [bad, good], [good, good, bad]):
+        with pytest.raises(ValueError, match=r"tokens = \[1, 0, 2, 4, 1\]: must be a sentence of the task"):
+            task.predict(tokens)
+
+
 @pytest.mark.parametrize(
     "parts",
     [

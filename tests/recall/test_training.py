@@ -82,6 +82,14 @@ def test_fixed_sentences_are_seen_in_turn() -> None:
     assert not whole.stochastic
 
 
+def test_fixed_sentences_are_those_of_the_seed() -> None:
+    problem = icl.recall.Training(**(SMALL | {"M": 30, "batch": 64, "seed": 3}))  # type: ignore[arg-type]
+    data = problem.task.sentences(np.random.default_rng(3), 30)
+    np.testing.assert_array_equal(problem.transformer.sentences(0).tokens, data.tokens)
+    np.testing.assert_array_equal(problem.transformer.initial, icl.recall.TransformerRisk(
+        problem.task, seed=3, weights="identity").initial)  # fmt: skip
+
+
 def test_nothing_is_drawn_to_refuse_what_does_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(*_: object) -> None:
         raise AssertionError
