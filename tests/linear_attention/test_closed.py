@@ -72,6 +72,36 @@ def test_an_error_below_one_means_the_count_of_single_steps_also_where_the_targe
     assert differ >= 3
 
 
+@pytest.mark.parametrize(
+    ("N", "least", "open_by"),
+    [(math.inf, 1e-3, 0.1), (math.inf, 1e-4, 100.0), (math.inf, 3e-5, 3e4), (20, 1e-6, 1.0), (20, 1e-9, 1e6)],
+)
+@pytest.mark.parametrize("seed", [0, 4])
+def test_the_error_of_a_count_covers_what_rounding_does_to_small_eigenvalues(
+    N: float, least: float, open_by: float, seed: int
+) -> None:
+    """They are known to the digits of the largest one; the count is that of the last mode, in 60 digits."""
+    turn = np.linalg.qr(np.random.default_rng(seed).normal(size=(3, 3)))[0]
+    covariance = (turn * [1.0, 0.3, least]) @ turn.T
+    covariance = 0.5 * (covariance + covariance.T)
+    query = None if math.isinf(N) else np.eye(3)
+    base = icl.LinearAttention(covariance=covariance, query=query, N=N, noise=0.5, start=0.0, eta=0.4)
+    with mpmath.workdps(60):
+        L = mpmath.matrix(covariance.tolist())
+        low, share = min(mpmath.eigsy(L, eigvals_only=True)), 0 if math.isinf(N) else mpmath.mpf(1) / N
+        m = (1 + share) * low**2 + share * (L[0, 0] + L[1, 1] + L[2, 2] + 0.25) * low
+        q = low if query is None else 1
+        height = q * m * (low / m) ** 2 / 2  # of the excess of the last mode at the start
+        above = float(height / 10)
+        wanted = int(mpmath.ceil(mpmath.log(mpmath.mpf(above) / height) / 2 / mpmath.log1p(-0.4 * q * m)))
+    run = base.changed(above=above).simulate()
+    assert run.method == "closed"
+    assert run.steps is not None
+    assert run.error is not None
+    assert abs(run.steps - wanted) <= (run.error if run.error >= 1.0 else 0.0)
+    assert run.error < open_by
+
+
 def test_the_error_column_of_a_sweep_says_where_the_target_is_the_loss_of_a_step() -> None:
     family = icl.LinearAttention(d=3, N=math.inf, decay=1.0, above=1e-2)
     path = icl.descend(family.merged(), family.rate(), above=1e-2, method="exact")
