@@ -127,9 +127,10 @@ def test_sweep_in_closed_form_is_the_simulations() -> None:
 
 def test_phases_in_a_sweep_of_runs_that_miss_their_target_end_with_them() -> None:
     given = {"d": 8, "N": 5, "decay": 1.0, "noise": 0.5, "max_steps": 50}
-    found = icl.sweep(icl.LinearAttention, above=1e-9, eta=[0.05, 0.1], progress=False, **given)
+    rates = [0.05, 0.1, 1e-6]  # the last one is on its plateau still
+    found = icl.sweep(icl.LinearAttention, above=1e-9, eta=rates, progress=False, **given)
     assert set(found.method.values) == {"closed"}
-    for i, eta in enumerate((0.05, 0.1)):
+    for i, eta in enumerate(rates):
         problem = icl.LinearAttention(above=1e-9, eta=eta, **given)  # type: ignore[arg-type]
         measured = problem.measured(problem.simulate())
         for name in ("steps", "T_plateau", "T_learning", "last"):
@@ -141,6 +142,14 @@ def test_rate_beyond_stability_fails_in_a_sweep_with_the_limit() -> None:
     found = icl.sweep(icl.LinearAttention, eta=[0.5, 5.0], progress=False)
     assert found.status.values.tolist() == ["reached", "failed"]
     assert "2/(q_max m_max) = 1.37931" in str(found.message.values[1])
+
+
+def test_a_target_that_rounding_hides_fails_in_a_sweep_as_it_does_alone() -> None:
+    found = icl.sweep(icl.LinearAttention, above=[1e-2, 1e-20], noise=0.5, progress=False)
+    assert found.status.values.tolist() == ["reached", "failed"]
+    with pytest.raises(ValueError, match="above = 1e-20") as error:
+        icl.LinearAttention(above=1e-20, noise=0.5).simulate()
+    assert str(error.value) in str(found.message.values[1])
 
 
 @pytest.mark.parametrize(("factor", "falls"), [(0.999, True), (1.001, False)])

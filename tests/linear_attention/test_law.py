@@ -258,6 +258,15 @@ def test_problem_that_cannot_be_is_refused_by_name(arguments: dict[str, Any], me
         icl.LinearAttention(**arguments)
 
 
+def test_a_rate_is_refused_only_where_steps_of_descent_diverge() -> None:
+    limit = 2.0 * icl.LinearAttention().stable_rate()
+    assert icl.LinearAttention(eta=math.nextafter(limit, 0.0)).rate() < limit
+    with pytest.raises(ValueError, match=r"eta = .*beyond which descent diverges"):
+        icl.LinearAttention(eta=limit)
+    for given in ({"method": "flow"}, {"rule": "ngd"}, {"coordinates": "pair"}, {"depth": 2}):
+        assert icl.LinearAttention(eta=3.0, **given).rate() == 3.0  # type: ignore[arg-type]
+
+
 LAW = PromptLaw([1.0, 1.0], N=5)
 
 
