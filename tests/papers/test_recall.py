@@ -85,6 +85,17 @@ def test_counts_that_no_sentence_has_refute_a_law() -> None:
     assert model._fit(law, np.repeat([1, 1, 2], [420, 290, 290]), np.repeat([0, 1, 0], [420, 290, 290])) < 1e-3
 
 
+def test_a_row_that_grows_at_any_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = icl.recall.TransformerRisk.evaluate
+
+    def grown(risk: icl.recall.TransformerRisk, params: Any, step: int = 0) -> Any:
+        loss, gradient = right(risk, params, step)
+        return loss, np.full_like(gradient, -1.0 if step == 1 else 1.0)
+
+    monkeypatch.setattr(icl.recall.TransformerRisk, "evaluate", grown)
+    assert model._value_rows("relu", 0.0, 3)[0] == 1.0
+
+
 def test_a_place_that_is_never_taken_refutes_the_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     right = RecallTask.sentences
 
