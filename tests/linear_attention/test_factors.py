@@ -111,6 +111,37 @@ def test_sharpness_of_the_pair_at_its_balanced_minimum_is_the_formula() -> None:
 
 
 @pytest.mark.parametrize("coordinates", ["pair", "heads"])
+def test_a_plateau_is_expected_to_last_as_long_in_other_axes(coordinates: str) -> None:
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    tokens, tasks = np.array([1.0, 0.3, 0.1]), np.array([0.5, 2.0, 1.0])
+    straight, turned = (
+        icl.LinearAttention(covariance=covariance, prior=prior, coordinates=coordinates, start=1e-3, eta=0.1)
+        for covariance, prior in ((tokens, tasks), ((turn * tokens) @ turn.T, (turn * tasks) @ turn.T))
+    )
+    assert turned.expected_steps() == pytest.approx(straight.expected_steps(), rel=1e-9)
+    pull = tokens**2 * tasks
+    least = 1.0 / (1e-3 * 0.1 * pull.max())
+    if coordinates == "pair":
+        size = math.sqrt(float(np.linalg.norm(straight.law().best)))
+        least = math.log(size / 1e-3) / float(np.linalg.norm(pull)) / 0.1
+    assert straight.expected_steps() == pytest.approx(least, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [({"coordinates": "pair"}, [1, 3]), ({"coordinates": "pair", "covariance": np.eye(3) + 0.1}, [1, 9]),
+     ({"coordinates": "heads", "heads": 2, "rank": 2}, [1, 6, 6] * 2), ({}, [3])],
+)  # fmt: skip
+def test_a_step_by_blocks_is_as_long_for_every_part(given: dict[str, Any], sizes: list[int]) -> None:
+    """Value and matrix, and value, keys and queries of every head, each with a gradient of its own."""
+    options: dict[str, Any] = {"d": 3} | given
+    problem = icl.LinearAttention(**options, start=0.3, eta=0.1, rule="ngd-blocks", max_steps=1, above=1e-9)
+    run = problem.simulate()
+    moved = np.split(np.ravel(run.states[1] - run.states[0]), np.cumsum(sizes)[:-1])
+    assert [float(np.linalg.norm(each)) for each in moved] == pytest.approx([0.1] * len(sizes), rel=1e-9)
+
+
+@pytest.mark.parametrize("coordinates", ["pair", "heads"])
 @pytest.mark.parametrize("decay", [0.0, 1.0])
 def test_automatic_rate_is_below_the_edge_of_stability(coordinates: str, decay: float) -> None:
     problem = icl.LinearAttention(d=4, decay=decay, coordinates=coordinates, start=0.1, max_steps=20_000)

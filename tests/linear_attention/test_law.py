@@ -320,6 +320,30 @@ def test_training_begins_at_the_start_that_is_given(name: str) -> None:
     np.testing.assert_array_equal(make(start).initial, start)
 
 
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [({}, (3, 3)), ({"d": 3, "covariance": None}, (3, 3)), ({"d": 3, "covariance": None}, (3,)),
+     ({"coordinates": "pair"}, (10,)), ({"coordinates": "pair", "d": 3, "covariance": None}, (4,)),
+     ({"coordinates": "heads", "heads": 2}, (2, 7))],
+)  # fmt: skip
+def test_a_start_that_is_given_is_where_exact_and_sampled_training_begin(
+    given: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    start = np.random.default_rng(0).uniform(0.1, 0.3, shape)
+    options: dict[str, Any] = {"covariance": np.eye(3) + 0.1} | given
+    problem = icl.LinearAttention(**options, start=start, N=5, max_steps=1, above=1e-9)
+    np.testing.assert_array_equal(problem.simulate().states[0], start)
+    found = problem.sampled(4).initial
+    if shape == (10,):
+        assert found[0, 3, 3] == start[0]
+        found = found[1, :3, :3].T.ravel()
+        start = start[1:]
+    elif shape == (4,):
+        assert found[0, 3, 3] == start[0]
+        found, start = found[1, :3, :3], np.diag(start[1:])
+    np.testing.assert_array_equal(found, np.diag(start) if shape == (3,) else start)
+
+
 LAYERS = {
     "sampled": lambda seed: SampledRisk(LAW, 0.1 * np.eye(2), 4, seed),
     "sampled loop": lambda seed: SampledLoop(LAW, [0.1], 4, seed, depth=2),

@@ -214,6 +214,15 @@ def test_every_reader_has_the_logits_of_its_matrices_and_their_derivatives(
     assert gradient @ direction == pytest.approx(slope[0], rel=1e-6)
 
 
+def test_a_step_by_blocks_is_as_long_for_strengths_scale_and_noise() -> None:
+    task = small(0.3)
+    full = TransformerRisk(task, "softmax", batch=16)
+    run = icl.descend(reparameterised(full), 0.1, rule="ngd-blocks", steps=2)
+    moved = run.states[2] - run.states[1]
+    parts = [moved[:2], moved[2:3], moved[3:]]
+    assert [float(np.linalg.norm(each)) for each in parts] == pytest.approx([0.1] * 3, rel=1e-9)
+
+
 def test_start_sentences_and_tests_are_those_of_the_seed() -> None:
     one, same, other = (TransformerRisk(small(0.2), batch=8, tests=9, seed=seed) for seed in (3, 3, 4))
     for found in (

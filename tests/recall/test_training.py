@@ -82,6 +82,15 @@ def test_fixed_sentences_are_seen_in_turn() -> None:
     assert not whole.stochastic
 
 
+def test_where_no_words_are_left_nothing_is_said_of_unseen_outputs() -> None:
+    problem = icl.recall.Training(V=7, triggers=3, outputs=3, H=12, batch=8, max_steps=2)
+    assert problem.task.unseen.size == 0
+    run = problem.simulate()
+    assert {name for name in run.observed if name.startswith("unseen")} == set()
+    assert run.notes["test loss"] == f"{run.observed['seen_loss'][-1]:.3g} (seen outputs); Bayes risk 0"
+    assert set(problem.measure(run)) == {"seen_loss", "output", "noise"}
+
+
 def test_fixed_sentences_are_those_of_the_seed() -> None:
     problem = icl.recall.Training(**(SMALL | {"M": 30, "batch": 64, "seed": 3}))  # type: ignore[arg-type]
     data = problem.task.sentences(np.random.default_rng(3), 30)
