@@ -332,7 +332,7 @@ def test_a_start_that_is_given_is_where_exact_and_sampled_training_begin(
     start = np.random.default_rng(0).uniform(0.1, 0.3, shape)
     options: dict[str, Any] = {"covariance": np.eye(3) + 0.1} | given
     problem = icl.LinearAttention(**options, start=start, N=5, max_steps=1, above=1e-9)
-    np.testing.assert_array_equal(problem.simulate().states[0], start)
+    np.testing.assert_allclose(problem.simulate().states[0], start, rtol=1e-14)
     found = problem.sampled(4).initial
     if shape == (10,):
         assert found[0, 3, 3] == start[0]
