@@ -24,6 +24,7 @@ from icl_theory.families.linear_attention import (
     SampledLoop,
     SampledRisk,
 )
+from icl_theory.testing import check_risk
 from tests.linear_attention.references import layer, merged, random_law
 
 BATCHES, BATCH = 50, 2000
@@ -213,6 +214,36 @@ def test_singular_tasks_and_tokens_have_the_pseudo_inverse() -> None:
         assert law.floor == pytest.approx(law.loss(wanted), rel=1e-10)
         other = rng.normal(size=(4, 4))
         assert law.excess(other) == pytest.approx(law.loss(other) - law.loss(wanted), rel=1e-12)
+
+
+def test_directions_that_are_never_seen_are_left_alone() -> None:
+    """No tokens along one axis, no tasks along another, no queries along the third."""
+    for N in (math.inf, 5):
+        law = PromptLaw([1.0, 0.0, 0.5], [1.0, 2.0, 0.0], [0.0, 1.0, 1.0], N=N)
+        for one in (law, law.dense):
+            best = one.best if one.best.ndim == 1 else np.diag(one.best)
+            assert best[1:].tolist() == [0.0, 0.0]
+            assert best[0] == pytest.approx(1.0 / ((1.0 + 1.0 / N) + 1.0 / N), rel=1e-14)
+            assert one.floor == pytest.approx(1.0, rel=1e-14)  # half the query's moment times the tasks'
+            assert one.loss(one.best) == pytest.approx(one.floor, rel=1e-14)
+            assert one.excess([1.0, 7.0, 0.0]) == pytest.approx(0.0, abs=1e-30)
+        run = icl.descend(MergedRisk(law, np.full(3, 0.3)), 0.5, steps=3)
+        assert run.states[-1][:2].tolist() == [0.3, 0.3]
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_matrix_is_trained_in_a_diagonal_law_as_in_a_dense_one(dense: bool) -> None:
+    """Its entries off the diagonal have modes, too."""
+    law = PromptLaw([1.0, 0.2, 0.5], [1.0, 0.5, 2.0], [0.3, 1.0, 0.1], N=7, noise=0.4)
+    risk = MergedRisk(law.dense if dense else law, np.random.default_rng(0).normal(size=(3, 3)))
+    check_risk(risk)
+    eta, gamma, (covariance, prior, query) = 1.2 / float(risk.curvature.max()), risk.start, law.dense.moments
+    form = risk.closed_form(eta, "gd")
+    assert form is not None
+    for t in range(4):
+        np.testing.assert_allclose(form.states(np.array([t]))[0], gamma, rtol=1e-12, atol=1e-14)
+        gamma = gamma - eta * query @ (gamma @ law.dense.second - prior @ covariance)
+    assert 0.0 < float(form.blur(np.array([2]))[0]) < 1e-12
 
 
 def test_singular_moments_have_a_floor_and_a_minimiser_that_descent_reaches() -> None:

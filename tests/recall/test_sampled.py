@@ -175,8 +175,8 @@ def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
 def test_the_reparameterised_matrices_are_those_that_are_written_out(
     attention: str, weights: str, alpha: float, held: bool
 ) -> None:
-    """With γ and v trained, and held at numbers of no special meaning."""
-    task = RecallTask(7, 1 if alpha else 2, 2, alpha=alpha, H=9, law="planted")
+    """With γ and v trained, and held at numbers of no special meaning; the words have names of their own."""
+    task = RecallTask(7, [4, 1][: 1 if alpha else 2], [0, 5], noise_word=3, alpha=alpha, H=9, law="planted")
     strength, v, gamma = np.array([0.8, -1.3])[: task.Q], 1.7 if attention == "softmax" else 1.0, -0.45
     scaled, noisy = attention == "softmax", alpha > 0
     full = TransformerRisk(task, attention, weights=weights)

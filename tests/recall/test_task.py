@@ -164,6 +164,24 @@ def test_bayes_predictor_refuses_what_the_task_cannot_say(tokens: list[list[int]
         RecallTask(6, 2, 3, H=5).predict(tokens)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_planted_bigrams_of_words_of_their_own_stand_among_words_that_may_be_outputs(alpha: float) -> None:
+    triggers = [4, 1][: 1 if alpha else 2]
+    task = RecallTask(9, triggers, [0, 5], noise_word=3, alpha=alpha, H=10, law="planted")
+    found = task.sentences(np.random.default_rng(0), 400)
+    words = set()
+    for tokens, y, trigger in zip(found.tokens.tolist(), found.output.tolist(), found.trigger, strict=True):
+        q = task.triggers[trigger]
+        pairs = [(tokens[h], tokens[h + 1]) for h in range(9) if tokens[h] == q]
+        assert sorted(pairs) == sorted([(q, y)] + [(q, 3)] * (alpha > 0))
+        assert tokens[-1] == q
+        rest = Counter(tokens[:-1])
+        rest.subtract([word for pair in pairs for word in pair])
+        words |= {word for word, number in rest.items() if number}
+    assert words == set(range(9)) - {*triggers, 3}
+    assert set(found.answer.tolist()) == {0, 5} | ({3} if alpha else set())
+
+
 def test_the_sentence_that_is_refused_is_named() -> None:
     task = RecallTask(6, 2, 3, H=5)
     good, bad = [0, 2, 4, 4, 0], [1, 0, 2, 4, 1]
