@@ -282,7 +282,7 @@ FOR_THE_AUDIT = (
     Fault("softmax-gradient", "gradient without the other words' counts, softmax at finite H", "recall/softmax.py",
           "float(up @ cell.own + w @ against.by_beta)", "float(up @ cell.own)"),
     Fault("missing-sets", "a missing trigger counted twice in the number of sentences needed", "recall/samples.py",
-          "above = above + chance * missed", "above = above + chance * missed * missed"),
+          "above = above + missed", "above = above + missed * np.exp(-p * z)"),
     Fault("feed-forward", "ablation of the feed-forward layer leaves half of it", "recall/sampled.py",
           'if "feed_forward" not in without:\n            fed[:, rows] = mixed',
           'if True:\n            fed[:, rows] = (0.5 if "feed_forward" in without else 1.0) * mixed'),

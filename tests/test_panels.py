@@ -629,6 +629,85 @@ def test_dots_are_on_their_curves_and_inside_the_axes(name: str, changes: dict[s
     assert dotted >= 3
 
 
+MARKS = """
+const { Axes } = require("drawing"), pen = new Proxy({}, { get: () => () => ({ width: 40 }), set: () => true });
+const panel = require(`${given[0]}/panel`), values = {};
+for (const { name, value } of panel.settings) values[name] = value;
+Object.assign(values, given[1]);
+Object.assign(values, panel.sound?.(values).changes);
+const model = panel.compute(values), now = panel.moment(model, values), found = {};
+for (const figure of panel.figures) {
+  const axes = new Axes(pen, 500, 300, {}, ...figure.scales(model, values)), levels = [], shades = [], boxes = [];
+  const lines = [], curves = [];
+  axes.horizontal = (y, colour) => levels.push([y, colour]);
+  axes.shade = (from, to, colour, word) => shades.push([word, from, to]);
+  axes.box = (x, y, colour) => boxes.push([x, y, colour]);
+  axes.line = (places) => lines.push([axes.xAt(places[0][0]), axes.xAt(places[1][0]), axes.yAt(places[0][1])]);
+  axes.curve = (xs, ys, colour) => curves.push([xs[0], xs.at(-1), ys[0], ys.at(-1), colour]);
+  figure.still?.(axes, model, values);
+  figure.moving?.(axes, model, now, values);
+  found[figure.name] = { levels, shades, boxes, lines, curves };
+}
+return { found, told: panel.found(model, now), parameters: panel.parameters(values, model), values };
+"""
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+@pytest.mark.parametrize("counts", [1, 40])
+def test_what_the_figures_on_recall_mark_is_the_run(alpha: float, counts: int) -> None:
+    """The target and where it is reached, the best probabilities, and how many words there are."""
+    found = call(MARKS, "recall", {"alpha": alpha, "counts": counts, "t": 40, "triggers": 6, "V": 60})
+    figures, given = found["found"], found["parameters"]
+    whole = ("V", "triggers", "outputs", "counts", "H")
+    run = icl.Recall(**given | {name: int(given[name]) for name in whole}).simulate()  # type: ignore[arg-type]
+    state, last = run.at(40), max(10, math.ceil(1.35 * run.t[-1]))
+    total = math.exp(state.loss + (alpha * math.log(alpha / (1 - alpha)) if alpha else 0.0))
+    now = {"blue": 1 / total, "red": alpha / (1 - alpha) / total if alpha else None}
+    best = {"blue": 1.0 - alpha, "red": alpha, "muted": 0.0}
+    assert figures["loss"]["levels"] == [[1e-3, "red"]]
+    assert figures["loss"]["shades"] == [["within ε", run.steps, last]]
+    assert figures["probabilities"]["levels"] == [[best[name], name] for name in ("blue", "red")[: 1 + (alpha > 0)]]
+    boxes, lines = figures["next"]["boxes"], figures["next"]["lines"]
+    assert [colour for *_, colour in boxes] == ["blue", "red", "muted"] * 2
+    for (x, (low, high), colour), (left, right, y) in zip(boxes, lines, strict=True):
+        assert (low, [left, right]) == (0, pytest.approx(x))
+        assert y == pytest.approx(best[colour], abs=1e-9)
+        assert now.get(colour) is None or high == pytest.approx(now[colour], rel=1e-9)
+    ((word, first, _),) = figures["steps"]["shades"]
+    assert (word, first) == ("more than V words", 58)  # one output at least, and noise
+    told = found["told"]
+    assert (told["steps"], told["t"]) == (run.steps, 40)
+    assert told["loss"] == pytest.approx(state.loss, rel=1e-10)
+    assert told["excess"] == pytest.approx(float(state.observed["excess"]), rel=1e-9)
+    assert told["output"] == pytest.approx(now["blue"], rel=1e-9)
+
+
+@pytest.mark.parametrize("changes", [{}, {"d": 20, "decay": 2.0, "eta": 5.0, "noise": 1.0, "t": 5}])
+def test_what_the_figures_on_linear_attention_mark_is_the_run(changes: dict[str, float]) -> None:
+    """A rate that is too large gives way to one below the limit; phases, the floor, and the share of every mode."""
+    found = call(MARKS, "linear-attention", changes)
+    figures, values, told = found["found"], found["values"], found["told"]
+    given = found["parameters"] | {name: int(found["parameters"][name]) for name in ("d", "N")}
+    problem = icl.LinearAttention(**given)  # type: ignore[arg-type]
+    run, law, d = problem.simulate(), problem.law(), problem.d
+    assert values["eta"] < 2.0 * problem.stable_rate()
+    if "eta" in changes:
+        assert values["eta"] > 1.9 * problem.stable_rate()
+    plateau, last = run.phases.plateau[1], int(run.t[-1])  # type: ignore[union-attr]
+    phases = [["plateau", 0, plateau], ["learning", plateau, last]]
+    assert figures["loss"]["levels"] == [[pytest.approx(law.floor, rel=1e-12), "red"]]
+    for name in ("loss", "modes"):
+        assert figures[name]["shades"] == [[word, max(first, 0.5), end] for word, first, end in phases]
+    state, curves = run.at(int(values["t"])), figures["modes"]["curves"]
+    shown = range(d) if d <= 12 else sorted({round(d ** (i / 11)) - 1 for i in range(12)})
+    ends = [float(run.at(int(curves[0][1])).params[j] / law.best[j]) for j in shown]
+    assert [end for *_, end, _ in curves] == pytest.approx(ends, rel=1e-9)
+    assert (told["steps"], told["learnt"]) == (run.steps, int(np.sum(state.params >= 0.5 * law.best)))
+    assert told["loss"] == pytest.approx(state.loss, rel=1e-10)
+    assert told["excess"] == pytest.approx(float(state.observed["excess"]), rel=1e-8)
+    assert told["phases"] == {word: [first, end] for word, first, end in phases if end > first}
+
+
 def test_laws_beside_the_curves_are_those_of_their_names() -> None:
     """At 10 and at 40 on the axis, for the settings that a panel opens with; and where a law meets its curve."""
 

@@ -72,6 +72,36 @@ def test_an_error_below_one_means_the_count_of_single_steps_also_where_the_targe
     assert differ >= 3
 
 
+@pytest.mark.parametrize(
+    ("N", "least", "open_by"),
+    [(math.inf, 1e-3, 0.1), (math.inf, 1e-4, 100.0), (math.inf, 3e-5, 3e4), (20, 1e-6, 1.0), (20, 1e-9, 1e6)],
+)
+@pytest.mark.parametrize("seed", [0, 4])
+def test_the_error_of_a_count_covers_what_rounding_does_to_small_eigenvalues(
+    N: float, least: float, open_by: float, seed: int
+) -> None:
+    """They are known to the digits of the largest one; the count is that of the last mode, in 60 digits."""
+    turn = np.linalg.qr(np.random.default_rng(seed).normal(size=(3, 3)))[0]
+    covariance = (turn * [1.0, 0.3, least]) @ turn.T
+    covariance = 0.5 * (covariance + covariance.T)
+    query = None if math.isinf(N) else np.eye(3)
+    base = icl.LinearAttention(covariance=covariance, query=query, N=N, noise=0.5, start=0.0, eta=0.4)
+    with mpmath.workdps(60):
+        L = mpmath.matrix(covariance.tolist())
+        low, share = min(mpmath.eigsy(L, eigvals_only=True)), 0 if math.isinf(N) else mpmath.mpf(1) / N
+        m = (1 + share) * low**2 + share * (L[0, 0] + L[1, 1] + L[2, 2] + 0.25) * low
+        q = low if query is None else 1
+        height = q * m * (low / m) ** 2 / 2  # of the excess of the last mode at the start
+        above = float(height / 10)
+        wanted = int(mpmath.ceil(mpmath.log(mpmath.mpf(above) / height) / 2 / mpmath.log1p(-0.4 * q * m)))
+    run = base.changed(above=above).simulate()
+    assert run.method == "closed"
+    assert run.steps is not None
+    assert run.error is not None
+    assert abs(run.steps - wanted) <= (run.error if run.error >= 1.0 else 0.0)
+    assert run.error < open_by
+
+
 def test_the_error_column_of_a_sweep_says_where_the_target_is_the_loss_of_a_step() -> None:
     family = icl.LinearAttention(d=3, N=math.inf, decay=1.0, above=1e-2)
     path = icl.descend(family.merged(), family.rate(), above=1e-2, method="exact")
@@ -97,9 +127,10 @@ def test_sweep_in_closed_form_is_the_simulations() -> None:
 
 def test_phases_in_a_sweep_of_runs_that_miss_their_target_end_with_them() -> None:
     given = {"d": 8, "N": 5, "decay": 1.0, "noise": 0.5, "max_steps": 50}
-    found = icl.sweep(icl.LinearAttention, above=1e-9, eta=[0.05, 0.1], progress=False, **given)
+    rates = [0.05, 0.1, 1e-6]  # the last one is on its plateau still
+    found = icl.sweep(icl.LinearAttention, above=1e-9, eta=rates, progress=False, **given)
     assert set(found.method.values) == {"closed"}
-    for i, eta in enumerate((0.05, 0.1)):
+    for i, eta in enumerate(rates):
         problem = icl.LinearAttention(above=1e-9, eta=eta, **given)  # type: ignore[arg-type]
         measured = problem.measured(problem.simulate())
         for name in ("steps", "T_plateau", "T_learning", "last"):
@@ -111,6 +142,14 @@ def test_rate_beyond_stability_fails_in_a_sweep_with_the_limit() -> None:
     found = icl.sweep(icl.LinearAttention, eta=[0.5, 5.0], progress=False)
     assert found.status.values.tolist() == ["reached", "failed"]
     assert "2/(q_max m_max) = 1.37931" in str(found.message.values[1])
+
+
+def test_a_target_that_rounding_hides_fails_in_a_sweep_as_it_does_alone() -> None:
+    found = icl.sweep(icl.LinearAttention, above=[1e-2, 1e-20], noise=0.5, progress=False)
+    assert found.status.values.tolist() == ["reached", "failed"]
+    with pytest.raises(ValueError, match="above = 1e-20") as error:
+        icl.LinearAttention(above=1e-20, noise=0.5).simulate()
+    assert str(error.value) in str(found.message.values[1])
 
 
 @pytest.mark.parametrize(("factor", "falls"), [(0.999, True), (1.001, False)])

@@ -149,6 +149,18 @@ def test_loud_noise_leaves_a_short_step() -> None:
     assert LoopedRisk(8, 20, 1, 1e3).best[0] == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.parametrize(("d", "N", "depth"), [(8, 20, 2), (8, 20, 16), (8, 10**4, 6), (2, 10**6, 3), (1, 3, 5)])
+def test_losses_of_layers_of_their_own_keep_their_digits(d: int, N: int, depth: int) -> None:
+    """The least E tr p(Σ̂)² with p(0) = 1 is one over the first entry of the inverse of the matrix of moments."""
+    moments = wishart_moments(d, N, 2 * depth)
+    with mpmath.workdps(200):
+        first = [mpmath.mpf(each.numerator) / each.denominator for each in moments]
+        hankel = mpmath.matrix([[first[i + j] for j in range(depth + 1)] for i in range(depth + 1)])
+        unit = mpmath.matrix([1] + [0] * depth)
+        least = float(1 / mpmath.lu_solve(hankel, unit)[0] / 2)
+    assert best_layers(d, N, depth).loss == pytest.approx(least, rel=1e-12, abs=0.0)
+
+
 def test_infinite_prompts_are_learnt_by_one_layer_of_its_own() -> None:
     assert best_layers(8, math.inf, 3).loss == 0.0
     assert LoopedRisk(8, math.inf, 3).floor() == pytest.approx(0.0, abs=1e-30)
@@ -160,6 +172,10 @@ def test_infinite_prompts_are_learnt_by_one_layer_of_its_own() -> None:
         ({"depth": 17}, r"depth = 17: must be an integer in \[1, 16\]"),
         ({"depth": 2, "decay": 1.0}, r"decay = 1\.0: must be 0\.0 for several layers"),
         ({"depth": 2, "tasks": 3}, r"tasks = 3: must be None for several layers"),
+        ({"depth": 2, "coordinates": "pair"}, r"coordinates = 'pair': must be 'merged' for several layers"),
+        ({"depth": 2, "covariance": [1.0, 1.0]}, r"covariance = .*must be None for several layers"),
+        ({"depth": 2, "d": 2, "prior": [1.0, 1.0]}, r"prior = .*must be None for several layers"),
+        ({"depth": 2, "d": 2, "query": [2.0, 1.0]}, r"query = .*must be None for several layers"),
         ({"depth": 2, "start": [1.0] * 8}, r"start = .*a number for several layers"),
     ],
 )

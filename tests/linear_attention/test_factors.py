@@ -79,9 +79,16 @@ def test_balanced_pair_flows_along_the_logistic_curve(d: int, N: float, noise: f
     np.testing.assert_allclose(learnt, balanced_flow(problem.law(), 1e-3, 0.01 * run.t), rtol=2e-8)
 
 
-def test_logistic_curve_is_refused_where_it_does_not_hold() -> None:
+@pytest.mark.parametrize(
+    "law",
+    [
+        PromptLaw([1.0, 0.5], N=5), PromptLaw([1.0, 1.0], query=[2.0, 2.0]), PromptLaw([1.0, 1.0], [2.0, 2.0]),
+        PromptLaw([1.0, 1.0], [1.0, 0.9]), PromptLaw([1.0, 0.5], query=[1.0, 1.0]), PromptLaw(np.eye(2) + 0.1),
+    ],
+)  # fmt: skip
+def test_logistic_curve_is_refused_where_it_does_not_hold(law: PromptLaw) -> None:
     with pytest.raises(ValueError, match="isotropic"):
-        balanced_flow(PromptLaw([1.0, 0.5], N=5), 0.1, [0.0])
+        balanced_flow(law, 0.1, [0.0])
 
 
 def test_balanced_flow_begins_where_it_begins_and_ends_at_the_best() -> None:
@@ -104,6 +111,37 @@ def test_sharpness_of_the_pair_at_its_balanced_minimum_is_the_formula() -> None:
 
 
 @pytest.mark.parametrize("coordinates", ["pair", "heads"])
+def test_a_plateau_is_expected_to_last_as_long_in_other_axes(coordinates: str) -> None:
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+    tokens, tasks = np.array([1.0, 0.3, 0.1]), np.array([0.5, 2.0, 1.0])
+    straight, turned = (
+        icl.LinearAttention(covariance=covariance, prior=prior, coordinates=coordinates, start=1e-3, eta=0.1)
+        for covariance, prior in ((tokens, tasks), ((turn * tokens) @ turn.T, (turn * tasks) @ turn.T))
+    )
+    assert turned.expected_steps() == pytest.approx(straight.expected_steps(), rel=1e-9)
+    pull = tokens**2 * tasks
+    least = 1.0 / (1e-3 * 0.1 * pull.max())
+    if coordinates == "pair":
+        size = math.sqrt(float(np.linalg.norm(straight.law().best)))
+        least = math.log(size / 1e-3) / float(np.linalg.norm(pull)) / 0.1
+    assert straight.expected_steps() == pytest.approx(least, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [({"coordinates": "pair"}, [1, 3]), ({"coordinates": "pair", "covariance": np.eye(3) + 0.1}, [1, 9]),
+     ({"coordinates": "heads", "heads": 2, "rank": 2}, [1, 6, 6] * 2), ({}, [3])],
+)  # fmt: skip
+def test_a_step_by_blocks_is_as_long_for_every_part(given: dict[str, Any], sizes: list[int]) -> None:
+    """Value and matrix, and value, keys and queries of every head, each with a gradient of its own."""
+    options: dict[str, Any] = {"d": 3} | given
+    problem = icl.LinearAttention(**options, start=0.3, eta=0.1, rule="ngd-blocks", max_steps=1, above=1e-9)
+    run = problem.simulate()
+    moved = np.split(np.ravel(run.states[1] - run.states[0]), np.cumsum(sizes)[:-1])
+    assert [float(np.linalg.norm(each)) for each in moved] == pytest.approx([0.1] * len(sizes), rel=1e-9)
+
+
+@pytest.mark.parametrize("coordinates", ["pair", "heads"])
 @pytest.mark.parametrize("decay", [0.0, 1.0])
 def test_automatic_rate_is_below_the_edge_of_stability(coordinates: str, decay: float) -> None:
     problem = icl.LinearAttention(d=4, decay=decay, coordinates=coordinates, start=0.1, max_steps=20_000)
@@ -118,10 +156,11 @@ def test_automatic_rate_is_below_the_edge_of_stability(coordinates: str, decay: 
 
 @pytest.mark.parametrize("arguments", [{"coordinates": "pair"}, {"depth": 4}], ids=str)
 def test_rate_beyond_stability_is_said_with_the_limit(arguments: dict[str, Any]) -> None:
-    problem = icl.LinearAttention(d=3, max_steps=200, **arguments)
+    problem = icl.LinearAttention(d=3, max_steps=20, **arguments)
     limit = 2.0 * problem.rate()
-    assert f"below η = {limit:.4g}" in problem.changed(eta=8.0 * limit).simulate().notes["stability"]
-    assert "stability" not in problem.simulate().notes
+    assert f"below η = {limit:.4g}" in problem.changed(eta=1.01 * limit).simulate().notes["stability"]
+    for changes in ({"eta": 0.99 * limit}, {"eta": 1.01 * limit, "rule": "ngd"}):
+        assert "stability" not in problem.changed(**changes).simulate().notes
 
 
 def test_three_parameterisations_are_drawn_side_by_side(

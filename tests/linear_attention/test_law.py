@@ -17,11 +17,14 @@ from icl_theory.families.linear_attention import (
     LayerRisk,
     LoopedRisk,
     MergedRisk,
+    MixtureRisk,
     Pair,
+    PlusPlusRisk,
     PromptLaw,
     SampledLoop,
     SampledRisk,
 )
+from icl_theory.testing import check_risk
 from tests.linear_attention.references import layer, merged, random_law
 
 BATCHES, BATCH = 50, 2000
@@ -53,6 +56,16 @@ def test_layer_is_the_pair_and_its_other_blocks_stay_zero() -> None:
     by_P[d, d], by_K[:d, :d] = 0.0, 0.0
     assert np.abs(by_P).max() < 1e-12
     assert np.abs(by_K).max() < 1e-12
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_a_layer_of_a_diagonal_is_that_of_the_matrix(d: int) -> None:
+    law, diagonal = PromptLaw(np.ones(d), N=4), np.arange(1.0, d + 1.0)
+    found = LayerRisk.of(law, np.append(0.7, diagonal), batch=1).initial
+    wanted = np.zeros((2, d + 1, d + 1))
+    wanted[0, d, d], wanted[1, :d, :d] = 0.7, np.diag(diagonal)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(LayerRisk.of(law, np.append(0.7, np.diag(diagonal)), batch=1).initial, wanted)
 
 
 def test_sampled_layer_has_the_population_loss_and_gradient() -> None:
@@ -203,6 +216,36 @@ def test_singular_tasks_and_tokens_have_the_pseudo_inverse() -> None:
         assert law.excess(other) == pytest.approx(law.loss(other) - law.loss(wanted), rel=1e-12)
 
 
+def test_directions_that_are_never_seen_are_left_alone() -> None:
+    """No tokens along one axis, no tasks along another, no queries along the third."""
+    for N in (math.inf, 5):
+        law = PromptLaw([1.0, 0.0, 0.5], [1.0, 2.0, 0.0], [0.0, 1.0, 1.0], N=N)
+        for one in (law, law.dense):
+            best = one.best if one.best.ndim == 1 else np.diag(one.best)
+            assert best[1:].tolist() == [0.0, 0.0]
+            assert best[0] == pytest.approx(1.0 / ((1.0 + 1.0 / N) + 1.0 / N), rel=1e-14)
+            assert one.floor == pytest.approx(1.0, rel=1e-14)  # half the query's moment times the tasks'
+            assert one.loss(one.best) == pytest.approx(one.floor, rel=1e-14)
+            assert one.excess([1.0, 7.0, 0.0]) == pytest.approx(0.0, abs=1e-30)
+        run = icl.descend(MergedRisk(law, np.full(3, 0.3)), 0.5, steps=3)
+        assert run.states[-1][:2].tolist() == [0.3, 0.3]
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_matrix_is_trained_in_a_diagonal_law_as_in_a_dense_one(dense: bool) -> None:
+    """Its entries off the diagonal have modes, too."""
+    law = PromptLaw([1.0, 0.2, 0.5], [1.0, 0.5, 2.0], [0.3, 1.0, 0.1], N=7, noise=0.4)
+    risk = MergedRisk(law.dense if dense else law, np.random.default_rng(0).normal(size=(3, 3)))
+    check_risk(risk)
+    eta, gamma, (covariance, prior, query) = 1.2 / float(risk.curvature.max()), risk.start, law.dense.moments
+    form = risk.closed_form(eta, "gd")
+    assert form is not None
+    for t in range(4):
+        np.testing.assert_allclose(form.states(np.array([t]))[0], gamma, rtol=1e-12, atol=1e-14)
+        gamma = gamma - eta * query @ (gamma @ law.dense.second - prior @ covariance)
+    assert 0.0 < float(form.blur(np.array([2]))[0]) < 1e-12
+
+
 def test_singular_moments_have_a_floor_and_a_minimiser_that_descent_reaches() -> None:
     tasks = np.array([[1.0, 0.0, 1.0], [0.0, 2.0, 0.0]])
     problem = icl.LinearAttention(d=3, N=math.inf, tasks=tasks, start=0.0, above=1e-9)
@@ -220,6 +263,8 @@ def test_singular_moments_have_a_floor_and_a_minimiser_that_descent_reaches() ->
     [
         ({"covariance": [[1.0, 0.5], [0.0, 1.0]]}, r"covariance = .*symmetric.*differs from its transpose by 0\.5"),
         ({"covariance": [[1.0, 2.0], [2.0, 1.0]]}, r"covariance = .*its least eigenvalue is -1"),
+        ({"covariance": [[1.0, 0.5], [0.5 + 1e-9, 1.0]]}, r"covariance = .*differs from its transpose by 1e-09"),
+        ({"prior": [[1.0, 1.0 + 1e-9], [1.0 + 1e-9, 1.0]], "d": 2}, r"prior = .*its least eigenvalue is -1e-09"),
         ({"covariance": [1.0, -0.1]}, r"covariance = .*the least is -0\.1"),
         ({"covariance": [0.0, 0.0]}, r"covariance = .*largest entry between"),
         ({"covariance": [[1.0, math.nan], [0.0, 1.0]]}, r"covariance = "),
@@ -244,6 +289,15 @@ def test_problem_that_cannot_be_is_refused_by_name(arguments: dict[str, Any], me
         icl.LinearAttention(**arguments)
 
 
+def test_a_rate_is_refused_only_where_steps_of_descent_diverge() -> None:
+    limit = 2.0 * icl.LinearAttention().stable_rate()
+    assert icl.LinearAttention(eta=math.nextafter(limit, 0.0)).rate() < limit
+    with pytest.raises(ValueError, match=r"eta = .*beyond which descent diverges"):
+        icl.LinearAttention(eta=limit)
+    for given in ({"method": "flow"}, {"rule": "ngd"}, {"coordinates": "pair"}, {"depth": 2}):
+        assert icl.LinearAttention(eta=3.0, **given).rate() == 3.0  # type: ignore[arg-type]
+
+
 LAW = PromptLaw([1.0, 1.0], N=5)
 
 
@@ -262,6 +316,8 @@ LAW = PromptLaw([1.0, 1.0], N=5)
         (lambda: MergedRisk(LAW, [1.0, 1.0], 0), "rank = 0: must be an integer >= 1"),
         (lambda: Heads(math.nan, 1), "start = nan: must be a finite real array"),
         (lambda: Heads(np.zeros((2, 4)), 2), r"start = \(2, 4\): must be of shape \(H, 1 \+ 2R·2\)"),
+        (lambda: Heads(np.zeros((2, 6)), 2), r"start = \(2, 6\): must be of shape \(H, 1 \+ 2R·2\)"),
+        (lambda: Heads(np.zeros((0, 5)), 2), r"start = \(0, 5\): must be of shape \(H, 1 \+ 2R·2\)"),
         (lambda: Heads(np.zeros((2, 5)), 0), "d = 0: must be an integer >= 1"),
         (lambda: Pair([1.0, math.inf], (1,)), "start = .*: must be numbers between"),
         (lambda: Pair([1.0, 2.0, 3.0], (2, 2)), r"start = \(3,\): must be of shape \(5,\)"),
@@ -271,6 +327,91 @@ LAW = PromptLaw([1.0, 1.0], N=5)
 def test_start_that_fits_no_parameters_is_refused_where_it_enters(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+STARTS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
+    "merged": (lambda start: MergedRisk(LAW, start), (2,)),
+    "merged, matrix": (lambda start: MergedRisk(LAW, start), (2, 2)),
+    "mixture": (lambda start: MixtureRisk([LAW, PromptLaw([1.0, 0.3], N=9)], start=start), (2,)),
+    "mixture, matrix": (lambda start: MixtureRisk([LAW], start=start), (2, 2)),
+    "pair": (lambda start: Pullback(MergedRisk(LAW, np.zeros(2)), Pair(start, (2,))), (3,)),
+    "heads": (lambda start: Pullback(MergedRisk(LAW, np.zeros((2, 2))), Heads(start, 2)), (3, 5)),
+    "loop": (lambda start: LoopedRisk(2, 5, 3, start=start[0]), (1,)),
+    "GD++": (lambda start: PlusPlusRisk(2, 5, start), (3,)),
+    "sampled": (lambda start: SampledRisk(LAW, start, 4), (2, 2)),
+    "sampled loop": (lambda start: SampledLoop(LAW, start, 4, depth=2), (1,)),
+    "layer": (lambda start: LayerRisk(LAW, start, 4), (2, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_training_begins_at_the_start_that_is_given(name: str) -> None:
+    make, shape = STARTS[name]
+    start = np.random.default_rng(0).uniform(0.1, 0.3, shape)
+    np.testing.assert_array_equal(make(start).initial, start)
+
+
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [({}, (3, 3)), ({"d": 3, "covariance": None}, (3, 3)), ({"d": 3, "covariance": None}, (3,)),
+     ({"coordinates": "pair"}, (10,)), ({"coordinates": "pair", "d": 3, "covariance": None}, (4,)),
+     ({"coordinates": "heads", "heads": 2}, (2, 7))],
+)  # fmt: skip
+def test_a_start_that_is_given_is_where_exact_and_sampled_training_begin(
+    given: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    start = np.random.default_rng(0).uniform(0.1, 0.3, shape)
+    options: dict[str, Any] = {"covariance": np.eye(3) + 0.1} | given
+    problem = icl.LinearAttention(**options, start=start, N=5, max_steps=1, above=1e-9)
+    np.testing.assert_allclose(problem.simulate().states[0], start, rtol=1e-14)
+    found = problem.sampled(4).initial
+    if shape == (10,):
+        assert found[0, 3, 3] == start[0]
+        found = found[1, :3, :3].T.ravel()
+        start = start[1:]
+    elif shape == (4,):
+        assert found[0, 3, 3] == start[0]
+        found, start = found[1, :3, :3], np.diag(start[1:])
+    np.testing.assert_array_equal(found, np.diag(start) if shape == (3,) else start)
+
+
+LAYERS = {
+    "sampled": lambda seed: SampledRisk(LAW, 0.1 * np.eye(2), 4, seed),
+    "sampled loop": lambda seed: SampledLoop(LAW, [0.1], 4, seed, depth=2),
+    "layer": lambda seed: LayerRisk(LAW, np.full((2, 3, 3), 0.1), 4, seed),
+    "layer of a pair": lambda seed: LayerRisk.of(LAW, [1.0, 0.1, 0.2], 4, seed),
+    **{
+        f"sampled of {name}": lambda seed, given=given: icl.LinearAttention(d=2, N=5, **given).sampled(4, seed)
+        for name, given in (
+            ("merged", {}), ("pair", {"coordinates": "pair"}), ("heads", {"coordinates": "heads"}),
+            ("a loop", {"depth": 2}),
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_step_and_every_seed_has_prompts_of_its_own(name: str) -> None:
+    one, same, other = (LAYERS[name](seed) for seed in (3, 3, 4))
+    params = one.initial
+    losses = [risk.evaluate(params, step)[0] for risk in (one, other) for step in (0, 1, 2)]
+    assert len(set(losses)) == 6
+    assert [same.evaluate(params, step)[0] for step in (2, 0)] == [losses[2], losses[0]]
+
+
+def test_random_heads_are_those_of_the_seed() -> None:
+    one, same, other = (
+        icl.LinearAttention(d=3, coordinates="heads", heads=2, seed=seed).risk() for seed in (3, 3, 4)
+    )
+    np.testing.assert_array_equal(one.initial, same.initial)
+    assert (one.initial != other.initial).all()
+
+
+def test_components_of_a_diagonal_law_are_in_the_order_of_the_inputs_too() -> None:
+    law, gamma = PromptLaw([0.2, 1.0, 0.5], N=9), np.array([1.0, 2.0, 3.0])
+    for params in (gamma, np.diag(gamma)):
+        found = MergedRisk(law, 0.0 * params).observe(params)["gamma"]
+        assert found.tolist() == [2.0, 3.0, 1.0]
 
 
 def test_infinite_prompts_are_not_sampled() -> None:

@@ -209,6 +209,24 @@ def test_references_of_a_law_in_general_position_are_posterior_means(sigma: floa
         assert found[kind].error < 1.3 * spread, kind  # the query is no part of their noise
 
 
+def test_numbers_of_tasks_stay_in_the_order_in_which_they_are_asked_for() -> None:
+    problem = LinearAttention(d=3, N=6, noise=0.4)
+    up, down = (linear_attention.task_diversity(problem, counts, draws=2) for counts in ([2, 5, 9], [9, 2, 5]))
+    assert (up.tasks.tolist(), down.tasks.tolist()) == ([2, 5, 9], [9, 2, 5])
+    for name in ("pretraining", "new"):
+        np.testing.assert_array_equal(getattr(down, name), getattr(up, name)[[2, 0, 1]])
+
+
+def test_a_posterior_that_is_sure_answers_by_the_nearest_task() -> None:
+    """With little noise all likelihoods but differences are beyond float64."""
+    law = linear_attention.PromptLaw(np.ones(2), np.array([2.0, 0.5]), N=6, noise=1e-4)
+    alone = linear_attention.posterior_loss(law, [[3.0, -1.0]], 2000, new=True)
+    assert abs(alone.value - 0.5 * (2.0 + 0.5 + 9.0 + 1.0)) < 4.0 * alone.error
+    tasks = [[3.0, -1.0], [-2.0, 0.5], [0.1, 0.1]]
+    assert linear_attention.posterior_loss(law, tasks, 300).value < 1e-20
+    assert 0.0 < linear_attention.posterior_loss(law, tasks, 300, new=True).value < alone.value
+
+
 def test_standard_errors_are_the_spread_of_estimates() -> None:
     law = made(random_law(2, 4, 0.7, seed=1))
     tasks = [[1.0, 0.4], [-0.6, 1.1]]

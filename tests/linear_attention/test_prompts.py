@@ -79,6 +79,10 @@ def test_the_limit_of_alike_features_is_closed() -> None:
     above = [law.floor + 0.5 * missed * 25 / (n - 25) for n in (30, 1000)]
     np.testing.assert_allclose(found.new, [*below, np.inf, *above], rtol=1e-10)
     np.testing.assert_allclose(found.pretraining, found.new, rtol=1e-10)
+    for prompts in (30, [30], [[5, 20], [25, 30]]):
+        other = pretraining_limit(problem, prompts)
+        assert other.new.shape == other.pretraining.shape == np.shape(prompts)
+        assert other.new.flat[-1] == found.new[3]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,6 +51,62 @@ def test_roles_do_not_deny_a_probability_that_they_print() -> None:
 def test_no_number_of_sentences_is_printed_twice() -> None:
     said = icl.answer("recall-samples", quick=True).answer.split(";")[0]
     assert said.count("for M = 10") == 1
+
+
+@pytest.mark.parametrize("other", ["closed", "exact"])
+def test_a_count_that_differs_in_one_way_is_a_wrong_one(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not training._plain_lines(4, 0.5, "linear")[1]
+    right = training.simulate
+
+    def off_by_one(method: str, **given: Any) -> Any:
+        return SimpleNamespace(steps=right(method=method, **given).steps + (method == other))
+
+    monkeypatch.setattr(training, "simulate", off_by_one)
+    assert training._plain_lines(4, 0.5, "linear")[1]
+
+
+def test_failures_are_counted_and_predicted_for_all_sets() -> None:
+    task, sets = RecallTask(12, 2, 3, probs=[0.9, 0.1], counts=Counts.fixed(1)), 40
+    drawn = [len({*task.sentences(np.random.default_rng(seed), 5).trigger}) for seed in range(sets)]
+    failed, expected, z = training.failures(task, 5, 0.1, sets)
+    chance = 0.9**5 + 0.1**5  # of a trigger that is missing
+    assert failed == sum(size == 1 for size in drawn)
+    assert expected == pytest.approx(sets * chance, rel=1e-12)
+    assert z == pytest.approx(abs(failed - expected) / math.sqrt(sets * chance * (1.0 - chance)), rel=1e-9)
+
+
+def test_counts_that_no_sentence_has_refute_a_law() -> None:
+    """Also where they are as rare as can be, and where a law says nothing of them."""
+    law = np.array([[0.0, 0.0], [0.5, 0.25], [0.25, 0.0]])
+    c, c_tau = np.repeat([1, 1, 2], [500, 250, 250]), np.repeat([0, 1, 0], [500, 250, 250])
+    assert model._fit(law, c, c_tau) > 0.99
+    for more in ((2, 1), (0, 0), (3, 0), (1, 2)):
+        assert model._fit(law, np.append(c, more[0]), np.append(c_tau, more[1])) == 0.0
+    assert model._fit(law, np.repeat([1, 1, 2], [420, 290, 290]), np.repeat([0, 1, 0], [420, 290, 290])) < 1e-3
+
+
+def test_a_row_that_grows_at_any_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = icl.recall.TransformerRisk.evaluate
+
+    def grown(risk: icl.recall.TransformerRisk, params: Any, step: int = 0) -> Any:
+        loss, gradient = right(risk, params, step)
+        return loss, np.full_like(gradient, -1.0 if step == 1 else 1.0)
+
+    monkeypatch.setattr(icl.recall.TransformerRisk, "evaluate", grown)
+    assert model._value_rows("relu", 0.0, 3)[0] == 1.0
+
+
+def test_a_place_that_is_never_taken_refutes_the_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = RecallTask.sentences
+
+    def never_first(task: icl.recall.RecallTask, rng: np.random.Generator, size: int) -> Any:
+        found = right(task, rng, 2 * size)
+        rows = np.flatnonzero(found.tokens[:, 0] != task.triggers[0])[:size]
+        return type(found)(*(each[rows] for each in found))
+
+    assert model._places(np.random.default_rng(0), 3000) > 1e-4
+    monkeypatch.setattr(RecallTask, "sentences", never_first)
+    assert model._places(np.random.default_rng(0), 3000) == 0.0
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
@@ -103,14 +161,22 @@ def test_a_note_does_not_promise_the_bayes_risk_where_the_floor_is_above_it() ->
     assert run.floor - icl.recall.RecallTask(50, 4, 8, alpha=0.1).bayes_risk == pytest.approx(0.368, abs=1e-3)
 
 
-def test_a_note_promises_no_rate_at_which_triggers_overshoot() -> None:
-    run = icl.recall.simulate(eta=40.0, probs=[0.55, 0.25, 0.15, 0.05], counts=Counts.fixed(1))
-    assert run.notes["rate"].startswith("triggers overshoot in turn")
+@pytest.mark.parametrize(
+    ("eta", "words"), [(4.0, "triggers overshoot in turn"), (3.9, "the excess falls like exp(-1.95 t)")]
+)
+def test_a_note_promises_no_rate_at_which_triggers_overshoot(eta: float, words: str) -> None:
+    """From a rate of 2 on, η/√|Q| here; one strength for all triggers cannot overshoot."""
+    given = {"counts": Counts.fixed(1), "max_steps": 40}
+    run = icl.recall.simulate(eta=eta, probs=[0.55, 0.25, 0.15, 0.05], **given)  # type: ignore[arg-type]
+    assert run.notes["rate"].startswith(words)
+    assert f"exp(-{eta / 2:.4g} t)" in run.notes["rate"]
+    assert icl.recall.simulate(eta=eta, **given).notes["rate"].startswith("the excess falls")  # type: ignore[arg-type]
 
 
 def test_a_note_on_the_cycle_is_within_a_tenth_of_the_cycle() -> None:
-    large = icl.recall.simulate(alpha=0.1, gamma="trained", eta=100.0, max_steps=500)
-    assert "does not tend to 0" in large.notes["cycle"]
+    for eta, said in ((3.5, "near α(1-α)η²/8"), (4.0, "does not tend to 0"), (100.0, "does not tend to 0")):
+        assert abs(icl.recall.stall(0.1, eta) / cycle_excess(0.1, eta) - 1.0) < 0.1 or eta > 3.5
+        assert said in icl.recall.simulate(alpha=0.1, gamma="trained", eta=eta, max_steps=50).notes["cycle"]
     small = icl.recall.simulate(alpha=0.1, gamma="trained", eta=0.4, max_steps=20_000, above=1e-5)
     level = np.mean([float(small.at(int(small.t[-1]) - i).observed["excess"]) for i in (0, 1)])
     assert f"near α(1-α)η²/8 = {icl.recall.stall(0.1, 0.4):.3g}" in small.notes["cycle"]

@@ -20,6 +20,19 @@ def test_loss_is_below_its_bound(strengths: list[float], alpha: float) -> None:
     assert risk.excess(strengths) <= icl.recall.loss_bound(risk, strengths)
 
 
+def test_a_bound_is_refused_where_it_does_not_hold() -> None:
+    task = RecallTask(12, 1, 3, alpha=0.3, law="planted", H=9)
+    two = RecallTask(12, 2, 3)
+    for risk, params in (
+        (RecallRisk(two), [1.0, -1e-9]),
+        (RecallRisk(two, "softmax"), [1.0, 1.0, 1.0]),
+        (RecallRisk(two, "softmax-limit"), [1.0, 1.0, 1.0]),
+        (RecallRisk(task, weights="identity", kappa=0), [1.0, 1.0]),
+    ):
+        with pytest.raises(ValueError, match=r"^params = |^risk = "):
+            icl.recall.loss_bound(risk, params)
+
+
 def test_missing_triggers_cost_what_all_data_sets_say() -> None:
     task = RecallTask(9, 3, 2, probs=[0.5, 0.3, 0.2])
     M, mean = 4, 0.0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,12 +52,37 @@ def test_any_law_without_mass_at_zero_is_kept(weights: list[float]) -> None:
     assert law.mean == pytest.approx(pmf @ np.arange(len(pmf)))
 
 
+@pytest.mark.parametrize("off", [9e-7, -9e-7])
+def test_a_law_that_is_rounded_is_made_one(off: float) -> None:
+    law = Counts([[0.0, 0.0], [0.25, 0.25], [0.5 + off, 0.0]])  # type: ignore[arg-type]
+    assert law.pmf.sum() == pytest.approx(1.0, abs=1e-15)
+    assert law.pmf[1, 1] == pytest.approx(0.25 / (1.0 + off), rel=1e-14)
+
+
+def test_rare_counts_of_long_sentences_keep_their_probabilities() -> None:
+    """Down to 1e-300 of the largest: one bigram decides at which rate the loss falls in the end."""
+    H, d, found = 1801, 0.25, Counts.sentence(1801).marginal
+
+    def log(k: int) -> float:
+        ways = math.lgamma(H - k) - math.lgamma(k + 1) - math.lgamma(H - 2 * k)
+        return ways + k * math.log(d) + (H - 1 - 2 * k) * math.log1p(-d)
+
+    most = int(np.argmax(found))
+    shares = [(k, math.exp(log(k) - log(most))) for k in (1, 2, 10, 100, 300, 600, 800)]
+    assert min(share for _, share in shares) < 1e-200
+    for k, share in shares:
+        assert found[k] / found[most] == pytest.approx(share, rel=1e-9, abs=0.0)
+    long = Counts.sentence(4001).marginal
+    assert min(long[1:]) == pytest.approx(1e-300 * max(long), rel=1e-9, abs=0.0)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: Counts([0.1, 0.9]), "without mass at c = 0 (this has 0.1)"),  # type: ignore[arg-type]
         (lambda: Counts([1.0]), "without mass at c = 0"),  # type: ignore[arg-type]
         (lambda: Counts([0.0, 0.7]), "sum to 1 (these sum to 0.7)"),  # type: ignore[arg-type]
+        (lambda: Counts([0.0, 0.5, 0.5 + 2e-6]), "sum to 1 (these sum to 1.000002)"),  # type: ignore[arg-type]
         (lambda: Counts([0.0, -1.0, 2.0]), "pmf"),  # type: ignore[arg-type]
         (lambda: Counts([0.0, float("nan")]), "pmf"),  # type: ignore[arg-type]
         (lambda: Counts("abc"), "pmf = 'abc'"),  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families.recall.sampled import MATRICES
+from tests.recall.enumeration import matrices
 from tests.references import slopes
 
 Counts, RecallTask = icl.recall.Counts, icl.recall.RecallTask
@@ -131,8 +132,8 @@ def test_losses_keep_their_digits_however_small() -> None:
     task = RecallTask(9, 1, 3, H=5, counts=Counts.fixed(1))
     model = reparameterised(TransformerRisk(task, batch=4))
     loss, gradient = model.evaluate(np.array([300.0]))
-    assert loss == pytest.approx(8 * math.exp(-300.0), rel=1e-12)
-    assert gradient[0] == pytest.approx(-8 * math.exp(-300.0), rel=1e-12)
+    assert loss == pytest.approx(8 * math.exp(-300.0), rel=1e-12, abs=0.0)
+    assert gradient[0] == pytest.approx(-8 * math.exp(-300.0), rel=1e-12, abs=0.0)
 
 
 def test_diverging_models_have_an_infinite_loss_and_no_nan() -> None:
@@ -167,9 +168,94 @@ def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("weights", ["projection", "identity"])
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+@pytest.mark.parametrize("held", [False, True])
+def test_the_reparameterised_matrices_are_those_that_are_written_out(
+    attention: str, weights: str, alpha: float, held: bool
+) -> None:
+    """With γ and v trained, and held at numbers of no special meaning; the words have names of their own."""
+    task = RecallTask(7, [4, 1][: 1 if alpha else 2], [0, 5], noise_word=3, alpha=alpha, H=9, law="planted")
+    strength, v, gamma = np.array([0.8, -1.3])[: task.Q], 1.7 if attention == "softmax" else 1.0, -0.45
+    scaled, noisy = attention == "softmax", alpha > 0
+    full = TransformerRisk(task, attention, weights=weights)
+    model = reparameterised(full, gamma if held and noisy else None, v if held and scaled else None)
+    params = [*strength, *[v] * (scaled and not held), *[gamma] * (noisy and not held)]
+    assert model.initial.tolist() == [0.0] * len(params)
+    wanted = matrices(task, weights, strength, v, gamma)[: 3 if noisy else 2]
+    np.testing.assert_array_equal(model.map.inward(np.array(params)), np.ravel(wanted))
+
+
+READERS = [("linear", 1, 0.0), ("linear", 0, 0.0), ("relu", 0, 0.0), ("relu", 1, 0.2), ("softmax", 0, 0.0)]
+
+
+@pytest.mark.parametrize(("attention", "kappa", "kink"), READERS)
+def test_every_reader_has_the_logits_of_its_matrices_and_their_derivatives(
+    attention: str, kappa: int, kink: float
+) -> None:
+    """All words are attended to; F reads what is gathered or not; ReLU stands beside its kink."""
+    task = RecallTask(6, 1, 2, alpha=0.3, H=7, law="planted")
+    full = TransformerRisk(task, attention, batch=5, weights="identity", kappa=kappa, kink=kink)
+    params = np.random.default_rng(3).normal(0.0, 0.5, full.initial.shape)
+    W, value, F = params.reshape(3, 12, 12)
+    eye, losses, drawn = np.eye(12), [], full.sentences(4)
+    for tokens, answer in zip(drawn.tokens, drawn.answer, strict=True):
+        x = np.array([eye[z] + (eye[6 + tokens[h - 1]] if h else 0.0) for h, z in enumerate(tokens)])
+        scores = x @ (W.T @ x[-1]) + kink
+        a = np.exp(scores) / np.exp(scores).sum() if attention == "softmax" else scores
+        u = value @ (x.T @ (np.maximum(a, 0.0) if attention == "relu" else a))
+        logits = (u + F @ (x[-1] + kappa * u))[:6]
+        losses.append(np.log(np.exp(logits).sum()) - logits[answer])
+    loss, gradient = full.evaluate(params, 4)
+    assert loss == pytest.approx(np.mean(losses), rel=1e-12)
+    direction = np.random.default_rng(5).normal(size=params.shape)
+    slope = slopes(lambda s: full.evaluate(params + s[0] * direction, 4)[0], np.zeros(1))
+    assert gradient @ direction == pytest.approx(slope[0], rel=1e-6)
+
+
+def test_a_step_by_blocks_is_as_long_for_strengths_scale_and_noise() -> None:
+    task = small(0.3)
+    full = TransformerRisk(task, "softmax", batch=16)
+    run = icl.descend(reparameterised(full), 0.1, rule="ngd-blocks", steps=2)
+    moved = run.states[2] - run.states[1]
+    parts = [moved[:2], moved[2:3], moved[3:]]
+    assert [float(np.linalg.norm(each)) for each in parts] == pytest.approx([0.1] * 3, rel=1e-9)
+
+
+def test_start_sentences_and_tests_are_those_of_the_seed() -> None:
+    one, same, other = (TransformerRisk(small(0.2), batch=8, tests=9, seed=seed) for seed in (3, 3, 4))
+    for found in (
+        lambda risk: risk.initial,
+        lambda risk: risk.sentences(2).tokens,
+        lambda risk: risk.observe(np.linspace(-1.0, 1.0, risk.initial.size))["seen_loss"],
+    ):
+        assert np.array_equal(found(one), found(same))
+        assert not np.array_equal(found(one), found(other))
+    assert not np.array_equal(one.sentences(2).tokens, one.sentences(3).tokens)
+
+
+def test_only_fixed_sentences_can_be_learnt_below_the_bayes_risk() -> None:
+    task = small(0.3)
+    data = task.sentences(np.random.default_rng(0), 9)
+    assert TransformerRisk(task).floor() == task.bayes_risk
+    assert [TransformerRisk(task, data=data, batch=batch).floor() for batch in (9, 4)] == [0.0, 0.0]
+    assert [TransformerRisk(task, data=data, batch=batch).stochastic for batch in (9, 4)] == [False, True]
+    with pytest.raises(ValueError, match=r"batch = 10: must be an integer in \[1, 9\]"):
+        TransformerRisk(task, data=data, batch=10)
+
+
 def test_reparameterisation_needs_the_matrices_that_it_sets() -> None:
     with pytest.raises(ValueError, match="full"):
         reparameterised(TransformerRisk(small(), trained=["value"]))
     risk = TransformerRisk(small())
     with pytest.raises(ValueError, match="without = 'readout'"):
         risk.measure(risk.initial, risk.sentences(), without=["readout"])
+    drawn = risk.sentences()
+    with pytest.raises(ValueError, match="sentences = 7: must be made of words below V = 7"):
+        risk.measure(risk.initial, drawn._replace(tokens=np.where(drawn.tokens == 6, 7, drawn.tokens)))
+    with pytest.raises(ValueError, match=r"gamma = 0\.5: must be left out if alpha = 0"):
+        reparameterised(risk, gamma=0.5)
+    for attention in ("linear", "relu"):
+        with pytest.raises(ValueError, match=r"v = 2\.0: must be left out unless softmax"):
+            reparameterised(TransformerRisk(small(0.2), attention), v=2.0)

@@ -31,19 +31,59 @@ def test_missing_triggers_are_those_of_all_counts(M: int, mass: float) -> None:
     assert icl.recall.missing_probability(task_with(probs), M, mass) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("M", [60, 400, 3000])
-def test_small_probabilities_keep_their_digits(M: int) -> None:
-    """Inclusion and exclusion in fractions: down to 1e-150."""
-    Q = 9
-    terms = [(-1) ** (k + 1) * math.comb(Q, k) * Fraction(Q - k, Q) ** M for k in range(1, Q + 1)]
-    found = icl.recall.missing_probability(task_with([1 / Q] * Q), M, 0.0)
-    assert found == pytest.approx(float(sum(terms)), rel=1e-10)
+@pytest.mark.parametrize("apart", [1e-8, -1e-8, 0.0])
+def test_sums_of_probabilities_are_told_apart(apart: float) -> None:
+    """Of three triggers two are as likely as the mass allowed, up to the eighth digit."""
+    probs, M, mass = [0.5, 0.25 + apart, 0.25 - apart], 4, 0.25
+    expected = 0.0
+    for counts in compositions(M, 3):
+        chance = math.factorial(M) * math.prod(p**k / math.factorial(k) for p, k in zip(probs, counts, strict=True))
+        lost = sum(p for p, k in zip(probs, counts, strict=True) if not k)
+        expected += chance * (lost > mass + 2e-9)
+    assert icl.recall.missing_probability(task_with(probs), M, mass) == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_sentence_is_enough_where_nothing_can_be_missing() -> None:
+    assert icl.recall.sentences_needed(task_with([1.0]), 0.1, 0.01) == 1
+    assert icl.recall.sentences_needed(task_with([0.5, 0.5]), 10.0, 0.01) == 1  # more than a trigger can cost
+    assert icl.recall.sentences_needed(task_with([0.5, 0.5]), 0.1, 0.5) == 2
+
+
+@pytest.mark.parametrize("M", [7, 60, 64, 65, 400, 2000])
+@pytest.mark.parametrize("lost", [1, 2, 5, 7])
+def test_small_probabilities_keep_their_digits(M: int, lost: int) -> None:
+    """Of nine triggers at least some are missing: the sum over those that occur, in fractions, down to 1e-300."""
+    Q, total = 9, Fraction(0)
+    for seen in range(1, Q - lost + 1):
+        onto = sum((-1) ** k * math.comb(seen, k) * (seen - k) ** M for k in range(seen + 1))
+        total += math.comb(Q, seen) * Fraction(onto, Q**M)
+    found = icl.recall.missing_probability(task_with([1 / Q] * Q), M, (lost - 0.5) / Q)
+    if total < 1e-290:
+        assert found < 1e-289
+    else:
+        assert found == pytest.approx(float(total), rel=1e-10, abs=0.0)
+
+
+@pytest.mark.parametrize("M", [1, 3, 20, 64, 65, 90])
+@pytest.mark.parametrize("likely", [0.6, 0.97, 0.999])
+def test_a_trigger_that_is_nearly_always_there_is_missing_as_often_as_the_others_are_all(
+    M: int, likely: float
+) -> None:
+    probs = [likely, 0.7 * (1.0 - likely), 0.3 * (1.0 - likely)]
+    found = icl.recall.missing_probability(task_with(probs), M, 0.5)
+    assert found == pytest.approx((1.0 - likely) ** M, rel=1e-10, abs=0.0)
+    some = 1.0 - sum(
+        math.factorial(M) * math.prod(p**k / math.factorial(k) for p, k in zip(probs, counts, strict=True))
+        for counts in compositions(M, 3) if all(counts)
+    )  # fmt: skip
+    if M <= 20:
+        assert icl.recall.missing_probability(task_with(probs), M, 0.0) == pytest.approx(some, rel=1e-12)
 
 
 def test_a_million_sentences_are_counted_at_once() -> None:
     probs = [0.9, 0.1 - 3e-5, 2e-5, 1e-5]
     found = icl.recall.missing_probability(task_with(probs), 10**6, 1.5e-5)
-    assert found == pytest.approx((1 - 2e-5) ** 10**6, rel=1e-8)
+    assert found == pytest.approx((1 - 2e-5) ** 10**6, rel=1e-8, abs=0.0)
 
 
 @pytest.mark.parametrize("epsilon", [0.02, 0.5, 1.5])

@@ -46,6 +46,23 @@ def test_the_coordinates_of_a_sweep_of_a_task_are_those_of_the_task(task: icl.re
         icl.sweep(icl.Recall, task=task, V=[12, 13])
 
 
+PARTS = {"V": 13, "triggers": 2, "outputs": 3, "alpha": 0.2, "H": 9, "law": "planted", "probs": (0.5, 0.3, 0.2),
+         "counts": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_beside_a_task_is_refused_wherever_both_are_given(name: str) -> None:
+    """One of the two would be left out in silence."""
+    task, given = icl.recall.RecallTask(12, 3, 4, alpha=0.1, H=17), {name: PARTS[name]}
+    for made in (
+        lambda: icl.recall.simulate(task=task, **given),  # type: ignore[arg-type]
+        lambda: icl.Recall(task=task, **given),
+        lambda: icl.sweep(icl.Recall, task=task, eta=[0.2, 0.5], progress=False, **given),
+    ):
+        with pytest.raises(ValueError, match=f"^{name} = .*: a task carries its own {name}; give one of the two"):
+            made()
+
+
 def test_steps_grow_like_the_root_of_the_number_of_triggers() -> None:
     found = icl.sweep(icl.Recall, eta=0.01, triggers=[4, 16, 64], V=200, counts=1, progress=False)
     np.testing.assert_allclose(found.exponent_triggers, 0.5, atol=1e-3)

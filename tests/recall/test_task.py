@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,6 +129,7 @@ def test_smallest_tasks_have_defined_answers() -> None:
         ({"noise_word": 10}, "noise_word = 10"),
         ({"H": 2}, "H = 2: must be at least 3"),
         ({"H": 6, "counts": Counts.fixed(2, 1)}, "H = 6: must be at least 7"),
+        ({"H": 6, "counts": [Counts.fixed(1), Counts.fixed(2, 1)]}, "H = 6: must be at least 7"),
         ({"counts": [0.5, 0.5]}, "without mass at c = 0"),
         ({"counts": [Counts.fixed(1)]}, "one Counts, or 2 of them"),
         ({"V": 6}, "V = 6: must be at least"),
@@ -150,6 +152,8 @@ def test_wrong_input_is_named(arguments: dict[str, object], words: str) -> None:
         [[3, 2, 1, 4, 0]],  # the output never follows
         [[0, 2, 0, 3, 0]],  # two outputs
         [[0, 0, 2, 4, 0]],  # trigger after trigger
+        [[0, 1, 2, 4, 0]],  # another trigger in place of the output
+        [[0, 2, 4, 4, 0], [1, 0, 2, 4, 1]],  # only the first is one
         [[0, 2, 0]],  # too short
         [[0, 2, 9, 9, 0]],  # no such word
         [0, 2, 1, 1, 0],
@@ -158,6 +162,54 @@ def test_wrong_input_is_named(arguments: dict[str, object], words: str) -> None:
 def test_bayes_predictor_refuses_what_the_task_cannot_say(tokens: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="tokens"):
         RecallTask(6, 2, 3, H=5).predict(tokens)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_planted_bigrams_of_words_of_their_own_stand_among_words_that_may_be_outputs(alpha: float) -> None:
+    triggers = [4, 1][: 1 if alpha else 2]
+    task = RecallTask(9, triggers, [0, 5], noise_word=3, alpha=alpha, H=10, law="planted")
+    found = task.sentences(np.random.default_rng(0), 400)
+    words = set()
+    for tokens, y, trigger in zip(found.tokens.tolist(), found.output.tolist(), found.trigger, strict=True):
+        q = task.triggers[trigger]
+        pairs = [(tokens[h], tokens[h + 1]) for h in range(9) if tokens[h] == q]
+        assert sorted(pairs) == sorted([(q, y)] + [(q, 3)] * (alpha > 0))
+        assert tokens[-1] == q
+        rest = Counter(tokens[:-1])
+        rest.subtract([word for pair in pairs for word in pair])
+        words |= {word for word, number in rest.items() if number}
+    assert words == set(range(9)) - {*triggers, 3}
+    assert set(found.answer.tolist()) == {0, 5} | ({3} if alpha else set())
+
+
+def test_the_sentence_that_is_refused_is_named() -> None:
+    task = RecallTask(6, 2, 3, H=5)
+    good, bad = [0, 2, 4, 4, 0], [1, 0, 2, 4, 1]
+    task.predict([good, good])
+    for tokens in ([good, bad, good], [bad, good], [good, good, bad]):
+        with pytest.raises(ValueError, match=r"tokens = \[1, 0, 2, 4, 1\]: must be a sentence of the task"):
+            task.predict(tokens)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"probs": [0.5, 0.25, 0.25]},
+        {"probs": [0.334, 0.333, 0.333]},
+        {"counts": [Counts([0.0, 0.5, 0.5]), Counts([0.0, 0.5, 0.5]), Counts([0.0, 0.501, 0.499])]},
+        {"counts": [Counts.fixed(1), Counts.fixed(1), Counts.fixed(1, 1)]},
+    ],
+    ids=str,
+)
+def test_triggers_that_differ_a_little_have_strengths_of_their_own(parts: dict[str, Any]) -> None:
+    """One λ would stand for all of them otherwise, and the loss be that of other triggers."""
+    task = RecallTask(10, 3, 4, H=9, **parts)
+    assert not task.alike
+    assert len(icl.Recall(task=task).risk().initial) == 3
+    with pytest.raises(ValueError, match=r"^tied = True"):
+        icl.recall.RecallRisk(task, tied=True)
+    same = [Counts([0.0, 0.5, 0.5]) for _ in range(3)]
+    assert RecallTask(10, 3, 4, probs=[1 / 3] * 3, counts=same, H=9).alike  # laws that are equal are one law
 
 
 def test_outputs_of_a_sample_are_checked() -> None:

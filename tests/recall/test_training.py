@@ -82,6 +82,23 @@ def test_fixed_sentences_are_seen_in_turn() -> None:
     assert not whole.stochastic
 
 
+def test_where_no_words_are_left_nothing_is_said_of_unseen_outputs() -> None:
+    problem = icl.recall.Training(V=7, triggers=3, outputs=3, H=12, batch=8, max_steps=2)
+    assert problem.task.unseen.size == 0
+    run = problem.simulate()
+    assert {name for name in run.observed if name.startswith("unseen")} == set()
+    assert run.notes["test loss"] == f"{run.observed['seen_loss'][-1]:.3g} (seen outputs); Bayes risk 0"
+    assert set(problem.measure(run)) == {"seen_loss", "output", "noise"}
+
+
+def test_fixed_sentences_are_those_of_the_seed() -> None:
+    problem = icl.recall.Training(**(SMALL | {"M": 30, "batch": 64, "seed": 3}))  # type: ignore[arg-type]
+    data = problem.task.sentences(np.random.default_rng(3), 30)
+    np.testing.assert_array_equal(problem.transformer.sentences(0).tokens, data.tokens)
+    np.testing.assert_array_equal(problem.transformer.initial, icl.recall.TransformerRisk(
+        problem.task, seed=3, weights="identity").initial)  # fmt: skip
+
+
 def test_nothing_is_drawn_to_refuse_what_does_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(*_: object) -> None:
         raise AssertionError
@@ -91,6 +108,16 @@ def test_nothing_is_drawn_to_refuse_what_does_not_go_together(monkeypatch: pytes
         icl.recall.Training(M=10**6, V=8, outputs=3, alpha=0.5, law="markov", model="reparameterised")
     with pytest.raises(ValueError, match=r"this takes .* of memory"):
         icl.recall.Training(M=1e12)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("attention", "softmax"), ("weights", "projection"), ("kappa", 0), ("batch", 7), ("tests", 9), ("seed", 5),
+     ("scale", 0.3), ("gamma", -2.5)],
+)  # fmt: skip
+def test_what_is_given_is_what_is_trained(name: str, value: object) -> None:
+    given = {**SMALL, "alpha": 0.2, name: value}
+    assert getattr(icl.recall.Training(**given).transformer, name) == value  # type: ignore[arg-type]
 
 
 def test_gamma_of_few_sentences_is_their_log_odds() -> None:
@@ -137,6 +164,8 @@ def test_command_trains_and_says_how_it_went(capsys: pytest.CaptureFixture[str],
         (["--batch", "0"], "batch = 0"),
         (["--rule", "sgd"], "rule = 'sgd'"),
         (["--gamma", "trained", "--alpha", "0.1"], "gamma = 'trained'"),
+        (["--v", "trained", "--attention", "softmax"], "v = 'trained'"),
+        (["--v", "trained", "--attention", "softmax", "--model", "attention"], "v = 'trained'"),
     ],
 )
 def test_wrong_input_is_one_line(capsys: pytest.CaptureFixture[str], extra: list[str], words: str) -> None:

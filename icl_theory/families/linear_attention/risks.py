@@ -170,13 +170,30 @@ class ModeSteps(Counted):
         self.best = risk.best if bases is None else np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0)
         self.start = risk.modes(risk.start)
 
+    @cached_property
+    def _doubt(self) -> Array:
+        """Changes of the curvature, (d, d), by those of Λ and Λ_q as large as their largest eigenvalues, linearly.
+
+        So many units of rounding the curvature is off: for a small eigenvalue that is more than its own digits.
+        """
+        law = self.risk.law
+        (covariance, prior, _), share = law.moments, 1.0 / law.N
+        q, s, _, bases = law.modes
+        assert bases is not None
+        seen = covariance @ bases[1]
+        power = float(np.sum(covariance * prior)) + law.noise**2
+        moved = 2.0 * (1.0 + share) * np.linalg.norm(prior @ seen, axis=0)
+        moved += share * (float(np.trace(prior)) * np.sum(bases[1] * seen, axis=0) + power)
+        largest = float(np.linalg.eigvalsh(covariance)[-1])
+        return np.asarray(q.max() * s**2 + np.multiply.outer(q, largest * moved))
+
     def states(self, steps: Steps) -> Array:
         """Return Γ at these steps, (T, d, d) or (T, d)."""
         places = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
         return np.asarray(self.risk.back(after(self.start, self.best, self.shrink, places)))
 
     def blur(self, steps: Steps) -> Array:
-        """Errors of the loss by rounding of Γ, and of products with the bases, which also change the rate."""
+        """Errors of the loss by rounding of Γ, of products with the bases, and of the rates, which they change."""
         law, states = self.risk.law, self.states(steps)
         off = np.array([law.off(state) for state in states])
         q, scale, _, bases = law.modes
@@ -185,8 +202,10 @@ class ModeSteps(Counted):
         size = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(len(steps), -1).max(axis=1)
         found = size * gradient.sum(axis=1)
         if bases is not None:
-            squares = (q * off**2).reshape(len(steps), -1).sum(axis=1)
-            found += law.d * (squares + self.eta * steps * (gradient**2).sum(axis=1))
+            squares = q * off**2
+            rates = law.d * self.risk.curvature + self._doubt
+            moved = self.eta * steps * np.sum(squares * rates, axis=(1, 2))
+            found += law.d * squares.sum(axis=(1, 2)) + moved
         return np.asarray(ROUNDING * found)
 
 

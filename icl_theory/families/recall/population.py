@@ -237,21 +237,25 @@ class RecallRisk(Risk):
 
     @cached_property
     def _least_excess(self) -> float:
-        """Least excess if only λ is trained: at infinity without noise, else by a search for each λ."""
+        """Least excess if only λ is trained: at ±∞ without noise, else by a search for each λ."""
         from scipy.optimize import minimize_scalar
 
-        endless = 60.0  # strength at which only the words after the trigger are attended to
+        endless = 60.0  # strength at which only the words after the trigger are attended to, or below 0 only others
         ends = np.full(self.strengths, endless)
         last = total = self.excess(ends)
-        for index in range(self.strengths * self.noisy):
+        for index in range(self.strengths):
 
             def along(x: float, index: int = index) -> float:
                 return self.excess(np.where(np.arange(self.strengths) == index, x, ends))
 
-            grid = np.linspace(0.0 if self.attention == "relu" else -10.0, endless, 15)  # relu is flat below 0
-            best = int(np.argmin([along(x) for x in grid]))
-            bounds = (grid[max(best - 1, 0)], grid[min(best + 1, 14)])
-            total += min(0.0, float(minimize_scalar(along, bounds=bounds, method="bounded").fun) - last)
+            least = along(-endless)
+            if self.noisy:
+                relu = self.attention == "relu"  # flat below 0
+                grid = np.linspace(0.0, endless, 15) if relu else np.linspace(-endless, endless, 25)
+                best = int(np.argmin([along(x) for x in grid]))
+                bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+                least = float(minimize_scalar(along, bounds=bounds, method="bounded").fun)
+            total += min(0.0, least - last)
         return total
 
     def closed_form(self, eta: float, rule: str) -> StraightLine | None:

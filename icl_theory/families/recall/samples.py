@@ -27,8 +27,9 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
 
     .. math:: E(z) = \sum_{A:\, p(A) > m} \prod_{q \in A} e^{-p_q z} \prod_{q \notin A} (1 - e^{-p_q z}),
 
-    and the probability for M sentences is :math:`M!\,[z^M]\, e^z E(z)`, by the trapezoidal rule on the circle
-    :math:`|z| = M`. See docs/theory.md, "How many sentences".
+    and the probability for M sentences is :math:`M!\,[z^M]\, e^z E(z)`, by the trapezoidal rule on a circle around
+    0. Where one of the sets of least probability s decides, it goes through the saddle :math:`M/(1 - s)`. See
+    docs/theory.md, "How many sentences".
 
     Parameters
     ----------
@@ -58,28 +59,33 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     instance("task", task, RecallTask, "a RecallTask")
     M = integer("M", M, minimum=1, maximum=MOST_SENTENCES)
     mass = number("mass", mass, zero=True)
+    least = _sums(task, mass, "mass")[1]
+    if least > 1.0 - 1e-9:  # of no set, or of all triggers, and there are sentences
+        return 0.0
     spread = 12.0  # half-width of the saddle in standard deviations; for few sentences the whole circle is used
     points = M + math.ceil(2.0 * spread * math.sqrt(M)) + 32
-    last = points // 2 if M <= 500 else math.ceil(points * spread / (2.0 * math.pi * math.sqrt(M)))
+    last = points // 2 if M <= 64 else math.ceil(points * spread / (2.0 * math.pi * math.sqrt(M)))
     angle = 2.0 * np.pi / points * np.arange(last + 1)
-    z = M * np.exp(1j * angle)
+    z = M / (1.0 - least) * np.exp(1j * angle)
+    # a term is in units of e^(-min(p(A), s)z) to the right of 0, and to the left in units of e^(-z): none overflows
+    right = z.real >= 0.0
     below: dict[float, Array] = {0.0: np.ones(len(z), dtype=complex)}
     above = np.zeros(len(z), dtype=complex)
-    for p in np.sort(task.probs)[::-1]:
-        missed = np.exp(-p * z)
-        met = -np.expm1(-p * z)
+    for p in np.sort(task.probs)[::-1].tolist():
+        met = np.where(right, -1.0, 1.0) * np.expm1(np.where(right, -p * z, p * z))
+        above = above * np.where(right, 1.0, 1.0 + met)  # with this trigger or without it
         after: dict[float, Array] = {}
         for total, chance in below.items():
             after[total] = after.get(total, 0.0) + chance * met
-            more = round(total + float(p), 12)
+            more = round(total + p, 12)
+            missed = chance * np.exp(np.where(right, (min(more, least) - min(total, least) - p) * z, 0.0))
             if more > mass * (1.0 + 1e-9):
-                above = above + chance * missed
+                above = above + missed
             else:
-                after[more] = after.get(more, 0.0) + chance * missed
+                after[more] = after.get(more, 0.0) + missed
         below = after
-        if len(below) > MOST_SETS:
-            raise refuse("mass", mass, f"smaller: more than {MOST_SETS:,} sums of probabilities are below it")
-    scale = np.exp(float(gammaln(M + 1.0)) - M * math.log(M) + z - 1j * M * angle)
+    log = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least)
+    scale = np.exp(log + np.where(right, (1.0 - least) * z, 0.0) - 1j * M * angle)
     twice = np.where((np.arange(last + 1) == 0) | (2 * np.arange(last + 1) == points), 1.0, 2.0)
     return min(1.0, max(0.0, float(np.sum(twice * (above * scale).real)) / points))
 
@@ -126,7 +132,7 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     worth = (met <= epsilon) & (weight > 1e-30 * weight.max())
     allowed = (epsilon - met[worth]) / (missing - met)[worth]
     total = float(weight[met > epsilon].sum())
-    sums = np.append(_sums(task, float(allowed.max(initial=0.0))), math.inf)
+    sums = np.append(_sums(task, float(allowed.max(initial=0.0)), "epsilon")[0], math.inf)
     step = np.searchsorted(sums, allowed * (1.0 + 1e-9), side="right")  # index of the first sum not allowed
     chances = {int(i): missing_probability(task, M, float(sums[i - 1])) for i in np.unique(step)}
     return min(1.0, total + float(sum(w * chances[int(i)] for w, i in zip(weight[worth], step, strict=True))))
@@ -216,11 +222,13 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     return high
 
 
-def _sums(task: RecallTask, most: float) -> Array:
-    """Probabilities of sets of triggers up to ``most``, increasing."""
-    sums = {0.0}
+def _sums(task: RecallTask, most: float, name: str) -> tuple[Array, float]:
+    """Probabilities of sets of triggers up to ``most``, increasing, and the least one beyond, or inf."""
+    sums, beyond, limit = {0.0}, math.inf, most * (1.0 + 1e-9)
     for p in task.probs.tolist():
-        sums |= {more for total in sums if (more := round(total + p, 12)) <= most * (1.0 + 1e-9)}
+        more = {round(total + p, 12) for total in sums}
+        beyond = min([beyond, *(each for each in more if each > limit)])
+        sums |= {each for each in more if each <= limit}
         if len(sums) > MOST_SETS:
-            raise refuse("epsilon", most, f"smaller: more than {MOST_SETS:,} sets of triggers may be missing")
-    return np.array(sorted(sums))
+            raise refuse(name, most, f"smaller: more than {MOST_SETS:,} sums of probabilities are below it")
+    return np.array(sorted(sums)), beyond
