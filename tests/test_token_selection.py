@@ -196,6 +196,36 @@ def test_the_stable_rate_is_within_the_curvature() -> None:
             assert problem.rate() == pytest.approx(3.0 / ((gap**2 / 32.0 + gap / 2.0) * stretch))
 
 
+@pytest.mark.parametrize("trained", ["p", "W"])
+def test_a_risk_starts_where_it_is_told_to(trained: str) -> None:
+    problem = icl.TokenSelection(trained=trained, n=2, T=3, d=4, seed=1, start=2.0 * (trained == "p"))
+    start = np.full(problem.risk().initial.shape, 0.3)
+    np.testing.assert_array_equal(problem.risk(start).initial, start)
+    assert problem.risk(start).loss(start) == problem.risk().loss(start)
+    assert problem.risk().initial.any() == (trained == "p")
+
+
+def test_far_margins_are_found_and_those_that_are_not_there_are_none() -> None:
+    """Rows of size a need a p of size 1/a, which has |p|² times the rounding of float64."""
+    for a in (1e-6, 1e-3, 1.0, 1e6):
+        p, wanted = hard_margin(a * np.array([[1.0, 0.0], [0.6, 0.8], [2.0, 1.0]])), np.array([1.0, 0.5]) / a
+        np.testing.assert_allclose(p, wanted, rtol=1e-13 + 2e-16 * wanted @ wanted)
+    assert hard_margin(np.array([[1.0, 0.0], [-1.0, 1e-3], [0.0, -1.0]])) is None
+
+
+def test_tokens_of_equal_value_are_both_the_best() -> None:
+    """And the note on the theorems is about the best tokens, not about those that are selected."""
+    problem = icl.TokenSelection(n=1, T=3, d=2)
+    tokens = np.array([[[1.0, 0.0], [0.5, 0.0], [0.0, 0.0]]])
+    for values, best, outside in (([0.4, 0.1, 0.4], 1.0, False), ([0.1, 0.4, 0.2], 0.0, True)):
+        vars(problem)["drawn"] = tokens, np.array([values]), np.array([3.0, 0.0])
+        run = icl.descend(problem.risk(), 1e-300, steps=1)
+        problem.describe(run)
+        assert problem.measure(run)["best"] == best
+        assert ("margin" in run.notes) == outside
+        assert run.notes["tokens"] == "most attended: 0"
+
+
 @pytest.mark.parametrize("trained", ["p", *(pytest.param(name, marks=pytest.mark.slow) for name in ("W", "KQ"))])
 def test_family(trained: str) -> None:
     more: dict[str, Any] = {"start": 0.5, "eta": 0.5} if trained == "KQ" else {}
