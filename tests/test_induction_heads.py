@@ -52,7 +52,7 @@ def of_rows(c: Any, k: int, x: Array) -> Array:
 
 
 def attended(problem: icl.InductionHeads, params: Array) -> tuple[Array, Array, Array]:
-    """Attention of all sequences, softmax upon softmax, the sink first; values, and what follows the last symbol."""
+    """Attention of all sequences, softmax upon softmax, sink first; values, and what follows the last symbol."""
     k, m, T = problem.k, problem.lags, problem.T
     x, eye = every(k, T), np.eye(k)
     a, rest = params[:m], params[m:]
