@@ -308,7 +308,10 @@ def test_log_loss_of_what_was_called_impossible_is_infinite() -> None:
     law = TwoStateCounts(5)
     found = mean_loss(law.table, law.bigram(0.0), "log")
     assert found.value == found.excess == math.inf
-    predicted = law.bigram(0.0)
+    predicted, rows = law.bigram(0.0), np.arange(len(law.table.query))
+    new = law.table.counts[:, :4].reshape(-1, 2, 2)[rows, law.table.query].sum(axis=1) == 0.0
+    assert new.any()
+    assert (predicted[new] == 0.5).all()  # nothing has followed the last symbol
     assert (found.slopes[predicted == 0.0] == -math.inf).all()  # it falls with what is given to the label
     assert (found.slopes[predicted == 1.0] == math.inf).all()
     assert np.isfinite(found.slopes[(predicted > 0.0) & (predicted < 1.0)]).all()
