@@ -175,6 +175,16 @@ def test_the_best_linear_attention_is_the_least_of_a_search() -> None:
     assert papers.least_linear(problem) == pytest.approx(0.5 * loss.min(), rel=1e-5)
 
 
+@pytest.mark.parametrize(("snr", "spread"), [(5.0, 0.8), (0.1, 0.05)])
+def test_the_best_erf_is_the_least_of_a_search(snr: float, spread: float) -> None:
+    """Over the factor of the scores, for k = k* and v = v*."""
+    problem = icl.SingleLocation(attention="erf", N=3, snr=snr, spread=spread, start="sphere")
+    factors = np.geomspace(2e-3, 7.0, 60)
+    losses = [problem.changed(scale=scale).risk().loss(np.eye(2, 4)) for scale in factors]
+    assert papers.least_erf(problem) == pytest.approx(min(losses), rel=1e-2)
+    assert papers.least_erf(problem) <= min(losses) * (1.0 + 1e-9)
+
+
 @pytest.mark.parametrize("N", [2, 5])
 def test_starts_have_the_overlaps_of_random_vectors(N: int) -> None:
     """d² times the mean fourth power of an overlap of random directions is 3, and on the manifold three are 0."""

@@ -152,6 +152,14 @@ def test_nuclear_margins_have_a_certificate(seed: int) -> None:
     assert np.linalg.norm(least) < np.linalg.norm(found)
 
 
+def test_factors_with_decay_are_where_its_pull_is_the_slope() -> None:
+    problem = icl.TokenSelection(trained="KQ", start=1.0, eta=1.0, n=2, T=3, d=3, seed=2)
+    risk = problem.risk()
+    found = papers.decayed(risk, 1e-3, risk.initial)
+    np.testing.assert_allclose(risk.gradient(found), -1e-3 * found, atol=1e-8)
+    assert np.abs(found).max() > 0.1
+
+
 @pytest.mark.parametrize("trained", ["p", "W", "KQ"])
 def test_skipped_runs_are_those_of_single_steps(trained: str) -> None:
     """A loop of NumPy alone: 5,000 plain steps."""
