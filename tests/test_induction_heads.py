@@ -249,6 +249,37 @@ def test_a_matrix_of_concentrations_has_the_loss_of_counting_as_its_floor() -> N
     assert "Bayes" not in icl.InductionHeads(k=3, T=6, concentration=ROWS).predictors
 
 
+@pytest.mark.parametrize(
+    ("scores", "match", "outcome"),
+    [
+        ((0.3, 1.2, -0.5), 0.7, "induction"), ((0.3, 1.2, -0.5), -0.7, "anti-induction"),
+        ((0.3, 0.1, 0.5), 0.2, "lag 2"), ((2.0, 1.0, 0.5), -0.2, "anti-lag 0"),
+    ],
+)  # fmt: skip
+def test_what_was_learnt_is_the_lag_of_most_attention_and_the_sign_of_the_match(
+    scores: tuple[float, ...], match: float, outcome: str
+) -> None:
+    problem = icl.InductionHeads(
+        T=6, lags=3, transitions=TWO, points=4, scores=scores, match=match, second="matrix", eta=1e-12, max_steps=1
+    )
+    run = problem.simulate()
+    found, share = problem.measure(run), np.exp(scores) / np.exp(scores).sum()
+    assert (found["outcome"], run.regime) == (outcome, outcome)
+    assert found["b"] == pytest.approx(match, rel=1e-9)
+    assert found["lag_share"] == pytest.approx(share[1], rel=1e-9)
+    shares = ", ".join(f"{each:.3g}" for each in share)
+    assert run.notes["learnt"] == f"{outcome}: the first layer attends to lags 0, 1, ... by {shares}"
+    assert run.notes["match"] == f"b = {match:.4g}"
+
+
+@pytest.mark.parametrize(("given", "names"), [({}, {"uniform", "unigram"}), ({"concentration": BETAS}, {"bigram"})])
+def test_levels_are_the_predictions_that_are_worse_than_the_floor(given: dict[str, Any], names: set[str]) -> None:
+    """The bigram is the Bayes-optimal prediction where all concentrations are one."""
+    problem = icl.InductionHeads(T=20, objective="log", sink=0.0, **given)
+    levels = problem.levels()
+    assert levels == {name: problem.predictors[name] for name in {"uniform", "unigram"} | names}
+
+
 def test_a_run_leaves_both_plateaus_at_the_steps_that_it_says() -> None:
     problem = icl.InductionHeads(T=40, objective="log", sink=8.0, eta=2.0, max_steps=200)
     run, known, risk, losses = problem.simulate(), problem.predictors, problem.risk(), list[float]()
