@@ -62,8 +62,8 @@ def off_the_manifold(quick: bool) -> Found:
     return Found(
         bool((right | (ends[:, 3] > 0.99)).all() and right.any() and not right.all()),
         f"N = 10, snr = 200, γ = 0.71, λ = 0.1, d = 400, {len(runs)} starts, 2e4 steps",
-        f"v = ±v* in {right.sum()}, loss {losses[right].max():.4f}; k = ±v* in {len(right) - right.sum()}, loss"
-        f" {losses[~right].max():.4f}",
+        f"v = ±v* in {right.sum()}, loss {losses[right].max(initial=0.0):.4f}; k = ±v* in {len(right) - right.sum()}, loss"
+        f" {losses[~right].max(initial=0.0):.4f}",
         "holds only up to the roles of k and v: the manifold keeps them apart",
     )
 
