@@ -313,6 +313,15 @@ def test_phases_of_few_chains_follow_one_another(T: int) -> None:
     assert ("uniform" in run.phases.present()) == (run.loss[0] > 0.5 * (known["uniform"] + known["unigram"]))
 
 
+def test_where_unigrams_are_worse_than_nothing_there_is_no_uniform_phase() -> None:
+    """Of chains with uniform stationary laws, however large the first loss is."""
+    chains = [[[1.0 - p, p], [p, 1.0 - p]] for p in (0.2, 0.7)]
+    problem = icl.InductionHeads(T=8, objective="log", sink=0.0, transitions=chains, match=-4.0, max_steps=4)
+    run, known = problem.simulate(), problem.predictors
+    assert run.loss[0] > known["unigram"] > known["uniform"] > known["bigram"]
+    assert run.phases == {"uniform": None, "unigram": (0, 4), "bigram": None}
+
+
 def test_fast_runs_are_those_of_single_steps() -> None:
     problem = icl.InductionHeads(T=30, objective="log", sink=5.0, eta=4.0, ratio=0.5, max_steps=400)
     fast, exact = (problem.changed(method=method).simulate() for method in ("fast", "exact"))
