@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ import icl_theory as icl
 from icl_theory.cli import app
 from icl_theory.cli.simulate import simulate_command
 from icl_theory.cli.sweep import sweep_command
-from icl_theory.families import COMMANDS, Column, Family, Number, Whole, find, parameter, sound
+from icl_theory.engine import Phases
+from icl_theory.families import COMMANDS, LOSS, Column, Family, Number, Whole, Word, find, parameter, sound
 from icl_theory.families.family import RESERVED
 
 
@@ -182,3 +184,83 @@ def test_no_run_in_closed_form_counts_steps_to_a_target_below_its_floor(share: f
     assert run.steps is None
     assert not run.converged
     assert run.loss[-1] >= floor
+
+
+class Raised(Parabola):
+    """A parabola whose least loss is 1."""
+
+    def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
+        return 1.0 + 0.5 * float(params @ params), params
+
+    def floor(self) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Valley(Bowl):
+    """Falls in three phases, of which the third begins at a loss of 1e-9 alone; has a learning rate of its own."""
+
+    name, loss_unit, phase_names = "valley", "J", ("fall", "rest", "end")
+    eta: float | str = icl.families.parameters.learning_rate("auto")
+    kind: str = parameter("low", kind=Word(words=("low", "raised")), meaning="kind", axis=False)
+    lost: float = parameter(1.0, kind=Number(words=("all",)), unit=LOSS, meaning="what is lost")
+
+    def risk(self) -> icl.Risk:
+        return Parabola() if self.kind == "low" else Raised()
+
+    def stable_rate(self) -> float:
+        return 0.5
+
+    def describe(self, run: icl.Trajectory) -> None:
+        run.phases = Phases(fall=(0, 2), rest=(2, int(run.t[-1])), end=None)
+
+
+@pytest.mark.parametrize("method", ["exact", "fast", "flow"])
+def test_columns_and_facts_are_those_of_the_run(method: str) -> None:
+    problem = Valley(eta=1e-3, epsilon=1e-3, method=method)
+    run = problem.simulate()
+    found = problem.measured(run)
+    last = int(run.t[-1])
+    assert (run.converged, run.method, found["method"], found["eta_used"]) == (True, method, method, 1e-3)
+    assert (found["status"], found["message"], found["last"]) == ("reached", "", last)
+    assert (found["T_fall"], found["T_rest"], found["T_end"]) == (2, last - 2, 0)
+    np.testing.assert_equal(found["error"], {"exact": 0.0, "fast": run.error, "flow": math.nan}[method])
+    assert run.info == {"eta": 1e-3, "width": 1.0, "kind": "low", "lost": 1.0, "epsilon": 1e-3, "above": None}
+    other = problem.changed(rule="ngd", eta="auto", max_steps=3, epsilon=1e-9)
+    short = other.simulate()
+    assert (short.info["rule"], short.info["eta"]) == ("ngd", 0.5)
+    assert short.error is None
+    assert math.isnan(other.measured(short)["error"]) == (method != "exact")
+    assert other.measured(short)["message"] == short.stop_reason != ""
+
+
+def test_units_of_losses_are_those_of_the_family() -> None:
+    assert {column.name: column.unit for column in Valley.every_column() if column.unit == "J"} == {
+        "loss": "J", "floor": "J",
+    }  # fmt: skip
+    labels = Valley.labels()
+    assert {name for name, label in labels.items() if label.unit == "J"} == {"epsilon", "above", "lost"}
+    assert labels["lost"] == ("lost", r"\mathrm{lost}", "J", "what is lost")
+    assert labels["eta"][:2] == ("η", r"\eta")
+    assert {name for name, declared in Valley.parameters().items() if not declared.axis} == {
+        "method", "max_steps", "kind",
+    }  # fmt: skip
+
+
+def test_a_run_gives_up_at_its_floor() -> None:
+    run = Valley(kind="raised", epsilon=0.5, max_steps=1000).simulate()
+    assert run.stop_reason.startswith("stagnated at the floor 1 > epsilon = 0.5")
+    assert run.t[-1] < 10
+
+
+def test_a_rate_that_a_family_cannot_choose_is_refused_when_the_problem_is_made() -> None:
+    with pytest.raises(ValueError, match="eta = 'auto': must be a number: the family bowl has no rule"):
+        Bowl(eta="auto")
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("Width", "width"), ("EPSILON", "epsilon"), ("wdith", "width")])
+def test_names_that_are_nearly_right_are_suggested(wrong: str, meant: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^{wrong}: the family bowl has no such parameter \(did you mean {meant}\?\)"
+    ):
+        Bowl.refuse_unknown([wrong])

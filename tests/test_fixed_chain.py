@@ -22,7 +22,8 @@ def digits() -> Iterator[None]:
 
 GIVEN: list[dict[str, Any]] = [
     {"p": 0.4, "q": 0.9}, {"p": 0.7, "q": 0.2, "w": -0.6, "bias": "trained"}, {"p": 0.5, "q": 0.5, "readout": -0.8},
-    {"p": 1e-6, "q": 0.999, "w": -1.5, "readout": 0.3, "bias": "trained"},
+    {"p": 1e-6, "q": 0.999, "w": -1.5, "readout": 0.3, "bias": "trained"}, {"p": 0.3001, "q": 0.3, "e": 2.0},
+    {"p": 0.3, "q": 0.3001, "w": -1.0},
 ]  # fmt: skip
 
 
@@ -87,6 +88,37 @@ def test_basins_are_those_of_a_flow_integrated_here(p: float, q: float) -> None:
         assert icl.FixedChain(p=p, q=q, e=e, w=w).basin() == ("bigram" if learnt else "unigram")
 
 
+@pytest.mark.parametrize("given", GIVEN)
+def test_columns_and_observations_are_those_of_the_parameters(given: dict[str, Any]) -> None:
+    problem = icl.FixedChain(**given, eta=0.5, max_steps=3, above=1e-12)
+    run = problem.simulate()
+    e, w, u = run.states[:, 0], run.states[:, 1], run.states[:, 0 if problem.readout == "tied" else 2]
+    assert tuple(run.states[0, :2]) == (problem.e, problem.w)
+    assert u[0] == (problem.e if problem.readout == "tied" else problem.readout)
+    strength = e * u * (1.0 + 2.0 * w * abs(w))
+    for name, values in {"e": e, "w": w, "strength": strength}.items():
+        np.testing.assert_allclose(run.observed[name], values, rtol=1e-14)
+    law = np.array([problem.q, problem.p]) / (problem.p + problem.q)
+    unigram = -float(law @ np.log(law))
+    found = problem.measure(run)
+    assert found["gap"] == pytest.approx(unigram - run.floor, rel=1e-9, abs=1e-15)
+    assert found["strength"] == pytest.approx(strength[-1], rel=1e-14)
+    assert found.get("basin") == problem.basin()
+    assert run.notes.get("basin", "the None").endswith(f"the {problem.basin()}")
+
+
+@pytest.mark.parametrize(("e", "w"), [(0.5, 0.2), (0.7, -1.3), (1.2, -0.4), (0.3, 2.0)])
+def test_the_energy_is_the_level_of_a_curve_that_the_flow_follows(e: float, w: float) -> None:
+    """Its derivatives by e and w are orthogonal to the gradient of the loss."""
+    h, risk = 1e-6, icl.FixedChain(e=e, w=w).risk()
+    by_e = (icl.FixedChain(e=e + h, w=w).energy - icl.FixedChain(e=e - h, w=w).energy) / (2 * h)
+    by_w = (icl.FixedChain(e=e, w=w + h).energy - icl.FixedChain(e=e, w=w - h).energy) / (2 * h)
+    slope = risk.gradient([e, w])
+    assert by_e * slope[0] + by_w * slope[1] == pytest.approx(0.0, abs=1e-8 * np.abs(slope).max())
+    assert icl.FixedChain(e=e, w=1.0).energy == pytest.approx(e**2 - 1.0)
+    assert icl.FixedChain(e=e, w=0.0).energy == np.inf
+
+
 def test_basins_at_the_edges() -> None:
     assert icl.FixedChain(p=0.5, q=0.5, w=1.0).basin() == "bigram"  # nothing to be learnt
     assert icl.FixedChain(p=0.5, q=0.8, w=0.0).basin() == "unigram"
@@ -106,6 +138,7 @@ def test_family(given: dict[str, Any]) -> None:
         {"p": 0.0},
         {"p": 1e-13},
         {"q": 1.0},
+        {"p": 1.0 - 1e-13},
         {"e": 0.0},
         {"e": 1e4},
         {"w": -2e3},

@@ -51,25 +51,33 @@ def of_rows(c: Any, k: int, x: Array) -> Array:
     return found
 
 
-def enumerated(problem: icl.InductionHeads, joint: Array, params: Array) -> Any:
-    """The mean loss over all sequences: softmax upon softmax, token by token."""
+def attended(problem: icl.InductionHeads, params: Array) -> tuple[Array, Array, Array]:
+    """Attention of all sequences, softmax upon softmax, sink first; values, and what follows the last symbol."""
     k, m, T = problem.k, problem.lags, problem.T
     x, eye = every(k, T), np.eye(k)
     a, rest = params[:m], params[m:]
     size = k * k if problem.second == "matrix" else 1
     B = rest[:size].reshape(k, k) if size > 1 else rest[0] * eye
-    query, weights, values = eye[x[:, -1]], [], []
+    query, weights, values, follows = eye[x[:, -1]], [], [], []
     if problem.sink is not None:
         weights.append(np.full(len(x), np.exp(rest[-1])))
         values.append(np.full((len(x), k), 1.0 / k))
+        follows.append(np.zeros(len(x)))
     for t in range(0 if problem.edge == "causal" else m - 1, T):
         lags = range(min(t + 1, m))
         total = sum(np.exp(a[lag]) for lag in lags)
         f = sum(np.exp(a[lag]) / total * eye[x[:, t - lag]] for lag in lags)
         weights.append(np.exp(np.einsum("nx,xy,ny->n", f, B, query)))
         values.append(eye[x[:, t]])
+        follows.append((x[:, t - 1] == x[:, -1]) * (t > 0.0))
     w = np.stack(weights, axis=1)
-    o = np.einsum("nt,ntx->nx", w / w.sum(axis=1, keepdims=True), np.stack(values, axis=1))
+    return w / w.sum(axis=1, keepdims=True), np.stack(values, axis=1), np.stack(follows, axis=1)
+
+
+def enumerated(problem: icl.InductionHeads, joint: Array, params: Array) -> Any:
+    """The mean loss over all sequences."""
+    attention, values, _ = attended(problem, params)
+    o, eye = np.einsum("nt,ntx->nx", attention, values), np.eye(problem.k)
     if problem.objective == "log":
         return -np.sum(joint * np.log(o))
     return 0.5 * np.sum(joint * np.sum((o[:, None] - eye) ** 2, axis=2))
@@ -111,6 +119,65 @@ def test_loss_and_gradient_are_those_of_all_sequences(name: str) -> None:
         assert risk.loss(params) == pytest.approx(enumerated(problem, joint, params), rel=1e-12)
         slopes = [enumerated(problem, joint, params + 1e-40j * unit).imag / 1e-40 for unit in np.eye(len(params))]
         np.testing.assert_allclose(risk.gradient(params), slopes, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_observed_attention_is_that_of_all_sequences(name: str) -> None:
+    problem = icl.InductionHeads(**CASES[name])
+    joint, risk, m = joint_law(problem), problem.risk(), problem.lags
+    params = np.random.default_rng(5).normal(size=risk.initial.shape)
+    (attention, _, follows), found = attended(problem, params), risk.observe(params)
+    chance, eye = joint.sum(axis=1), np.eye(problem.k)[every(problem.k, problem.T)[:, -1]]
+    np.testing.assert_allclose(found["first"], np.exp(params[:m]) / np.exp(params[:m]).sum(), rtol=1e-13)
+    assert found["attention"] == pytest.approx(chance @ np.sum(attention * follows, axis=1), rel=1e-11)
+    np.testing.assert_allclose(chance @ eye @ found["second"].T.sum(axis=1), 1.0, rtol=1e-11)
+    if problem.sink is not None:
+        assert found["sink"] == pytest.approx(chance @ attention[:, 0], rel=1e-11)
+        given = (chance * attention[:, 0]) @ eye / (chance @ eye)
+        np.testing.assert_allclose(found["second"][-1], given, rtol=1e-11)
+    last = params[m:-1] if problem.sink is not None else params[m:]
+    np.testing.assert_array_equal(np.ravel(found["match"]), last)
+    # how far the scores of the second layer move with the parameters
+    ends = [
+        [risk.map.inward(params + sign * 1e-6 * unit).ravel() for sign in (1, -1)] for unit in np.eye(len(params))
+    ]
+    moves = np.array([(one - two) / 2e-6 for one, two in ends])
+    assert risk.map.stretch(params) == pytest.approx(np.linalg.norm(moves, 2), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    "given", [{"k": 3, "T": 5, "points": 8}, {"T": 6, "chains": 2}, {"k": 3, "T": 5, "chains": 2}]
+)
+def test_other_seeds_are_other_chains(given: dict[str, Any]) -> None:
+    at = np.array([0.3, -0.2, 1.5])
+    losses = [icl.InductionHeads(seed=seed, **given).risk().loss(at) for seed in (0, 1, 2, 0)]
+    assert len({round(loss, 9) for loss in losses}) == 3
+    assert losses[0] == losses[3]
+
+
+def test_the_error_of_quasi_random_points_is_that_of_eight_other_scramblings() -> None:
+    problem, at = icl.InductionHeads(k=3, T=4, points=8, seed=4), np.array([0.3, -0.2, 1.5])
+    others = [problem.changed(seed=seed).risk().loss(at) for seed in range(5, 13)]
+    off = abs(sum(others) / 8.0 - problem.risk().loss(at))
+    scatter = (sum((x - sum(others) / 8.0) ** 2 for x in others) / 7.0 / 8.0) ** 0.5
+    assert problem.average_error(at) == pytest.approx(off + 3.0 * scatter, rel=1e-5)
+    assert icl.InductionHeads(T=6).average_error(at) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        ({}, True), ({"concentration": 0.5}, True), ({"start": "stationary"}, False), ({"chains": 4}, False),
+        ({"concentration": ROWS}, False), ({"transitions": THREE}, False), ({"start": (0.2, 0.3, 0.5)}, True),
+    ],
+)  # fmt: skip
+def test_the_bayes_loss_of_three_symbols_is_known_where_counting_is_optimal(
+    given: dict[str, Any], known: bool
+) -> None:
+    """Counts of pairs then say all: not where the first symbol does, or where rows or chains differ."""
+    found = icl.InductionHeads(k=3, T=5, points=8, **given).predictors
+    assert ("Bayes" in found) == known
+    assert found.get("Bayes", found["bigram"]) == found["bigram"] < found["uniform"] == pytest.approx(1.0 / 3.0)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +249,37 @@ def test_a_matrix_of_concentrations_has_the_loss_of_counting_as_its_floor() -> N
     assert "Bayes" not in icl.InductionHeads(k=3, T=6, concentration=ROWS).predictors
 
 
+@pytest.mark.parametrize(
+    ("scores", "match", "outcome"),
+    [
+        ((0.3, 1.2, -0.5), 0.7, "induction"), ((0.3, 1.2, -0.5), -0.7, "anti-induction"),
+        ((0.3, 0.1, 0.5), 0.2, "lag 2"), ((2.0, 1.0, 0.5), -0.2, "anti-lag 0"),
+    ],
+)  # fmt: skip
+def test_what_was_learnt_is_the_lag_of_most_attention_and_the_sign_of_the_match(
+    scores: tuple[float, ...], match: float, outcome: str
+) -> None:
+    problem = icl.InductionHeads(
+        T=6, lags=3, transitions=TWO, points=4, scores=scores, match=match, second="matrix", eta=1e-12, max_steps=1
+    )
+    run = problem.simulate()
+    found, share = problem.measure(run), np.exp(scores) / np.exp(scores).sum()
+    assert (found["outcome"], run.regime) == (outcome, outcome)
+    assert found["b"] == pytest.approx(match, rel=1e-9)
+    assert found["lag_share"] == pytest.approx(share[1], rel=1e-9)
+    shares = ", ".join(f"{each:.3g}" for each in share)
+    assert run.notes["learnt"] == f"{outcome}: the first layer attends to lags 0, 1, ... by {shares}"
+    assert run.notes["match"] == f"b = {match:.4g}"
+
+
+@pytest.mark.parametrize(("given", "names"), [({}, {"uniform", "unigram"}), ({"concentration": BETAS}, {"bigram"})])
+def test_levels_are_the_predictions_that_are_worse_than_the_floor(given: dict[str, Any], names: set[str]) -> None:
+    """The bigram is the Bayes-optimal prediction where all concentrations are one."""
+    problem = icl.InductionHeads(T=20, objective="log", sink=0.0, **given)
+    levels = problem.levels()
+    assert levels == {name: problem.predictors[name] for name in {"uniform", "unigram"} | names}
+
+
 def test_a_run_leaves_both_plateaus_at_the_steps_that_it_says() -> None:
     problem = icl.InductionHeads(T=40, objective="log", sink=8.0, eta=2.0, max_steps=200)
     run, known, risk, losses = problem.simulate(), problem.predictors, problem.risk(), list[float]()
@@ -213,6 +311,15 @@ def test_phases_of_few_chains_follow_one_another(T: int) -> None:
     assert (spans[0][0], spans[-1][1]) == (0, 60)
     assert all(before[1] == after[0] for before, after in itertools.pairwise(spans))
     assert ("uniform" in run.phases.present()) == (run.loss[0] > 0.5 * (known["uniform"] + known["unigram"]))
+
+
+def test_where_unigrams_are_worse_than_nothing_there_is_no_uniform_phase() -> None:
+    """Of chains with uniform stationary laws, however large the first loss is."""
+    chains = [[[1.0 - p, p], [p, 1.0 - p]] for p in (0.2, 0.7)]
+    problem = icl.InductionHeads(T=8, objective="log", sink=0.0, transitions=chains, match=-4.0, max_steps=4)
+    run, known = problem.simulate(), problem.predictors
+    assert run.loss[0] > known["unigram"] > known["uniform"] > known["bigram"]
+    assert run.phases == {"uniform": None, "unigram": (0, 4), "bigram": None}
 
 
 def test_fast_runs_are_those_of_single_steps() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icl_theory.families import Fraction, Number, Whole
+from icl_theory.families import Fraction, Number, Probabilities, Whole, Wholes, Word, find
 from icl_theory.families.parameters import Kind
 
 KINDS = {
@@ -49,3 +49,120 @@ def test_values_of_an_array_are_not_checked_one_by_one() -> None:
 
     assert Asked().check_all("x", np.arange(1.0, 1001.0)).tolist() == list(range(1, 1001))
     assert asked == [1.0, 1000.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Number(), "1e-3", 1e-3), (Number(words=("auto",)), "auto", "auto"), (Number(), "-2", -2.0),
+        (Whole(), "1e3", 1000), (Whole(), "12", 12), (Whole(infinite=True), "inf", math.inf), (Whole(), "0.5", 0.5),
+        (Whole(words=("all",)), "all", "all"), (Wholes(), "1,1e2", [1, 100]), (Word(words=("a",)), "b", "b"),
+        (Probabilities(), "0.25,0.75", [0.25, 0.75]), (Probabilities(words=("even",)), "even", "even"),
+    ],
+)  # fmt: skip
+def test_texts_of_the_command_line_are_read(kind: Kind, text: str, value: Any) -> None:
+    found = kind.parse("x", text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "allowed"),
+    [
+        (Number(), "1,5", "a number"), (Number(words=("auto",)), "none", "a number, or auto"),
+        (Whole(), "ten", "an integer"), (Whole(infinite=True), "all", "an integer, or inf"),
+        (Wholes(), "1;2", "an integer"), (Probabilities(), "half", "numbers separated by commas"),
+        (Probabilities(words=("even", "odd")), "half", "numbers separated by commas, or even, odd"),
+    ],
+)  # fmt: skip
+def test_texts_that_are_no_values_are_refused_in_words(kind: Kind, text: str, allowed: str) -> None:
+    with pytest.raises(ValueError, match=rf"^x = '{text}': must be {allowed}$"):
+        kind.parse("x", text)
+
+
+MATRIX = Number(minimum=0.5, maximum=2.0, matrix=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (Number(words=("auto",)), "atuo", r"x = 'atuo': must be a .* > 0, or auto \(did you mean auto\?\)"),
+        (Number(words=("auto", "best")), "zzz", "x = 'zzz': must be a finite number > 0, or auto, best"),
+        (Word(words=("gd", "ngd")), "Ngd", r"x = 'Ngd': must be one of gd, ngd \(did you mean ngd\?\)"),
+        (Word(words=("gd", "ngd")), 3, "x = 3: must be one of gd, ngd"),
+        (Wholes(maximum=9), (3, 10), "x = 10: must be an integer .* 9"),
+        (Wholes(), (), "x = .*: must be one or more"),
+        (Wholes(), (1, 0), "x = 0: must be"), (Probabilities(), 0.5, "x = 0.5: must be positive numbers that sum"),
+        (Probabilities(), (0.5, 0.6), "x = "), (Number(), None, "x = None: must be"),
+        (MATRIX, [[1.0, 3.0], [1.0, 1.0]], "x = 3.0: must be"),
+        (MATRIX, [[1.0, 1.0], [0.25, 1.0]], "x = 0.25: must be"),
+        (MATRIX, 3.0, "x = 3.0: must be"), (MATRIX, [1.0, 2.0], "x = "),
+    ],
+)  # fmt: skip
+def test_values_that_are_not_allowed_are_refused_in_words(kind: Kind, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{message}"):
+        kind.check("x", value)
+
+
+def test_values_that_are_allowed_are_kept() -> None:
+    assert Number(optional=True).check("x", None) is None
+    assert MATRIX.check("x", np.array([[1, 2], [0.5, 1]])) == ((1.0, 2.0), (0.5, 1.0))
+    assert Wholes(maximum=9).check("x", 9) == (9,)
+    assert Wholes().check("x", np.array([2, 3])) == (2, 3)
+    assert Probabilities(words=("even",)).check("x", np.array([0.5, 0.5])) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (Number(), np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, False]), "x = .*masked"),
+        (Whole(), np.array([1.0, 2.5, 3.0]), "x = 2.5: must be an integer"),
+        (Number(words=("auto",)), [1.0, "auto"], "x = .*: must be numbers, or auto alone"),
+        (Number(), [1.0, "two"], "x = 'two': must be"), (Word(words=("a", "b")), ["a", "c"], "x = 'c': must be"),
+    ],
+)  # fmt: skip
+def test_the_wrong_value_of_an_axis_is_named(kind: Kind, values: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{message}"):
+        kind.check_all("x", values)
+
+
+LEAST = 5e-324  # above 0
+LIMITS: dict[str, dict[str, tuple[float, float]]] = {
+    "sphere": {
+        "d": (2, 1000), "N": (1, 10**15), "L": (LEAST, 1e15), "noise": (0.0, 1e15), "start": (0.0, 1e3),
+    },
+    "softmax-heads": {
+        "d": (1, 1000), "N": (1, 10**9), "noise": (0.0, 1e15), "heads": (1, 8), "start": (LEAST, 10.0),
+    },
+    "fixed-chain": {
+        "p": (LEAST, 1.0 - 2.0**-53), "q": (LEAST, 1.0 - 2.0**-53), "e": (LEAST, 1e3), "w": (-1e3, 1e3),
+        "readout": (-1e3, 1e3),
+    },
+    "single-location": {
+        "N": (2, 10**9), "snr": (0.0, 1e4), "spread": (LEAST, 100.0), "noise": (0.0, 1e15), "scale": (LEAST, 10.0),
+        "first": (LEAST, 1.0 - 2.0**-53), "d": (4, 10**6),
+    },
+    "token-selection": {"n": (1, 100), "T": (2, 100), "d": (1, 100), "start": (0.0, 1e3)},
+    "induction-heads": {
+        "k": (2, 100), "T": (2, 10**6), "lags": (2, 20), "concentration": (0.01, 1e6), "points": (4, 2**20),
+        "match": (-300.0, 300.0), "sink": (-300.0, 300.0), "ratio": (1e-9, 1e9),
+    },
+    "representation": {
+        "K": (2, 500), "m": (1, 500), "N": (1, 500), "heads": (1, 64), "noise": (0.0, 1e6), "start": (LEAST, 10.0),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_numbers_of_a_family_have_these_limits(name: str) -> None:
+    declared = find(name).parameters()
+    for key, ends in LIMITS[name].items():
+        kind = declared[key].kind
+        for end, side in zip(ends, (-1, 1), strict=True):
+            assert kind.check(key, end) == end
+            with pytest.raises(ValueError, match=rf"^{key} = "):
+                kind.check(key, end + side if isinstance(end, int) else math.nextafter(end, side * math.inf))
+    free = {"eta", "epsilon", "above", "max_steps", "seed", "chains", "stage"}
+    assert {key for key, each in declared.items() if each.kind.numeric} == LIMITS[
+        name
+    ].keys() | free & declared.keys()

@@ -10,6 +10,7 @@ import pytest
 from scipy.optimize import minimize
 
 import icl_theory as icl
+from icl_theory.papers import representation as papers
 from icl_theory.testing import check_family
 
 
@@ -115,6 +116,29 @@ def test_two_heads_end_as_ridge_regression() -> None:
     first = risk.Z[:, :4]
     dual = first.T @ np.linalg.solve(first @ first.T + 0.09 * np.eye(8), risk.Z)
     np.testing.assert_allclose(risk.coefficients(run.params), dual, atol=2e-4)
+
+
+def test_what_is_observed_is_the_distance_from_ridge_regression() -> None:
+    problem = icl.Representation(K=5, m=4, N=3, heads=2, seed=3, max_steps=2, noise=0.4, eta=0.5)
+    run, risk = problem.simulate(), problem.risk()
+    first = risk.Z[:, :3]
+    ridge = np.linalg.solve(first.T @ first + 0.16 * np.eye(3), first.T @ risk.Z)
+    for params, off in zip(run.states, run.observed["off"], strict=True):
+        unit = [predictions(params, label[None], 5, 5)[0] for label in np.eye(3)]  # answers to one label alone
+        assert off == pytest.approx(np.sqrt(np.sum((np.array(unit) - ridge) ** 2)), rel=1e-12)
+
+
+def test_representations_have_the_mean_square_one_and_those_without_noise_are_taken_where_they_fit() -> None:
+    Z = icl.Representation(K=100, m=50, N=1, heads=1).risk().Z
+    assert np.mean(np.sum(Z**2, axis=0)) == pytest.approx(1.0, abs=0.1)
+    assert icl.Representation(K=4, m=3, N=3, noise=0.0).risk().floor() < 0.3
+
+
+def test_the_pace_is_the_steps_from_one_target_to_the_next() -> None:
+    problem = icl.Representation(K=3, m=3, N=1, heads=2, eta=2.0)
+    ends = [problem.changed(above=above).simulate().steps for above in (1e-4, 1e-6, 1e-8, 1e-10)]
+    assert papers.pace(problem) == np.diff(ends).tolist()  # type: ignore[arg-type]
+    assert min(papers.pace(problem)) > 0
 
 
 def test_fewer_heads_than_labels_are_said_to_be_outside_the_theorems() -> None:

@@ -13,7 +13,7 @@ from scipy import optimize
 from scipy.sparse import csc_array
 
 import icl_theory as icl
-from icl_theory.engine import Affine, Embedding, Factored, Pullback
+from icl_theory.engine import Affine, Embedding, Factored, Phases, Pullback
 from tests.references import slopes
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -50,6 +50,45 @@ def test_every_entry_of_a_run_survives_its_file(name: str, tmp_path: Path) -> No
     assert loaded.labels == {name: label for name, label in run.labels.items() if name in run.info}
     assert loaded.summary() == run.summary()
     assert loaded.to_dict() == run.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "reason"),
+    [
+        ("phases", Phases(I=(5, 2)), "a phase ends before it begins"), ("steps", 20, r"step = 20: .*\[0, 19\]"),
+        ("phases", Phases(I=(0, 20)), r"step = 20: .*\[0, 19\]"), ("phases", Phases(I=(-1, 2)), "step = -1"),
+        ("t", lambda t: t + 1, "no increasing steps from 0"), ("t", lambda t: t[::-1], "no increasing steps"),
+        ("t", lambda t: np.maximum(t - 1, 0), "no increasing steps"),
+        ("loss", lambda loss: loss[1:], "loss has shape"),
+        ("loss", lambda loss: np.nan * loss, "loss is not a finite number"),
+        ("states", lambda states: states[1:], "states is not a finite number"),
+        ("observed", {"size": np.full(20, math.nan)}, "size is not a finite number"),
+        ("observed", {"size": np.full(20, "x")}, "size is not a finite number"), ("eta", -1.0, "eta = -1.0"),
+        ("eta", math.inf, "eta = inf"), ("error", -1.0, "error = -1.0"), ("states_error", math.nan, "error = nan"),
+        ("method", "guess", "method = 'guess': must be one of"), ("floor", math.nan, "floor or epsilon = nan"),
+        ("epsilon", -math.inf, "floor or epsilon = -inf"), ("regime", 3, "text = 3"),
+        ("command", 3.0, "text = 3.0"), ("notes", {"a": 1}, "text = 1"),
+    ],
+)  # fmt: skip
+def test_a_file_is_not_read_if_a_part_of_its_run_cannot_be(
+    part: str, value: Any, reason: str, tmp_path: Path
+) -> None:
+    run = icl.descend(icl.ExchangeableRisk(3, 1.0), 0.5, steps=19)
+    setattr(run, part, value(getattr(run, part)) if callable(value) else value)
+    run.save(tmp_path / "run.npz")
+    with pytest.raises(ValueError, match=rf"a file written by Trajectory.save \(.*{reason}"):
+        icl.load(tmp_path / "run.npz")
+
+
+def test_a_run_by_another_rule_than_its_problem_has_its_saved_steps_alone(tmp_path: Path) -> None:
+    run = run_of("skipped")
+    run.rule, run.error = "ngd", math.inf
+    run.save(tmp_path / "run.npz")
+    loaded = icl.load(tmp_path / "run.npz")
+    assert loaded.notes["family"].endswith("the run was trained by ngd, and its problem is by gd")
+    assert (loaded.family, loaded.error) == (None, math.inf)
+    with pytest.raises(ValueError, match="must be a saved step"):
+        loaded.at(int(run.t[-2]) + 1)
 
 
 @pytest.mark.parametrize("name", ["closed", "single steps", "skipped", "queries", "finite"])

@@ -140,6 +140,16 @@ def test_erf_on_the_manifold_in_closed_form() -> None:
         assert problem.risk().loss(params) == pytest.approx(whole, rel=1e-10)
 
 
+@pytest.mark.parametrize(("scale", "spread"), [(10.0, 100.0), (10.0, 0.01), (0.01, 100.0), (2.0, 30.0)])
+def test_erf_without_a_signal_is_an_arc_sine_at_any_width(scale: float, spread: float) -> None:
+    given: dict[str, Any] = {"attention": "erf", "start": "sphere", "N": 4, "snr": 0.0, "noise": 0.5}
+    problem = icl.SingleLocation(**given, spread=spread, scale=scale)
+    wide, near = (2.0 / np.pi * np.arcsin(2.0 * s * s / (1.0 + 2.0 * s * s)) for s in (scale * spread, scale))
+    whole = 0.5 * (spread**2 * (wide + 1.0) + 3.0 * near + 0.25)
+    assert problem.risk().loss(np.eye(4)[[2, 3]]) == pytest.approx(whole, rel=1e-10)
+    assert problem.risk().loss(np.eye(4)[[0, 1]]) == pytest.approx(whole, rel=1e-10)
+
+
 def test_the_bayes_risk_is_that_of_the_posterior_mean() -> None:
     """Of posteriors computed from the densities of tokens, and it is the least of what is near."""
     problem, rng = icl.SingleLocation(N=4, snr=3.0, first=0.6, noise=0.2), np.random.default_rng(3)
@@ -163,6 +173,16 @@ def test_the_best_linear_attention_is_the_least_of_a_search() -> None:
     b, s = np.meshgrid(np.linspace(-0.3, 0.5, 801), np.linspace(0.0, 0.4, 801))
     loss = g * ((b + s * m) ** 2 + s * s * g - 2.0 * (b + s * m) + 1.0) + 5.0 * (b * b + s * s) + 0.01
     assert papers.least_linear(problem) == pytest.approx(0.5 * loss.min(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("snr", "spread"), [(5.0, 0.8), (0.1, 0.05)])
+def test_the_best_erf_is_the_least_of_a_search(snr: float, spread: float) -> None:
+    """Over the factor of the scores, for k = k* and v = v*."""
+    problem = icl.SingleLocation(attention="erf", N=3, snr=snr, spread=spread, start="sphere")
+    factors = np.geomspace(2e-3, 7.0, 60)
+    losses = [problem.changed(scale=scale).risk().loss(np.eye(2, 4)) for scale in factors]
+    assert papers.least_erf(problem) == pytest.approx(min(losses), rel=1e-2)
+    assert papers.least_erf(problem) <= min(losses) * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("N", [2, 5])
@@ -197,17 +217,37 @@ def test_columns_are_the_overlaps_with_the_planted_directions() -> None:
     assert problem.bayes()[[0, 2]] == pytest.approx([2.0, 1.0])
 
 
+@pytest.mark.parametrize("attention", ["erf", "linear"])
+def test_overlaps_are_those_of_directions_of_any_length(attention: str) -> None:
+    problem = icl.SingleLocation(attention=attention, N=3, start="sphere", seed=2, max_steps=2, eta=0.1)
+    at = np.random.default_rng(1).normal(size=(2, 4))
+    k, v = at / np.sqrt(np.sum(at**2, axis=1, keepdims=True))
+    np.testing.assert_allclose(problem.risk().observe(at)["overlaps"], [k[0], v[1], v[0], k[1], k @ v], rtol=1e-13)
+    assert problem.risk().loss(at) == pytest.approx(problem.risk().loss(7.0 * at), rel=1e-13)
+    run = problem.simulate()
+    found, (k, v) = problem.measure(run), run.params / np.linalg.norm(run.params, axis=1)[:, None]
+    assert (found["semantic"], found["value"]) == pytest.approx((k[0], v[1]), rel=1e-12)
+
+
+def test_starts_of_softmax_are_random_in_as_many_dimensions_as_are_given() -> None:
+    """d times the mean square of an overlap is 1; the bias starts at 0."""
+    starts = np.array([icl.SingleLocation(d=20, seed=seed).risk().initial for seed in range(300)])
+    assert 20.0 * np.mean(starts[:, [0, 2]] ** 2, axis=0) == pytest.approx([1.0, 1.0], abs=0.35)
+    assert not starts[:, 4].any()
+
+
 def test_outside_the_theorems_it_says_so() -> None:
     inside = icl.SingleLocation(attention="erf", N=2, max_steps=2)
     assert not inside.simulate().notes.keys() & {"start", "floor"}
     assert inside.changed(start="sphere").simulate().notes["start"].startswith("outside the theorems")
+    assert not inside.changed(spread=0.5).simulate().notes.keys() & {"start", "floor"}
     assert "spread = 1" in icl.SingleLocation(N=2, spread=0.5, max_steps=2).simulate().notes["floor"]
 
 
 @pytest.mark.parametrize(
     "given",
-    [{"start": "sphere"}, {"attention": "erf", "first": 0.5}, {"N": 1}, {"spread": 0.0}, {"d": 3}, {"snr": -1.0},
-     {"scale": 0.0}, {"first": 1.0}, {"attention": "relu"}],
+    [{"start": "sphere"}, {"attention": "erf", "first": 0.5}, {"attention": "linear", "first": 0.5}, {"N": 1},
+     {"spread": 0.0}, {"d": 3}, {"snr": -1.0}, {"scale": 0.0}, {"first": 1.0}, {"attention": "relu"}],
 )  # fmt: skip
 def test_bad_input(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{[*given][-1]} = "):

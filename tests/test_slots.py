@@ -174,3 +174,31 @@ def test_a_run_holds_what_its_family_measures(name: str) -> None:
         assert swept[f"T_{phase}"].values.ravel()[0] == end - begin, phase
     assert run.info["eta"] == run.eta == problem.rate()
     assert run.family is problem
+
+
+def of_heads(size: float, seed: int) -> Family:
+    return icl.SoftmaxHeads(heads=8, start=size, seed=seed)
+
+
+def of_dictionary(size: float, seed: int) -> Family:
+    return icl.Representation(K=6, m=3, N=3, heads=3, start=size, seed=seed)
+
+
+def of_tokens(size: float, seed: int) -> Family:
+    return icl.TokenSelection(d=16, start=size, seed=seed)
+
+
+def of_factors(size: float, seed: int) -> Family:
+    return icl.TokenSelection(trained="KQ", n=2, T=2, d=9, eta=1.0, start=size, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("made", "share"), [(of_heads, 1.0), (of_dictionary, 1.0), (of_tokens, 1.0), (of_factors, 1.0 / 3.0)]
+)
+def test_starts_are_normal_numbers_of_the_given_size(made: Any, share: float) -> None:
+    """Within five standard errors of the size, in proportion to it, and others for each seed."""
+    starts = np.array([made(0.7, seed).risk().initial.ravel() for seed in range(40)])
+    assert np.abs(starts.mean()) < 5.0 * 0.7 * share / starts.size**0.5
+    assert starts.std() == pytest.approx(0.7 * share, rel=5.0 / (2.0 * starts.size) ** 0.5)
+    assert len(np.unique(starts)) == starts.size
+    np.testing.assert_allclose(made(1.4, 3).risk().initial.ravel(), 2.0 * starts[3], rtol=1e-13)

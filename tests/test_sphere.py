@@ -147,6 +147,38 @@ def test_one_token_is_its_own_average_whatever_the_temperature() -> None:
         assert risk.loss([kappa]) == pytest.approx(risk.floor(), rel=1e-12)
 
 
+@pytest.mark.parametrize("start", [0.0, 20.0])
+def test_the_automatic_rate_is_one_over_the_largest_curvature_on_the_way(start: float) -> None:
+    """Of the loss as a function of κ, by second differences: from below the best κ, 6.15, and from above."""
+    problem = icl.Sphere(start=start)
+    risk, h = problem.risk(), 1e-3
+    way = np.linspace(start, risk.best, 17)
+    bends = [(risk.loss([x + h]) - 2.0 * risk.loss([x]) + risk.loss([x - h])) / h**2 for x in way]
+    assert problem.rate() == pytest.approx(1.0 / max(bends), rel=1e-3)
+    assert icl.Sphere(N=1, start=start).rate() == 1.0
+
+
+@pytest.mark.parametrize(("task", "N"), [("relu", 10**5), ("cosine", 10), ("linear", 1)])
+def test_the_best_is_said_with_the_error_of_its_loss(task: str, N: int) -> None:
+    """The error is that of the nodes: against four times as many."""
+    problem = icl.Sphere(task=task, N=N, start=0.5, max_steps=1)
+    risk = problem.risk()
+    nodes, tokens = sphere_tokens(lambda c: kernel(task, 1.0, c), 5, N, 1.0, 4 * len(risk.risk.probs))
+    off = abs(risk.floor() / tokens.loss(risk.best * nodes) - 1.0)
+    assert risk.error == pytest.approx(off, rel=0.1, abs=1e-13)
+    assert risk.error < 1e-7
+    run = problem.simulate()
+    assert run.notes["best"].startswith(f"κ = {risk.best:.6g}, within {risk.error:.0e} of the least loss")
+    found = problem.measure(run)
+    assert (found["best"], found["kappa"], found["predicted"]) == (risk.best, run.params[0], problem.predicted())
+    assert (found["kappa"] == 0.5) == (N == 1)
+
+
+def test_a_number_that_is_zero_is_measured_and_one_that_is_not_known_is_left_out() -> None:
+    problem = icl.Sphere(N=1, noise=0.0, max_steps=1)
+    assert problem.measure(problem.simulate()) == {"best": 0.0, "kappa": 0.0}
+
+
 @pytest.mark.parametrize("given", [{"N": 12}, {"N": 8, "task": "relu", "d": 2, "noise": 0.2}])
 def test_family(given: dict[str, Any]) -> None:
     check_family(icl.Sphere, rows=False, **given)

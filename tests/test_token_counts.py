@@ -308,7 +308,13 @@ def test_log_loss_of_what_was_called_impossible_is_infinite() -> None:
     law = TwoStateCounts(5)
     found = mean_loss(law.table, law.bigram(0.0), "log")
     assert found.value == found.excess == math.inf
-    assert not np.isnan(found.slopes).any()
+    predicted, rows = law.bigram(0.0), np.arange(len(law.table.query))
+    new = law.table.counts[:, :4].reshape(-1, 2, 2)[rows, law.table.query].sum(axis=1) == 0.0
+    assert new.any()
+    assert (predicted[new] == 0.5).all()  # nothing has followed the last symbol
+    assert (found.slopes[predicted == 0.0] == -math.inf).all()  # it falls with what is given to the label
+    assert (found.slopes[predicted == 1.0] == math.inf).all()
+    assert np.isfinite(found.slopes[(predicted > 0.0) & (predicted < 1.0)]).all()
     assert math.isfinite(mean_loss(law.table, law.bigram(0.0), "square").value)
     never = TwoStateCounts(5, transitions=[[1.0, 0.0], [0.5, 0.5]], start=0.0)
     assert mean_loss(never.table, np.zeros(len(never.table.query)), "log").value == 0.0
@@ -429,6 +435,8 @@ def test_descent_finds_the_induction_head() -> None:
         (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.4]]), "probabilities that sum to 1"),
         (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.6]]), "probabilities that sum to 1"),
         (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[-0.1, 1.1]]), "probabilities that sum to 1"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.5 + 4e-12]]), "that sum to 1"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.5 - 4e-12]]), "that sum to 1"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_named(make: Callable[[], object], words: str) -> None:

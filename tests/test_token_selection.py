@@ -152,6 +152,14 @@ def test_nuclear_margins_have_a_certificate(seed: int) -> None:
     assert np.linalg.norm(least) < np.linalg.norm(found)
 
 
+def test_factors_with_decay_are_where_its_pull_is_the_slope() -> None:
+    problem = icl.TokenSelection(trained="KQ", start=1.0, eta=1.0, n=2, T=3, d=3, seed=2)
+    risk = problem.risk()
+    found = papers.decayed(risk, 1e-3, risk.initial)
+    np.testing.assert_allclose(risk.gradient(found), -1e-3 * found, atol=1e-8)
+    assert np.abs(found).max() > 0.1
+
+
 @pytest.mark.parametrize("trained", ["p", "W", "KQ"])
 def test_skipped_runs_are_those_of_single_steps(trained: str) -> None:
     """A loop of NumPy alone: 5,000 plain steps."""
@@ -194,6 +202,36 @@ def test_the_stable_rate_is_within_the_curvature() -> None:
             gap = np.ptp(values, axis=1).max()
             stretch = np.linalg.eigvalsh(np.einsum("itd,ite->de", tokens, tokens)).max()
             assert problem.rate() == pytest.approx(3.0 / ((gap**2 / 32.0 + gap / 2.0) * stretch))
+
+
+@pytest.mark.parametrize("trained", ["p", "W"])
+def test_a_risk_starts_where_it_is_told_to(trained: str) -> None:
+    problem = icl.TokenSelection(trained=trained, n=2, T=3, d=4, seed=1, start=2.0 * (trained == "p"))
+    start = np.full(problem.risk().initial.shape, 0.3)
+    np.testing.assert_array_equal(problem.risk(start).initial, start)
+    assert problem.risk(start).loss(start) == problem.risk().loss(start)
+    assert problem.risk().initial.any() == (trained == "p")
+
+
+def test_far_margins_are_found_and_those_that_are_not_there_are_none() -> None:
+    """Rows of size a need a p of size 1/a, which has |p|² times the rounding of float64."""
+    for a in (1e-6, 1e-3, 1.0, 1e6):
+        p, wanted = hard_margin(a * np.array([[1.0, 0.0], [0.6, 0.8], [2.0, 1.0]])), np.array([1.0, 0.5]) / a
+        np.testing.assert_allclose(p, wanted, rtol=1e-13 + 2e-16 * wanted @ wanted)
+    assert hard_margin(np.array([[1.0, 0.0], [-1.0, 1e-3], [0.0, -1.0]])) is None
+
+
+def test_tokens_of_equal_value_are_both_the_best() -> None:
+    """And the note on the theorems is about the best tokens, not about those that are selected."""
+    problem = icl.TokenSelection(n=1, T=3, d=2)
+    tokens = np.array([[[1.0, 0.0], [0.5, 0.0], [0.0, 0.0]]])
+    for values, best, outside in (([0.4, 0.1, 0.4], 1.0, False), ([0.1, 0.4, 0.2], 0.0, True)):
+        vars(problem)["drawn"] = tokens, np.array([values]), np.array([3.0, 0.0])
+        run = icl.descend(problem.risk(), 1e-300, steps=1)
+        problem.describe(run)
+        assert problem.measure(run)["best"] == best
+        assert ("margin" in run.notes) == outside
+        assert run.notes["tokens"] == "most attended: 0"
 
 
 @pytest.mark.parametrize("trained", ["p", *(pytest.param(name, marks=pytest.mark.slow) for name in ("W", "KQ"))])

@@ -59,11 +59,11 @@ def off_the_manifold(quick: bool) -> Found:
     runs = [base.changed(seed=seed).simulate() for seed in range(2 if quick else 8)]
     ends = np.abs([run.observed["overlaps"][-1] for run in runs])
     right, losses = ends[:, 1] > 0.99, np.array([run.loss[-1] for run in runs])
+    most = [losses[which].max(initial=0.0) for which in (right, ~right)]
     return Found(
         bool((right | (ends[:, 3] > 0.99)).all() and right.any() and not right.all()),
         f"N = 10, snr = 200, γ = 0.71, λ = 0.1, d = 400, {len(runs)} starts, 2e4 steps",
-        f"v = ±v* in {right.sum()}, loss {losses[right].max():.4f}; k = ±v* in {len(right) - right.sum()}, loss"
-        f" {losses[~right].max():.4f}",
+        f"v = ±v* in {right.sum()}, loss {most[0]:.4f}; k = ±v* in {len(right) - right.sum()}, loss {most[1]:.4f}",
         "holds only up to the roles of k and v: the manifold keeps them apart",
     )
 
