@@ -250,4 +250,6 @@ def test_runs_side_by_side_have_all_facts_and_each_its_command_and_proof(
         for fact in icl.simulate(2.0, 1.0, 4.0, epsilon=0.5, K=5, coordinates=name).facts():
             assert fact == "run" or f"\n{fact} " in f"\n{out}"
     monkeypatch.setattr(icl.Trajectory, "facts", lambda run: {str(run.info["coordinates"]): "its own"})
-    assert [line.split()[0] for line in run_main(capsys, *words)[1].splitlines()[1:]] == [*found]
+    head, *lines = run_main(capsys, *words)[1].splitlines()
+    assert head.split() == [line.split()[0] for line in lines] == [*found]
+    assert [line.index("its own") for line in lines] == [head.index(name) for name in found]

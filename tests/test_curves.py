@@ -177,6 +177,30 @@ def test_windows_that_scatter_too_far_about_a_factor_of_time_do_not_agree_with_i
         assert (found.pace is not None) == agrees
 
 
+def test_at_another_pace_losses_scatter_as_where_the_exact_run_has_them(run: icl.Trajectory) -> None:
+    """A curve at half the pace is off in those windows alone in which losses scatter more at half of the steps."""
+    steps, runs = np.arange(0, 50, 2), 8
+    exact = np.array([run.at(int(step) // 2).loss for step in steps])
+
+    def found(losses: Any) -> Any:
+        return run.compare(losses, steps, batch=2000, runs=runs, scale=1.0)
+
+    plain = found(exact)
+    assert plain.pace == pytest.approx(0.5, rel=1e-6)
+    place = np.array([sum(step > last for _, last in plain.windows) for step in steps])
+    there = np.interp(np.log1p(0.5 * steps), np.log1p(steps), plain.errors) ** 2
+    more = np.array([math.sqrt(there[place == i].mean()) / plain.errors[place == i][0] for i in range(place[-1] + 1)])
+    errors = more * [check.standard_error for check in plain.checks]
+    some = np.flatnonzero(more > 1.4)
+    assert 0 < some.size < errors.size / 2
+    allowed = 1.5 / (1.0 - 2.0 / runs)  # of the mean square of Student's z-scores
+    for share, agrees in ((0.6, True), (1.6, False)):
+        off = np.zeros(errors.size)
+        off[some] = errors[some] * math.sqrt(share * allowed * errors.size / some.size)
+        off[some[::2]] *= -1.0
+        assert (found(exact + off[place]).pace is not None) == agrees
+
+
 @pytest.mark.parametrize("off", [0.02, 0.15, 0.3])
 def test_doubled_losses_are_recognised_through_their_noise(off: float, run: icl.Trajectory) -> None:
     early = int(np.argmin(run.loss > 0.9 * run.loss[0]))
