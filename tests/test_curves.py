@@ -189,7 +189,9 @@ def test_at_another_pace_losses_scatter_as_where_the_exact_run_has_them(run: icl
     assert plain.pace == pytest.approx(0.5, rel=1e-6)
     place = np.array([sum(step > last for _, last in plain.windows) for step in steps])
     there = np.interp(np.log1p(0.5 * steps), np.log1p(steps), plain.errors) ** 2
-    more = np.array([math.sqrt(there[place == i].mean()) / plain.errors[place == i][0] for i in range(place[-1] + 1)])
+    more = np.array(
+        [math.sqrt(there[place == i].mean()) / plain.errors[place == i][0] for i in range(place[-1] + 1)]
+    )
     errors = more * [check.standard_error for check in plain.checks]
     some = np.flatnonzero(more > 1.4)
     assert 0 < some.size < errors.size / 2
