@@ -207,7 +207,10 @@ def test_sequences_that_are_none_are_refused(given_values: Any, words: str) -> N
         axis_values("x", given_values, floats)
 
 
-@pytest.mark.parametrize("given_values", [[3.0, 1.0], (3.0, 1.0), np.array([3.0, 1.0]), range(3, 0, -2)])
+@pytest.mark.parametrize(
+    "given_values",
+    [[3.0, 1.0], (3.0, 1.0), np.array([3.0, 1.0]), range(3, 0, -2), {3: "a", 1: "b"}.keys(), iter([3.0, 1.0])],
+)
 def test_sequences_of_any_kind_keep_their_order(given_values: Any) -> None:
     values, swept = axis_values("x", given_values, floats)
     assert (values.tolist(), swept) == ([3.0, 1.0], True)
