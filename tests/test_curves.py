@@ -183,7 +183,7 @@ def test_at_another_pace_losses_scatter_as_where_the_exact_run_has_them(run: icl
     exact = np.array([run.at(int(step) // 2).loss for step in steps])
 
     def found(losses: Any) -> Any:
-        return run.compare(losses, steps, batch=2000, runs=runs, scale=1.0)
+        return run.compare(losses, steps, batch=1200, runs=runs, scale=1.0)
 
     plain = found(exact)
     assert plain.pace == pytest.approx(0.5, rel=1e-6)

@@ -248,6 +248,15 @@ def test_many_lines_without_a_transition_are_one_sentence() -> None:
     assert "None of the 5 lines along L has a measured transition." in page.text
 
 
+def test_many_lines_of_which_some_have_a_transition_are_a_table() -> None:
+    found = swept(L=np.geomspace(0.03, 30.0, 9), delta=[1e-3, 0.5, 1.0, 1.5, 2.0], K=20, eta=0.01, epsilon=1e-4)
+    measured = icl.transition_table(found)["measured"]
+    assert measured.isna().tolist() == [True] + [False] * 4
+    page = Page(html_report(found))
+    assert "has a measured transition" not in page.text
+    assert all(number(each) in page.text for each in measured[1:])
+
+
 def test_what_is_no_run_and_no_sweep_is_refused() -> None:
     for other in (None, "run.npz", xarray.Dataset()):
         with pytest.raises(ValueError, match="must be a run, or the dataset of a sweep"):
