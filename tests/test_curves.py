@@ -154,6 +154,15 @@ def test_a_factor_is_found_from_what_the_run_has_seen(factor: int, last: int) ->
     assert short.compare(ahead, errors=3e-4, scale=1.0).pace == pytest.approx(factor, rel=0.01)
 
 
+def test_a_factor_is_not_told_from_less_than_half_of_the_windows() -> None:
+    """Of a curve sixteen times as fast as the run the last windows lie beyond the end of the run."""
+    problem = icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, N=12, noise=0.1, above=1e-3)
+    short, long = (problem.changed(max_steps=last).simulate() for last in (60, 2000))
+    ahead = [long.at(16 * t).loss for t in range(60)]
+    assert short.compare(ahead, errors=3e-4, scale=1.0).pace is None
+    assert long.compare(ahead, errors=3e-4, scale=1.0).pace == pytest.approx(16.0, rel=0.01)
+
+
 def test_what_is_no_factor_of_time_is_not_called_one(run: icl.Trajectory) -> None:
     assert run.compare(run.loss, run.t, errors=0.01).pace is None
     assert run.compare(1.3 * run.loss, run.t, errors=0.01).pace is None
