@@ -529,6 +529,15 @@ def test_finite_prompts_have_a_floor_and_other_risks_their_losses() -> None:
     assert str(gradient).count("off by at most") == 1
 
 
+def test_bits_that_leave_a_loss_too_few_digits_are_refused_with_enough_of_them() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=3, epsilon=1e-6, probs=[0.5, 0.3, 0.2])
+    with pytest.raises(ValueError, match=rf"^bits = 32: must be at least 64 for the loss at step {run.t[-1]}$"):
+        icl.certify(run, bits=32, states=2)
+    for bits in (40, 64):
+        last = icl.certify(run, bits=bits, states=2).named(f"loss at step {run.t[-1]}")
+        assert last.ball.rel_accuracy_bits() >= 24
+
+
 def test_what_cannot_be_proved_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

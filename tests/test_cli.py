@@ -61,6 +61,8 @@ def test_figure_and_run_are_written(capsys: pytest.CaptureFixture[str], tmp_path
         (["--delta", "nan"], "delta = nan"),
         (["--eta", "inf"], "eta = inf"),
         (["--epsilon", "0"], "epsilon = 0.0"),
+        (["--L", "1,2"], "L = '1,2': simulate takes one value; sweep takes lists and ranges"),
+        (["--L", "1:2:log:3"], "L = '1:2:log:3': simulate takes one value; sweep takes lists and ranges"),
         (["--K", "1"], "K = 1: must be an integer in [2, 1000000000]"),
         (["--K", "2.5"], "K = 2.5: must be an integer"),
         (["--N", "0"], "N = 0"),

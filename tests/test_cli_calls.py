@@ -20,6 +20,7 @@ import xarray
 import icl_theory as icl
 from icl_theory.certified import Certificate, Proved
 from icl_theory.cli import app, main
+from icl_theory.cli.figures import script
 from icl_theory.engine import progress
 from icl_theory.engine.comparison import Check
 from icl_theory.papers import Audit
@@ -52,6 +53,8 @@ CALLS: list[tuple[str, str, Any, Any]] = [
     ("audit --claim 5 --json", "cli.audit.measure_audit", Audit((), ()), call(quick=False, claim=5)),
     ("audit --question linear", "cli.audit.measure_answer", ANSWER, call("linear", quick=False)),
     ("audit --question linear --quick", "cli.audit.measure_answer", ANSWER, call("linear", quick=True)),
+    *((f"audit --question linear --plot a.png {words}", "cli.audit.save_figure", None, call(ANY, "a.png"))
+      for words in ("", "--json")),
     *((f"compare run.npz a.csv {words}", "engine.trajectory.Trajectory.compare", parts(),
        call(Path("a.csv"), **GIVEN | changed))
       for words, changed in (("", {}), ("--batch 8", {"batch": 8}), ("--scale 0.5", {"scale": 0.5}),
@@ -126,7 +129,8 @@ def test_options_reach_the_call_that_they_stand_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     doubles: dict[str, Any] = {
-        "figures.draw": None, "figures.write": [], "cli.sweep.write_table": None, "cli.sweep.save": None,
+        "figures.draw": None, "figures.write": [], "cli.sweep.write_table": None,
+        "cli.audit.measure_answer": ANSWER, "cli.sweep.save": None,
         "cli.simulate.plots.save": None, "cli.sweep.cluster": Entered(),
         "cli.sweep.run_with": dataset,
     }  # fmt: skip
@@ -179,6 +183,29 @@ def test_violations_and_failures_are_status_one(
         status, out, err = run_main(capsys, *words)
         assert (status, err) == (int(bool(failures or violations)), "".join(f"icl-theory: {x}\n" for x in failures))
     assert out.endswith("a.md\na.html\n")
+
+
+def test_cells_of_a_printed_audit_stand_under_their_headings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    row = Claim("Row", "paper, Lemma 1", "s", Status.EXACT, "here", "1.5", "2", "holds")
+    for claims in ((row, FAILS), (FAILS, row)):
+        monkeypatch.setattr("icl_theory.cli.audit.measure_audit", lambda given=claims, **_: Audit(given, (ANSWER,)))
+        _, head, _, *lines = run_main(capsys, "audit")[1].splitlines()
+        for claim, line in zip(claims, lines, strict=False):
+            cells = f"{claim.name} ({claim.status}; {claim.source})", claim.measured, claim.finding
+            places = [head.index(heading) for heading in ("claim", "measured", "verdict")]
+            assert [line[place:].startswith(cell) for place, cell in zip(places, cells, strict=True)] == [True] * 3
+        assert [line.strip() for line in lines[-5:]] == ["Why?", "So.", ANSWER.command, "", "Violated: a"]
+
+
+def test_scripts_of_figures_hand_on_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Mock()
+    monkeypatch.setattr("icl_theory.cli.main", run)
+    monkeypatch.setattr("sys.argv", ["anything", "--quick", "--out", "there"])
+    script("somewhere/maps.py")
+    assert run.call_args == call(["figures", "maps", "--quick", "--out", "there"])
 
 
 @pytest.mark.parametrize("passed", [True, False])
@@ -250,4 +277,6 @@ def test_runs_side_by_side_have_all_facts_and_each_its_command_and_proof(
         for fact in icl.simulate(2.0, 1.0, 4.0, epsilon=0.5, K=5, coordinates=name).facts():
             assert fact == "run" or f"\n{fact} " in f"\n{out}"
     monkeypatch.setattr(icl.Trajectory, "facts", lambda run: {str(run.info["coordinates"]): "its own"})
-    assert [line.split()[0] for line in run_main(capsys, *words)[1].splitlines()[1:]] == [*found]
+    head, *lines = run_main(capsys, *words)[1].splitlines()
+    assert head.split() == [line.split()[0] for line in lines] == [*found]
+    assert [line.index("its own") for line in lines] == [head.index(name) for name in found]

@@ -49,7 +49,8 @@ def test_numbers_lists_and_ranges_are_read(text: str, expected: float | list[flo
 @pytest.mark.parametrize(
     "text",
     ["", "x", "1,,2", "1:2", "1:2:log", "1:2:cube:3", "1:2:log:x", "1:2:log:1", "1:2:log:2.5", "0:1:log:3",
-     "-1:1:log:3", "1:inf:log:3", "1:1:lin:3", "1:2:log:3:4", "nan:1:lin:2", "auto", "1:2:lin:999999999"],
+     "-1:1:log:3", "1:-1:log:3", "1:0:log:3",
+     "1:inf:log:3", "1:1:lin:3", "1:2:log:3:4", "nan:1:lin:2", "auto", "1:2:lin:999999999"],
 )  # fmt: skip
 def test_malformed_parameters_are_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match=f"^L = {re.escape(repr(text))}: must be "):

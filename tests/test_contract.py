@@ -119,6 +119,24 @@ def test_every_public_callable_is_called() -> None:
             "icl.linear_attention.shift_table", "figures.draw", "testing.check_family"} <= names  # fmt: skip
 
 
+class Lost(icl.engine.Map):
+    """A map to one number from parameters that are none."""
+
+    initial = np.array([math.nan])
+
+    def inward(self, params: Any) -> Any:
+        return params[0]
+
+    def push(self, params: Any, direction: Any) -> Any:
+        return direction[0]
+
+    def outward(self, params: Any, gradient: Any) -> Any:
+        return np.array([gradient])
+
+    def stretch(self, params: Any) -> float:
+        return 1.0
+
+
 WRONG: dict[str, Callable[[], Any]] = {
     "risk = 5": lambda: icl.largest_stable_eta(5),
     "run = 1.0": lambda: icl.check_bounds(1.0),
@@ -129,6 +147,17 @@ WRONG: dict[str, Callable[[], Any]] = {
     "columns = (2, 1)": lambda: icl.engine.Affine([1.0], csc_array([[1.0], [0.0]]), (1,)),
     "columns = (1, 1)": lambda: icl.engine.Affine([1.0], csc_array([[1.0]]), (1, 1)),
     "sizes = 0": lambda: icl.engine.Affine([1.0], csc_array([[1.0]]), (1, 0)),
+    "columns = array([nan])": lambda: icl.engine.Affine([1.0], csc_array([[math.nan]]), (1,)),
+    "start = (2, 3, 2)": lambda: icl.engine.Factored(np.ones((2, 3, 2))),
+    "start = (2, 2, 4)": lambda: icl.in_coordinates(
+        icl.PopulationRisk(SIMPLEX, LINEAR), "factored", SIMPLEX.vectors, start=np.ones((2, 2, 4))
+    ),
+    "queries = (3, 2)": lambda: icl.engine.Embedding(np.ones((3, 3)), np.ones((3, 2))),
+    "initial = array([nan])": lambda: icl.descend(
+        icl.engine.Pullback(icl.ExchangeableRisk(4, 1.0, 10), Lost()), 1.0, steps=9
+    ),
+    "gamma = 1e+295": lambda: icl.ExchangeableRisk(4, 1e295),
+    "task = FiniteTask(M=3, K=3)": lambda: icl.PopulationRisk(SIMPLEX, icl.tasks.FiniteTask(1e130 * np.eye(3))),
     "callback = 'x'": lambda: icl.descend(icl.ExchangeableRisk(4, 1.0, 10), 1.0, epsilon=0.1, callback="x"),
     "callback = 7": lambda: icl.descend(icl.ExchangeableRisk(4, 1.0, 10), 1.0, steps=9, callback=7, progress=False),
     "params = ": lambda: icl.PopulationRisk(SIMPLEX, LINEAR).loss([[10**400] * 3] * 3),

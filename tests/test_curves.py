@@ -154,6 +154,15 @@ def test_a_factor_is_found_from_what_the_run_has_seen(factor: int, last: int) ->
     assert short.compare(ahead, errors=3e-4, scale=1.0).pace == pytest.approx(factor, rel=0.01)
 
 
+def test_a_factor_is_not_told_from_less_than_half_of_the_windows() -> None:
+    """Of a curve sixteen times as fast as the run the last windows lie beyond the end of the run."""
+    problem = icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, N=12, noise=0.1, above=1e-3)
+    short, long = (problem.changed(max_steps=last).simulate() for last in (60, 2000))
+    ahead = [long.at(16 * t).loss for t in range(60)]
+    assert short.compare(ahead, errors=3e-4, scale=1.0).pace is None
+    assert long.compare(ahead, errors=3e-4, scale=1.0).pace == pytest.approx(16.0, rel=0.01)
+
+
 def test_what_is_no_factor_of_time_is_not_called_one(run: icl.Trajectory) -> None:
     assert run.compare(run.loss, run.t, errors=0.01).pace is None
     assert run.compare(1.3 * run.loss, run.t, errors=0.01).pace is None
@@ -175,6 +184,32 @@ def test_windows_that_scatter_too_far_about_a_factor_of_time_do_not_agree_with_i
         found = run.compare(twice + off, steps, errors=0.01)
         assert found.leaves is not None
         assert (found.pace is not None) == agrees
+
+
+def test_at_another_pace_losses_scatter_as_where_the_exact_run_has_them(run: icl.Trajectory) -> None:
+    """A curve at half the pace is off in those windows alone in which losses scatter more at half of the steps."""
+    steps, runs = np.arange(0, 50, 2), 8
+    exact = np.array([run.at(int(step) // 2).loss for step in steps])
+
+    def found(losses: Any) -> Any:
+        return run.compare(losses, steps, batch=1200, runs=runs, scale=1.0)
+
+    plain = found(exact)
+    assert plain.pace == pytest.approx(0.5, rel=1e-6)
+    place = np.array([sum(step > last for _, last in plain.windows) for step in steps])
+    there = np.interp(np.log1p(0.5 * steps), np.log1p(steps), plain.errors) ** 2
+    more = np.array(
+        [math.sqrt(there[place == i].mean()) / plain.errors[place == i][0] for i in range(place[-1] + 1)]
+    )
+    errors = more * [check.standard_error for check in plain.checks]
+    some = np.flatnonzero(more > 1.4)
+    assert 0 < some.size < errors.size / 2
+    allowed = 1.5 / (1.0 - 2.0 / runs)  # of the mean square of Student's z-scores
+    for share, agrees in ((0.6, True), (1.6, False)):
+        off = np.zeros(errors.size)
+        off[some] = errors[some] * math.sqrt(share * allowed * errors.size / some.size)
+        off[some[::2]] *= -1.0
+        assert (found(exact + off[place]).pace is not None) == agrees
 
 
 @pytest.mark.parametrize("off", [0.02, 0.15, 0.3])

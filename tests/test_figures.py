@@ -62,6 +62,10 @@ def test_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     stops_with(0, "figures", "--list")
     shown = capsys.readouterr().out
     assert all(path.stem in shown for path in SCRIPTS)
+    stops_with(0, "figures", "model", "maps", "--list")
+    some = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert [name for name, _ in some] == ["model", "maps"]
+    assert all(words.strip() == figures.available()[name] for name, words in some)
 
 
 def test_unknown_figure_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

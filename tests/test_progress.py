@@ -174,8 +174,27 @@ def test_what_is_added_is_counted_towards_the_same_end() -> None:
             assert shown.line().startswith(f"{done} of 2,000 points, ")
 
 
-def test_counting_yields_what_it_counts() -> None:
+def test_counting_yields_what_it_counts_and_says_of_how_many(heard: list[str]) -> None:
     assert [*progress.counted("abc", "letters")] == ["a", "b", "c"]
+    assert [line.split(" letters")[0] for line in heard[:3]] == ["0 of 3", "1 of 3", "2 of 3"]
+    heard.clear()
+    assert [*progress.counted(iter("ab"), "letters")] == ["a", "b"]
+    assert [line.split(" letters")[0] for line in heard[:2]] == ["0", "1"]
+
+
+def test_what_has_not_lasted_is_not_drawn_beside_what_has(
+    terminal: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Work("the whole") as whole, Work() as part:
+        part.update(1, 2)
+        spoken(capsys, "the whole")
+        monkeypatch.setattr(progress.DISPLAY, "delay", 1000.0)
+        whole.start -= 2000.0
+        progress.DISPLAY.live.refresh()
+        assert "1 of 2" not in spoken(capsys, "the whole, 0:33:2").split("the whole, 0:33:2")[-1]
+        part.start -= 2000.0
+        progress.DISPLAY.live.refresh()
+        spoken(capsys, "1 of 2")
 
 
 def test_work_that_cannot_tell_how_far_it_is_says_what_it_is(heard: list[str]) -> None:

@@ -134,6 +134,9 @@ def test_products_by_differences_are_as_exact_for_large_parameters(unit: float) 
     direction = np.array([0.3, -1.0, 2.0])
     found = Quartic().hessian_product(Quartic.initial, direction)
     np.testing.assert_allclose(found * unit**2, 3.0 * (Quartic.initial / unit) ** 2 * direction, rtol=1e-8)
+    for size in (1e-9, 1e9):
+        product = Quartic().hessian_product(Quartic.initial, size * direction)
+        np.testing.assert_allclose(product, size * found, rtol=1e-8)
     assert Quartic().sharpness(Quartic.initial) * unit**2 == pytest.approx(12.0, rel=1e-8)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -165,12 +166,20 @@ def test_dask_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) 
         pass
 
 
-def test_a_pool_of_processes_is_closed_also_after_an_error() -> None:
+def test_a_pool_of_processes_is_closed_also_after_an_error_and_no_other_process() -> None:
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(1000,))
+    other.start()
+
     def fail() -> None:
         with processes(1) as pool:
             assert pool.submit(math.sqrt, 4.0).result() == 2.0
             pool.submit(time.sleep, 1000)
             raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        fail()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert multiprocessing.active_children() == [other]
+    finally:
+        other.kill()
+        other.join()

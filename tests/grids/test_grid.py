@@ -24,6 +24,7 @@ from icl_theory.grids.grid import (
     axis_values,
     bytes_of,
     described,
+    is_large,
     is_uniform,
     once,
     whole_numbers,
@@ -61,8 +62,10 @@ def test_results_do_not_depend_on_the_chunk_size(chunk: int) -> None:
     assert equal(evaluate(grid(20, chunk), Squares()).values, evaluate(grid(20, 3), Squares()).values)
 
 
-def test_a_point_that_fails_is_recorded_and_the_rest_goes_on() -> None:
-    found = evaluate(grid(20, 16), Squares(fails=7.0)).values
+@pytest.mark.parametrize("chunk", [6, 10, 16])
+def test_a_point_that_fails_is_recorded_and_the_rest_goes_on(chunk: int) -> None:
+    """Also where halves of a chunk have it beside one that does not fail."""
+    found = evaluate(grid(20, chunk), Squares(fails=7.0)).values
     wrong = found["status"] == "failed"
     x = grid(20).points(np.arange(40))["x"]
     np.testing.assert_array_equal(wrong, x == 7.0)
@@ -96,6 +99,15 @@ def test_a_chunk_that_ctrl_c_finds_half_in_its_place_is_pending(at: int, monkeyp
     assert done.sum() % 4 == 0
     assert equal({name: x[done] for name, x in found.values.items()}, {name: x[done] for name, x in whole.items()})
     assert np.isnan(found.values["square"][~done]).all()
+    assert (found.values["status"][~done] == "pending").all()
+
+
+@pytest.mark.parametrize(("part", "large"), [(0.26, True), (0.24, False)])
+def test_results_are_held_up_to_a_quarter_of_what_is_free(
+    part: float, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icl_theory.grids.grid.free", lambda: bytes_of(SQUARE, grid().size) / part)
+    assert is_large(SQUARE, grid()) == large
 
 
 def test_what_counts_is_that_of_the_swept_axes_and_of_every_column() -> None:
@@ -195,7 +207,10 @@ def test_sequences_that_are_none_are_refused(given_values: Any, words: str) -> N
         axis_values("x", given_values, floats)
 
 
-@pytest.mark.parametrize("given_values", [[3.0, 1.0], (3.0, 1.0), np.array([3.0, 1.0]), range(3, 0, -2)])
+@pytest.mark.parametrize(
+    "given_values",
+    [[3.0, 1.0], (3.0, 1.0), np.array([3.0, 1.0]), range(3, 0, -2), {3: "a", 1: "b"}.keys(), iter([3.0, 1.0])],
+)
 def test_sequences_of_any_kind_keep_their_order(given_values: Any) -> None:
     values, swept = axis_values("x", given_values, floats)
     assert (values.tolist(), swept) == ([3.0, 1.0], True)

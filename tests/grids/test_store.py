@@ -296,7 +296,7 @@ def test_a_store_can_be_read_while_a_run_has_it(tmp_path: Path) -> None:
     assert found["square"][:3].tolist() == [0.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_a_disk_that_fails_is_one_line_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -317,6 +317,7 @@ def test_a_disk_that_fails_is_one_line_and_loses_nothing(
     monkeypatch.undo()
     assert os.strerror(number) in str(failure.value)
     assert "\n" not in str(failure.value)
+    assert ("the same call goes on from it" in str(failure.value)) == (number != errno.EIO)
     assert sum(done(path)) >= 2
     assert equal(run(path).values, evaluate(grid(), Squares()).values)
     assert not list(path.glob(".passing*"))

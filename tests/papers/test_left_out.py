@@ -185,6 +185,15 @@ def test_problems_of_other_families_are_found() -> None:
     assert find(icl.recall.Training.name) is icl.recall.Training
 
 
+def test_commands_of_a_family_that_cannot_be_read_are_left_out_with_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icl_theory.cli.families_known", lambda: {"lost": Lost})
+    status, out, err = run_main(capsys, "lost", "--help")
+    assert (status, "simulate" in out, "sweep" in out) == (0, True, True)
+    assert f"icl-theory: {line('commands')}\n" in err
+
+
 def test_the_list_of_commands_has_the_family(capsys: pytest.CaptureFixture[str]) -> None:
     assert "lost" in list_families()
     assert run_main(capsys, "--help")[0] == 0

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import copy
 import math
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,13 @@ import pytest
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.families.regression import step_bounds, worst_prediction
-from icl_theory.families.regression.theorems.checks import ENVELOPE, class_scores, missed_squared
+from icl_theory.families.regression.theorems.checks import (
+    ENVELOPE,
+    ON_RUNS,
+    ON_SCORES,
+    class_scores,
+    missed_squared,
+)
 from tests.references import iterate_gap
 
 RUNS = {
@@ -22,6 +30,7 @@ RUNS = {
     "a million features": {"K": 10**6},
     "giant step": {"eta": 1e9},
     "long tail": {"epsilon": 1e-9, "imbalance": 0.1},
+    "near target": {"epsilon": 0.02},
     "flow": {"method": "flow"},
     "embedding": {"coordinates": "embedding", "epsilon": 1e-2},
     "factored": {"coordinates": "factored", "K": 4, "epsilon": 1e-2},
@@ -44,6 +53,7 @@ RUNS = {
 }
 
 
+@cache
 def run_of(name: str) -> icl.Trajectory:
     return icl.simulate(**{"L": 2.0, "delta": 1.0, "eta": 4.0, "imbalance": 0.1, "max_steps": 10**12, **RUNS[name]})  # type: ignore[arg-type]
 
@@ -117,6 +127,61 @@ def test_orders_say_the_ends_of_their_ratios_and_hold_within_twice_their_constan
             assert check.holds == (min(slacks) >= 0.5)
             stated += 1
     assert stated > 10
+
+
+def times(method: str, factor: float) -> dict[str, Any]:
+    """A method of the risk that is off by a factor."""
+    right = getattr(icl.PopulationRisk, method)
+    return {method: lambda risk, scores: factor * right(risk, scores)}
+
+
+def steps_of(run: icl.Trajectory) -> None:
+    run.t = 100 * run.t
+
+
+def rate_of(factor: float) -> Any:
+    def change(run: icl.Trajectory) -> None:
+        run.eta *= factor
+
+    return change
+
+
+FACTORS = {"default": {"step count", "Phase I, explicit"}, "flow": {"gradient flow"}, "long tail": {"tail law"}}
+TURNED: list[tuple[str, Any, set[str]]] = [
+    *((name, rate_of(factor), said) for factor in (0.5, 2.0) for name, said in FACTORS.items()),
+    ("long tail", rate_of(10.0), {"Theorem 2, explicit"}),
+    ("near target", rate_of(100.0), {"Theorem 1, explicit"}),
+    ("unequal", steps_of, {"tail steps, any task"}),
+    ("unequal", times("gradient", 0.5), {"one step, any task"}),
+    *((name, wrong, said) for name in ("unequal", "finite, unequal") for wrong, said in (
+        (times("loss", 1.0 + 1e-5), {"Lemma 1, identity", "Lemma 2, identity"}),
+        (times("growth", 1.0 + 1e-4), {"Lemma 2, identity", "Lemma 2, sign"}),
+        (times("growth", -1.0) | times("loss_per_query", -1.0), {"Lemma 2, sign"}),
+        (times("loss_per_query", 1e-4), {"Prop. 1, attention"}),
+        *((times("attention", factor), {"Prop. 1, prediction"}) for factor in (1.0 - 1e-6, 1.0 + 1e-6)),
+    )),
+    *(("unequal", times("loss_per_query", factor), {"Lemma 1, envelope"}) for factor in (1e-4, 1e4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(len(TURNED)))
+def test_a_statement_that_does_not_hold_of_a_run_is_said_not_to(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of runs whose learning rate or steps are said to be others, and of risks that are off by a factor."""
+    name, change, said = TURNED[at]
+    run = copy.copy(run_of(name))
+
+    def verdicts() -> list[bool | None]:
+        on_scores = [statement.check(*class_scores(run)) for statement in ON_SCORES if statement.name in said]
+        on_run = [statement.check(run) for statement in ON_RUNS if statement.name in said]
+        return [check.holds for check in (*on_scores, *on_run)]
+
+    assert verdicts() == [True] * len(said)
+    if callable(change):
+        change(run)
+    else:
+        for method, wrong in change.items():
+            monkeypatch.setattr(icl.PopulationRisk, method, wrong)
+    assert verdicts() == [False] * len(said)
 
 
 @pytest.mark.parametrize("name", ["unequal", "cosine", "finite, unequal"])

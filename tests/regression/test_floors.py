@@ -176,3 +176,14 @@ def test_a_search_for_many_features_starts_from_equal_scores_too_if_there_is_noi
     risk = icl.PopulationRisk(features, icl.tasks.Linear(1.0), 45, 0.2)
     found = infima(risk._moments, np.eye(5, dtype=bool), 45, 0.2)
     np.testing.assert_allclose(found, risk.floor_per_query(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("N", "noise"), [(3, 0.5), (20, 0.5), (3, 0.0)])
+def test_more_features_than_have_their_levels_searched_have_the_floor_of_one_number(N: int, noise: float) -> None:
+    """Thirteen alike, each by itself and as a group of its own."""
+    expected = icl.ExchangeableRisk(13, 2.0, N, noise).floor()
+    single = icl.PopulationRisk(icl.Features.simplex(13, 1.0), icl.tasks.Exchangeable(2.0), N, noise)
+    groups = icl.SymmetricRisk([1] * 13, [1.0 / 13.0] * 13, 2.0, N, noise)
+    assert single.levels is groups.levels is None
+    for risk in (single, groups):
+        assert risk.floor() == pytest.approx(expected, rel=1e-6)

@@ -243,9 +243,27 @@ def test_more_parameters_than_two_have_a_figure_for_each_slice_up_to_some(noise:
     assert ("2 more slices have no figure" in page.text) == (figures == 6)
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take most of the time of a report."""
+    monkeypatch.setattr("icl_theory.results.report.plot_sweep", lambda part, over: None)
+    monkeypatch.setattr("icl_theory.results.report.picture", lambda axes: "data:image/svg+xml;base64,")
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_many_lines_without_a_transition_are_one_sentence() -> None:
     page = Page(html_report(swept(L=[1.0, 2.0, 4.0, 8.0], K=[5, 6, 7, 8, 9])))
     assert "None of the 5 lines along L has a measured transition." in page.text
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_many_lines_of_which_some_have_a_transition_are_a_table() -> None:
+    found = swept(L=np.geomspace(0.03, 30.0, 9), delta=[1e-3, 0.5, 1.0, 1.5, 2.0], K=20, eta=0.01, epsilon=1e-4)
+    measured = icl.transition_table(found)["measured"]
+    assert measured.isna().tolist() == [True] + [False] * 4
+    page = Page(html_report(found))
+    assert "has a measured transition" not in page.text
+    assert all(number(each) in page.text for each in measured[1:])
 
 
 def test_what_is_no_run_and_no_sweep_is_refused() -> None:

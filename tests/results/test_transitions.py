@@ -166,3 +166,10 @@ def test_notes_compare_the_measured_half_way_point_with_the_predicted_one(over_L
         in notes[1]
     )
     assert transition_notes(swept(eta=[0.1, 0.2, 0.3, 0.4])) == ()
+
+
+def test_lines_of_four_points_have_notes_with_the_symbols_of_the_other_parameters() -> None:
+    L = np.geomspace(0.03, 30.0, 4)
+    notes = transition_notes(swept(L=L, delta=[1.0, 2.0], eta=[0.01, 0.02]))
+    assert [note.split(":")[0] for note in notes] == [f"Δ = {x}, η = {y}" for x in (1, 2) for y in (0.01, 0.02)]
+    assert transition_notes(swept(L=L[1:], delta=[1.0, 2.0])) == ()
