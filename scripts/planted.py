@@ -76,10 +76,11 @@ FOR_THE_AUDIT = (
           "own[:, rows] * integral(weights(k), twice[:, rows])\n        gradient",
           "own[:, rows] * integral(weights(k), 2.0 * double[:, rows])\n        gradient", "regression/test_one_query.py"),
     Fault("coarse-nodes", "nodes of the integral three times too far apart", _T,
-          "direction: Array | None = None,\n    step: float = 0.2", "direction: Array | None = None,\n    step: float = 0.6",
+          "form: Form, step: float = 0.2", "form: Form, step: float = 0.6",
           "regression/test_one_query.py"),
     Fault("hessian-finite", "a term of the Hessian product missing, finite N", _T,
-          "np.multiply(single[:, rows], changed[m][:, rows], out=part[:, rows])", "part[:, rows] = 0.0", "regression/test_one_query.py"),
+          "1j * weighted(probs, decay.imag, count.rows)", "0j * weighted(probs, decay.imag, count.rows)",
+          "regression/test_one_query.py"),
     # the exchangeable case
     Fault("k-constant", "K/(K+1) instead of K/(K-1) in loss and gradient", _E,
           "scale = self.gamma * missed * (self.K / (self.K - 1.0))",

@@ -71,7 +71,7 @@ def product(
         single.append((own[rows, None] * x1[rows]).T @ z1[rows])
         for side, (left, right) in enumerate(((x1, z0), (x0, z1))):
             drawn[side].append((errors[rows].T[:, :, None] * left[rows]).swapaxes(1, 2) @ right[rows])
-    weights = Weights(counts, means, np.multiply.outer(rules[0].weights, rules[1].weights), 3)
+    weights = Weights(counts, means, np.multiply.outer(rules[0].weights, rules[1].weights))
     pairs = [[np.einsum("dst,dst->st", drawn[0][k], drawn[1][m]) for m in kinds] for k in kinds]
     terms = Term.all(single, pairs)
     parts = []

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import LARGEST, Array, instance, number, prompt_length, store
 from icl_theory.engine.risk import ColumnGradients, Risk
-from icl_theory.engine.tokens.square import Count, Moments, moments
+from icl_theory.engine.tokens.square import Count, Moments, change_along, moments
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.risks.error_form import ErrorForm, at_nodes
 from icl_theory.families.regression.risks.floors import Levels, single_features
@@ -207,7 +207,8 @@ class PopulationRisk(Risk):
         under the integral.
         """
         if math.isfinite(self.N):
-            return self.features.probs * self._moments(params, direction).change
+            change = change_along(lambda scores: self._moments(scores).gradient, params, direction)
+            return self.features.probs * change
         weight, total = self._softmax(params)
         target = np.diagonal(weight).copy()
         a = weight / total
@@ -277,12 +278,12 @@ class PopulationRisk(Risk):
             gradient[:, close] = probs[close] * self._close_gradient(a, own[close])
         return 0.5 * squared / total**2, gradient, target / total
 
-    def _moments(self, scores: Array, toward: Array | None = None) -> Moments:
+    def _moments(self, scores: Array) -> Moments:
         """Moments for finite N of all queries; several score matrices may stand side by side."""
         own = 2.0 * self._form.variogram + self.noise**2
         own = np.concatenate([own] * (scores.shape[1] // len(scores)), axis=1)
 
-        def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
-            return at_nodes(self._form.variogram[None], self._form.factor[None], queries, z, product)
+        def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
+            at_nodes(self._form.variogram[None], self._form.factor[None], queries, z, product)
 
-        return moments(scores, self.features.probs[:, None], own, [Count(self.N)], form, toward)
+        return moments(scores, self.features.probs[:, None], own, [Count(self.N)], form)
