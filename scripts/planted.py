@@ -1481,9 +1481,9 @@ FRESH_FIFTH = (
     Fault('count-error-below-1-at-a-tie', 'run.error of method fast is below 1 (the count is claimed exact) also where epsilon cannot be told from the loss of a step',
           'engine/skip.py', 'if clear and steps < 1.0 and late <= 1.0:',
           'if clear or (steps < 1.0 and late <= 1.0):'),
-    Fault('pair-slopes-without-the-other-label', 'mean_loss of a prediction given as the probability of label 1 alone: derivatives lack the part by 1 - o',
-          'engine/tokens/counted.py', 'slopes[:, 1] - slopes[:, 0] if pair else slopes',
-          'slopes[:, 1] if pair else slopes'),
+    Fault('square-loss-on-the-least-log-loss', 'mean_loss of a prediction with loss="square" has the least log loss on top',
+          'engine/tokens/counted.py', 'return Expected(_floor(loss, table) + excess, excess)',
+          'return Expected(_floor("log", table) + excess, excess)', 'test_token_counts.py'),
     Fault('never-the-whole-prompt', 'sampled prompts of a Kind with each=True have 1 to N - 1 tokens instead of 1 to N',
           'engine/tokens/risk.py', 'rng.integers(1, int(size) + 1, self.batch) if each',
           'rng.integers(1, max(int(size), 2), self.batch) if each'),
@@ -2066,7 +2066,8 @@ GROUPS = (
         "Fresh, fifth round",
         "Thirty more, chosen on 2026-11-23 by another reader of the package alone, and written down before any"
         " was planted. When they were first planted, the tests that were run found 22, and tests farther away two"
-        " more. The audit ran with the other six and found none. These have tests since.",
+        " more. The audit ran with the other six and found none. These have tests since. One fault took the place of"
+        " another whose code went.",
         FRESH_FIFTH,
     ),
     Group(

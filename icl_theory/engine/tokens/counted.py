@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, distributions, instance, number, real_array, refuse, store
+from icl_theory._validate import Array, choice, distributions, instance, number, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.counts import CountLaw, Drawn, Table
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
@@ -27,11 +27,10 @@ LOSSES = ("log", "square", "logistic")
 
 
 class Expected(NamedTuple):
-    """Mean of a loss, what it exceeds that of the Bayes-optimal prediction by, and derivatives of the mean."""
+    """Mean of a loss, and what it exceeds that of the Bayes-optimal prediction by."""
 
     value: float
     excess: float
-    slopes: Array
 
 
 def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected:
@@ -43,17 +42,15 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     ----------
     table : Table
         The counts.
-    predicted : array_like, (A, V) or (A,)
-        Probabilities o of the labels, which sum to 1 to 1e-12; of label 1 if there are two.
+    predicted : array_like, (A, V)
+        Probabilities o of the labels, which sum to 1 to 1e-12.
     loss : {"log", "square"}
         The loss.
 
     Returns
     -------
     Expected
-        Mean and excess, and the derivatives of the mean with respect to ``predicted``, of its shape: their product
-        with the derivatives of the prediction is the gradient, ``slopes @ jacobian``. The log loss is infinite
-        where a label has the probability 0 that may occur.
+        Mean and excess. The log loss is infinite where a label has the probability 0 that may occur.
 
     Raises
     ------
@@ -62,25 +59,12 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     """
     choice("loss", loss, LOSSES[:2])
     instance("table", table, Table, "a Table")
-    A, V = table.truth.shape
-    given = real_array("predicted", predicted, np.ndim(predicted))
-    pair = given.shape == (A,) and V == 2
-    both = np.column_stack([1.0 - given, given]) if pair else given
-    if both.shape != (A, V):
-        raise refuse("predicted", given.shape, f"of shape ({A}, {V})" + (f" or ({A},)" if V == 2 else ""))
-    if (both < 0.0).any() or (np.abs(both.sum(axis=1) - 1.0) > 1e-12).any():
-        raise refuse("predicted", predicted, "probabilities that sum to 1")
-    p = table.probability
+    if np.shape(predicted) != table.truth.shape:
+        raise refuse("predicted", np.shape(predicted), f"of shape {table.truth.shape}")
+    o = distributions("predicted", predicted, 1e-12)
     with np.errstate(divide="ignore"):
-        logs = np.log(both)
-    excess = float(p @ excess_loss(loss, logs.T, both.T, table.truth.T))
-    if loss == "log":
-        with np.errstate(divide="ignore"):
-            slopes = np.divide(-table.truth, both, out=np.zeros_like(both), where=table.truth > 0.0)
-    else:
-        slopes = both - table.truth
-    slopes *= p[:, None]
-    return Expected(_floor(loss, table) + excess, excess, slopes[:, 1] - slopes[:, 0] if pair else slopes)
+        excess = float(table.mean(excess_loss(loss, np.log(o.T), o.T, table.truth.T)))
+    return Expected(_floor(loss, table) + excess, excess)
 
 
 @dataclass(frozen=True, eq=False)

@@ -253,16 +253,15 @@ class TwoStateCounts(CountLaw):
 
     Examples
     --------
-    Entropy of the next symbol given the sequence, and the log loss of counting what followed the last symbol:
+    Entropy of the next symbol given the sequence, and the log loss of saying ½:
 
     >>> from icl_theory.engine.tokens.counted import mean_loss
     >>> from icl_theory.engine.tokens.counts import TwoStateCounts
-    >>> law = TwoStateCounts(100)
-    >>> for predicted in (law.table.truth[:, 1], law.bigram(0.5), law.unigram(0.5)):
-    ...     print(round(mean_loss(law.table, predicted, "log").value, 6))
+    >>> table = TwoStateCounts(100).table
+    >>> for predicted in (table.truth, 0.0 * table.truth + 0.5):
+    ...     print(round(mean_loss(table, predicted, "log").value, 6))
     0.490184
-    0.490533
-    0.568779
+    0.693147
     """
 
     T: int
@@ -278,39 +277,33 @@ class TwoStateCounts(CountLaw):
         store(self, T=integer("T", self.T, minimum=2, maximum=EXACT))
         # what a token stands for: the second symbol of its window, or x_1
         store(self, values=np.tile(np.eye(2), (2 + flag("first", self.first), 1)))
-        if self.transitions is None:
-            self._check_prior()
+        known, given = self.transitions is not None, 1.0 if self.concentration is None else self.concentration
+        without = "concentration" if known else "probs"
+        if getattr(self, without) is not None:
+            raise refuse(without, getattr(self, without), f"left out {'with' if known else 'without'} transitions")
+        if known:
+            chains = distributions("transitions", self.transitions)  # type: ignore[arg-type]
+            if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
+                raise refuse("transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)")
+            chains = chains.reshape(-1, 2, 2)
+            store(self, transitions=chains, probs=_shares("probs", self.probs, len(chains)))
         else:
-            self._check_chains(self.transitions)
-        Z = 1 if self.transitions is None else len(self.transitions)
-        check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * Z))
-
-    def _check_prior(self) -> None:
-        if self.probs is not None:
-            raise refuse("probs", self.probs, "left out without transitions")
-        given = 1.0 if self.concentration is None else self.concentration
-        found = real_array("concentration", given, np.ndim(given), LARGEST)
-        if found.shape not in ((), (2, 2)) or (found <= 0).any():
-            raise refuse("concentration", given, "a positive number, or four of shape (2, 2)")
-        if isinstance(self.start, str):
-            raise refuse("start", self.start, "the probability of the symbol 1; stationary needs transitions")
-        store(self, concentration=np.broadcast_to(found, (2, 2)), start=self._given_start())
-
-    def _check_chains(self, given: Array) -> None:
-        if self.concentration is not None:
-            raise refuse("concentration", self.concentration, "left out with transitions")
-        chains = distributions("transitions", given)
-        if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
-            raise refuse("transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)")
-        chains = chains.reshape(-1, 2, 2)
-        store(self, transitions=chains, probs=_shares("probs", self.probs, len(chains)))
+            found = real_array("concentration", given, np.ndim(given), LARGEST)
+            if found.shape not in ((), (2, 2)) or (found <= 0).any():
+                raise refuse("concentration", given, "a positive number, or four of shape (2, 2)")
+            store(self, concentration=np.broadcast_to(found, (2, 2)))
         if not isinstance(self.start, str):
-            store(self, start=self._given_start())
+            store(self, start=number("start", self.start, zero=True, maximum=1.0))
+        elif not known:
+            raise refuse("start", self.start, "the probability of the symbol 1; stationary needs transitions")
         elif choice("start", self.start, ("stationary",)) and (chains[:, 0, 1] + chains[:, 1, 0] == 0).any():
-            raise refuse("transitions", given, "without a chain that never changes, if the start is stationary")
+            raise refuse("transitions", chains, "without a chain that never changes, if the start is stationary")
+        check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * self._laws))
 
-    def _given_start(self) -> float:
-        return number("start", self.start, zero=True, maximum=1.0)
+    @property
+    def _laws(self) -> int:
+        """How many chains are known, or 1."""
+        return 1 if self.transitions is None else len(self.transitions)
 
     @cached_property
     def table(self) -> Table:
@@ -345,28 +338,10 @@ class TwoStateCounts(CountLaw):
     def _starts(self) -> Array:
         """Probabilities of the first symbol, (Z, 2)."""
         if not isinstance(self.start, str):
-            Z = 1 if self.transitions is None else len(self.transitions)
-            return np.tile([1.0 - self.start, self.start], (Z, 1))
+            return np.tile([1.0 - self.start, self.start], (self._laws, 1))
         assert self.transitions is not None
         leave = self.transitions[:, [1, 0], [0, 1]]
         return leave / leave.sum(axis=1, keepdims=True)
-
-    def unigram(self, smoothing: float = 1.0) -> Array:
-        """Return (n₁ + c)/(T + 2c), n₁ the number of ones among the T symbols: a prediction of 1 for each row."""
-        c, counts = number("smoothing", smoothing, zero=True), self.table.counts
-        ones = counts[:, 1] + counts[:, 3] + (self.table.query - counts[:, 1] + counts[:, 2])  # x_1 at the end
-        return np.asarray((ones + c) / (self.T + 2.0 * c))
-
-    def bigram(self, smoothing: float = 1.0) -> Array:
-        """Return (n_q1 + c)/(n_q + 2c), counts of what followed the last symbol q: a prediction of 1 for each row.
-
-        It is Bayes-optimal if c is the concentration. Without smoothing it is ½ if q is new.
-        """
-        c = number("smoothing", smoothing, zero=True)
-        pairs = self.table.counts[:, :4].reshape(-1, 2, 2)[np.arange(len(self.table.query)), self.table.query]
-        found = np.full(len(pairs), 0.5)
-        np.divide(pairs[:, 1] + c, pairs.sum(axis=1) + 2.0 * c, out=found, where=pairs.sum(axis=1) + c > 0.0)
-        return found
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw a chain for each sequence, and its symbols one after the other."""
