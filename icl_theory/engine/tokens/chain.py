@@ -33,7 +33,7 @@ from icl_theory._validate import (
     refuse,
 )
 from icl_theory.engine.risk import ColumnGradients, Risk
-from icl_theory.engine.tokens.sampled import Sampled, softmax
+from icl_theory.engine.tokens.sampled import Sampled, chosen, softmax
 from icl_theory.engine.tokens.square import capped, rule_error
 from icl_theory.memory import check_fits
 
@@ -118,11 +118,11 @@ class Chains:
         """Draw sequences: the chain of each, (size,), and the windows of its positions, (size, length)."""
         chain = rng.choice(len(self.probs), size, p=self.probs)
         windows = np.empty((size, length), dtype=np.intp)
-        windows[:, 0] = _choose(rng, np.cumsum(self.start, axis=1)[chain])
+        windows[:, 0] = chosen(rng.random(size), np.cumsum(self.start, axis=1)[chain])
         steps = np.cumsum(self.transitions, axis=2)
         for t in range(1, length):
             before = windows[:, t - 1]
-            new = _choose(rng, steps[chain, before % self.symbols])
+            new = chosen(rng.random(size), steps[chain, before % self.symbols])
             windows[:, t] = before * self.symbols % len(self.newest) + new
         return chain, windows
 
@@ -151,12 +151,6 @@ def _stationary(P: Array) -> Array:
         allowed = "such that float64 holds the odds of all states, or with start given"
         raise refuse("transitions", given.tolist(), allowed)
     return law
-
-
-def _choose(rng: np.random.Generator, cumulated: Array) -> Symbols:
-    """Draw an index for each row of cumulated probabilities."""
-    u = rng.random((len(cumulated), 1)) * cumulated[:, -1:]
-    return np.asarray((cumulated <= u).sum(axis=1), dtype=np.intp)
 
 
 class _Columns(NamedTuple):

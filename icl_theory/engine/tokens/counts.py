@@ -30,7 +30,7 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.tokens.labels import log_poisson
-from icl_theory.engine.tokens.sampled import Indices
+from icl_theory.engine.tokens.sampled import Indices, chosen, softmax
 from icl_theory.memory import check_fits
 
 NEVER = -1e300  # log of the probability 0; times a count of 0 it is 0
@@ -141,7 +141,8 @@ class IndependentCounts(CountLaw):
         middle = weights @ probs
         counts = self._compositions()
         log = log_poisson(counts, self.N * middle).sum(axis=1) - log_poisson(self.N, self.N)
-        log, task = _mixed(log, counts @ _log_ratio(probs, middle).T + _log(weights))
+        task, mixed = softmax(counts @ _log_ratio(probs, middle).T + _log(weights))
+        log += mixed
         often = log >= math.log(self.rare)
         return Table(counts[often], np.zeros(often.sum(), dtype=np.intp), log[often], task[often] @ self.targets)
 
@@ -168,8 +169,8 @@ class IndependentCounts(CountLaw):
         """Draw the task of each prompt, its tokens, and its label."""
         task = rng.choice(len(self.probs), size, p=self.weights)
         kinds, labels = (np.cumsum(each, axis=1)[task] for each in (self.probs, self.targets))
-        kind = _chosen(rng.random((size, self.N)), kinds[:, None])
-        return Drawn(kind, np.zeros(size, dtype=np.intp), _chosen(rng.random(size), labels))
+        kind = chosen(rng.random((size, self.N)), kinds[:, None])
+        return Drawn(kind, np.zeros(size, dtype=np.intp), chosen(rng.random(size), labels))
 
 
 def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts:
@@ -327,7 +328,8 @@ class TwoStateCounts(CountLaw):
             mean = np.repeat(total, 2, axis=1) * middle.ravel()
             log = log + (log_poisson(counts, mean).sum(axis=1) - log_poisson(total, total).sum(axis=1))
             ratio = _log_ratio(chains, middle).reshape(-1, 4)
-            log, chain = _mixed(log, counts @ ratio.T + starts[:, first].T + _log(probs))
+            chain, mixed = softmax(counts @ ratio.T + starts[:, first].T + _log(probs))
+            log += mixed
             truth = np.einsum("az,za->a", chain, chains[:, last, 1])
         there = np.exp(log) > 0.0
         both = np.column_stack([1.0 - truth, truth])
@@ -393,14 +395,6 @@ def _beta_binomial(pairs: Array, a: Array) -> Array:
     return np.asarray(rising(a[0])[n[:, 0]] + rising(a[1])[n[:, 1]] - rising(a.sum())[n.sum(axis=1)])
 
 
-def _mixed(log: Array, given: Array) -> tuple[Array, Array]:
-    """Log-probability of rows, (A,), and what they say of the tasks, (A, Z), from log-ratios to a middle law."""
-    top = given.max(axis=1)
-    share = np.exp(given - top[:, None])
-    total = share.sum(axis=1)
-    return log + top + np.log(total), share / total[:, None]
-
-
 def _shares(name: str, value: ArrayLike | None, size: int) -> Array:
     """Return the probabilities of tasks or chains; equal ones by default."""
     found = np.full(size, 1.0 / size) if value is None else distributions(name, value)
@@ -419,8 +413,3 @@ def _log_ratio(p: Array, middle: Array) -> Array:
     near = gap > -0.999  # beyond, p itself is what is left of 1 + gap
     found = np.log1p(gap, out=np.full(p.shape, NEVER), where=near & (p > 0.0))
     return np.where(near | (p == 0.0), found, _log(p) - _log(np.broadcast_to(middle, p.shape)))
-
-
-def _chosen(draws: Array, cumulated: Array) -> Indices:
-    """Indices of the intervals in which uniform numbers fall, of the shape of ``draws``."""
-    return np.asarray((draws[..., None] >= cumulated[..., :-1]).sum(axis=-1), dtype=np.intp)
