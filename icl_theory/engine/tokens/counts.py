@@ -365,20 +365,14 @@ class TwoStateCounts(CountLaw):
 
 def _windows(T: int) -> tuple[Indices, Indices, Array]:
     """First and last symbol, (A,), and counts of 00, 01, 10, 11, (A, 4), of all sequences of T symbols."""
-    parts = []
-    for first, last in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        changes = np.arange(first != last, T, 2)  # of the symbol, in a sequence
-        up = (changes + last - first) // 2
-        kept = T - 1 - changes
-        row = np.repeat(np.arange(len(changes)), kept + 1)
-        n00 = np.arange(len(row)) - np.repeat(np.cumsum(kept + 1) - kept - 1, kept + 1)
-        n01, n10, n11 = up[row], (changes - up)[row], kept[row] - n00
-        # a state that is never met keeps no symbol
-        real = ((n00 == 0) | (n01 + (last == 0) > 0)) & ((n11 == 0) | (n10 + (last == 1) > 0))
-        rows = np.column_stack([n00, n01, n10, n11])[real]
-        parts.append((np.full(len(rows), first), np.full(len(rows), last), rows))
-    symbols, last_symbols, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return symbols, last_symbols, counts.astype(np.float64)
+    every = np.indices((2, 2, T, T)).reshape(4, -1)  # first, last, changes of the symbol, and 00
+    every = every[:, (every[2] % 2 == (every[0] != every[1])) & (every[2] + every[3] < T)]
+    first, last, changes, n00 = every
+    n01 = (changes + last - first) // 2
+    n10, n11 = changes - n01, T - 1 - changes - n00
+    # a state that is never met keeps no symbol
+    real = ((n00 == 0) | (n01 + (last == 0) > 0)) & ((n11 == 0) | (n10 + (last == 1) > 0))
+    return first[real], last[real], np.column_stack([n00, n01, n10, n11])[real].astype(np.float64)
 
 
 def _beta_binomial(pairs: Array, a: Array) -> Array:

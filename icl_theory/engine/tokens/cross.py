@@ -22,7 +22,6 @@ from icl_theory.engine.tokens.square import (
     LATEST,
     Count,
     Generated,
-    Term,
     Weights,
     balanced,
     capped,
@@ -73,12 +72,11 @@ def product(
             drawn[side].append((errors[rows].T[:, :, None] * left[rows]).swapaxes(1, 2) @ right[rows])
     weights = Weights(counts, means, np.multiply.outer(rules[0].weights, rules[1].weights))
     pairs = [[np.einsum("dst,dst->st", drawn[0][k], drawn[1][m]) for m in kinds] for k in kinds]
-    terms = Term.all(single, pairs)
     parts = []
     for k, count in enumerate(counts):
         rows = count.rows
         pull = [sum((weights(k, m) * side[m] for m in kinds[1:]), start=weights(k, 0) * side[0]) for side in drawn]
-        fall = summed(weights, terms, k)
+        fall = summed(weights, single, pairs, k)
         heads = ((x1, z0, x_slope, z0, x_slope, z1), (x0, z1, x0, z_slope, x1, z_slope))
         for head, (left, right, steep, flat, steep_twice, flat_twice) in enumerate(heads):
             e = errors[rows]
@@ -91,7 +89,7 @@ def product(
     gradients = (
         balanced(*(np.concatenate(term)[None] for term in zip(*parts[head::2], strict=True)))[0] for head in (0, 1)
     )
-    return Product(float(summed(weights, terms).sum()), *gradients)
+    return Product(float(summed(weights, single, pairs).sum()), *gradients)
 
 
 def _contracted(left: Array, matrix: Array, right: Array) -> Array:

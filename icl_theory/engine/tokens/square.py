@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,6 @@ LEAST = -700.0  # of the logarithm of what is not zero: below it exp is slow
 HIGHEST = 3  # derivatives of a product of generating functions
 
 Form = Callable[[NDArray[np.intp], slice, Array, Array], object]
-Orders = tuple[int, ...]
 
 
 class Count(NamedTuple):
@@ -208,7 +206,7 @@ class Weights:
         self._each = [
             count.weights(*mean, HIGHEST, scale) for count, mean, scale in zip(counts, means, scales, strict=True)
         ]
-        self._known: dict[Orders, Array] = {}
+        self._known: dict[tuple[int, ...], Array] = {}
 
     def __call__(self, *kinds: int) -> Array:
         """Differentiate by the generating functions of these kinds."""
@@ -221,26 +219,12 @@ class Weights:
         return self._known[orders]
 
 
-class Term(NamedTuple):
-    """A part of the integrand: the kinds whose generating functions are differentiated, and what they multiply."""
-
-    kinds: tuple[int, ...]
-    value: Array
-
-    @staticmethod
-    def all(single: Sequence[Array], pairs: Sequence[Sequence[Array]]) -> list[Term]:
-        """Return the terms of tokens counted twice, of pairs within kinds, and of pairs of two kinds."""
-        kinds = range(len(single))
-        terms = [Term((k,), single[k]) for k in kinds] + [Term((k, k), pairs[k][k]) for k in kinds]
-        return terms + [Term((k, m), pairs[k][m] + pairs[m][k]) for k, m in combinations(kinds, 2)]
-
-
-def summed(weights: Weights, terms: Sequence[Term], *more: int) -> Array:
-    """Add up the terms, with all weights differentiated by further kinds."""
-    total = weights(*terms[0].kinds, *more) * terms[0].value
-    for term in terms[1:]:
-        total += weights(*term.kinds, *more) * term.value
-    return total
+def summed(weights: Weights, single: Sequence[Array], pairs: Sequence[Sequence[Array]], *more: int) -> Array:
+    """Add up tokens counted twice and pairs of kinds, with all weights differentiated by further kinds."""
+    kinds = range(len(single))
+    terms = [weights(k, *more) * single[k] for k in kinds]
+    terms += [weights(k, m, *more) * pairs[k][m] for k in kinds for m in kinds]
+    return sum(terms[1:], start=terms[0])
 
 
 def _block(
@@ -282,8 +266,8 @@ def _block(
     pairs = [[_inner(b, products[m], counts[k].rows) for m in kinds] for k in kinds]
     for k in kinds:  # squares: rounding must not make them negative
         np.maximum(pairs[k][k], 0.0, out=pairs[k][k])
-    terms = Term.all([weighted(own, double, count.rows) for count in counts], pairs)
-    loss = 0.5 * np.einsum("qj->q", summed(weights, terms))
+    twofold = [weighted(own, double, count.rows) for count in counts]
+    loss = 0.5 * np.einsum("qj->q", summed(weights, twofold, pairs))
     attention, gradient = [], []
     for k, count in enumerate(counts):
         rows, here = count.rows, decay[:, count.rows]
@@ -294,9 +278,7 @@ def _block(
         )
         drawn = sum(each, start=next(each))
         kept = own[:, rows] * integral(weights(k), twice[:, rows])
-        gradient.append((drawn, -integral(summed(weights, terms, k), b[:, rows]), kept))
-    if len(counts) == 1:
-        return Moments(loss, 0.5 * balanced(*gradient[0]), attention[0])
+        gradient.append((drawn, -integral(summed(weights, twofold, pairs, k), b[:, rows]), kept))
     joined = [np.concatenate(term, axis=1) for term in zip(*gradient, strict=True)]
     return Moments(loss, 0.5 * balanced(*joined), np.concatenate(attention, axis=1))
 
