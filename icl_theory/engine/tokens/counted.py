@@ -145,8 +145,8 @@ class CountRisk(Risk):
             return np.log(values)
 
     @cached_property
-    def _parts(self) -> list[_Part]:
-        """The rows of the table by query, in parts that stay in the cache."""
+    def _parts(self) -> list[tuple[int, Array, Array, Array]]:
+        """Rows of the table by query, in parts that stay in the cache: (n,), log-counts (k, n), truth (V, n)."""
         table, found, most = self.law.table, [], 2**13  # rows at a time
         with np.errstate(divide="ignore"):
             log_counts = np.log(table.counts)
@@ -156,13 +156,14 @@ class CountRisk(Risk):
             rows = np.flatnonzero(table.query == query)
             for some in np.array_split(rows, 1 + len(rows) // most):
                 each = (log_counts[some].T, table.truth[some].T)
-                found.append(_Part(query, table.probability[some], *map(np.ascontiguousarray, each)))
+                log_count, truth = map(np.ascontiguousarray, each)
+                found.append((query, table.probability[some], log_count, truth))
         return found
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient in the scores, of their shape."""
-        found = self._moments(params)
-        return self.floor() + found.excess, found.gradient
+        excess, gradient, _ = self._moments(params)
+        return self.floor() + excess, gradient
 
     def floor(self) -> float:
         """Loss of the Bayes-optimal prediction."""
@@ -174,19 +175,20 @@ class CountRisk(Risk):
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the Bayes-optimal prediction's, without cancellation."""
-        return self._moments(self._checked(params)).excess
+        return self._moments(self._checked(params))[0]
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Excess over the floor, and each query's mean attention on all tokens of a kind, (k, Q)."""
-        found = self._moments(params)
-        return {"excess": np.asarray(found.excess), "attention": found.attention}
+        excess, _, attention = self._moments(params)
+        return {"excess": np.asarray(excess), "attention": attention}
 
     def sampled(self, batch: int, seed: int = 0) -> SampledCounts:
         """Return the same model on prompts drawn token by token, ``batch`` at a step, which shares no formula."""
         tokens = float(self.law.table.counts[0].sum()) + 1.0
         return SampledCounts(self, batch, seed, tokens * (6.0 + self.law.values.shape[1]))
 
-    def _moments(self, scores: Array) -> _Moments:
+    def _moments(self, scores: Array) -> tuple[float, Array, Array]:
+        """Excess, its gradient and the mean attention, (k, Q) both."""
         excess, gradient, attention = 0.0, np.zeros(scores.shape), np.zeros(scores.shape)
         asked = np.zeros(scores.shape[1])
         log_values = self._log_values.T[:, :, None]
@@ -207,7 +209,7 @@ class CountRisk(Risk):
             gradient[:, query] += np.einsum("vn,vkn->k", p * (slope - o * slope.sum(axis=0)), weight)
             attention[:, query] += np.einsum("vn,vkn->k", p * o, weight)
             asked[query] += p.sum()
-        return _Moments(excess, gradient, attention / np.where(asked > 0.0, asked, 1.0))
+        return excess, gradient, attention / np.where(asked > 0.0, asked, 1.0)
 
     def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
         """Excess of each row, (n,), and its derivatives by ln o, (V, n)."""
@@ -219,19 +221,6 @@ class CountRisk(Risk):
         log_q -= np.logaddexp.reduce(log_q, axis=0)
         q = np.exp(log_q)
         return excess_loss("log", log_q, q, truth), self.scale * o * (q - truth)
-
-
-class _Part(NamedTuple):
-    query: int
-    probability: Array  # (n,)
-    log_counts: Array  # (k, n)
-    truth: Array  # (V, n)
-
-
-class _Moments(NamedTuple):
-    excess: float
-    gradient: Array  # (k, Q)
-    attention: Array  # (k, Q)
 
 
 class SampledCounts(Sampled[CountRisk]):

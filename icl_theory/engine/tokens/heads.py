@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,16 +15,6 @@ from icl_theory.engine.tokens.cross import product
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
-
-
-class Products(NamedTuple):
-    """Means over the prompts of one query of products of the errors of the heads and, last, the target.
-
-    Slopes are derivatives by the scores of the first head; where both are the same, half of them.
-    """
-
-    gram: Array  # (H + 1, H + 1)
-    slopes: Array  # (H, H + 1, U)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,18 +83,19 @@ class HeadsRisk(Risk):
         weights = np.append(mu, mu.sum() - 1.0)
         loss, gradient = 0.0, np.zeros_like(params)
         slopes = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
-        for q, (p, found) in enumerate(zip(self.tokens.asked, self._products(params[:, 1:]), strict=True)):
-            pull = found.gram @ weights
+        products = zip(self.tokens.asked, self._products(params[:, 1:]), strict=True)
+        for q, (p, (gram, along)) in enumerate(products):
+            pull = gram @ weights
             loss += 0.5 * p * float(weights @ pull)
             gradient[:, 0] += p * (pull[:-1] + pull[-1])
-            slopes[:, :, q] = p * mu[:, None] * np.einsum("k,hku->hu", weights, found.slopes)
+            slopes[:, :, q] = p * mu[:, None] * np.einsum("k,hku->hu", weights, along)
         return loss, gradient
 
     def quadratic(self, scores: ArrayLike) -> tuple[Array, Array]:
         """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), for scores of the heads, (H, UQ)."""
         given = np.asarray(scores, dtype=np.float64)
         found = zip(self.tokens.asked, self._products(given), strict=True)
-        gram = sum(p * each.gram for p, each in found)
+        gram = sum(p * each for p, (each, _) in found)
         products = gram[:-1] + gram[-1]  # of averages with errors and, last, the target
         return products[:, :-1] + products[:, -1:], products[:, -1]
 
@@ -118,8 +108,12 @@ class HeadsRisk(Risk):
         alone = [self.tokens.evaluate(row.reshape(self.tokens.initial.shape))[0] for row in params[:, 1:]]
         return {"output": params[:, 0].copy(), "loss_per_head": np.array(alone)}
 
-    def _products(self, scores: Array) -> list[Products]:
-        """Mean products of the heads for each query, from their scores, (H, UQ)."""
+    def _products(self, scores: Array) -> list[tuple[Array, Array]]:
+        """Mean products of the errors of the heads and, last, the target, (H + 1, H + 1), for each query.
+
+        With them come their derivatives by the scores of the first head, (H, H + 1, U), or half of them where both
+        are the same. Scores are (H, UQ).
+        """
         tokens, H = self.tokens, len(scores)
         given, found = scores.reshape(H, *tokens.own.shape), []
         alone, whole = ([risk.moments(each) for each in given] for risk in (tokens, self._without))
@@ -135,9 +129,9 @@ class HeadsRisk(Risk):
                 for k in range(h):
                     pair = given[h, :, q], given[k, :, q]
                     both = product(*pair, tokens.probs, errors, tokens.own[:, q], tokens.counts)
-                    gram[h, k] = gram[k, h] = both.value
-                    slopes[h, k], slopes[k, h] = both.first, both.second
-            found.append(Products(gram, slopes))
+                    gram[h, k], slopes[h, k], slopes[k, h] = both
+                    gram[k, h] = gram[h, k]
+            found.append((gram, slopes))
         return found
 
 

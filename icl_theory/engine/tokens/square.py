@@ -191,17 +191,13 @@ def _alike(
     yield order[start:]
 
 
-class Generated(NamedTuple):
-    """The generating function G of a kind, and its logarithm, (q, J)."""
-
-    value: Array
-    log: Array
-
-
 class Weights:
-    """Mixed derivatives of the product of all generating functions, times the weights of the nodes."""
+    """Mixed derivatives of the product of all generating functions, times the weights of the nodes.
 
-    def __init__(self, counts: Sequence[Count], means: Sequence[Generated], jacobian: Array) -> None:
+    Of each kind are given the generating function G and its logarithm, (q, J).
+    """
+
+    def __init__(self, counts: Sequence[Count], means: Sequence[tuple[Array, Array]], jacobian: Array) -> None:
         scales: list[Array | float] = [jacobian, *(1.0 for _ in counts[1:])]
         self._each = [
             count.weights(*mean, HIGHEST, scale) for count, mean, scale in zip(counts, means, scales, strict=True)
@@ -249,7 +245,7 @@ def _block(
         np.multiply(-decay.real, y.imag, out=decay.imag)
         falls: list[Any] = [1j * weighted(probs, decay.imag, count.rows) for count in counts]
         means = [
-            Generated(value + fall, log + fall / np.maximum(value, 1e-300))
+            (value + fall, log + fall / np.maximum(value, 1e-300))
             for (value, log), fall in zip(means, falls, strict=True)
         ]
     weights = Weights(counts, means, jacobian)
@@ -283,7 +279,7 @@ def _block(
     return Moments(loss, 0.5 * balanced(*joined), np.concatenate(attention, axis=1))
 
 
-def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Array | None = None) -> Generated:
+def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Array | None) -> tuple[Array, Array]:
     """Return G of a kind, and ln G to an absolute error far below 1/N, also where G is nearly 1.
 
     ``decay`` is e^(-y), (q, C, J), and ``minus`` is -y, whose first columns are overwritten.
@@ -294,9 +290,8 @@ def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Ar
     near_one = weighted(probs[:, rows], np.expm1(early, out=early))
     if absent is not None:
         near_one -= absent
-    first = log[:, : near_one.shape[1]]
-    np.copyto(first, np.log1p(np.maximum(near_one, -0.5)), where=near_one > -0.5)
-    return Generated(mean, log)
+    log[:, : near_one.shape[1]] = log_mean(mean[:, : near_one.shape[1]], near_one)
+    return mean, log
 
 
 def log_mean(mean: Array, near_one: Array) -> Array:
