@@ -18,7 +18,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, distributions, instance, number, refuse, store
+from icl_theory._validate import (
+    Array,
+    choice,
+    dimensions,
+    distributions,
+    instance,
+    number,
+    real_array,
+    refuse,
+    store,
+)
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.counts import CountLaw, Drawn, Table
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
@@ -59,9 +69,10 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     """
     choice("loss", loss, LOSSES[:2])
     instance("table", table, Table, "a Table")
-    if np.shape(predicted) != table.truth.shape:
-        raise refuse("predicted", np.shape(predicted), f"of shape {table.truth.shape}")
-    o = distributions("predicted", predicted, 1e-12)
+    o = real_array("predicted", predicted, dimensions(predicted))
+    if o.shape != table.truth.shape:
+        raise refuse("predicted", o.shape, f"of shape {table.truth.shape}")
+    o = distributions("predicted", o, 1e-12)
     with np.errstate(divide="ignore"):
         excess = float(table.mean(excess_loss(loss, np.log(o.T), o.T, table.truth.T)))
     return Expected(_floor(loss, table) + excess, excess)

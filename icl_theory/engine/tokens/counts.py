@@ -278,17 +278,18 @@ class TwoStateCounts(CountLaw):
         store(self, T=integer("T", self.T, minimum=2, maximum=EXACT))
         # what a token stands for: the second symbol of its window, or x_1
         store(self, values=np.tile(np.eye(2), (2 + flag("first", self.first), 1)))
-        known, given = self.transitions is not None, 1.0 if self.concentration is None else self.concentration
+        known, wanted = self.transitions is not None, self.transitions
         without = "concentration" if known else "probs"
         if getattr(self, without) is not None:
             raise refuse(without, getattr(self, without), f"left out {'with' if known else 'without'} transitions")
         if known:
-            chains = distributions("transitions", self.transitions)  # type: ignore[arg-type]
+            chains = distributions("transitions", wanted)  # type: ignore[arg-type]
             if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
                 raise refuse("transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)")
             chains = chains.reshape(-1, 2, 2)
             store(self, transitions=chains, probs=_shares("probs", self.probs, len(chains)))
         else:
+            given = 1.0 if self.concentration is None else self.concentration
             found = real_array("concentration", given, np.ndim(given), LARGEST)
             if found.shape not in ((), (2, 2)) or (found <= 0).any():
                 raise refuse("concentration", given, "a positive number, or four of shape (2, 2)")
@@ -298,7 +299,7 @@ class TwoStateCounts(CountLaw):
         elif not known:
             raise refuse("start", self.start, "the probability of the symbol 1; stationary needs transitions")
         elif choice("start", self.start, ("stationary",)) and (chains[:, 0, 1] + chains[:, 1, 0] == 0).any():
-            raise refuse("transitions", chains, "without a chain that never changes, if the start is stationary")
+            raise refuse("transitions", wanted, "without a chain that never changes, if the start is stationary")
         check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * self._laws))
 
     @property
