@@ -256,7 +256,7 @@ def test_counts_are_kept_that_are_as_probable_as_asked_for(rare: float) -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_predictors_are_what_they_say_over_all_sequences(first: bool) -> None:
+def test_counts_and_the_truth_are_those_of_all_sequences(first: bool) -> None:
     T, a = 6, np.array([[0.5, 1.5], [2.0, 0.8]])
     law = TwoStateCounts(T, a, start=0.4, first=first)
     x, chance = all_sequences(T, 0.4, a)
@@ -270,54 +270,38 @@ def test_predictors_are_what_they_say_over_all_sequences(first: bool) -> None:
     np.testing.assert_allclose(np.bincount(place, chance), law.table.probability, rtol=1e-13)
     bayes = np.bincount(place, chance * x[:, T]) / np.bincount(place, chance)
     np.testing.assert_allclose(law.table.truth[:, 1], bayes, rtol=1e-13)
-    np.testing.assert_allclose(law.unigram(0.7)[place], (x[:, :T].sum(axis=1) + 0.7) / (T + 1.4), rtol=1e-14)
-    followed = (windows // 2 == x[:, T - 1, None]).sum(axis=1)
-    ones = (windows == 2 * x[:, T - 1, None] + 1).sum(axis=1)
-    np.testing.assert_allclose(law.bigram(0.7)[place], (ones + 0.7) / (followed + 1.4), rtol=1e-14)
+
+
+def bigram(law: TwoStateCounts, c: float) -> Array:
+    """Shares of the symbols that followed the last one, with c more of each; ½ where there are none."""
+    pairs = law.table.counts.reshape(-1, 2, 2)[np.arange(len(law.table.query)), law.table.query] + c
+    pairs[pairs.sum(axis=1) == 0.0] = 1.0
+    return pairs / pairs.sum(axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize("loss", LOSSES[:2])
-def test_mean_loss_of_any_predictor_and_its_gradient(loss: str) -> None:
-    """Of the smoothing of bigrams, for which the derivative of the prediction is written out."""
-    T = 7
+def test_mean_loss_of_any_predictor(loss: str) -> None:
+    T, c = 7, 0.7
     law = TwoStateCounts(T, [[0.5, 1.5], [2.0, 0.8]])
     x, chance = all_sequences(T, 0.5, np.array([[0.5, 1.5], [2.0, 0.8]]))
-
-    def over_all(c: Array) -> float:
-        windows, last = 2 * x[:, : T - 1] + x[:, 1:T], x[:, T - 1, None]
-        ones, all_of = (windows == 2 * last + 1).sum(axis=1), (windows // 2 == last).sum(axis=1)
-        o = (ones + c[0]) / (all_of + 2 * c[0])
-        right = np.where(x[:, T] == 1, o, 1 - o)
-        return float(chance @ (-np.log(right) if loss == "log" else (1 - right) ** 2))
-
-    pairs = law.table.counts.reshape(-1, 2, 2)[np.arange(len(law.table.query)), law.table.query]
-    total, c = pairs.sum(axis=1), 0.7
-    by_c = (total - 2 * pairs[:, 1]) / (total + 2 * c) ** 2
-    for predicted, derivative in (
-        (law.bigram(c), by_c),
-        (np.column_stack([1 - law.bigram(c), law.bigram(c)]), np.column_stack([-by_c, by_c])),
-    ):
-        found = mean_loss(law.table, predicted, loss)
-        assert found.value == pytest.approx(over_all(np.array([c])), rel=1e-12)
-        assert np.sum(found.slopes * derivative) == pytest.approx(
-            slopes(over_all, np.array([c]), 1e-3)[0], rel=1e-9
-        )
+    windows, last = 2 * x[:, : T - 1] + x[:, 1:T], x[:, T - 1, None]
+    ones, all_of = (windows == 2 * last + 1).sum(axis=1), (windows // 2 == last).sum(axis=1)
+    o = (ones + c) / (all_of + 2 * c)
+    right = np.where(x[:, T] == 1, o, 1 - o)
+    found = mean_loss(law.table, bigram(law, c), loss)
+    assert found.value == pytest.approx(chance @ (-np.log(right) if loss == "log" else (1 - right) ** 2), rel=1e-12)
+    least = mean_loss(law.table, law.table.truth, loss)
+    assert least.excess == 0.0
+    assert found.excess == pytest.approx(found.value - least.value, rel=1e-12)
 
 
 def test_log_loss_of_what_was_called_impossible_is_infinite() -> None:
     law = TwoStateCounts(5)
-    found = mean_loss(law.table, law.bigram(0.0), "log")
+    found = mean_loss(law.table, bigram(law, 0.0), "log")
     assert found.value == found.excess == math.inf
-    predicted, rows = law.bigram(0.0), np.arange(len(law.table.query))
-    new = law.table.counts[:, :4].reshape(-1, 2, 2)[rows, law.table.query].sum(axis=1) == 0.0
-    assert new.any()
-    assert (predicted[new] == 0.5).all()  # nothing has followed the last symbol
-    assert (found.slopes[predicted == 0.0] == -math.inf).all()  # it falls with what is given to the label
-    assert (found.slopes[predicted == 1.0] == math.inf).all()
-    assert np.isfinite(found.slopes[(predicted > 0.0) & (predicted < 1.0)]).all()
-    assert math.isfinite(mean_loss(law.table, law.bigram(0.0), "square").value)
-    never = TwoStateCounts(5, transitions=[[1.0, 0.0], [0.5, 0.5]], start=0.0)
-    assert mean_loss(never.table, np.zeros(len(never.table.query)), "log").value == 0.0
+    assert math.isfinite(mean_loss(law.table, bigram(law, 0.0), "square").value)
+    never = TwoStateCounts(5, transitions=[[1.0, 0.0], [0.5, 0.5]], start=0.0).table
+    assert mean_loss(never, np.tile([1.0, 0.0], (len(never.query), 1)), "log").value == 0.0
 
 
 @pytest.mark.parametrize("objective", LOSSES)
@@ -402,7 +386,6 @@ def test_descent_finds_the_induction_head() -> None:
         (lambda: TwoStateCounts(5, transitions=np.eye(2), start="stationary"), "must be without a chain that"),
         (lambda: TwoStateCounts(5, transitions=np.eye(2), start="x"), "start = 'x': must be one of stationary"),
         (lambda: TwoStateCounts(5, transitions=np.eye(2), probs=[0.5, 0.5]), "probs = (2,): must be of shape (1,)"),
-        (lambda: TwoStateCounts(5).unigram(-1.0), "smoothing = -1.0"),
         (lambda: IndependentCounts(0, [1.0], [[1.0]], [1.0]), "N = 0: must be"),
         (lambda: IndependentCounts(10**12, [1.0], [[1.0]], [1.0]).table, "N = 1000000000000: must be smaller"),
         (lambda: IndependentCounts(3, [0.5, 0.4], np.eye(2), [0.5, 0.5]), "probs = [0.5, 0.4]: must be"),
@@ -421,9 +404,9 @@ def test_descent_finds_the_induction_head() -> None:
         (lambda: CountRisk(TwoStateCounts(5), "square").loss([0.0]), "params = "),
         (lambda: CountRisk(TwoStateCounts(5), "square").sampled(0), "batch = 0"),
         (lambda: CountRisk(TwoStateCounts(5), "square").sampled(10**12), "batch = 1000000000000: must be smaller"),
-        (lambda: mean_loss(TwoStateCounts(5).table, [0.5]), "predicted = (1,): must be of shape"),
-        (lambda: mean_loss(TwoStateCounts(2).table, [0.5, 0.5, 0.5, 1.5]), "must be probabilities that sum to 1"),
-        (lambda: mean_loss(TwoStateCounts(2).table, [0.5] * 4, "logistic"), "loss = 'logistic': must be"),
+        (lambda: mean_loss(TwoStateCounts(5).table, [0.5]), "predicted = (1,): must be of shape (22, 2)"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 1.5]]), "numbers >= 0 that sum to 1"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 4, "logistic"), "loss = 'logistic': must be"),
         # one of several alone is wrong, to either side
         (lambda: TwoStateCounts(5, [[1.0, 2.0], [0.0, 1.0]]), "concentration = [[1.0, 2.0], [0.0, 1.0]]: must be"),
         (lambda: TwoStateCounts(5, transitions=[FAIR, [[0.5, 0.5], [0.6, 0.5]]]), "sum to 1 in each row"),
@@ -432,9 +415,9 @@ def test_descent_finds_the_induction_head() -> None:
         (lambda: IndependentCounts(3, FAIR, [[1.0, 0.0], [0.5, 0.4]], [0.5, 0.5]), "values = "),
         (lambda: IndependentCounts(3, FAIR, np.eye(2), [[0.5, 0.5], [0.5, 0.6]]), "targets = "),
         (lambda: CountRisk(IndependentCounts(3, FAIR, [[1.0, 0.0]] * 2, [0.9, 0.1])), "sink = None: must be"),
-        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.4]]), "probabilities that sum to 1"),
-        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.6]]), "probabilities that sum to 1"),
-        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[-0.1, 1.1]]), "probabilities that sum to 1"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.4]]), "numbers >= 0 that sum to 1"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.6]]), "numbers >= 0 that sum to 1"),
+        (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[-0.1, 1.1]]), "numbers >= 0 that sum to 1"),
         (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.5 + 4e-12]]), "that sum to 1"),
         (lambda: mean_loss(TwoStateCounts(2).table, [FAIR[0]] * 3 + [[0.5, 0.5 - 4e-12]]), "that sum to 1"),
     ],

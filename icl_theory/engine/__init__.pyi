@@ -13,7 +13,6 @@ from .sharpness import largest_stable_eta as largest_stable_eta
 from .sharpness import sharpness_along as sharpness_along
 from .tokens.chain import ChainRisk as ChainRisk
 from .tokens.chain import Chains as Chains
-from .tokens.chain import chain_moments as chain_moments
 from .tokens.counted import CountRisk as CountRisk
 from .tokens.counted import mean_loss as mean_loss
 from .tokens.counts import IndependentCounts as IndependentCounts

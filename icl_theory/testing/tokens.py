@@ -19,16 +19,11 @@ def check_tokens(risk: TokenRisk, params: Array, where: str, prompts: int = 5000
     Prompts are as long as their number allows, up to that of the risk, with at least one token of each kind. Each
     token is at one of the nodes, of which the most probable ones are left if there are many.
     """
-    numbers, kept = [1] * len(risk.kinds), [min(len(kind.probs), 8) for kind in risk.kinds]
+    kept = [min(len(kind.probs), 8) for kind in risk.kinds]
     while math.prod(kept) > prompts:
         kept[int(np.argmax(kept))] -= 1
-    for i in itertools.cycle(range(len(numbers))):
-        longer = [n + (i == j) for j, n in enumerate(numbers)]
-        size = math.prod(u**n for u, n in zip(kept, longer, strict=True))
-        if size <= prompts and longer[i] <= risk.kinds[i].number:
-            numbers = longer
-        elif i == len(numbers) - 1:
-            break
+    lengths = ([min(n, kind.number) for kind in risk.kinds] for n in range(12, 0, -1))
+    numbers = next(each for each in lengths if math.prod(map(pow, kept, each)) <= prompts)
     nodes = [np.argsort(-kind.probs, kind="stable")[:size] for kind, size in zip(risk.kinds, kept, strict=True)]
     first = np.cumsum([0, *(len(kind.probs) for kind in risk.kinds[:-1])])
     rows = np.concatenate([start + node for start, node in zip(first, nodes, strict=True)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import mpmath
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.engine import Map, Pullback
-from icl_theory.engine.tokens.chain import ChainMoments, ChainRisk, Chains, chain_moments
+from icl_theory.engine.tokens.chain import ChainRisk, Chains
 from icl_theory.testing import check_risk
 from tests.engine.chains import (
     Problem,
@@ -43,8 +43,22 @@ def problem(seed: int, longest: int = 8) -> Problem:
     return Problem(chains.transitions, chains.probs, chains.start, m, T, scores)
 
 
-def moments(case: Problem, step: float = 0.2) -> ChainMoments:
-    return chain_moments(case.chains, case.scores, case.length, step=step)
+class Found(NamedTuple):
+    """What a risk says of its own scores."""
+
+    loss: float
+    gradient: Array
+    attention: Array
+    error: float
+
+
+def found_by(risk: ChainRisk) -> Found:
+    at = risk.initial
+    return Found(risk.loss(at), risk.gradient(at), risk.attention(at), risk.error(at))
+
+
+def moments(case: Problem, step: float = 0.2) -> Found:
+    return found_by(ChainRisk(case.chains, case.length, case.scores, step=step))
 
 
 def off(found: Array, expected: Array) -> float:
@@ -145,7 +159,7 @@ def test_long_sequences_of_two_states_by_their_counts() -> None:
     P, probs = rng.dirichlet(np.ones(2), (24, 2)), rng.dirichlet(np.ones(24))
     scores = 2.0 * rng.normal(size=(4, 2))
     case = Problem(P, probs, np.empty(0), 2, 100, scores)
-    found = chain_moments(Chains(P, 2, probs=probs), scores, 100)
+    found = found_by(ChainRisk(Chains(P, 2, probs=probs), 100, scores))
     assert abs(found.loss - counted_loss(case)) < 1e-13 * found.loss
     assert found.error < 1e-11 * found.loss
 
@@ -194,8 +208,8 @@ def test_stationary_law_keeps_its_small_entries() -> None:
 def test_unreached_symbols_count_nothing_from_a_given_start() -> None:
     P = np.array([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0], [0.0, 0.5, 0.5]])
     start = np.array([0.5, 0.5, 0.0])
-    found = chain_moments(Chains(P, start=start), np.arange(9.0).reshape(3, 3), 5)
-    inner = chain_moments(Chains(P[:2, :2], start=start[:2]), np.arange(9.0).reshape(3, 3)[:2, :2], 5)
+    found = found_by(ChainRisk(Chains(P, start=start), 5, np.arange(9.0).reshape(3, 3)))
+    inner = found_by(ChainRisk(Chains(P[:2, :2], start=start[:2]), 5, np.arange(9.0).reshape(3, 3)[:2, :2]))
     assert found.loss == pytest.approx(inner.loss, rel=1e-14)
     assert not found.gradient[:, 2].any()
     assert not found.attention[:, 2].any()
@@ -325,12 +339,12 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     (r"probs = .*: must be 1 positive numbers", lambda: Chains(TWO, probs=[0.5, 0.5])),
     (r"start = \[0.5, 0.6\]: must be numbers >= 0 that sum to 1", lambda: Chains(TWO, start=[0.5, 0.6])),
     (r"start = \(3,\): must be of shape \(4,\) or \(1, 4\)", lambda: Chains(TWO, 2, start=[0.2, 0.3, 0.5])),
-    (r"chains = 3: must be Chains", lambda: chain_moments(3, np.zeros((2, 2)), 4)),  # type: ignore[arg-type]
-    (r"length = 1: must be an integer >= 2", lambda: chain_moments(Chains(TWO, 2), np.zeros((4, 2)), 1)),
+    (r"chains = 3: must be Chains", lambda: ChainRisk(3, 4)),  # type: ignore[arg-type]
+    (r"length = 1: must be an integer >= 2", lambda: ChainRisk(Chains(TWO, 2), 1)),
     (r"length = 10+: must be smaller: this takes", lambda: ChainRisk(Chains(TWO, 2), 10**12)),
-    (r"scores = \(2, 2\): must be of shape \(4, 2\)", lambda: chain_moments(Chains(TWO, 2), np.zeros((2, 2)), 4)),
+    (r"scores = \(2, 2\): must be of shape \(4, 2\)", lambda: ChainRisk(Chains(TWO, 2), 4, np.zeros((2, 2)))),
     (r"scores = .*: must be a finite real array", lambda: ChainRisk(Chains(TWO), 4, [[np.inf, 0.0], [0.0, 0.0]])),
-    (r"step = 1.0: must be between 0 and 0.6", lambda: chain_moments(Chains(TWO), np.zeros((2, 2)), 4, step=1.0)),
+    (r"step = 1.0: must be between 0 and 0.6", lambda: ChainRisk(Chains(TWO), 4, step=1.0)),
     (r"batch = 0: must be an integer >= 1", lambda: ChainRisk(Chains(TWO), 4).sampled(0, 0)),
     (r"params = .*: must be of shape \(2, 2\)", lambda: ChainRisk(Chains(TWO), 4).loss(np.zeros((4, 2)))),
 ]
@@ -343,7 +357,8 @@ def test_wrong_arguments_are_named(message: str, call: Callable[[], object]) -> 
 
 
 def test_scores_of_any_finite_size_have_a_loss() -> None:
-    found = chain_moments(Chains(TWO, 2), 1e308 * np.array([[1.0, -1.0], [-1.0, 1.0], [0.5, 0.0], [-1.0, 0.0]]), 5)
+    scores = 1e308 * np.array([[1.0, -1.0], [-1.0, 1.0], [0.5, 0.0], [-1.0, 0.0]])
+    found = found_by(ChainRisk(Chains(TWO, 2), 5, scores))
     assert np.isfinite(found.gradient).all()
     assert 0.0 < found.loss < 1.0
     assert off(found.attention.sum(axis=0), np.ones(2)) < 1e-13

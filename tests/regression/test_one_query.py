@@ -71,14 +71,17 @@ def test_moments_are_the_sum_over_the_prompts_without_features_that_are_hidden(
     off = values - values[0]
     matrix, own = off @ off.T, (off**2).sum(axis=1) + noise**2
 
-    def form(queries: NDArray[np.intp], rows: slice, z: Array, out: Array) -> Array:
+    def form(queries: NDArray[np.intp], rows: slice, z: Array, out: Array) -> None:
         np.matmul(matrix, z, out=out)
-        return np.asarray((z * out).sum(axis=1))
 
     seen = scores.copy()
     seen[list(hidden)] = -np.inf
     weights = np.broadcast_to(own[:, None], scores.shape)
-    found = square.moments(seen, p[:, None], weights, [square.Count(N)], form, direction)
+
+    def moments(scores: Array) -> square.Moments:
+        return square.moments(scores, p[:, None], weights, [square.Count(N)], form)
+
+    found = moments(seen)
     kept = [i for i in range(4) if i not in hidden]
 
     def expected(scores: Array) -> tuple[float, Array]:
@@ -95,11 +98,9 @@ def test_moments_are_the_sum_over_the_prompts_without_features_that_are_hidden(
             turn = 1e-4 * (np.arange(4) == i)
             above, below = (expected(scores[:, q] + way * turn)[0] for way in (1.0, -1.0))
             assert found.gradient[i, q] == pytest.approx((above - below) / 2e-4, abs=1e-8)
-    ahead = [
-        square.moments(seen + way * direction, p[:, None], weights, [square.Count(N)], form).gradient
-        for way in (1e-4, -1e-4)
-    ]
-    np.testing.assert_allclose(found.change[kept], ((ahead[0] - ahead[1]) / 2e-4)[kept], rtol=0, atol=1e-7)
+    ahead = [moments(seen + way * direction).gradient for way in (1e-4, -1e-4)]
+    change = square.change_along(lambda scores: moments(scores).gradient, seen, direction)
+    np.testing.assert_allclose(change[kept], ((ahead[0] - ahead[1]) / 2e-4)[kept], rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("word", ["linear", "cosine", "fourier", "quadratic", "halfspace"])

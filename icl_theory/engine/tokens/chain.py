@@ -33,7 +33,7 @@ from icl_theory._validate import (
     refuse,
 )
 from icl_theory.engine.risk import ColumnGradients, Risk
-from icl_theory.engine.tokens.sampled import Sampled, softmax
+from icl_theory.engine.tokens.sampled import Sampled, chosen, softmax
 from icl_theory.engine.tokens.square import capped, rule_error
 from icl_theory.memory import check_fits
 
@@ -118,11 +118,11 @@ class Chains:
         """Draw sequences: the chain of each, (size,), and the windows of its positions, (size, length)."""
         chain = rng.choice(len(self.probs), size, p=self.probs)
         windows = np.empty((size, length), dtype=np.intp)
-        windows[:, 0] = _choose(rng, np.cumsum(self.start, axis=1)[chain])
+        windows[:, 0] = chosen(rng.random(size), np.cumsum(self.start, axis=1)[chain])
         steps = np.cumsum(self.transitions, axis=2)
         for t in range(1, length):
             before = windows[:, t - 1]
-            new = _choose(rng, steps[chain, before % self.symbols])
+            new = chosen(rng.random(size), steps[chain, before % self.symbols])
             windows[:, t] = before * self.symbols % len(self.newest) + new
         return chain, windows
 
@@ -153,90 +153,13 @@ def _stationary(P: Array) -> Array:
     return law
 
 
-def _choose(rng: np.random.Generator, cumulated: Array) -> Symbols:
-    """Draw an index for each row of cumulated probabilities."""
-    u = rng.random((len(cumulated), 1)) * cumulated[:, -1:]
-    return np.asarray((cumulated <= u).sum(axis=1), dtype=np.intp)
-
-
-class ChainMoments(NamedTuple):
-    """The loss of attention over chains, and what comes with it."""
-
-    loss: float  # ½ E|o - P_q|²
-    gradient: Array  # with respect to the scores, of their shape
-    attention: Array  # expected, given the last symbol; zeros for a symbol that no sequence ends in
-    error: float  # of the loss, from above
-
-
-def chain_moments(
-    chains: Chains, scores: ArrayLike, length: int, *, sink: ArrayLike | None = None, step: float = 0.2
-) -> ChainMoments:
-    r"""Square loss of softmax attention over Markov chains, its gradient, and the expected attention.
-
-    Parameters
-    ----------
-    chains : Chains
-        The law of the sequences.
-    scores : array_like, (k**m, k) or (n, k**m, k)
-        Score of a position by its window and the last symbol q of the sequence; with three axes also by the place
-        of the position in the sequence, the last of n places standing for all that follow. A score of -1000 hides a
-        position.
-    length : int
-        The number T of positions, at least m.
-    sink : array_like, (k,), optional
-        Value of a further token in front of the sequence, k probabilities. The first of the places is its own.
-    step : float
-        Distance of the nodes of the integral, up to 0.6. Steps below the default change no digit.
-
-    Returns
-    -------
-    ChainMoments
-        The loss is that of predicting :math:`P_q`; `Chains.irreducible` is not in it.
-
-    Raises
-    ------
-    ValueError
-        An argument is out of range; the message names it.
-
-    References
-    ----------
-    docs/theory.md, "The recursion", "The error of the rule".
-
-    Examples
-    --------
-    Attention to positions whose predecessor is the last symbol:
-
-    >>> import numpy as np
-    >>> from icl_theory.engine.tokens.chain import Chains, chain_moments
-    >>> chains = Chains([[[0.9, 0.1], [0.3, 0.7]], [[0.2, 0.8], [0.6, 0.4]]], window=2)
-    >>> match = np.arange(4)[:, None] // 2 == np.arange(2)
-    >>> [round(chain_moments(chains, b * match, length=24).loss, 6) for b in (0.0, 3.0)]
-    [0.061216, 0.016852]
-    """
-    instance("chains", chains, Chains, "Chains")
-    risk = ChainRisk(chains, length, scores, sink=sink, step=step)
-    found, often = risk._moments(risk.initial), chains.last(risk.length).sum(axis=0)
-    attention = np.divide(found.attention, often, out=np.zeros_like(risk.initial), where=often > 0.0)
-    return ChainMoments(float(found.loss.sum()), found.gradient, attention, float(found.error.sum()))
-
-
-def _scores(chains: Chains, value: ArrayLike, length: int, sink: bool) -> Array:
-    scores = real_array("scores", value, 2 if np.ndim(value) == 2 else 3)
-    shape = len(chains.newest), chains.symbols
-    least, most = 1 + sink, length + sink
-    if scores.shape[-2:] != shape or (sink if scores.ndim == 2 else not least <= len(scores) <= most):
-        places = f"({least} to {most}, {shape[0]}, {shape[1]})"
-        raise refuse("scores", scores.shape, "of shape " + (places if sink else f"{shape} or {places}"))
-    return scores
-
-
 class _Columns(NamedTuple):
-    """Moments of columns of scores, summed over the sequences that end in the symbol of the column."""
+    """What is known of columns of scores, summed over the sequences that end in the symbol of the column."""
 
     loss: Array  # (Q,)
     gradient: Array  # of the shape of the scores
     attention: Array
-    error: Array  # (Q,)
+    error: Array  # of the loss, from above, (Q,)
 
 
 def _parts(chains: int, nodes: int, carried: int, most: int = 2**21) -> Iterator[tuple[slice, slice]]:
@@ -362,30 +285,44 @@ def _nodes(log_w: Array, length: int, step: float, first: float = -3.5, last: fl
 class ChainRisk(Risk):
     r"""The exact loss :math:`\tfrac12 E|o - P_q|^2` of softmax attention over Markov chains, trained in its scores.
 
-    `icl_theory.engine.Pullback` makes the scores functions of anything else.
+    The loss is that of predicting :math:`P_q`; `Chains.irreducible` is not in it. `icl_theory.engine.Pullback`
+    makes the scores functions of anything else.
 
     Parameters
     ----------
     chains : Chains
         The law of the sequences.
     length : int
-        The number T of positions.
+        The number T of positions, at least m.
     scores : array_like, (k**m, k) or (n, k**m, k), optional
-        Initial scores, see `chain_moments`; zeros, (k**m, k), by default, or (2, k**m, k) with a sink.
-    sink, step : array_like, float
-        As for `chain_moments`.
+        Initial scores of a position by its window and the last symbol q of the sequence; with three axes also by
+        the place of the position in the sequence, the last of n places standing for all that follow. A score of
+        -1000 hides a position. Zeros, (k**m, k), by default, or (2, k**m, k) with a sink.
+    sink : array_like, (k,), optional
+        Value of a further token in front of the sequence, k probabilities. The first of the places is its own.
+    step : float
+        Distance of the nodes of the integral, up to 0.6. Steps below the default change no digit.
 
     Raises
     ------
     ValueError
         An argument is out of range; the message names it.
 
+    References
+    ----------
+    docs/theory.md, "The recursion", "The error of the rule".
+
     Examples
     --------
-    >>> import icl_theory as icl
+    Attention to positions whose predecessor is the last symbol, and a run that finds it:
+
+    >>> import icl_theory as icl, numpy as np
     >>> from icl_theory.engine.tokens.chain import ChainRisk, Chains
     >>> chains = Chains([[[0.9, 0.1], [0.3, 0.7]], [[0.2, 0.8], [0.6, 0.4]]], window=2)
     >>> risk = ChainRisk(chains, length=24)
+    >>> match = np.arange(4)[:, None] // 2 == np.arange(2)
+    >>> [round(risk.loss(b * match), 6) for b in (0.0, 3.0)]
+    [0.061216, 0.016852]
     >>> run = icl.descend(risk, eta=10.0, steps=200)
     >>> sampled = risk.sampled(batch=20000, seed=0)
     >>> abs(sampled.loss(run.params) / risk.loss(run.params) - 1.0) < 0.05
@@ -409,8 +346,13 @@ class ChainRisk(Risk):
         self.sink = None if sink is None else distributions("sink", sink)
         if self.sink is not None and self.sink.shape != (k,):
             raise refuse("sink", sink, f"{k} probabilities, one for each symbol")
-        zeros = np.zeros(shape if sink is None else (2, *shape))
-        self._initial = zeros if scores is None else _scores(chains, scores, self.length, sink is not None)
+        front = int(sink is not None)
+        found = np.zeros((2, *shape) if front else shape) if scores is None else scores
+        self._initial = real_array("scores", found, 2 if np.ndim(found) == 2 else 3)
+        *places, W, k = self._initial.shape
+        if (W, k) != shape or not (1 + front <= places[0] <= self.length + front if places else not front):
+            allowed = f"({1 + front} to {self.length + front}, {shape[0]}, {shape[1]})"
+            raise refuse("scores", (*places, W, k), "of shape " + (allowed if front else f"{shape} or {allowed}"))
 
     @property
     def initial(self) -> Array:
@@ -459,10 +401,18 @@ class ChainRisk(Risk):
         found = self._moments(columns, last).gradient
         return np.stack(np.split(found, len(states), axis=-1))
 
+    def attention(self, params: ArrayLike) -> Array:
+        """Expected attention given the last symbol, of the shape of the scores; 0 for one that ends no sequence."""
+        found, often = self._moments(self._checked(params)), self.chains.last(self.length).sum(axis=0)
+        return np.divide(found.attention, often, out=np.zeros_like(found.attention), where=often > 0.0)
+
+    def error(self, params: ArrayLike) -> float:
+        """Estimate of the error of the loss, from above: of the quadrature, and of rounding to first order."""
+        return float(self._moments(self._checked(params)).error.sum())
+
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected attention on the windows given the last symbol, of the shape of the scores."""
-        found = chain_moments(self.chains, params, self.length, sink=self.sink, step=self.step)
-        return {"attention": found.attention}
+        return {"attention": self.attention(params)}
 
     def sampled(self, batch: int, seed: int) -> SampledChainRisk:
         """Return the same loss, of sequences that are drawn at each step."""

@@ -18,7 +18,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, distributions, instance, number, real_array, refuse, store
+from icl_theory._validate import (
+    Array,
+    choice,
+    dimensions,
+    distributions,
+    instance,
+    number,
+    real_array,
+    refuse,
+    store,
+)
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.counts import CountLaw, Drawn, Table
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
@@ -27,11 +37,10 @@ LOSSES = ("log", "square", "logistic")
 
 
 class Expected(NamedTuple):
-    """Mean of a loss, what it exceeds that of the Bayes-optimal prediction by, and derivatives of the mean."""
+    """Mean of a loss, and what it exceeds that of the Bayes-optimal prediction by."""
 
     value: float
     excess: float
-    slopes: Array
 
 
 def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected:
@@ -43,17 +52,15 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     ----------
     table : Table
         The counts.
-    predicted : array_like, (A, V) or (A,)
-        Probabilities o of the labels, which sum to 1 to 1e-12; of label 1 if there are two.
+    predicted : array_like, (A, V)
+        Probabilities o of the labels, which sum to 1 to 1e-12.
     loss : {"log", "square"}
         The loss.
 
     Returns
     -------
     Expected
-        Mean and excess, and the derivatives of the mean with respect to ``predicted``, of its shape: their product
-        with the derivatives of the prediction is the gradient, ``slopes @ jacobian``. The log loss is infinite
-        where a label has the probability 0 that may occur.
+        Mean and excess. The log loss is infinite where a label has the probability 0 that may occur.
 
     Raises
     ------
@@ -62,25 +69,13 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     """
     choice("loss", loss, LOSSES[:2])
     instance("table", table, Table, "a Table")
-    A, V = table.truth.shape
-    given = real_array("predicted", predicted, np.ndim(predicted))
-    pair = given.shape == (A,) and V == 2
-    both = np.column_stack([1.0 - given, given]) if pair else given
-    if both.shape != (A, V):
-        raise refuse("predicted", given.shape, f"of shape ({A}, {V})" + (f" or ({A},)" if V == 2 else ""))
-    if (both < 0.0).any() or (np.abs(both.sum(axis=1) - 1.0) > 1e-12).any():
-        raise refuse("predicted", predicted, "probabilities that sum to 1")
-    p = table.probability
+    o = real_array("predicted", predicted, dimensions(predicted))
+    if o.shape != table.truth.shape:
+        raise refuse("predicted", o.shape, f"of shape {table.truth.shape}")
+    o = distributions("predicted", o, 1e-12)
     with np.errstate(divide="ignore"):
-        logs = np.log(both)
-    excess = float(p @ excess_loss(loss, logs.T, both.T, table.truth.T))
-    if loss == "log":
-        with np.errstate(divide="ignore"):
-            slopes = np.divide(-table.truth, both, out=np.zeros_like(both), where=table.truth > 0.0)
-    else:
-        slopes = both - table.truth
-    slopes *= p[:, None]
-    return Expected(_floor(loss, table) + excess, excess, slopes[:, 1] - slopes[:, 0] if pair else slopes)
+        excess = float(table.mean(excess_loss(loss, np.log(o.T), o.T, table.truth.T)))
+    return Expected(_floor(loss, table) + excess, excess)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +156,8 @@ class CountRisk(Risk):
             return np.log(values)
 
     @cached_property
-    def _parts(self) -> list[_Part]:
-        """The rows of the table by query, in parts that stay in the cache."""
+    def _parts(self) -> list[tuple[int, Array, Array, Array]]:
+        """Rows of the table by query, in parts that stay in the cache: (n,), log-counts (k, n), truth (V, n)."""
         table, found, most = self.law.table, [], 2**13  # rows at a time
         with np.errstate(divide="ignore"):
             log_counts = np.log(table.counts)
@@ -172,13 +167,14 @@ class CountRisk(Risk):
             rows = np.flatnonzero(table.query == query)
             for some in np.array_split(rows, 1 + len(rows) // most):
                 each = (log_counts[some].T, table.truth[some].T)
-                found.append(_Part(query, table.probability[some], *map(np.ascontiguousarray, each)))
+                log_count, truth = map(np.ascontiguousarray, each)
+                found.append((query, table.probability[some], log_count, truth))
         return found
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient in the scores, of their shape."""
-        found = self._moments(params)
-        return self.floor() + found.excess, found.gradient
+        excess, gradient, _ = self._moments(params)
+        return self.floor() + excess, gradient
 
     def floor(self) -> float:
         """Loss of the Bayes-optimal prediction."""
@@ -190,19 +186,20 @@ class CountRisk(Risk):
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the Bayes-optimal prediction's, without cancellation."""
-        return self._moments(self._checked(params)).excess
+        return self._moments(self._checked(params))[0]
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Excess over the floor, and each query's mean attention on all tokens of a kind, (k, Q)."""
-        found = self._moments(params)
-        return {"excess": np.asarray(found.excess), "attention": found.attention}
+        excess, _, attention = self._moments(params)
+        return {"excess": np.asarray(excess), "attention": attention}
 
     def sampled(self, batch: int, seed: int = 0) -> SampledCounts:
         """Return the same model on prompts drawn token by token, ``batch`` at a step, which shares no formula."""
         tokens = float(self.law.table.counts[0].sum()) + 1.0
         return SampledCounts(self, batch, seed, tokens * (6.0 + self.law.values.shape[1]))
 
-    def _moments(self, scores: Array) -> _Moments:
+    def _moments(self, scores: Array) -> tuple[float, Array, Array]:
+        """Excess, its gradient and the mean attention, (k, Q) both."""
         excess, gradient, attention = 0.0, np.zeros(scores.shape), np.zeros(scores.shape)
         asked = np.zeros(scores.shape[1])
         log_values = self._log_values.T[:, :, None]
@@ -223,7 +220,7 @@ class CountRisk(Risk):
             gradient[:, query] += np.einsum("vn,vkn->k", p * (slope - o * slope.sum(axis=0)), weight)
             attention[:, query] += np.einsum("vn,vkn->k", p * o, weight)
             asked[query] += p.sum()
-        return _Moments(excess, gradient, attention / np.where(asked > 0.0, asked, 1.0))
+        return excess, gradient, attention / np.where(asked > 0.0, asked, 1.0)
 
     def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
         """Excess of each row, (n,), and its derivatives by ln o, (V, n)."""
@@ -235,19 +232,6 @@ class CountRisk(Risk):
         log_q -= np.logaddexp.reduce(log_q, axis=0)
         q = np.exp(log_q)
         return excess_loss("log", log_q, q, truth), self.scale * o * (q - truth)
-
-
-class _Part(NamedTuple):
-    query: int
-    probability: Array  # (n,)
-    log_counts: Array  # (k, n)
-    truth: Array  # (V, n)
-
-
-class _Moments(NamedTuple):
-    excess: float
-    gradient: Array  # (k, Q)
-    attention: Array  # (k, Q)
 
 
 class SampledCounts(Sampled[CountRisk]):

@@ -30,7 +30,7 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.tokens.labels import log_poisson
-from icl_theory.engine.tokens.sampled import Indices
+from icl_theory.engine.tokens.sampled import Indices, chosen, softmax
 from icl_theory.memory import check_fits
 
 NEVER = -1e300  # log of the probability 0; times a count of 0 it is 0
@@ -141,7 +141,8 @@ class IndependentCounts(CountLaw):
         middle = weights @ probs
         counts = self._compositions()
         log = log_poisson(counts, self.N * middle).sum(axis=1) - log_poisson(self.N, self.N)
-        log, task = _mixed(log, counts @ _log_ratio(probs, middle).T + _log(weights))
+        task, mixed = softmax(counts @ _log_ratio(probs, middle).T + _log(weights))
+        log += mixed
         often = log >= math.log(self.rare)
         return Table(counts[often], np.zeros(often.sum(), dtype=np.intp), log[often], task[often] @ self.targets)
 
@@ -168,8 +169,8 @@ class IndependentCounts(CountLaw):
         """Draw the task of each prompt, its tokens, and its label."""
         task = rng.choice(len(self.probs), size, p=self.weights)
         kinds, labels = (np.cumsum(each, axis=1)[task] for each in (self.probs, self.targets))
-        kind = _chosen(rng.random((size, self.N)), kinds[:, None])
-        return Drawn(kind, np.zeros(size, dtype=np.intp), _chosen(rng.random(size), labels))
+        kind = chosen(rng.random((size, self.N)), kinds[:, None])
+        return Drawn(kind, np.zeros(size, dtype=np.intp), chosen(rng.random(size), labels))
 
 
 def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts:
@@ -253,16 +254,15 @@ class TwoStateCounts(CountLaw):
 
     Examples
     --------
-    Entropy of the next symbol given the sequence, and the log loss of counting what followed the last symbol:
+    Entropy of the next symbol given the sequence, and the log loss of saying ½:
 
     >>> from icl_theory.engine.tokens.counted import mean_loss
     >>> from icl_theory.engine.tokens.counts import TwoStateCounts
-    >>> law = TwoStateCounts(100)
-    >>> for predicted in (law.table.truth[:, 1], law.bigram(0.5), law.unigram(0.5)):
-    ...     print(round(mean_loss(law.table, predicted, "log").value, 6))
+    >>> table = TwoStateCounts(100).table
+    >>> for predicted in (table.truth, 0.0 * table.truth + 0.5):
+    ...     print(round(mean_loss(table, predicted, "log").value, 6))
     0.490184
-    0.490533
-    0.568779
+    0.693147
     """
 
     T: int
@@ -278,39 +278,34 @@ class TwoStateCounts(CountLaw):
         store(self, T=integer("T", self.T, minimum=2, maximum=EXACT))
         # what a token stands for: the second symbol of its window, or x_1
         store(self, values=np.tile(np.eye(2), (2 + flag("first", self.first), 1)))
-        if self.transitions is None:
-            self._check_prior()
+        known, wanted = self.transitions is not None, self.transitions
+        without = "concentration" if known else "probs"
+        if getattr(self, without) is not None:
+            raise refuse(without, getattr(self, without), f"left out {'with' if known else 'without'} transitions")
+        if known:
+            chains = distributions("transitions", wanted)  # type: ignore[arg-type]
+            if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
+                raise refuse("transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)")
+            chains = chains.reshape(-1, 2, 2)
+            store(self, transitions=chains, probs=_shares("probs", self.probs, len(chains)))
         else:
-            self._check_chains(self.transitions)
-        Z = 1 if self.transitions is None else len(self.transitions)
-        check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * Z))
-
-    def _check_prior(self) -> None:
-        if self.probs is not None:
-            raise refuse("probs", self.probs, "left out without transitions")
-        given = 1.0 if self.concentration is None else self.concentration
-        found = real_array("concentration", given, np.ndim(given), LARGEST)
-        if found.shape not in ((), (2, 2)) or (found <= 0).any():
-            raise refuse("concentration", given, "a positive number, or four of shape (2, 2)")
-        if isinstance(self.start, str):
-            raise refuse("start", self.start, "the probability of the symbol 1; stationary needs transitions")
-        store(self, concentration=np.broadcast_to(found, (2, 2)), start=self._given_start())
-
-    def _check_chains(self, given: Array) -> None:
-        if self.concentration is not None:
-            raise refuse("concentration", self.concentration, "left out with transitions")
-        chains = distributions("transitions", given)
-        if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
-            raise refuse("transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)")
-        chains = chains.reshape(-1, 2, 2)
-        store(self, transitions=chains, probs=_shares("probs", self.probs, len(chains)))
+            given = 1.0 if self.concentration is None else self.concentration
+            found = real_array("concentration", given, np.ndim(given), LARGEST)
+            if found.shape not in ((), (2, 2)) or (found <= 0).any():
+                raise refuse("concentration", given, "a positive number, or four of shape (2, 2)")
+            store(self, concentration=np.broadcast_to(found, (2, 2)))
         if not isinstance(self.start, str):
-            store(self, start=self._given_start())
+            store(self, start=number("start", self.start, zero=True, maximum=1.0))
+        elif not known:
+            raise refuse("start", self.start, "the probability of the symbol 1; stationary needs transitions")
         elif choice("start", self.start, ("stationary",)) and (chains[:, 0, 1] + chains[:, 1, 0] == 0).any():
-            raise refuse("transitions", given, "without a chain that never changes, if the start is stationary")
+            raise refuse("transitions", wanted, "without a chain that never changes, if the start is stationary")
+        check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * self._laws))
 
-    def _given_start(self) -> float:
-        return number("start", self.start, zero=True, maximum=1.0)
+    @property
+    def _laws(self) -> int:
+        """How many chains are known, or 1."""
+        return 1 if self.transitions is None else len(self.transitions)
 
     @cached_property
     def table(self) -> Table:
@@ -334,7 +329,8 @@ class TwoStateCounts(CountLaw):
             mean = np.repeat(total, 2, axis=1) * middle.ravel()
             log = log + (log_poisson(counts, mean).sum(axis=1) - log_poisson(total, total).sum(axis=1))
             ratio = _log_ratio(chains, middle).reshape(-1, 4)
-            log, chain = _mixed(log, counts @ ratio.T + starts[:, first].T + _log(probs))
+            chain, mixed = softmax(counts @ ratio.T + starts[:, first].T + _log(probs))
+            log += mixed
             truth = np.einsum("az,za->a", chain, chains[:, last, 1])
         there = np.exp(log) > 0.0
         both = np.column_stack([1.0 - truth, truth])
@@ -345,28 +341,10 @@ class TwoStateCounts(CountLaw):
     def _starts(self) -> Array:
         """Probabilities of the first symbol, (Z, 2)."""
         if not isinstance(self.start, str):
-            Z = 1 if self.transitions is None else len(self.transitions)
-            return np.tile([1.0 - self.start, self.start], (Z, 1))
+            return np.tile([1.0 - self.start, self.start], (self._laws, 1))
         assert self.transitions is not None
         leave = self.transitions[:, [1, 0], [0, 1]]
         return leave / leave.sum(axis=1, keepdims=True)
-
-    def unigram(self, smoothing: float = 1.0) -> Array:
-        """Return (n₁ + c)/(T + 2c), n₁ the number of ones among the T symbols: a prediction of 1 for each row."""
-        c, counts = number("smoothing", smoothing, zero=True), self.table.counts
-        ones = counts[:, 1] + counts[:, 3] + (self.table.query - counts[:, 1] + counts[:, 2])  # x_1 at the end
-        return np.asarray((ones + c) / (self.T + 2.0 * c))
-
-    def bigram(self, smoothing: float = 1.0) -> Array:
-        """Return (n_q1 + c)/(n_q + 2c), counts of what followed the last symbol q: a prediction of 1 for each row.
-
-        It is Bayes-optimal if c is the concentration. Without smoothing it is ½ if q is new.
-        """
-        c = number("smoothing", smoothing, zero=True)
-        pairs = self.table.counts[:, :4].reshape(-1, 2, 2)[np.arange(len(self.table.query)), self.table.query]
-        found = np.full(len(pairs), 0.5)
-        np.divide(pairs[:, 1] + c, pairs.sum(axis=1) + 2.0 * c, out=found, where=pairs.sum(axis=1) + c > 0.0)
-        return found
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw a chain for each sequence, and its symbols one after the other."""
@@ -388,20 +366,14 @@ class TwoStateCounts(CountLaw):
 
 def _windows(T: int) -> tuple[Indices, Indices, Array]:
     """First and last symbol, (A,), and counts of 00, 01, 10, 11, (A, 4), of all sequences of T symbols."""
-    parts = []
-    for first, last in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        changes = np.arange(first != last, T, 2)  # of the symbol, in a sequence
-        up = (changes + last - first) // 2
-        kept = T - 1 - changes
-        row = np.repeat(np.arange(len(changes)), kept + 1)
-        n00 = np.arange(len(row)) - np.repeat(np.cumsum(kept + 1) - kept - 1, kept + 1)
-        n01, n10, n11 = up[row], (changes - up)[row], kept[row] - n00
-        # a state that is never met keeps no symbol
-        real = ((n00 == 0) | (n01 + (last == 0) > 0)) & ((n11 == 0) | (n10 + (last == 1) > 0))
-        rows = np.column_stack([n00, n01, n10, n11])[real]
-        parts.append((np.full(len(rows), first), np.full(len(rows), last), rows))
-    symbols, last_symbols, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return symbols, last_symbols, counts.astype(np.float64)
+    every = np.indices((2, 2, T, T)).reshape(4, -1)  # first, last, changes of the symbol, and 00
+    every = every[:, (every[2] % 2 == (every[0] != every[1])) & (every[2] + every[3] < T)]
+    first, last, changes, n00 = every
+    n01 = (changes + last - first) // 2
+    n10, n11 = changes - n01, T - 1 - changes - n00
+    # a state that is never met keeps no symbol
+    real = ((n00 == 0) | (n01 + (last == 0) > 0)) & ((n11 == 0) | (n10 + (last == 1) > 0))
+    return first[real], last[real], np.column_stack([n00, n01, n10, n11])[real].astype(np.float64)
 
 
 def _beta_binomial(pairs: Array, a: Array) -> Array:
@@ -416,14 +388,6 @@ def _beta_binomial(pairs: Array, a: Array) -> Array:
 
     n = pairs.astype(np.intp)
     return np.asarray(rising(a[0])[n[:, 0]] + rising(a[1])[n[:, 1]] - rising(a.sum())[n.sum(axis=1)])
-
-
-def _mixed(log: Array, given: Array) -> tuple[Array, Array]:
-    """Log-probability of rows, (A,), and what they say of the tasks, (A, Z), from log-ratios to a middle law."""
-    top = given.max(axis=1)
-    share = np.exp(given - top[:, None])
-    total = share.sum(axis=1)
-    return log + top + np.log(total), share / total[:, None]
 
 
 def _shares(name: str, value: ArrayLike | None, size: int) -> Array:
@@ -444,8 +408,3 @@ def _log_ratio(p: Array, middle: Array) -> Array:
     near = gap > -0.999  # beyond, p itself is what is left of 1 + gap
     found = np.log1p(gap, out=np.full(p.shape, NEVER), where=near & (p > 0.0))
     return np.where(near | (p == 0.0), found, _log(p) - _log(np.broadcast_to(middle, p.shape)))
-
-
-def _chosen(draws: Array, cumulated: Array) -> Indices:
-    """Indices of the intervals in which uniform numbers fall, of the shape of ``draws``."""
-    return np.asarray((draws[..., None] >= cumulated[..., :-1]).sum(axis=-1), dtype=np.intp)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,6 @@ from icl_theory._validate import Array
 from icl_theory.engine.tokens.square import (
     LATEST,
     Count,
-    Generated,
-    Term,
     Weights,
     balanced,
     capped,
@@ -32,19 +29,11 @@ from icl_theory.engine.tokens.square import (
 )
 
 
-class Product(NamedTuple):
-    """Mean of a product, and its gradients in the scores of both heads, (C,) each."""
-
-    value: float
-    first: Array
-    second: Array
-
-
 def product(
     first: Array, second: Array, probs: Array, errors: Array, own: Array, counts: Sequence[Count],
     step: float = 0.22,
-) -> Product:  # fmt: skip
-    """Return the mean product of two averages, from the scores of the nodes, (C,), for the two heads.
+) -> tuple[float, Array, Array]:  # fmt: skip
+    """Return the mean product of two averages, and its gradients in the scores of both heads, (C,) each.
 
     The ``errors`` of the nodes are (C, D), and ``own`` their mean squares with what is spread within them, (C,).
     The ``step`` in ln s and ln t is exact to rounding unless given.
@@ -60,25 +49,24 @@ def product(
     x0, x1 = p * np.exp(-y), p * y * np.exp(-y)
     z0, z1 = np.exp(-z), z * np.exp(-z)
     x_slope, z_slope = x1 * (1.0 - y), z1 * (1.0 - z)
-    means, single, kinds = list[Generated](), list[Array](), range(len(counts))
+    means, single, kinds = list[tuple[Array, Array]](), list[Array](), range(len(counts))
     drawn: tuple[list[Array], list[Array]] = ([], [])
     for count in counts:
         rows = count.rows
         gone = p[rows] * down[rows]
         near_one = gone.sum(axis=0)[:, None] + (p[rows] * across[rows]).sum(axis=0) + gone.T @ across[rows]
         total = x0[rows].T @ z0[rows]
-        means.append(Generated(total, log_mean(total, near_one)))
+        means.append((total, log_mean(total, near_one)))
         single.append((own[rows, None] * x1[rows]).T @ z1[rows])
         for side, (left, right) in enumerate(((x1, z0), (x0, z1))):
             drawn[side].append((errors[rows].T[:, :, None] * left[rows]).swapaxes(1, 2) @ right[rows])
-    weights = Weights(counts, means, np.multiply.outer(rules[0].weights, rules[1].weights), 3)
+    weights = Weights(counts, means, np.multiply.outer(rules[0].weights, rules[1].weights))
     pairs = [[np.einsum("dst,dst->st", drawn[0][k], drawn[1][m]) for m in kinds] for k in kinds]
-    terms = Term.all(single, pairs)
     parts = []
     for k, count in enumerate(counts):
         rows = count.rows
         pull = [sum((weights(k, m) * side[m] for m in kinds[1:]), start=weights(k, 0) * side[0]) for side in drawn]
-        fall = summed(weights, terms, k)
+        fall = summed(weights, single, pairs, k)
         heads = ((x1, z0, x_slope, z0, x_slope, z1), (x0, z1, x0, z_slope, x1, z_slope))
         for head, (left, right, steep, flat, steep_twice, flat_twice) in enumerate(heads):
             e = errors[rows]
@@ -88,10 +76,10 @@ def product(
                 own[rows] * _contracted(steep_twice[rows], weights(k), flat_twice[rows]),
                 -_contracted(left[rows], fall, right[rows]),
             ))  # fmt: skip
-    gradients = (
+    by_first, by_second = (
         balanced(*(np.concatenate(term)[None] for term in zip(*parts[head::2], strict=True)))[0] for head in (0, 1)
     )
-    return Product(float(summed(weights, terms).sum()), *gradients)
+    return float(summed(weights, single, pairs).sum()), by_first, by_second
 
 
 def _contracted(left: Array, matrix: Array, right: Array) -> Array:

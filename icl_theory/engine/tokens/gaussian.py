@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.memory import check_fits
-
-
-class Query(NamedTuple):
-    """Queries of one length, and the components of tokens along them."""
-
-    weight: float  # probability of the length
-    length: float  # r
-    component: Array  # X, (U,)
-    probs: Array  # (U,)
 
 
 def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
@@ -28,8 +18,13 @@ def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
     return x, weight / weight.sum()
 
 
-def gaussian_queries(d: int, N: int, largest: float, radii: int = 64, digits: float = 30.0) -> list[Query]:
+def gaussian_queries(
+    d: int, N: int, largest: float, radii: int = 64, digits: float = 30.0
+) -> list[tuple[float, float, Array, Array]]:
     r"""Return nodes for N tokens in d dimensions, fine enough for scores :math:`c r X`, \|c\| up to ``largest``.
+
+    For queries of each length r: its probability, r, the components X of tokens along them, and the probabilities
+    of these, (U,) both.
 
     The error is about e^-digits of the whole; a rare length needs fewer digits by its weight, and is left out if
     none. Lengths are at Gauss–Laguerre nodes of r²/2. The trapezoid rule in X has the error e^(-2π²/h²) for the
@@ -41,7 +36,7 @@ def gaussian_queries(d: int, N: int, largest: float, radii: int = 64, digits: fl
     from scipy.special import roots_genlaguerre  # slow to load
 
     half, weights = roots_genlaguerre(radii, 0.5 * d - 1.0)
-    weights, queries = weights / weights.sum(), []
+    weights, queries = weights / weights.sum(), list[tuple[float, float, Array, Array]]()
     for r, weight in zip(np.sqrt(2.0 * half).tolist(), weights.tolist(), strict=True):
         needed = digits + math.log(max(weight, 1e-300))
         if needed < 0.0:
@@ -51,7 +46,7 @@ def gaussian_queries(d: int, N: int, largest: float, radii: int = 64, digits: fl
         # a node takes some arrays over values of s, which span all weights
         nodes = 2.0 * math.ceil(reach / h) + 1.0
         check_fits("scores", f"of size {largest:g}", 64.0 * nodes * (50.0 + 10.0 * largest * r * reach))
-        queries.append(Query(weight, r, *normal(h, reach)))
+        queries.append((weight, r, *normal(h, reach)))
     return queries
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,18 +17,6 @@ from icl_theory.engine.tokens.risk import Kind, TokenRisk
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
 
 
-class Products(NamedTuple):
-    """Means over the prompts of one query, and their derivatives by the scores of the first head.
-
-    Where both heads are the same, the slopes are half the derivatives.
-    """
-
-    gram: Array  # of products of the errors of two heads, (H, H)
-    slopes: Array  # (H, H, U)
-    means: Array  # of errors times the target, (H,)
-    tilts: Array  # (H, U)
-
-
 @dataclass(frozen=True, eq=False)
 class HeadsRisk(Risk):
     r"""The exact loss of H softmax heads with output weights :math:`\mu_h`.
@@ -38,8 +25,8 @@ class HeadsRisk(Risk):
 
     with the averages :math:`o_h` of `TokenRisk`. A parameter array, (H, 1 + UQ), holds in each row the output
     weight of a head and its scores, those of the U nodes for the Q queries. For given scores the loss is a
-    quadratic form in the output weights, of the products :math:`E[(o_h - y) \cdot (o_{h'} - y)]` and the means
-    :math:`E[(o_h - y) \cdot y]`.
+    quadratic form in the weights of :math:`\sum_h \mu_h (o_h - y) + (\sum_h \mu_h - 1)\,y`, of the products
+    :math:`E[(o_h - y) \cdot (o_{h'} - y)]` and the means :math:`E[(o_h - y) \cdot y]`.
 
     Parameters
     ----------
@@ -92,26 +79,25 @@ class HeadsRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (H, 1 + UQ)."""
-        mu, left = params[:, 0], float(params[:, 0].sum()) - 1.0
+        mu = params[:, 0]
+        weights = np.append(mu, mu.sum() - 1.0)
         loss, gradient = 0.0, np.zeros_like(params)
         slopes = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
-        for q, (p, found) in enumerate(zip(self.tokens.asked, self._products(params[:, 1:]), strict=True)):
-            size, along = float(self._target[q] @ self._target[q]), float(mu @ found.means)
-            # Σ μ o - y = Σ μ (o - y) + (Σ μ - 1) y
-            loss += p * (0.5 * float(mu @ found.gram @ mu) + left * along + 0.5 * left**2 * size)
-            gradient[:, 0] += p * (found.gram @ mu + left * found.means + along + left * size)
-            slopes[:, :, q] = p * mu[:, None] * (np.einsum("k,hku->hu", mu, found.slopes) + left * found.tilts)
+        products = zip(self.tokens.asked, self._products(params[:, 1:]), strict=True)
+        for q, (p, (gram, along)) in enumerate(products):
+            pull = gram @ weights
+            loss += 0.5 * p * float(weights @ pull)
+            gradient[:, 0] += p * (pull[:-1] + pull[-1])
+            slopes[:, :, q] = p * mu[:, None] * np.einsum("k,hku->hu", weights, along)
         return loss, gradient
 
     def quadratic(self, scores: ArrayLike) -> tuple[Array, Array]:
         """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), for scores of the heads, (H, UQ)."""
         given = np.asarray(scores, dtype=np.float64)
-        gram, means = np.zeros((len(given), len(given))), np.zeros(len(given))
-        for q, (p, found) in enumerate(zip(self.tokens.asked, self._products(given), strict=True)):
-            size = float(self._target[q] @ self._target[q])
-            gram += p * (found.gram + found.means[:, None] + found.means + size)
-            means += p * (found.means + size)
-        return gram, means
+        found = zip(self.tokens.asked, self._products(given), strict=True)
+        gram = sum(p * each for p, (each, _) in found)
+        products = gram[:-1] + gram[-1]  # of averages with errors and, last, the target
+        return products[:, :-1] + products[:, -1:], products[:, -1]
 
     def best_output(self, scores: ArrayLike) -> Array:
         """Return the output weights that minimise the loss for given scores, (H, UQ); the least ones if many do."""
@@ -122,26 +108,30 @@ class HeadsRisk(Risk):
         alone = [self.tokens.evaluate(row.reshape(self.tokens.initial.shape))[0] for row in params[:, 1:]]
         return {"output": params[:, 0].copy(), "loss_per_head": np.array(alone)}
 
-    def _products(self, scores: Array) -> list[Products]:
-        """Mean products of the heads for each query, from their scores, (H, UQ)."""
+    def _products(self, scores: Array) -> list[tuple[Array, Array]]:
+        """Mean products of the errors of the heads and, last, the target, (H + 1, H + 1), for each query.
+
+        With them come their derivatives by the scores of the first head, (H, H + 1, U), or half of them where both
+        are the same. Scores are (H, UQ).
+        """
         tokens, H = self.tokens, len(scores)
         given, found = scores.reshape(H, *tokens.own.shape), []
         alone, whole = ([risk.moments(each) for each in given] for risk in (tokens, self._without))
-        for q, errors in enumerate(tokens.errors):
-            gram, slopes = np.empty((H, H)), np.empty((H, H, given.shape[1]))
-            y = self._target[q]
-            # (errors + y)·y and not errors·y: what attention lacks to 1 by rounding is not multiplied by |y|²
-            means = np.array([each.attention[:, q] for each in alone]) @ ((errors + y) @ y) - float(y @ y)
-            # (o - y)·y is half of |o|² - |o - y|² - |y|²
-            tilts = np.array([x.gradient[:, q] - y.gradient[:, q] for x, y in zip(whole, alone, strict=True)])
+        for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
+            gram, slopes = np.empty((H + 1, H + 1)), np.empty((H, H + 1, given.shape[1]))
+            gram[H, H] = y @ y
             for h in range(H):
                 gram[h, h], slopes[h, h] = 2.0 * alone[h].loss[q], alone[h].gradient[:, q]
+                # (errors + y)·y and not errors·y: what attention lacks to 1 by rounding is not multiplied by |y|²
+                gram[h, H] = gram[H, h] = alone[h].attention[:, q] @ ((errors + y) @ y) - gram[H, H]
+                # (o - y)·y is half of |o|² - |o - y|² - |y|²
+                slopes[h, H] = whole[h].gradient[:, q] - alone[h].gradient[:, q]
                 for k in range(h):
                     pair = given[h, :, q], given[k, :, q]
                     both = product(*pair, tokens.probs, errors, tokens.own[:, q], tokens.counts)
-                    gram[h, k] = gram[k, h] = both.value
-                    slopes[h, k], slopes[k, h] = both.first, both.second
-            found.append(Products(gram, slopes, means, tilts))
+                    gram[h, k], slopes[h, k], slopes[k, h] = both
+                    gram[k, h] = gram[h, k]
+            found.append((gram, slopes))
         return found
 
 

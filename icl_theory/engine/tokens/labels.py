@@ -196,12 +196,10 @@ def _nodes(
     trapezoidal rule in u has the error e^(-π²/step).
     """
     first = float(breaks.min()) - spread - 2.0
-    starts, ends = np.sort(breaks) - spread - left, np.sort(breaks) + right
-    ends[0] = max(ends[0], first + left)  # where the map is the identity
-    new = np.concatenate([[True], starts[1:] > np.maximum.accumulate(ends)[:-1]])
-    begin = np.maximum(starts[new], first - 3.8)
-    end = np.minimum(np.maximum.accumulate(ends)[np.append(np.flatnonzero(new)[1:] - 1, -1)], last + right)
-    u = np.concatenate([np.arange(a, b + step, step) for a, b in zip(begin, end, strict=True) if a < b])
+    places = np.append(breaks, first + left - right)  # no gap before the map is the identity
+    at = np.rint((places[:, None] + np.arange(-spread - left, right + step, step) - first) / step)
+    u = first + step * np.unique(at)
+    u = u[(u > first - 3.8) & (u < last + right + step)]
     tail = np.exp(-(u - first))
     x, width = u - tail, step * (1.0 + tail)
     gap = np.flatnonzero(np.diff(u) > 1.5 * step)

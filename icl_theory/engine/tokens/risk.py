@@ -26,7 +26,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
-from icl_theory.engine.tokens.square import Count, Moments, rule_error, trapezoid
+from icl_theory.engine.tokens.square import Count, Moments, change_along, rule_error, trapezoid
 from icl_theory.engine.tokens.square import moments as integrate
 from icl_theory.memory import check_fits
 
@@ -231,7 +231,8 @@ class TokenRisk(Risk):
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, of the shape of the scores."""
-        return (self.asked * self.moments(params, direction).change).reshape(params.shape)
+        change = change_along(lambda scores: self.moments(scores).gradient, params, direction)
+        return (self.asked * change).reshape(params.shape)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected attention on each kind, ``share``, (kinds, Q), and the losses of the queries, (Q,)."""
@@ -265,21 +266,16 @@ class TokenRisk(Risk):
     def _columns(self, params: Array) -> Array:
         return params.reshape(len(self.probs), -1)
 
-    def moments(
-        self, params: Array, toward: Array | None = None, step: float = 0.2, errors: Array | None = None
-    ) -> Moments:
+    def moments(self, params: Array, step: float = 0.2, errors: Array | None = None) -> Moments:
         """Moments of all queries, unchecked; with ``errors`` of the nodes other than the risk's."""
         E = self.errors if errors is None else errors
 
-        def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
-            drawn = np.matmul(E[queries][:, rows].swapaxes(1, 2), z)
-            np.matmul(E[queries], drawn, out=product)
-            return np.asarray(np.einsum("qdj,qdj->qj", drawn, drawn))
+        def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
+            np.matmul(E[queries], np.matmul(E[queries][:, rows].swapaxes(1, 2), z), out=product)
 
-        direction = None if toward is None else self._columns(toward)
         scores = self._columns(params)
         own = np.ascontiguousarray(np.broadcast_to(self.own, scores.shape))
-        return integrate(scores, self.probs[:, None], own, self.counts, form, direction, step)
+        return integrate(scores, self.probs[:, None], own, self.counts, form, step)
 
 
 class Prompts(NamedTuple):

@@ -63,3 +63,8 @@ def softmax(scores: Array) -> tuple[Array, Array]:
     weight = np.exp(scores - top)
     total = weight.sum(axis=-1, keepdims=True)
     return weight / total, (top + np.log(total))[..., 0]
+
+
+def chosen(draws: Array, cumulated: Array) -> Indices:
+    """Indices of the intervals in which uniform numbers fall, of the shape of ``draws``."""
+    return np.asarray((draws[..., None] >= cumulated[..., :-1]).sum(axis=-1), dtype=np.intp)

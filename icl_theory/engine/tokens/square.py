@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,9 @@ from icl_theory._validate import Array
 
 LATEST = 300.0  # cap on s w: products of two e^(-s w) stay above the subnormal numbers, which are slow
 LEAST = -700.0  # of the logarithm of what is not zero: below it exp is slow
-HIGHEST = 4  # derivatives of a product of generating functions
+HIGHEST = 3  # derivatives of a product of generating functions
 
-Form = Callable[[NDArray[np.intp], slice, Array, Array], Array]
-Orders = tuple[int, ...]
+Form = Callable[[NDArray[np.intp], slice, Array, Array], object]
 
 
 class Count(NamedTuple):
@@ -93,34 +92,38 @@ class Nodes(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Half mean squares of Q queries over C nodes."""
+    """Half mean squares of Q queries over C nodes; complex for complex scores."""
 
     loss: Array  # (Q,)
     gradient: Array  # with respect to the scores of the nodes, (C, Q)
     attention: Array  # expected, (C, Q)
-    change: Array  # of the gradient in a direction, (C, Q); empty without a direction
+
+
+def change_along(gradient: Callable[[Array], Array], at: Array, direction: Array) -> Array:
+    """Differentiate a function of scores along a direction, by a step into the complex plane.
+
+    The step is so short that its square is below rounding, and nothing is subtracted.
+    """
+    length = 1e20 * float(np.abs(direction).max(initial=0.0))
+    return np.zeros_like(direction) if length == 0.0 else length * gradient(at + 1j * direction / length).imag
 
 
 def moments(
-    log_w: Array,
-    probs: Array,
-    own: Array,
-    counts: Sequence[Count],
-    form: Form,
-    direction: Array | None = None,
-    step: float = 0.2,
+    log_w: Array, probs: Array, own: Array, counts: Sequence[Count], form: Form, step: float = 0.2
 ) -> Moments:
     """Integrate losses, gradients and attention of all queries, in blocks that fit the processor's cache.
 
     Of the nodes are given the scores ``log_w``, (C, Q), -inf for one that never occurs; the ``probs``, (C, 1) or
     (C, Q), which sum to one over each kind; and the mean squared errors E|e|², ``own``, (C, Q).
-    ``form(queries, rows, z, out)`` takes q queries, the rows of a kind and z, (q, R, J), on these rows. It returns
-    ``z^T C z``, (q, J), for the matrices C of the queries, and writes ``C z`` to ``out``, (q, C, J). The gradients
-    are differentiated along a ``direction``, (C, Q). The ``step`` in ln s is exact to rounding unless given.
+    ``form(queries, rows, z, out)`` takes q queries, the rows of a kind and z, (q, R, J), on these rows, and writes
+    ``C z`` to ``out``, (q, C, J), for the matrices C of the queries. The ``step`` in ln s is exact to rounding
+    unless  Scores are real, or have the imaginary parts of `change_along`.
     """
+    turn = log_w.imag if np.iscomplexobj(log_w) else None
+    log_w = log_w.real
     there = np.isfinite(log_w)
     log_w = capped(log_w)
-    absent = None
+    absent: list[Array | None] = [None] * len(counts)
     if not there.all():
         absent = [(probs[count.rows] * ~there[count.rows]).sum(axis=0) for count in counts]
     probs = probs * there
@@ -129,10 +132,10 @@ def moments(
     for queries in _alike(nodes.counts, order, len(log_w)):
         here = slice(0, nodes.counts[queries[0]])
         scores, chances, squares = (array.T[queries] for array in (log_w, probs, own))
-        gone = None if absent is None else [each[queries, None] for each in absent]
+        gone = [None if each is None else each[queries, None] for each in absent]
+        turned = None if turn is None else turn.T[queries, :, None]
         rule = nodes.log_s[here], nodes.weights[here]
-        given = _Block(scores, chances, squares, gone, counts, *rule, form, queries)
-        parts.append(_block(given, None if direction is None else direction.T[queries]))
+        parts.append(_block(scores, turned, chances, squares, gone, counts, *rule, partial(form, queries)))
     back = np.argsort(order)
     joined = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
     return Moments(*(part[back].T for part in joined))
@@ -188,36 +191,18 @@ def _alike(
     yield order[start:]
 
 
-class _Block(NamedTuple):
-    """Some queries, one a row of each array."""
-
-    log_w: Array
-    probs: Array
-    own: Array
-    absent: list[Array] | None  # probabilities of the nodes of each kind that never occur, (q, 1)
-    counts: Sequence[Count]
-    log_s: Array
-    jacobian: Array
-    form: Form
-    queries: NDArray[np.intp]
-
-
-class Generated(NamedTuple):
-    """The generating function G of a kind, and its logarithm, (q, J)."""
-
-    value: Array
-    log: Array
-
-
 class Weights:
-    """Mixed derivatives of the product of all generating functions, times the weights of the nodes."""
+    """Mixed derivatives of the product of all generating functions, times the weights of the nodes.
 
-    def __init__(self, counts: Sequence[Count], means: Sequence[Generated], jacobian: Array, order: int) -> None:
+    Of each kind are given the generating function G and its logarithm, (q, J).
+    """
+
+    def __init__(self, counts: Sequence[Count], means: Sequence[tuple[Array, Array]], jacobian: Array) -> None:
         scales: list[Array | float] = [jacobian, *(1.0 for _ in counts[1:])]
         self._each = [
-            count.weights(*mean, order, scale) for count, mean, scale in zip(counts, means, scales, strict=True)
+            count.weights(*mean, HIGHEST, scale) for count, mean, scale in zip(counts, means, scales, strict=True)
         ]
-        self._known: dict[Orders, Array] = {}
+        self._known: dict[tuple[int, ...], Array] = {}
 
     def __call__(self, *kinds: int) -> Array:
         """Differentiate by the generating functions of these kinds."""
@@ -230,58 +215,58 @@ class Weights:
         return self._known[orders]
 
 
-class Term(NamedTuple):
-    """A part of the integrand: the kinds whose generating functions are differentiated, and what they multiply."""
-
-    kinds: tuple[int, ...]
-    value: Array
-
-    @staticmethod
-    def all(single: Sequence[Array], pairs: Sequence[Sequence[Array]]) -> list[Term]:
-        """Return the terms of tokens counted twice, of pairs within kinds, and of pairs of two kinds."""
-        kinds = range(len(single))
-        terms = [Term((k,), single[k]) for k in kinds] + [Term((k, k), pairs[k][k]) for k in kinds]
-        return terms + [Term((k, m), pairs[k][m] + pairs[m][k]) for k, m in combinations(kinds, 2)]
+def summed(weights: Weights, single: Sequence[Array], pairs: Sequence[Sequence[Array]], *more: int) -> Array:
+    """Add up tokens counted twice and pairs of kinds, with all weights differentiated by further kinds."""
+    kinds = range(len(single))
+    terms = [weights(k, *more) * single[k] for k in kinds]
+    terms += [weights(k, m, *more) * pairs[k][m] for k in kinds for m in kinds]
+    return sum(terms[1:], start=terms[0])
 
 
-def summed(weights: Weights, terms: Sequence[Term], *more: int) -> Array:
-    """Add up the terms, with all weights differentiated by further kinds."""
-    total = weights(*terms[0].kinds, *more) * terms[0].value
-    for term in terms[1:]:
-        total += weights(*term.kinds, *more) * term.value
-    return total
-
-
-def _block(given: _Block, direction: Array | None) -> Moments:
-    log_w, own, counts = given.log_w, given.own, given.counts
-    kinds, shape = range(len(counts)), (*given.log_w.shape, len(given.log_s))
-    sides = 1 if direction is None else 2
-    y, b, double, single, twice, part, *more = np.empty((4 + 2 * sides + sides * len(kinds), *shape))
-    products = more[: len(kinds)]
-    if given.log_s[-1] < 600.0:
-        np.multiply(np.exp(log_w)[:, :, None], np.exp(given.log_s), out=y)
+def _block(
+    log_w: Array, turn: Array | None, probs: Array, own: Array, absent: Sequence[Array | None],
+    counts: Sequence[Count], log_s: Array, jacobian: Array, form: Callable[[slice, Array, Array], object],
+) -> Moments:  # fmt: skip
+    """Integrate some queries, one a row of each array; ``absent`` nodes of each kind never occur, (q, 1)."""
+    kinds, shape = range(len(counts)), (*log_w.shape, len(log_s))
+    y, decay, b, *more = np.empty((6 + len(kinds), *shape))
+    if log_s[-1] < 600.0:
+        np.multiply(np.exp(log_w)[:, :, None], np.exp(log_s), out=y)
         np.minimum(y, LATEST, out=y)
     else:
-        np.exp(np.minimum(np.add(log_w[:, :, None], given.log_s, out=y), math.log(LATEST), out=y), out=y)
+        np.exp(np.minimum(np.add(log_w[:, :, None], log_s, out=y), math.log(LATEST), out=y), out=y)
     np.negative(y, out=b)
-    np.exp(b, out=part)
-    absent: Sequence[Array | None] = given.absent or [None] * len(counts)
-    means = [generating(given.probs, part, b, count.rows, absent[k]) for k, count in enumerate(counts)]
-    weights = Weights(counts, means, given.jacobian, HIGHEST - (direction is None))
-    np.multiply(part, y, out=b)
-    b *= given.probs[:, :, None]
+    np.exp(b, out=decay)
+    means = [generating(probs, decay, b, count.rows, absent[k]) for k, count in enumerate(counts)]
+    if turn is not None:
+        real, (y, decay, b, *more) = (y, decay), np.empty((6 + len(kinds), *shape), dtype=complex)
+        y.real, decay.real = real
+        np.multiply(turn, y.real, out=y.imag)
+        np.multiply(-decay.real, y.imag, out=decay.imag)
+        falls: list[Any] = [1j * weighted(probs, decay.imag, count.rows) for count in counts]
+        means = [
+            (value + fall, log + fall / np.maximum(value, 1e-300))
+            for (value, log), fall in zip(means, falls, strict=True)
+        ]
+    weights = Weights(counts, means, jacobian)
+    double, single, twice, *products = more
+    np.multiply(decay, y, out=b)
+    b *= probs[:, :, None]
     np.multiply(b, y, out=double)  # one token counted twice
     np.subtract(b, double, out=single)  # y ∂b/∂y
     np.subtract(2.0, y, out=twice)  # y ∂(double)/∂y
     twice *= double
-    form, queries = given.form, given.queries
-    squares = [form(queries, count.rows, b[:, count.rows], products[k]) for k, count in enumerate(counts)]
-    pairs = [[squares[k] if k == m else _inner(b, products[m], counts[k].rows) for m in kinds] for k in kinds]
-    terms = Term.all([weighted(own, double, count.rows) for count in counts], pairs)
-    loss = 0.5 * np.einsum("qj->q", summed(weights, terms))
+    for count, product in zip(counts, products, strict=True):
+        # a linear map: real and imaginary parts stand side by side
+        form(count.rows, b[:, count.rows].view(np.float64), product.view(np.float64))
+    pairs = [[_inner(b, products[m], counts[k].rows) for m in kinds] for k in kinds]
+    for k in kinds:  # squares: rounding must not make them negative
+        np.maximum(pairs[k][k], 0.0, out=pairs[k][k])
+    twofold = [weighted(own, double, count.rows) for count in counts]
+    loss = 0.5 * np.einsum("qj->q", summed(weights, twofold, pairs))
     attention, gradient = [], []
     for k, count in enumerate(counts):
-        rows, here = count.rows, part[:, count.rows]
+        rows, here = count.rows, decay[:, count.rows]
         attention.append(integral(weights(k), b[:, rows]))
         each = (
             2.0 * integral(weights(k, m), np.multiply(single[:, rows], products[m][:, rows], out=here))
@@ -289,68 +274,12 @@ def _block(given: _Block, direction: Array | None) -> Moments:
         )
         drawn = sum(each, start=next(each))
         kept = own[:, rows] * integral(weights(k), twice[:, rows])
-        gradient.append((drawn, -integral(summed(weights, terms, k), b[:, rows]), kept))
-    change = np.zeros((len(loss), 0))
-    if direction is not None:
-        change = 0.5 * _change(given, direction, weights, terms, (y, b, double, single, twice, part), more)
-    if len(counts) == 1:
-        return Moments(loss, 0.5 * balanced(*gradient[0]), attention[0], change)
+        gradient.append((drawn, -integral(summed(weights, twofold, pairs, k), b[:, rows]), kept))
     joined = [np.concatenate(term, axis=1) for term in zip(*gradient, strict=True)]
-    return Moments(loss, 0.5 * balanced(*joined), np.concatenate(attention, axis=1), change)
+    return Moments(loss, 0.5 * balanced(*joined), np.concatenate(attention, axis=1))
 
 
-def _change(
-    given: _Block, direction: Array, weights: Weights, terms: Sequence[Term], arrays: tuple[Array, ...],
-    more: Sequence[Array],
-) -> Array:  # fmt: skip
-    """Differentiate twice the gradient along a direction."""
-    y, b, double, single, twice, part = arrays
-    counts, kinds, own = given.counts, range(len(given.counts)), given.own
-    products, (change_b, change_double, *changed) = more[: len(kinds)], more[len(kinds) :]
-    v = direction[:, :, None]
-    np.multiply(v, single, out=change_b)
-    np.multiply(v, twice, out=change_double)
-    falls = [-weighted(direction, b, count.rows) for count in counts]  # change of the generating functions
-    for k, count in enumerate(counts):
-        given.form(given.queries, count.rows, change_b[:, count.rows], changed[k])
-    pairs = [
-        [
-            2.0 * _inner(change_b, products[k], counts[k].rows) if k == m
-            else _inner(change_b, products[m], counts[k].rows) + _inner(b, changed[m], counts[k].rows)
-            for m in kinds
-        ]
-        for k in kinds
-    ]  # fmt: skip
-    turned = Term.all([weighted(own, change_double, count.rows) for count in counts], pairs)
-
-    def change_of(*orders: int) -> Array:
-        return sum((weights(*orders, m) * falls[m] for m in kinds[1:]), start=weights(*orders, 0) * falls[0])
-
-    change = np.zeros(direction.shape)
-    for k, count in enumerate(counts):
-        rows = count.rows
-        for m in kinds:
-            np.multiply(single[:, rows], products[m][:, rows], out=part[:, rows])
-            change[:, rows] += 2.0 * integral(change_of(k, m), part[:, rows])
-            np.multiply(single[:, rows], changed[m][:, rows], out=part[:, rows])
-            change[:, rows] += 2.0 * integral(weights(k, m), part[:, rows])
-            np.subtract(change_b[:, rows], change_double[:, rows], out=part[:, rows])
-            part[:, rows] *= products[m][:, rows]
-            change[:, rows] += 2.0 * integral(weights(k, m), part[:, rows])
-        moved = summed(weights, turned, k)
-        for m in kinds:
-            moved = moved + summed(weights, terms, k, m) * falls[m]
-        change[:, rows] -= integral(moved, b[:, rows]) + integral(summed(weights, terms, k), change_b[:, rows])
-        change[:, rows] += own[:, rows] * integral(change_of(k), twice[:, rows])
-        np.multiply(v[:, rows], double[:, rows], out=part[:, rows])
-        part[:, rows] += change_double[:, rows]
-        part[:, rows] *= y[:, rows]
-        np.subtract(2.0 * change_double[:, rows], part[:, rows], out=part[:, rows])
-        change[:, rows] += own[:, rows] * integral(weights(k), part[:, rows])
-    return change
-
-
-def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Array | None = None) -> Generated:
+def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Array | None) -> tuple[Array, Array]:
     """Return G of a kind, and ln G to an absolute error far below 1/N, also where G is nearly 1.
 
     ``decay`` is e^(-y), (q, C, J), and ``minus`` is -y, whose first columns are overwritten.
@@ -361,9 +290,8 @@ def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Ar
     near_one = weighted(probs[:, rows], np.expm1(early, out=early))
     if absent is not None:
         near_one -= absent
-    first = log[:, : near_one.shape[1]]
-    np.copyto(first, np.log1p(np.maximum(near_one, -0.5)), where=near_one > -0.5)
-    return Generated(mean, log)
+    log[:, : near_one.shape[1]] = log_mean(mean[:, : near_one.shape[1]], near_one)
+    return mean, log
 
 
 def log_mean(mean: Array, near_one: Array) -> Array:

@@ -75,8 +75,8 @@ class ScoreBatch(Risk):
             losses, gradient, attention = self._first._infinite(columns, self.query[which])
             return self._rate[which] * gradient, (self._weight * self._scale[self.point])[which] * losses, attention
 
-        def form(some: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
-            return at_nodes(self._variograms, self._factors, which[some], z, product)
+        def form(some: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
+            at_nodes(self._variograms, self._factors, which[some], z, product)
 
         found = moments(columns, self._probs[:, which], self._own[:, which], [Count(self.N)], form)
         attention = found.attention[self.query[which], np.arange(which.size)]

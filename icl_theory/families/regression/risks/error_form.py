@@ -104,15 +104,15 @@ class ErrorForm:
             error = self.factor.T @ z
             error -= self.factor[own].T * total
             return error
-        error = np.zeros((self.factor.shape[1], z.shape[1]))
+        error = np.zeros((self.factor.shape[1], z.shape[1]), dtype=z.dtype)
         for rows in blocks(*z.shape):
             for axis, column in enumerate(self.factor.T):
                 error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])
         return error
 
 
-def at_nodes(variograms: Array, factors: Array, queries: NDArray[np.intp], z: Array, product: Array) -> Array:
-    """Return ``z^T C z``, (q, J), for z, (q, K, J), and write ``C z`` to ``product``.
+def at_nodes(variograms: Array, factors: Array, queries: NDArray[np.intp], z: Array, product: Array) -> None:
+    """Write ``C z`` to ``product``, for z, (q, K, J).
 
     P problems stand side by side, with variograms (P, K, K) and factors (P, K, r). Queries count modulo P K.
     """
@@ -121,13 +121,10 @@ def at_nodes(variograms: Array, factors: Array, queries: NDArray[np.intp], z: Ar
     each = problem if len(variograms) > 1 else slice(None)  # a single problem is not copied for each query
     if factors.shape[2]:
         between = factors[each] - factors[problem, own][:, None]
-        error = np.matmul(between.swapaxes(1, 2), z)
-        np.matmul(between, error, out=product)
-        return np.asarray(np.einsum("qrj,qrj->qj", error, error))
-    to_own = variograms[problem, own]
-    np.matmul(to_own[:, :, None] + to_own[:, None] - variograms[each], z, out=product)
-    # a square: rounding must not make it negative
-    return np.maximum(np.einsum("qmj,qmj->qj", z, product), 0.0)
+        np.matmul(between, np.matmul(between.swapaxes(1, 2), z), out=product)
+    else:
+        to_own = variograms[problem, own]
+        np.matmul(to_own[:, :, None] + to_own[:, None] - variograms[each], z, out=product)
 
 
 def blocks(rows: int, columns: int, numbers: int = 2**15) -> list[slice]:

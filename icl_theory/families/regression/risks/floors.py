@@ -241,9 +241,8 @@ def _minimised(
     shape, scores = starts.shape[:2], starts.reshape(-1, starts.shape[2])
 
     def seen(scores: Array, of: NDArray[np.intp]) -> tuple[Array, Array]:
-        def form(some: NDArray[np.intp], rows: slice, z: Array, out: Array) -> Array:
+        def form(some: NDArray[np.intp], rows: slice, z: Array, out: Array) -> None:
             np.matmul(matrices[of[some]], z, out=out)
-            return np.asarray(np.einsum("qcj,qcj->qj", z, out))
 
         log_w, count = np.where(above[of], -np.inf, scores), Count(queries[0].N)
         # the rule's error is 2e-8 of the loss

@@ -17,6 +17,7 @@ from icl_theory._validate import LARGEST, Array, instance, integer, lipschitz, n
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import MOST_TOKENS, Kind, TokenRisk
+from icl_theory.engine.tokens.square import change_along
 from icl_theory.families.regression.sampled.layer import PromptRisk, Prompts
 from icl_theory.families.regression.tasks import quadratics
 
@@ -195,17 +196,11 @@ class GaussianRisk(Risk):
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, (d, d); refused beyond the range of float64."""
-        Q, V = params, direction
-        a, b = self.law.sigma_a**2, self.law.sigma_b**2
-        if a == 0.0:
-            return b * V
         with np.errstate(over="ignore", invalid="ignore"):
-            by_matrix = 4.0 * np.vdot(Q, V) * Q + 2.0 * np.vdot(Q, Q) * V - 2.0 * V.T
-            by_matrix += 4.0 * (V @ Q.T @ Q + Q @ V.T @ Q + Q @ Q.T @ V)
-            by_matrix[np.diag_indices(len(Q))] -= 2.0 * np.trace(V)
-            product: Array = a * by_matrix + b * V
+            product = change_along(lambda Q: self._around(Q)[1], params, direction)
         if not np.isfinite(product).all():
-            raise refuse("params", float(np.abs(Q).max()), "entries with a finite Hessian (the largest is shown)")
+            largest = float(np.abs(params).max())
+            raise refuse("params", largest, "entries with a finite Hessian (the largest is shown)")
         return product
 
     @cached_property
@@ -226,11 +221,10 @@ class GaussianRisk(Risk):
         D = Q - self.best * np.eye(d)
         s = max(1.0, float(np.abs(D).max()))
         D, c, t1 = D / s, self.best / s, 1.0 / s  # terms of lower degree get a factor t1 for each power of s
-        trace, norm = float(np.trace(D)), float(np.vdot(D, D))
         gram, both = D.T @ D, D + D.T
-        square = float(np.vdot(D, D.T))  # tr D²
-        quartic = norm**2 + 2.0 * float(np.vdot(gram, gram))
-        cubic = 4.0 * c * (trace * norm + float(np.vdot(both, gram)))
+        trace, norm, square = np.trace(D), np.trace(gram), np.sum(D * D.T)  # tr D² is the last one
+        quartic = norm**2 + 2.0 * np.sum(gram * gram)
+        cubic = 4.0 * c * (trace * norm + np.sum(both * gram))
         quadratic = c * c * (4.0 * trace**2 + (2 * d + 8) * norm + 4.0 * square)
         quadratic -= 2.0 * t1**2 * (trace**2 + square)
         excess = 0.5 * a * (quartic + cubic + quadratic)
@@ -239,7 +233,7 @@ class GaussianRisk(Risk):
         gradient[np.diag_indices(d)] += 4.0 * c * c * trace + 2.0 * c * norm - 2.0 * t1**2 * trace
         with np.errstate(over="ignore"):  # the linear part, of lower degree, is the whole loss if a = 0
             excess, gradient = excess * s * s + 0.5 * b * norm, a * gradient * s * s + b * D
-            return max(excess * s * s, 0.0) * self._scale, gradient * s * self._scale
+            return max(float(excess.real * s * s), 0.0) * self._scale, gradient * s * self._scale
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.square import Count, Moments, moments
+from icl_theory.engine.tokens.square import Count, Moments, change_along, moments
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.risks.floors import Levels, Query, levels_of
 from icl_theory.families.regression.risks.prompts import infima
@@ -189,12 +189,13 @@ class SymmetricRisk(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the grouped scores, (G, G + 1)."""
         share = self.sizes * self.probs
-        losses, gradient, *_ = self._parts(params)
+        losses, gradient, _ = self._parts(params)
         return float(share @ losses), (gradient * share).T
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, (G, G + 1)."""
-        return (self._parts(params, direction.T).change * self.sizes * self.probs).T
+        change = change_along(lambda theta: self._parts(theta).gradient.T, params, direction)
+        return (self.sizes * self.probs)[:, None] * change
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected target attention and loss of a query of each group, (G,) each."""
@@ -246,29 +247,21 @@ class SymmetricRisk(Risk):
         own = np.append(0.0, 2.0 * self.variogram[g])[there] + self.noise**2
         return Query(matrix, own, self._mass[there, g], self.N, self.noise, 0)
 
-    def _parts(self, params: Array, toward: Array | None = None) -> Moments:
-        return self._infinite(params.T, toward) if math.isinf(self.N) else self._finite(params.T, toward)
+    def _parts(self, params: Array) -> Moments:
+        return self._infinite(params.T) if math.isinf(self.N) else self._finite(params.T)
 
-    def _infinite(self, scores: Array, toward: Array | None) -> Moments:
-        """N = ∞: losses (G,), gradients ∂ℓ_g/∂θ_gc and attention, (G + 1, G), and their change."""
+    def _infinite(self, scores: Array) -> Moments:
+        """N = ∞: losses (G,), gradients ∂ℓ_g/∂θ_gc and attention, (G + 1, G)."""
         mass, matrix = self._mass, self._matrix
         with np.errstate(divide="ignore"):
             tilted = scores + np.log(mass)
         weight = np.exp(tilted - tilted.max(axis=0))
         a = weight / weight.sum(axis=0)
 
-        columns, top = np.arange(len(matrix)), a.argmax(axis=0)
         squared = np.einsum("cg,cg->g", a[1:], np.einsum("gcd,dg->cg", matrix, a[1:]))
-        residual = self._against(top, a)
+        residual = self._against(a.argmax(axis=0), a)
         gradient = a * (residual - np.einsum("cg,cg->g", a, residual))
-        change = np.zeros((0, len(matrix)))
-        if toward is not None:
-            turn = toward - toward[top, columns]
-            moved = a * (turn - np.einsum("cg,cg->g", a, turn))
-            turned = self._against(top, moved)
-            rise = np.einsum("cg,cg->g", a, turned) + np.einsum("cg,cg->g", moved, residual)
-            change = moved * (residual - np.einsum("cg,cg->g", a, residual)) + a * (turned - rise)
-        return Moments(0.5 * squared, gradient, a, change)
+        return Moments(0.5 * squared, gradient, a)
 
     def _against(self, top: NDArray[np.intp], z: Array) -> Array:
         """``(C z)_c - (C z)_top``, (G + 1, G), accurate also if a wrong class ``top`` has nearly all attention."""
@@ -282,17 +275,16 @@ class SymmetricRisk(Risk):
             result[:, wrong] = part + (gap[:, wrong] - gap[top[wrong], wrong]) * z[1:, wrong].sum(axis=0)
         return result
 
-    def _finite(self, scores: Array, toward: Array | None = None) -> Moments:
+    def _finite(self, scores: Array) -> Moments:
         mass, matrix = self._mass, self._matrix
         own = np.vstack([np.zeros(len(matrix)), 2.0 * self.variogram]) + self.noise**2
         absent = np.where(mass > 0, scores, -np.inf)
 
-        def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> Array:
+        def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
             product[:, 0] = 0.0
             np.matmul(matrix[queries], z[:, 1:], out=product[:, 1:])
-            return np.asarray(np.einsum("qcj,qcj->qj", z, product))
 
-        return moments(absent, mass, own, [Count(self.N)], form, toward)
+        return moments(absent, mass, own, [Count(self.N)], form)
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
