@@ -65,8 +65,8 @@ FOR_THE_AUDIT = (
     Fault("attention", "recorded attention 1 % too small, N = ∞", _P,
           'return {"attention": attention, "loss_per_query": losses}',
           'return {"attention": 0.99 * attention, "loss_per_query": losses}'),
-    Fault("hessian", "Hessian product 1 % too small, N = ∞", _P,
-          "return change_along(lambda scores: self._infinite", "return 0.99 * change_along(lambda scores: self._infinite"),
+    Fault("hessian", "half of one term of the Hessian product, N = ∞", _P,
+          'rise = 2.0 * np.einsum("mk,mk->k", residual', 'rise = 1.0 * np.einsum("mk,mk->k", residual'),
     # finite prompts
     Fault("n-minus-one", "N² instead of N(N-1) in the integral", _T,
           "factors[-1] * (n - k)", "factors[-1] * (n - k * (k > 1))", "regression/test_one_query.py"),

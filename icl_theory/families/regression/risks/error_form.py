@@ -104,7 +104,7 @@ class ErrorForm:
             error = self.factor.T @ z
             error -= self.factor[own].T * total
             return error
-        error = np.zeros((self.factor.shape[1], z.shape[1]), dtype=z.dtype)
+        error = np.zeros((self.factor.shape[1], z.shape[1]))
         for rows in blocks(*z.shape):
             for axis, column in enumerate(self.factor.T):
                 error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])

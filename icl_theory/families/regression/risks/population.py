@@ -202,13 +202,28 @@ class PopulationRisk(Risk):
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r"""Product of the Hessian with a direction, exactly, (K, K).
 
-        It is the derivative of the gradient by a step into the complex plane. For N = ∞ and a change
-        :math:`a' = a(S' - a^\top S')` of the attention it is
-        :math:`p_k[a'_m(r_m - R_k) + a_m((Ca')_m - 2r^\top a')]`.
+        For N = ∞ and a change :math:`a' = a(S' - a^\top S')` of the attention,
+        :math:`p_k[a'_m(r_m - R_k) + a_m((Ca')_m - 2r^\top a')]`; for finite N the derivative is taken
+        under the integral.
         """
-        if math.isinf(self.N):
-            return change_along(lambda scores: self._infinite(scores)[1], params, direction)
-        return self.features.probs * change_along(lambda scores: self._moments(scores).gradient, params, direction)
+        if math.isfinite(self.N):
+            change = change_along(lambda scores: self._moments(scores).gradient, params, direction)
+            return self.features.probs * change
+        weight, total = self._softmax(params)
+        target = np.diagonal(weight).copy()
+        a = weight / total
+        moved = a * (direction - np.einsum("mk,mk->k", a, direction))
+        others, moved_others = _without_own(a), _without_own(moved)
+        squared, residual = self._form(others)
+        change = self._form(moved_others)[1]
+        np.fill_diagonal(residual, 0.0)
+        np.fill_diagonal(change, 0.0)
+        rise = 2.0 * np.einsum("mk,mk->k", residual, moved_others)
+        result = moved * (residual - squared) + a * (change - rise)
+        close = _cancelling(target, a * (residual - squared), squared / total)
+        if close.size:
+            result[:, close] = self._close_change(a[:, close], direction[:, close], close)
+        return self.features.probs * result
 
     def _close(self, a: Array, query: NDArray[np.intp], small: float = 0.01) -> tuple[Array, NDArray[np.bool_]]:
         """``r_m - r_top``, (K, Q), where top has most attention; and the m for which subtracting loses digits."""
@@ -225,10 +240,21 @@ class PopulationRisk(Risk):
         difference, _ = self._close(a, query)
         return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
 
+    def _close_change(self, a: Array, direction: Array, query: NDArray[np.intp]) -> Array:
+        """Change of `_close_gradient` in a direction, (K, Q)."""
+        top = a.argmax(axis=0)
+        turn = direction - direction[top, np.arange(len(top))]
+        moved = a * (turn - np.einsum("mk,mk->k", a, turn))
+        difference, alike = self._close(a, query)
+        change = self._form.against(top, _without_own(moved, query), query, alike)
+        mean = np.einsum("mk,mk->k", a, difference)
+        rise = np.einsum("mk,mk->k", a, change) + np.einsum("mk,mk->k", moved, difference)
+        return np.asarray(moved * (difference - mean) + a * (change - rise))
+
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
         """N = ∞: attention a_mq ∝ p_m e^S_mq as weights (K, Q), and their column sums (Q,)."""
         # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
-        weight, tilted = np.empty_like(scores), scores
+        weight, tilted = np.empty(scores.shape), scores
         if not self.features.uniform:
             tilted = np.add(scores, np.log(self.features.probs)[:, None], out=weight)
         np.exp(np.subtract(tilted, tilted.max(axis=0), out=weight), out=weight)
