@@ -93,8 +93,8 @@ def test_logistic_curve_is_refused_where_it_does_not_hold(law: PromptLaw) -> Non
 
 @pytest.mark.parametrize(
     ("start", "time", "words"),
-    [(0.1, [1.0, -1e-9], "time = "), (0.1, math.nan, "time = "), (0.1, [1e41], "time = "), (0.0, 1.0, "start = 0.0"),
-     (-0.1, 1.0, "start = -0.1"), (1e41, 1.0, r"start = 1e\+41")],
+    [(0.1, [1.0, -1e-9], "time = "), (0.1, math.nan, "time = "), (0.1, [1e41], "time = "),
+     (0.0, 1.0, "start = 0.0"), (-0.1, 1.0, "start = -0.1"), (1e41, 1.0, r"start = 1e\+41")],
 )  # fmt: skip
 def test_the_logistic_curve_has_a_start_and_goes_forward(start: float, time: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -59,7 +59,7 @@ def test_fits_to_prompts_in_general_position_are_those_of_their_law() -> None:
     thin = problem.changed(query=[[1.0, 0.99], [0.99, 1.0]])
     limit = float(pretraining_limit(thin, 400).new) - thin.law().floor
     found = np.mean([thin.law().excess(pretrained(thin, 400, seed)) for seed in range(40)])
-    # the limit is that of large d, here a quarter; queries with the variances along the axes would cost 185 times as much
+    # the limit of large d is a quarter here; with the queries' variances along the axes it would be 185 times that
     assert limit < found < 10.0 * limit
 
 
