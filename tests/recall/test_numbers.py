@@ -237,6 +237,14 @@ def test_attention_of_softmax_is_that_of_every_sentence() -> None:
     assert found[1] == pytest.approx(0.5 * (e / (e + 5) + 2 * e / (2 * e + 4)), rel=1e-12)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_attention_on_the_output_leaves_out_noise_after_its_trigger(alpha: float) -> None:
+    task = RecallTask(8, 2, 2, alpha=alpha, H=9, counts=[Counts.fixed(1, 2), Counts.fixed(2, 1)])
+    found = RecallRisk(task, "softmax", v=1.5).observe(np.array([0.7, 1.2] + [-0.4] * (alpha > 0)))["attention"]
+    for q, (c, strength) in enumerate(((1, 0.7), (2, 1.2))):
+        assert found[q] == pytest.approx(c * math.exp(strength) / (3 * math.exp(strength) + 5), rel=1e-12)
+
+
 @pytest.mark.parametrize("attention", ["softmax", "softmax-limit"])
 def test_one_strength_has_one_attention_and_several_have_theirs(attention: str) -> None:
     task = RecallTask(9, 2, 2, counts=Counts.fixed(1), H=7)
