@@ -184,6 +184,15 @@ def test_depth_that_cannot_be_is_refused(arguments: dict[str, Any], message: str
         icl.LinearAttention(**arguments)
 
 
+def test_the_sampled_loop_of_a_problem_has_its_noise() -> None:
+    problem, gamma = icl.LinearAttention(d=3, N=4, depth=2, noise=1.5), np.array([0.8])
+    trainer = problem.sampled(1000, seed=1)
+    losses = np.array([trainer.evaluate(gamma, step)[0] for step in range(20)])
+    error = losses.std(ddof=1) / math.sqrt(20)
+    assert abs(losses.mean() - problem.risk().loss(gamma)) < 4.0 * error
+    assert losses.mean() > LoopedRisk(3, 4, 2).loss(gamma) + 5.0 * error
+
+
 @pytest.mark.parametrize(
     ("start", "depth", "named"), [([0.01], math.nan, "depth"), ([0.01], 0, "depth"), ([0.01, 1.0], 2, "start")]
 )

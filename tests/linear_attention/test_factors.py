@@ -91,6 +91,16 @@ def test_logistic_curve_is_refused_where_it_does_not_hold(law: PromptLaw) -> Non
         balanced_flow(law, 0.1, [0.0])
 
 
+@pytest.mark.parametrize(
+    ("start", "time", "words"),
+    [(0.1, [1.0, -1e-9], "time = "), (0.1, math.nan, "time = "), (0.1, [1e41], "time = "),
+     (0.0, 1.0, "start = 0.0"), (-0.1, 1.0, "start = -0.1"), (1e41, 1.0, r"start = 1e\+41")],
+)  # fmt: skip
+def test_the_logistic_curve_has_a_start_and_goes_forward(start: float, time: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        balanced_flow(PromptLaw([1.0, 1.0], N=5), start, time)
+
+
 def test_balanced_flow_begins_where_it_begins_and_ends_at_the_best() -> None:
     law = PromptLaw([1.0, 1.0], N=10)
     for start in (1e-12, 1.0, 1e12):

@@ -62,6 +62,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "query": {"d": 3, "decay": 0.5, "N": 9, "query": (1.0, 0.1, 3.0), "prior": (0.2, 1.0, 2.0)},
     "dense": {"covariance": TOKENS.covariance, "prior": TOKENS.prior, "query": TOKENS.query, "N": 5, "noise": 0.3},
     "tasks": {"d": 3, "N": 7, "noise": 0.5, "tasks": TASKS},
+    "query, tasks": {"d": 3, "decay": 0.5, "N": 7, "noise": 0.5, "tasks": TASKS, "query": (1.0, 0.1, 3.0)},
     "dense, tasks": {"covariance": TOKENS.covariance, "N": 7, "noise": 0.5, "tasks": TASKS},
     "pair": {"d": 3, "decay": 1.0, "N": 9, "coordinates": "pair", "start": 0.3},
     "pair, dense": {"covariance": TOKENS.covariance, "N": 9, "coordinates": "pair", "start": 0.3},
@@ -100,7 +101,15 @@ def test_columns_of_a_run_are_those_of_its_last_matrix(name: str) -> None:
             assert run.notes["new tasks"] == f"{found['new_loss']:.6g} (best {least_new:.3g})"
         else:
             assert "new_loss" not in found
-    assert len(set(learnt)) > 1 or name in ("tasks", "dense, tasks", "query", "dense", "pair, dense", "heads")
+    assert len(set(learnt)) > 1 or name in (
+        "tasks",
+        "query, tasks",
+        "dense, tasks",
+        "query",
+        "dense",
+        "pair, dense",
+        "heads",
+    )
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

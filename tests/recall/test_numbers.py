@@ -5,6 +5,7 @@ From sentences that are drawn or written down, from sums in many digits, or from
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import Any
@@ -15,6 +16,7 @@ from scipy import optimize, stats
 
 import icl_theory as icl
 from icl_theory import recall
+from tests.recall.enumeration import matrices
 from tests.recall.references import logits
 
 Counts, RecallRisk, RecallTask, Recall = recall.Counts, recall.RecallRisk, recall.RecallTask, icl.Recall
@@ -235,6 +237,14 @@ def test_attention_of_softmax_is_that_of_every_sentence() -> None:
     assert found[1] == pytest.approx(0.5 * (e / (e + 5) + 2 * e / (2 * e + 4)), rel=1e-12)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_attention_on_the_output_leaves_out_noise_after_its_trigger(alpha: float) -> None:
+    task = RecallTask(8, 2, 2, alpha=alpha, H=9, counts=[Counts.fixed(1, 2), Counts.fixed(2, 1)])
+    found = RecallRisk(task, "softmax", v=1.5).observe(np.array([0.7, 1.2] + [-0.4] * (alpha > 0)))["attention"]
+    for q, (c, strength) in enumerate(((1, 0.7), (2, 1.2))):
+        assert found[q] == pytest.approx(c * math.exp(strength) / (3 * math.exp(strength) + 5), rel=1e-12)
+
+
 @pytest.mark.parametrize("attention", ["softmax", "softmax-limit"])
 def test_one_strength_has_one_attention_and_several_have_theirs(attention: str) -> None:
     task = RecallTask(9, 2, 2, counts=Counts.fixed(1), H=7)
@@ -407,6 +417,39 @@ def test_gamma_and_v_are_held_where_they_are_said_to_be() -> None:
     np.testing.assert_array_equal(
         problem.data.tokens, RecallTask(50, 4, 8, alpha=0.3).sentences(np.random.default_rng(7), 40).tokens
     )
+
+
+READ = [
+    *itertools.product(("linear", "relu", "softmax"), (1,), ("projection", "identity"), (0.0, 0.3)),
+    *itertools.product(("linear", "relu", "softmax"), (0,), ("identity",), (0.3,)),
+]
+
+
+@pytest.mark.parametrize(("attention", "kappa", "weights", "alpha"), READ)
+def test_the_risk_on_sentences_is_that_of_a_transformer_that_reads_them(
+    attention: str, kappa: int, weights: str, alpha: float
+) -> None:
+    """Whichever matrices and whatever the feed-forward layer reads, by the matrices written out."""
+    scaled = attention == "softmax"
+    problem = Recall(
+        V=7, triggers=1, outputs=2, H=9, law="planted", alpha=alpha, M=12, seed=2, attention=attention, kappa=kappa,
+        weights=weights, gamma=-0.6 if alpha else "best", v=1.7 if scaled else 1.0,
+    )  # fmt: skip
+    task, data = problem.whole_task, problem.data
+    assert data is not None
+    W, value, F = matrices(task, weights, np.array([0.9]), 1.7 if scaled else 1.0, -0.6)
+    eye, losses = np.eye(14), []
+    for tokens, answer in zip(data.tokens.tolist(), data.answer.tolist(), strict=True):
+        x = np.array([eye[z] + (eye[7 + tokens[h - 1]] if h else 0.0) for h, z in enumerate(tokens)])
+        keys = x if weights == "identity" else x[:-1]
+        scores = keys @ (W.T @ x[-1])
+        a = np.exp(scores) / np.exp(scores).sum() if scaled else scores
+        u = value @ (keys.T @ (np.maximum(a, 0.0) if attention == "relu" else a))
+        found = (u + F @ (x[-1] + kappa * u))[:7]
+        losses.append(math.log(np.exp(found).sum()) - found[answer])
+    risk = problem.risk()
+    assert risk.initial.shape == (1,)
+    assert risk.loss([0.9]) == pytest.approx(np.mean(losses), rel=1e-12)
 
 
 @pytest.mark.parametrize(
