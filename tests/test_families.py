@@ -242,6 +242,7 @@ def test_units_of_losses_are_those_of_the_family() -> None:
     assert {name for name, label in labels.items() if label.unit == "J"} == {"epsilon", "above", "lost"}
     assert labels["lost"] == ("lost", r"\mathrm{lost}", "J", "what is lost")
     assert labels["eta"][:2] == ("η", r"\eta")
+    assert icl.SoftmaxHeads.labels()["heads"][:2] == ("H", "H")
     assert {name for name, declared in Valley.parameters().items() if not declared.axis} == {
         "method", "max_steps", "kind",
     }  # fmt: skip
@@ -256,6 +257,8 @@ def test_a_run_gives_up_at_its_floor() -> None:
 def test_a_rate_that_a_family_cannot_choose_is_refused_when_the_problem_is_made() -> None:
     with pytest.raises(ValueError, match="eta = 'auto': must be a number: the family bowl has no rule"):
         Bowl(eta="auto")
+    with pytest.raises(ValueError, match=r"^depth: the family bowl has no such parameter.*; it has eta, "):
+        Bowl(eta=0.5).changed(depth=2.0)
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [("Width", "width"), ("EPSILON", "epsilon"), ("wdith", "width")])

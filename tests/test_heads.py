@@ -108,6 +108,21 @@ def test_columns_of_a_run_and_what_it_observes() -> None:
     np.testing.assert_array_equal(run.observed["omega"][-1], omega)
 
 
+def test_the_best_temperature_is_said_and_measured_with_its_loss() -> None:
+    problem = icl.SoftmaxHeads(N=6, d=2, heads=1, max_steps=1)
+    vars(problem.risk())["best"] = (0.25, 0.125)  # as if it had been searched for
+    run = problem.simulate()
+    assert run.notes["best"] == "|ω| = 0.25 with the loss 0.125"
+    assert problem.measure(run)["best"] == 0.25
+    assert run.floor == problem.risk().floor() == 0.125
+
+
+def test_nodes_are_as_fine_for_temperatures_of_either_sign() -> None:
+    """With both numbers of a head turned round its answers are those to tokens that are turned round."""
+    risk = icl.SoftmaxHeads(N=6, d=2, heads=1).risk()
+    assert risk.loss([0.8, 1.5]) == pytest.approx(risk.loss([-0.8, -1.5]), rel=1e-12)
+
+
 def test_sampled_losses_and_gradients_average_to_the_exact_ones() -> None:
     problem, at = icl.SoftmaxHeads(N=6, d=2, heads=2, noise=0.4), np.array([0.8, -0.5, 0.5, 0.2])
     risk, draws = problem.risk(), problem.sampled(400, seed=3)

@@ -39,6 +39,14 @@ def test_an_array_is_checked_as_its_values_are(kind: Kind) -> None:
                 assert found(kind.check_all, "x", given) == each
 
 
+@pytest.mark.parametrize("kind", [Number(), Whole()])
+def test_an_array_becomes_floats_of_its_own(kind: Kind) -> None:
+    for given in (np.array([1, 2, 3]), np.array([1.0, 2.0, 3.0], dtype=np.float32), np.array([1.0, 2.0, 3.0])):
+        kept = kind.check_all("x", given)
+        given[0] = 7
+        assert (kept.dtype, kept.tolist()) == (np.float64, [1.0, 2.0, 3.0])
+
+
 def test_values_of_an_array_are_not_checked_one_by_one() -> None:
     asked: list[float] = []
 

@@ -191,6 +191,25 @@ def test_columns_and_local_optimality_by_hand() -> None:
         assert found == {"best": float(np.argmax(values) == 0), "cosine": pytest.approx(0.6), "local": float(local)}
 
 
+@pytest.mark.parametrize("given", [{"trained": "KQ", "start": 1.0, "eta": 1.0}, {"trained": "W"}, {}])
+def test_there_is_no_cosine_where_nothing_has_a_direction(given: dict[str, Any]) -> None:
+    """Of two factors, and of parameters that are still zero."""
+    problem = icl.TokenSelection(n=2, T=3, d=4, seed=1, **given)
+    run = icl.descend(problem.risk(), 1.0, steps=1)
+    found = problem.measure(run)
+    assert found.keys() - {"cosine"} == {"best", "local"}
+    separable = problem.margin(problem.selected(run.params)) is not None
+    assert ("cosine" in found) == (problem.trained != "KQ" and separable)
+    run.states = 0.0 * run.states
+    assert problem.measure(run).keys() == {"best", "local"}
+
+
+def test_where_all_values_are_equal_the_rate_is_one() -> None:
+    problem = icl.TokenSelection(n=2, T=3, d=4)
+    vars(problem)["drawn"] = problem.drawn[0], np.full((2, 3), 0.3), np.zeros(4)
+    assert problem.stable_rate() == 1.0
+
+
 def test_the_stable_rate_is_within_the_curvature() -> None:
     for seed, trained in itertools.product(range(3), ("p", "W")):
         problem, rng = icl.TokenSelection(trained=trained, n=3, T=3, d=4, seed=seed), np.random.default_rng(seed)

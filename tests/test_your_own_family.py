@@ -334,6 +334,9 @@ class Taken(icl.Family):
 class Table(Taken):
     name = "table"
 
+class Again(Taken):
+    name = "ball"
+
 def function():
     pass
 """
@@ -343,7 +346,7 @@ def test_families_that_cannot_be_used_are_named_and_the_others_work(tmp_path: Pa
     installed = installation(tmp_path)
     points = {
         "a": "bad:NoRisk", "b": "bad:Undeclared", "c": "bad:Taken", "d": "bad:Table", "e": "bad:function",
-        "f": "bad:nothing", "g": "missing:Family", "h": "leaving:Family",
+        "f": "bad:nothing", "g": "missing:Family", "h": "leaving:Family", "z": "bad:Again",
     }  # fmt: skip
     reasons = {
         "a": r"ValueError: NoRisk\.risk = None: must be a method that returns the risk",
@@ -354,6 +357,7 @@ def test_families_that_cannot_be_used_are_named_and_the_others_work(tmp_path: Pa
         "f": r"AttributeError: module 'bad' has no attribute 'nothing'",
         "g": r"ModuleNotFoundError: No module named 'missing'",
         "h": r"SystemExit: no licence",
+        "z": r"ValueError: name = 'ball': must be another name: .* known already",
     }
     install(installed.path, "bad", BAD, points)
     (installed.path / "leaving.py").write_text("import sys\nsys.exit('no licence')\n", encoding="utf-8")

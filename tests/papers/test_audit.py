@@ -83,6 +83,17 @@ def test_an_error_that_is_no_number_is_no_identity(errors: list[Any]) -> None:
     assert row(True).measured == "error below nan"
 
 
+@pytest.mark.parametrize(("found", "holds"), [([1.0, 1.59], True), ([1.0, 1.61], False), ([0.41, 1.0], True)])
+def test_pairs_of_an_identity_are_compared_with_what_is_expected(found: list[float], holds: bool) -> None:
+    @identity("x = x", allowed=0.6)
+    def row(quick: bool) -> Errors:
+        """equal"""
+        yield np.array(found), np.array([1.0, 1.0])
+        return "a grid"
+
+    assert row(True).violated != holds
+
+
 @pytest.mark.parametrize("verdict", ["holds", "holds, loose by 3", "holds only so far", "fails: counterexample x"])
 def test_a_row_whose_measurements_are_not_as_expected_fails_whatever_it_says(verdict: str) -> None:
     for holds in (True, np.True_, False, np.False_):
@@ -138,6 +149,13 @@ def test_questions_that_are_given_come_before_those_of_papers() -> None:
     papers = (Paper("p", "", "", 0, "", (Reading("", "", question=theirs), Reading("", "", question=theirs))),)
     assert Claims(papers=papers).questions == (theirs,)
     assert Claims(questions=(mine,), papers=papers).questions == (mine,)
+
+
+def test_a_row_that_two_statements_name_is_one_row() -> None:
+    one, two = (lambda quick, each=each: each for each in range(2))  # type: ignore[misc]
+    papers = (Paper("p", "", "", 0, "", (Reading("", "", (one, two)), Reading("", "", (two, one)))),)
+    assert Claims(papers=papers).rows == (one, two)
+    assert Claims(rows=(two,), papers=papers).rows == (two,)
 
 
 def test_numbers_of_rows_are_those_of_their_names() -> None:

@@ -36,6 +36,15 @@ def test_slopes_of_lags_are_those_of_all_sequences() -> None:
 
 
 @pytest.mark.parametrize("law", rows.LAWS)
+def test_chains_have_the_laws_that_they_are_called_by(law: str) -> None:
+    """Rows are a symbol's own for 0.6 in lazy ones, and evenly distributed for the rest."""
+    chains, stay = rows._chains(law, 2000), 0.6 if law == "lazy" else 0.0
+    np.testing.assert_allclose(chains.sum(axis=2), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(chains.mean(axis=0), stay * np.eye(3) + (1.0 - stay) / 3.0, atol=0.02)
+    assert np.diagonal(chains, axis1=1, axis2=2).min() == pytest.approx(stay, abs=0.01)
+
+
+@pytest.mark.parametrize("law", rows.LAWS)
 def test_information_is_that_of_sampled_pairs(law: str) -> None:
     """Joint frequencies of long sequences of one chain."""
     chain, rng, size = rows._chains(law, 1, 3), np.random.default_rng(0), 60_000
