@@ -178,7 +178,7 @@ def test_prompts_of_a_fixed_set_cannot_be_changed() -> None:
 
 def test_however_large_scores_are_one_token_has_all_attention() -> None:
     """A matrix near the end of the range of float64 attends as one does whose scores are far apart already."""
-    features = icl.Features.simplex(3, 1.0)
+    features = icl.Features.simplex(3, 100.0)
     risk = icl.SampledRisk(features, tasks.Linear(1.0), 5, 8, 0, token_noise=0.1)
     direction = np.random.default_rng(0).normal(size=(3, 3))
     for sign in (-1.0, 1.0):
