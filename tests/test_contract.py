@@ -156,6 +156,8 @@ WRONG: dict[str, Callable[[], Any]] = {
     "initial = array([nan])": lambda: icl.descend(
         icl.engine.Pullback(icl.ExchangeableRisk(4, 1.0, 10), Lost()), 1.0, steps=9
     ),
+    "size = 1000000000000": lambda: LINEAR.sample(SIMPLEX, np.random.default_rng(0), 10**12),
+    "size = 100000000000": lambda: LINEAR.sample(SIMPLEX, np.random.default_rng(0), size=10**11),
     "gamma = 1e+295": lambda: icl.ExchangeableRisk(4, 1e295),
     "task = FiniteTask(M=3, K=3)": lambda: icl.PopulationRisk(SIMPLEX, icl.tasks.FiniteTask(1e130 * np.eye(3))),
     "callback = 'x'": lambda: icl.descend(icl.ExchangeableRisk(4, 1.0, 10), 1.0, epsilon=0.1, callback="x"),

@@ -212,3 +212,16 @@ def test_a_risk_in_other_coordinates_has_the_floor_the_excess_and_the_gain_of_th
     twice = Pullback(once, Linear(2.0 * np.eye(9).reshape(3, 3, 9), np.zeros(9)))
     assert twice.gain(params.ravel()) == pytest.approx(2.0 * once.gain(params), rel=1e-12)
     assert twice.excess(0.5 * params.ravel()) == pytest.approx(once.excess(params), rel=1e-12)
+
+
+def test_a_loss_that_is_no_number_is_refused_where_it_is_asked_for() -> None:
+    class Lost(icl.Risk):
+        initial = np.ones(2)
+
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            return float(np.sqrt(params[0])), params / params[1]
+
+    for name, params in (("loss", [-1.0, 1.0]), ("gradient", [0.0, 0.0])):
+        with pytest.raises(ValueError, match=r"^params = .*: must be less extreme"):
+            getattr(Lost(), name)(params)
+    assert Lost().loss([4.0, 1.0]) == 2.0

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import icl_theory as icl
 from icl_theory.grids import store
 from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.grid import Axis, Column, Filled, Grid, Values, blank
@@ -366,3 +367,9 @@ def test_sizes_that_no_machine_has_are_refused() -> None:
         evaluate(Grid((*axes[:2], Axis("c", np.arange(1e3), "", "", True)), 2**20), Squares())
     with pytest.raises(ValueError, match="points = 10000000000000000"):
         Grid((*axes, axes[0], axes[0]), 8)
+
+
+def test_a_store_with_other_columns_than_its_family_has_is_not_read_as_a_sweep(tmp_path: Path) -> None:
+    run(tmp_path / "a", family="regression")
+    with pytest.raises(ValueError, match="must be one written by this version of the package"):
+        icl.load_sweep(tmp_path / "a")

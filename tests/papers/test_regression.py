@@ -18,6 +18,7 @@ from icl_theory.families.regression.theorems import certified
 from icl_theory.papers.claim import Claim
 from icl_theory.papers.numbers import decade
 from icl_theory.papers.regression import dynamics, experiments, lemmas, questions
+from icl_theory.papers.regression.common import cross_ratios, random_risk, random_scores
 
 Array = np.ndarray
 
@@ -193,3 +194,10 @@ def test_drawn_functions_have_their_lipschitz_constant(kind: str) -> None:
     assert 0.4 * 2.5 < slopes.max() <= 2.5 * (1.0 + 1e-12)
     assert np.ptp(values, axis=1).min() > 0.0
     np.testing.assert_allclose(experiments.drawn_functions(kind, points, 5.0, count=50), 2.0 * values, rtol=1e-12)
+
+
+def test_cross_terms_are_those_of_each_query_over_its_own_growth() -> None:
+    risk, scores = random_risk(3, 4), random_scores(3, 4, 1.0)
+    growth = risk.growth(scores)
+    expected = [max(abs(growth[m, k]) for m in range(4) if m != k) / growth[k, k] for k in range(4)]
+    np.testing.assert_allclose(cross_ratios(risk, scores), expected, rtol=1e-14)

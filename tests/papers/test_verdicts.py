@@ -15,9 +15,11 @@ from scipy.integrate import quad
 from icl_theory.engine import descend
 from icl_theory.families.linear_attention import PromptLaw
 from icl_theory.families.recall import Measure
-from icl_theory.families.regression import crossover
+from icl_theory.families.regression import crossover, phase_one_bounds
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import curvature_bound
+from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 from icl_theory.families.regression.theorems.concentration import concentration_probability
 from icl_theory.families.regression.theorems.enumeration import direct
 from icl_theory.papers import convergence, debiased_descent, linear_attention, preconditioned_descent, sphere
@@ -1206,10 +1208,34 @@ def conditioned(error: float = 0.0, after: float = 9e-3) -> Any:
     )
 
 
-def trained(risk: Any, *_: Any, **__: Any) -> Any:
-    """A run with a start and an end as after very many steps."""
+def trained(risk: Any, *_: Any, lower: float = 1.0, **__: Any) -> Any:
+    """A run with a start and an end as after very many steps, or with a loss that is lower by a factor."""
     states = [np.zeros((3, 3)), 300.0 * np.eye(3)]
-    return Made(t=[0, 10**7], states=states, loss=np.array([risk.loss(each) for each in states]))
+    losses = np.array([risk.loss(each) for each in states])
+    return Made(t=[0, 10**7], states=states, loss=losses * [1.0, lower])
+
+
+def few_cases(count: int, *given: Any) -> Any:
+    """Six of the random cases, of each kind."""
+    return common.random_cases(min(count, 6), *given)
+
+
+def bounded(low: float = 1.0, high: float = 1.0, without: int = 2) -> Any:
+    """Bounds on the end of Phase I, off by factors, and features so few that there is none."""
+
+    def bounds(K: Any, c: Any) -> Any:
+        least, most = phase_one_bounds(K, c)
+        return low * least, np.where(without < K, high * most, 0.0)
+
+    return bounds
+
+
+def attained(low: float, high: float) -> Any:
+    """Least and largest ratios of the loss to the attention that is missed, in shares of their bounds."""
+    return lambda risk: (
+        low * risk.task.nondegeneracy(risk.features),
+        high * 2.0 * risk.task.variogram(risk.features).max(axis=0),
+    )
 
 
 def minima(below: float = 0.0, other: float = 0.0, trapped: int = 3) -> Any:
@@ -1320,7 +1346,21 @@ REST = [
     Case(
         lemmas.conditional_loss,
         {"descend": trained, "_conditional": conditioned()},
-        [{"_conditional": conditioned(error=2e-9)}, {"_conditional": conditioned(after=1.1e-2)}],
+        [
+            {"_conditional": conditioned(error=2e-9)},
+            {"_conditional": conditioned(after=1.1e-2)},
+            {"_conditional": conditioned(error=-0.5), "descend": lambda *_, **__: trained(*_, lower=0.5)},
+        ],
+    ),
+    Case(
+        lemmas.phase_one_explicit,
+        {"phase_one_bounds": bounded()},
+        [{"phase_one_bounds": bounded(*wrong)} for wrong in ((2.0,), (1.0, 0.9), (1.0, 1.2), (1.0, 1.0, 3))],
+    ),
+    Case(
+        lemmas.lemma_1_envelope,
+        {"_extreme_ratios": attained(1.0 + 9e-6, 1.0 - 9e-6), "random_cases": few_cases},
+        [{"_extreme_ratios": attained(1.0 + 2e-5, 1.0)}, {"_extreme_ratios": attained(1.0, 1.0 - 2e-5)}],
     ),
     Case(
         preconditioned_descent.whole_layer,
@@ -1476,6 +1516,32 @@ def test_evidence_beyond_a_limit_turns_the_verdict(case: Case, monkeypatch: pyte
     assert [words for words in case.said if words not in said] == [], said
     turned = [judged(case.row, {**case.good, **bad}, monkeypatch).violated for bad in case.bad]
     assert turned == [True] * len(case.bad)
+
+
+IDENTITIES = [
+    (dynamics.derivatives, ExchangeableRisk, "hessian_product"),
+    (dynamics.derivatives, PopulationRisk, "hessian_product"),
+    (dynamics.derivatives, SymmetricRisk, "hessian_product"),
+    (dynamics.derivatives, PopulationRisk, "gradient"),
+    (dynamics.reductions, PopulationRisk, "loss"),
+    (dynamics.reductions, PopulationRisk, "gradient"),
+    (dynamics.reductions, PopulationRisk, "attention"),
+    (lemmas.direct_sums, PopulationRisk, "loss_per_query"),
+    (lemmas.direct_sums, PopulationRisk, "gradient"),
+    (lemmas.direct_sums, PopulationRisk, "attention"),
+    (lemmas.lemma_2_identity, PopulationRisk, "gradient"),
+    (lemmas.noise_floor, PopulationRisk, "floor"),
+]
+
+
+@pytest.mark.parametrize(("row", "risk", "name"), IDENTITIES)
+def test_whatever_an_identity_compares_turns_it(
+    row: Any, risk: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each side that a row measures, off by a factor of 1 + 1e-5."""
+    right = getattr(risk, name)
+    monkeypatch.setattr(risk, name, lambda self, *given: (1.0 + 1e-5) * right(self, *given))
+    assert row(True).violated
 
 
 RATES = {"fast": ([5, 2], [5, 3]), "slow": ([5, 4], [5, 4]), "few": ([5, 3], [5, 3])}

@@ -285,3 +285,14 @@ def test_initial_entries_have_the_variance_of_one_over_the_number_of_inputs() ->
         assert len(np.unique(entries)) == entries.size
     for name in ("gain_1", "gain_2", "shift_1", "shift_2", "c_1", "c_2", "c"):
         assert (getattr(start, name) == name.startswith("gain")).all()
+
+
+def test_prompts_with_vectors_of_another_dimension_are_refused() -> None:
+    made, other = (
+        icl.SampledRisk(icl.Features.random(4, d, 1.0, seed=0), tasks.Linear(1.0), 5, 3, 0, token_noise=0.1)
+        for d in (4, 2)
+    )
+    block = icl.regression.BlockRisk(made)
+    assert block.predict(block.initial, made.prompts())[1].shape == (3,)
+    with pytest.raises(ValueError, match=r"^prompts = 'those of other features': must be of Features"):
+        block.predict(block.initial, other.prompts())

@@ -176,3 +176,17 @@ class Case:
 def test_the_verdict_is_made_from_the_ratios(case: Case) -> None:
     found = Survey(9, case.low, case.high, 1.0, {}, {}, ("here", "there"))
     assert lemmas.verdict(statement("Phase I growth"), found) == case.words
+
+
+@pytest.mark.parametrize("power", [0.5, -1.0])
+def test_the_drift_of_ratios_is_a_factor_for_each_decade(power: float) -> None:
+    """Ratios that are a power of one parameter, less one half of it at their lower ends."""
+
+    def measure(runs: Any) -> Any:
+        return runs.imbalance ** (0.5 * power), runs.K**power
+
+    statement = OrderStatement("x", "y", "z", False, measure, lambda runs: np.ones(runs.K.size))
+    found = orderwise.survey(statement)
+    expected = dict.fromkeys(found.rise, 1.0)
+    assert found.rise == pytest.approx(expected | {"K": 10.0**power}, rel=1e-9)
+    assert found.fall == pytest.approx(expected | {"δ": 10.0 ** (0.5 * power)}, rel=1e-9)

@@ -214,3 +214,21 @@ def test_no_error_is_below_what_rounding_of_the_target_does_to_the_steps(name: s
     assert run.steps > 5000  # type: ignore[operator]
     for error in (run.error, float(point.error[0])):
         assert least <= error < 1.0
+
+
+@pytest.mark.parametrize(("factor", "holds"), [(0.5, 0), (1.0, 1), (2.0, 0)])
+def test_steps_are_certified_only_between_both_bounds(
+    factor: float, holds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "icl_theory.families.regression.batches.infinite_prompts.step_bounds"
+    monkeypatch.setattr(place, lambda *given: tuple(factor * side for side in icl.regression.step_bounds(*given)))
+    for method in ("closed", "exact"):
+        given = {"L": 2.0, "delta": 1.0, "eta": 0.4, "K": [5, 20], "epsilon": 1e-2, "method": method}
+        assert icl.sweep(**given, progress=False)["certified"].values.tolist() == [holds] * 2
+
+
+def test_times_of_flows_are_not_certified() -> None:
+    flow = icl.sweep(2.0, 1.0, 0.4, K=[5, 20], epsilon=1e-2, method="flow", progress=False)
+    assert flow["certified"].values.tolist() == [-1, -1]
+    assert np.isnan([flow["steps_low"], flow["steps_high"]]).all()
+    assert np.isfinite(flow["predicted_steps"]).all()

@@ -165,3 +165,23 @@ def test_prompts_taken_a_few_at_a_time_are_the_same_prompts(
         assert (one is None and other is None) or np.array_equal(one, other)
     for one, other in zip(whole[1:], parts[1:], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-15)
+
+
+def test_prompts_of_a_fixed_set_cannot_be_changed() -> None:
+    features = icl.Features.simplex(3, 1.0)
+    risk = icl.SampledRisk(features, tasks.Linear(1.0), 5, 8, 0, dataset=8, token_noise=0.1)
+    for part in risk.prompts(0):
+        assert part is not None
+        with pytest.raises(ValueError, match="read-only"):
+            part[0] = 0
+
+
+def test_however_large_scores_are_one_token_has_all_attention() -> None:
+    """A matrix near the end of the range of float64 attends as one does whose scores are far apart already."""
+    features = icl.Features.simplex(3, 100.0)
+    risk = icl.SampledRisk(features, tasks.Linear(1.0), 5, 8, 0, token_noise=0.1)
+    direction = np.random.default_rng(0).normal(size=(3, 3))
+    for sign in (-1.0, 1.0):
+        large, huge = (sign * size * direction / np.abs(direction).max() for size in (1e9, 1e308))
+        assert risk.loss(huge) == risk.loss(large)
+        assert np.isfinite(risk.gradient(huge)).all()

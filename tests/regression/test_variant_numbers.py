@@ -334,3 +334,20 @@ def test_the_worst_prediction_grows_with_l_and_with_the_distances() -> None:
         found, there = regression.worst_prediction(attention, scale * features.distances, L)
         assert found == pytest.approx(L * scale * one, rel=1e-9)
         np.testing.assert_allclose(np.abs(there), L * scale * np.abs(values), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, N=7, noise=0.3),
+        regression.GroupedRegression(L=2.0, delta=1.0, N=7, noise=0.3),
+        regression.GaussianRegression(L=2.0, N=7, noise=0.3),
+    ],
+    ids=lambda problem: problem.name,
+)
+def test_sampled_prompts_have_the_noise_length_batch_and_seed_that_are_asked_for(problem: Any) -> None:
+    trainer = problem.sampled(5, 9)
+    assert (trainer.N, trainer.noise, trainer.batch, trainer.seed) == (7, 0.3, 5, 9)
+    assert not np.array_equal(
+        trainer.evaluate(trainer.initial)[0], problem.sampled(5, 8).evaluate(trainer.initial)[0]
+    )
