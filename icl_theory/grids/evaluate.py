@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, blank, once
-from icl_theory.grids.store import Part, Parts, Store
+from icl_theory.grids.store import Store
 
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
@@ -41,13 +41,9 @@ class Model(Protocol):
 
 
 class Chunk(NamedTuple):
-    """A chunk that was evaluated: its columns, the part that a worker has written, and whether it is worth keeping.
-
-    The columns are empty if a worker has written them and the caller does not hold them.
-    """
+    """A chunk that was evaluated: its columns, and whether it is worth keeping."""
 
     values: Values
-    part: Part | None = None
     keep: bool = True
 
 
@@ -118,15 +114,14 @@ def evaluate(
             storage.fill(filled)
         beat(finished, grid.size)
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
-        share = None if storage is None else storage.share
-        task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()), share, hold)
+        task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()))
         evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task)
         with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
             for chunk, each in found:
                 if filled is not None:
                     filled.place(chunk, each.values)
                 if storage is not None and each.keep:
-                    storage.write(chunk, each.values, each.part)
+                    storage.write(chunk, each.values)
                 finished += int(grid.sizes[chunk])
                 beat(finished, grid.size)
     except KeyboardInterrupt:
@@ -170,21 +165,13 @@ def _parts(
             future.cancel()
 
 
-def _evaluate_chunk(
-    model: Model, grid: Grid, home: tuple[str, int], share: Parts | None, hold: bool, chunk: int
-) -> Chunk:
-    """Return the columns of a tile as blocks that hold nothing twice: so they are placed, written, and sent.
-
-    A worker writes them itself where it can.
-    """
-    away = home != (_HOME, os.getpid())
-    if away:
+def _evaluate_chunk(model: Model, grid: Grid, home: tuple[str, int], chunk: int) -> Chunk:
+    """Return the columns of a tile, one value where all are the same: so they are sent, placed, and written."""
+    if home != (_HOME, os.getpid()):
         _prepare(os.getpid())
-    found, lengths = attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
-    values = {name: once(column, lengths) for name, column in found.items()}
+    values = {name: once(column) for name, column in attempt(model, grid.points_of(chunk)).items()}
     values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
-    part = share.put_from_worker(chunk, values) if away and share is not None else None
-    return Chunk(values if hold or part is None else {}, part)
+    return Chunk(values)
 
 
 def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
