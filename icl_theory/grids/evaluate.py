@@ -40,13 +40,6 @@ class Model(Protocol):
         """Return every column, status and message, from the parameters of some points, (P,) each."""
 
 
-class Chunk(NamedTuple):
-    """A chunk that was evaluated: its columns, and whether it is worth keeping."""
-
-    values: Values
-    keep: bool = True
-
-
 class Evaluated(NamedTuple):
     """What `evaluate` returns: the columns, flat or in the shape of the grid, and whether it was interrupted."""
 
@@ -117,11 +110,11 @@ def evaluate(
         task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()))
         evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task)
         with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
-            for chunk, each in found:
+            for chunk, values, keep in found:
                 if filled is not None:
-                    filled.place(chunk, each.values)
-                if storage is not None and each.keep:
-                    storage.write(chunk, each.values)
+                    filled.place(chunk, values)
+                if storage is not None and keep:
+                    storage.write(chunk, values)
                 finished += int(grid.sizes[chunk])
                 beat(finished, grid.size)
     except KeyboardInterrupt:
@@ -130,18 +123,18 @@ def evaluate(
 
 
 def _parts(
-    grid: Grid, model: Model, todo: NDArray[np.intp], executor: Executor | None, task: Callable[[int], Chunk],
+    grid: Grid, model: Model, todo: NDArray[np.intp], executor: Executor | None, task: Callable[[int], Values],
     window: int = 1024, points: int = 2**24,
-) -> Generator[tuple[int, Chunk], None, None]:  # fmt: skip
-    """Yield chunks as they are finished, each with its number.
+) -> Generator[tuple[int, Values, bool], None, None]:  # fmt: skip
+    """Yield chunks as they are finished: number, columns, and whether they are worth keeping.
 
     An executor has at most ``window`` tiles and ``points`` in them at a time, so that no results pile up.
     """
     if executor is None:
-        yield from ((chunk, task(chunk)) for chunk in todo.tolist())
+        yield from ((chunk, task(chunk), True) for chunk in todo.tolist())
         return
     waiting, window = iter(todo.tolist()), min(window, -(-points // math.prod(grid.tile)))
-    running: dict[Future[Chunk], int] = {}
+    running: dict[Future[Values], int] = {}
     try:
         while True:
             for chunk in itertools.islice(waiting, window - len(running)):
@@ -152,12 +145,12 @@ def _parts(
             for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
                 chunk = running.pop(future)
                 try:
-                    found = future.result()
+                    found, keep = future.result(), True
                 except (BrokenExecutor, CancelledError):
                     raise
                 except Exception as error:  # of the executor: the model's own are recorded by point
-                    found = Chunk(failed(model.columns, int(grid.sizes[chunk]), error), keep=False)
-                yield chunk, found
+                    found, keep = failed(model.columns, int(grid.sizes[chunk]), error), False
+                yield chunk, found, keep
     except (BrokenExecutor, CancelledError) as error:
         raise ChildProcessError(f"the workers are gone: {one_line(error)}") from None
     finally:
@@ -165,13 +158,13 @@ def _parts(
             future.cancel()
 
 
-def _evaluate_chunk(model: Model, grid: Grid, home: tuple[str, int], chunk: int) -> Chunk:
+def _evaluate_chunk(model: Model, grid: Grid, home: tuple[str, int], chunk: int) -> Values:
     """Return the columns of a tile, one value where all are the same: so they are sent, placed, and written."""
     if home != (_HOME, os.getpid()):
         _prepare(os.getpid())
     values = {name: once(column) for name, column in attempt(model, grid.points_of(chunk)).items()}
     values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
-    return Chunk(values)
+    return values
 
 
 def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
