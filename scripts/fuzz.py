@@ -181,7 +181,7 @@ def arguments(target: Target, rng: np.random.Generator) -> tuple[list[Any], dict
         named["progress"] = None  # a run without an end must say how far it is
     if target.name == "icl.audit":  # takes minutes
         return [], {"quick": 3}
-    return placed, named
+    return placed, named | ({"max_steps": 7} if "compare_coordinates" in target.name else {})
 
 
 def has_nan(found: Any, depth: int = 0) -> bool:

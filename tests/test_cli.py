@@ -101,17 +101,10 @@ def test_missing_option_and_unknown_command_are_wrong_input(capsys: pytest.Captu
         assert (status, err.count("\n")) == (2, 1)
 
 
-def in_all_coordinates(**more: Any) -> dict[str, icl.Trajectory]:
-    return {
-        name: icl.simulate(2.0, 1.0, 4.0, K=4, epsilon=1e-2, coordinates=name, **more)
-        for name in ("class", "embedding", "factored")
-    }
-
-
 def test_all_coordinates_are_shown_side_by_side(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     line = [*BASE, "--K", "4", "--epsilon", "1e-2", "--coordinates", "all"]
     status, out, err = run_main(capsys, *line, "--plot", str(tmp_path / "a.png"))
-    runs = in_all_coordinates()
+    runs = icl.regression.compare_coordinates(2.0, 1.0, 4.0, K=4, epsilon=1e-2)
     assert (status, "Error" in err) == (0, False)
     assert out.split()[:3] == list(runs)
     assert max(map(len, out.splitlines())) <= 80
@@ -130,6 +123,8 @@ def test_one_interrupt_ends_the_runs_in_all_coordinates(
     line = [*BASE, "--K", "4", "--epsilon", "1e-2", "--method", "exact", "--coordinates", "all"]
     status, out, _ = run_main(capsys, *line)
     assert (status, out.count("interrupted at step")) == (130, 1)
+    runs = icl.regression.compare_coordinates(2.0, 1.0, 4.0, K=4, epsilon=1e-2, method="exact", callback=pressed)
+    assert [run.interrupted for run in runs.values()] == [True]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -208,7 +203,7 @@ def test_runs_side_by_side_fail_if_one_of_them_does(
 ) -> None:
     """In coordinates of their own they take different numbers of steps; after 60 some have arrived."""
     line = [*BASE, "--K", "4", "--epsilon", "1e-2", "--coordinates", "all", "--max-steps", steps]
-    runs = in_all_coordinates(max_steps=int(steps))
+    runs = icl.regression.compare_coordinates(2.0, 1.0, 4.0, K=4, epsilon=1e-2, max_steps=int(steps))
     arrived = [run.converged for run in runs.values()]
     assert all(arrived) == (expected == 0)
     assert any(arrived) == (steps != "1")

@@ -142,6 +142,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "c = 5e-324": lambda: icl.regression.step_bounds(20, 5e-324, 1.0),
     "path = 3": lambda: icl.load(3),
     "store = 3": lambda: icl.load_sweep(3),
+    "coordinates = 'class'": lambda: icl.regression.compare_coordinates(1, 1, 1, coordinates="class"),
     "t = 10000000": lambda: icl.descend(icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0), 0.1, steps=3).at(10**7),
     "quick = 3": lambda: icl.audit(quick=3),
     "law = 'x'": lambda: icl.linear_attention.MergedRisk("x", [0.0]),

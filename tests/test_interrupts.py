@@ -100,6 +100,7 @@ def test_what_measures_with_runs_ends_or_measures_the_same(name: str, monkeypatc
         lambda: icl.simulate(2.0, 1.0, 4.0, **SMALL),
         lambda: PROBLEM.simulate(),
         lambda: icl.descend(icl.ExchangeableRisk(4, 2.0), 1.0, epsilon=1e-2),
+        lambda: icl.regression.compare_coordinates(2.0, 1.0, 4.0, **SMALL)["class"],
         lambda: icl.recall.simulate(method="exact"),
     ],
 )

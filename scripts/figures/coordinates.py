@@ -29,10 +29,9 @@ def figure(
     epsilon: float = 1e-3,
 ) -> Figure:
     """Draw the losses against the step, and against steps in units of those on S."""
-    problem = icl.Regression(L=L, delta=delta, eta=eta, K=K, epsilon=epsilon)
+    runs = icl.regression.compare_coordinates(L, delta, eta, K=K, epsilon=epsilon)
     pace = {"class": 1.0, "embedding": delta**4 / 4.0, "factored": delta**4 / 4.0}
     style = {"class": "-", "embedding": "--", "factored": "-"}
-    runs = {name: problem.changed(coordinates=name).simulate() for name in pace}
     losses = [Curve(name, run.t, run.loss, style=style[name]) for name, run in runs.items()]
     scaled = [Curve(name, run.t * pace[name], run.loss, style=style[name]) for name, run in runs.items()]
     return draw_panels(

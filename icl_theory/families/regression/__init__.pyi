@@ -25,6 +25,7 @@ from .sampled.crosscheck import crosscheck as crosscheck
 from .sampled.phases import SampledPhases as SampledPhases
 from .sampled.phases import sampled_phases as sampled_phases
 from .sampled.risk import SampledRisk as SampledRisk
+from .simulate import compare_coordinates as compare_coordinates
 from .simulate import simulate as simulate
 from .theorems.certified import after_phase_one as after_phase_one
 from .theorems.certified import phase_one_bounds as phase_one_bounds

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from numpy.typing import ArrayLike
 
+from icl_theory._validate import refuse
 from icl_theory.engine.descent import MAX_STEPS, Callback
 from icl_theory.engine.interrupts import returns_runs
+from icl_theory.engine.pullback import COORDINATES
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.family import Regression
 from icl_theory.families.regression.features import Features
@@ -107,3 +110,39 @@ def simulate(
         coordinates=coordinates, method=method, max_steps=max_steps, imbalance=imbalance,
     )  # fmt: skip
     return problem.simulate(callback=callback)
+
+
+@returns_runs
+def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) -> dict[str, Trajectory]:
+    """Run `simulate` once in each of the three coordinates.
+
+    See docs/theory.md, "Coordinates".
+
+    Parameters
+    ----------
+    L, delta, eta : float
+        As for `simulate`.
+    **arguments
+        Other arguments of `simulate`, except ``coordinates``.
+
+    Returns
+    -------
+    dict of Trajectory
+        By the name of the coordinates; after Ctrl-C only those that were begun. Draw them with
+        `icl_theory.results.plots.compare_runs`.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> runs = icl.regression.compare_coordinates(2.0, 1.0, 4.0, K=4, epsilon=1e-2)
+    >>> {name: run.steps for name, run in runs.items()}
+    {'class': 27, 'embedding': 111, 'factored': 36}
+    """
+    if "coordinates" in arguments:
+        raise refuse("coordinates", arguments["coordinates"], "left out: there is one run for each")
+    found: dict[str, Trajectory] = {}
+    for name in COORDINATES:
+        found[name] = simulate(L, delta, eta, coordinates=name, **arguments)
+        if found[name].interrupted:
+            break
+    return found
