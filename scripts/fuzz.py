@@ -56,7 +56,7 @@ ENGINE = {
     "gain", "gradients", "hessian_product", "index", "inward", "later",
     "limits", "matrices", "measure", "measured", "modes", "named", "observe", "off", "on", "outward",
     "population_excess", "predict", "push", "refuse_unknown", "sample", "sampled", "series", "stretch", "to_dict",
-    "unpack", "validate",
+    "unfolded", "unpack", "validate",
 }  # fmt: skip
 MODULES: Mapping[str, Any] = {
     "icl": icl, "icl.regression": icl.regression, "icl.recall": icl.recall, "icl.tasks": icl.tasks,

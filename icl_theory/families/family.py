@@ -193,6 +193,11 @@ class Family:
     def validate(self) -> None:
         """Refuse parameters that contradict each other; each has been checked by itself."""
 
+    @classmethod
+    def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the parameters of a sweep together with those that an object among them carries."""
+        return given
+
     def stable_rate(self) -> float:
         """Return the learning rate that ``eta="auto"`` stands for."""
         raise refuse("eta", self.eta, f"a number: the family {self.name} has no rule for its learning rate")

@@ -110,7 +110,7 @@ def sweep(
     names = list(family.parameters())
     if len(values) > len(names) or parameters.keys() & set(names[: len(values)]):
         raise refuse("sweep", values, f"values of {', '.join(names)}, each given once")
-    given = {**dict(zip(names, values, strict=False)), **parameters}
+    given = family.unfolded({**dict(zip(names, values, strict=False)), **parameters})
     made = plan(family, given)
     command = written_sweep(family, given, named=family is not default())
     return run_with(*made, executor=executor, workers=workers, store=store, progress=progress, command=command)

@@ -33,11 +33,10 @@ def figure(
     """Draw the probability of failure against the number of sentences, for each ε without noise and with it."""
     panels = []
     for noise, Q, longest, epsilons in ((0.0, triggers, 100, missing), (alpha, 1, 3000, noisy)):
-        problem = icl.Recall(V=V, triggers=Q, outputs=4, alpha=noise, H=256, law="planted", eta=2.0, above=1e-6)
-        task = problem.task
+        task = icl.recall.RecallTask(V, Q, 4, alpha=noise, H=256, law="planted")
         sizes = np.unique(np.geomspace(2, longest, points).astype(int))
         some = sizes[:: max(1, len(sizes) // 5)].tolist()
-        left = {M: np.array([_excess(problem, M, seed) for seed in range(sets)]) for M in some}
+        left = {M: np.array([_excess(task, M, seed) for seed in range(sets)]) for M in some}
         curves = []
         for epsilon, colour in zip(epsilons, CYCLE, strict=False):
             exact, bound = (
@@ -58,8 +57,8 @@ def figure(
     return draw_panels(panels, columns=2, size=(3.2, 2.5))
 
 
-def _excess(problem: icl.Recall, M: int, seed: int) -> float:
-    run = problem.changed(M=M, seed=seed).simulate()
+def _excess(task: icl.recall.RecallTask, M: int, seed: int) -> float:
+    run = icl.Recall(task=task, M=M, seed=seed, eta=2.0, above=1e-6).simulate()
     return float(run.notes["population"].split()[0])
 
 

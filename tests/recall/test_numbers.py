@@ -155,6 +155,8 @@ def test_words_are_names() -> None:
     """A task whose triggers, outputs and noise are other words has the same risk, and the same sentences."""
     plain = RecallTask(10, 2, 3, alpha=0.2, probs=[0.6, 0.4], H=9)
     other = RecallTask(10, [7, 2], [9, 0, 5], alpha=0.2, probs=[0.6, 0.4], H=9, noise_word=4)
+    assert plain.parts is not None
+    assert other.parts is None
     assert (plain.passing.tolist(), plain.unseen.tolist()) == ([*range(2, 9)], [5, 6, 7, 8])
     assert (other.passing.tolist(), other.unseen.tolist()) == ([0, 1, 3, 5, 6, 8, 9], [1, 3, 6, 8])
     for attention in ("linear", "relu", "softmax", "softmax-limit"):
@@ -175,6 +177,7 @@ def test_words_are_names() -> None:
 def test_the_noise_word_is_left_out_where_triggers_and_outputs_are_counted() -> None:
     task = RecallTask(9, 3, 2, noise_word=1, counts=Counts.fixed(1))
     assert (task.triggers.tolist(), task.outputs.tolist(), task.noise_word) == ([0, 2, 3], [4, 5], 1)
+    assert task.parts is None
 
 
 @pytest.mark.parametrize("attention", ["linear", "relu", "softmax-limit"])
@@ -259,20 +262,38 @@ def test_floors_of_what_is_held_are_least_losses() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_problem_trains_on_the_task_of_its_parts_and_says_them(parts: dict[str, Any]) -> None:
+def test_a_task_given_whole_is_its_parts(parts: dict[str, Any]) -> None:
+    """Risk, steps and what a run says of its task."""
+    apart = Recall(**parts)
     counts = parts.get("counts")
     law = Counts.fixed(counts) if isinstance(counts, int) else counts
     defaults = {"V": 50, "triggers": 4, "outputs": 8, "alpha": 0.0, "H": 33, "law": "markov", "probs": None}
     task = RecallTask(**{**defaults, **parts, "counts": law})
-    run = Recall(**parts).simulate()
-    gamma = task.best_gamma if task.alpha else None
-    risk = RecallRisk(task, gamma=gamma, tied=task.alike)
-    assert len(run.risk.initial) == len(risk.initial)  # type: ignore[union-attr]
-    assert run.loss[-1] == pytest.approx(risk.loss(run.params), rel=1e-13)
+    whole = Recall(task=task)
+    one, two = apart.simulate(), whole.simulate()
+    assert (one.steps, one.loss[-1]) == (two.steps, two.loss[-1])
+    assert len(one.risk.initial) == len(two.risk.initial)  # type: ignore[union-attr]
     for name in ("V", "triggers", "outputs", "alpha", "H", "law"):
-        assert run.info[name] == {**defaults, **parts}[name], name
-    assert run.info["probs"] == parts.get("probs")
-    assert run.info["counts"] == (tuple(map(str, law)) if isinstance(law, list) else counts)
+        assert two.info[name] == one.info[name] == {**defaults, **parts}[name], name
+    assert two.info["probs"] == parts.get("probs")
+    uniform = isinstance(law, Counts)
+    if uniform:
+        assert two.info["counts"].same(law)
+    elif law is not None:
+        assert two.info["counts"] == tuple(map(str, law))
+
+
+def test_a_task_of_other_words_says_its_parts_too() -> None:
+    """It cannot be made from them, and is carried along."""
+    law = Counts.fixed(2)
+    run = Recall(task=RecallTask(12, [3, 5], [1, 2, 8], alpha=0.1, H=15, noise_word=0, counts=law)).simulate()
+    wanted = {"V": 12, "triggers": 2, "outputs": 3, "alpha": 0.1, "H": 15, "law": "markov", "probs": None}
+    assert {name: run.info[name] for name in wanted} == wanted
+    assert run.info["counts"].same(law)
+    several = RecallTask(12, [3, 5], [1, 2, 8], H=15, counts=[law, Counts.fixed(1)], probs=[0.8, 0.2])
+    info = Recall(task=several).simulate().info
+    assert info["counts"] == (str(law), str(Counts.fixed(1)))
+    assert info["probs"] == (0.8, 0.2)
 
 
 def test_columns_are_the_excess_over_the_bayes_risk_on_new_sentences() -> None:
@@ -314,7 +335,7 @@ def test_gamma_and_v_are_held_where_they_are_said_to_be() -> None:
             assert risk.v == v, options
     problem = Recall(alpha=0.3, M=40, seed=7)
     assert problem.data is not None
-    k = int(np.sum(problem.data.answer == problem.task.noise_word))
+    k = int(np.sum(problem.data.answer == problem.whole_task.noise_word))
     assert problem.held[0] == pytest.approx(math.log(k / (40 - k)), rel=1e-12)
     np.testing.assert_array_equal(
         problem.data.tokens, RecallTask(50, 4, 8, alpha=0.3).sentences(np.random.default_rng(7), 40).tokens

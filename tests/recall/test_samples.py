@@ -69,7 +69,7 @@ def test_training_on_data_sets_fails_as_often(alpha: float) -> None:
     task = task_with(probs, alpha)
     failed = 0
     for seed in range(sets):
-        run = icl.recall.simulate(30, 3, 3, 2.0, probs=probs, alpha=alpha, counts=1, M=M, seed=seed, above=1e-6)
+        run = icl.recall.simulate(task=task, M=M, seed=seed, eta=2.0, above=1e-6)
         assert run.converged
         failed += float(run.notes["population"].split()[0]) > epsilon
     p = icl.recall.failure_probability(task, M, epsilon)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +25,9 @@ ONCE = Counts.fixed(1)
 def test_closed_form_takes_the_steps_of_the_iteration(
     Q: int, eta: float, alpha: float, attention: str, above: float
 ) -> None:
+    task = RecallTask(2 * Q + 5, Q, 2, alpha=alpha)
     runs = [
-        icl.recall.simulate(2 * Q + 5, Q, 2, eta, alpha=alpha, attention=attention, above=above, method=method)
+        icl.recall.simulate(eta=eta, task=task, attention=attention, above=above, method=method)
         for method in ("closed", "exact")
     ]
     assert runs[0].steps == runs[1].steps
@@ -110,10 +110,9 @@ def test_training_on_sentences_reports_the_population() -> None:
 
 
 def test_missing_triggers_are_not_learnt() -> None:
-    parts: dict[str, Any] = {"V": 30, "triggers": 2, "outputs": 4, "probs": [0.9, 0.1], "counts": ONCE}
-    task = RecallTask(**parts)
+    task = RecallTask(30, 2, 4, probs=[0.9, 0.1], counts=ONCE)
     seed = next(s for s in range(100) if not task.sentences(np.random.default_rng(s), 5).trigger.any())
-    run = icl.recall.simulate(**parts, M=5, seed=seed, above=1e-9)
+    run = icl.recall.simulate(task=task, M=5, seed=seed, above=1e-9)
     assert run.params[1] == 0.0
     assert RecallRisk(task).loss(run.params) == pytest.approx(0.1 * math.log(30), rel=1e-6)
 
@@ -169,7 +168,9 @@ def test_runs_that_are_cut_short_say_so() -> None:
         ({"epsilon": 0.0}, "epsilon = 0.0"),
         ({"above": -1.0}, "above = -1.0"),
         ({"max_steps": 0}, "max_steps = 0"),
+        ({"task": "x"}, "task = 'x'"),
         ({"gamma": 0.5}, "gamma = 0.5"),
+        ({"task": RecallTask(20, 2, 3), "V": 20}, "V = 20: a task carries its own V"),
         ({"alpha": 0.1, "above": 1e-20}, "above = 1e-20: must be at least 1e-13 of the floor"),
         ({"H": 4003}, "H = 4003: must be at most 4001"),
     ],
@@ -193,21 +194,24 @@ def test_skipped_steps_are_counted_as_if_they_were_taken(attention: str, alpha: 
     assert fast.steps == exact.steps
 
 
+OWN_WORDS = RecallTask(60, [3, 7], range(10, 20), probs=[0.3, 0.7], H=40, noise_word=2)
+
+
 @pytest.mark.parametrize(
-    "parts",
+    "task",
     [
-        {"V": 60, "triggers": 1, "outputs": 4, "alpha": 0.2, "H": 256, "law": "planted"},
-        {"V": 30, "triggers": 3, "outputs": 5, "probs": [0.61, 0.29, 0.1], "counts": Counts.fixed(2)},
-        {"V": 30, "triggers": 2, "outputs": 5, "counts": [Counts.fixed(1), Counts.fixed(2)]},
-        {"V": 30, "triggers": 2, "outputs": 5, "counts": np.array([0.0, 0.4, 0.6]), "H": 9},
-        {"V": 30, "alpha": 0.1},
+        RecallTask(60, 1, 4, alpha=0.2, H=256, law="planted"),
+        RecallTask(30, 3, 5, probs=[0.61, 0.29, 0.1], counts=Counts.fixed(2)),
+        RecallTask(30, 2, 5, counts=[Counts.fixed(1), Counts.fixed(2)]),
+        RecallTask(30, 2, 5, counts=np.array([0.0, 0.4, 0.6]), H=9),
+        RecallTask(30, 4, 8, alpha=0.1, noise_word=29),
+        OWN_WORDS,
     ],
-    ids=str,
+    ids=repr,
 )
-def test_a_run_says_which_task_was_trained_on(parts: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_says_which_task_was_trained_on(task: icl.recall.RecallTask, tmp_path: Path) -> None:
     """Summary, facts, saved file, family and command: each of them is, or makes, the task itself."""
-    task = RecallTask(**{"triggers": 4, "outputs": 8, **parts})
-    run = icl.recall.simulate(**parts, above=0.05)
+    run = icl.recall.simulate(task=task, above=0.05)
     run.save(tmp_path / "run.npz")
     loaded = icl.load(tmp_path / "run.npz")
     for found in (run.info, loaded.info, run.to_dict()["info"]):
@@ -225,7 +229,7 @@ def test_a_run_says_which_task_was_trained_on(parts: dict[str, Any], tmp_path: P
         again.append(loaded.family.simulate())
     for other in again:
         np.testing.assert_array_equal(other.loss, run.loss)
-    assert (run.command is None) == (len(set(task.counts)) > 1)
-    changed = run.family.changed(eta=0.1).task
+    assert (run.command is None) == (task is OWN_WORDS or len(set(task.counts)) > 1)
+    changed = run.family.changed(eta=0.1).whole_task
     assert (changed.V, changed.H, changed.law, changed.bayes_risk) == (task.V, task.H, task.law, task.bayes_risk)
     np.testing.assert_allclose(changed.probs, task.probs, rtol=1e-15)

@@ -26,6 +26,26 @@ def test_each_point_is_a_run_of_simulate() -> None:
     assert (found.status == "reached").all()
 
 
+@pytest.mark.parametrize(
+    "task",
+    [
+        icl.recall.RecallTask(12, 3, 4, alpha=0.1),
+        icl.recall.RecallTask(12, [4, 5, 6], [1, 2, 3, 8], alpha=0.1),
+        icl.recall.RecallTask(12, 3, 4, counts=[icl.recall.Counts.fixed(1 + q) for q in range(3)], alpha=0.1),
+    ],
+    ids=["first words", "words of its own", "laws of counts"],
+)
+def test_the_coordinates_of_a_sweep_of_a_task_are_those_of_the_task(task: icl.recall.RecallTask) -> None:
+    found = icl.sweep(icl.Recall, task=task, eta=[0.2, 0.5], above=0.05, progress=False)
+    run = icl.recall.simulate(task=task, eta=0.2, above=0.05)
+    info = run.info
+    assert (int(found.steps[0]), float(found.loss[0])) == (run.steps, run.loss[-1])
+    numbers = {name: found.coords[name].item() for name in ("V", "triggers", "outputs", "alpha", "H")}
+    assert numbers == {name: info[name] for name in numbers} == {**numbers, "V": 12, "triggers": 3, "outputs": 4}
+    with pytest.raises(ValueError, match=r"V = \[12, 13\]: a task carries its own V; give one of the two"):
+        icl.sweep(icl.Recall, task=task, V=[12, 13])
+
+
 def test_steps_grow_like_the_root_of_the_number_of_triggers() -> None:
     found = icl.sweep(icl.Recall, eta=0.01, triggers=[4, 16, 64], V=200, counts=1, progress=False)
     np.testing.assert_allclose(found.exponent_triggers, 0.5, atol=1e-3)

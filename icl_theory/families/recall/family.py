@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import integer
+from icl_theory._validate import instance, integer
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
@@ -21,6 +21,7 @@ from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     Later,
     Number,
+    Object,
     Panel,
     Probabilities,
     Whole,
@@ -36,6 +37,8 @@ from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import LARGEST_VOCABULARY, LAWS, RecallTask, Sentences
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
 from icl_theory.grids.grid import Column
+
+PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Recall(Family):
 
     Parameters
     ----------
-    V, triggers, outputs, alpha, H, law, attention, weights, kappa, probs, counts, gamma, v, M, seed
+    V, triggers, outputs, alpha, H, law, attention, weights, kappa, probs, counts, gamma, v, M, seed, task
         As in `icl_theory.families.recall.simulate`, which makes a Recall and trains it.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`. Losses are in nats.
@@ -120,24 +123,55 @@ class Recall(Family):
         math.inf, kind=Whole(infinite=True), symbol="M", tex="M", meaning="number of sentences trained on, or inf"
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of these sentences", axis=False)
+    task: RecallTask | None = parameter(None, kind=Object(optional=True), meaning="the task, instead of its parts")
     rule: str = parameter("ngd", kind=Word(words=tuple(RULES)), meaning="normalised or plain gradient descent")
 
     def validate(self) -> None:
         """Make the task and the risk, which check the parameters against each other."""
+        if self.task is not None:
+            self._unfold(self.task)
         self.population()
 
+    @classmethod
+    def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the parameters of a sweep with those of its task, so that its coordinates are the task's."""
+        task = given.get("task")
+        if not isinstance(task, RecallTask):
+            return given
+        for name in {*PARTS} & given.keys():
+            raise ValueError(f"{name} = {given[name]!r}: a task carries its own {name}; give one of the two")
+        if task.parts is None or task.parts["counts"] is not None:  # words of its own, or laws, not numbers
+            return {**given, **task.numbers}
+        rest = {name: value for name, value in given.items() if name != "task"}
+        return {**rest, **{name: value for name, value in task.parts.items() if value is not None}}
+
+    def _unfold(self, task: RecallTask) -> None:
+        """Take over the parts of a task, and keep the task itself only if its words are not the default ones."""
+        declared, own = self.parameters(), instance("task", task, RecallTask, "a RecallTask").numbers
+        for name in PARTS:
+            value, default = getattr(self, name), declared[name].default
+            if value is not default and value not in (default, own.get(name, default)):
+                self.unfolded({name: value, "task": task})  # refuses it
+        if task.parts is not None:
+            for name, value in {**task.parts, "task": None}.items():
+                object.__setattr__(self, name, declared[name].check(value))
+
     def named(self, run: Trajectory) -> Trajectory:
-        """Return the run with laws of counts, which files store as text, in words."""
-        run = super().named(run)
-        if isinstance(run.info["counts"], list | tuple):
+        """Return the run with the parameters of its task, also if the task was given as a whole."""
+        run, task = super().named(run), self.task
+        if task is not None:
+            run.info |= task.numbers
+            run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())
+            run.info["counts"] = task.counts[0] if len(set(task.counts)) == 1 else task.counts
+        if isinstance(run.info["counts"], list | tuple):  # laws, which files store as text
             run.info["counts"] = tuple(map(str, run.info["counts"]))
         return run
 
     @cached_property
-    def task(self) -> RecallTask:
+    def whole_task(self) -> RecallTask:
         """The task."""
         counts = Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
-        return RecallTask(
+        return self.task or RecallTask(
             self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H,
             law=self.law,
         )  # fmt: skip
@@ -147,12 +181,12 @@ class Recall(Family):
         """The sentences of an empirical risk."""
         if math.isinf(self.M):
             return None
-        return self.task.sentences(np.random.default_rng(self.seed), int(self.M))
+        return self.whole_task.sentences(np.random.default_rng(self.seed), int(self.M))
 
     @property
     def held(self) -> tuple[float | None, float | None]:
         """The values at which γ and v are held; None if they are trained, or do not exist."""
-        gamma, task = self.gamma, self.task
+        gamma, task = self.gamma, self.whole_task
         if gamma == "best":
             gamma = estimated_gamma(task, self.data) if task.alpha else "trained"
         free = self.v == 1.0 and not self.attention.startswith("softmax")
@@ -160,9 +194,9 @@ class Recall(Family):
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        tied = self.task.alike and math.isinf(self.M)
+        tied = self.whole_task.alike and math.isinf(self.M)
         gamma, v = self.held
-        return RecallRisk(self.task, self.attention, gamma, tied, None, v, self.weights, self.kappa)
+        return RecallRisk(self.whole_task, self.attention, gamma, tied, None, v, self.weights, self.kappa)
 
     def risk(self) -> Risk:
         """Return the risk over λ and, if they are trained, v and γ."""
@@ -170,7 +204,7 @@ class Recall(Family):
             return self.population()
         if self.attention == "softmax" or self.kappa == 0:
             more: dict[str, Any] = {"data": self.data, "weights": self.weights, "kappa": self.kappa}
-            return reparameterised(TransformerRisk(self.task, self.attention, **more), *self.held)
+            return reparameterised(TransformerRisk(self.whole_task, self.attention, **more), *self.held)
         return dataclasses.replace(self.population(), data=self.data)
 
     def population_excess(self, run: Trajectory) -> float:
@@ -179,7 +213,7 @@ class Recall(Family):
 
     def describe(self, run: Trajectory) -> None:
         """Add the Bayes risk, and what the theory predicts for the end of the run."""
-        task, risk = self.task, run.risk
+        task, risk = self.whole_task, run.risk
         run.notes["bayes risk"] = f"{task.bayes_risk:.6g}"
         if math.isfinite(self.M):
             run.notes["population"] = f"{self.population_excess(run):.6g} above the Bayes risk in the end"
@@ -188,7 +222,7 @@ class Recall(Family):
 
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]
         """Return the family's columns of a run."""
-        return {"excess": self.population_excess(run), "bayes_risk": self.task.bayes_risk}
+        return {"excess": self.population_excess(run), "bayes_risk": self.whole_task.bayes_risk}
 
 
 def _in_the_end(risk: RecallRisk, eta: float, largest: float = 2.0) -> dict[str, str]:

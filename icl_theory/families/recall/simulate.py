@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from numpy.typing import ArrayLike
 
 from icl_theory.engine.descent import MAX_STEPS, Callback
@@ -12,26 +9,28 @@ from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.family import Recall
+from icl_theory.families.recall.task import RecallTask
 
 
 @returns_runs
 def simulate(
-    V: int = 50,
-    triggers: int = 4,
-    outputs: int = 8,
+    V: int | None = None,
+    triggers: int | None = None,
+    outputs: int | None = None,
     eta: float = 0.5,
     *,
     attention: str = "linear",
-    alpha: float = 0.0,
+    alpha: float | None = None,
     probs: ArrayLike | None = None,
-    counts: int | Counts | ArrayLike | Sequence[Counts] | None = None,
-    H: int = 33,
-    law: str = "markov",
-    weights: str = "projection",
-    kappa: int = 1,
-    gamma: float | str = "best",
-    v: float | str = 1.0,
-    M: float = math.inf,
+    counts: Counts | ArrayLike | None = None,
+    H: int | None = None,
+    law: str | None = None,
+    weights: str | None = None,
+    kappa: int | None = None,
+    task: RecallTask | None = None,
+    gamma: float | str | None = None,
+    v: float | str | None = None,
+    M: int | None = None,
     seed: int = 0,
     rule: str = "ngd",
     epsilon: float | None = None,
@@ -47,7 +46,7 @@ def simulate(
     Parameters
     ----------
     V, triggers, outputs : int
-        Number of words, of triggers and of outputs.
+        Number of words, of triggers and of outputs; 50, 4 and 8 by default.
     eta : float
         Learning rate.
     attention : {"linear", "relu", "softmax", "softmax-limit"}
@@ -58,6 +57,8 @@ def simulate(
         Number of times that the output follows the trigger, or its law; by default that of random sentences.
     weights, kappa
         As for `RecallRisk`; the weights "identity" are the paper's.
+    task : RecallTask, optional
+        The task, instead of ``V, triggers, outputs, alpha, probs, counts, H, law``.
     gamma : float or {"trained", "best"}
         Log-odds of noise: trained, held at a value, or (the default) held at ``"best"``,
         :math:`\ln(\alpha/(1-\alpha))`; for M sentences α is their frequency of noise (half an answer is added to a
@@ -98,9 +99,7 @@ def simulate(
     >>> icl.recall.simulate(eta=0.5, counts=icl.recall.Counts.fixed(1), method="exact").steps
     44
     """
-    problem = Recall(
-        V=V, triggers=triggers, outputs=outputs, eta=eta, attention=attention, alpha=alpha, probs=probs,
-        counts=counts, H=H, law=law, weights=weights, kappa=kappa, gamma=gamma, v=v, M=M, seed=seed, rule=rule,
-        epsilon=epsilon, above=above, method=method, max_steps=max_steps,
-    )  # fmt: skip
-    return problem.simulate(callback=callback)
+    arguments = {name: value for name, value in locals().items() if name != "callback"}
+    plain = ("eta", "attention", "seed", "rule", "method", "max_steps")  # for which None stands for nothing
+    given = {name: value for name, value in arguments.items() if value is not None or name in plain}
+    return Recall(**Recall.unfolded(given)).simulate(callback=callback)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -129,6 +129,10 @@ class RecallTask:
         longest = max(law.longest for law in set(self.counts))
         if 2 * longest + 1 > self.H:
             raise refuse("H", H, f"at least {2 * longest + 1}: there are up to {longest} bigrams of two words")
+        counted = isinstance(triggers, int | np.integer) and isinstance(outputs, int | np.integer)
+        self._first_words = counted and self.noise_word == self.V - 1
+        self._random_counts = counts is None
+        self._given_probs = None if probs is None else tuple(np.asarray(probs, dtype=np.float64).tolist())
 
     def __repr__(self) -> str:
         law = "" if self.law == "markov" else f", law={self.law!r}"
@@ -139,6 +143,22 @@ class RecallTask:
     def Q(self) -> int:
         """Number of triggers."""
         return len(self.triggers)
+
+    @property
+    def parts(self) -> dict[str, Any] | None:
+        """The arguments of the task, by name; None if its words are not the default ones."""
+        if not self._first_words:
+            return None
+        counts = None if self._random_counts else self.counts[0] if len(set(self.counts)) == 1 else self.counts
+        return self.numbers | {"probs": self._given_probs, "counts": counts}
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The arguments that are numbers and words, of any task."""
+        return {
+            "V": self.V, "triggers": self.Q, "outputs": len(self.outputs), "alpha": self.alpha, "H": self.H,
+            "law": self.law,
+        }  # fmt: skip
 
     @property
     def uniform(self) -> bool:

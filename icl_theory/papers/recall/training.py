@@ -249,12 +249,10 @@ def linear_convergence(quick: bool) -> Found:
 
 
 def _plain_lines(Q: int, eta: float, attention: str) -> tuple[float, bool]:
-    planted = {"V": 60, "outputs": 4, "H": 256, "law": "planted"}
-    ours = {"V": 40, "outputs": 8, "counts": Counts(np.array([0.0, 0.5, 0.3, 0.2]))}
-    parts: dict[str, Any] = {"triggers": Q, **(planted if Q == 5 else ours)}
-    risk = RecallRisk(RecallTask(**parts), attention)
+    task = PLANTED(Q) if Q == 5 else RecallTask(40, Q, 8, counts=Counts(np.array([0.0, 0.5, 0.3, 0.2])))
+    risk = RecallRisk(task, attention)
     run = descend(risk, eta, rule="ngd", steps=400)
-    made = functools.partial(simulate, **parts, eta=eta, attention=attention, above=1e-6)
+    made = functools.partial(simulate, eta=eta, task=task, attention=attention, above=1e-6)
     counts = {made(method=method).steps for method in ("exact", "closed")}
     counts.add(descend(risk, eta, rule="ngd", epsilon=1e-6).steps)
     return off(run.states[1:], eta * run.t[1:, None] / math.sqrt(Q)), len(counts) > 1
