@@ -29,6 +29,12 @@ def free() -> float:
     return max(min(found), 0.0)
 
 
+def blocks(rows: int, columns: int, numbers: int) -> list[slice]:
+    """Split an array into blocks of rows with up to so many numbers each, a row at least."""
+    size = max(1, numbers // columns)
+    return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+
 def check_fits(name: str, value: object, needed: float) -> None:
     """Refuse an argument for which more bytes would be allocated at once than are free, with both numbers."""
     if needed > SMALL and needed > (there := free()):

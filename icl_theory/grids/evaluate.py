@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, blank, once
-from icl_theory.grids.store import Part, Parts, Store
+from icl_theory.grids.store import Store
 
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 _HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
@@ -38,17 +38,6 @@ class Model(Protocol):
 
     def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
         """Return every column, status and message, from the parameters of some points, (P,) each."""
-
-
-class Chunk(NamedTuple):
-    """A chunk that was evaluated: its columns, the part that a worker has written, and whether it is worth keeping.
-
-    The columns are empty if a worker has written them and the caller does not hold them.
-    """
-
-    values: Values
-    part: Part | None = None
-    keep: bool = True
 
 
 class Evaluated(NamedTuple):
@@ -118,15 +107,14 @@ def evaluate(
             storage.fill(filled)
         beat(finished, grid.size)
         # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
-        share = None if storage is None else storage.share
-        task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()), share, hold)
+        task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()))
         evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task)
         with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
-            for chunk, each in found:
+            for chunk, values, keep in found:
                 if filled is not None:
-                    filled.place(chunk, each.values)
-                if storage is not None and each.keep:
-                    storage.write(chunk, each.values, each.part)
+                    filled.place(chunk, values)
+                if storage is not None and keep:
+                    storage.write(chunk, values)
                 finished += int(grid.sizes[chunk])
                 beat(finished, grid.size)
     except KeyboardInterrupt:
@@ -135,18 +123,18 @@ def evaluate(
 
 
 def _parts(
-    grid: Grid, model: Model, todo: NDArray[np.intp], executor: Executor | None, task: Callable[[int], Chunk],
+    grid: Grid, model: Model, todo: NDArray[np.intp], executor: Executor | None, task: Callable[[int], Values],
     window: int = 1024, points: int = 2**24,
-) -> Generator[tuple[int, Chunk], None, None]:  # fmt: skip
-    """Yield chunks as they are finished, each with its number.
+) -> Generator[tuple[int, Values, bool], None, None]:  # fmt: skip
+    """Yield chunks as they are finished: number, columns, and whether they are worth keeping.
 
     An executor has at most ``window`` tiles and ``points`` in them at a time, so that no results pile up.
     """
     if executor is None:
-        yield from ((chunk, task(chunk)) for chunk in todo.tolist())
+        yield from ((chunk, task(chunk), True) for chunk in todo.tolist())
         return
     waiting, window = iter(todo.tolist()), min(window, -(-points // math.prod(grid.tile)))
-    running: dict[Future[Chunk], int] = {}
+    running: dict[Future[Values], int] = {}
     try:
         while True:
             for chunk in itertools.islice(waiting, window - len(running)):
@@ -157,12 +145,12 @@ def _parts(
             for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
                 chunk = running.pop(future)
                 try:
-                    found = future.result()
+                    found, keep = future.result(), True
                 except (BrokenExecutor, CancelledError):
                     raise
                 except Exception as error:  # of the executor: the model's own are recorded by point
-                    found = Chunk(failed(model.columns, int(grid.sizes[chunk]), error), keep=False)
-                yield chunk, found
+                    found, keep = failed(model.columns, int(grid.sizes[chunk]), error), False
+                yield chunk, found, keep
     except (BrokenExecutor, CancelledError) as error:
         raise ChildProcessError(f"the workers are gone: {one_line(error)}") from None
     finally:
@@ -170,21 +158,13 @@ def _parts(
             future.cancel()
 
 
-def _evaluate_chunk(
-    model: Model, grid: Grid, home: tuple[str, int], share: Parts | None, hold: bool, chunk: int
-) -> Chunk:
-    """Return the columns of a tile as blocks that hold nothing twice: so they are placed, written, and sent.
-
-    A worker writes them itself where it can.
-    """
-    away = home != (_HOME, os.getpid())
-    if away:
+def _evaluate_chunk(model: Model, grid: Grid, home: tuple[str, int], chunk: int) -> Values:
+    """Return the columns of a tile, one value where all are the same: so they are sent, placed, and written."""
+    if home != (_HOME, os.getpid()):
         _prepare(os.getpid())
-    found, lengths = attempt(model, grid.points_of(chunk)), grid.lengths(chunk)
-    values = {name: once(column, lengths) for name, column in found.items()}
+    values = {name: once(column) for name, column in attempt(model, grid.points_of(chunk)).items()}
     values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
-    part = share.put_from_worker(chunk, values) if away and share is not None else None
-    return Chunk(values if hold or part is None else {}, part)
+    return values
 
 
 def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:

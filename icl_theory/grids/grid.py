@@ -210,26 +210,15 @@ def uniform(columns: tuple[Column, ...], size: int, values: Mapping[str, Any]) -
     return {column.name: np.broadcast_to(np.array(value, dtype=column.dtype), size) for column, value in each}
 
 
-def is_uniform(column: NDArray[Any]) -> bool:
-    """Whether a column is a view of one value."""
-    return not any(stride for stride, length in zip(column.strides, column.shape, strict=True) if length > 1)
-
-
 def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
-    """Return a column of a tile in the shape of the tile, or as the block that stands for it, see `once`."""
-    return values if values.ndim == len(lengths) else values.reshape(lengths)
+    """Return a column of a tile, or the one value that stands for it, in the shape of the tile."""
+    return values if values.size == 1 else values.reshape(lengths)
 
 
-def once(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
-    """Return a column of a tile, flat or a block, as a block with length 1 where it is the same along an axis."""
-    if is_uniform(values):
-        return values[(slice(1),) * values.ndim].reshape((1,) * len(lengths))
-    block = as_block(values, lengths)
-    for axis in np.flatnonzero(np.array(lengths) > 1).tolist():
-        first, last = (block[(*[slice(None)] * axis, part)] for part in (slice(1), slice(-1, None)))
-        if is_same(last, first) and is_same(block, first):  # where it differs it mostly does so at the ends
-            block = first
-    return block
+def once(values: NDArray[Any]) -> NDArray[Any]:
+    """Return a column of a tile, (P,), as one value, (1,), where it has the same bits at all points."""
+    first, last = values[:1], values[-1:]  # a column that varies mostly does so at its ends
+    return first if is_same(last, first) and is_same(values, first) else values
 
 
 def is_same(part: NDArray[Any], other: NDArray[Any]) -> bool:
@@ -265,7 +254,7 @@ class Filled:
         }
 
     def place(self, chunk: int, values: Values) -> None:
-        """Put the columns of a tile, (P,) each or blocks (see `once`), into their places: all of them or none."""
+        """Put the columns of a tile, (P,) each or as `once` gives them, into their places: all of them or none."""
         region, lengths = self._grid.region(chunk), self._grid.lengths(chunk)
         try:
             for name, held in self._held.items():

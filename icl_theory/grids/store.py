@@ -2,8 +2,8 @@
 
 A part is written under a passing name and renamed when it is whole. Its name has its chunk, its size, and a digest
 of sweep, chunk and content: a part that was cut is computed again, and one that was changed, renamed or brought
-from another sweep is refused. So a run may end at any moment, and loses the chunks in flight. Workers write parts,
-and the run that has the lock renames them.
+from another sweep is refused. So a run may end at any moment, and loses the chunks in flight. One run at a
+time writes, which has the lock.
 
 A store may come from a stranger: what is read is a plain file of bounded size, never through a link.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import mmap
 import os
 import re
@@ -20,11 +19,10 @@ import stat
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +30,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import refuse
 from icl_theory.engine.progress import counted
 from icl_theory.files import checked_path
-from icl_theory.grids.grid import LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, empty
+from icl_theory.grids.grid import LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, empty, once
 from icl_theory.grids.manifest import Manifest, difference, digest, parsed
 
 if TYPE_CHECKING:
@@ -40,62 +38,63 @@ if TYPE_CHECKING:
 
 MANIFEST = "_sweep.json"  # readers of tables leave out names that begin with a line or a dot
 LARGEST = 2**25  # bytes of it, so that a stranger's takes little memory to parse
-LOCK, RUN, PASSING = ".lock", ".run-", ".passing-"
+LOCK, PASSING = ".lock", ".passing-"
 PART = re.compile(r"part-(\d{6})-([0-9a-f]{8})-[0-9a-f]{16}\.parquet")
 AGAIN = "without this file the same call computes its points again"
 _FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-class Part(NamedTuple):
-    """A part that is written and does not count yet: its passing name, and the name by which it will."""
+class Store:
+    """The chunks of one sweep on disk, from `opened` or `existing`: ``done`` says which there are.
 
-    passing: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a sweep in a folder; workers get a copy, and write what they compute.
-
-    ``sweep`` tells the sweep from others; the file ``run`` is in the folder as long as a run has it.
+    ``commands`` are the calls and command lines that filled it, each once, in their order.
     """
 
-    path: Path
-    grid: Grid
-    columns: tuple[Column, ...]
-    sweep: str
-    run: str
+    def __init__(self, path: Path, manifest: Manifest, commands: list[str]) -> None:
+        self.path, self.manifest, self.commands = path, manifest, commands
+        self.done: NDArray[np.bool_] = np.zeros(manifest.grid.chunks, dtype=bool)
+        self._names: dict[int, str] = {}
+        with plain_errors(path), os.scandir(path) as entries:
+            for entry in entries:
+                if not entry.name.startswith((".", "_")):
+                    self._find(entry)
 
-    def put_from_worker(self, chunk: int, blocks: Values) -> Part | None:
-        """Write a chunk as `put` does; None where that cannot be done from here."""
-        with contextlib.suppress(OSError):  # the run that has the store tries itself, and says why
-            if (self.path / self.run).exists():  # not on a machine that has another folder there
-                return self.put(chunk, blocks)
-        return None
+    def _find(self, entry: os.DirEntry[str]) -> None:
+        """Take up a part that was written to its end."""
+        found = PART.fullmatch(entry.name)
+        chunk = int(found[1]) if found else len(self.done)
+        if found is None or chunk >= len(self.done) or chunk in self._names:
+            raise damaged(self.path, entry.name, "no sweep has written it there")
+        if entry.stat(follow_symlinks=False).st_size >= int(found[2], 16):
+            self._names[chunk], self.done[chunk] = entry.name, True
 
-    def put(self, chunk: int, blocks: Values) -> Part:
-        """Write a chunk, which does not count yet, from columns as `once` gives them."""
+    def write(self, chunk: int, values: Values) -> None:
+        """Keep a chunk: columns as `once` gives them."""
         from pyarrow.parquet import write_table
 
+        columns = self._axes(chunk) | {column.name: values[column.name] for column in self.manifest.columns}
+        few = [name for name, column in columns.items() if column.size == 1 or column.dtype.kind in "UO"]
         passing = self.path / f"{PASSING}{uuid.uuid4().hex}"
-        blocks = self._axes(chunk) | {column.name: blocks[column.name] for column in self.columns}
-        few = [name for name, block in blocks.items() if block.size == 1 or block.dtype.kind in "UO"]
         with plain_errors(self.path):
             write_table(
-                self._table(chunk, blocks), passing, compression="none", use_dictionary=few, write_statistics=False,
-                store_schema=False, write_batch_size=self.grid.chunk,
+                _table(columns, int(self.manifest.grid.sizes[chunk])), passing, compression="none",
+                use_dictionary=few, write_statistics=False, store_schema=False,
+                write_batch_size=self.manifest.grid.chunk,
             )  # fmt: skip
             with open(passing, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return Part(passing.name, self._name(chunk, content))
+                name = self._name(chunk, content)
+            os.replace(passing, self.path / name)
+        self._names[chunk], self.done[chunk] = name, True
 
-    def read(self, chunk: int, name: str, columns: Sequence[Column]) -> Values:
-        """Return columns of the part that has a name, (P,) each; refuse it if it is not what was written there."""
+    def read(self, chunk: int, columns: Sequence[Column] = ()) -> Values:
+        """Return columns of a chunk, all of them unless given, (P,) each; refuse a part that is not as written."""
         from pyarrow import ArrowException, BufferReader
         from pyarrow.parquet import ParquetFile
 
-        count = int(self.grid.sizes[chunk])
-        widths = sum(np.dtype(column.dtype).itemsize for column in self.columns)
-        most = 2**20 + count * (widths + 8 * len(self.grid.axes) + 4 * LONGEST)
+        name, columns = self._names[chunk], columns or self.manifest.columns
+        count = int(self.manifest.grid.sizes[chunk])
+        widths = sum(np.dtype(column.dtype).itemsize for column in self.manifest.columns)
+        most = 2**20 + count * (widths + 8 * len(self.manifest.grid.axes) + 4 * LONGEST)
         content = _content(self.path, name, most)
         if content is None or self._name(chunk, content) != name:
             raise damaged(self.path, name, f"it is damaged, or of another sweep or place; {AGAIN}")
@@ -112,35 +111,37 @@ class Parts:
             said = " ".join(str(error).split())[:100]
             raise damaged(self.path, name, f"no sweep has written it ({said}); {AGAIN}") from None
 
+    def fill(self, columns: Filled) -> None:
+        """Put the chunks that there are into columns, and say how far it is if that takes long."""
+        for chunk in counted(np.flatnonzero(self.done).tolist(), "chunks of the store"):
+            columns.place(chunk, self.read(chunk))
+
     def _name(self, chunk: int, content: bytes | mmap.mmap) -> str:
         size, checksum = b"%08x" % len(content), b"%08x" % zlib.crc32(content)
-        bound = digest(self.sweep.encode(), b"%d" % chunk, size, checksum)
+        bound = digest(self.manifest.digest.encode(), b"%d" % chunk, size, checksum)
         return f"part-{chunk:06d}-{size.decode()}-{bound}.parquet"
 
     def _axes(self, chunk: int) -> Values:
-        each = zip(self.grid.axes, self.grid.region(chunk), strict=True)
-        values = np.meshgrid(*(axis.values[part] for axis, part in each), indexing="ij", sparse=True)
-        return {axis.name: value for axis, value in zip(self.grid.axes, values, strict=True)}
+        grid = self.manifest.grid
+        values = (axis.values[part] for axis, part in zip(grid.axes, grid.region(chunk), strict=True))
+        found = np.meshgrid(*values, indexing="ij", copy=False)
+        return {axis.name: once(each.ravel()) for axis, each in zip(grid.axes, found, strict=True)}
 
-    def _table(self, chunk: int, blocks: Values) -> pyarrow.Table:
-        """Return blocks as a table with a row a point; no value is missing, which is quicker to write."""
-        import pyarrow
 
-        lengths = self.grid.lengths(chunk)
-        arrays, fields = [], []
-        for name, block in blocks.items():
-            text = block.dtype.kind in "UO"
-            kind = pyarrow.string() if text else pyarrow.from_numpy_dtype(block.dtype)
-            if block.size == 1:
-                array = pyarrow.repeat(pyarrow.scalar(block.item(), kind), math.prod(lengths))
-            elif text:
-                places = np.broadcast_to(np.arange(block.size).reshape(block.shape), lengths)
-                array = pyarrow.array(block.ravel().tolist(), kind).take(pyarrow.array(places.ravel()))
-            else:
-                array = pyarrow.array(np.broadcast_to(block, lengths).ravel())
-            arrays.append(array)
-            fields.append(pyarrow.field(name, kind, nullable=False))
-        return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
+def _table(columns: Values, count: int) -> pyarrow.Table:
+    """Return columns as a table of ``count`` rows; no value is missing, which is quicker to write."""
+    import pyarrow
+
+    arrays, fields = [], []
+    for name, column in columns.items():
+        text = column.dtype.kind in "UO"
+        kind = pyarrow.string() if text else pyarrow.from_numpy_dtype(column.dtype)
+        if column.size == 1:
+            arrays.append(pyarrow.repeat(pyarrow.scalar(column.item(), kind), count))
+        else:
+            arrays.append(pyarrow.array(column.tolist() if text else column, kind))
+        fields.append(pyarrow.field(name, kind, nullable=False))
+    return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
 
 
 def _values(found: pyarrow.ChunkedArray, column: Column, count: int) -> NDArray[Any]:
@@ -158,53 +159,6 @@ def _values(found: pyarrow.ChunkedArray, column: Column, count: int) -> NDArray[
         raise ValueError(f"{column.name} has texts that are too long")
     texts = np.array(words, dtype=dtype)
     return np.broadcast_to(texts, count) if len(words) == 1 else texts[array.indices.to_numpy()]
-
-
-class Store:
-    """The chunks of one sweep on disk, from `opened` or `existing`: ``done`` says which there are.
-
-    ``commands`` are the calls and command lines that filled it, each once, in their order.
-    """
-
-    def __init__(self, path: Path, manifest: Manifest, commands: list[str], run: str = "") -> None:
-        self.path, self.manifest, self.commands = path, manifest, commands
-        self.parts = Parts(path, manifest.grid, manifest.columns, manifest.digest, run)
-        self.done: NDArray[np.bool_] = np.zeros(manifest.grid.chunks, dtype=bool)
-        self._names: dict[int, str] = {}
-        with plain_errors(path), os.scandir(path) as entries:
-            for entry in entries:
-                if not entry.name.startswith((".", "_")):
-                    self._find(entry)
-
-    @property
-    def share(self) -> Parts:
-        """For workers, wherever they are."""
-        return replace(self.parts, path=Path(os.path.abspath(self.path)))
-
-    def _find(self, entry: os.DirEntry[str]) -> None:
-        """Take up a part that was written to its end."""
-        found = PART.fullmatch(entry.name)
-        chunk = int(found[1]) if found else len(self.done)
-        if found is None or chunk >= len(self.done) or chunk in self._names:
-            raise damaged(self.path, entry.name, "no sweep has written it there")
-        if entry.stat(follow_symlinks=False).st_size >= int(found[2], 16):
-            self._names[chunk], self.done[chunk] = entry.name, True
-
-    def write(self, chunk: int, values: Values, part: Part | None = None) -> None:
-        """Keep a chunk; ``part`` is from the worker that has written it."""
-        made = part or self.parts.put(chunk, values)
-        with plain_errors(self.path):
-            os.replace(self.path / made.passing, self.path / made.name)
-        self._names[chunk], self.done[chunk] = made.name, True
-
-    def read(self, chunk: int, columns: Sequence[Column] = ()) -> Values:
-        """Return columns of a chunk, all of them unless given, (P,) each."""
-        return self.parts.read(chunk, self._names[chunk], columns or self.manifest.columns)
-
-    def fill(self, columns: Filled) -> None:
-        """Put the chunks that there are into columns, and say how far it is if that takes long."""
-        for chunk in counted(np.flatnonzero(self.done).tolist(), "chunks of the store"):
-            columns.place(chunk, self.read(chunk))
 
 
 @contextlib.contextmanager
@@ -227,12 +181,12 @@ def opened(
         with plain_errors(folder):
             _commands_of(folder, manifest)
             folder.mkdir(parents=True, exist_ok=True)
-            run = stack.enter_context(_locked(folder))
+            stack.enter_context(_locked(folder))
             known = _commands_of(folder, manifest)  # another run may have made it just now
             commands = [*(known or ()), *([] if command is None or command in (known or ()) else [command])]
             if commands != known:
                 _write(folder, manifest.written(commands))
-        yield Store(folder, manifest, commands, run)
+        yield Store(folder, manifest, commands)
 
 
 def existing(path: str | os.PathLike[str]) -> Store:
@@ -282,7 +236,7 @@ def _commands_of(folder: Path, wanted: Manifest) -> list[str] | None:
     """Return the commands of a store, None if it is to be made; refuse another sweep, or something else."""
     content = _content(folder, MANIFEST, LARGEST)
     if content is None:
-        if folder.is_dir() and not all(name.startswith((LOCK, RUN, PASSING)) for name in os.listdir(folder)):
+        if folder.is_dir() and not all(name.startswith((LOCK, PASSING)) for name in os.listdir(folder)):
             raise _no_store(folder, "a store made by a sweep, or an empty folder to make one in")
         return None
     found, commands = _parsed(folder, content)
@@ -302,22 +256,18 @@ def _no_store(folder: Path, wanted: str) -> ValueError:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[str]:
-    """Keep other runs out; yields the name of a file that is in the folder for as long as this one has it.
-
-    A run that was killed keeps nobody out, nor do its workers.
-    """
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other runs out, and remove what one that was killed has left; that one keeps nobody out."""
     import filelock
 
-    lock, run = filelock.FileLock(folder / LOCK, timeout=0), f"{RUN}{uuid.uuid4().hex}"
+    lock = filelock.FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
     except filelock.Timeout:
         raise refuse("store", str(folder), "used by one run at a time, and another has it open") from None
     try:
         _clear(folder)
-        (folder / run).touch()
-        yield run
+        yield
     finally:
         with contextlib.suppress(OSError):
             _clear(folder)
@@ -325,9 +275,9 @@ def _locked(folder: Path) -> Iterator[str]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run needs only while it has the folder."""
+    """Remove what was not written to its end."""
     for name in os.listdir(folder):
-        if name.startswith((RUN, PASSING)):
+        if name.startswith(PASSING):
             (folder / name).unlink(missing_ok=True)
 
 

@@ -1,7 +1,7 @@
 """A sweep that is ended at its n-th file operation, for all or some n, and is gone on with; prints the last n.
 
 Python tells of every file that is opened, renamed, made or removed, whoever does it, before it happens. This is a
-process of its own, because forking one with threads is unsafe. ``worker`` ends a worker, and then its run.
+process of its own, because forking one with threads is unsafe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 from icl_theory.grids import store
 from icl_theory.grids.evaluate import evaluate
-from icl_theory.grids.grid import once
 from tests.grids.test_store import ARGUMENTS, equal, read
 from tests.models import SQUARE, Squares, grid
 
@@ -62,23 +61,8 @@ def status_of(act: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def sweep_with_worker(path: Path, last: int, torn: bool) -> None:
-    """End a worker that writes chunks after so many file operations, and then the run that has the store."""
-    with store.opened(path, SMALL, SQUARE, ARGUMENTS, command=f"sweep {path.name}") as kept:
-        share = kept.share
-
-        def work() -> None:
-            end_at(path, last, torn)
-            for chunk in range(SMALL.chunks):
-                found = Squares().evaluate(SMALL.points_of(chunk)).items()
-                blocks = {name: once(column, SMALL.lengths(chunk)) for name, column in found}
-                assert share.put_from_worker(chunk, blocks) is not None
-
-        os._exit(status_of(work))
-
-
-def main(folder: Path, torn: bool, worker: bool, apart: int) -> None:
-    """End a sweep, or a worker, at each of its file operations, or some ``apart``, and go on with each."""
+def main(folder: Path, torn: bool, apart: int) -> None:
+    """End a sweep at each of its file operations, or some ``apart``, and go on with each."""
     sweep(folder / "first")  # loads what need not be loaded again and again
     expected = evaluate(SMALL, Squares()).values
     count = 0
@@ -87,8 +71,6 @@ def main(folder: Path, torn: bool, worker: bool, apart: int) -> None:
         path = folder / str(count)
 
         def ended(path: Path = path, last: int = count) -> None:
-            if worker:
-                sweep_with_worker(path, last, torn)
             end_at(path, last, torn)
             sweep(path)
 
@@ -108,4 +90,4 @@ def main(folder: Path, torn: bool, worker: bool, apart: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "torn" in sys.argv[3:], "worker" in sys.argv[3:], int(sys.argv[2]))
+    main(Path(sys.argv[1]), "torn" in sys.argv[3:], int(sys.argv[2]))

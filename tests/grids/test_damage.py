@@ -291,7 +291,7 @@ def test_files_larger_than_they_can_be_are_not_read(path: Path, chunk: int | Non
 def planted(path: Path, content: bytes) -> None:
     """Put a file in the place of a part, with a name that fits, as a stranger would."""
     part(path, 1).unlink()
-    (path / store.existing(path).parts._name(1, content)).write_bytes(content)
+    (path / store.existing(path)._name(1, content)).write_bytes(content)
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ def test_one_prompt_of_one_token_is_predicted_by_its_label() -> None:
 
 def test_blocks_make_no_difference_to_the_number_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     from icl_theory.families.regression.sampled import counts as counted
-    from icl_theory.families.regression.sampled.layer import parts_of
+    from icl_theory.memory import blocks
 
     risk = CountedRisk(FEATURES, tasks.Halfspace(1.0), N=30, batch=101, seed=0)
     whole = risk.evaluate(risk.initial)[0]
-    monkeypatch.setattr(counted, "parts_of", lambda size, K, _: parts_of(size, K, 30))
+    monkeypatch.setattr(counted, "blocks", lambda size, K, _: blocks(size, K, 30))
     assert abs(risk.evaluate(risk.initial)[0] / whole - 1.0) < 0.5

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.families.regression.sampled import layer
-from icl_theory.families.regression.sampled.layer import parts_of
+from icl_theory.memory import blocks
 from tests.references import slopes
 
 FEATURES = icl.Features.random(4, d=3, delta=1.0, seed=1, probs=[0.1, 0.2, 0.3, 0.4])
@@ -159,7 +158,7 @@ def test_prompts_taken_a_few_at_a_time_are_the_same_prompts(
         return [*risk.prompts(2)], *risk.evaluate(params, 2), float(risk.observe(params, 2)["attention"])
 
     whole = drawn()
-    monkeypatch.setattr(layer, "parts_of", partial(parts_of, tokens=60))  # two prompts
+    monkeypatch.setattr(layer, "blocks", lambda rows, columns, _: blocks(rows, columns, 60))  # two prompts
     parts = drawn()
     for one, other in zip(whole[0], parts[0], strict=True):
         assert (one is None and other is None) or np.array_equal(one, other)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,16 +37,6 @@ from icl_theory.grids.grid import Values, blank
 
 THEOREMS = [statement for statement in STATEMENTS if statement.name in ("Theorem 1", "Theorem 2")]
 FARTHEST = 300.0  # gap u up to which steps are bounded
-
-
-class _Steps(NamedTuple):
-    """Of exchangeable points: variogram, speed of the coordinates, learning rate, step constant, all sound."""
-
-    gamma: Array
-    speed: Array
-    eta: Array
-    c: Array
-    in_range: NDArray[np.bool_]
 
 
 def batched(
@@ -110,8 +100,8 @@ def _points(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> di
     return each | goal | dict(points) | {"max_steps": common["max_steps"]}
 
 
-def _steps(points: Mapping[str, Any]) -> _Steps:
-    """Step constants of exchangeable points."""
+def _steps(points: Mapping[str, Any]) -> tuple[Array, Array, Array, Array, NDArray[np.bool_]]:
+    """Of exchangeable points: variogram, speed of the coordinates, learning rate, step constant; and which fit."""
     size, delta = points["L"] * points["delta"], points["delta"]
     fits = (size > 1e-140) & (size < 1e140)
     embedded = np.broadcast_to(np.equal(points["coordinates"], "embedding"), delta.shape)
@@ -125,7 +115,7 @@ def _steps(points: Mapping[str, Any]) -> _Steps:
     if isinstance(eta, str):
         eta = stable_rate(gamma, points["K"], noise=points["noise"], N=points["N"], speed=speed)
     c = step_constant(eta, speed, gamma, points["K"])
-    return _Steps(gamma, speed, eta, c, fits & (c < 1e300) & (gamma > 1e-290) & (gamma < 1e290))
+    return (gamma, speed, eta, c, fits & (c < 1e300) & (gamma > 1e-290) & (gamma < 1e290))
 
 
 def _closed(P: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, refuse
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Task
+from icl_theory.memory import blocks
+
+CACHED = 2**15  # numbers of a block that stays in the processor's cache
 
 
 class ErrorForm:
@@ -40,7 +43,7 @@ class ErrorForm:
         total = z.sum(axis=0)
         squared, product, shift = self._squares(z, own, total)
         mean = np.zeros(len(own)) if times is None else squared / times[0]
-        for rows in blocks(*z.shape):
+        for rows in blocks(len(z), z.shape[1], CACHED):
             part = product[rows]
             if self.use_factor:
                 part += shift
@@ -105,7 +108,7 @@ class ErrorForm:
             error -= self.factor[own].T * total
             return error
         error = np.zeros((self.factor.shape[1], z.shape[1]))
-        for rows in blocks(*z.shape):
+        for rows in blocks(len(z), z.shape[1], CACHED):
             for axis, column in enumerate(self.factor.T):
                 error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])
         return error
@@ -125,9 +128,3 @@ def at_nodes(variograms: Array, factors: Array, queries: NDArray[np.intp], z: Ar
     else:
         to_own = variograms[problem, own]
         np.matmul(to_own[:, :, None] + to_own[:, None] - variograms[each], z, out=product)
-
-
-def blocks(rows: int, columns: int, numbers: int = 2**15) -> list[slice]:
-    """Split a matrix into blocks of rows with up to ``numbers`` entries, which stay in the processor's cache."""
-    size = max(1, numbers // columns)
-    return [slice(start, start + size) for start in range(0, rows, size)]

@@ -398,7 +398,7 @@ class SampledGaussianRisk(PromptRisk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Alignment tr(Q)/d, and the mean over the step's prompts of the largest weight on a token, () each."""
         parts = self.parts(self.prompts(step))
-        heaviest = [self._attended(params, part).weight.max(axis=1) for part in parts]
+        heaviest = [self._attended(params, part)[0].max(axis=1) for part in parts]
         return {
             "alignment": np.asarray(np.trace(params) / self.law.d),
             "heaviest": np.asarray(np.mean(np.concatenate(heaviest))),

@@ -212,7 +212,7 @@ class BlockRisk(Risk):
         token = np.concatenate([key, prompts.label[:, :, None]], axis=2)
         asked = np.concatenate([x, np.zeros((len(x), 1))], axis=1)
         scores = np.matmul(token, (asked @ m.W_Q.T @ m.W_K)[:, :, None])[:, :, 0] / math.sqrt(token.shape[2])
-        weight = attend(scores, prompts.label).weight
+        weight, _ = attend(scores, prompts.label)
         mixed = np.matmul(weight[:, None, :], token)[:, 0, :]
         first, back_1 = _norm(asked + mixed @ m.W_V.T, m.gain_1, m.shift_1)
         hidden = np.maximum(first @ m.W_1.T + m.c_1, 0.0)

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from icl_theory._validate import EXACT, LARGEST, Array, integer, number, store
 from icl_theory.engine.risk import Risk
 from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.sampled.layer import parts_of
 from icl_theory.families.regression.tasks import Task
-from icl_theory.memory import check_fits
+from icl_theory.memory import blocks, check_fits
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +69,7 @@ class CountedRisk(Risk):
         if not self.every_query:
             return self._asked(weight, rng)
         loss, gradient = 0.0, np.zeros_like(params)
-        for rows in parts_of(self.batch, self.features.K, 2**19):  # 4 MiB for a temporary array
+        for rows in blocks(self.batch, self.features.K, 2**19):  # 4 MiB for a temporary array
             part, slope = self._block(weight, rng, rows.stop - rows.start)
             loss, gradient = loss + part, gradient + slope
         return loss / self.batch, gradient * (self.features.probs / self.batch)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import EXACT, Array, integer, store
 from icl_theory.engine.risk import Risk
-from icl_theory.memory import check_fits
+from icl_theory.memory import blocks, check_fits
 
 
 class Prompts(NamedTuple):
@@ -29,19 +29,12 @@ class Prompts(NamedTuple):
         return Prompts(*(None if part is None else part[which] for part in self))  # type: ignore[arg-type]
 
 
-class Attended(NamedTuple):
-    """Softmax attention over the tokens."""
-
-    weight: Array  # (B, N), each row sums to 1
-    prediction: Array  # mean label under the weights, (B,)
-
-
-def attend(scores: Array, label: Array) -> Attended:
-    """Softmax of the scores, (B, N), which are overwritten, and the prediction."""
+def attend(scores: Array, label: Array) -> tuple[Array, Array]:
+    """Softmax of the scores, (B, N), which are overwritten, and the mean label under these weights, (B,)."""
     scores -= scores.max(axis=1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=1, keepdims=True)
-    return Attended(scores, np.einsum("bn,bn->b", scores, label))
+    return scores, np.einsum("bn,bn->b", scores, label)
 
 
 def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> Array:
@@ -53,12 +46,6 @@ def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> 
     if largest > most:
         Q = Q / largest * most
     return np.matmul(key, (asked @ Q.T)[:, :, None])[:, :, 0]
-
-
-def parts_of(size: int, N: int, tokens: int = 2**20) -> list[slice]:
-    """Split prompts of N tokens into parts: larger arrays are allocated anew, which takes longer than the work."""
-    rows = max(1, tokens // N)
-    return [slice(start, min(start + rows, size)) for start in range(0, size, rows)]
 
 
 class PromptRisk(Risk):
@@ -76,7 +63,7 @@ class PromptRisk(Risk):
     @abstractmethod
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts: ...
 
-    def _attended(self, params: Array, prompts: Prompts) -> Attended:
+    def _attended(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Attention and predictions for some prompts."""
         if prompts.key is not None and prompts.asked is not None:
             return attend(bilinear_scores(params, prompts.key, prompts.asked), prompts.label)
@@ -116,8 +103,8 @@ class PromptRisk(Risk):
         return fixed.of(rng.choice(len(fixed.answer), self.batch, replace=False))
 
     def parts(self, prompts: Prompts) -> Iterator[Prompts]:
-        """Split a batch into parts with small arrays."""
-        split = parts_of(len(prompts.answer), self.N)
+        """Split a batch into parts: larger arrays are allocated anew, which takes longer than the work."""
+        split = blocks(len(prompts.answer), self.N, 2**20)
         yield from [prompts] if len(split) == 1 else (prompts.of(rows) for rows in split)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:

@@ -180,17 +180,9 @@ def _power(runs: Runs, K: float, imbalance: float = 0.0) -> Array:
     return runs.eta * runs.size**2 * runs.K**K * runs.imbalance**imbalance
 
 
-def logarithm(K: Array, size: Array, epsilon: Array) -> Array:
+def logarithm(runs: Runs) -> Array:
     """``ln(K LΔ ε^-½)``, the theorems' logarithm: the only reading in which the units cancel."""
-    return np.asarray(np.log(K * size / np.sqrt(epsilon)))
-
-
-def _flat_time(runs: Runs) -> Array:
-    return logarithm(runs.K, runs.size, runs.epsilon) / _power(runs, -1.0, 2.0)
-
-
-def _sharp_time(runs: Runs) -> Array:
-    return runs.K * logarithm(runs.K, runs.size, runs.epsilon) / (runs.eta * runs.epsilon)
+    return np.asarray(np.log(runs.K * runs.size / np.sqrt(runs.epsilon)))
 
 
 _PROPOSITION, _THEOREM = "paper, Prop. {} (reconstructed)", "paper, Thm {} (reconstructed)"
@@ -224,7 +216,7 @@ STATEMENTS: tuple[OrderStatement, ...] = (
     ),
     OrderStatement(
         "Theorem 1", _THEOREM.format(1), "T_f - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η L²Δ²δ²)), L <= 1/(Δδ)",
-        True, _further_steps, _flat_time, True,
+        True, _further_steps, lambda runs: logarithm(runs) / _power(runs, -1.0, 2.0), True,
     ),
     OrderStatement(
         "Phase III growth", _PROPOSITION.format(4), "η α_k = Θ(η ε/K) at every step from T₁ to T_s, L > 1/(Δδ)",
@@ -237,7 +229,7 @@ STATEMENTS: tuple[OrderStatement, ...] = (
     ),
     OrderStatement(
         "Theorem 2", _THEOREM.format(2), "T_s - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η ε)), L > 1/(Δδ)",
-        True, _further_steps, _sharp_time, False,
+        True, _further_steps, lambda runs: runs.K * logarithm(runs) / (runs.eta * runs.epsilon), False,
     ),
 )  # fmt: skip
 
