@@ -322,6 +322,21 @@ def test_where_unigrams_are_worse_than_nothing_there_is_no_uniform_phase() -> No
     assert run.phases == {"uniform": None, "unigram": (0, 4), "bigram": None}
 
 
+@pytest.mark.parametrize(
+    ("given", "few", "approximate"),
+    [({}, False, False), ({"start": "stationary", "points": 4}, False, True), ({"chains": 2}, True, False)],
+)
+def test_only_few_chains_have_new_ones_and_only_averages_an_error(
+    given: dict[str, Any], few: bool, approximate: bool
+) -> None:
+    problem = icl.InductionHeads(T=6, max_steps=1, **given)
+    run = problem.simulate()
+    assert ("new_loss" in problem.measure(run)) == few
+    assert ("average" in run.notes) == approximate
+    said = dict(each.split() for each in run.notes["predictors"].split(", "))
+    assert {name: float(loss) for name, loss in said.items()} == pytest.approx(problem.predictors, rel=1e-5)
+
+
 def test_fast_runs_are_those_of_single_steps() -> None:
     problem = icl.InductionHeads(T=30, objective="log", sink=5.0, eta=4.0, ratio=0.5, max_steps=400)
     fast, exact = (problem.changed(method=method).simulate() for method in ("fast", "exact"))
