@@ -123,7 +123,8 @@ def test_what_counts_is_that_of_the_swept_axes_and_of_every_column() -> None:
 
 
 @pytest.mark.parametrize(("error", "words"), [(ValueError(), "ValueError"), (ValueError("a\nb"), "a b"),
-                                              (KeyError("a"), "KeyError: 'a'")])  # fmt: skip
+                                              (KeyError("a"), "KeyError: 'a'"),
+                                              (ValueError("x" * 600), "x" * 500)])  # fmt: skip
 def test_an_error_is_said_in_a_line(error: Exception, words: str) -> None:
     assert failed((), 2, error)["message"].tolist() == [words] * 2
 

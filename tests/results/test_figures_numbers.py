@@ -16,7 +16,7 @@ from icl_theory.engine.curves import CurveComparison
 from icl_theory.papers.claim import Answer, Series
 from icl_theory.results.plots import Curve, Panel, draw_maps, draw_panels
 from icl_theory.results.plots.runs import compare_runs, plot_answer, plot_comparison, plot_run
-from icl_theory.results.plots.style import CYCLE
+from icl_theory.results.plots.style import CYCLE, new_figure, shade
 
 
 def swept(**axes: Any) -> xarray.Dataset:
@@ -327,3 +327,9 @@ def test_the_figure_of_an_answer_has_its_series(scale: str) -> None:
         assert (line.get_linestyle() == "None") == (line.get_marker() == "o") == each.points
     assert (ax.get_xscale(), ax.get_yscale()) == (scale, "log")
     assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_title()) == ("across", "up", "What?")
+
+
+def test_phases_of_a_third_of_the_axis_have_names() -> None:
+    ax = new_figure(4.0, 3.0).subplots()
+    shade(icl.engine.Phases(I=(0, 10), II=(10, 200), III=(200, 1000)), 1000.0, ax)
+    assert [text.get_text() for text in ax.texts] == ["I", "II", "III"]

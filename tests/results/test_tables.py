@@ -156,3 +156,11 @@ def test_details_are_in_a_table_where_they_are_meant_to_be_and_any_point_has_one
     )
     assert ("X" in icl.phase_table(found)) == (listed and (role == "word" or bool(given)))
     assert list(icl.phase_table(found, every=True)).count("X") == 1
+
+
+def test_headings_in_latex_are_the_tex_of_their_quantities(over_L: xarray.Dataset) -> None:
+    table = icl.phase_table(over_L)
+    head = to_latex(table).splitlines()[3].removesuffix(r" \\").split(" & ")
+    assert len(table.attrs["tex"]) > 3
+    expected = [table.attrs["tex"].get(name, heading) for name, heading in zip(table.columns, head, strict=True)]
+    assert head == expected
