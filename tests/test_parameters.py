@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icl_theory.families import Fraction, Number, Whole
+from icl_theory.cli.options import help_text
+from icl_theory.families import Fraction, Number, Whole, find
 from icl_theory.families.parameters import Kind
 
 KINDS = {
@@ -49,3 +50,11 @@ def test_values_of_an_array_are_not_checked_one_by_one() -> None:
 
     assert Asked().check_all("x", np.arange(1.0, 1001.0)).tolist() == list(range(1, 1001))
     assert asked == [1.0, 1000.0]
+
+
+def test_help_says_what_is_required_and_other_defaults() -> None:
+    known = find("regression").parameters()
+    assert help_text(known["L"]).endswith(" [required].")
+    assert help_text(known["K"]).endswith(" [20].")
+    assert help_text(known["coordinates"]).endswith(" [class].")
+    assert not help_text(known["imbalance"]).endswith("].")
