@@ -583,3 +583,11 @@ def test_the_time_of_a_flow_is_not_held_against_the_steps_of_descent() -> None:
         found = icl.certify(run, states=1)
         assert ("steps" in [each.name for each in found]) == counted
         assert "which is wrong" not in str(found)
+
+
+@pytest.mark.parametrize("delta", [0.5, 3.0])
+def test_boundaries_are_proved_in_the_unit_of_the_gap(delta: float) -> None:
+    found = icl.certify(icl.simulate(2.0, delta, 0.5, K=20, epsilon=1e-2), states=1)
+    expected = {"L*": icl.regression.crossover(1e-2, delta, 20), "L½": icl.regression.half_way(1e-2, delta, 20)}
+    for name, value in expected.items():
+        assert float(found.named(name).ball.mid()) == pytest.approx(value, rel=1e-12)

@@ -623,3 +623,19 @@ def test_a_run_that_stalls_is_told_from_a_plateau(name: str) -> None:
             scaled = slope * 10**5 / last if step else slope  # what a step promises, times the steps, is the same
             recorder.saved.append(Saved(step, loss, scaled, np.zeros(1), {}))
         assert recorder.has_stalled(epsilon) == (stalled and last >= 10_000)
+
+
+def test_each_block_moves_by_eta_in_the_metric_of_its_entries() -> None:
+    class Split(icl.Risk):
+        initial = np.array([3.0, 4.0, 1.0])
+        metric = np.array([1.0, 4.0, 9.0])
+
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            return 0.5 * float(params @ params), params
+
+        def blocks(self, array: Array) -> Any:
+            return array[:2], array[2:]
+
+    move = icl.descend(Split(), 0.1, steps=1, rule="ngd-blocks").states
+    lengths = Split.metric * (move[1] - move[0]) ** 2
+    assert [lengths[:2].sum(), lengths[2]] == pytest.approx([0.01, 0.01], rel=1e-12)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icl_theory.cli.options import help_text
 from icl_theory.families import Fraction, Number, Probabilities, Whole, Wholes, Word, find
 from icl_theory.families.parameters import Kind
 
@@ -174,3 +175,11 @@ def test_numbers_of_a_family_have_these_limits(name: str) -> None:
     assert {key for key, each in declared.items() if each.kind.numeric} == LIMITS[
         name
     ].keys() | free & declared.keys()
+
+
+def test_help_says_what_is_required_and_other_defaults() -> None:
+    known = find("regression").parameters()
+    assert help_text(known["L"]).endswith(" [required].")
+    assert help_text(known["K"]).endswith(" [20].")
+    assert help_text(known["coordinates"]).endswith(" [class].")
+    assert not help_text(known["imbalance"]).endswith("].")

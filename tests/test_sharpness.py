@@ -219,3 +219,16 @@ def test_the_search_for_a_minimum_says_its_loss(heard: list[str]) -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0), N=9, noise=0.5)
     icl.largest_stable_eta(risk)
     assert any(f"loss {risk.loss(risk.initial):.4g}" in line for line in heard)
+
+
+def test_sharpness_along_a_long_run_is_beside_its_steps() -> None:
+    run = icl.descend(icl.ExchangeableRisk(5, 2.0, 20, 0.3), 1.0, steps=10_000, method="fast")
+    steps, values = icl.engine.sharpness_along(run, points=6)
+    assert {*steps.tolist()} <= {*run.t.tolist()}
+    assert (steps[0], steps[-1]) == (0, run.t[-1])
+    assert run.risk is not None
+    assert run.t[-1] > len(run.t)
+    for step, value in zip(steps.tolist(), values, strict=True):
+        assert value == pytest.approx(
+            icl.ExchangeableRisk(5, 2.0, 20, 0.3).sharpness(run.at(step).params), rel=1e-9
+        )

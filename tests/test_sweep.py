@@ -397,6 +397,7 @@ def test_two_targets_are_refused_and_where_nothing_grows_there_is_no_exponent() 
     long = icl.sweep(**{**base, "N": [20, 30, math.inf], "noise": [0.1, 0.2]}, epsilon=0.5)
     assert not [name for name in long.data_vars if str(name).startswith("exponent_N")]
     assert "exponent_noise" in long
+    assert (long.attrs["title"], long.attrs["family"]) == ("in-context regression", "regression")
     above = icl.sweep(**{**base, "max_steps": 2, "above": [1e-3, 2e-3]})
     for message, floor, each in zip(above.message.values, above.floor.values, above.above.values, strict=True):
         assert f"without reaching epsilon = {floor + each:g}" in message
