@@ -191,5 +191,6 @@ class FixedChain(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        risk = self.risk()
-        return {"gap": risk.gap, "strength": risk.strength(run.params), "basin": self.basin() or ""}
+        risk, basin = self.risk(), self.basin()
+        known = {} if basin is None else {"basin": basin}
+        return {"gap": risk.gap, "strength": risk.strength(run.params), **known}

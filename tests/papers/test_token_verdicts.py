@@ -102,11 +102,13 @@ def plateaus(
     losses: tuple[float, ...] = (0.709, 0.581, 0.519), few: bool = False, regime: str = "induction"
 ) -> Any:
     names = ("uniform", "unigram", "bigram")
-    spans = dict(zip(names[few:], ((0, 5), (5, 30), (30, 99)), strict=False))
+    lengths = dict(zip((f"T_{name}" for name in names), (0 if few else 5, 25, 69), strict=True))
     problem = Made(
         T=50,
+        phase_names=names,
         predictors=dict(zip(names, (0.69, 0.6, 0.5), strict=True)),
-        simulate=lambda: Made(loss=np.array(losses), phases=Made(present=lambda: spans), regime=regime),
+        simulate=lambda: Made(loss=np.array(losses), regime=regime),
+        measured=lambda _: lengths,
     )
     return Base(changed=lambda **_: problem)
 
@@ -126,7 +128,7 @@ def ended(anti: str = "anti-lag 0", head: str = "induction", high: float = 0.3, 
         found = (anti if T == 7 else "anti-lag 0", high) if match == 0.0 else (head if T == 4 else "induction", low)
         return Made(simulate=lambda: Made(regime=found[0], loss=[1.0, found[1]]))
 
-    return lambda T, **_: Made(changed=lambda match: started(T, match))
+    return lambda **_: Made(changed=started)
 
 
 def longer(off: float = 0.0, power: float = 1.0) -> Measured:
@@ -134,7 +136,7 @@ def longer(off: float = 0.0, power: float = 1.0) -> Measured:
     return {
         "on_chains": lambda _chains, _lags, T: T,
         "signals": lambda T: limit + 5.0 * (32.0 / T) ** power + off * (T == 128),
-        "_information": lambda *_: (limit, None),
+        "_information": lambda *_: (limit[:, None], None),
     }
 
 
@@ -142,10 +144,10 @@ def information(ratio: float = 1.0 + 9e-13, later: float = 0.99) -> Measured:
     codes = {law: 1.0 + i for i, law in enumerate(rows.LAWS)}
     return {
         "_chains": lambda law, count: np.full(count, codes[law]),
-        "_information": lambda chain, _: (
-            np.array([0.0, (ratio if chain[0] == 1.0 else chain[0]) / 9.0, 0.0]), np.array([0.0, 1.0, later]),
+        "_information": lambda chain, _: np.array(
+            [[[0.0], [(ratio if chain[0] == 1.0 else chain[0]) / 9.0], [0.0]], [[0.0], [1.0], [later]]]
         ),
-    }  # fmt: skip
+    }
 
 
 def winning(wins: tuple[int, int, int] = (10, 12, 0), later: int = 12) -> Measured:
