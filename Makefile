@@ -11,6 +11,9 @@ demo: $(VENV)/.installed
 
 test: lint suite
 
+# a test runs on one processor: threads of BLAS would take turns with those of the other tests
+suite test-slow test-lowest: export OMP_NUM_THREADS = 1
+
 # the tests of `make test` alone
 suite: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not slow"

@@ -332,7 +332,7 @@ def relevant(fault: Fault) -> list[str]:
     module. If there are none but these: all in the folders of tests that are named after one of its folders, or
     that import from there.
     """
-    source, stem, folders = source_of(fault), Path(fault.path).stem, Path(fault.path).parts[-2::-1]
+    source, stem, folders = source_of(fault), Path(fault.path).stem, Path(fault.path).parts[-2::-1] or ("icl_theory",)
     line, python = source[: source.index(fault.old)].count("\n") + 1, fault.path.endswith(".py")
     around = [
         node.name
