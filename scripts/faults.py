@@ -332,7 +332,8 @@ def relevant(fault: Fault) -> list[str]:
     module. If there are none but these: all in the folders of tests that are named after one of its folders, or
     that import from there.
     """
-    source, stem, folders = source_of(fault), Path(fault.path).stem, Path(fault.path).parts[-2::-1] or ("icl_theory",)
+    source, path = source_of(fault), Path(fault.path)
+    stem, folders = path.stem, path.parts[-2::-1] or ("icl_theory",)
     line, python = source[: source.index(fault.old)].count("\n") + 1, fault.path.endswith(".py")
     around = [
         node.name
