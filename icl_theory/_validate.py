@@ -53,8 +53,8 @@ MOST_FEATURES = 10**9
 
 def is_masked(value: Any) -> bool:
     """Whether some of the numbers are masked, without loading the module: it is loaded where there is one."""
-    module = sys.modules.get("numpy.ma")
-    return module is not None and bool(module.is_masked(value))
+    found = getattr(sys.modules.get("numpy.ma"), "is_masked", None)  # not there while another thread loads it
+    return found is not None and bool(found(value))
 
 
 def _no_number(value: Any) -> bool:

@@ -8,9 +8,11 @@ import itertools
 import json
 import math
 import re
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -376,6 +378,12 @@ OF_NUMBERS: dict[str, Callable[[], Any]] = {
 def test_a_masked_number_is_refused_not_read(kind: str) -> None:
     with pytest.raises(ValueError, match=r"^\w+ = .*masked.*: must be"):
         OF_NUMBERS[kind]()
+
+
+def test_numbers_are_read_while_another_thread_loads_masked_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As threads of a worker do: the module is known by then, and most of it is missing."""
+    monkeypatch.setitem(sys.modules, "numpy.ma", ModuleType("numpy.ma"))
+    assert icl.simulate(2.0, 1.0, 4.0).steps == 1413
 
 
 class From(icl.Risk):
