@@ -639,3 +639,22 @@ def test_each_block_moves_by_eta_in_the_metric_of_its_entries() -> None:
     move = icl.descend(Split(), 0.1, steps=1, rule="ngd-blocks").states
     lengths = Split.metric * (move[1] - move[0]) ** 2
     assert [lengths[:2].sum(), lengths[2]] == pytest.approx([0.01, 0.01], rel=1e-12)
+
+
+def test_a_run_that_may_not_give_up_goes_on_where_its_loss_rests() -> None:
+    def leave(step: int, _: Any) -> None:
+        if step >= 3000:
+            raise KeyboardInterrupt
+
+    stuck = Level(1.0, 2.0)
+    assert icl.descend(stuck, 0.1, epsilon=0.5, callback=leave).t[-1] < 3000
+    run = icl.descend(stuck, 0.1, epsilon=0.5, callback=leave, give_up=False)
+    assert run.t[-1] >= 3000
+    assert run.interrupted
+
+
+def test_a_long_run_in_single_steps_goes_on_for_a_while() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Exchangeable(1.0))
+    run = icl.descend(risk, 1e-3, steps=10_010, method="exact")
+    longer = icl.descend(risk, 1e-3, steps=10_030, method="exact")
+    np.testing.assert_allclose(run.at(10_030).params, longer.params, rtol=1e-13)

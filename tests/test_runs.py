@@ -24,6 +24,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "queries": {"K": 3, "probs": (0.5, 0.3, 0.2), "epsilon": 1e-2},
     "finite": {"N": 12, "K": 4, "noise": 0.5, "above": 1e-2, "imbalance": 0.2},
     "cut short": {"max_steps": 7, "method": "exact"},
+    "done at step 0": {"epsilon": 10.0},
 }  # fmt: skip
 KEPT = (
     "steps", "converged", "stop", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error",

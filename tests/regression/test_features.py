@@ -75,3 +75,11 @@ def test_features_that_are_alike_are_not_compared_pair_by_pair(monkeypatch: pyte
     monkeypatch.setattr("scipy.spatial.distance.pdist", lambda x: compared.append(len(x)) or pdist(x))
     assert icl.Features.simplex(300, 1.0).gap == pytest.approx(1.0)
     assert compared == [2]
+
+
+@pytest.mark.parametrize("lengths", [(1.0, 2.0, 3.0), (2.0, 2.0, 1.0)])
+def test_vectors_on_the_axes_of_unequal_length_have_distances_of_their_own(lengths: tuple[float, ...]) -> None:
+    features = icl.Features(np.diag(lengths), np.full(3, 1.0 / 3.0))
+    expected = [math.hypot(lengths[i], lengths[j]) for i, j in ((0, 1), (0, 2), (1, 2))]
+    np.testing.assert_allclose(features.distances[np.triu_indices(3, 1)], expected, rtol=1e-14)
+    assert features.gap == pytest.approx(min(expected), rel=1e-14)
