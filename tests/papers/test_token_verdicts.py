@@ -12,7 +12,7 @@ import pytest
 
 from icl_theory.papers import induction_heads as rows
 from icl_theory.papers import markov, single_location, token_selection
-from tests.papers.test_verdicts import Case, Measured, by, first, in_turn, judged
+from tests.papers.test_verdicts import Case, Measured, assert_turned, by, first, in_turn
 
 
 def chains(ends: Callable[..., bool], basin: Callable[..., bool] = lambda q, **_: q < 0.5, off: float = 0.0) -> Any:
@@ -92,10 +92,10 @@ MARKOV = [
 
 
 class Base(Made):
-    """A problem of a module that makes others; what is called is taken as it is by `judged`."""
+    """A problem of a module that makes others: it is no function, and is not made one."""
 
-    def __call__(self) -> None:
-        raise NotImplementedError
+    def __call__(self) -> Base:
+        return self
 
 
 def plateaus(
@@ -521,9 +521,4 @@ CASES = [*MARKOV, *TWO_LAYERS, *TOKENS, *LOCATIONS]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.row.__module__[18:]}-{case.row.__name__}")
 def test_evidence_beyond_a_limit_turns_the_verdict(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = judged(case.row, case.good, monkeypatch)
-    assert not claim.violated, claim
-    said = f"{claim.grid} {claim.measured} {claim.verdict}"
-    assert [words for words in case.said if words not in said] == [], said
-    turned = [judged(case.row, {**case.good, **bad}, monkeypatch).violated for bad in case.bad]
-    assert turned == [True] * len(case.bad)
+    assert_turned(case, monkeypatch)

@@ -64,6 +64,16 @@ def judged(row: Callable[[bool], Claim], given: Measured, monkeypatch: pytest.Mo
         return row(False)
 
 
+def assert_turned(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row holds with the good evidence, in these words, and fails with each of the bad ones."""
+    claim = judged(case.row, case.good, monkeypatch)
+    assert not claim.violated, claim
+    said = f"{claim.grid} {claim.measured} {claim.verdict}"
+    assert [words for words in case.said if words not in said] == [], said
+    turned = [judged(case.row, {**case.good, **bad}, monkeypatch).violated for bad in case.bad]
+    assert turned == [True] * len(case.bad)
+
+
 def by(key: Callable[..., Any], values: dict[Any, Any], otherwise: Any = None) -> Callable[..., Any]:
     """Return a function whose value depends on a key of its arguments."""
     return lambda *given, **more: values.get(key(*given, **more), otherwise)
@@ -1510,12 +1520,7 @@ NAMES = [f"{case.row.__module__.rpartition('.')[2]}-{case.row.__name__}" for cas
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_evidence_beyond_a_limit_turns_the_verdict(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = judged(case.row, case.good, monkeypatch)
-    assert not claim.violated, claim
-    said = f"{claim.grid} {claim.measured} {claim.verdict}"
-    assert [words for words in case.said if words not in said] == [], said
-    turned = [judged(case.row, {**case.good, **bad}, monkeypatch).violated for bad in case.bad]
-    assert turned == [True] * len(case.bad)
+    assert_turned(case, monkeypatch)
 
 
 IDENTITIES = [

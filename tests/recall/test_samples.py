@@ -19,15 +19,20 @@ def task_with(probs: list[float], alpha: float = 0.0) -> icl.recall.RecallTask:
     return RecallTask(30, len(probs), 3, probs=probs, alpha=alpha, counts=Counts.fixed(1))
 
 
+def by_counts(probs: list[float], M: int, mass: float) -> float:
+    """Probability that the triggers that M sentences lack have more than some mass, count by count."""
+    total = 0.0
+    for counts in compositions(M, len(probs)):
+        chance = math.factorial(M) * math.prod(p**k / math.factorial(k) for p, k in zip(probs, counts, strict=True))
+        total += chance * (sum(p for p, k in zip(probs, counts, strict=True) if not k) > mass)
+    return total
+
+
 @pytest.mark.parametrize("M", [1, 4, 9])
 @pytest.mark.parametrize("mass", [0.0, 0.15, 0.3, 0.55])
 def test_missing_triggers_are_those_of_all_counts(M: int, mass: float) -> None:
     probs = [0.5, 0.25, 0.15, 0.1]
-    expected = 0.0
-    for counts in compositions(M, 4):
-        chance = math.factorial(M) * math.prod(p**k / math.factorial(k) for p, k in zip(probs, counts, strict=True))
-        lost = sum(p for p, k in zip(probs, counts, strict=True) if not k)
-        expected += chance * (lost > mass + 1e-9)
+    expected = by_counts(probs, M, mass + 1e-9)
     assert icl.recall.missing_probability(task_with(probs), M, mass) == pytest.approx(expected, rel=1e-12)
 
 
@@ -35,11 +40,7 @@ def test_missing_triggers_are_those_of_all_counts(M: int, mass: float) -> None:
 def test_sums_of_probabilities_are_told_apart(apart: float) -> None:
     """Of three triggers two are as likely as the mass allowed, up to the eighth digit."""
     probs, M, mass = [0.5, 0.25 + apart, 0.25 - apart], 4, 0.25
-    expected = 0.0
-    for counts in compositions(M, 3):
-        chance = math.factorial(M) * math.prod(p**k / math.factorial(k) for p, k in zip(probs, counts, strict=True))
-        lost = sum(p for p, k in zip(probs, counts, strict=True) if not k)
-        expected += chance * (lost > mass + 2e-9)
+    expected = by_counts(probs, M, mass + 2e-9)
     assert icl.recall.missing_probability(task_with(probs), M, mass) == pytest.approx(expected, rel=1e-12)
 
 

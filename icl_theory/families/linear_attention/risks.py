@@ -172,9 +172,9 @@ class ModeSteps(Counted):
 
     @cached_property
     def _doubt(self) -> Array:
-        """Changes of the curvature, (d, d), by those of Λ and Λ_q as large as their largest eigenvalues, linearly.
+        """By how many units of rounding each curvature may be off, (d, d), to first order.
 
-        So many units of rounding the curvature is off: for a small eigenvalue that is more than its own digits.
+        Rounding moves all eigenvalues of Λ and Λ_q like the largest one: small ones by more than their digits.
         """
         law = self.risk.law
         (covariance, prior, _), share = law.moments, 1.0 / law.N
