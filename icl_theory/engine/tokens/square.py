@@ -117,7 +117,7 @@ def moments(
     (C, Q), which sum to one over each kind; and the mean squared errors E|e|², ``own``, (C, Q).
     ``form(queries, rows, z, out)`` takes q queries, the rows of a kind and z, (q, R, J), on these rows, and writes
     ``C z`` to ``out``, (q, C, J), for the matrices C of the queries. The ``step`` in ln s is exact to rounding
-    unless  Scores are real, or have the imaginary parts of `change_along`.
+    unless given. Scores are real, or have the imaginary parts of `change_along`.
     """
     turn = log_w.imag if np.iscomplexobj(log_w) else None
     log_w = log_w.real
